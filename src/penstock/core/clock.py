@@ -1,0 +1,33 @@
+"""Time as a thing you pass in, so that tests own it."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What code that measures or waits needs to know of time."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes backwards."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let that many seconds pass."""
+        ...
+
+
+class SystemClock:
+    """The real one."""
+
+    def now(self) -> float:
+        """Seconds from an arbitrary start."""
+        return time.perf_counter()
+
+    def sleep(self, seconds: float) -> None:
+        """Block the calling thread."""
+        time.sleep(seconds)
+
+
+SYSTEM_CLOCK = SystemClock()

@@ -1,0 +1,120 @@
+"""Every error Penstock raises on purpose.
+
+PenstockError
+├── SettingError             a setting the user gave cannot be used (also a ValueError)
+├── StorageError             bytes could not be read or written where they live (also an OSError)
+├── ShardError               a shard, as a whole, is not what it should be
+│   ├── TarError             its headers are broken, hostile or cut short
+│   ├── IndexFileError       its index file is corrupt, hostile or of another version
+│   └── PairingError         its parts do not make whole samples
+├── SampleError              one sample is bad; the rest of the shard may be fine
+│   ├── GuardError           refused before any decoder saw it: unsafe, oversized or unsupported
+│   └── DecodeError          a decoder gave up, or a checksum did not match
+└── WorkerCrash              a worker process died in the middle of its task
+
+Each says *where*: shard, member, offset, stage; and, where there is something to do about it, what.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+
+class PenstockError(Exception):
+    """Root of the tree. Fields that are not known are None; outer layers fill them in with `at`."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        shard: str | None = None,
+        member: str | None = None,
+        offset: int | None = None,
+        stage: str | None = None,
+        advice: str | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.shard = shard
+        self.member = member
+        self.offset = offset
+        self.stage = stage
+        self.advice = advice
+
+    def at(
+        self,
+        *,
+        shard: str | None = None,
+        member: str | None = None,
+        offset: int | None = None,
+        stage: str | None = None,
+    ) -> Self:
+        """Add what the raiser could not know; what it did know stays."""
+        self.shard = self.shard if self.shard is not None else shard
+        self.member = self.member if self.member is not None else member
+        self.offset = self.offset if self.offset is not None else offset
+        self.stage = self.stage if self.stage is not None else stage
+        return self
+
+    def where(self) -> dict[str, str | int]:
+        """The known fields, for a ledger line or a log record."""
+        fields = {"shard": self.shard, "member": self.member, "offset": self.offset, "stage": self.stage}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def __str__(self) -> str:
+        place = ", ".join(f"{name} {printable(str(value))}" for name, value in self.where().items())
+        text = printable(self.reason)
+        if place:
+            text = f"{text} [{place}]"
+        return f"{text}. {self.advice}" if self.advice else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only fields do not survive the default reduce, and errors travel between processes.
+        return type(self), (self.reason,), self.__dict__
+
+
+class SettingError(PenstockError, ValueError):
+    """A setting the user gave cannot be used."""
+
+
+class StorageError(PenstockError, OSError):
+    """Bytes could not be read or written where they live."""
+
+
+class ShardError(PenstockError):
+    """A shard, as a whole, is not what it should be."""
+
+
+class TarError(ShardError):
+    """A shard's headers are broken, hostile or cut short."""
+
+
+class IndexFileError(ShardError):
+    """An index file is corrupt, hostile or of another version."""
+
+
+class PairingError(ShardError):
+    """A shard's parts do not make whole samples."""
+
+
+class SampleError(PenstockError):
+    """One sample is bad; the rest of the shard may be fine."""
+
+
+class GuardError(SampleError):
+    """Data was refused before any decoder saw it."""
+
+
+class DecodeError(SampleError):
+    """A decoder gave up on data the guards had let through, or a checksum did not match."""
+
+
+class WorkerCrash(PenstockError):
+    """A worker process died in the middle of its task."""
+
+
+def printable(text: str) -> str:
+    """Names come from data: keep control characters and terminal escapes out of messages."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

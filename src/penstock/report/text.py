@@ -1,0 +1,44 @@
+"""Tables and numbers for a terminal. What comes from users is shown as it is, never read as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from penstock.errors import printable
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> Table:
+    """A plain table that folds long cells instead of cutting them; the columns in `right` hold numbers."""
+    grid = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        grid.add_column(Text(column), justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(printable(cell)) for cell in row))
+    return grid
+
+
+def human_bytes(count: float) -> str:
+    """Three digits and a decimal unit: 1 MB is 10⁶ bytes, as in every rate."""
+    value, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if abs(value) < 999.5 or unit == "PB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 99.95 else f"{value:.3g} {unit}"
+
+
+def human_rate(bytes_per_s: float) -> str:
+    """Bytes a second, like `human_bytes`."""
+    return f"{human_bytes(bytes_per_s)}/s"
+
+
+def human_duration(seconds: float) -> str:
+    """The largest unit that leaves a readable number."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

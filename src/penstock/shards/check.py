@@ -1,0 +1,223 @@
+"""Verifies shards: structure and pairs from a fresh walk, CRCs where the index has them, and every part by decoding.
+
+Bytes are checked in pieces of some tens of MB on all cores. A decoder that takes its process down costs nothing but
+time: the piece is halved until the one sample that does it is found, and that sample is named.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import deflate
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.items import Part, Sample
+from penstock.errors import IndexFileError, PenstockError, WorkerCrash
+from penstock.shards import indexfile
+from penstock.shards.codecs.by_suffix import verify_part
+from penstock.shards.health import examine
+from penstock.shards.index import ShardIndex
+from penstock.shards.parallel import Done, run_tasks
+from penstock.shards.scan import SCAN_THREADS, scan
+from penstock.shards.source import open_shard
+
+PIECE_BYTES = 64 << 20
+
+_OpenedUp = tuple["Structure", "Iterable[Piece]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """One line of the quarantine list."""
+
+    shard: str
+    member: str | None
+    offset: int | None
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some samples of one shard whose bytes are to be looked at."""
+
+    shard: str
+    samples: tuple[Sample, ...]
+    decode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What the headers of one shard say."""
+
+    shard: str
+    samples: int
+    parts: int
+    size_bytes: int
+    with_crc: bool
+    flaws: tuple[Flaw, ...]
+
+
+def check_shards(
+    shards: Iterable[str], *, decode: bool, required: Sequence[str] | None = None, workers: int | None = None
+) -> Iterator[Structure | tuple[Piece, list[Flaw]]]:
+    """First each shard's structure, then, as they are done, the pieces of it that had to be read."""
+    structures: deque[Structure] = deque()
+    again: list[Piece] = []
+
+    def to_do() -> Iterator[Piece]:
+        for structure, pieces in _ahead(partial(_open_up, decode=decode, required=required), shards):
+            structures.append(structure)
+            yield from pieces
+
+    todo: Iterable[Piece] = to_do()
+    while todo:
+        for done in run_tasks(check_piece, todo, workers):
+            yield from _drain(structures)
+            if isinstance(done.error, WorkerCrash) and len(done.task.samples) > 1:
+                again += _halves(done.task)
+            else:
+                yield done.task, _flaws_of(done)
+        todo, again = again, []
+    yield from _drain(structures)
+
+
+def _open_up(shard: str, decode: bool, required: Sequence[str] | None) -> tuple[Structure, Iterable[Piece]]:
+    """Walk one shard's headers and pair its parts; a broken shard is a result, not an exception."""
+    try:
+        index = scan(shard)
+        health = examine(index, required)
+    except PenstockError as error:
+        return Structure(shard, 0, 0, 0, False, (_flaw(shard, error),)), ()
+    flaws = [Flaw(shard, problem.member, problem.offset, problem.kind, problem.reason) for problem in health.problems]
+    crcs, complaint = _stored_crcs(shard, index)
+    if complaint:
+        flaws.append(Flaw(shard, None, None, "index", complaint))
+    if not len(index):
+        flaws.append(Flaw(shard, None, None, "empty", "has no samples"))
+    pieces = _pieces(shard, index, crcs, decode) if decode or crcs is not None else ()
+    size = int(index.lengths.sum())
+    return Structure(shard, len(index), index.parts, size, crcs is not None, tuple(flaws)), pieces
+
+
+def _ahead(work: Callable[[str], _OpenedUp], shards: Iterable[str]) -> Iterator[_OpenedUp]:
+    """Results in order, a few shards walked ahead in threads: headers come from storage that may be slow."""
+    waiting = iter(shards)
+    with ThreadPoolExecutor(SCAN_THREADS) as pool:
+        started = deque(pool.submit(work, shard) for shard in islice(waiting, 2 * SCAN_THREADS))
+        while started:
+            yield started.popleft().result()
+            started.extend(pool.submit(work, shard) for shard in islice(waiting, 1))
+
+
+def _drain(structures: deque[Structure]) -> Iterator[Structure]:
+    while structures:
+        yield structures.popleft()
+
+
+def _flaws_of(done: Done[Piece, list[Flaw]]) -> list[Flaw]:
+    if isinstance(done.error, WorkerCrash):
+        return [_killer(done.task, done.error)]
+    if done.error is not None:
+        return [_flaw(done.task.shard, done.error)]
+    return done.result or []
+
+
+def check_piece(piece: Piece) -> list[Flaw]:
+    """The task itself: free of any executor."""
+    flaws: list[Flaw] = []
+    places = sorted(
+        ((part.offset, sample.key, part) for sample in piece.samples for part in sample.parts),
+        key=lambda place: place[0],
+    )
+    try:
+        with open_shard(piece.shard) as shard:
+            for offset, key, part in places:
+                data = shard.read_at(offset, part.length)
+                flaw = _look(piece, key, part, data)
+                if flaw is not None:
+                    flaws.append(flaw)
+    except PenstockError as error:
+        flaws.append(_flaw(piece.shard, error))
+    return flaws
+
+
+def _look(piece: Piece, key: str, part: Part, data: bytes) -> Flaw | None:
+    name = key + part.suffix
+    if part.crc32 is not None and deflate.crc32(data) != part.crc32:
+        return Flaw(piece.shard, name, part.offset, "crc", "CRC32 does not match the index")
+    if piece.decode:
+        try:
+            verify_part(part.suffix, data)
+        except PenstockError as error:
+            return _flaw(piece.shard, error.at(member=name, offset=part.offset))
+    return None
+
+
+def _pieces(shard: str, index: ShardIndex, crcs: NDArray[np.uint32] | None, decode: bool) -> Iterator[Piece]:
+    """Runs of samples; a compressed shard can only be read as a whole."""
+    samples = _with_crcs(index, crcs)
+    if index.compression is not None:
+        yield Piece(shard, tuple(samples), decode)
+        return
+    held: list[Sample] = []
+    size = 0
+    for sample in samples:
+        held.append(sample)
+        size += sum(part.length for part in sample.parts)
+        if size >= PIECE_BYTES:
+            yield Piece(shard, tuple(held), decode)
+            held, size = [], 0
+    if held:
+        yield Piece(shard, tuple(held), decode)
+
+
+def _with_crcs(index: ShardIndex, crcs: NDArray[np.uint32] | None) -> Iterator[Sample]:
+    for number in range(len(index)):
+        sample = index.sample(number)
+        if crcs is not None:
+            first = int(index.starts[number])
+            parts = tuple(
+                Part(part.suffix, part.offset, part.length, int(crcs[first + place]))
+                for place, part in enumerate(sample.parts)
+            )
+            sample = Sample(sample.key, parts)
+        yield sample
+
+
+def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | None, str | None]:
+    """The CRCs of the stored index, if it speaks of the same bytes; else what is wrong with it."""
+    try:
+        stored = indexfile.load(shard)
+    except IndexFileError as error:
+        return None, error.reason
+    if stored is None:
+        return None, None
+    if stored.binding != fresh.binding:
+        return None, "the stored index is of an earlier state of the shard"
+    same = np.array_equal(stored.offsets, fresh.offsets) and np.array_equal(stored.lengths, fresh.lengths)
+    if not same or stored.keys != fresh.keys:
+        return None, "the stored index disagrees with the shard's headers"
+    return stored.crcs, None
+
+
+def _halves(piece: Piece) -> list[Piece]:
+    middle = len(piece.samples) // 2
+    return [Piece(piece.shard, half, piece.decode) for half in (piece.samples[:middle], piece.samples[middle:])]
+
+
+def _killer(piece: Piece, crash: WorkerCrash) -> Flaw:
+    sample = piece.samples[0]
+    return Flaw(piece.shard, sample.key, sample.parts[0].offset, "crash", f"decoding it: {crash.reason}")
+
+
+def _flaw(shard: str, error: Exception) -> Flaw:
+    if isinstance(error, PenstockError):
+        return Flaw(shard, error.member, error.offset, type(error).__name__, error.reason)
+    return Flaw(shard, None, None, type(error).__name__, str(error))

@@ -1,0 +1,107 @@
+"""Arrays from NPY, zstd-NPY and NPZ, and back to NPY. Never a pickle.
+
+Decoded arrays are read-only views, of the given data where it holds the array as it is (NPY, stored NPZ
+entries), else of freshly inflated memory.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection
+from typing import Any
+
+import deflate
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import DecodeError, GuardError, SampleError
+from penstock.shards.codecs.zstd import decompress
+from penstock.shards.guards.buffer import Buffer
+from penstock.shards.guards.npy import MAX_HEADER_BYTES, inspect_npy
+from penstock.shards.guards.zip import DEFLATED, MAX_ENTRY_BYTES, ZipEntry, inspect_zip
+
+_ADVICE = "Copy or download it again, or leave the sample out"
+
+
+def decode_npy(data: Buffer) -> NDArray[Any]:
+    """The array inside an NPY, as a read-only view of `data`: nothing is copied."""
+    header = inspect_npy(data)
+    array: NDArray[Any] = np.ndarray(
+        header.shape,
+        header.dtype,
+        buffer=data,
+        offset=header.data_offset,
+        order="F" if header.fortran_order else "C",
+    )
+    array.flags.writeable = False
+    return array
+
+
+def encode_npy(array: NDArray[Any]) -> bytes:
+    """NPY version 1.0 in C order; the data begins at a multiple of 64 bytes."""
+    descr = array.dtype.str
+    if np.dtype(descr) != array.dtype:  # structured and extension dtypes would lose their meaning
+        raise SampleError(f"an array of {array.dtype} has no plain NPY form", stage="encode")
+    out = io.BytesIO()
+    fields = {"descr": descr, "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(out, fields)
+    header = out.getvalue()
+    inspect_npy(header, len(header) + array.nbytes)  # what we could not read again is not written
+    return header + array.tobytes()
+
+
+def decode_npy_zst(data: Buffer) -> NDArray[Any]:
+    """The array inside a zstd-compressed NPY, as a read-only view of the inflated bytes."""
+    return decode_npy(decompress(data, MAX_ENTRY_BYTES + MAX_HEADER_BYTES))
+
+
+def decode_npz(data: Buffer, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
+    """The named arrays of an NPZ, or all of them; those not named are not inflated."""
+    entries = _arrays_of(data)
+    missing = [name for name in names or () if name not in entries]
+    if missing:
+        raise DecodeError(
+            f"the NPZ has no array {missing[0]!r}; it has {', '.join(map(repr, sorted(entries))) or 'none'}",
+            stage="decode",
+            advice="Name an array that it has",
+        )
+    view = memoryview(data).cast("B")
+    return {name: _decode_entry(view, name, entries[name]) for name in (entries if names is None else names)}
+
+
+def _arrays_of(data: Buffer) -> dict[str, ZipEntry]:
+    entries = inspect_zip(data)
+    arrays = {entry.name.removesuffix(".npy"): entry for entry in entries}
+    if len(arrays) != len(entries):
+        raise GuardError("the NPZ has two arrays of the same name", stage="guard", advice="Save it again")
+    return arrays
+
+
+def _decode_entry(view: memoryview, name: str, entry: ZipEntry) -> NDArray[Any]:
+    content: Buffer = view[entry.start : entry.start + entry.compressed_length]
+    if entry.method == DEFLATED:
+        content = _inflate(content, name, entry.length)
+    if deflate.crc32(content) != entry.crc32:
+        raise DecodeError(f"array {name!r} of the NPZ fails its checksum", stage="decode", advice=_ADVICE)
+    try:
+        return decode_npy(content)
+    except GuardError as error:
+        reason = f"array {name!r} of the NPZ: {error.reason}"
+        raise GuardError(reason, stage=error.stage, advice=error.advice) from error
+
+
+def _inflate(content: Buffer, name: str, length: int) -> bytearray:
+    """Exactly `length` bytes, as the guard has allowed; libdeflate accepts fewer without complaint."""
+    try:
+        inflated: bytearray = deflate.deflate_decompress(content, length)
+    except deflate.DeflateError as error:
+        raise DecodeError(
+            f"array {name!r} of the NPZ is damaged or lies about its size", stage="decode", advice=_ADVICE
+        ) from error
+    if len(inflated) != length:
+        raise DecodeError(
+            f"array {name!r} of the NPZ inflates to {len(inflated)} bytes, not to {length}",
+            stage="decode",
+            advice=_ADVICE,
+        )
+    return inflated

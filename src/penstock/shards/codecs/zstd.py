@@ -1,0 +1,57 @@
+"""Zstandard, from the standard library where it has it; the one place that knows which."""
+
+from __future__ import annotations
+
+import sys
+
+from penstock.errors import DecodeError, GuardError
+from penstock.shards.guards.buffer import Buffer, flat
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+ZstdError = zstd.ZstdError
+ZstdFile = zstd.ZstdFile
+_LONGEST_FRAME_HEADER = 18
+_ADVICE = "Copy or download it again, or leave the sample out"
+
+
+def compress(data: Buffer) -> bytes:
+    """One frame that says how long its content is and carries a checksum."""
+    return bytes(zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: True}))
+
+
+def decompress(data: Buffer, max_length: int) -> bytes:
+    """The content of one frame, if it says beforehand that it has at most `max_length` bytes."""
+    try:
+        length = zstd.get_frame_info(flat(data)[:_LONGEST_FRAME_HEADER]).decompressed_size
+    except zstd.ZstdError as error:
+        raise DecodeError(f"not a zstd frame: {error}", stage="decode", advice=_ADVICE) from error
+    if length is None:
+        raise GuardError(
+            "the zstd frame does not say how long its content is",
+            stage="guard",
+            advice="Compress it in one piece (`zstd FILE`, not through a pipe)",
+        )
+    if length > max_length:
+        raise GuardError(
+            f"the zstd frame inflates to {length} bytes; {max_length} is the limit",
+            stage="guard",
+            advice="Split the array over several samples or parts",
+        )
+    return _read_frame(data, length)
+
+
+def _read_frame(data: Buffer, length: int) -> bytes:
+    decoder = zstd.ZstdDecompressor()
+    try:
+        content = decoder.decompress(data, max_length=length + 1)  # one more: so the checksum is read too
+    except zstd.ZstdError as error:
+        raise DecodeError(f"the zstd frame is damaged: {error}", stage="decode", advice=_ADVICE) from error
+    if not decoder.eof or len(content) != length:
+        raise DecodeError("the zstd frame is cut short", stage="decode", advice=_ADVICE)
+    if decoder.unused_data:
+        raise DecodeError("something follows the zstd frame", stage="decode", advice=_ADVICE)
+    return bytes(content)

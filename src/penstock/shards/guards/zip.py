@@ -1,0 +1,171 @@
+"""Reads a ZIP's directory and refuses archives that lie, overlap, or inflate beyond measure.
+
+Strict where two readers could see two archives in the same bytes: the directory ends where its end record
+begins, nothing follows that record, and every local header agrees with its directory entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from dataclasses import dataclass
+
+from penstock.shards.guards.buffer import Buffer, flat
+from penstock.shards.guards.zip_end import FETCH_AGAIN, FULL_32, find_directory, refusal
+
+MAX_ENTRY_BYTES = 2**30
+"""Inflated size of one array: far above any training sample, small enough for a worker."""
+MAX_TOTAL_BYTES = 2**31
+"""Inflated size of all arrays together."""
+MAX_DEFLATE_RATIO = 1032
+"""Deflate spends at least 2 bits on 258 bytes; arrays of zeros reach this honestly, so it cannot be lower."""
+
+STORED, DEFLATED = 0, 8
+
+_ENTRY = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_ENCRYPTED = 0x0001 | 0x0040 | 0x2000
+_SIZES_FOLLOW = 0x0008
+_UTF8 = 0x0800
+
+
+@dataclass(frozen=True, slots=True)
+class ZipEntry:
+    """One file of an archive; its compressed bytes are data[start : start + compressed_length]."""
+
+    name: str
+    method: int
+    """STORED or DEFLATED."""
+    start: int
+    compressed_length: int
+    length: int
+    crc32: int
+
+
+@dataclass(slots=True)
+class _Record:
+    """A directory entry as it stands, before it is believed."""
+
+    flags: int
+    method: int
+    crc32: int
+    compressed_length: int
+    length: int
+    header_start: int
+    raw_name: bytes
+    name: str
+    end: int
+    """Where the next directory entry begins."""
+
+
+def inspect_zip(data: Buffer) -> tuple[ZipEntry, ...]:
+    """The entries of a sound archive in directory order; GuardError on anything else."""
+    view = flat(data)
+    directory = find_directory(view)
+    entries: list[ZipEntry] = []
+    ranges: list[tuple[int, int]] = []
+    at = directory.start
+    for _ in range(directory.count):
+        record = _read_record(view, at, directory.end)
+        _check_record(record)
+        entry = _locate(view, record, directory.start)
+        entries.append(entry)
+        ranges.append((record.header_start, entry.start + entry.compressed_length))
+        at = record.end
+    if at != directory.end:
+        raise refusal(f"the ZIP's directory ends at byte {at}, not where its end record is ({directory.end})")
+    _check_together(entries, ranges)
+    return tuple(entries)
+
+
+def _read_record(view: bytes | memoryview, at: int, limit: int) -> _Record:
+    name_start = at + _ENTRY.size
+    if name_start > limit:
+        raise refusal("the ZIP's directory is cut short", FETCH_AGAIN)
+    record = _ENTRY.unpack_from(view, at)
+    signature, _, _, flags, method, _, _, crc32, compressed, length = record[:10]
+    name_length, extra_length, comment_length, disk, _, _, header_start = record[10:]
+    extra_start = name_start + name_length
+    end = extra_start + extra_length + comment_length
+    if signature != b"PK\x01\x02" or end > limit:
+        raise refusal(f"the ZIP's directory is broken at byte {at}", FETCH_AGAIN)
+    if disk:
+        raise refusal("the ZIP spans several disks")
+    raw_name = bytes(view[name_start:extra_start])
+    name = _decode_name(raw_name, flags)
+    if FULL_32 in (length, compressed, header_start):
+        extra = bytes(view[extra_start : extra_start + extra_length])
+        length, compressed, header_start = _read_zip64(name, extra, length, compressed, header_start)
+    return _Record(flags, method, crc32, compressed, length, header_start, raw_name, name, end)
+
+
+def _decode_name(raw: bytes, flags: int) -> str:
+    try:
+        return raw.decode("utf-8" if flags & _UTF8 else "cp437")
+    except UnicodeDecodeError:
+        raise refusal(f"the ZIP has an entry name that is not UTF-8: {raw!r}") from None
+
+
+def _read_zip64(name: str, extra: bytes, *sizes: int) -> list[int]:
+    """Sizes too large for 32 bits stand in an extra field, in this order, only those that are full."""
+    at = 0
+    while at + 4 <= len(extra):
+        tag, length = struct.unpack_from("<2H", extra, at)
+        if tag == 1 and at + 4 + length <= len(extra):
+            values = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
+            wide = [next(values, -1) if size == FULL_32 else size for size in sizes]
+            if -1 not in wide:
+                return wide
+        at += 4 + length
+    raise refusal(f"the ZIP's entry {name!r} lacks the zip64 sizes it announces")
+
+
+def _check_record(record: _Record) -> None:
+    entry = f"the ZIP's entry {record.name!r}"
+    if record.flags & _ENCRYPTED:
+        raise refusal(f"{entry} is encrypted", "Save it again without a password")
+    if record.method not in (STORED, DEFLATED):
+        raise refusal(f"{entry} is compressed by method {record.method}; only stored and deflate are read")
+    if record.length > MAX_ENTRY_BYTES:
+        raise refusal(f"{entry} inflates to {record.length} bytes; {MAX_ENTRY_BYTES} is the limit")
+    most = record.compressed_length * (MAX_DEFLATE_RATIO if record.method == DEFLATED else 1)
+    if record.length > most or (record.method == STORED and record.length < most):
+        raise refusal(f"{entry} says that {record.compressed_length} bytes become {record.length}: impossible")
+
+
+def _locate(view: bytes | memoryview, record: _Record, limit: int) -> ZipEntry:
+    """The entry with the place of its data, from a local header that must agree with the directory.
+
+    numpy leaves room for zip64 sizes in local headers only, so the directory cannot tell that place.
+    """
+    at = record.header_start
+    if at + _LOCAL.size > limit:
+        raise refusal("the ZIP's directory points outside the data", FETCH_AGAIN)
+    header = _LOCAL.unpack_from(view, at)
+    signature, _, flags, method, _, _, _, compressed, length, name_length, extra_length = header
+    name_end = at + _LOCAL.size + name_length
+    start = name_end + extra_length
+    disagree = f"the ZIP's directory and local header disagree on {record.name!r}"
+    if signature != b"PK\x03\x04" or view[at + _LOCAL.size : name_end] != record.raw_name:
+        raise refusal(f"{disagree}: its name")
+    if (flags ^ record.flags) & _ENCRYPTED or method != record.method:
+        raise refusal(f"{disagree}: how it is stored")
+    if not flags & _SIZES_FOLLOW and (
+        compressed not in (record.compressed_length, FULL_32) or length not in (record.length, FULL_32)
+    ):
+        raise refusal(f"{disagree}: its size")
+    if start + record.compressed_length > limit:
+        raise refusal(f"the ZIP's entry {record.name!r} reaches beyond the data", FETCH_AGAIN)
+    return ZipEntry(record.name, method, start, record.compressed_length, record.length, record.crc32)
+
+
+def _check_together(entries: list[ZipEntry], ranges: list[tuple[int, int]]) -> None:
+    total = sum(entry.length for entry in entries)
+    if total > MAX_TOTAL_BYTES:
+        raise refusal(f"the ZIP inflates to {total} bytes in all; {MAX_TOTAL_BYTES} is the limit")
+    if len({entry.name for entry in entries}) != len(entries):
+        raise refusal("the ZIP has two entries of the same name")
+    ranges.sort()
+    for (_, end), (start, _) in itertools.pairwise(ranges):
+        if start < end:
+            raise refusal(f"the ZIP's entries overlap at byte {start}: the mark of a zip bomb")

@@ -1,0 +1,133 @@
+"""Which samples are whole, and what is wrong with the others. We never emit half a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import PairingError, SettingError
+from penstock.shards.index import ShardIndex
+from penstock.shards.pairing import role_of
+
+ProblemKind = Literal["duplicate", "incomplete", "orphan", "empty", "stray"]
+MAX_LISTED = 10_000
+"""Problems listed per shard; the counts go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, and where."""
+
+    kind: ProblemKind
+    member: str
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The verdict on one shard's samples."""
+
+    whole: NDArray[np.bool_]
+    """For each sample, whether every expected part is there, once, and not empty."""
+    expected: tuple[str, ...]
+    """The roles a whole sample has."""
+    problems: list[Problem]
+
+    @property
+    def bad(self) -> int:
+        """How many samples are not whole."""
+        return int((~self.whole).sum())
+
+
+def examine(index: ShardIndex, required: Sequence[str] | None = None) -> Health:
+    """Judge every sample against the required suffixes, or else against what most samples have."""
+    roles, role_ids = _roles(index)
+    expected = _stated_roles(required) if required else _usual_roles(index, roles, role_ids)
+    counts = _parts_per_role(index, role_ids, [roles.get(role, -1) for role in expected])
+    problems: list[Problem] = []
+    duplicated = _duplicates(index, role_ids, problems)
+    missing = counts == 0
+    whole = ~missing.any(axis=1)
+    for number in np.flatnonzero(~whole)[:MAX_LISTED]:
+        problems.append(_lacking(index, int(number), [expected[i] for i in np.flatnonzero(missing[number])]))
+    empty = np.flatnonzero(index.lengths == 0)
+    problems += [Problem("empty", index.name(at), int(index.offsets[at]), "has no bytes") for at in empty[:MAX_LISTED]]
+    whole[duplicated] = False
+    whole[index.sample_ids[empty]] = False
+    problems += [Problem("stray", name, offset, reason) for name, offset, reason in index.notes[:MAX_LISTED]]
+    return Health(whole, expected, problems)
+
+
+def whole_samples(
+    index: ShardIndex,
+    shard: str,
+    required: Sequence[str] | None = None,
+    on_bad: Literal["raise", "skip"] = "raise",
+) -> tuple[NDArray[np.int64], list[Problem]]:
+    """The numbers of the whole samples, and what was skipped; under "raise" the first problem is an error."""
+    health = examine(index, required)
+    bad = [problem for problem in health.problems if problem.kind != "stray"]
+    if on_bad == "raise" and bad:
+        first = bad[0]
+        others = f", and {len(bad) - 1} more problems" if len(bad) > 1 else ""
+        raise PairingError(
+            f"{first.kind} part: {first.reason}{others}",
+            shard=shard,
+            member=first.member,
+            offset=first.offset,
+            stage="pair",
+            advice="See them all with 'penstock shards check', or skip and count them with on_bad='skip'.",
+        )
+    return np.flatnonzero(health.whole), bad
+
+
+def _roles(index: ShardIndex) -> tuple[dict[str, int], NDArray[np.int64]]:
+    """The distinct roles of the shard, and for each part the number of its role."""
+    roles: dict[str, int] = {}
+    of_suffix = [roles.setdefault(role_of(suffix), len(roles)) for suffix in index.suffixes]
+    return roles, np.array(of_suffix, np.int64)[index.suffix_ids]
+
+
+def _stated_roles(required: Sequence[str]) -> tuple[str, ...]:
+    roles = tuple(dict.fromkeys(role_of(suffix) for suffix in required))
+    if not all(roles):
+        raise SettingError("a required suffix is empty")
+    return roles
+
+
+def _usual_roles(index: ShardIndex, roles: dict[str, int], role_ids: NDArray[np.int64]) -> tuple[str, ...]:
+    """The roles that more than half of the samples have."""
+    pairs = np.unique(index.sample_ids * max(1, len(roles)) + role_ids)
+    samples_with = np.bincount(pairs % max(1, len(roles)), minlength=len(roles))
+    return tuple(role for role, number in roles.items() if 2 * samples_with[number] > len(index))
+
+
+def _parts_per_role(index: ShardIndex, role_ids: NDArray[np.int64], wanted: list[int]) -> NDArray[np.int64]:
+    """How many parts of each wanted role each sample has."""
+    columns = [
+        np.bincount(index.sample_ids[role_ids == number], minlength=len(index)) if number >= 0 else np.zeros(len(index))
+        for number in wanted
+    ]
+    return np.stack(columns, axis=1).astype(np.int64) if columns else np.ones((len(index), 1), np.int64)
+
+
+def _duplicates(index: ShardIndex, role_ids: NDArray[np.int64], problems: list[Problem]) -> NDArray[np.int64]:
+    """Two parts in one role: nobody can say which one is meant, so their samples are not whole."""
+    slots = index.sample_ids * (int(role_ids.max(initial=0)) + 1) + role_ids
+    order = np.argsort(slots, kind="stable")
+    again = order[1:][slots[order][1:] == slots[order][:-1]]
+    for at in again[:MAX_LISTED]:
+        problems.append(Problem("duplicate", index.name(at), int(index.offsets[at]), "occurs more than once"))
+    return np.unique(index.sample_ids[again])
+
+
+def _lacking(index: ShardIndex, number: int, missing: list[str]) -> Problem:
+    sample = index.sample(number)
+    first = sample.parts[0]
+    kind: ProblemKind = "orphan" if len(sample.parts) == 1 else "incomplete"
+    return Problem(kind, sample.key + first.suffix, first.offset, f"sample has no {', '.join(missing)}")

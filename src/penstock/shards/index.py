@@ -1,0 +1,111 @@
+"""The index of one shard: for every sample its key and the byte range of each part.
+
+Columns, not objects: a shard of a million samples is six arrays. Parts are stored sample after sample
+(`starts[i]:starts[i + 1]` are the parts of sample i), samples in the order in which their first part lies in the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.items import Part, Sample
+from penstock.shards.pairing import split_names
+from penstock.shards.source import Compression
+from penstock.shards.tar import Members
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What the shard looked like when it was indexed; another look means another shard."""
+
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """Where every part of every sample lies."""
+
+    binding: Binding
+    compression: Compression | None
+    data_length: int
+    """Length of the tar itself: the file's size, or that of the uncompressed stream."""
+    keys: list[str]
+    suffixes: list[str]
+    starts: NDArray[np.int64]
+    """Sample i has the parts starts[i] to starts[i + 1]; one entry more than there are samples."""
+    suffix_ids: NDArray[np.uint32]
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    crcs: NDArray[np.uint32] | None
+    """CRC32 of each part, where whoever wrote the shard knew it."""
+    notes: list[tuple[str, int, str]]
+    """(name, offset, what it is) of members that are not files: links, devices, stray data."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def parts(self) -> int:
+        """How many parts all samples have together."""
+        return len(self.offsets)
+
+    def sample(self, number: int) -> Sample:
+        """One sample, as an object."""
+        first, last = int(self.starts[number]), int(self.starts[number + 1])
+        return Sample(self.keys[number], tuple(self.part(at) for at in range(first, last)))
+
+    def part(self, at: int) -> Part:
+        """One part, by its place in the columns."""
+        crc = None if self.crcs is None else int(self.crcs[at])
+        suffix = self.suffixes[int(self.suffix_ids[at])]
+        return Part(suffix, int(self.offsets[at]), int(self.lengths[at]), crc)
+
+    @cached_property
+    def sample_ids(self) -> NDArray[np.int64]:
+        """For each part, the number of its sample."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.starts))
+
+    def name(self, at: int) -> str:
+        """The member name of a part."""
+        return self.keys[int(self.sample_ids[at])] + self.suffixes[int(self.suffix_ids[at])]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The facts of an open shard that its index is bound to."""
+
+    binding: Binding
+    compression: Compression | None
+    data_length: int
+
+
+def build_index(
+    members: Members,
+    opened: Opened,
+    suffixes: Sequence[str] | None = None,
+    crcs: NDArray[np.uint32] | None = None,
+) -> ShardIndex:
+    """Pair the members of a shard; `crcs` are theirs, in the same order."""
+    split = split_names(members.names, suffixes)
+    # Members come by offset and keys are numbered by first appearance, so a stable sort by key is all there is to do.
+    order = np.argsort(split.key_ids, kind="stable")
+    counts = np.bincount(split.key_ids, minlength=len(split.keys))
+    return ShardIndex(
+        binding=opened.binding,
+        compression=opened.compression,
+        data_length=opened.data_length,
+        keys=split.keys,
+        suffixes=split.suffixes,
+        starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        suffix_ids=split.suffix_ids[order].astype(np.uint32),
+        offsets=np.array(members.offsets, np.int64)[order],
+        lengths=np.array(members.lengths, np.int64)[order],
+        crcs=None if crcs is None else crcs[order],
+        notes=members.notes,
+    )

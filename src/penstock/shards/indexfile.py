@@ -1,0 +1,188 @@
+"""The index on disk: a small sidecar that is checked before it is believed.
+
+    8 bytes   magic, with the version
+    4 bytes   CRC32 of all that follows
+    8 bytes   length of the body, uncompressed
+    rest      zstd(msgpack(_Body)): tables as lists, columns as little-endian bytes
+
+An index is data from outside like any other: no pickle, sizes capped before allocation, and every offset checked
+against the shard before use. It lies beside its shard, or in the user's cache directory where that is read-only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import deflate
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import DecodeError, IndexFileError
+from penstock.shards.codecs import zstd
+from penstock.shards.index import Binding, ShardIndex
+from penstock.shards.source import Compression
+from penstock.storage.userdirs import cache_dir
+
+MAGIC = b"PSTKIDX1"
+SUFFIX = ".pidx"
+MAX_BODY_BYTES = 4 << 30
+"""About fifty million parts: no shard is that large, so a larger claim is a lie."""
+_HEAD = struct.Struct("<8sIQ")
+
+
+class _Body(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    size: int
+    mtime_ns: int
+    compression: Compression | None
+    data_length: int
+    keys: list[str]
+    suffixes: list[str]
+    parts_per_sample: bytes
+    suffix_ids: bytes
+    offsets: bytes
+    lengths: bytes
+    crcs: bytes | None
+    notes: list[tuple[str, int, str]]
+
+
+def beside(shard: str | os.PathLike[str]) -> Path:
+    """Where the index of a shard lies if its folder can be written."""
+    return Path(os.fspath(shard) + SUFFIX)
+
+
+def in_cache(shard: str | os.PathLike[str]) -> Path:
+    """Where it lies otherwise: named after the shard's absolute path."""
+    path = os.path.realpath(shard)
+    return cache_dir("index") / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + SUFFIX)
+
+
+def save(index: ShardIndex, shard: str | os.PathLike[str]) -> Path:
+    """Write the sidecar, atomically, where it can be written; returns where."""
+    data = dumps(index)
+    try:
+        return _replace(beside(shard), data)
+    except OSError:
+        return _replace(in_cache(shard), data)
+
+
+def load(shard: str | os.PathLike[str]) -> ShardIndex | None:
+    """The stored index, whatever shard state it describes; None if there is none; IndexFileError if it is bad."""
+    for path in (beside(shard), in_cache(shard)):
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        try:
+            return loads(data)
+        except IndexFileError as error:
+            raise error.at(shard=str(path), stage="index") from None
+    return None
+
+
+def dumps(index: ShardIndex) -> bytes:
+    """The file's bytes."""
+    body = msgspec.msgpack.encode(
+        _Body(
+            size=index.binding.size,
+            mtime_ns=index.binding.mtime_ns,
+            compression=index.compression,
+            data_length=index.data_length,
+            keys=index.keys,
+            suffixes=index.suffixes,
+            parts_per_sample=_bytes(np.diff(index.starts), "<u4"),
+            suffix_ids=_bytes(index.suffix_ids, "<u4"),
+            offsets=_bytes(index.offsets, "<i8"),
+            lengths=_bytes(index.lengths, "<i8"),
+            crcs=None if index.crcs is None else _bytes(index.crcs, "<u4"),
+            notes=index.notes,
+        )
+    )
+    packed = zstd.compress(body)
+    length = struct.pack("<Q", len(body))
+    return MAGIC + struct.pack("<I", deflate.crc32(length + packed)) + length + packed
+
+
+def loads(data: bytes) -> ShardIndex:
+    """Parse and check; anything odd is an IndexFileError."""
+    if len(data) < _HEAD.size or data[:7] != MAGIC[:7]:
+        raise IndexFileError("is not an index file")
+    magic, crc, length = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise IndexFileError(f"index version {magic[7:]!r} is not the one this Penstock reads ({MAGIC[7:]!r})")
+    if deflate.crc32(data[12:]) != crc:
+        raise IndexFileError("index checksum does not match")
+    if length > MAX_BODY_BYTES:
+        raise IndexFileError(f"index claims {length} bytes")
+    try:
+        body = msgspec.msgpack.decode(zstd.decompress(data[_HEAD.size :], max_length=length), type=_Body)
+    except (msgspec.MsgspecError, DecodeError, UnicodeDecodeError) as error:
+        raise IndexFileError(f"index cannot be parsed: {error}") from error
+    return _checked(body)
+
+
+def _checked(body: _Body) -> ShardIndex:
+    """Columns of equal length, numbers in range: what the rest of the house relies on."""
+    counts = _column(body.parts_per_sample, "<u4")
+    offsets, lengths = _column(body.offsets, "<i8"), _column(body.lengths, "<i8")
+    suffix_ids = _column(body.suffix_ids, "<u4")
+    crcs = None if body.crcs is None else _column(body.crcs, "<u4")
+    parts = int(counts.sum())
+    columns = [offsets, lengths, suffix_ids] + ([] if crcs is None else [crcs])
+    sound = (
+        len(counts) == len(body.keys)
+        and all(len(column) == parts for column in columns)
+        and body.data_length >= 0
+        and (body.compression is not None or body.data_length == body.size)
+        and body.size >= 0
+        and bool((counts > 0).all())
+        and bool((suffix_ids < len(body.suffixes)).all())
+        and bool(((offsets >= 0) & (lengths >= 0)).all())
+        # written so that no sum can overflow
+        and bool((lengths <= body.data_length - np.minimum(offsets, body.data_length)).all())
+        and len(set(body.keys)) == len(body.keys)
+    )
+    if not sound:
+        raise IndexFileError("index contradicts itself")
+    return ShardIndex(
+        binding=Binding(body.size, body.mtime_ns),
+        compression=body.compression,
+        data_length=body.data_length,
+        keys=body.keys,
+        suffixes=body.suffixes,
+        starts=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64),
+        suffix_ids=suffix_ids,
+        offsets=offsets,
+        lengths=lengths,
+        crcs=crcs,
+        notes=body.notes,
+    )
+
+
+def _bytes(column: NDArray[Any], dtype: str) -> bytes:
+    return np.ascontiguousarray(column, dtype).tobytes()
+
+
+def _column(data: bytes, dtype: str) -> NDArray[Any]:
+    if len(data) % np.dtype(dtype).itemsize:
+        raise IndexFileError("index column has a ragged end")
+    return np.frombuffer(data, dtype)
+
+
+def _replace(path: Path, data: bytes) -> Path:
+    """Write under another name, then rename: a reader sees the old file or the new one, never half of one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path

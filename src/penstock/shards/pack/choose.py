@@ -1,0 +1,102 @@
+"""Chooses how arrays are stored, from what the storage and the cores can do. Says why.
+
+A sample is ready as fast as the slower of two things: its bytes leaving the storage, its codecs running on the cores.
+Raw arrays cost bytes and no decoding, deflate the other way round, zstd lies between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from penstock.errors import PenstockError
+from penstock.shards.codecs.by_suffix import codec_of, verify_part
+from penstock.shards.pack.convert import Stored, convert
+from penstock.shards.pack.options import ArrayCodec, PackOptions
+from penstock.shards.pack.plan import tried_samples
+from penstock.shards.pack.sources import Source, read_samples
+
+NEAR_ENOUGH = 0.97
+"""Codecs within 3% of the fastest are equal; then the smallest wins."""
+_REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to store the arrays, and what a sample would cost."""
+
+    codec: ArrayCodec
+    sample_bytes: float
+    decode_s: float
+    """Core-seconds to decode one sample, image included."""
+
+    def rate(self, bytes_per_s: float, cores: int) -> float:
+        """Samples per second when reading and decoding overlap."""
+        return min(bytes_per_s / self.sample_bytes, cores / self.decode_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The codec and the reason."""
+
+    codec: ArrayCodec
+    reason: str
+    candidates: tuple[Candidate, ...]
+
+
+def choose_codec(
+    sources: Sequence[Source],
+    options: PackOptions,
+    bytes_per_s: float,
+    cores: int,
+    timer: Callable[[], float] = time.perf_counter,
+) -> Choice:
+    """Try each codec on a few samples; the fastest wins, and among equals the smallest."""
+    samples = [parts for take in tried_samples(sources) for _, parts in read_samples(take) if isinstance(parts, list)]
+    if not any(codec_of(suffix) in ("npz", "npy") for parts in samples for suffix, _ in parts):
+        return Choice("keep", "there are no arrays to store", ())
+    codecs: tuple[ArrayCodec, ...] = ("zstd", "raw") if options.casts else ("keep", "zstd", "raw")
+    candidates = tuple(candidate for codec in codecs if (candidate := _try(codec, samples, options, timer)) is not None)
+    return decide(candidates, bytes_per_s, cores)
+
+
+def decide(candidates: tuple[Candidate, ...], bytes_per_s: float, cores: int) -> Choice:
+    """The arithmetic alone."""
+    if not candidates:
+        return Choice("keep", "no sample could be converted, so arrays stay as they are", ())
+    best = max(candidate.rate(bytes_per_s, cores) for candidate in candidates)
+    good = [candidate for candidate in candidates if candidate.rate(bytes_per_s, cores) >= NEAR_ENOUGH * best]
+    chosen = min(good, key=lambda candidate: candidate.sample_bytes)
+    rates = ", ".join(
+        f"{candidate.codec} {candidate.rate(bytes_per_s, cores):.0f}/s "
+        f"({candidate.sample_bytes / 1e6:.2f} MB, {candidate.decode_s * 1e3:.1f} ms)"
+        for candidate in candidates
+    )
+    limit = "storage" if bytes_per_s / chosen.sample_bytes < cores / chosen.decode_s else "decoding"
+    reason = f"storage gives {bytes_per_s / 1e6:.0f} MB/s to {cores} cores: {rates}; {limit} is the limit then"
+    return Choice(chosen.codec, reason, candidates)
+
+
+def _try(
+    codec: ArrayCodec, samples: list[list[Stored]], options: PackOptions, timer: Callable[[], float]
+) -> Candidate | None:
+    wanted = replace(options, arrays=codec)
+    sizes: list[int] = []
+    seconds: list[float] = []
+    for parts in samples:
+        try:
+            stored = convert(parts, wanted)
+            seconds.append(min(_time_decode(stored, timer) for _ in range(_REPEATS)))
+        except PenstockError:
+            continue
+        sizes.append(sum(len(data) for _, data in stored))
+    return Candidate(codec, sum(sizes) / len(sizes), median(seconds)) if sizes else None
+
+
+def _time_decode(parts: list[Stored], timer: Callable[[], float]) -> float:
+    start = timer()
+    for suffix, data in parts:
+        verify_part(suffix, data)
+    return timer() - start

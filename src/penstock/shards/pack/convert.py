@@ -1,0 +1,72 @@
+"""One sample's parts, as they will be stored. Pure: bytes in, bytes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import DecodeError, GuardError, SampleError
+from penstock.shards.codecs.arrays import decode_npy, decode_npz, encode_npy
+from penstock.shards.codecs.by_suffix import codec_of
+from penstock.shards.codecs.jpeg import shrink_jpeg
+from penstock.shards.codecs.zstd import compress
+from penstock.shards.guards.jpeg import inspect_jpeg
+from penstock.shards.guards.npy import inspect_npy
+from penstock.shards.guards.zip import inspect_zip
+from penstock.shards.pack.names import array_suffix, packed_suffix
+from penstock.shards.pack.options import PackOptions
+
+Stored = tuple[str, bytes]
+_GUARDS: dict[str, Callable[[bytes], object]] = {"jpeg": inspect_jpeg, "npz": inspect_zip, "npy": inspect_npy}
+
+
+def convert(parts: Iterable[Stored], options: PackOptions) -> list[Stored]:
+    """(suffix, bytes) of every part to write; two that would get one name are an error."""
+    stored = [new for suffix, data in parts for new in _convert_part(suffix, data, options)]
+    names = [suffix for suffix, _ in stored]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SampleError(f"two parts would both be stored as {twice!r}", stage="pack", advice="Rename one of them.")
+    return stored
+
+
+def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[Stored]:
+    codec = codec_of(suffix)
+    if codec == "jpeg" and options.image_size is not None:
+        yield packed_suffix(suffix), shrink_jpeg(data, options.image_size, options.side, options.quality)
+    elif codec == "npz" and options.arrays != "keep":
+        for name, array in decode_npz(data).items():
+            yield array_suffix(suffix, name, options.arrays), _store(name, array, options)
+    elif codec == "npy" and options.arrays != "keep":
+        name = packed_suffix(suffix)[: -len(".npy")].rpartition(".")[2]
+        stored = _store(name, decode_npy(data), options)
+        yield packed_suffix(suffix) + (".zst" if options.arrays == "zstd" else ""), stored
+    else:
+        look = _GUARDS.get(codec)
+        if look is not None:
+            look(data)  # what is copied as it is must at least be what it says
+        yield packed_suffix(suffix), data
+
+
+def _store(name: str, array: NDArray[Any], options: PackOptions) -> bytes:
+    dtype = dict(options.casts).get(name)
+    data = encode_npy(array if dtype is None else _cast(name, array, np.dtype(dtype)))
+    return compress(data) if options.arrays == "zstd" else data
+
+
+def _cast(name: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The array in another dtype; a cast that makes finite numbers infinite is refused."""
+    if array.dtype.kind not in "fiub":
+        raise GuardError(f"array {name!r} of dtype {array.dtype} cannot be cast to {dtype}", stage="pack")
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(dtype)
+    if dtype.kind == "f" and array.dtype.kind == "f":
+        damaged = np.isfinite(array).sum() != np.isfinite(cast).sum()
+    else:
+        damaged = not np.array_equal(cast.astype(array.dtype), array)
+    if damaged:
+        raise DecodeError(f"array {name!r} does not fit into {dtype}", stage="pack", advice="Choose a wider dtype.")
+    return cast

@@ -1,0 +1,176 @@
+"""Decides which samples go into which output shard: a pure function of the sources and the options.
+
+So a second run, on this machine or another, finds the same tasks, and only does those that are missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import msgspec
+import numpy as np
+
+from penstock.errors import PenstockError, SettingError, ShardError
+from penstock.shards.index import ShardIndex
+from penstock.shards.pack.convert import convert
+from penstock.shards.pack.names import packed_key
+from penstock.shards.pack.options import PackOptions
+from penstock.shards.pack.sources import Source, Take, read_samples
+from penstock.shards.tar import BLOCK
+
+TRIED_SAMPLES = 8
+"""Converted before planning to learn how sizes change. Always the same ones, so the plan is always the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackTask:
+    """One output shard. Small, picklable, and needs nothing but the files: any executor can run it."""
+
+    name: str
+    takes: tuple[Take, ...]
+    options: PackOptions
+    prefix_keys: bool
+    """Whether keys get their source's name in front, because two sources share some."""
+    fingerprint: str
+    """Of the options and the samples: an output with the same fingerprint need not be made again."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A run of whole samples of one source: [first, last) in its `whole` column."""
+
+    source: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class PackPlan:
+    """All tasks, held as cuts: samples become objects only when their task is made."""
+
+    sources: Sequence[Source]
+    options: PackOptions
+    shards: list[list[Cut]]
+    growth: float
+    """Bytes out per byte in, as seen on the tried samples."""
+    prefix_keys: bool
+
+    @property
+    def samples(self) -> int:
+        """How many samples will be packed."""
+        return sum(len(source.whole) for source in self.sources)
+
+    @property
+    def bytes_in(self) -> int:
+        """What those samples weigh now."""
+        return sum(int(_sample_bytes(source.index)[source.whole].sum()) for source in self.sources)
+
+    def fingerprint(self) -> str:
+        """Of everything that decides the output."""
+        facts = [(source.path, source.index.binding.size, source.index.binding.mtime_ns) for source in self.sources]
+        return _digest(asdict(self.options), facts, [[asdict(cut) for cut in cuts] for cuts in self.shards])
+
+    def tasks(self) -> Iterator[PackTask]:
+        """The tasks, one at a time."""
+        for number, cuts in enumerate(self.shards):
+            takes = tuple(self._take(cut) for cut in cuts)
+            bindings = [asdict(self.sources[cut.source].index.binding) for cut in cuts]
+            content = [(take.path, [(s.key, [p.length for p in s.parts]) for s in take.samples]) for take in takes]
+            fingerprint = _digest(asdict(self.options), self.prefix_keys, bindings, content)
+            yield PackTask(self.name(number), takes, self.options, self.prefix_keys, fingerprint)
+
+    def name(self, number: int) -> str:
+        """The file name of an output shard."""
+        return f"{self.options.prefix}-{number:06d}.tar"
+
+    def _take(self, cut: Cut) -> Take:
+        source = self.sources[cut.source]
+        numbers = source.whole[cut.first : cut.last].tolist()
+        samples = tuple(source.index.sample(number) for number in numbers)
+        return Take(source.path, source.is_folder, not source.can_be_cut, samples)
+
+
+def make_plan(sources: Sequence[Source], options: PackOptions) -> PackPlan:
+    """Cut the sources into output shards of about the wanted size."""
+    if not any(len(source.whole) for source in sources):
+        raise ShardError("there is no whole sample to pack", stage="pack")
+    growth = _growth(sources, options)
+    return PackPlan(sources, options, list(_cut(sources, options, growth)), growth, _keys_collide(sources))
+
+
+def tried_samples(sources: Sequence[Source]) -> Iterator[Take]:
+    """A few samples spread over the sources."""
+    cuttable = [source for source in sources if len(source.whole) and source.can_be_cut]
+    chosen = cuttable or [source for source in sources if len(source.whole)]
+    for number in range(min(TRIED_SAMPLES, len(chosen))):
+        source = chosen[number * len(chosen) // min(TRIED_SAMPLES, len(chosen))]
+        each = -(-TRIED_SAMPLES // min(TRIED_SAMPLES, len(chosen)))
+        picked = source.whole[:: max(1, len(source.whole) // each)][:each]
+        samples = tuple(source.index.sample(number) for number in picked.tolist())
+        yield Take(source.path, source.is_folder, not source.can_be_cut, samples)
+
+
+def _growth(sources: Sequence[Source], options: PackOptions) -> float:
+    """How much larger or smaller samples become; bad samples among the tried are left to the tasks."""
+    before = after = 0
+    for take in tried_samples(sources):
+        for _, parts in read_samples(take):
+            if isinstance(parts, PenstockError):
+                continue
+            try:
+                stored = convert(parts, options)
+            except PenstockError:  # whatever is wrong with it, its task will say so by name
+                continue
+            before += sum(len(data) for _, data in parts)
+            after += sum(len(data) for _, data in stored)
+    return after / before if before else 1.0
+
+
+def _cut(sources: Sequence[Source], options: PackOptions, growth: float) -> Iterator[list[Cut]]:
+    cuts: list[Cut] = []
+    filled = 0.0
+    for number, source in enumerate(sources):
+        sizes = _sample_bytes(source.index)[source.whole] * growth
+        first = 0
+        if not source.can_be_cut and len(sizes):
+            cuts.append(Cut(number, 0, len(sizes)))
+            filled += float(sizes.sum())
+            first = len(sizes)
+        for at, size in enumerate(sizes[first:].tolist(), start=first):
+            filled += size
+            if filled >= options.shard_bytes:
+                yield [*cuts, Cut(number, first, at + 1)]
+                cuts, filled, first = [], 0.0, at + 1
+        if first < len(sizes):
+            cuts.append(Cut(number, first, len(sizes)))
+        if filled >= options.shard_bytes:
+            yield cuts
+            cuts, filled = [], 0.0
+    if cuts:
+        yield cuts
+
+
+def _sample_bytes(index: ShardIndex) -> np.ndarray:
+    """Each sample's bytes in a tar, headers and padding included."""
+    padded = index.lengths + BLOCK + (-index.lengths % BLOCK)
+    totals: np.ndarray = np.bincount(index.sample_ids, padded, len(index)).astype(np.int64)
+    return totals
+
+
+def _keys_collide(sources: Sequence[Source]) -> bool:
+    """Whether a key occurs in two sources, or two keys become one by the renaming of dots."""
+    seen: set[int] = set()
+    for source in sources:
+        hashes = {hash(packed_key(source.index.keys[number])) for number in source.whole.tolist()}
+        if len(hashes) < len(source.whole):
+            raise SettingError(f"two keys in {source.path!r} would get the same name", advice="Rename one of them.")
+        if seen & hashes:
+            return True
+        seen |= hashes
+    return False
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]

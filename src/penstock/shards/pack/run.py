@@ -1,0 +1,136 @@
+"""Runs a pack on this machine: takes the folder, does what is missing, writes the manifest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from penstock.errors import PenstockError, SettingError, StorageError
+from penstock.shards import indexfile
+from penstock.shards.pack.manifest import Manifest, PackedShard, make_manifest, write_manifest
+from penstock.shards.pack.options import ArrayCodec
+from penstock.shards.pack.plan import PackPlan
+from penstock.shards.pack.task import WORK_FOLDER, finished, pack_shard, report_path
+from penstock.shards.parallel import run_tasks
+
+
+class _PlanFile(msgspec.Struct, frozen=True):
+    """Which pack a folder holds."""
+
+    fingerprint: str
+    arrays: ArrayCodec
+    shards: list[str]
+
+
+def pack(plan: PackPlan, folder: Path, *, workers: int | None = None, overwrite: bool = False) -> Iterator[PackedShard]:
+    """Each shard's report as it is done, those of an earlier run first; the manifest is written at the end."""
+    with _owned(folder):
+        _claim(plan, folder, overwrite)
+        reports: dict[str, PackedShard] = {}
+        missing = []
+        for number, task in enumerate(plan.tasks()):
+            report = finished(task, folder)
+            if report is None:
+                missing.append(number)
+            else:
+                reports[report.name] = report
+                yield report
+        wanted = set(missing)
+        tasks = (task for number, task in enumerate(plan.tasks()) if number in wanted)
+        for done in run_tasks(partial(pack_shard, folder=folder), tasks, workers):
+            if done.error is not None or done.result is None:
+                raise done.error or StorageError("task gave no result", shard=done.task.name, stage="pack")
+            reports[done.result.name] = done.result
+            yield done.result
+        write_manifest(_manifest(plan, reports), folder)
+
+
+def settled_arrays(folder: Path) -> ArrayCodec | None:
+    """The codec that a pack begun in this folder has settled on: measured again, it might come out otherwise."""
+    begun = _read_plan(_plan_path(folder))
+    return None if begun is None else begun.arrays
+
+
+def _manifest(plan: PackPlan, reports: dict[str, PackedShard]) -> Manifest:
+    ordered = [reports[plan.name(number)] for number in range(len(plan.shards))]
+    return make_manifest(ordered, dict(asdict(plan.options)))
+
+
+@contextmanager
+def _owned(folder: Path) -> Iterator[None]:
+    """One pack at a time in a folder; leftovers of a killed one are swept away."""
+    work = folder / WORK_FOLDER
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(work / "lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise StorageError("another pack is writing here", shard=str(folder), stage="pack") from None
+    except OSError as error:
+        raise StorageError(f"cannot write here: {error.strerror}", shard=str(folder), stage="pack") from error
+    try:
+        for leftover in [*folder.glob(".*.tmp"), *work.glob(".*.tmp")]:
+            with suppress(OSError):
+                leftover.unlink()
+        yield
+    finally:
+        lock.release()
+
+
+def _claim(plan: PackPlan, folder: Path, overwrite: bool) -> None:
+    """Note which pack this folder holds; another one's shards are refused, or removed when told so."""
+    path = _plan_path(folder)
+    ours = _PlanFile(plan.fingerprint(), plan.options.arrays, [plan.name(number) for number in range(len(plan.shards))])
+    theirs = _read_plan(path)
+    if theirs is not None and theirs.fingerprint != ours.fingerprint:
+        if not overwrite:
+            raise SettingError(
+                "this folder holds a pack made from other sources or with other options",
+                shard=str(folder),
+                stage="pack",
+                advice="Choose an empty folder, or give --overwrite to replace it.",
+            )
+        for name in theirs.shards:
+            _remove(folder, name)
+    elif theirs is None and any(folder.glob("*.tar")):
+        raise SettingError(
+            "this folder holds shards that are not from a pack",
+            shard=str(folder),
+            stage="pack",
+            advice="Choose an empty folder.",
+        )
+    temporary = path.with_name(f".plan.{os.getpid()}.tmp")
+    temporary.write_bytes(msgspec.json.encode(ours))
+    os.replace(temporary, path)
+
+
+def _plan_path(folder: Path) -> Path:
+    return folder / WORK_FOLDER / "plan.json"
+
+
+def _read_plan(path: Path) -> _PlanFile | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_PlanFile)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise PenstockError(f"cannot read the note of an earlier pack: {error}", shard=str(path)) from error
+
+
+def _remove(folder: Path, name: str) -> None:
+    """Take away an old shard with all that belongs to it; the name comes from a file, so only its last part counts."""
+    name = os.path.basename(name)
+    for path in (
+        report_path(folder, name),
+        indexfile.beside(folder / name),
+        folder / name,
+        folder / "manifest.json",
+    ):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""Where the samples come from: shards, or a folder of loose files that is indexed as if it were one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import deflate
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.items import Part, Sample
+from penstock.errors import DecodeError, PenstockError, SettingError, ShardError, StorageError
+from penstock.shards.health import Problem, whole_samples
+from penstock.shards.index import Binding, Opened, ShardIndex, build_index
+from penstock.shards.pack.options import PackOptions
+from penstock.shards.scan import index_all
+from penstock.shards.source import open_shard
+from penstock.shards.tar import Members
+from penstock.storage.paths import expand, is_shard
+
+MAX_PENDING_BYTES = 1 << 30
+"""A compressed shard only goes forward, so parts wait in memory for their partners: this much at most."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A shard or a folder, its index, and which of its samples are whole."""
+
+    path: str
+    is_folder: bool
+    index: ShardIndex
+    whole: NDArray[np.int64]
+    problems: list[Problem]
+
+    @property
+    def can_be_cut(self) -> bool:
+        """A compressed shard is read from the start or not at all, so it goes to one task whole."""
+        return self.index.compression is None
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Some samples of one source: what a task is made of. Small, and pickles."""
+
+    path: str
+    is_folder: bool
+    streamed: bool
+    samples: tuple[Sample, ...]
+
+
+def find_sources(src: str, options: PackOptions) -> Iterator[Source]:
+    """The shards that `src` names, or the folder itself if it holds loose files."""
+    path = Path(src)
+    if path.is_dir() and not any(is_shard(name) for name in os.listdir(path)):
+        index = _index_folder(path)
+        yield Source(src, True, index, *whole_samples(index, src, on_bad=options.on_bad))
+        return
+    shards = expand(src)
+    found: dict[str, Source] = {}
+    for scanned in index_all(shards):
+        if scanned.index is None:
+            raise scanned.error or ShardError("cannot be indexed", shard=scanned.shard)
+        whole, problems = whole_samples(scanned.index, scanned.shard, on_bad=options.on_bad)
+        found[scanned.shard] = Source(scanned.shard, False, scanned.index, whole, problems)
+    yield from (found[shard] for shard in shards)
+
+
+def _index_folder(root: Path) -> ShardIndex:
+    """Loose files as members of one shard: name by path, offset always 0."""
+    members = Members()
+    newest = 0
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = os.path.join(folder, name)
+            if name.startswith(".") or not os.path.isfile(path):
+                continue
+            facts = os.stat(path)
+            members.names.append(os.path.relpath(path, root).replace(os.sep, "/"))
+            members.offsets.append(0)
+            members.lengths.append(facts.st_size)
+            newest = max(newest, facts.st_mtime_ns)
+    if not members.names:
+        raise SettingError(f"nothing to pack in folder {str(root)!r}")
+    total = sum(members.lengths)
+    return build_index(members, Opened(Binding(total, newest), None, total))
+
+
+def read_samples(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+    """Each sample with its parts' bytes, or with the error that kept them from being read."""
+    if take.is_folder:
+        return _read_files(take)
+    return _read_stream(take) if take.streamed else _read_plain(take)
+
+
+def _read_plain(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+    with open_shard(take.path) as shard:
+        for sample in take.samples:
+            try:
+                parts = [(part.suffix, shard.read_at(part.offset, part.length)) for part in sample.parts]
+                _verify(take.path, sample, parts)
+            except PenstockError as error:
+                yield sample, error
+            else:
+                yield sample, parts
+
+
+def _read_files(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+    root = Path(take.path)
+    for sample in take.samples:
+        try:
+            parts = [(part.suffix, (root / (sample.key + part.suffix)).read_bytes()) for part in sample.parts]
+            _verify(take.path, sample, parts)
+        except OSError as error:
+            yield sample, StorageError(f"cannot read: {error.strerror}", member=sample.key, shard=take.path)
+        except PenstockError as error:
+            yield sample, error
+        else:
+            yield sample, parts
+
+
+def _read_stream(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+    """Samples as they become complete; only parts that wait for a partner are held."""
+    by_offset = sorted(
+        ((part.offset, number, part) for number, sample in enumerate(take.samples) for part in sample.parts),
+        key=lambda place: place[:2],
+    )
+    pending: dict[int, list[tuple[str, bytes]]] = {}
+    held = 0
+    with open_shard(take.path) as shard:
+        for offset, number, part in by_offset:
+            sample = take.samples[number]
+            parts = pending.setdefault(number, [])
+            parts.append((part.suffix, shard.read_at(offset, part.length)))
+            held += part.length
+            if len(parts) == len(sample.parts):
+                held -= sum(len(data) for _, data in pending.pop(number))
+                try:
+                    _verify(take.path, sample, parts)
+                except PenstockError as error:
+                    yield sample, error
+                else:
+                    yield sample, parts
+            if held > MAX_PENDING_BYTES:
+                raise ShardError(
+                    f"parts lie so far apart that more than {MAX_PENDING_BYTES} bytes wait for their partners",
+                    shard=take.path,
+                    offset=offset,
+                    stage="pack",
+                    advice="Decompress this shard first; a plain tar is read at any offset.",
+                )
+
+
+def _verify(shard: str, sample: Sample, parts: list[tuple[str, bytes]]) -> None:
+    for part, (_, data) in zip(sample.parts, parts, strict=True):
+        reason = _fault(part, data)
+        if reason:
+            raise DecodeError(reason, shard=shard, member=sample.key + part.suffix, offset=part.offset, stage="read")
+
+
+def _fault(part: Part, data: bytes) -> str | None:
+    if len(data) != part.length:
+        return f"has {len(data)} bytes where {part.length} were indexed"
+    if part.crc32 is not None and deflate.crc32(data) != part.crc32:
+        return "CRC32 does not match the index"
+    return None

@@ -1,0 +1,125 @@
+"""Makes one output shard. Idempotent: run it twice, or kill it and run it again, and the result is the same."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from penstock.errors import PenstockError, SampleError, StorageError
+from penstock.shards import indexfile
+from penstock.shards.pack.convert import convert
+from penstock.shards.pack.manifest import FieldFact, PackedShard, field_of
+from penstock.shards.pack.names import packed_key
+from penstock.shards.pack.plan import PackTask
+from penstock.shards.pack.sources import Take, read_samples
+from penstock.shards.pack.write import ShardWriter
+
+WORK_FOLDER = ".pack"
+_BUFFER_BYTES = 1 << 20
+
+
+def report_path(folder: Path, shard: str) -> Path:
+    """Where a finished task leaves its report."""
+    return folder / WORK_FOLDER / (shard + ".json")
+
+
+def finished(task: PackTask, folder: Path) -> PackedShard | None:
+    """The report of an earlier run, if its shard is still there, whole and made from the same things."""
+    try:
+        report = msgspec.json.decode(report_path(folder, task.name).read_bytes(), type=PackedShard)
+        facts = os.stat(folder / task.name)
+        index = indexfile.load(folder / task.name)
+    except (OSError, msgspec.MsgspecError, PenstockError):
+        return None
+    same = report.fingerprint == task.fingerprint and index is not None and index.crcs is not None
+    if not same or index is None or (index.binding.size, index.binding.mtime_ns) != (facts.st_size, facts.st_mtime_ns):
+        return None
+    return report
+
+
+def pack_shard(task: PackTask, folder: Path) -> PackedShard:
+    """Write the shard under a temporary name, then its index and report; the report is the sign that all is done."""
+    final = folder / task.name
+    temporary = folder / f".{task.name}.{os.getpid()}.tmp"
+    try:
+        try:
+            with open(temporary, "wb", buffering=_BUFFER_BYTES) as file:
+                writer = ShardWriter(file)
+                fields, skipped = _write_samples(task, writer)
+                writer.finish()
+            os.replace(temporary, final)
+            _sync_folder(folder)
+            index = writer.index(str(final))
+            indexfile.save(index, final)
+            report = PackedShard.of(task.name, task.fingerprint, index, fields, skipped)
+            _write_report(report_path(folder, task.name), report)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise _explain(error, final) from error
+    return report
+
+
+def _write_samples(task: PackTask, writer: ShardWriter) -> tuple[dict[str, FieldFact], list[dict[str, str | int]]]:
+    fields: dict[str, FieldFact] = {}
+    skipped: list[dict[str, str | int]] = []
+    for take in task.takes:
+        for key, parts, error in _converted(task, take):
+            if error is not None:
+                if task.options.on_bad == "raise":
+                    raise error
+                skipped.append({**error.where(), "reason": error.reason})
+                continue
+            writer.add(key, parts)
+            for suffix, data in parts:
+                fact = fields.get(suffix)
+                if fact is None:
+                    fields[suffix] = field_of(suffix, data)
+                else:
+                    fact.add(suffix, data)
+    return fields, skipped
+
+
+def _converted(task: PackTask, take: Take) -> Iterator[tuple[str, list[tuple[str, bytes]], PenstockError | None]]:
+    stem = Path(take.path).name.split(".", 1)[0]
+    for sample, parts in read_samples(take):
+        key = packed_key(f"{stem}/{sample.key}" if task.prefix_keys else sample.key)
+        if isinstance(parts, PenstockError):
+            yield key, [], parts
+            continue
+        try:
+            yield key, convert(parts, task.options), None
+        except SampleError as error:
+            first = sample.parts[0]
+            yield key, [], error.at(shard=take.path, member=sample.key, offset=first.offset, stage="pack")
+
+
+def _write_report(path: Path, report: PackedShard) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(msgspec.json.encode(report))
+    os.replace(temporary, path)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is on the disk only when its folder is; platforms that cannot open a folder do it by themselves."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _explain(error: OSError, path: Path) -> StorageError:
+    advice = "Run the same command again when it is mended: finished shards are kept."
+    if error.errno == errno.ENOSPC:
+        advice = "Free some space and run the same command again: finished shards are kept."
+    return StorageError(f"cannot write: {error.strerror}", shard=str(path), stage="pack", advice=advice)

@@ -1,0 +1,120 @@
+"""Runs independent tasks on worker processes; a worker that dies costs its task, not the run.
+
+One pipe per worker: a queue shared by all would die with the first worker killed while holding its lock.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, Generic, TypeVar
+
+from penstock.core.cores import usable_cores
+from penstock.errors import WorkerCrash
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_spawn = multiprocessing.get_context("spawn")  # fork is unsafe once there are threads
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[Task, Result]):
+    """One finished task: its result, or the error that ended it."""
+
+    task: Task
+    result: Result | None
+    error: Exception | None
+
+
+def run_tasks(
+    work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
+) -> Iterator[Done[Task, Result]]:
+    """Results as they come. `work` and the tasks must pickle; an exception in `work` is a result like any other."""
+    waiting = iter(tasks)  # taken one at a time: a long list of tasks need never exist
+    most = workers or usable_cores()
+    idle: list[_Worker] = []
+    busy: dict[_Worker, Task] = {}
+    try:
+        while True:
+            for task in islice(waiting, most - len(busy)):
+                worker = idle.pop() if idle else _Worker(work)
+                busy[worker] = task
+                worker.send(task)
+            if not busy:
+                return
+            for worker in _answering(list(busy)):
+                done = worker.take(busy.pop(worker))
+                if worker.dead:
+                    worker.stop()
+                else:
+                    idle.append(worker)
+                yield done
+    finally:
+        for worker in [*idle, *busy]:
+            worker.stop()
+
+
+class _Worker:
+    """A process and our end of its pipe."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self.dead = False
+        self.pipe, theirs = _spawn.Pipe()
+        self.process: SpawnProcess = _spawn.Process(target=_serve, args=(work, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def send(self, task: Any) -> None:
+        """Hand over a task; if the worker is gone already, `take` will say so."""
+        with suppress(BrokenPipeError):
+            self.pipe.send(task)
+
+    def take(self, task: Any) -> Done[Any, Any]:
+        """The answer, which may be that the worker is dead."""
+        try:
+            result, error = self.pipe.recv()
+        except (EOFError, OSError):
+            self.dead = True
+            self.process.join()
+            crash = WorkerCrash(f"worker process died: {_death(self.process.exitcode)}", stage="work")
+            return Done(task, None, crash)
+        return Done(task, result, error)
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.terminate()
+        self.process.join()
+        self.process.close()
+
+
+def _answering(workers: list[_Worker]) -> list[_Worker]:
+    ready = set(wait([worker.pipe for worker in workers]))
+    return [worker for worker in workers if worker.pipe in ready]
+
+
+def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
+    """The worker's life: one task after another until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it closes the pipe
+    while True:
+        try:
+            task = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            result, error = work(task), None
+        except Exception as reason:
+            result, error = None, reason
+        pipe.send((result, error))
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"killed by {signal.Signals(-exitcode).name}"
+    return f"exit code {exitcode}"

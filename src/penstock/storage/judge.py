@@ -1,0 +1,59 @@
+"""Flag against measurement: what a storage claims to be, what it acts like, and which of them to believe."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from penstock.storage.curve import StorageCurve
+from penstock.storage.kind import Storage
+from penstock.storage.kinds import StorageKind
+
+SEEK_MS = 1.5
+"""A head needs 2 ms and more for a random place even with a full queue; flash and memory a tenth of that."""
+
+
+class Behaviour(StrEnum):
+    """What the measurement says."""
+
+    FLASH = "flash"
+    """Random reads cost little more than their bytes."""
+    SPINNING = "spinning disk"
+    """Every random read loses `SEEK_MS` or more that no number of reads in flight hides."""
+    UNDETERMINED = "undetermined"
+    """The reads came from memory, so they say nothing of what is below."""
+
+
+def behaviour(storage: Storage, curve: StorageCurve) -> Behaviour:
+    """The rule: a random read that loses `SEEK_MS` or more, at its best number in flight, is seeking."""
+    if not curve.cold and not storage.kind.in_memory:
+        return Behaviour.UNDETERMINED
+    return Behaviour.SPINNING if curve.lost_ms_per_read() >= SEEK_MS else Behaviour.FLASH
+
+
+def claim(storage: Storage) -> Behaviour:
+    """What kind and flag say it should act like."""
+    if storage.kind in (StorageKind.NVME, StorageKind.SSD) or storage.kind.in_memory:
+        return Behaviour.FLASH
+    if storage.rotational is None:
+        return Behaviour.UNDETERMINED
+    return Behaviour.SPINNING if storage.rotational else Behaviour.FLASH
+
+
+def judge(storage: Storage, curve: StorageCurve) -> str:
+    """One sentence: agreement, or the disagreement and that the measurement is believed."""
+    seen, said = behaviour(storage, curve), claim(storage)
+    if seen is Behaviour.UNDETERMINED:
+        return "Undetermined: the reads could not be made cold, so they measured memory, not the storage."
+    lost = f"a random read costs {curve.lost_ms_per_read():.1f} ms more than its bytes"
+    if said is Behaviour.UNDETERMINED:
+        return f"Acts like {_with_article(seen)}: {lost}."
+    if seen is said:
+        return f"Acts like {_with_article(seen)}, as the system says: {lost}."
+    rule = f"from {SEEK_MS} ms on it would be a spinning disk's"
+    if seen is Behaviour.SPINNING:
+        rule = f"under {SEEK_MS} ms it would be flash's"
+    return f"The system says {said}, the measurement {seen}: {lost} ({rule}). The measurement is believed."
+
+
+def _with_article(seen: Behaviour) -> str:
+    return "a spinning disk" if seen is Behaviour.SPINNING else "flash"

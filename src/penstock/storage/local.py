@@ -1,0 +1,69 @@
+"""A local file read at any offset, by any thread, without a shared position."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Self
+
+from penstock.errors import StorageError
+
+
+class LocalFile:
+    """An open file: its size and mtime as they were when it was opened, and `read_at`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = str(path)
+        try:
+            self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        except OSError as error:
+            raise StorageError(f"cannot open: {error.strerror}", shard=self.path, stage="open") from error
+        facts = os.fstat(self.fd)
+        self.size = facts.st_size
+        self.mtime_ns = facts.st_mtime_ns
+        if Path(path).is_dir():
+            self.close()
+            raise StorageError("is a directory, not a file", shard=self.path, stage="open")
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        try:
+            data = pread(self.fd, length, offset)
+            while len(data) < length:  # a signal or a network file system may cut a read short
+                more = pread(self.fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            raise StorageError(
+                f"cannot read {length} bytes: {error.strerror}", shard=self.path, offset=offset, stage="read"
+            ) from error
+        return data
+
+    def close(self) -> None:
+        """Give the descriptor back; a second call does nothing."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LocalFile({self.path!r}, size={self.size})"
+
+
+if hasattr(os, "pread"):
+    pread = os.pread
+else:  # Windows: seek and read must not be torn apart by another thread
+    _seek_lock = threading.Lock()
+
+    def pread(fd: int, length: int, offset: int, /) -> bytes:
+        """What os.pread does elsewhere."""
+        with _seek_lock:
+            os.lseek(fd, offset, os.SEEK_SET)
+            return os.read(fd, length)

@@ -1,0 +1,78 @@
+"""From what a user writes to a list of shards: files, folders, globs, brace ranges."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+
+from penstock.errors import SettingError
+
+SHARD_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
+MAX_EXPANDED = 1_000_000
+"""More shards than anyone has; a range like {0..99999999999} is a typing error."""
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def expand(patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    """All shards the patterns name, each once, in order; a pattern that names none is an error."""
+    if isinstance(patterns, str | os.PathLike):
+        patterns = [patterns]
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        for braceless in expand_braces(os.fspath(pattern)):
+            found.update(dict.fromkeys(_matches(braceless)))
+    return list(found)
+
+
+def expand_braces(pattern: str) -> Iterator[str]:
+    """`a-{000..002}.tar` and `{train,val}.tar`, as a shell would; zero padding is kept."""
+    pieces = _BRACES.split(pattern)
+    choices = [[piece] if number % 2 == 0 else _choices(piece, pattern) for number, piece in enumerate(pieces)]
+    total = 1
+    for choice in choices:
+        total *= len(choice)
+    if total > MAX_EXPANDED:
+        raise SettingError(f"{pattern!r} stands for {total} names", advice=f"At most {MAX_EXPANDED} are taken.")
+    return ("".join(parts) for parts in product(*choices))
+
+
+def _choices(inside: str, pattern: str) -> list[str]:
+    numbers = _RANGE.fullmatch(inside)
+    if numbers is None:
+        if "," not in inside:
+            raise SettingError(f"{{{inside}}} in {pattern!r} is neither a range nor a list", advice="Write {000..127}.")
+        return inside.split(",")
+    first, last = numbers.groups()
+    width = len(first) if first.startswith("0") else 0
+    step = 1 if int(first) <= int(last) else -1
+    if abs(int(last) - int(first)) > MAX_EXPANDED:
+        raise SettingError(f"{{{inside}}} in {pattern!r} is too long", advice=f"At most {MAX_EXPANDED} are taken.")
+    return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
+
+
+def _matches(pattern: str) -> list[str]:
+    path = Path(pattern)
+    if path.is_dir():
+        inside = sorted(str(file) for file in path.iterdir() if is_shard(file.name))
+        if not inside:
+            raise SettingError(f"no shards ({', '.join(SHARD_ENDINGS)}) in folder {pattern!r}")
+        return inside
+    if path.exists():
+        return [pattern]
+    if glob.has_magic(pattern):
+        names = sorted(name for name in glob.glob(pattern, recursive=True) if is_shard(name))
+        if names:
+            return names
+        raise SettingError(f"no shard matches {pattern!r}")
+    raise SettingError(f"no such file or folder: {pattern!r}")
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file's name is that of a shard; hidden files are temporaries."""
+    base = os.path.basename(name)
+    return base.lower().endswith(SHARD_ENDINGS) and not base.startswith(".")

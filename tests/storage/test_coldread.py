@@ -1,0 +1,73 @@
+import mmap
+import os
+import sys
+from dataclasses import replace
+
+import pytest
+
+from penstock.storage import coldread
+from penstock.storage.coldread import ColdFile, ReadMethod, choose_method, drop_pages
+from penstock.storage.kind import identify
+from penstock.storage.kinds import StorageKind
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="page cache control is Linux")
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "shard.tar"
+    path.write_bytes(os.urandom(1 << 20))
+    return path
+
+
+@pytest.fixture
+def disk_file(file):
+    if identify(file).kind.in_memory:
+        pytest.skip("the temporary directory is memory: nothing there can be cold")
+    return file
+
+
+@pytest.mark.parametrize("method", list(ReadMethod))
+def test_every_method_reads_the_true_bytes(disk_file, method):
+    with mmap.mmap(-1, 65536) as buffer, ColdFile(disk_file, method) as cold:
+        cold.drop(random=True)
+        assert cold.read_into(buffer, 8192, 65536) == 65536
+        assert buffer[:] == disk_file.read_bytes()[8192 : 8192 + 65536]
+
+
+@linux
+def test_dropped_pages_are_really_gone(disk_file):
+    with open(disk_file, "rb") as stream:
+        stream.read()
+        pages = range(0, 1 << 20, 1 << 16)
+        assert all(coldread._in_memory(stream.fileno(), page) for page in pages)
+        assert drop_pages(disk_file)
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        assert not all(coldread._in_memory(stream.fileno(), page + 32768) for page in pages)
+
+
+@linux
+def test_pages_that_stay_are_not_called_dropped(disk_file):
+    with open(disk_file, "rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as held:
+        assert len(bytes(held)) == 1 << 20  # mapped pages survive the advice
+        assert not drop_pages(disk_file)
+
+
+@linux
+def test_where_direct_reads_are_refused_pages_are_dropped(disk_file, monkeypatch):
+    monkeypatch.setattr(coldread, "_direct_works", lambda path: False)
+    assert choose_method(disk_file, identify(disk_file)) is ReadMethod.DROPPED
+
+
+@linux
+def test_what_can_be_neither_is_warm_and_says_so(disk_file, monkeypatch):
+    monkeypatch.setattr(coldread, "_direct_works", lambda path: False)
+    with open(disk_file, "rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as held:
+        assert len(bytes(held)) == 1 << 20
+        assert choose_method(disk_file, identify(disk_file)) is ReadMethod.WARM
+
+
+def test_memory_and_filesystems_with_their_own_cache_are_never_called_cold(file):
+    storage = identify(file)
+    assert choose_method(file, replace(storage, kind=StorageKind.TMPFS)) is ReadMethod.WARM
+    assert choose_method(file, replace(storage, filesystem="zfs")) is ReadMethod.WARM
