@@ -24,7 +24,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
 	rm -rf $(VENV) demo

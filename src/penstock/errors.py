@@ -66,7 +66,7 @@ class PenstockError(Exception):
         text = printable(self.reason)
         if place:
             text = f"{text} [{place}]"
-        return f"{text}. {self.advice}" if self.advice else text
+        return f"{text}. {self.advice.rstrip('.')}." if self.advice else text
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only fields do not survive the default reduce, and errors travel between processes.

@@ -79,8 +79,8 @@ def test_decoding_npy_is_a_read_only_view_of_the_data():
 
 @pytest.mark.parametrize(
     "array",
-    [np.zeros(2, [("x", "<f4"), ("y", "<i4")]), np.array([{}], object), np.zeros(2, "M8[s]"), np.zeros((1,) * 40)],
-    ids=["structured", "objects", "dates", "40 dimensions"],
+    [np.zeros(2, [("x", "<f4"), ("y", "<i4")]), np.array([{}], object), np.zeros(2, "M8[s]")],
+    ids=["structured", "objects", "dates"],
 )
 def test_what_could_not_be_read_again_is_not_written(array):
     with pytest.raises(SampleError):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DecodeError, GuardError, SampleError
-from penstock.shards.codecs.arrays import decode_npy, decode_npz, encode_npy
+from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz, encode_npy
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.codecs.jpeg import shrink_jpeg
 from penstock.shards.codecs.zstd import compress
@@ -18,17 +18,26 @@ from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.guards.zip import inspect_zip
 from penstock.shards.pack.names import array_suffix, packed_suffix
 from penstock.shards.pack.options import PackOptions
+from penstock.shards.pairing import role_of
 
 Stored = tuple[str, bytes]
 _GUARDS: dict[str, Callable[[bytes], object]] = {"jpeg": inspect_jpeg, "npz": inspect_zip, "npy": inspect_npy}
 
 
 def convert(parts: Iterable[Stored], options: PackOptions) -> list[Stored]:
-    """(suffix, bytes) of every part to write; two that would get one name are an error."""
-    stored = [new for suffix, data in parts for new in _convert_part(suffix, data, options)]
-    names = [suffix for suffix, _ in stored]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    """(suffix, bytes) of every part to write; two that readers would take for one are an error.
+
+    An error has the suffix of the part it is about in `member`.
+    """
+    stored: list[Stored] = []
+    for suffix, data in parts:
+        try:
+            stored += _convert_part(suffix, data, options)
+        except SampleError as error:
+            raise error.at(member=suffix) from None
+    roles = [role_of(suffix) for suffix, _ in stored]
+    if len(set(roles)) < len(roles):
+        twice = next(role for role in roles if roles.count(role) > 1)
         raise SampleError(f"two parts would both be stored as {twice!r}", stage="pack", advice="Rename one of them.")
     return stored
 
@@ -38,12 +47,16 @@ def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[St
     if codec == "jpeg" and options.image_size is not None:
         yield packed_suffix(suffix), shrink_jpeg(data, options.image_size, options.side, options.quality)
     elif codec == "npz" and options.arrays != "keep":
-        for name, array in decode_npz(data).items():
+        arrays = decode_npz(data)
+        if not arrays:
+            raise SampleError("the NPZ has no arrays", stage="pack", advice="Leave the sample out, or keep the NPZ.")
+        for name, array in arrays.items():
             yield array_suffix(suffix, name, options.arrays), _store(name, array, options)
-    elif codec == "npy" and options.arrays != "keep":
-        name = packed_suffix(suffix)[: -len(".npy")].rpartition(".")[2]
-        stored = _store(name, decode_npy(data), options)
-        yield packed_suffix(suffix) + (".zst" if options.arrays == "zstd" else ""), stored
+    elif codec in ("npy", "npy.zst") and options.arrays != "keep":
+        array = decode_npy(data) if codec == "npy" else decode_npy_zst(data)
+        stem = packed_suffix(suffix)[: -len("." + codec)]
+        stored = _store(stem.rpartition(".")[2], array, options)
+        yield stem + (".npy.zst" if options.arrays == "zstd" else ".npy"), stored
     else:
         look = _GUARDS.get(codec)
         if look is not None:
@@ -58,15 +71,16 @@ def _store(name: str, array: NDArray[Any], options: PackOptions) -> bytes:
 
 
 def _cast(name: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The array in another dtype; a cast that makes finite numbers infinite is refused."""
+    """The array in another dtype. Floats may lose precision, not become infinite; all else must stay exact."""
     if array.dtype.kind not in "fiub":
         raise GuardError(f"array {name!r} of dtype {array.dtype} cannot be cast to {dtype}", stage="pack")
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
+        back = cast.astype(array.dtype)
     if dtype.kind == "f" and array.dtype.kind == "f":
         damaged = np.isfinite(array).sum() != np.isfinite(cast).sum()
-    else:
-        damaged = not np.array_equal(cast.astype(array.dtype), array)
+    else:  # -1 comes back whole from 255, and 2**53 + 1 equals its float: only both together say that nothing changed
+        damaged = not (np.array_equal(back, array) and np.array_equal(cast, array))
     if damaged:
         raise DecodeError(f"array {name!r} does not fit into {dtype}", stage="pack", advice="Choose a wider dtype.")
     return cast

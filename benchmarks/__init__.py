@@ -1,0 +1,1 @@
+"""Side by side, in one run, in turns: speed is a ratio, never a number from another day."""

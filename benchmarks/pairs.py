@@ -1,0 +1,40 @@
+"""The pairs of an all-jpg-then-all-npz shard: complete, in memory that the index bounds."""
+
+from __future__ import annotations
+
+import tempfile
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.result import Line
+from benchmarks.sparse import sparse_shard
+from penstock.shards.pack.sources import Take, read_samples
+from penstock.shards.scan import scan
+
+PARTS = ((".jpg", 600_000), ("_features.npz", 1_730_000))
+SAMPLES = 1500
+TARGET = 1.0
+
+
+def measure() -> Iterator[Line]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "grouped.tar"
+        sparse_shard(path, ((f"sa_{number:06d}{suffix}", size) for suffix, size in PARTS for number in range(SAMPLES)))
+        tracemalloc.start()
+        index = scan(path)
+        take = Take(str(path), False, False, tuple(index.sample(number) for number in range(len(index))))
+        for_index = tracemalloc.get_traced_memory()[0]
+        complete = sum(isinstance(parts, list) and len(parts) == len(PARTS) for _, parts in read_samples(take))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert complete == SAMPLES
+    one_sample = sum(size for _, size in PARTS)
+    yield Line(
+        f"pair {SAMPLES} samples of a grouped shard ({SAMPLES * one_sample / 1e9:.1f} GB)",
+        f"peak {peak / 1e6:.1f} MB, all {complete} complete",
+        f"index + 2 samples: {(for_index + 2 * one_sample) / 1e6:.1f} MB",
+        peak / (for_index + 2 * one_sample),
+        TARGET,
+        "at most",
+    )

@@ -1,0 +1,56 @@
+"""What a benchmark hands over: one line with a ratio and the figure it should reach."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Line:
+    what: str
+    ours: str
+    other: str
+    """What it is measured against, and that one's figure."""
+    ratio: float
+    target: float
+    sense: Literal["at least", "at most"]
+
+    @property
+    def reached(self) -> bool:
+        return self.ratio >= self.target if self.sense == "at least" else self.ratio <= self.target
+
+
+def in_turns(contestants: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
+    """Each contestant's figures, one per round; the order rotates so that none always goes first."""
+    figures: list[list[float]] = [[] for _ in contestants]
+    for number in range(rounds):
+        for place in range(len(contestants)):
+            who = (place + number) % len(contestants)
+            figures[who].append(contestants[who]())
+    return figures
+
+
+def median_ratio(ours: Sequence[float], other: Sequence[float]) -> float:
+    """The median of the rounds' own ratios: a slow moment of the machine strikes both sides of one."""
+    return median(a / b for a, b in zip(ours, other, strict=True))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def machine() -> str:
+    cpu = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo") as lines:
+            cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
+    return f"{os.cpu_count()} cores ({cpu}), Python {sys.version.split()[0]}, {platform.system()}"

@@ -1,0 +1,37 @@
+import pytest
+
+import penstock as package
+
+
+def test_version_is_the_packages(penstock):
+    ran = penstock("--version")
+    assert (ran.code, ran.out.strip()) == (0, f"penstock {package.__version__}")
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("doctor",), ("demo",), ("shards",), ("shards", "ls"), ("shards", "index"), ("shards", "check"), ("shards", "pack")]
+)
+def test_help_teaches_every_command(penstock, command):
+    ran = penstock(*command, "--help")
+    assert ran.code == 0
+    assert "Usage: " in ran.out
+    assert len(ran.out.split()) > 30
+    assert all(len(line) <= 80 for line in ran.out.splitlines())
+
+
+def test_a_wrong_path_is_one_line_on_stderr_and_exit_code_2(penstock):
+    ran = penstock("shards", "ls", "nowhere/*.tar")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.strip() == "penstock: no shard matches 'nowhere/*.tar'"
+
+
+def test_an_unknown_command_is_exit_code_2(penstock):
+    assert penstock("shards", "polish").code == 2
+
+
+def test_the_public_names_are_these_and_no_more():
+    assert sorted(name for name in vars(package) if not name.startswith("_") and not _is_module(package, name)) == []
+
+
+def _is_module(package, name):
+    return type(getattr(package, name)).__name__ == "module"

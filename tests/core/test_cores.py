@@ -1,0 +1,63 @@
+"""How many cores, with a /sys/fs/cgroup that the test builds."""
+
+import os
+
+import pytest
+
+from penstock.core.cores import usable_cores
+
+
+@pytest.fixture
+def eight_cores(monkeypatch):
+    """A machine whose affinity mask allows eight cores, on every platform."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
+
+
+def cgroup(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("cpu_max", "cores"),
+    [
+        ("max 100000\n", 8),
+        ("200000 100000\n", 2),
+        ("150000 100000\n", 2),
+        ("10000 100000\n", 1),
+        ("6400000 100000\n", 8),
+    ],
+)
+def test_the_quota_of_a_container_cuts_the_affinity_mask(tmp_path, eight_cores, cpu_max, cores):
+    root = cgroup(tmp_path, {"cpu.max": cpu_max})
+    assert usable_cores(root) == cores
+
+
+@pytest.mark.parametrize(("quota_us", "cores"), [("-1", 8), ("0", 8), ("300000", 3), ("1000", 1)])
+def test_an_old_cgroup_is_understood_too(tmp_path, eight_cores, quota_us, cores):
+    root = cgroup(tmp_path, {"cpu/cpu.cfs_quota_us": quota_us + "\n", "cpu/cpu.cfs_period_us": "100000\n"})
+    assert usable_cores(root) == cores
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "100000", "a b", "1 2 3"])
+def test_a_quota_that_makes_no_sense_limits_nothing(tmp_path, eight_cores, text):
+    assert usable_cores(cgroup(tmp_path, {"cpu.max": text})) == 8
+
+
+def test_without_a_cgroup_the_affinity_mask_decides(tmp_path, eight_cores):
+    assert usable_cores(tmp_path / "none") == 8
+
+
+def test_without_an_affinity_mask_the_machine_decides(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert usable_cores(tmp_path) == 5
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores(tmp_path) == 1
+
+
+def test_this_machine_has_at_least_one_core_and_no_more_than_it_says():
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)

@@ -1,0 +1,237 @@
+"""One sample, bytes in and bytes out: nothing is lost, and nothing is changed unasked."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from penstock.errors import DecodeError, GuardError, PenstockError, SampleError
+from penstock.shards.codecs import compress, decode_jpeg, decode_npy, decode_npy_zst, decompress, encode_jpeg, encode_npy
+from penstock.shards.pack.convert import convert
+from penstock.shards.pack.options import PackOptions
+from penstock.testing import MULTICAMERA, SA1B, hostile, picture, sample_parts
+
+FEATURES = np.linspace(-3, 3, 600, dtype=np.float16).reshape(20, 30)
+
+
+def arrays_of(data):
+    with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
+        return {name: loaded[name] for name in loaded.files}
+
+
+def same(one, other):
+    return one.dtype == other.dtype and np.array_equal(one, other)
+
+
+def one(parts, **options):
+    """The only part that comes out."""
+    (stored,) = convert(parts, PackOptions(**options))
+    return stored
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", [SA1B, MULTICAMERA], ids=lambda preset: preset.name)
+def test_without_wishes_every_byte_stays(preset):
+    parts = sample_parts(preset, 0, scale=0.1)
+    assert [data for _, data in convert(parts.items(), PackOptions())] == list(parts.values())
+
+
+@pytest.mark.parametrize(("codec", "decode"), [("raw", decode_npy), ("zstd", decode_npy_zst)])
+def test_an_npz_becomes_one_part_per_array(codec, decode):
+    parts = sample_parts(SA1B, 0, scale=0.1)
+    stored = dict(convert(parts.items(), PackOptions(arrays=codec)))
+    ending = ".npy.zst" if codec == "zstd" else ".npy"
+    assert list(stored) == [".jpg", ".features.features" + ending, ".features.edge" + ending]
+    assert stored[".jpg"] == parts[".jpg"]
+    for name, array in arrays_of(parts["_features.npz"]).items():
+        assert same(decode(stored[f".features.{name}{ending}"]), array)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "data"), [("_edge.npy", encode_npy(FEATURES)), ("_edge.npy.zst", compress(encode_npy(FEATURES)))]
+)
+@pytest.mark.parametrize(("codec", "packed"), [("raw", ".edge.npy"), ("zstd", ".edge.npy.zst")])
+def test_arrays_that_already_stand_alone_get_the_wanted_codec(suffix, data, codec, packed):
+    name, stored = one([(suffix, data)], arrays=codec)
+    assert name == packed
+    plain = decompress(stored, 1 << 20) if codec == "zstd" else stored
+    assert same(decode_npy(plain), FEATURES)
+
+
+@pytest.mark.parametrize("suffix", ["_edge.npy", "_edge.npy.zst"])
+def test_arrays_that_already_stand_alone_are_cast(suffix):
+    data = encode_npy(FEATURES)
+    name, stored = one(
+        [(suffix, compress(data) if suffix.endswith("zst") else data)], arrays="raw", casts=(("edge", "float64"),)
+    )
+    assert same(decode_npy(stored), FEATURES.astype(np.float64))
+
+
+def test_fortran_order_and_foreign_bytes_keep_their_values(npz):
+    source = np.asfortranarray(np.arange(12, dtype=">i4").reshape(3, 4))
+    _, stored = one([(".npz", npz(x=source))], arrays="raw")
+    assert np.array_equal(decode_npy(stored), source)
+
+
+# -- casts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (FEATURES, "float32"),
+        (FEATURES.astype(np.float32), "float16"),
+        (np.array([0, 255], np.uint8), "float16"),
+        (np.array([0.0, 255.0]), "uint8"),
+        (np.array([1, 0, 1], np.uint8), "bool"),
+        (np.array([True, False]), "float32"),
+        (np.array([-128, 127], np.int64), "int8"),
+        (np.array([np.inf, -np.inf, np.nan, 1.0]), "float16"),
+        (np.zeros((0, 4)), "float16"),
+    ],
+)
+def test_a_cast_that_fits_is_made(npz, array, dtype):
+    _, stored = one([(".npz", npz(x=array))], arrays="raw", casts=(("x", dtype),))
+    cast = decode_npy(stored)
+    assert cast.dtype == np.dtype(dtype)
+    assert np.allclose(cast.astype(np.float64), array.astype(np.float64), rtol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.array([1e6]), "float16"),
+        (np.array([1e300]), "float32"),
+        (np.array([0.5]), "uint8"),
+        (np.array([-1.0]), "uint8"),
+        (np.array([256]), "uint8"),
+        (np.array([-1]), "uint32"),
+        (np.array([np.nan]), "int32"),
+        (np.array([np.inf]), "int32"),
+        (np.array([2049]), "float16"),
+        (np.array([70000]), "float16"),
+        (np.array([2**64 - 1], np.uint64), "float32"),
+        (np.array([2]), "bool"),
+        (np.array([1 + 2j]), "float32"),
+        (np.array(["1"]), "float32"),
+    ],
+)
+def test_a_cast_that_would_damage_values_is_refused(npz, array, dtype):
+    with pytest.raises((DecodeError, GuardError), match="'x'"):
+        convert([(".npz", npz(x=array))], PackOptions(arrays="raw", casts=(("x", dtype),)))
+
+
+numbers = st.sampled_from(["<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "|b1"])
+
+
+@settings(deadline=None, max_examples=300)
+@given(numbers.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(max_dims=2, max_side=4))), numbers)
+def test_a_cast_is_exact_between_kinds_and_keeps_finite_numbers_finite(array, dtype):
+    try:
+        _, stored = one([(".x.npy", encode_npy(array))], arrays="raw", casts=(("x", dtype),))
+    except SampleError:
+        return
+    cast = decode_npy(stored)
+    if array.dtype.kind == cast.dtype.kind == "f":
+        assert np.array_equal(np.isfinite(cast), np.isfinite(array))
+    else:
+        assert cast.tolist() == array.tolist()
+
+
+def test_only_the_named_array_is_cast(npz):
+    stored = dict(
+        convert([(".npz", npz(a=FEATURES, b=FEATURES))], PackOptions(arrays="raw", casts=(("b", "float32"),)))
+    )
+    assert decode_npy(stored[".a.npy"]).dtype == np.float16
+    assert decode_npy(stored[".b.npy"]).dtype == np.float32
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("height", "width"), [(150, 225), (225, 150), (200, 200), (100, 301)])
+@pytest.mark.parametrize("side", ["long", "short"])
+def test_a_large_picture_gets_exactly_the_asked_side(height, width, side):
+    source = encode_jpeg(picture(height, width, seed=3), 95)
+    _, stored = one([(".jpg", source)], image_size=64, side=side, quality=95)
+    shrunk = decode_jpeg(stored)
+    assert (max if side == "long" else min)(shrunk.shape[:2]) == 64
+    assert shrunk.shape[0] / shrunk.shape[1] == pytest.approx(height / width, rel=0.02)
+    size = (shrunk.shape[1], shrunk.shape[0])
+    reference = np.asarray(Image.fromarray(decode_jpeg(source)).resize(size, Image.Resampling.BOX), np.float32)
+    assert np.abs(shrunk - reference).mean() < 8  # of 255 grey levels: two encodings with halved colour
+
+
+@pytest.mark.parametrize("size", [225, 226, 1024])
+def test_a_picture_that_is_small_enough_keeps_its_bytes(size):
+    source = encode_jpeg(picture(150, 225, seed=3), 90)
+    assert one([(".jpg", source)], image_size=size) == (".jpg", source)
+
+
+def test_quality_decides_the_bytes():
+    source = encode_jpeg(picture(150, 225, seed=3), 95)
+    sizes = [len(one([(".jpg", source)], image_size=128, quality=quality)[1]) for quality in (50, 90)]
+    assert sizes[0] < sizes[1]
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+GOOD = encode_jpeg(picture(150, 225, seed=3), 90)
+
+
+@pytest.mark.parametrize("wishes", [{}, {"image_size": 64, "arrays": "raw"}, {"image_size": 64, "arrays": "zstd"}])
+@pytest.mark.parametrize(
+    ("suffix", "data"),
+    [
+        (".jpg", b"<html>not found</html>"),
+        (".jpg", GOOD[: len(GOOD) // 2]),
+        (".jpg", hostile.lossless_jpeg(64, 64)),
+        (".jpg", hostile.twelve_bit_jpeg(64, 64)),
+        (".jpg", hostile.jpeg_of_size(65500, 65500)),
+        (".npz", hostile.overlapping_npz()),
+        (".npz", hostile.encrypted_npz()),
+        (".npz", hostile.pickle_npz()[:-10]),
+        (".npy", hostile.npy_claiming((1000,), "<f4", b"short")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_bad_part_is_refused_even_where_it_is_only_copied(suffix, data, wishes):
+    with pytest.raises(SampleError) as caught:
+        convert([(".txt", b"fine"), (suffix, data)], PackOptions(**wishes))
+    assert caught.value.member == suffix
+    assert caught.value.advice
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_pickles_are_never_opened(codec):
+    with pytest.raises(GuardError, match="pickle"):
+        convert([("_features.npz", hostile.pickle_npz())], PackOptions(arrays=codec))
+
+
+def test_a_damaged_picture_is_refused_when_it_is_shrunk():
+    damaged = bytearray(GOOD)
+    damaged[len(GOOD) // 2 : len(GOOD) // 2 + 64] = b"\xff\x01" * 32
+    with pytest.raises(PenstockError):
+        convert([(".jpg", bytes(damaged))], PackOptions(image_size=64))
+
+
+def test_two_parts_that_would_get_one_name_are_refused():
+    with pytest.raises(SampleError, match=r"\.features\.npz"):
+        convert([(".features.npz", hostile.pickle_npz()), ("_features.npz", hostile.pickle_npz())], PackOptions())
+
+
+def test_arrays_whose_names_differ_by_case_only_are_refused(npz):
+    # webdataset lowers suffixes, and so do our roles: every reader would call them duplicates.
+    with pytest.raises(SampleError, match="would both be stored"):
+        convert([(".npz", npz(K=FEATURES, k=FEATURES))], PackOptions(arrays="raw"))
+
+
+def test_an_npz_without_arrays_does_not_vanish(npz):
+    with pytest.raises(SampleError, match="no array"):
+        convert([(".jpg", GOOD), ("_features.npz", npz())], PackOptions(arrays="raw"))

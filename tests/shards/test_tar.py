@@ -1,0 +1,399 @@
+"""The tar walk against stdlib tarfile, on every kind of tar that both can read."""
+
+import gzip
+import io
+import shutil
+import subprocess
+import tarfile
+
+import pytest
+from backports import zstd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.shards.source import Shard, open_shard
+from penstock.shards.tar import BATCH, BLOCK, walk
+from penstock.testing.hostile import GNU_MAGIC, base256, tar_header
+
+USTAR, GNU, PAX = tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT
+FORMATS = pytest.mark.parametrize("form", [USTAR, GNU, PAX], ids=["ustar", "gnu", "pax"])
+END = bytes(2 * BLOCK)
+
+
+def write(path, members, form=GNU):
+    """A plain tar by stdlib; data are given as bytes or as a size."""
+    with tarfile.open(path, "w", format=form, encoding="utf-8") as tar:
+        for name, data in members:
+            data = bytes(data) if isinstance(data, int) else data
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def padded(data):
+    return data + bytes(-len(data) % BLOCK)
+
+
+def by_tarfile(path):
+    with tarfile.open(path, encoding="utf-8") as tar:
+        return [(member.name, member.offset_data, member.size) for member in tar if member.isreg()]
+
+
+def walked(path):
+    with open_shard(path) as source:
+        return walk(source, str(path))
+
+
+def by_penstock(path):
+    found = walked(path)
+    return list(zip(found.names, found.offsets, found.lengths, strict=True))
+
+
+def assert_both_agree(path, count):
+    ours = by_penstock(path)
+    assert ours == by_tarfile(path)
+    assert len(ours) == count
+
+
+# -- formats, names, sizes -----------------------------------------------------------------------------------
+
+
+@FORMATS
+def test_sizes_around_a_block_lie_where_tarfile_finds_them(tmp_path, form):
+    sizes = [0, 1, 511, 512, 513, 1023, 1024, 1025, 100_000, 0]
+    path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", size) for number, size in enumerate(sizes)], form)
+    assert_both_agree(path, len(sizes))
+
+
+@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
+@pytest.mark.parametrize("length", [99, 100, 101, 255, 256, 300, 5000])
+def test_long_names_are_whole(tmp_path, form, length):
+    names = ["short.jpg", "n" * (length - 4) + ".jpg", "d/" * ((length - 5) // 2) + "x.jpg", "last.jpg"]
+    path = write(tmp_path / "a.tar", [(name, 700) for name in names], form)
+    assert_both_agree(path, 4)
+    assert walked(path).names == names
+
+
+@pytest.mark.parametrize("folder", [100, 120, 155])
+def test_a_name_split_into_prefix_and_name_is_joined_again(tmp_path, folder):
+    names = ["f" * folder + "/" + "n" * 96 + ".jpg", "plain.jpg", "f" * folder + "/x.jpg"]
+    path = write(tmp_path / "a.tar", [(name, 10) for name in names], USTAR)
+    assert_both_agree(path, 3)
+    assert walked(path).names == names
+
+
+def test_a_prefix_counts_whatever_version_follows_the_magic(tmp_path):
+    header = tar_header("x.jpg", 0, prefix="folder", magic=b"ustar\0\0\0")
+    (tmp_path / "a.tar").write_bytes(header + END)
+    assert_both_agree(tmp_path / "a.tar", 1)
+    assert walked(tmp_path / "a.tar").names == ["folder/x.jpg"]
+
+
+def test_what_gnu_tar_keeps_in_the_place_of_the_prefix_is_not_a_prefix(tmp_path):
+    times = "14372157612\0" + "14372157612"
+    (tmp_path / "a.tar").write_bytes(tar_header("x.jpg", 0, prefix=times, magic=GNU_MAGIC) + END)
+    assert walked(tmp_path / "a.tar").names == ["x.jpg"]
+
+
+@FORMATS
+def test_names_in_other_alphabets_are_read(tmp_path, form):
+    names = ["bild-ä.jpg", "图片/0001.jpg", "картина.npz", "plain.jpg", "naïve.json"]
+    path = write(tmp_path / "a.tar", [(name, 10) for name in names], form)
+    assert_both_agree(path, 5)
+    assert walked(path).names == names
+
+
+def test_bytes_that_are_not_utf8_become_visible_escapes(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w", format=GNU, encoding="latin-1") as tar:
+        tar.addfile(tarfile.TarInfo("fa\u00e7ade.jpg"))
+        tar.addfile(tarfile.TarInfo("fa\u00e7ade" + "n" * 200 + ".jpg"))
+    assert walked(tmp_path / "a.tar").names == ["fa\\xe7ade.jpg", "fa\\xe7ade" + "n" * 200 + ".jpg"]
+
+
+def test_a_name_ends_at_its_first_zero_byte(tmp_path):
+    header = bytearray(tar_header("abc\0def.jpg"))
+    (tmp_path / "a.tar").write_bytes(bytes(header) + tar_header("n" * 100) + END)
+    assert_both_agree(tmp_path / "a.tar", 2)
+    assert walked(tmp_path / "a.tar").names == ["abc", "n" * 100]
+
+
+def test_names_with_line_breaks_stay_apart(tmp_path):
+    path = write(tmp_path / "a.tar", [("a\nb.jpg", 1), ("c.jpg", 1)])
+    assert walked(path).names == ["a\nb.jpg", "c.jpg"]
+
+
+@pytest.mark.parametrize(
+    "raw_size",
+    [
+        b"00000001274\0",
+        b"00000001274 ",
+        b"000000001274",
+        b"       1274 ",
+        b"1274 \0\0\0\0\0\0\0",
+        b"1274\0\0\0\0\0\0\0\0",
+        b"       1274\0",
+        base256(700),
+    ],
+    ids=repr,
+)
+def test_every_spelling_of_a_size_is_understood(tmp_path, raw_size):
+    one = tar_header("a.jpg", raw_size=raw_size) + padded(bytes(700))
+    (tmp_path / "a.tar").write_bytes(one + tar_header("b.jpg", 3) + padded(b"abc") + END)
+    assert_both_agree(tmp_path / "a.tar", 2)
+    assert by_penstock(tmp_path / "a.tar") == [("a.jpg", 512, 700), ("b.jpg", 2048, 3)]
+
+
+def test_a_blank_size_is_nothing(tmp_path):
+    (tmp_path / "a.tar").write_bytes(tar_header("a.jpg", raw_size=bytes(12)) + tar_header("b.jpg") + END)
+    assert_both_agree(tmp_path / "a.tar", 2)
+
+
+@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
+def test_a_member_of_more_than_8_gib_is_hopped_over(tmp_path, form):
+    path = tmp_path / "a.tar"
+    with path.open("wb") as file:
+        for name, size in (("huge.bin", (9 << 30) + 5), ("small.bin", 3)):
+            info = tarfile.TarInfo(name)
+            info.size = size
+            file.write(info.tobuf(form))
+            file.seek(size + -size % BLOCK, io.SEEK_CUR)
+        file.write(END)
+    assert_both_agree(path, 2)
+
+
+def test_headers_from_before_ustar_are_read(tmp_path):
+    old = {"typeflag": b"\0", "magic": bytes(8)}
+    folder = tar_header("pictures/", 0, **old)
+    one = tar_header("pictures/a.jpg", 5, **old) + padded(b"12345")
+    (tmp_path / "a.tar").write_bytes(folder + one + tar_header("pictures/empty.txt", 0, **old) + END)
+    assert_both_agree(tmp_path / "a.tar", 2)
+
+
+@FORMATS
+def test_directories_are_passed_over_without_a_note(tmp_path, form):
+    with tarfile.open(tmp_path / "a.tar", "w", format=form) as tar:
+        for name in ("pictures", "pictures/deep"):
+            folder = tarfile.TarInfo(name)
+            folder.type = tarfile.DIRTYPE
+            tar.addfile(folder)
+        tar.addfile(tarfile.TarInfo("pictures/a.jpg"))
+    assert_both_agree(tmp_path / "a.tar", 1)
+    assert walked(tmp_path / "a.tar").notes == []
+
+
+def test_a_global_pax_header_does_not_become_a_member(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w", format=PAX, pax_headers={"comment": "c" * 40}) as tar:
+        tar.addfile(tarfile.TarInfo("a.jpg"))
+    assert_both_agree(tmp_path / "a.tar", 1)
+
+
+def test_pax_headers_that_say_nothing_about_name_or_size_change_neither(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w", format=PAX) as tar:
+        for number in range(5):
+            info = tarfile.TarInfo(f"{number}.jpg")
+            info.mtime, info.size = 0.25, 600
+            tar.addfile(info, io.BytesIO(bytes(600)))
+    assert_both_agree(tmp_path / "a.tar", 5)
+
+
+def test_a_long_link_target_does_not_name_the_next_member(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w", format=GNU) as tar:
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "t" * 300
+        tar.addfile(link)
+        tar.addfile(tarfile.TarInfo("a.jpg"))
+    assert_both_agree(tmp_path / "a.tar", 1)
+
+
+def test_a_contiguous_file_is_a_file(tmp_path):
+    (tmp_path / "a.tar").write_bytes(tar_header("a.jpg", 2, typeflag=b"7") + padded(b"ab") + END)
+    assert_both_agree(tmp_path / "a.tar", 1)
+
+
+# -- checksums ---------------------------------------------------------------------------------------------
+
+
+def test_a_checksum_over_signed_bytes_is_accepted(tmp_path):
+    honest = tar_header("bild-ä.jpg", 2)
+    signed = sum(byte - 256 if byte > 127 else byte for byte in honest[:148] + b" " * 8 + honest[156:])
+    header = tar_header("bild-ä.jpg", 2, checksum=b"%06o\0 " % signed)
+    assert header != honest
+    (tmp_path / "a.tar").write_bytes(tar_header("first.jpg") + header + padded(b"ab") + END)
+    assert_both_agree(tmp_path / "a.tar", 2)
+
+
+@pytest.mark.parametrize("spelling", [b"%06o\0 ", b"%06o \0", b"%07o\0", b"%6o\0 ", b"%o\0\0\0", b"%08o"])
+def test_every_spelling_of_a_checksum_is_understood(tmp_path, spelling):
+    header = tar_header("a.jpg", 2)
+    total = sum(header[:148] + b" " * 8 + header[156:])
+    field = (spelling % total).ljust(8, b"\0")
+    (tmp_path / "a.tar").write_bytes(tar_header("a.jpg", 2, checksum=field) + padded(b"ab") + END)
+    assert_both_agree(tmp_path / "a.tar", 1)
+
+
+# -- many members, in batches --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH, 2 * BATCH + 1, 3000])
+def test_any_number_of_members_is_read_across_the_batches(tmp_path, count):
+    path = write(tmp_path / "a.tar", [(f"{number:06d}.txt", number % 700) for number in range(count)])
+    assert_both_agree(path, count)
+
+
+@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
+def test_extended_headers_in_the_middle_of_a_batch_disturb_nobody(tmp_path, form):
+    long = {0, 5, 6, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH, 1299}
+    names = [f"{number:06d}" + ("x" * 200 if number in long else "") + ".txt" for number in range(1300)]
+    path = write(tmp_path / "a.tar", [(name, 1) for name in names], form)
+    assert_both_agree(path, 1300)
+    assert walked(path).names == names
+
+
+@pytest.mark.parametrize("count", [BATCH - 1, BATCH, BATCH + 1])
+def test_a_tar_without_end_blocks_may_end_with_its_batch(tmp_path, count):
+    path = write(tmp_path / "a.tar", [(f"{number}.txt", 0) for number in range(count)])
+    path.write_bytes(path.read_bytes()[: count * BLOCK])
+    assert len(walked(path)) == count
+
+
+# -- the end -----------------------------------------------------------------------------------------------
+
+
+def test_a_tar_of_zeros_only_is_empty_and_sound(tmp_path):
+    write(tmp_path / "a.tar", [])
+    found = walked(tmp_path / "a.tar")
+    assert (len(found), found.notes) == (0, [])
+
+
+@pytest.mark.parametrize("zeros", [0, 100, 212, 512, 1024, 10_000])
+def test_missing_end_blocks_are_accepted_when_the_last_member_is_whole(tmp_path, zeros):
+    """300 bytes need 212 of padding: 0 is the bare data, 212 the padded member, 512 half a block more."""
+    (tmp_path / "a.tar").write_bytes(tar_header("a.jpg", 300) + b"x" * 300 + bytes(zeros))
+    assert by_penstock(tmp_path / "a.tar") == [("a.jpg", 512, 300)]
+
+
+# -- compressed ----------------------------------------------------------------------------------------------
+
+
+def zst(data):
+    return zstd.compress(data)
+
+
+@FORMATS
+@pytest.mark.parametrize(
+    ("ending", "pack"), [(".tar.gz", gzip.compress), (".tgz", gzip.compress), (".tar.zst", zst), (".tar.zstd", zst)]
+)
+def test_a_compressed_shard_reads_as_the_plain_one_does(tmp_path, form, ending, pack):
+    members = [(f"{number:04d}" + "x" * (number % 7 * 40) + ".bin", number * 37) for number in range(600)]
+    plain = write(
+        tmp_path / "a.tar", [(name, size) for name, size in members if form != USTAR or len(name) < 100], form
+    )
+    packed = tmp_path / f"a{ending}"
+    packed.write_bytes(pack(plain.read_bytes()))
+    assert by_penstock(packed) == by_penstock(plain) == by_tarfile(plain)
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".tar.gz", gzip.compress), (".tar.zst", zst)])
+def test_a_file_of_several_compressed_pieces_is_one_stream(tmp_path, ending, pack):
+    plain = write(tmp_path / "a.tar", [(f"{number}.bin", 1000) for number in range(50)])
+    data = plain.read_bytes()
+    cuts = [0, 1, 700, 20_000, len(data)]
+    pieces = [pack(data[start:stop]) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    (tmp_path / f"a{ending}").write_bytes(b"".join(pieces))
+    assert by_penstock(tmp_path / f"a{ending}") == by_tarfile(plain)
+
+
+# -- only headers are read -------------------------------------------------------------------------------------
+
+
+class Recording(Shard):
+    """A shard that remembers what was read of it."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.reads = []
+
+    def read_at(self, offset, length):
+        self.reads.append((offset, length))
+        return super().read_at(offset, length)
+
+
+def test_one_header_is_read_per_member_and_no_data(tmp_path):
+    path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", 5000 + number) for number in range(BATCH + 100)])
+    with Recording(path) as source:
+        found = walk(source, str(path))
+    headers = [(offset - BLOCK, BLOCK) for offset in found.offsets]
+    last = found.offsets[-1] + found.lengths[-1]
+    end = last + -last % BLOCK
+    assert source.reads == [*headers, (end, BLOCK), (end + BLOCK, 10240)]
+
+
+@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
+def test_no_data_is_read_of_members_with_extended_headers_either(tmp_path, form):
+    path = write(tmp_path / "a.tar", [("n" * 150 + f"{number:04d}.bin", 5000) for number in range(20)], form)
+    with Recording(path) as source:
+        found = walk(source, str(path))
+    data = set()
+    for start, length in zip(found.offsets, found.lengths, strict=True):
+        data.update(range(start, start + length))
+    assert len(data) == 20 * 5000
+    assert not any(data.intersection(range(start, start + length)) for start, length in source.reads)
+
+
+# -- whatever a writer may write ---------------------------------------------------------------------------------
+
+TEXT = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=60
+)
+NAMES = st.lists(TEXT, min_size=1, max_size=6).map("/".join)
+MEMBERS = st.lists(st.tuples(NAMES, st.integers(0, 1600)), max_size=12)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("tar") / "a.tar"
+
+
+@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
+@settings(deadline=None, max_examples=150)
+@given(members=MEMBERS)
+def test_any_list_of_members_comes_back(scratch, form, members):
+    write(scratch, members, form)
+    assert by_penstock(scratch) == by_tarfile(scratch)
+    assert [(name, size) for name, _, size in by_penstock(scratch)] == members
+
+
+SHORT = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/"), min_size=1, max_size=70)
+SPLITTABLE = st.lists(SHORT, min_size=1, max_size=3).map("/".join).filter(lambda name: len(name) <= 150)
+
+
+@settings(deadline=None, max_examples=150)
+@given(members=st.lists(st.tuples(SPLITTABLE, st.integers(0, 1600)), max_size=12))
+def test_any_list_of_members_comes_back_from_ustar(scratch, members):
+    write(scratch, members, USTAR)
+    assert by_penstock(scratch) == by_tarfile(scratch)
+    assert [(name, size) for name, _, size in by_penstock(scratch)] == members
+
+
+def gnu_tar():
+    program = shutil.which("tar")
+    if program is None or b"GNU tar" not in subprocess.run([program, "--version"], capture_output=True).stdout:
+        pytest.skip("GNU tar is not installed here")
+    return program
+
+
+@pytest.mark.parametrize("form", ["v7", "oldgnu", "gnu", "ustar", "posix"])
+def test_what_gnu_tar_writes_is_read(tmp_path, form):
+    folder = tmp_path / "src" / ("deep" * 20)
+    folder.mkdir(parents=True)
+    for number in range(20):
+        name = f"{number:04d}" + ("_long" * 14 if form != "v7" and number % 3 == 0 else "") + ".bin"
+        (folder / name).write_bytes(bytes(number * 101))
+    command = [gnu_tar(), f"--format={form}", "-cf", str(tmp_path / "a.tar"), "-C", str(folder.parent), "."]
+    subprocess.run(command, check=True)
+    found = by_penstock(tmp_path / "a.tar")
+    by_name = {name.removeprefix("./"): (offset, size) for name, offset, size in found}
+    expected = {name.removeprefix("./"): (offset, size) for name, offset, size in by_tarfile(tmp_path / "a.tar")}
+    assert by_name == expected
+    assert len(found) == 20

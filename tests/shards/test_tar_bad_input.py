@@ -1,0 +1,369 @@
+"""Tars that are damaged, hostile or no tars at all: an error of ours that says where, and no more."""
+
+import gzip
+import io
+import tarfile
+
+import pytest
+from backports import zstd
+
+from penstock.errors import TarError
+from penstock.shards.source import Shard, open_shard
+from penstock.shards.tar import BATCH, BLOCK, MAX_EXTENSION_BYTES, walk
+from penstock.testing import corrupt
+from penstock.testing.hostile import base256, looping_tar, tar_header
+
+END = bytes(2 * BLOCK)
+
+
+def member(name, data=b"data", **lies):
+    return tar_header(name, len(data), **lies) + data + bytes(-len(data) % BLOCK)
+
+
+def pax(records, follower=b""):
+    return tar_header("PaxHeader", len(records), typeflag=b"x") + records + bytes(-len(records) % BLOCK) + follower
+
+
+def record(keyword, value):
+    """One PAX record; its length counts its own digits."""
+    body = b" " + keyword + b"=" + value + b"\n"
+    length = len(body) + 1
+    while len(str(length)) + len(body) != length:
+        length += 1
+    return str(length).encode() + body
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """Walks these bytes and returns the TarError that must come, which must name the shard."""
+
+    def refuse(data, name="a.tar"):
+        path = tmp_path / name
+        path.write_bytes(data)
+        with open_shard(path) as source, pytest.raises(TarError) as caught:
+            walk(source, str(path))
+        assert caught.value.shard == str(path)
+        assert caught.value.stage in ("scan", "decompress")
+        return caught.value
+
+    return refuse
+
+
+@pytest.fixture
+def accepted(tmp_path):
+    def accept(data, name="a.tar"):
+        path = tmp_path / name
+        path.write_bytes(data)
+        with open_shard(path) as source:
+            return walk(source, str(path))
+
+    return accept
+
+
+# -- cut short -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [513, 700, 1023])
+def test_a_tar_cut_in_the_data_of_its_last_member_names_that_member(refused, kept):
+    error = refused(member("first.jpg") + corrupt.truncate(member("last.jpg", bytes(512)), kept))
+    assert "cut short" in error.reason
+    assert (error.member, error.offset) == ("last.jpg", 1024 + 1024)
+    assert error.advice
+
+
+def test_a_tar_cut_by_thousands_of_bytes_is_noticed_though_no_header_is_missing(refused):
+    assert "cut short" in refused(member("a.jpg", bytes(100_000))[:600]).reason
+
+
+@pytest.mark.parametrize("kept", [1, 100, 511])
+def test_a_tar_cut_in_a_header_says_so(refused, kept):
+    error = refused(member("first.jpg") + member("last.jpg")[:kept])
+    assert "inside a header" in error.reason
+    assert error.offset == 1024
+
+
+def test_a_tar_cut_in_a_pax_payload_says_so(refused):
+    data = member("first.jpg") + pax(record(b"path", b"n" * 600))
+    error = refused(data[: 1024 + 512 + 100])
+    assert "inside an extended header" in error.reason
+    assert error.offset == 1024
+
+
+@pytest.mark.parametrize("end", [b"", END], ids=["end of file", "end mark"])
+@pytest.mark.parametrize(
+    "extension",
+    [
+        pax(record(b"path", b"long.jpg")),
+        pax(record(b"mtime", b"1.5")),
+        tar_header("././@LongLink", 9, typeflag=b"L") + b"long.jpg".ljust(BLOCK, b"\0"),
+    ],
+    ids=["pax path", "pax mtime", "gnu long name"],
+)
+def test_an_extended_header_without_its_member_is_a_lost_member(refused, extension, end):
+    error = refused(member("first.jpg") + extension + end)
+    assert "extended header" in error.reason
+    assert error.offset == 1024 + 1024
+
+
+# -- bad headers ---------------------------------------------------------------------------------------------
+
+
+def test_a_bad_checksum_in_the_first_header_means_this_is_no_tar(refused):
+    error = refused(corrupt.flip_bit(member("a.jpg"), 100) + END)
+    assert error.reason.startswith("is not a tar: it starts with b'a.jpg")
+    assert error.offset == 0
+
+
+@pytest.mark.parametrize("before", [1, BATCH - 1, BATCH, BATCH + 3])
+def test_a_bad_checksum_later_on_names_member_and_offset(refused, before):
+    start = b"".join(member(f"{number}.jpg") for number in range(before))
+    error = refused(start + corrupt.flip_bit(member("bad.jpg"), 136) + member("good.jpg") + END)
+    assert error.reason == "header checksum does not match"
+    assert (error.member, error.offset) == ("bad.jpg", before * 1024)
+    assert "copy it again" in error.advice
+
+
+@pytest.mark.parametrize(
+    "field", [b"\0" * 8, b" " * 8, b"9999999\0", b"-000001\0", b"+012345\0", b"0o1234\0\0", b"xyz\0\0\0\0\0"]
+)
+def test_a_checksum_field_that_is_no_number_is_refused(refused, field):
+    error = refused(member("first.jpg") + member("bad.jpg", checksum=field) + END)
+    assert error.offset == 1024
+
+
+@pytest.mark.parametrize(
+    "raw_size",
+    [b"+0000000001\0", b"-0000000001\0", b"1_0\0", b"0o7\0", b"0x7\0", b"00000000008\0", b"7 7\0", b"\xb2\0"],
+)
+def test_a_size_that_is_not_plain_octal_is_refused(refused, raw_size):
+    error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=raw_size) + bytes(BLOCK) + END)
+    assert "is not an octal number" in error.reason
+    assert error.offset == 1024
+
+
+@pytest.mark.parametrize("size", [-1, -512, -(1 << 62)])
+def test_a_negative_size_is_refused(refused, size):
+    error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=base256(size)) + END)
+    assert "negative size" in error.reason
+    assert error.offset == 1024
+
+
+def test_the_tar_that_sends_stdlib_round_in_circles_is_refused(refused):
+    assert "negative size" in refused(looping_tar()).reason
+
+
+@pytest.mark.parametrize("size", [1 << 40, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 64, (1 << 94) - 1])
+def test_a_huge_base256_size_is_refused_however_huge(refused, size):
+    error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=base256(size)) + END)
+    assert error.member == "bad.jpg"
+    assert str(1024 + BLOCK + size) in error.reason or str(size) in error.reason
+
+
+@pytest.mark.parametrize("size", [1 << 40, (1 << 63) - 1, 1 << 63, 1 << 64, 10**20 - 1])
+def test_a_huge_pax_size_is_refused_however_huge(refused, size):
+    data = member("first.jpg") + pax(record(b"size", b"%d" % size), tar_header("bad.jpg"))
+    error = refused(data + END)
+    assert error.member == "bad.jpg"
+    assert str(size) in error.reason or "cut short" in error.reason
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
+def test_a_huge_size_in_a_compressed_shard_is_refused_too(refused, ending):
+    data = member("first.jpg") + tar_header("bad.jpg", raw_size=base256(1 << 94)) + END
+    packed = gzip.compress(data) if ending == ".tar.gz" else zstd.compress(data)
+    assert refused(packed, "a" + ending).member == "bad.jpg"
+
+
+def test_an_octal_size_beyond_the_file_is_a_tar_cut_short(refused):
+    error = refused(member("first.jpg") + tar_header("bad.jpg", 8**11 - 1) + END)
+    assert "cut short" in error.reason
+    assert error.member == "bad.jpg"
+
+
+@pytest.mark.parametrize("typeflag", [b"S", b"M"])
+def test_sparse_and_multi_volume_members_are_refused_by_name(refused, typeflag):
+    error = refused(member("first.jpg") + member("odd.bin", typeflag=typeflag) + END)
+    assert (error.member, error.offset) == ("odd.bin", 1024)
+    assert "tar --format=ustar" in error.advice
+
+
+def test_a_sparse_file_in_pax_clothes_is_refused(refused):
+    records = record(b"GNU.sparse.major", b"1") + record(b"GNU.sparse.name", b"odd.bin")
+    error = refused(member("first.jpg") + pax(records, member("GNUSparseFile.0/odd.bin")) + END)
+    assert "sparse" in error.reason
+    assert error.offset == 1024
+
+
+# -- extended headers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"nonsense",
+        b"12 path=abc",
+        b"99 path=abc\n",
+        b"5 path=abc\n",
+        b"0 path=abc\n",
+        b"-1 path=abc\n",
+        b"+12 path=abc\n",
+        b" path=abc\n",
+        b"12 pathabcd\n",
+        b"12  path=abc",
+        b"999999999999 path=abc\n",
+        b"1_2 path=abc\n",
+        b"3 \n",
+        record(b"path", b"good.jpg") + b"junk",
+    ],
+    ids=repr,
+)
+def test_a_malformed_pax_record_is_refused(refused, records):
+    error = refused(member("first.jpg") + pax(records, member("next.jpg")) + END)
+    assert error.reason == "malformed PAX record"
+    assert error.offset == 1024
+
+
+@pytest.mark.parametrize("value", [b"-1", b"+1", b"1_0", b" 1", b"0x10", b"1.5", b"", b"9" * 21, b"\xb2"])
+def test_a_pax_size_that_is_no_number_is_refused(refused, value):
+    error = refused(member("first.jpg") + pax(record(b"size", value), member("next.jpg")) + END)
+    assert "PAX size" in error.reason
+    assert error.offset == 1024
+
+
+class Recording(Shard):
+    """A shard that remembers how much was read of it at a time."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.lengths = []
+
+    def read_at(self, offset, length):
+        self.lengths.append(length)
+        return super().read_at(offset, length)
+
+
+@pytest.mark.parametrize("typeflag", [b"x", b"g", b"L", b"K"])
+@pytest.mark.parametrize("size", [MAX_EXTENSION_BYTES + 1, 1 << 30, 7 << 30])
+def test_an_extended_header_of_gigabytes_is_refused_before_it_is_read(tmp_path, typeflag, size):
+    path = tmp_path / "a.tar"
+    with path.open("wb") as file:
+        file.write(tar_header("huge", size, typeflag=typeflag))
+        file.truncate(BLOCK + size + 2 * BLOCK)
+    with Recording(path) as source, pytest.raises(TarError, match=f"claims {size} bytes") as caught:
+        walk(source, str(path))
+    assert caught.value.offset == 0
+    assert max(source.lengths) == BLOCK
+
+
+def test_the_longest_name_that_is_allowed_is_read(accepted):
+    name = b"n" * (MAX_EXTENSION_BYTES - 20)
+    records = record(b"path", name)
+    assert accepted(pax(records, member("short")) + END).names == [name.decode()]
+
+
+def test_the_last_of_several_promises_counts(accepted):
+    data = pax(record(b"path", b"one.jpg"), pax(record(b"path", b"two.jpg"), member("short.jpg"))) + END
+    assert accepted(data).names == ["two.jpg"]
+
+
+# -- things that are not files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typeflag", "what"),
+    [
+        (b"1", "hard link"),
+        (b"2", "symbolic link"),
+        (b"3", "device"),
+        (b"4", "device"),
+        (b"6", "fifo"),
+        (b"V", "member of unknown type 'V'"),
+    ],
+)
+def test_links_devices_and_the_like_are_noted_and_not_followed(accepted, typeflag, what):
+    odd = tar_header("odd", 0, typeflag=typeflag)
+    found = accepted(member("a.jpg") + odd + member("b.jpg") + END)
+    assert found.names == ["a.jpg", "b.jpg"]
+    assert found.notes == [("odd", 1024, what)]
+
+
+def test_the_size_of_a_hard_link_is_that_of_its_target_and_has_no_data(accepted):
+    found = accepted(member("a.jpg") + tar_header("link", 4, typeflag=b"1") + member("b.jpg") + END)
+    assert (found.names, found.offsets) == (["a.jpg", "b.jpg"], [512, 2048])
+
+
+def test_the_data_of_a_member_of_unknown_type_is_hopped_over(accepted):
+    found = accepted(member("odd", bytes(700), typeflag=b"V") + member("b.jpg") + END)
+    assert (found.names, found.offsets) == (["b.jpg"], [512 + 1024 + 512])
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "C:\\windows", "a/../b.jpg", "..", "~root", "-rf"])
+def test_a_name_is_only_a_key(accepted, tmp_path, name):
+    found = accepted(member(name) + END)
+    assert found.names == [name]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
+
+
+# -- no tar at all ---------------------------------------------------------------------------------------------
+
+
+def test_an_empty_file_is_called_empty(refused):
+    assert "is empty (0 bytes)" in refused(b"").reason
+
+
+@pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
+def test_a_compressed_file_of_nothing_is_called_empty(refused, ending):
+    packed = gzip.compress(b"") if ending == ".tar.gz" else zstd.compress(b"")
+    assert "is empty (0 bytes)" in refused(packed, "a" + ending).reason
+
+
+PAGE = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"
+
+
+@pytest.mark.parametrize("length", [54, 511, 512, 5000])
+@pytest.mark.parametrize("start", [b"<!DOCTYPE html>", b"<html>", b"<?xml version='1.0'?>", b"\n  <HTML>"])
+def test_a_web_page_named_tar_is_called_a_web_page(refused, start, length):
+    error = refused(start.ljust(length, b"x"))
+    assert "is not a tar" in error.reason
+    assert "a web page" in error.reason
+    assert error.offset == 0
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize(
+    ("pack", "what"), [(gzip.compress, "gzip (name it .tar.gz)"), (zstd.compress, "zstd (name it .tar.zst)")]
+)
+def test_compressed_data_named_tar_is_called_by_its_name(refused, pack, what, size):
+    noise = bytes(number * number % 251 for number in range(size))
+    error = refused(pack(noise))
+    assert "is not a tar" in error.reason
+    assert what in error.reason
+
+
+@pytest.mark.parametrize("data", [b"x", b"x" * 100, b"x" * 5000, b"PK\3\4" + bytes(600)])
+def test_anything_else_shows_how_it_starts(refused, data):
+    error = refused(data)
+    assert f"is not a tar: it starts with {data[:16]!r}" in error.reason
+    assert error.offset == 0
+
+
+def test_data_after_the_end_mark_is_noted(accepted):
+    found = accepted(member("a.jpg") + END + member("b.jpg") + END)
+    assert found.names == ["a.jpg"]
+    assert found.notes == [("", 1024, "data after the end-of-archive mark")]
+
+
+def test_padding_to_a_record_after_the_end_mark_is_not_worth_a_note(accepted):
+    assert accepted(member("a.jpg") + END + bytes(8192)).notes == []
+
+
+def test_a_shard_without_files_is_sound(accepted):
+    """A shard of nothing but links and folders is sound, and has no parts."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, kind in (("folder", tarfile.DIRTYPE), ("link", tarfile.SYMTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            tar.addfile(info)
+    found = accepted(buffer.getvalue())
+    assert (len(found), len(found.notes)) == (0, 1)

@@ -1,0 +1,97 @@
+"""A local file, read at any offset by anybody."""
+
+import os
+import threading
+
+import pytest
+
+from penstock.errors import StorageError
+from penstock.storage import local
+from penstock.storage.local import LocalFile
+
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    return path
+
+
+@pytest.mark.parametrize(("offset", "length"), [(0, 10), (100, 0), (5000, 240), (0, len(DATA)), (10239, 1)])
+def test_reads_what_lies_there(path, offset, length):
+    with LocalFile(path) as file:
+        assert file.read_at(offset, length) == DATA[offset : offset + length]
+
+
+def test_only_the_end_of_the_file_makes_a_read_short(path):
+    with LocalFile(path) as file:
+        assert file.read_at(len(DATA) - 3, 100) == DATA[-3:]
+        assert file.read_at(len(DATA), 100) == b""
+        assert file.read_at(len(DATA) + 10**12, 100) == b""
+
+
+def test_a_read_that_the_system_cuts_short_is_finished(path, monkeypatch):
+    whole = local.pread
+    monkeypatch.setattr(local, "pread", lambda fd, length, offset: whole(fd, min(length, 7), offset))
+    with LocalFile(path) as file:
+        assert file.read_at(3, 100) == DATA[3:103]
+        assert file.read_at(len(DATA) - 10, 100) == DATA[-10:]
+
+
+def test_size_and_mtime_are_those_of_the_opening(path):
+    os.utime(path, ns=(0, 1_234_567_891))
+    with LocalFile(path) as file:
+        path.write_bytes(b"other")
+        assert (file.size, file.mtime_ns) == (len(DATA), 1_234_567_891)
+        assert repr(file) == f"LocalFile({str(path)!r}, size={len(DATA)})"
+
+
+def test_threads_do_not_disturb_each_other(path):
+    wrong = []
+
+    def read(file, start):
+        for offset in range(start, len(DATA) - 16, 64):
+            if file.read_at(offset, 16) != DATA[offset : offset + 16]:
+                wrong.append(offset)
+
+    with LocalFile(path) as file:
+        threads = [threading.Thread(target=read, args=(file, start)) for start in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(StorageError, match="cannot open") as caught:
+        LocalFile(tmp_path / "none.tar")
+    assert caught.value.where() == {"shard": str(tmp_path / "none.tar"), "stage": "open"}
+
+
+def test_a_directory_is_refused_and_its_descriptor_given_back(tmp_path):
+    with LocalFile(__file__) as before:
+        free = before.fd
+    with pytest.raises(StorageError) as caught:
+        LocalFile(tmp_path)
+    assert caught.value.shard == str(tmp_path)
+    with LocalFile(__file__) as after:
+        assert after.fd == free
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
+def test_a_named_pipe_is_refused_rather_than_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.tar")
+    with pytest.raises(StorageError, match="not a regular file"):
+        LocalFile(tmp_path / "pipe.tar")
+
+
+def test_closing_twice_is_harmless_and_reading_afterwards_is_an_error_of_ours(path):
+    file = LocalFile(path)
+    file.close()
+    file.close()
+    with pytest.raises(StorageError, match="cannot read 5 bytes") as caught:
+        file.read_at(17, 5)
+    assert caught.value.where() == {"shard": str(path), "offset": 17, "stage": "read"}
