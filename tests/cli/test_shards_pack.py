@@ -47,7 +47,7 @@ def test_bad_samples_are_skipped_counted_and_listed_when_asked(penstock, tmp_pat
     ran = penstock("shards", "pack", "loose", "packed2", "--arrays", "raw", "--on-bad", "skip")
     assert ran.code == 1
     (line,) = (tmp_path / "quarantine.jsonl").read_text().splitlines()
-    assert json.loads(line)["member"] == victim.stem
+    assert json.loads(line)["member"] == victim.name
 
 
 def test_a_cast_that_is_no_cast_is_wrong_usage(penstock, tmp_path):

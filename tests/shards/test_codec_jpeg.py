@@ -240,7 +240,7 @@ def test_damage_shows_when_shrinking_too():
         shrink_jpeg(damaged(saved()), 50, "long", 80)
 
 
-def test_only_a_process_that_shrinks_loses_opencvs_threads():
+def test_only_a_process_that_shrinks_losesopencvs_threads():
     script = """
 import cv2
 cv2.setNumThreads(3)

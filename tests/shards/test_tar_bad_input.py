@@ -5,9 +5,9 @@ import io
 import tarfile
 
 import pytest
-from backports import zstd
 
 from penstock.errors import TarError
+from penstock.shards.codecs import zstd
 from penstock.shards.source import Shard, open_shard
 from penstock.shards.tar import BATCH, BLOCK, MAX_EXTENSION_BYTES, walk
 from penstock.testing import corrupt
@@ -44,6 +44,7 @@ def refused(tmp_path):
             walk(source, str(path))
         assert caught.value.shard == str(path)
         assert caught.value.stage in ("scan", "decompress")
+        assert caught.value.advice
         return caught.value
 
     return refuse
@@ -68,7 +69,6 @@ def test_a_tar_cut_in_the_data_of_its_last_member_names_that_member(refused, kep
     error = refused(member("first.jpg") + corrupt.truncate(member("last.jpg", bytes(512)), kept))
     assert "cut short" in error.reason
     assert (error.member, error.offset) == ("last.jpg", 1024 + 1024)
-    assert error.advice
 
 
 def test_a_tar_cut_by_thousands_of_bytes_is_noticed_though_no_header_is_missing(refused):
@@ -133,19 +133,19 @@ def test_a_checksum_field_that_is_no_number_is_refused(refused, field):
 
 @pytest.mark.parametrize(
     "raw_size",
-    [b"+0000000001\0", b"-0000000001\0", b"1_0\0", b"0o7\0", b"0x7\0", b"00000000008\0", b"7 7\0", b"\xb2\0"],
+    [b"+0000000001\0", b"-0000000001\0", b"1_0\0", b"0o7\0", b"0x7\0", b"00000000008\0", b"7 7\0"],
 )
 def test_a_size_that_is_not_plain_octal_is_refused(refused, raw_size):
     error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=raw_size) + bytes(BLOCK) + END)
     assert "is not an octal number" in error.reason
-    assert error.offset == 1024
+    assert (error.member, error.offset) == ("bad.jpg", 1024)
 
 
 @pytest.mark.parametrize("size", [-1, -512, -(1 << 62)])
 def test_a_negative_size_is_refused(refused, size):
     error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=base256(size)) + END)
     assert "negative size" in error.reason
-    assert error.offset == 1024
+    assert (error.member, error.offset) == ("bad.jpg", 1024)
 
 
 def test_the_tar_that_sends_stdlib_round_in_circles_is_refused(refused):
@@ -169,7 +169,7 @@ def test_a_huge_pax_size_is_refused_however_huge(refused, size):
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
 def test_a_huge_size_in_a_compressed_shard_is_refused_too(refused, ending):
-    data = member("first.jpg") + tar_header("bad.jpg", raw_size=base256(1 << 94)) + END
+    data = member("first.jpg") + tar_header("bad.jpg", raw_size=base256(1 << 93)) + END
     packed = gzip.compress(data) if ending == ".tar.gz" else zstd.compress(data)
     assert refused(packed, "a" + ending).member == "bad.jpg"
 
@@ -317,9 +317,6 @@ def test_a_compressed_file_of_nothing_is_called_empty(refused, ending):
     assert "is empty (0 bytes)" in refused(packed, "a" + ending).reason
 
 
-PAGE = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"
-
-
 @pytest.mark.parametrize("length", [54, 511, 512, 5000])
 @pytest.mark.parametrize("start", [b"<!DOCTYPE html>", b"<html>", b"<?xml version='1.0'?>", b"\n  <HTML>"])
 def test_a_web_page_named_tar_is_called_a_web_page(refused, start, length):
@@ -358,7 +355,6 @@ def test_padding_to_a_record_after_the_end_mark_is_not_worth_a_note(accepted):
 
 
 def test_a_shard_without_files_is_sound(accepted):
-    """A shard of nothing but links and folders is sound, and has no parts."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, kind in (("folder", tarfile.DIRTYPE), ("link", tarfile.SYMTYPE)):

@@ -201,8 +201,9 @@ def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | No
         return None, None
     if stored.binding != fresh.binding:
         return None, "the stored index is of an earlier state of the shard"
-    same = np.array_equal(stored.offsets, fresh.offsets) and np.array_equal(stored.lengths, fresh.lengths)
-    if not same or stored.keys != fresh.keys:
+    columns = ("starts", "suffix_ids", "offsets", "lengths")
+    same = all(np.array_equal(getattr(stored, column), getattr(fresh, column)) for column in columns)
+    if not same or stored.keys != fresh.keys or stored.suffixes != fresh.suffixes:
         return None, "the stored index disagrees with the shard's headers"
     return stored.crcs, None
 

@@ -23,10 +23,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import DecodeError, IndexFileError
+from penstock.errors import IndexFileError, SampleError, StorageError
 from penstock.shards.codecs import zstd
 from penstock.shards.index import Binding, ShardIndex
 from penstock.shards.source import Compression
+from penstock.storage.local import LocalFile
 from penstock.storage.userdirs import cache_dir
 
 MAGIC = b"PSTKIDX1"
@@ -71,18 +72,34 @@ def save(index: ShardIndex, shard: str | os.PathLike[str]) -> Path:
         return _replace(in_cache(shard), data)
 
 
-def load(shard: str | os.PathLike[str]) -> ShardIndex | None:
-    """The stored index, whatever shard state it describes; None if there is none; IndexFileError if it is bad."""
-    for path in (beside(shard), in_cache(shard)):
-        try:
-            data = path.read_bytes()
-        except OSError:
-            continue
-        try:
-            return loads(data)
-        except IndexFileError as error:
-            raise error.at(shard=str(path), stage="index") from None
-    return None
+def load(shard: str | os.PathLike[str], now: Binding | None = None) -> ShardIndex | None:
+    """The stored index, whatever shard state it describes; None if there is none; IndexFileError if it is bad.
+
+    The folder may have become read-only with a bad or stale index in it: then the one in the cache counts, if
+    that describes the shard as it is `now`.
+    """
+    other: ShardIndex | IndexFileError | None = None
+    for place in (beside, in_cache):
+        found = _load_file(place(shard))
+        if isinstance(found, ShardIndex) and now in (None, found.binding):
+            return found
+        other = found if other is None else other
+    if isinstance(other, IndexFileError):
+        raise other
+    return other
+
+
+def _load_file(path: Path) -> ShardIndex | IndexFileError | None:
+    """What lies there; None if nothing does."""
+    try:
+        with LocalFile(path) as file:
+            if file.size > MAX_BODY_BYTES:
+                raise IndexFileError(f"index file has {file.size} bytes")
+            return loads(file.read_at(0, file.size))
+    except StorageError:
+        return None
+    except IndexFileError as error:
+        return error.at(shard=str(path), stage="index")
 
 
 def dumps(index: ShardIndex) -> bytes:
@@ -121,7 +138,7 @@ def loads(data: bytes) -> ShardIndex:
         raise IndexFileError(f"index claims {length} bytes")
     try:
         body = msgspec.msgpack.decode(zstd.decompress(data[_HEAD.size :], max_length=length), type=_Body)
-    except (msgspec.MsgspecError, DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, SampleError, UnicodeDecodeError) as error:
         raise IndexFileError(f"index cannot be parsed: {error}") from error
     return _checked(body)
 
@@ -137,7 +154,7 @@ def _checked(body: _Body) -> ShardIndex:
     sound = (
         len(counts) == len(body.keys)
         and all(len(column) == parts for column in columns)
-        and body.data_length >= 0
+        and 0 <= body.data_length < 1 << 63
         and (body.compression is not None or body.data_length == body.size)
         and body.size >= 0
         and bool((counts > 0).all())

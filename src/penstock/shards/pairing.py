@@ -8,10 +8,10 @@ suffixes, those decide and nothing is inferred.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import compress, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +30,17 @@ class Split:
 
 
 def split_names(names: Sequence[str], suffixes: Sequence[str] | None = None) -> Split:
-    """Key and suffix of every name. A million names a second: all loops over names are in C."""
+    """Key and suffix of every name. A million names a second: all loops over names are in C, on strings only."""
     if suffixes:
         longest_first = sorted(suffixes, key=len, reverse=True)
-        return _number([_split_by(name, longest_first) for name in names])
-    # partition is the quick way to the first dot, right whenever no directory can hold one
-    in_folders = any("/" in name for name in names)
-    split = _number([split_at_dot(name) for name in names] if in_folders else _partition(names))
-    words = _joining_words(split.keys)
-    return _rejoin(split, words) if words else split
+        endings = [_ending(name, longest_first) for name in names]
+        return _number(list(map(str.removesuffix, names, endings)), endings)
+    keys, endings = _split_at_dots(names)
+    joined = _joined(list(dict.fromkeys(keys)))
+    if joined:
+        keys = list(map(joined.get, keys, keys))
+        endings = list(map(str.removeprefix, names, keys))
+    return _number(keys, endings)
 
 
 def split_at_dot(name: str) -> tuple[str, str]:
@@ -53,48 +55,51 @@ def role_of(suffix: str) -> str:
     return lower[:-5] + ".jpg" if lower.endswith(".jpeg") else lower
 
 
-def _partition(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(key, dot + rest) for key, dot, rest in [name.partition(".") for name in names]]
+def _split_at_dots(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """`split_at_dot` for all names at once: a pair per name would keep the garbage collector busy."""
+    in_folders = "/" in "".join(names)
+    bases = [name.rpartition("/")[2] for name in names] if in_folders else names
+    stems = [base.partition(".")[0] for base in bases]
+    suffixes = list(map(str.removeprefix, bases, stems))
+    return list(map(str.removesuffix, names, suffixes)) if in_folders else stems, suffixes
 
 
-def _split_by(name: str, longest_first: Sequence[str]) -> tuple[str, str]:
+def _ending(name: str, longest_first: Sequence[str]) -> str:
     for suffix in longest_first:
         if name.endswith(suffix):
-            return name.removesuffix(suffix), suffix
-    return split_at_dot(name)
+            return suffix
+    return split_at_dot(name)[1]
 
 
-def _number(pairs: list[tuple[str, str]]) -> Split:
-    keys, key_ids = _distinct([key for key, _ in pairs])
-    suffixes, suffix_ids = _distinct([suffix for _, suffix in pairs])
-    return Split(keys, suffixes, key_ids, suffix_ids)
+def _joined(keys: list[str]) -> dict[str, str]:
+    """From `<stem>_<word>` to `<stem>`, for the words that mark a part of another key.
+
+    Those are the words of which most bearers have a partner, a key that is their bare stem.
+    """
+    known = set(keys) - {""}
+    stems = [key.rpartition("_")[0] for key in keys]
+    has_partner = list(map(known.__contains__, stems))
+    if not any(has_partner):
+        return {}
+    words = list(map(str.removeprefix, keys, stems))  # with the bar; without a bar, the whole key
+    partnered = Counter(compress(words, has_partner))
+    bearing = Counter(compress(words, stems))
+    marks = {
+        word
+        for word, times in partnered.items()
+        if word[1:2].isalpha() and "/" not in word and 2 * times > bearing[word]
+    }
+    return {key: stem for key, stem, word in zip(keys, stems, words, strict=True) if word in marks and stem}
+
+
+def _number(keys: list[str], suffixes: list[str]) -> Split:
+    key_table, key_ids = _distinct(keys)
+    suffix_table, suffix_ids = _distinct(suffixes)
+    return Split(key_table, suffix_table, key_ids, suffix_ids)
 
 
 def _distinct(texts: list[str]) -> tuple[list[str], Ids]:
     """The distinct strings in order of appearance, and each string's number among them."""
-    numbers = dict(zip(dict.fromkeys(texts), count()))
-    return list(numbers), np.fromiter(map(numbers.__getitem__, texts), np.int64, len(texts))
-
-
-def _joining_words(keys: list[str]) -> set[str]:
-    """The `_word` endings that mark a part of another key: most stems that bear one have a partner without."""
-    ends = [(stem, word) for stem, _, word in [key.rpartition("_") for key in keys] if word[:1].isalpha()]
-    bearing = Counter(word for stem, word in ends if stem)
-    if not bearing:
-        return set()
-    known = set(keys)
-    partnered = Counter(word for stem, word in ends if stem in known)
-    return {word for word, times in partnered.items() if 2 * times > bearing[word]}
-
-
-def _rejoin(split: Split, words: set[str]) -> Split:
-    """Move the `_word` of every key that bears one over to its suffix."""
-    ends = [(key, key.rpartition("_")) for key in split.keys]
-    moved = [(stem, bar + word) if bar and word in words else (key, "") for key, (stem, bar, word) in ends]
-    keys, new_key = _distinct([key for key, _ in moved])
-    endings, ending_of_key = _distinct([ending for _, ending in moved])
-    width = len(split.suffixes)
-    both = ending_of_key[split.key_ids] * width + split.suffix_ids
-    used, suffix_ids = np.unique(both, return_inverse=True)
-    suffixes = [endings[pair // width] + split.suffixes[pair % width] for pair in used.tolist()]
-    return Split(keys, suffixes, new_key[split.key_ids], suffix_ids.astype(np.int64))
+    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # a new string gets the next number
+    ids = np.fromiter(map(numbers.__getitem__, texts), np.int64, len(texts))
+    return list(numbers), ids

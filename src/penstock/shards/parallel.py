@@ -6,13 +6,16 @@ One pipe per worker: a queue shared by all would die with the first worker kille
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Generic, TypeVar
 
 from penstock.core.cores import usable_cores
@@ -50,7 +53,8 @@ def run_tasks(
             if not busy:
                 return
             for worker in _answering(list(busy)):
-                done = worker.take(busy.pop(worker))
+                done = worker.take(busy[worker])
+                del busy[worker]
                 if worker.dead:
                     worker.stop()
                 else:
@@ -73,18 +77,22 @@ class _Worker:
 
     def send(self, task: Any) -> None:
         """Hand over a task; if the worker is gone already, `take` will say so."""
-        with suppress(BrokenPipeError):
+        with suppress(ConnectionError):
             self.pipe.send(task)
 
     def take(self, task: Any) -> Done[Any, Any]:
         """The answer, which may be that the worker is dead."""
         try:
-            result, error = self.pipe.recv()
+            answer = self.pipe.recv_bytes()
         except (EOFError, OSError):
             self.dead = True
             self.process.join()
             crash = WorkerCrash(f"worker process died: {_death(self.process.exitcode)}", stage="work")
             return Done(task, None, crash)
+        try:
+            result, error = ForkingPickler.loads(answer)
+        except Exception as reason:  # an error whose constructor wants more than its message
+            return Done(task, None, WorkerCrash(f"the answer cannot be unpickled: {reason}", stage="work"))
         return Done(task, result, error)
 
     def stop(self) -> None:
@@ -101,6 +109,7 @@ def _answering(workers: list[_Worker]) -> list[_Worker]:
 
 def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
     """The worker's life: one task after another until the pipe closes."""
+    threading.Thread(target=_follow_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it closes the pipe
     while True:
         try:
@@ -111,10 +120,28 @@ def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
             result, error = work(task), None
         except Exception as reason:
             result, error = None, reason
-        pipe.send((result, error))
+        pipe.send_bytes(_pickled(result, error))
+
+
+def _pickled(result: Any, error: Exception | None) -> Any:
+    try:
+        return ForkingPickler.dumps((result, error))
+    except Exception as reason:
+        crash = WorkerCrash(f"the answer ({error or type(result)!r}) cannot be pickled: {reason}", stage="work")
+        return ForkingPickler.dumps((None, crash))
+
+
+def _follow_parent() -> None:
+    """A parent killed in the middle is followed at once: whoever goes on with its work must find nobody at it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def _death(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
-        return f"killed by {signal.Signals(-exitcode).name}"
+        with suppress(ValueError):  # real-time signals have numbers only
+            return f"killed by {signal.Signals(-exitcode).name}"
+        return f"killed by signal {-exitcode}"
     return f"exit code {exitcode}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from penstock.errors import IndexFileError, PenstockError, ShardError
 from penstock.shards import indexfile
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
-from penstock.shards.source import open_shard
+from penstock.shards.source import compression_of, open_shard
 from penstock.shards.tar import walk
 
 log = logging.getLogger("penstock")
@@ -36,15 +36,14 @@ def scan(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -
     path = os.fspath(shard)
     with open_shard(path) as source:
         members = walk(source, path)
-        after = os.stat(path)
-        if (after.st_size, after.st_mtime_ns) != (source.size, source.mtime_ns):
+        opened = Opened(Binding(source.size, source.mtime_ns), source.compression, source.end)
+        if _binding(path) != opened.binding:
             raise ShardError(
                 "changed while it was being indexed",
                 shard=path,
                 stage="scan",
                 advice="Wait until it is written, then index it again.",
             )
-        opened = Opened(Binding(source.size, source.mtime_ns), source.compression, source.end)
     return build_index(members, opened, suffixes)
 
 
@@ -83,24 +82,32 @@ def _indexed(path: str, rebuild: bool) -> tuple[ShardIndex, bool]:
     try:
         indexfile.save(index, path)
     except OSError as error:
-        log.warning("%s: index not stored: %s", path, error.strerror)
+        log.warning("%s: index not stored: %s", path, error)
     return index, True
 
 
 def _stored(path: str) -> ShardIndex | None:
     """The stored index if it describes the shard as it is now; a notice if it does not."""
+    now = _binding(path)
+    if now is None:
+        return None  # the walk will say what is wrong
     try:
-        index = indexfile.load(path)
+        index = indexfile.load(path, now)
     except IndexFileError as error:
         log.warning("%s; rebuilding it", error)
         return None
     if index is None:
         return None
-    try:
-        now = os.stat(path)
-    except OSError:
-        return None  # the walk will say what is wrong
-    if index.binding != Binding(now.st_size, now.st_mtime_ns):
+    if index.binding != now or index.compression != compression_of(path):
         log.warning("%s: the shard has changed since it was indexed; rebuilding its index", path)
         return None
     return index
+
+
+def _binding(path: str) -> Binding | None:
+    """What the shard looks like now; None if it cannot be seen."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return Binding(facts.st_size, facts.st_mtime_ns)

@@ -100,6 +100,7 @@ class CompressedShard:
                 shard=self.path,
                 offset=self._position,
                 stage="decompress",
+                advice="If you trust it, unpack it to a plain .tar.",
             )
         return data
 

@@ -19,13 +19,15 @@ from penstock.errors import TarError
 BLOCK = 512
 MAX_EXTENSION_BYTES = 1 << 20
 """Longest long-name or PAX record we read: Linux paths end at 4096 bytes, so 1 MiB is already absurd."""
+MAX_MEMBER_BYTES = 1 << 60
+"""No file is that long; past it, offsets no longer fit the 64 bits that the system and numpy have for them."""
 BATCH = 512
 """Headers checked per numpy pass: large enough to amortise it, small enough to stay in cache."""
 
 _HEADER = np.dtype(
     {
         "names": ["name", "checksum", "magic", "prefix"],
-        "formats": ["S100", "S8", "S8", "S155"],
+        "formats": ["S100", "S8", "S6", "S155"],
         "offsets": [0, 148, 257, 345],
         "itemsize": BLOCK,
     }
@@ -82,6 +84,8 @@ class _Walk:
         self.offset = 0
         self.data_end = 0
         """Where the last member's data ends: the tar is whole only if the file reaches it."""
+        self.promised = False
+        """Whether the last header was an extended one: it speaks of a member that must follow."""
         self.next_name: str | None = None
         self.next_size: int | None = None
 
@@ -89,14 +93,14 @@ class _Walk:
         while True:
             header = self._run_of_plain_members()
             if self._is_end(header):
-                return self.found
+                return _without_folders(self.found)
             self._one_by_one(header)
 
     # -- first gear: runs of plain members ------------------------------------------------------------------
 
     def _run_of_plain_members(self) -> bytes:
         """Hop over plain members until something else comes, and return its header."""
-        while self.next_name is None and self.next_size is None:
+        while not self.promised:
             headers, offsets, sizes, header = self._hop_along()
             if headers:
                 self._keep(headers, offsets, sizes)
@@ -112,7 +116,7 @@ class _Walk:
         offset, read_at = self.offset, self.source.read_at
         for _ in range(BATCH):
             header = read_at(offset, BLOCK)
-            digits = header[124:135]
+            digits = header[124:136].rstrip(b"\0 ")
             # int() would also take '-1', '+1' and '1_0': only digits go the short way
             if len(header) < BLOCK or header[156] not in _REGULAR or not digits.isdigit():
                 other = header
@@ -155,16 +159,11 @@ class _Walk:
 
     def _member(self, header: bytes, kind: int, size: int) -> None:
         name = self.next_name if self.next_name is not None else _names(header)[0]
-        self.next_name = self.next_size = None
+        self.promised, self.next_name, self.next_size = False, None, None
         if kind in _UNREADABLE:
-            raise TarError(
-                f"member is {_UNREADABLE[kind]}",
-                shard=self.shard,
-                member=name,
-                offset=self.offset,
-                stage="scan",
-                advice="Repack the shard with 'tar --format=ustar'.",
-            )
+            raise self._broken(f"member is {_UNREADABLE[kind]}", name)
+        if size > MAX_MEMBER_BYTES:
+            raise self._broken(f"member claims {size} bytes", name)
         start = self.offset + BLOCK
         if kind in _WITHOUT_DATA:
             self.found.notes.append((name, self.offset, _WITHOUT_DATA[kind]))
@@ -186,6 +185,7 @@ class _Walk:
         data = self.source.read_at(self.offset + BLOCK, size)
         if len(data) < size:
             raise self._broken("file ends inside an extended header")
+        self.promised = self.promised or kind != _PAX_GLOBAL
         if kind == _GNU_LONG_NAME:
             self.next_name = _text(data.split(b"\0", 1)[0])
         elif kind == _PAX:
@@ -224,11 +224,11 @@ class _Walk:
         raw = header[124:136]
         if raw[0] & 0x80:  # base-256: the first bit is the flag, the next the sign
             if raw[0] & 0x40:
-                raise self._broken("member claims a negative size")
+                raise self._broken("member claims a negative size", _names(header)[0])
             return int.from_bytes(bytes([raw[0] & 0x7F]) + raw[1:])
         digits = raw.split(b"\0", 1)[0].strip(b" ")
         if digits and (not digits.isdigit() or b"8" in digits or b"9" in digits):
-            raise self._broken(f"size field {bytes(raw)!r} is not an octal number")
+            raise self._broken(f"size field {bytes(raw)!r} is not an octal number", _names(header)[0])
         return int(digits or b"0", 8)
 
     # -- the end, and errors ---------------------------------------------------------------------------------
@@ -238,6 +238,7 @@ class _Walk:
         if len(header) == BLOCK:
             if header != _ZEROS:
                 return False
+            self._refuse_lost_member()
             self._note_what_follows()
             return True
         if self.source.end == 0:
@@ -252,8 +253,15 @@ class _Walk:
                 advice="Copy the shard again.",
             )
         if header.strip(b"\0"):
+            if self.offset == 0:
+                self._refuse_header(header, 0)
             raise self._broken("file ends inside a header")
+        self._refuse_lost_member()
         return True
+
+    def _refuse_lost_member(self) -> None:
+        if self.promised:
+            raise self._broken("the member that an extended header announces is missing")
 
     def _note_what_follows(self) -> None:
         """tar pads with zeros to a record; anything else after the end mark is data nobody will see."""
@@ -268,6 +276,7 @@ class _Walk:
                 shard=self.shard,
                 offset=0,
                 stage="scan",
+                advice="Copy or download it again.",
             )
         raise TarError(
             "header checksum does not match",
@@ -278,8 +287,28 @@ class _Walk:
             advice="The shard is damaged from here on; copy it again, or repack what lies before.",
         )
 
-    def _broken(self, reason: str) -> TarError:
-        return TarError(reason, shard=self.shard, member=self.next_name, offset=self.offset, stage="scan")
+    def _broken(self, reason: str, member: str | None = None) -> TarError:
+        return TarError(
+            reason,
+            shard=self.shard,
+            member=member if self.next_name is None else self.next_name,
+            offset=self.offset,
+            stage="scan",
+            advice="Copy the shard again, or repack it with 'tar --format=ustar'.",
+        )
+
+
+def _without_folders(found: Members) -> Members:
+    """Before ustar a directory had no type of its own: it is an empty file whose name ends in a slash."""
+    if "/\n" not in "\n".join([*found.names, ""]):
+        return found
+    kept = [at for at, name in enumerate(found.names) if found.lengths[at] or not name.endswith("/")]
+    return Members(
+        [found.names[at] for at in kept],
+        [found.offsets[at] for at in kept],
+        [found.lengths[at] for at in kept],
+        found.notes,
+    )
 
 
 def _checksums_match(raw: bytes) -> NDArray[np.bool_]:
@@ -310,7 +339,7 @@ def _names(raw: bytes) -> list[str]:
         texts = [_text(name.split(b"\0", 1)[0]) for name in names]
     else:
         texts = joined.decode("ascii").split("\n")
-    posix = np.flatnonzero((rows["prefix"] != b"") & (rows["magic"] == b"ustar\x0000"))
+    posix = np.flatnonzero((rows["prefix"] != b"") & (rows["magic"] == b"ustar"))
     for row in posix:
         texts[row] = _text(rows["prefix"][row].split(b"\0", 1)[0]) + "/" + texts[row]
     return texts

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
-from pathlib import Path
 from typing import Self
 
 from penstock.errors import StorageError
+
+# A named pipe must not make us wait for its writer; on files O_NONBLOCK means nothing.
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class LocalFile:
@@ -16,15 +19,16 @@ class LocalFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
         try:
-            self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+            self.fd = os.open(path, _OPEN_FLAGS)
         except OSError as error:
             raise StorageError(f"cannot open: {error.strerror}", shard=self.path, stage="open") from error
         facts = os.fstat(self.fd)
         self.size = facts.st_size
         self.mtime_ns = facts.st_mtime_ns
-        if Path(path).is_dir():
+        if not stat.S_ISREG(facts.st_mode):
             self.close()
-            raise StorageError("is a directory, not a file", shard=self.path, stage="open")
+            what = "a directory" if stat.S_ISDIR(facts.st_mode) else "a device or a pipe"
+            raise StorageError(f"is {what}, not a regular file", shard=self.path, stage="open")
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""

@@ -48,7 +48,8 @@ def _choices(inside: str, pattern: str) -> list[str]:
             raise SettingError(f"{{{inside}}} in {pattern!r} is neither a range nor a list", advice="Write {000..127}.")
         return inside.split(",")
     first, last = numbers.groups()
-    width = len(first) if first.startswith("0") else 0
+    padded = any(len(number) > 1 and number.startswith("0") for number in (first, last))
+    width = max(len(first), len(last)) if padded else 0
     step = 1 if int(first) <= int(last) else -1
     if abs(int(last) - int(first)) > MAX_EXPANDED:
         raise SettingError(f"{{{inside}}} in {pattern!r} is too long", advice=f"At most {MAX_EXPANDED} are taken.")

@@ -10,7 +10,15 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from penstock.errors import DecodeError, GuardError, PenstockError, SampleError
-from penstock.shards.codecs import compress, decode_jpeg, decode_npy, decode_npy_zst, decompress, encode_jpeg, encode_npy
+from penstock.shards.codecs import (
+    compress,
+    decode_jpeg,
+    decode_npy,
+    decode_npy_zst,
+    decompress,
+    encode_jpeg,
+    encode_npy,
+)
 from penstock.shards.pack.convert import convert
 from penstock.shards.pack.options import PackOptions
 from penstock.testing import MULTICAMERA, SA1B, hostile, picture, sample_parts
@@ -67,7 +75,7 @@ def test_arrays_that_already_stand_alone_get_the_wanted_codec(suffix, data, code
 @pytest.mark.parametrize("suffix", ["_edge.npy", "_edge.npy.zst"])
 def test_arrays_that_already_stand_alone_are_cast(suffix):
     data = encode_npy(FEATURES)
-    name, stored = one(
+    _, stored = one(
         [(suffix, compress(data) if suffix.endswith("zst") else data)], arrays="raw", casts=(("edge", "float64"),)
     )
     assert same(decode_npy(stored), FEATURES.astype(np.float64))
@@ -198,6 +206,8 @@ GOOD = encode_jpeg(picture(150, 225, seed=3), 90)
         (".npz", hostile.encrypted_npz()),
         (".npz", hostile.pickle_npz()[:-10]),
         (".npy", hostile.npy_claiming((1000,), "<f4", b"short")),
+        (".npy.zst", b"not zstd at all"),
+        (".npy.zst", compress(hostile.npy_claiming((1000,), "<f4", b"short"))),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -76,7 +76,14 @@ def test_the_same_sources_make_the_same_plan(noise, plan_of):
 
 @pytest.mark.parametrize(
     "other",
-    [{"arrays": "raw"}, {"image_size": 64}, {"quality": 80}, {"side": "short"}, {"shard_bytes": 3 * MIB}, {"prefix": "x"}],
+    [
+        {"arrays": "raw"},
+        {"image_size": 64},
+        {"quality": 80},
+        {"side": "short"},
+        {"shard_bytes": 3 * MIB},
+        {"prefix": "x"},
+    ],
 )
 def test_other_options_make_another_plan(noise, plan_of, other):
     usual, changed = plan_of(noise, shard_bytes=2 * MIB), plan_of(noise, **{"shard_bytes": 2 * MIB, **other})

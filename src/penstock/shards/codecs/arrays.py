@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DecodeError, GuardError, SampleError
-from penstock.shards.codecs.zstd import decompress
+from penstock.shards.codecs.zstd import decompress, peek
 from penstock.shards.guards.buffer import Buffer
-from penstock.shards.guards.npy import MAX_HEADER_BYTES, inspect_npy
+from penstock.shards.guards.npy import MAX_HEADER_BYTES, NpyHeader, inspect_npy
 from penstock.shards.guards.zip import DEFLATED, MAX_ENTRY_BYTES, ZipEntry, inspect_zip
 
 _ADVICE = "Copy or download it again, or leave the sample out"
@@ -53,6 +53,11 @@ def encode_npy(array: NDArray[Any]) -> bytes:
 def decode_npy_zst(data: Buffer) -> NDArray[Any]:
     """The array inside a zstd-compressed NPY, as a read-only view of the inflated bytes."""
     return decode_npy(decompress(data, MAX_ENTRY_BYTES + MAX_HEADER_BYTES))
+
+
+def inspect_npy_zst(data: Buffer) -> NpyHeader:
+    """The header of a zstd-compressed NPY; only the beginning is inflated."""
+    return inspect_npy(*peek(data, 2 * MAX_HEADER_BYTES))
 
 
 def decode_npz(data: Buffer, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 
-from PIL import Image
-
-from penstock.errors import DecodeError, GuardError
+from penstock.errors import DecodeError
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz
 from penstock.shards.codecs.jpeg import decode_jpeg
+from penstock.shards.codecs.picture import decode_picture
 from penstock.shards.guards.buffer import Buffer
-from penstock.shards.guards.jpeg import MAX_PIXELS
 
 _CODECS = {
     "jpeg": ("jpg", "jpeg", "jpe", "jfif"),
@@ -24,7 +21,6 @@ _CODECS = {
     "image": ("png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm"),
 }
 _CODEC_OF_ENDING = {f".{name}": codec for codec, names in _CODECS.items() for name in names}
-_PILLOW_FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 
 def codec_of(suffix: str) -> str:
@@ -54,29 +50,6 @@ def _check_text(data: Buffer) -> None:
         raise _failure("UTF-8 text", error) from error
 
 
-def _check_image(data: Buffer) -> None:
-    """The first picture of the file, as a loader would take it."""
-    try:
-        with Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS) as picture:
-            if picture.width * picture.height > MAX_PIXELS:
-                raise _too_large(f"{picture.width}×{picture.height}")
-            picture.load()
-    except (GuardError, MemoryError):
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(str(error)) from error
-    except Exception as error:  # Pillow raises whatever its parsers stumble over
-        raise _failure("a picture", error) from error
-
-
-def _too_large(size: str) -> GuardError:
-    return GuardError(
-        f"the picture is too large to decode: {size}",
-        stage="guard",
-        advice="Shrink or tile the picture before it goes into a shard",
-    )
-
-
 def _failure(what: str, error: Exception) -> DecodeError:
     return DecodeError(
         f"does not read as {what}: {error}",
@@ -92,5 +65,5 @@ _CHECKS: dict[str, Callable[[Buffer], object]] = {
     "npy.zst": decode_npy_zst,
     "json": _check_json,
     "text": _check_text,
-    "image": _check_image,
+    "image": decode_picture,
 }

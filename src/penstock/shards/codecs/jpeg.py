@@ -69,7 +69,7 @@ def shrink_jpeg(data: Buffer, size: int, side: Literal["long", "short"], quality
     colours = "GRAY" if info.components == 1 else "RGB"
     pixels = _decode(data, info, colours, *_scaled(info, height, width))
     if pixels.shape[:2] != (height, width):
-        cv2 = _opencv()
+        cv2 = opencv()
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
     shrunk = encode_jpeg(pixels.reshape(height, width, -1), quality)
     return _with_metadata(shrunk, flat(data), keep_profile=not info.cmyk)
@@ -167,7 +167,7 @@ def _failure(message: str) -> DecodeError:
 
 
 @functools.cache
-def _opencv() -> ModuleType:
+def opencv() -> ModuleType:
     """OpenCV without threads of its own, which would fight over the cores that decode other samples.
 
     Set in the process that resizes, when it first does: importing us leaves the user's setting alone.

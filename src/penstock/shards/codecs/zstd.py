@@ -25,8 +25,28 @@ def compress(data: Buffer) -> bytes:
 
 def decompress(data: Buffer, max_length: int) -> bytes:
     """The content of one frame, if it says beforehand that it has at most `max_length` bytes."""
+    length = _content_length(data)
+    if length > max_length:
+        raise GuardError(
+            f"the zstd frame inflates to {length} bytes; {max_length} is the limit",
+            stage="guard",
+            advice="Split the array over several samples or parts",
+        )
+    return _read_frame(data, length)
+
+
+def peek(data: Buffer, length: int) -> tuple[bytes, int]:
+    """Up to `length` bytes of the beginning of one frame's content, and how long all of it is."""
+    total = _content_length(data)
     try:
-        length = zstd.get_frame_info(flat(data)[:_LONGEST_FRAME_HEADER]).decompressed_size
+        return bytes(zstd.ZstdDecompressor().decompress(data, max_length=length)), total
+    except zstd.ZstdError as error:
+        raise DecodeError(f"the zstd frame is damaged: {error}", stage="decode", advice=_ADVICE) from error
+
+
+def _content_length(data: Buffer) -> int:
+    try:
+        length: int | None = zstd.get_frame_info(flat(data)[:_LONGEST_FRAME_HEADER]).decompressed_size
     except zstd.ZstdError as error:
         raise DecodeError(f"not a zstd frame: {error}", stage="decode", advice=_ADVICE) from error
     if length is None:
@@ -35,13 +55,7 @@ def decompress(data: Buffer, max_length: int) -> bytes:
             stage="guard",
             advice="Compress it in one piece (`zstd FILE`, not through a pipe)",
         )
-    if length > max_length:
-        raise GuardError(
-            f"the zstd frame inflates to {length} bytes; {max_length} is the limit",
-            stage="guard",
-            advice="Split the array over several samples or parts",
-        )
-    return _read_frame(data, length)
+    return length
 
 
 def _read_frame(data: Buffer, length: int) -> bytes:

@@ -55,7 +55,7 @@ def choose_codec(
 ) -> Choice:
     """Try each codec on a few samples; the fastest wins, and among equals the smallest."""
     samples = [parts for take in tried_samples(sources) for _, parts in read_samples(take) if isinstance(parts, list)]
-    if not any(codec_of(suffix) in ("npz", "npy") for parts in samples for suffix, _ in parts):
+    if not any(codec_of(suffix) in ("npz", "npy", "npy.zst") for parts in samples for suffix, _ in parts):
         return Choice("keep", "there are no arrays to store", ())
     codecs: tuple[ArrayCodec, ...] = ("zstd", "raw") if options.casts else ("keep", "zstd", "raw")
     candidates = tuple(candidate for codec in codecs if (candidate := _try(codec, samples, options, timer)) is not None)

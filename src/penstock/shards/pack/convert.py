@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DecodeError, GuardError, SampleError
-from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz, encode_npy
+from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz, encode_npy, inspect_npy_zst
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.codecs.jpeg import shrink_jpeg
 from penstock.shards.codecs.zstd import compress
@@ -21,7 +21,12 @@ from penstock.shards.pack.options import PackOptions
 from penstock.shards.pairing import role_of
 
 Stored = tuple[str, bytes]
-_GUARDS: dict[str, Callable[[bytes], object]] = {"jpeg": inspect_jpeg, "npz": inspect_zip, "npy": inspect_npy}
+_GUARDS: dict[str, Callable[[bytes], object]] = {
+    "jpeg": inspect_jpeg,
+    "npz": inspect_zip,
+    "npy": inspect_npy,
+    "npy.zst": inspect_npy_zst,
+}
 
 
 def convert(parts: Iterable[Stored], options: PackOptions) -> list[Stored]:

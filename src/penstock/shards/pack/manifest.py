@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from penstock.shards.codecs.arrays import inspect_npy_zst
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.guards.jpeg import inspect_jpeg
 from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.index import ShardIndex
+from penstock.shards.pack.write import replace_file
 
 VERSION = 1
 
@@ -85,8 +86,8 @@ class Manifest(msgspec.Struct, frozen=True):
 def field_of(suffix: str, data: bytes) -> FieldFact:
     """The facts of a single part."""
     codec = codec_of(suffix)
-    if codec == "npy":
-        header = inspect_npy(data)
+    if codec in ("npy", "npy.zst"):
+        header = inspect_npy(data) if codec == "npy" else inspect_npy_zst(data)
         return FieldFact(codec, 1, len(data), header.dtype.str, header.shape)
     if codec == "jpeg":
         info = inspect_jpeg(data)
@@ -118,7 +119,5 @@ def make_manifest(shards: Sequence[PackedShard], options: dict[str, object]) -> 
 def write_manifest(manifest: Manifest, folder: Path) -> Path:
     """Write `manifest.json`, atomically."""
     path = folder / "manifest.json"
-    temporary = folder / f".manifest.{os.getpid()}.tmp"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    os.replace(temporary, path)
+    replace_file(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     return path

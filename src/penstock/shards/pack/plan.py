@@ -6,11 +6,14 @@ So a second run, on this machine or another, finds the same tasks, and only does
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import PenstockError, SettingError, ShardError
 from penstock.shards.index import ShardIndex
@@ -19,6 +22,8 @@ from penstock.shards.pack.names import packed_key
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.sources import Source, Take, read_samples
 from penstock.shards.tar import BLOCK
+
+Length = TypeVar("Length", int, NDArray[np.int64])
 
 TRIED_SAMPLES = 8
 """Converted before planning to learn how sizes change. Always the same ones, so the plan is always the same."""
@@ -31,8 +36,6 @@ class PackTask:
     name: str
     takes: tuple[Take, ...]
     options: PackOptions
-    prefix_keys: bool
-    """Whether keys get their source's name in front, because two sources share some."""
     fingerprint: str
     """Of the options and the samples: an output with the same fingerprint need not be made again."""
 
@@ -55,7 +58,13 @@ class PackPlan:
     shards: list[list[Cut]]
     growth: float
     """Bytes out per byte in, as seen on the tried samples."""
-    prefix_keys: bool
+    prefixes: tuple[str, ...]
+    """What goes in front of each source's keys: nothing, unless two sources share some."""
+
+    @property
+    def prefix_keys(self) -> bool:
+        """Whether keys get their source's name in front."""
+        return any(self.prefixes)
 
     @property
     def samples(self) -> int:
@@ -77,9 +86,11 @@ class PackPlan:
         for number, cuts in enumerate(self.shards):
             takes = tuple(self._take(cut) for cut in cuts)
             bindings = [asdict(self.sources[cut.source].index.binding) for cut in cuts]
-            content = [(take.path, [(s.key, [p.length for p in s.parts]) for s in take.samples]) for take in takes]
-            fingerprint = _digest(asdict(self.options), self.prefix_keys, bindings, content)
-            yield PackTask(self.name(number), takes, self.options, self.prefix_keys, fingerprint)
+            content = [
+                (take.path, take.prefix, [(s.key, [p.length for p in s.parts]) for s in take.samples]) for take in takes
+            ]
+            fingerprint = _digest(asdict(self.options), bindings, content)
+            yield PackTask(self.name(number), takes, self.options, fingerprint)
 
     def name(self, number: int) -> str:
         """The file name of an output shard."""
@@ -87,9 +98,7 @@ class PackPlan:
 
     def _take(self, cut: Cut) -> Take:
         source = self.sources[cut.source]
-        numbers = source.whole[cut.first : cut.last].tolist()
-        samples = tuple(source.index.sample(number) for number in numbers)
-        return Take(source.path, source.is_folder, not source.can_be_cut, samples)
+        return source.take(source.whole[cut.first : cut.last].tolist(), self.prefixes[cut.source])
 
 
 def make_plan(sources: Sequence[Source], options: PackOptions) -> PackPlan:
@@ -97,7 +106,8 @@ def make_plan(sources: Sequence[Source], options: PackOptions) -> PackPlan:
     if not any(len(source.whole) for source in sources):
         raise ShardError("there is no whole sample to pack", stage="pack")
     growth = _growth(sources, options)
-    return PackPlan(sources, options, list(_cut(sources, options, growth)), growth, _keys_collide(sources))
+    prefixes = _prefixes(sources) if _keys_collide(sources) else ("",) * len(sources)
+    return PackPlan(sources, options, list(_cut(sources, options, growth)), growth, prefixes)
 
 
 def tried_samples(sources: Sequence[Source]) -> Iterator[Take]:
@@ -108,8 +118,7 @@ def tried_samples(sources: Sequence[Source]) -> Iterator[Take]:
         source = chosen[number * len(chosen) // min(TRIED_SAMPLES, len(chosen))]
         each = -(-TRIED_SAMPLES // min(TRIED_SAMPLES, len(chosen)))
         picked = source.whole[:: max(1, len(source.whole) // each)][:each]
-        samples = tuple(source.index.sample(number) for number in picked.tolist())
-        yield Take(source.path, source.is_folder, not source.can_be_cut, samples)
+        yield source.take(picked.tolist())
 
 
 def _growth(sources: Sequence[Source], options: PackOptions) -> float:
@@ -123,8 +132,8 @@ def _growth(sources: Sequence[Source], options: PackOptions) -> float:
                 stored = convert(parts, options)
             except PenstockError:  # whatever is wrong with it, its task will say so by name
                 continue
-            before += sum(len(data) for _, data in parts)
-            after += sum(len(data) for _, data in stored)
+            before += sum(_in_tar(len(data)) for _, data in parts)
+            after += sum(_in_tar(len(data)) for _, data in stored)
     return after / before if before else 1.0
 
 
@@ -153,10 +162,14 @@ def _cut(sources: Sequence[Source], options: PackOptions, growth: float) -> Iter
 
 
 def _sample_bytes(index: ShardIndex) -> np.ndarray:
-    """Each sample's bytes in a tar, headers and padding included."""
-    padded = index.lengths + BLOCK + (-index.lengths % BLOCK)
-    totals: np.ndarray = np.bincount(index.sample_ids, padded, len(index)).astype(np.int64)
+    """Each sample's bytes in a tar."""
+    totals: np.ndarray = np.bincount(index.sample_ids, _in_tar(index.lengths), len(index)).astype(np.int64)
     return totals
+
+
+def _in_tar(length: Length) -> Length:
+    """With header and padding: small parts are mostly that."""
+    return length + BLOCK + (-length % BLOCK)
 
 
 def _keys_collide(sources: Sequence[Source]) -> bool:
@@ -170,6 +183,18 @@ def _keys_collide(sources: Sequence[Source]) -> bool:
             return True
         seen |= hashes
     return False
+
+
+def _prefixes(sources: Sequence[Source]) -> tuple[str, ...]:
+    """What tells equal keys apart: the shards' names, or their paths where two shards have the same name."""
+    names = [os.path.basename(source.path).split(".", 1)[0] for source in sources]
+    if len(set(names)) < len(names):
+        paths = [os.path.abspath(source.path) for source in sources]
+        names = [os.path.relpath(path, os.path.commonpath(paths)).replace(os.sep, "/") for path in paths]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SettingError(f"the shard {twice!r} is given twice", advice="Name each source once.")
+    return tuple(name + "/" for name in names)
 
 
 def _digest(*facts: object) -> str:

@@ -18,6 +18,7 @@ from penstock.shards.pack.manifest import Manifest, PackedShard, make_manifest, 
 from penstock.shards.pack.options import ArrayCodec
 from penstock.shards.pack.plan import PackPlan
 from penstock.shards.pack.task import WORK_FOLDER, finished, pack_shard, report_path
+from penstock.shards.pack.write import replace_file, writing
 from penstock.shards.parallel import run_tasks
 
 
@@ -32,7 +33,8 @@ class _PlanFile(msgspec.Struct, frozen=True):
 def pack(plan: PackPlan, folder: Path, *, workers: int | None = None, overwrite: bool = False) -> Iterator[PackedShard]:
     """Each shard's report as it is done, those of an earlier run first; the manifest is written at the end."""
     with _owned(folder):
-        _claim(plan, folder, overwrite)
+        with writing(folder):
+            _claim(plan, folder, overwrite)
         reports: dict[str, PackedShard] = {}
         missing = []
         for number, task in enumerate(plan.tasks()):
@@ -45,11 +47,14 @@ def pack(plan: PackPlan, folder: Path, *, workers: int | None = None, overwrite:
         wanted = set(missing)
         tasks = (task for number, task in enumerate(plan.tasks()) if number in wanted)
         for done in run_tasks(partial(pack_shard, folder=folder), tasks, workers):
+            if isinstance(done.error, PenstockError):
+                raise done.error.at(shard=str(folder / done.task.name))
             if done.error is not None or done.result is None:
                 raise done.error or StorageError("task gave no result", shard=done.task.name, stage="pack")
             reports[done.result.name] = done.result
             yield done.result
-        write_manifest(_manifest(plan, reports), folder)
+        with writing(folder):
+            write_manifest(_manifest(plan, reports), folder)
 
 
 def settled_arrays(folder: Path) -> ArrayCodec | None:
@@ -72,16 +77,33 @@ def _owned(folder: Path) -> Iterator[None]:
         lock = FileLock(work / "lock", timeout=0)
         lock.acquire()
     except Timeout:
-        raise StorageError("another pack is writing here", shard=str(folder), stage="pack") from None
+        raise StorageError(
+            "another pack is writing here",
+            shard=str(folder),
+            stage="pack",
+            advice="Wait for it to end, or choose another folder.",
+        ) from None
     except OSError as error:
-        raise StorageError(f"cannot write here: {error.strerror}", shard=str(folder), stage="pack") from error
+        raise StorageError(
+            f"cannot write here: {error.strerror}",
+            shard=str(folder),
+            stage="pack",
+            advice="Choose a folder that can be written.",
+        ) from error
     try:
-        for leftover in [*folder.glob(".*.tmp"), *work.glob(".*.tmp")]:
-            with suppress(OSError):
-                leftover.unlink()
+        _sweep(folder)
         yield
     finally:
+        _sweep(folder)  # of workers that died or were stopped
         lock.release()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove temporary files: nobody else writes here while we hold the lock."""
+    patterns = (".*.tmp", f".*{indexfile.SUFFIX}.*", f"{WORK_FOLDER}/.*.tmp")
+    for leftover in [path for pattern in patterns for path in folder.glob(pattern)]:
+        with suppress(OSError):
+            leftover.unlink()
 
 
 def _claim(plan: PackPlan, folder: Path, overwrite: bool) -> None:
@@ -106,9 +128,7 @@ def _claim(plan: PackPlan, folder: Path, overwrite: bool) -> None:
             stage="pack",
             advice="Choose an empty folder.",
         )
-    temporary = path.with_name(f".plan.{os.getpid()}.tmp")
-    temporary.write_bytes(msgspec.json.encode(ours))
-    os.replace(temporary, path)
+    replace_file(path, msgspec.json.encode(ours))
 
 
 def _plan_path(folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from penstock.shards.health import Problem, whole_samples
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.scan import index_all
-from penstock.shards.source import open_shard
+from penstock.shards.source import CompressedShard, Shard, open_shard
 from penstock.shards.tar import Members
 from penstock.storage.paths import expand, is_shard
 
@@ -40,6 +40,11 @@ class Source:
         """A compressed shard is read from the start or not at all, so it goes to one task whole."""
         return self.index.compression is None
 
+    def take(self, numbers: Iterable[int], prefix: str = "") -> Take:
+        """Those samples of this source, by number."""
+        samples = tuple(self.index.sample(number) for number in numbers)
+        return Take(self.path, self.is_folder, not self.can_be_cut, self.index.binding, prefix, samples)
+
 
 @dataclass(frozen=True, slots=True)
 class Take:
@@ -48,6 +53,10 @@ class Take:
     path: str
     is_folder: bool
     streamed: bool
+    binding: Binding
+    """What the source looked like when it was indexed."""
+    prefix: str
+    """Goes in front of every key, because another source has some of the same; else empty."""
     samples: tuple[Sample, ...]
 
 
@@ -79,7 +88,7 @@ def _index_folder(root: Path) -> ShardIndex:
             if name.startswith(".") or not os.path.isfile(path):
                 continue
             facts = os.stat(path)
-            members.names.append(os.path.relpath(path, root).replace(os.sep, "/"))
+            members.names.append(_loose_name(os.path.relpath(path, root)))
             members.offsets.append(0)
             members.lengths.append(facts.st_size)
             newest = max(newest, facts.st_mtime_ns)
@@ -87,6 +96,22 @@ def _index_folder(root: Path) -> ShardIndex:
         raise SettingError(f"nothing to pack in folder {str(root)!r}")
     total = sum(members.lengths)
     return build_index(members, Opened(Binding(total, newest), None, total))
+
+
+def _loose_name(path: str) -> str:
+    """The member name of a loose file; what cannot be one, or is a shard itself, is refused."""
+    if is_shard(path):
+        raise SettingError(
+            f"there are shards deeper in this folder, such as {path!r}",
+            advice="Name the shards themselves: 'FOLDER/**/*.tar'.",
+        )
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise SettingError(
+            f"file name {os.fsencode(path)!r} is not UTF-8", advice="Rename it, for example with convmv."
+        ) from None
+    return path.replace(os.sep, "/")
 
 
 def read_samples(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
@@ -97,7 +122,7 @@ def read_samples(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] |
 
 
 def _read_plain(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
-    with open_shard(take.path) as shard:
+    with _open(take) as shard:
         for sample in take.samples:
             try:
                 parts = [(part.suffix, shard.read_at(part.offset, part.length)) for part in sample.parts]
@@ -109,17 +134,35 @@ def _read_plain(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | 
 
 
 def _read_files(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
-    root = Path(take.path)
     for sample in take.samples:
         try:
-            parts = [(part.suffix, (root / (sample.key + part.suffix)).read_bytes()) for part in sample.parts]
+            parts = [(part.suffix, _read_file(take.path, sample.key + part.suffix)) for part in sample.parts]
             _verify(take.path, sample, parts)
-        except OSError as error:
-            yield sample, StorageError(f"cannot read: {error.strerror}", member=sample.key, shard=take.path)
         except PenstockError as error:
             yield sample, error
         else:
             yield sample, parts
+
+
+def _read_file(root: str, name: str) -> bytes:
+    try:
+        return Path(root, name).read_bytes()
+    except OSError as error:
+        raise StorageError(f"cannot read: {error.strerror}", shard=root, member=name, stage="read") from error
+
+
+def _open(take: Take) -> Shard | CompressedShard:
+    """The shard, if it is still the one that was indexed: offsets into another would be nonsense."""
+    shard = open_shard(take.path)
+    if Binding(shard.size, shard.mtime_ns) != take.binding:
+        shard.close()
+        raise ShardError(
+            "changed since it was indexed",
+            shard=take.path,
+            stage="read",
+            advice="Let nothing write to the sources while they are packed, and begin again.",
+        )
+    return shard
 
 
 def _read_stream(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
@@ -130,7 +173,7 @@ def _read_stream(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] |
     )
     pending: dict[int, list[tuple[str, bytes]]] = {}
     held = 0
-    with open_shard(take.path) as shard:
+    with _open(take) as shard:
         for offset, number, part in by_offset:
             sample = take.samples[number]
             parts = pending.setdefault(number, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.errors import PenstockError, SampleError, StorageError
+from penstock.errors import PenstockError, SampleError
 from penstock.shards import indexfile
 from penstock.shards.pack.convert import convert
 from penstock.shards.pack.manifest import FieldFact, PackedShard, field_of
 from penstock.shards.pack.names import packed_key
 from penstock.shards.pack.plan import PackTask
 from penstock.shards.pack.sources import Take, read_samples
-from penstock.shards.pack.write import ShardWriter
+from penstock.shards.pack.write import ShardWriter, replace_file, writing
 
 WORK_FOLDER = ".pack"
 _BUFFER_BYTES = 1 << 20
@@ -46,25 +45,21 @@ def pack_shard(task: PackTask, folder: Path) -> PackedShard:
     """Write the shard under a temporary name, then its index and report; the report is the sign that all is done."""
     final = folder / task.name
     temporary = folder / f".{task.name}.{os.getpid()}.tmp"
-    try:
+    with writing(final):
         try:
             with open(temporary, "wb", buffering=_BUFFER_BYTES) as file:
                 writer = ShardWriter(file)
                 fields, skipped = _write_samples(task, writer)
                 writer.finish()
+            index = writer.index(str(temporary))
             os.replace(temporary, final)
             _sync_folder(folder)
-            index = writer.index(str(final))
             indexfile.save(index, final)
             report = PackedShard.of(task.name, task.fingerprint, index, fields, skipped)
-            _write_report(report_path(folder, task.name), report)
+            replace_file(report_path(folder, task.name), msgspec.json.encode(report))
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-    except PenstockError:
-        raise
-    except OSError as error:
-        raise _explain(error, final) from error
     return report
 
 
@@ -89,23 +84,17 @@ def _write_samples(task: PackTask, writer: ShardWriter) -> tuple[dict[str, Field
 
 
 def _converted(task: PackTask, take: Take) -> Iterator[tuple[str, list[tuple[str, bytes]], PenstockError | None]]:
-    stem = Path(take.path).name.split(".", 1)[0]
     for sample, parts in read_samples(take):
-        key = packed_key(f"{stem}/{sample.key}" if task.prefix_keys else sample.key)
+        key = packed_key(take.prefix + sample.key)
         if isinstance(parts, PenstockError):
             yield key, [], parts
             continue
         try:
             yield key, convert(parts, task.options), None
         except SampleError as error:
-            first = sample.parts[0]
-            yield key, [], error.at(shard=take.path, member=sample.key, offset=first.offset, stage="pack")
-
-
-def _write_report(path: Path, report: PackedShard) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(msgspec.json.encode(report))
-    os.replace(temporary, path)
+            part = sample.part(error.member or "") or sample.parts[0]
+            error.member, error.offset = sample.key + part.suffix, part.offset
+            yield key, [], error.at(shard=take.path, stage="pack")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -116,10 +105,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _explain(error: OSError, path: Path) -> StorageError:
-    advice = "Run the same command again when it is mended: finished shards are kept."
-    if error.errno == errno.ENOSPC:
-        advice = "Free some space and run the same command again: finished shards are kept."
-    return StorageError(f"cannot write: {error.strerror}", shard=str(path), stage="pack", advice=advice)

@@ -1,16 +1,24 @@
-"""Writes one shard: an ordinary tar, the same bytes for the same samples, its CRCs and index as it goes."""
+"""Writes one shard: an ordinary tar, the same bytes for the same samples, its CRCs and index as it goes.
+
+Also the small files beside it, whole or not at all, and what to say when the storage gives out.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO
 
 import deflate
 import numpy as np
 
+from penstock.errors import PenstockError, ShardError, StorageError
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
+from penstock.shards.pairing import split_at_dot
 from penstock.shards.tar import BLOCK, Members
 
 _END = bytes(2 * BLOCK)
@@ -48,11 +56,50 @@ class ShardWriter:
         os.fsync(self._file.fileno())
 
     def index(self, path: str) -> ShardIndex:
-        """The index of what was written, bound to the file as it lies at `path` now."""
+        """The index of what was written, bound to the file as it lies at `path` now; renaming it changes nothing."""
         facts = os.stat(path)
         opened = Opened(Binding(facts.st_size, facts.st_mtime_ns), None, self.length)
-        return build_index(self._members, opened, crcs=np.array(self._crcs, np.uint32))
+        index = build_index(self._members, opened, crcs=np.array(self._crcs, np.uint32))
+        if len(index) != self.samples:
+            self._refuse(index)
+        return index
+
+    def _refuse(self, index: ShardIndex) -> None:
+        """A `_word` that marked no part among all the samples of the source may look like one among these few."""
+        known = set(index.keys)
+        lost = next((name for name in self._members.names if split_at_dot(name)[0] not in known), None)
+        raise ShardError(
+            f"readers would take {len(self._crcs)} parts for {len(index)} samples, not for {self.samples}",
+            member=lost,
+            stage="pack",
+            advice="Rename that sample: the end of its key reads as the name of a part.",
+        )
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
         self.length += len(data)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Says in our words what the system says when a write fails."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except OSError as error:
+        advice = "Run the same command again when it is mended: finished shards are kept."
+        if error.errno == errno.ENOSPC:
+            advice = "Free some space and run the same command again: finished shards are kept."
+        raise StorageError(f"cannot write: {error.strerror}", shard=str(path), stage="pack", advice=advice) from error
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write under another name, then rename; what could not be written leaves nothing behind."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

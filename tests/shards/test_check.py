@@ -1,0 +1,401 @@
+"""Every kind of flaw is found and named; what is well is not blamed; no more is read than must be."""
+
+import dataclasses
+import importlib
+import json
+import os
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from penstock.shards import check, indexfile
+from penstock.shards.check import Flaw, Piece, Structure, check_piece, check_shards
+from penstock.shards.codecs import compress, encode_jpeg, encode_npy
+from penstock.shards.pack.options import PackOptions
+from penstock.shards.pack.plan import make_plan
+from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.task import WORK_FOLDER, pack_shard
+from penstock.shards.scan import index_of, scan
+from penstock.storage import local
+from penstock.testing import PRESETS, SA1B, corrupt, hostile, make_shards, picture, tar_bytes
+from penstock.testing.tars import write_tar
+
+JPEG = encode_jpeg(picture(40, 60, seed=1), 90)
+NPY = encode_npy(np.arange(500, dtype=np.float32))
+
+
+def run(shards, **options):
+    """Structures by shard, flaws of structure and of pieces together, and the pieces."""
+    options = {"decode": False, "workers": 1, **options}
+    events = list(check_shards([str(shard) for shard in shards], **options))
+    structures = [event for event in events if isinstance(event, Structure)]
+    results = [event for event in events if not isinstance(event, Structure)]
+    flaws = list(chain(*(structure.flaws for structure in structures), *(found for _, found in results)))
+    return structures, flaws, [piece for piece, _ in results]
+
+
+def brief(flaws):
+    return sorted((flaw.kind, flaw.member, flaw.offset) for flaw in flaws)
+
+
+@pytest.fixture
+def shard(tmp_path):
+    """A function that writes members to a shard."""
+
+    def write(*members, name="a.tar"):
+        path = tmp_path / name
+        path.write_bytes(tar_bytes(members))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """A packed shard of four samples, with an index that knows their CRCs."""
+    make_shards(tmp_path / "src", SA1B, samples=4, scale=0.1)
+    options = PackOptions(arrays="raw")
+    plan = make_plan(list(find_sources(str(tmp_path / "src"), options)), options)
+    (tmp_path / "packed" / WORK_FOLDER).mkdir(parents=True)
+    for task in plan.tasks():
+        pack_shard(task, tmp_path / "packed")
+    return tmp_path / "packed" / "shard-000000.tar"
+
+
+def rewrite(path, data):
+    """Other bytes, and not a trace of it in the file's facts."""
+    facts = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+# -- all is well -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
+def test_sound_shards_have_no_flaws(tmp_path, preset):
+    plain = make_shards(tmp_path / "plain", preset, samples=4, shards=2, order="shuffled", scale=0.1)
+    packed = make_shards(tmp_path / "packed", preset, samples=4, shards=2, compression="zst", scale=0.1)
+    structures, flaws, pieces = run([*plain, *packed], decode=True)
+    assert flaws == []
+    assert [structure.shard for structure in structures] == [str(path) for path in [*plain, *packed]]
+    assert [structure.samples for structure in structures] == [2, 2, 2, 2]
+    assert sum(len(piece.samples) for piece in pieces) == 8
+
+
+def test_a_structure_tells_what_the_headers_say(shard):
+    (structure,), _, _ = run([shard(("1.jpg", JPEG), ("1.txt", b"x"), ("2.jpg", JPEG), ("2.txt", b"xy"))])
+    assert (structure.samples, structure.parts, structure.size_bytes) == (2, 4, 2 * len(JPEG) + 3)
+    assert not structure.with_crc
+
+
+def test_a_packed_shard_is_read_and_its_crcs_compared(packed):
+    (structure,), flaws, pieces = run([packed])
+    assert structure.with_crc
+    assert flaws == []
+    assert all(part.crc32 is not None for piece in pieces for sample in piece.samples for part in sample.parts)
+    assert sum(len(piece.samples) for piece in pieces) == 4
+
+
+# -- structure ---------------------------------------------------------------------------------------------------
+
+
+def test_a_tar_cut_short_is_a_flaw_of_its_own_and_the_next_is_checked(shard, tmp_path):
+    good = shard(("1.jpg", JPEG))
+    cut = shard(("1.txt", b"a" * 1000), ("2.txt", b"b" * 1000), name="cut.tar")
+    cut.write_bytes(cut.read_bytes()[: 512 + 1024 + 512 + 300])
+    structures, (flaw,), _ = run([cut, good], decode=True)
+    assert (flaw.shard, flaw.kind, flaw.member, flaw.offset) == (str(cut), "TarError", "2.txt", 3048)
+    assert [(structure.shard, structure.samples) for structure in structures] == [(str(cut), 0), (str(good), 1)]
+
+
+def test_a_damaged_header_is_named_with_its_offset(shard):
+    path = shard(("1.txt", b"a"), ("2.txt", b"b"))
+    path.write_bytes(corrupt.flip_bit(path.read_bytes(), 1024 + 3))
+    _, (flaw,), _ = run([path])
+    assert (flaw.kind, flaw.offset) == ("TarError", 1024)
+    assert "checksum" in flaw.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.tar", b"<!doctype html>" * 100), ("a.tar", b""), ("a.tar", b"\x1f\x8b" * 512), ("b.tar.gz", b"x" * 600)],
+)
+def test_what_is_no_tar_is_a_flaw(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    _, (flaw,), pieces = run([tmp_path / name], decode=True)
+    assert (flaw.shard, flaw.kind) == (str(tmp_path / name), "TarError")
+    assert pieces == []
+
+
+def test_a_shard_that_is_not_there_is_a_flaw(tmp_path):
+    _, (flaw,), _ = run([tmp_path / "missing.tar"])
+    assert flaw.kind == "StorageError"
+
+
+def test_a_shard_without_samples_is_a_flaw(shard):
+    _, (flaw,), _ = run([shard()])
+    assert (flaw.kind, flaw.reason) == ("empty", "has no samples")
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+@pytest.mark.parametrize("decode", [False, True])
+def test_a_compressed_shard_cut_short_is_a_flaw(tmp_path, compression, decode):
+    (path,) = make_shards(tmp_path, SA1B, samples=4, compression=compression, scale=0.1)
+    path.write_bytes(path.read_bytes()[:-2000])
+    _, (flaw,), _ = run([path], decode=decode)
+    assert (flaw.shard, flaw.kind) == (str(path), "TarError")
+    assert flaw.offset >= 0
+    assert "damaged or cut short" in flaw.reason
+
+
+def test_a_flipped_bit_in_gzip_is_a_flaw(tmp_path):
+    (path,) = make_shards(tmp_path, SA1B, samples=4, compression="gz", scale=0.1)
+    data = path.read_bytes()
+    path.write_bytes(corrupt.flip_bit(data, len(data) // 2))
+    _, flaws, _ = run([path], decode=True)
+    assert flaws
+    assert {flaw.shard for flaw in flaws} == {str(path)}
+
+
+# -- pairs -------------------------------------------------------------------------------------------------------
+
+
+def test_half_and_double_samples_are_named_with_their_offset(shard):
+    path = shard(
+        ("1.jpg", JPEG),
+        ("1.txt", b"a"),
+        ("2.jpg", JPEG),
+        ("2.txt", b"b"),
+        ("3.jpg", JPEG),
+        ("3.txt", b"c"),
+        ("4.jpg", JPEG),
+        ("1.txt", b"again"),
+        ("5.jpg", JPEG),
+        ("5.txt", b""),
+        ("6.seg", b"x"),
+        ("6.jpg", JPEG),
+    )
+    _, flaws, _ = run([path])
+    index = scan(path)
+    offset = {
+        (index.keys[sample], part.suffix): part.offset
+        for sample in range(len(index))
+        for part in index.sample(sample).parts
+    }
+    assert brief(flaws) == [
+        ("duplicate", "1.txt", offset["1", ".txt"]),
+        ("empty", "5.txt", offset["5", ".txt"]),
+        ("incomplete", "6.seg", offset["6", ".seg"]),
+        ("orphan", "4.jpg", offset["4", ".jpg"]),
+    ]
+
+
+def test_required_parts_are_asked_for_by_name(shard):
+    path = shard(("1.jpg", JPEG), ("2.jpg", JPEG))
+    assert run([path])[1] == []
+    _, flaws, _ = run([path], required=[".jpg", "_features.npz"])
+    assert [(flaw.kind, flaw.member) for flaw in flaws] == [("orphan", "1.jpg"), ("orphan", "2.jpg")]
+    assert "_features.npz" in flaws[0].reason
+
+
+def test_members_that_are_no_files_are_named(tmp_path):
+    path = tmp_path / "a.tar"
+    header = hostile.tar_header("1.txt", 1) + b"x".ljust(512, b"\0")
+    path.write_bytes(header + hostile.tar_header("evil.txt", typeflag=b"2") + bytes(1024))
+    _, (flaw,), _ = run([path])
+    assert (flaw.kind, flaw.member, flaw.offset, flaw.reason) == ("stray", "evil.txt", 1024, "symbolic link")
+
+
+# -- CRCs and the stored index -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sample", [0, 3])
+@pytest.mark.parametrize("decode", [False, True])
+def test_a_flipped_byte_in_a_packed_shard_is_found(packed, sample, decode):
+    index = index_of(packed)
+    part = index.sample(sample).parts[1]
+    rewrite(packed, corrupt.flip_bit(packed.read_bytes(), part.offset + part.length - 1, bit=5))
+    _, (flaw,), _ = run([packed], decode=decode)
+    member = index.keys[sample] + part.suffix
+    assert (flaw.shard, flaw.kind, flaw.member, flaw.offset) == (str(packed), "crc", member, part.offset)
+
+
+def test_a_stale_index_is_a_flaw_and_its_crcs_are_not_used(packed):
+    os.utime(packed, ns=(0, 0))
+    (structure,), (flaw,), pieces = run([packed])
+    assert (flaw.shard, flaw.kind) == (str(packed), "index")
+    assert "earlier state" in flaw.reason
+    assert not structure.with_crc
+    assert pieces == []
+
+
+def test_a_corrupt_index_is_a_flaw(packed):
+    sidecar = indexfile.beside(packed)
+    sidecar.write_bytes(corrupt.flip_bit(sidecar.read_bytes(), 50))
+    _, (flaw,), _ = run([packed])
+    assert flaw.kind == "index"
+    assert "checksum" in flaw.reason
+
+
+def lie(index, what):
+    if what == "keys":
+        return dataclasses.replace(index, keys=index.keys[::-1])
+    if what == "suffixes":
+        return dataclasses.replace(index, suffixes=index.suffixes[::-1])
+    return dataclasses.replace(index, **{what: getattr(index, what) - 1})
+
+
+@pytest.mark.parametrize("what", ["keys", "suffixes", "offsets", "lengths"])
+def test_an_index_that_disagrees_with_the_headers_is_a_flaw(packed, what):
+    indexfile.save(lie(index_of(packed), what), packed)
+    _, (flaw,), pieces = run([packed])
+    assert (flaw.kind, flaw.reason) == ("index", "the stored index disagrees with the shard's headers")
+    assert pieces == []
+
+
+def test_an_index_without_crcs_is_no_flaw(tmp_path):
+    (path,) = make_shards(tmp_path, SA1B, samples=2, scale=0.1)
+    index_of(path)
+    (structure,), flaws, pieces = run([path])
+    assert (structure.with_crc, flaws, pieces) == (False, [], [])
+
+
+# -- decoding ----------------------------------------------------------------------------------------------------
+
+BAD_PARTS = {
+    ".jpg": [b"<html>", JPEG[: len(JPEG) // 2], hostile.lossless_jpeg(64, 64), hostile.jpeg_with_scans(3000)],
+    ".npz": [hostile.pickle_npz(), hostile.overlapping_npz(), hostile.encrypted_npz(), b"PK"],
+    ".npy": [hostile.npy_claiming((10**6,), "<f4", b"short"), NPY[:-1]],
+    ".npy.zst": [compress(NPY)[:-3], b"not zstd"],
+    ".json": [b"{", b"\xff"],
+    ".txt": [b"\xff\xfe"],
+    ".png": [b"\x89PNG\r\n"],
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_part_that_does_not_decode_is_named(shard, workers):
+    bad = [(suffix, data) for suffix, datas in BAD_PARTS.items() for data in datas]
+    members = [(f"{number:03d}{suffix}", data) for number, (suffix, data) in enumerate(bad)]
+    members[5:5] = [("good.jpg", JPEG), ("good.txt", b"fine"), ("good.json", json.dumps([1]).encode())]
+    path = shard(*members)
+    index = scan(path)
+    wanted = sorted(
+        (index.name(at), int(index.offsets[at])) for at in range(index.parts) if not index.name(at).startswith("good")
+    )
+    _, flaws, _ = run([path], decode=True, workers=workers)
+    decode_flaws = [flaw for flaw in flaws if flaw.kind in ("GuardError", "DecodeError")]
+    assert sorted((flaw.member, flaw.offset) for flaw in decode_flaws) == wanted
+    assert all(flaw.reason and flaw.shard == str(path) for flaw in decode_flaws)
+    assert any("pickle" in flaw.reason for flaw in decode_flaws)
+
+
+def test_without_decode_a_bad_picture_is_not_noticed(shard):
+    assert run([shard(("1.jpg", b"<html>"))])[1] == []
+
+
+def test_bad_parts_inside_a_compressed_shard_are_named(tmp_path):
+    path = tmp_path / "a.tar.zst"
+    write_tar(path, [("1.jpg", JPEG), ("2.jpg", b"<html>"), ("3.jpg", JPEG)], "zst")
+    _, (flaw,), (piece,) = run([path], decode=True)
+    assert (flaw.kind, flaw.member, flaw.offset) == ("GuardError", "2.jpg", scan(path).sample(1).parts[0].offset)
+    assert len(piece.samples) == 3
+
+
+def test_a_large_shard_is_checked_in_pieces_and_a_compressed_one_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "PIECE_BYTES", 50_000)
+    (plain,) = make_shards(tmp_path, SA1B, samples=6, order="grouped", scale=0.1)
+    (compressed,) = make_shards(tmp_path, SA1B, samples=6, compression="gz", scale=0.1)
+    _, flaws, pieces = run([plain, compressed], decode=True, workers=2)
+    assert flaws == []
+    keys = [sample.key for piece in pieces if piece.shard == str(plain) for sample in piece.samples]
+    assert sorted(keys) == [SA1B.key(number) for number in range(6)]
+    assert len([piece for piece in pieces if piece.shard == str(plain)]) > 1
+    assert len([piece for piece in pieces if piece.shard == str(compressed)]) == 1
+
+
+def test_a_piece_needs_no_executor(shard):
+    path = shard(("1.jpg", JPEG), ("2.jpg", b"no"))
+    index = scan(path)
+    piece = Piece(str(path), tuple(index.sample(number) for number in range(2)), decode=True)
+    (flaw,) = check_piece(piece)
+    assert isinstance(flaw, Flaw)
+    assert (flaw.member, flaw.offset) == ("2.jpg", index.sample(1).parts[0].offset)
+
+
+# -- a decoder that takes its process down -----------------------------------------------------------------------
+
+KILLER = """
+import os, signal
+from penstock.shards.check import check_piece as real
+
+def check_piece(piece):
+    if any(sample.key in ("003", "006") for sample in piece.samples):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(piece)
+"""
+
+
+def test_samples_that_kill_their_decoder_are_found_and_the_others_still_checked(shard, tmp_path, monkeypatch):
+    (tmp_path / "killing_checker.py").write_text(KILLER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(check, "check_piece", importlib.import_module("killing_checker").check_piece)
+    bad = ("002", "007")
+    path = shard(*((f"{number:03d}.jpg", b"bad" if f"{number:03d}" in bad else JPEG) for number in range(8)))
+    _, flaws, pieces = run([path], decode=True, workers=2)
+    offsets = {sample.key: sample.parts[0].offset for piece in pieces for sample in piece.samples}
+    assert sorted(sample.key for piece in pieces for sample in piece.samples) == [
+        f"{number:03d}" for number in range(8)
+    ]
+    assert brief(flaws) == sorted(
+        [("crash", key, offsets[key]) for key in ("003", "006")]
+        + [("GuardError", f"{key}.jpg", offsets[key]) for key in bad]
+    )
+    assert all("SIGKILL" in flaw.reason for flaw in flaws if flaw.kind == "crash")
+
+
+# -- no more than must be ----------------------------------------------------------------------------------------
+
+
+def test_without_decode_and_crcs_no_data_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "a.tar"
+    size = 64 << 20
+    with open(path, "wb") as file:  # holes for data: 256 MiB that take no room
+        for number in range(4):
+            file.write(hostile.tar_header(f"{number}.bin", size))
+            file.seek(size, os.SEEK_CUR)
+        file.write(bytes(1024))
+    read = []
+    real = local.pread
+    monkeypatch.setattr(local, "pread", lambda fd, length, offset: (read.append(length), real(fd, length, offset))[1])
+    monkeypatch.setattr("penstock.shards.parallel._Worker", None)  # and no process is started for it
+    (structure,), flaws, pieces = run([path])
+    assert (structure.samples, structure.size_bytes, flaws, pieces) == (4, 4 * size, [], [])
+    assert sum(read) < 1 << 20
+
+
+def test_shards_are_taken_as_they_are_needed(packed):
+    taken = []
+
+    def many():
+        for number in range(200):
+            taken.append(number)
+            yield str(packed)
+
+    events = check_shards(many(), decode=False, workers=1)
+    assert isinstance(next(events), Structure)
+    assert len(taken) < 100
+    events.close()
+
+
+def test_structures_come_before_their_pieces(packed, tmp_path):
+    (other,) = make_shards(tmp_path, SA1B, samples=2, scale=0.1)
+    known = set()
+    for event in check_shards([str(packed), str(other)], decode=True, workers=2):
+        if isinstance(event, Structure):
+            known.add(event.shard)
+        else:
+            assert event[0].shard in known
+    assert known == {str(packed), str(other)}

@@ -1,0 +1,153 @@
+"""Mutated tars: the walk ends, raises nothing but TarError, and every range it returns lies within the data."""
+
+import gzip
+import io
+import random
+import tarfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import TarError
+from penstock.shards.codecs import zstd
+from penstock.shards.source import open_shard
+from penstock.shards.tar import BLOCK, walk
+from penstock.testing import corrupt
+from penstock.testing.hostile import base256, looping_tar, tar_header
+
+MUTANTS_PER_SEED = 10_000
+
+
+class InMemory:
+    """A source over bytes that loses patience with a walk that goes round in circles."""
+
+    def __init__(self, data):
+        self.data = data
+        self.end = len(data)
+        self.patience = 2 * (len(data) // BLOCK) + 8
+
+    def read_at(self, offset, length):
+        self.patience -= 1
+        assert self.patience >= 0, "more reads than the tar has blocks"
+        assert 0 <= offset < 1 << 63, "no file has such an offset"
+        assert 0 <= length <= 1 << 20, "more than any header needs"
+        return self.data[offset : offset + length]
+
+
+def refused_or_sound(source):
+    """Whether it is refused; what is not refused must be members one after another, all within the data."""
+    try:
+        found = walk(source, "fuzz.tar")
+    except TarError:
+        return True
+    last = 0
+    for name, offset, length in zip(found.names, found.offsets, found.lengths, strict=True):
+        assert last + BLOCK <= offset <= offset + length <= source.end
+        name.encode()
+        last = offset + length
+    return False
+
+
+def by_tarfile(form, *members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+        for name, size in members:
+            info = tarfile.TarInfo(name)
+            info.size = size
+            tar.addfile(info, io.BytesIO(b"x" * size))
+        end = tar.offset  # without the padding to a record, so that mutations hit something
+    return buffer.getvalue()[: end + 2 * BLOCK]
+
+
+SEEDS = {
+    "one plain": by_tarfile(tarfile.USTAR_FORMAT, ("0001.jpg", 600)),
+    "three plain": by_tarfile(tarfile.USTAR_FORMAT, ("0001.jpg", 3), ("0001.npz", 512), ("0002.jpg", 0)),
+    "prefix": by_tarfile(tarfile.USTAR_FORMAT, ("f" * 90 + "/" + "n" * 90, 10), ("0001.npz", 7)),
+    "gnu long name": by_tarfile(tarfile.GNU_FORMAT, ("0001.jpg", 5), ("n" * 130 + ".jpg", 5), ("0002.jpg", 5)),
+    "pax long name": by_tarfile(tarfile.PAX_FORMAT, ("0001.jpg", 5), ("n" * 130 + ".jpg", 5), ("0002.jpg", 5)),
+    "pax of another alphabet": by_tarfile(tarfile.PAX_FORMAT, ("图片.jpg", 700), ("0002.jpg", 5)),
+    "base-256 size": tar_header("a.jpg", raw_size=base256(5)) + b"12345".ljust(BLOCK, b"\0") + bytes(2 * BLOCK),
+    "looping": looping_tar() + bytes(2 * BLOCK),
+}
+
+
+def headers_of(data):
+    return [at for at in range(0, len(data), BLOCK) if data[at + 257 : at + 262] == b"ustar"]
+
+
+def resealed(data, headers):
+    """With true checksums again, so that the walk gets past them to what lies behind."""
+    for at in headers:
+        if at + BLOCK <= len(data):
+            blank = data[at : at + 148] + b" " * 8 + data[at + 156 : at + BLOCK]
+            data = data[: at + 148] + b"%06o\0 " % sum(blank) + data[at + 156 :]
+    return data
+
+
+def mutant(seed, headers, rng):
+    """A third anywhere, a third anywhere under true checksums, a third among the fields that steer the walk."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        return corrupt.mutate(seed, rng)
+    if kind == 1:
+        return resealed(corrupt.mutate(seed, rng), headers)
+    at = rng.choice(headers) + rng.choice((124, 124, 150, BLOCK))
+    return resealed(seed[:at] + corrupt.mutate(seed[at : at + 32], rng) + seed[at + 32 :], headers)
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_nothing_but_our_error_comes_out_of_a_mutated_tar(name):
+    seed = SEEDS[name]
+    assert refused_or_sound(InMemory(seed)) == (name == "looping")
+    headers, rng = headers_of(seed), random.Random(name)
+    refused = sum(refused_or_sound(InMemory(mutant(seed, headers, rng))) for _ in range(MUTANTS_PER_SEED))
+    assert refused > 0.2 * MUTANTS_PER_SEED
+    assert refused < MUTANTS_PER_SEED or name == "looping"
+
+
+def test_the_seeds_together_make_enough_cases():
+    assert len(SEEDS) * MUTANTS_PER_SEED >= 60_000
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".tar.gz", gzip.compress), (".tar.zst", zstd.compress)])
+def test_nothing_but_our_error_comes_out_of_a_mutated_compressed_tar(tmp_path, ending, pack):
+    rng = random.Random(ending)
+    path = tmp_path / f"a{ending}"
+    packed = pack(SEEDS["pax long name"])
+    refused = 0
+    for _ in range(1_000):
+        path.write_bytes(corrupt.mutate(packed, rng))
+        with open_shard(path) as source:
+            refused += refused_or_sound(source)
+    assert refused > 500
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=3000))
+def test_random_bytes_are_refused_or_walked(data):
+    refused_or_sound(InMemory(data))
+
+
+RAW_SIZES = st.binary(min_size=12, max_size=12) | st.integers(-(2**80), 2**94 - 1).map(base256)
+HEADERS = st.builds(
+    tar_header,
+    st.text(st.characters(codec="ascii"), max_size=20),
+    typeflag=st.sampled_from([bytes((kind,)) for kind in b"\x000123456789xgXLKSMVN"]),
+    raw_size=RAW_SIZES | st.integers(0, 2000).map(lambda size: b"%011o\0" % size),
+)
+RECORDS = st.builds(
+    lambda length, keyword, value: b"%d %s=%s\n" % (length, keyword, value),
+    st.integers(-5, 40),
+    st.sampled_from([b"path", b"size", b"GNU.sparse.map", b"", b"mtime"]),
+    st.binary(max_size=20),
+)
+BLOCKS = (
+    HEADERS | RECORDS.map(lambda record: record.ljust(BLOCK, b"\0")) | st.just(bytes(BLOCK)) | st.binary(max_size=BLOCK)
+)
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.lists(BLOCKS, max_size=8).map(b"".join))
+def test_any_row_of_headers_is_refused_or_walked(data):
+    refused_or_sound(InMemory(data))

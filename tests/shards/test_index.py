@@ -1,0 +1,86 @@
+"""From members to samples."""
+
+import numpy as np
+import pytest
+
+from penstock.core.items import Part, Sample
+from penstock.shards.index import Binding, Opened, build_index
+from penstock.shards.scan import scan
+from penstock.shards.tar import Members
+from penstock.testing import IMAGENET, MULTICAMERA, SA1B, make_shards, sample_parts
+
+ORDERS = ["adjacent", "interleaved", "grouped", "shuffled"]
+OPENED = Opened(Binding(100_000, 7), None, 100_000)
+
+
+def members(*names):
+    return Members(list(names), [512 + 1024 * at for at in range(len(names))], [10 + at for at in range(len(names))])
+
+
+def test_parts_lie_sample_after_sample_in_the_order_of_the_shard():
+    index = build_index(members("b.jpg", "a.jpg", "b.txt", "a.txt"), OPENED)
+    assert [index.sample(number) for number in range(len(index))] == [
+        Sample("b", (Part(".jpg", 512, 10), Part(".txt", 2560, 12))),
+        Sample("a", (Part(".jpg", 1536, 11), Part(".txt", 3584, 13))),
+    ]
+    assert index.starts.tolist() == [0, 2, 4]
+    assert index.sample_ids.tolist() == [0, 0, 1, 1]
+    assert [index.name(at) for at in range(index.parts)] == ["b.jpg", "b.txt", "a.jpg", "a.txt"]
+
+
+def test_the_facts_of_the_shard_are_kept():
+    found = members("a.jpg")
+    found.notes.append(("link", 9, "symbolic link"))
+    index = build_index(found, Opened(Binding(50, 7), "gz", 100_000))
+    assert (index.binding, index.compression, index.data_length) == (Binding(50, 7), "gz", 100_000)
+    assert index.notes == [("link", 9, "symbolic link")]
+
+
+def test_checksums_follow_their_parts():
+    index = build_index(members("b.jpg", "a.jpg", "b.txt"), OPENED, crcs=np.array([1, 2, 3], np.uint32))
+    assert [part.crc32 for part in index.sample(0).parts] == [1, 3]
+    assert [part.crc32 for part in index.sample(1).parts] == [2]
+
+
+def test_without_checksums_there_are_none():
+    assert build_index(members("a.jpg"), OPENED).part(0).crc32 is None
+
+
+def test_stated_suffixes_reach_the_pairing():
+    index = build_index(members("cat.jpg", "dog_big.jpg"), OPENED, suffixes=["_big.jpg"])
+    assert index.keys == ["cat", "dog"]
+
+
+def test_no_members_make_no_samples():
+    index = build_index(Members(), OPENED)
+    assert (len(index), index.parts, index.starts.tolist()) == (0, 0, [0])
+    assert index.sample_ids.tolist() == []
+
+
+def test_duplicates_are_kept_for_the_verdict():
+    index = build_index(members("a.jpg", "b.jpg", "a.jpg"), OPENED)
+    assert [part.offset for part in index.sample(0).parts] == [512, 2560]
+
+
+@pytest.mark.parametrize("preset", [SA1B, MULTICAMERA, IMAGENET], ids=lambda preset: preset.name)
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_member_order_gives_the_same_samples(tmp_path, preset, order):
+    """And every byte range holds what the maker put there."""
+    [path] = make_shards(tmp_path, preset, samples=7, order=order, scale=0.05)
+    index = scan(path)
+    data = path.read_bytes()
+    found = {
+        sample.key: {part.suffix: data[part.offset : part.offset + part.length] for part in sample.parts}
+        for sample in map(index.sample, range(len(index)))
+    }
+    assert found == {preset.key(number): sample_parts(preset, number, scale=0.05) for number in range(7)}
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+def test_a_compressed_shard_has_the_index_of_the_plain_one(tmp_path, compression):
+    [plain] = make_shards(tmp_path, SA1B, samples=3, scale=0.05)
+    [packed] = make_shards(tmp_path, SA1B, samples=3, scale=0.05, compression=compression)
+    one, other = scan(plain), scan(packed)
+    assert [one.sample(number) for number in range(3)] == [other.sample(number) for number in range(3)]
+    assert (other.compression, other.binding.size) == (compression, packed.stat().st_size)
+    assert other.data_length <= one.data_length == plain.stat().st_size

@@ -1,0 +1,266 @@
+"""From a shard to its index: the stored one while it is true, a new one when it is not."""
+
+import logging
+import os
+import pickle
+import threading
+
+import pytest
+
+from penstock.errors import ShardError, StorageError, TarError
+from penstock.shards import indexfile, scan
+from penstock.shards.indexfile import beside, in_cache
+from penstock.shards.scan import index_all, index_of
+from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
+
+OLD = tar_bytes([("0.jpg", b"old")])
+SAME_SIZE = tar_bytes([("1.jpg", b"new")])
+LONGER = tar_bytes([("2.jpg", bytes(20_000))])
+
+
+@pytest.fixture
+def shard(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(OLD)
+    os.utime(path, ns=(1_000, 1_000))
+    return path
+
+
+@pytest.fixture
+def notices(caplog):
+    """What the package's logger said, each as one line."""
+    caplog.set_level(logging.INFO, logger="penstock")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "penstock"]
+
+
+@pytest.fixture
+def walks(monkeypatch):
+    """The shards whose headers were walked, in order."""
+    seen = []
+    true_walk = scan.walk
+    monkeypatch.setattr(scan, "walk", lambda source, path: seen.append(path) or true_walk(source, path))
+    return seen
+
+
+# -- stored and true -------------------------------------------------------------------------------------------------
+
+
+def test_a_shard_is_walked_once_and_then_known(shard, walks, notices):
+    first = index_of(shard)
+    assert index_of(shard).keys == first.keys == ["0"]
+    assert walks == [str(shard)]
+    assert notices() == []
+
+
+def test_rebuild_walks_again(shard, walks):
+    index_of(shard)
+    index_of(shard, rebuild=True)
+    assert len(walks) == 2
+
+
+def test_scan_neither_reads_nor_writes_an_index(shard):
+    beside(shard).write_bytes(b"nonsense")
+    assert scan.scan(shard).keys == ["0"]
+    assert beside(shard).read_bytes() == b"nonsense"
+
+
+def test_scan_pairs_by_stated_suffixes(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([("0.jpg", b"a"), ("1_x.jpg", b"b")]))
+    assert scan.scan(path, ["_x.jpg"]).keys == ["0", "1"]
+    assert scan.scan(path).keys == ["0", "1_x"]
+
+
+# -- stale -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "mtime_ns", "key"), [(LONGER, 1_000, "2"), (SAME_SIZE, 1_001, "1"), (OLD, 2_000, "0")]
+)
+def test_a_stale_index_is_rebuilt_with_a_notice_and_never_used(shard, walks, notices, content, mtime_ns, key):
+    index_of(shard)
+    shard.write_bytes(content)
+    os.utime(shard, ns=(mtime_ns, mtime_ns))
+    assert index_of(shard).keys == [key]
+    assert notices() == [f"{shard}: the shard has changed since it was indexed; rebuilding its index"]
+    assert index_of(shard).keys == [key]
+    assert len(walks) == 2
+    assert len(notices()) == 1
+
+
+def test_an_index_that_calls_a_plain_shard_compressed_is_not_believed(shard, notices):
+    """It could place parts beyond the end of the file."""
+    true = scan.scan(shard)
+    lying = type(true)(**vars(true) | {"compression": "gz", "data_length": 1 << 40, "keys": ["lie"]})
+    indexfile.save(lying, shard)
+    assert index_of(shard).keys == ["0"]
+    assert len(notices()) == 1
+
+
+# -- corrupt ---------------------------------------------------------------------------------------------------------
+
+
+def damaged(kind, data):
+    return {
+        "flipped": lambda: corrupt.flip_bit(data, 30),
+        "truncated": lambda: corrupt.truncate(data, 30),
+        "empty": lambda: b"",
+        "other version": lambda: corrupt.overwrite(data, 7, b"9"),
+        "pickle": lambda: pickle.dumps(print),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["flipped", "truncated", "empty", "other version", "pickle"])
+def test_a_bad_index_is_rebuilt_with_a_notice_that_names_it(shard, notices, kind):
+    index_of(shard)
+    beside(shard).write_bytes(damaged(kind, beside(shard).read_bytes()))
+    assert index_of(shard).keys == ["0"]
+    [notice] = notices()
+    assert str(beside(shard)) in notice
+    assert notice.endswith("; rebuilding it")
+    assert indexfile.load(shard).keys == ["0"]
+
+
+# -- where it cannot be stored ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unwritable(monkeypatch):
+    """Folders in which no index can be put."""
+    folders = []
+    true_replace = indexfile._replace
+
+    def replace(path, data):
+        if path.parent in folders:
+            raise StorageError("no index can be put there", shard=str(path))
+        return true_replace(path, data)
+
+    monkeypatch.setattr(indexfile, "_replace", replace)
+    return folders
+
+
+def test_an_index_in_the_cache_is_as_good_as_one_beside_the_shard(shard, unwritable, walks):
+    unwritable.append(shard.parent)
+    index_of(shard)
+    assert in_cache(shard).exists()
+    assert index_of(shard).keys == ["0"]
+    assert len(walks) == 1
+
+
+@pytest.mark.parametrize("left", [b"nonsense", None], ids=["bad", "stale"])
+def test_a_useless_index_in_a_read_only_folder_does_not_hide_the_one_in_the_cache(
+    shard, unwritable, walks, notices, left
+):
+    index_of(shard)
+    if left is None:
+        os.utime(shard, ns=(5_000, 5_000))
+    else:
+        beside(shard).write_bytes(left)
+    unwritable.append(shard.parent)
+    for _ in range(3):
+        assert index_of(shard).keys == ["0"]
+    assert len(walks) == 2
+    assert len(notices()) == 1
+
+
+def test_an_index_that_can_be_stored_nowhere_is_still_an_index(shard, unwritable, notices):
+    unwritable += [shard.parent, in_cache(shard).parent]
+    assert index_of(shard).keys == ["0"]
+    [notice] = notices()
+    assert notice.startswith(f"{shard}: index not stored: ")
+    assert "no index can be put there" in notice
+
+
+# -- shards that change or are bad -----------------------------------------------------------------------------------
+
+
+def during_the_walk(monkeypatch, act):
+    true_walk = scan.walk
+
+    def walk(source, path):
+        found = true_walk(source, path)
+        act()
+        return found
+
+    monkeypatch.setattr(scan, "walk", walk)
+
+
+def grow(path):
+    with path.open("ab") as file:
+        file.write(bytes(512))
+
+
+@pytest.mark.parametrize(
+    "act", [grow, lambda path: os.utime(path, ns=(9, 9)), os.remove], ids=["grown", "touched", "removed"]
+)
+def test_a_shard_that_changes_while_it_is_indexed_is_an_error_and_leaves_no_index(shard, monkeypatch, act):
+    during_the_walk(monkeypatch, lambda: act(shard))
+    with pytest.raises(ShardError, match="changed while it was being indexed") as caught:
+        index_of(shard)
+    assert caught.value.shard == str(shard)
+    assert caught.value.advice
+    assert not beside(shard).exists()
+
+
+def test_a_bad_shard_leaves_no_index(shard):
+    shard.write_bytes(OLD[:514])
+    with pytest.raises(TarError):
+        index_of(shard)
+    assert not beside(shard).exists()
+
+
+def test_a_missing_shard_is_an_error_even_if_its_index_is_there(shard):
+    index_of(shard)
+    shard.unlink()
+    with pytest.raises(StorageError) as caught:
+        index_of(shard)
+    assert caught.value.shard == str(shard)
+
+
+# -- many shards -----------------------------------------------------------------------------------------------------
+
+
+def test_all_shards_are_indexed_side_by_side(tmp_path):
+    paths = make_shards(tmp_path, SA1B, samples=12, shards=6, scale=0.02)
+    found = {scanned.shard: scanned for scanned in index_all(paths, threads=3)}
+    assert sorted(found) == [str(path) for path in paths]
+    assert sorted(key for scanned in found.values() for key in scanned.index.keys) == [SA1B.key(n) for n in range(12)]
+    assert all(scanned.fresh and scanned.error is None for scanned in found.values())
+    assert not any(scanned.fresh for scanned in index_all(paths))
+    assert all(scanned.fresh for scanned in index_all(paths, rebuild=True))
+
+
+def test_errors_are_results_and_the_others_come_through(tmp_path, shard):
+    (tmp_path / "bad.tar").write_bytes(b"<html>404</html>")
+    (tmp_path / "folder.tar").mkdir()
+    paths = [shard, tmp_path / "bad.tar", tmp_path / "missing.tar", tmp_path / "folder.tar"]
+    found = {scanned.shard: scanned for scanned in index_all(paths)}
+    assert found[str(shard)].index.keys == ["0"]
+    for path, kind in ((paths[1], TarError), (paths[2], StorageError), (paths[3], StorageError)):
+        assert found[str(path)].index is None
+        assert type(found[str(path)].error) is kind
+        assert found[str(path)].error.shard == str(path)
+
+
+def test_a_shard_removed_under_the_scan_is_a_result_too(shard, monkeypatch):
+    during_the_walk(monkeypatch, lambda: os.remove(shard))
+    [scanned] = index_all([shard])
+    assert type(scanned.error) is ShardError
+
+
+def test_no_shards_give_no_results():
+    assert list(index_all([])) == []
+
+
+def test_closing_early_starts_no_further_shard(tmp_path, walks):
+    paths = [tmp_path / f"{number:03d}.tar" for number in range(100)]
+    for path in paths:
+        path.write_bytes(OLD)
+    before = threading.active_count()
+    results = index_all(paths, threads=1)
+    next(results)
+    results.close()
+    assert threading.active_count() == before
+    after = len(walks)
+    assert 1 <= after <= 100
+    assert len(list(tmp_path.glob("*.pidx"))) == after
