@@ -9,7 +9,17 @@ def test_version_is_the_packages(penstock):
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("doctor",), ("demo",), ("shards",), ("shards", "ls"), ("shards", "index"), ("shards", "check"), ("shards", "pack")]
+    "command",
+    [
+        (),
+        ("doctor",),
+        ("demo",),
+        ("shards",),
+        ("shards", "ls"),
+        ("shards", "index"),
+        ("shards", "check"),
+        ("shards", "pack"),
+    ],
 )
 def test_help_teaches_every_command(penstock, command):
     ran = penstock(*command, "--help")

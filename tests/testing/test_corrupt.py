@@ -66,9 +66,7 @@ def test_mutate_makes_every_kind_of_mutation():
     assert any(-64 <= change < 0 for change in lengths), "deleted blocks"
     assert any(0 < change <= 7 for change in lengths), "insertions"
     assert any(change > 7 for change in lengths), "duplicated blocks"
-    assert any(len(mutant) == len(data) and mutant.isdigit() and mutant != data for mutant in mutants), (
-        "digits"
-    )
+    assert any(len(mutant) == len(data) and mutant.isdigit() and mutant != data for mutant in mutants), "digits"
 
 
 @given(st.binary(max_size=24), st.integers(0, 2**32))

@@ -54,14 +54,10 @@ def test_a_field_that_does_not_fit_is_refused():
 
 def test_the_looping_tar_makes_stdlib_tarfile_go_round():
     assert len(hostile.looping_tar()) == 1024
-    child = subprocess.run(
-        [sys.executable, "-c", LOOP], capture_output=True, text=True, timeout=60, check=True
-    )
+    child = subprocess.run([sys.executable, "-c", LOOP], capture_output=True, text=True, timeout=60, check=True)
     looped = child.stdout.strip() == "1500"
     if not looped and sys.version_info > (3, 11, 7, "final"):
-        pytest.skip(
-            f"tarfile of Python {sys.version.split()[0]} no longer goes round: {child.stdout.strip()}"
-        )
+        pytest.skip(f"tarfile of Python {sys.version.split()[0]} no longer goes round: {child.stdout.strip()}")
     assert looped, child.stdout
 
 

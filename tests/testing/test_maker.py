@@ -78,9 +78,7 @@ def test_shuffled_is_shuffled_and_seeded(tmp_path):
 
 def test_every_order_holds_the_same_samples_in_the_same_shards(tmp_path):
     made = {
-        order: make_shards(
-            tmp_path / order, MULTICAMERA, samples=5, shards=2, seed=3, order=order, scale=0.05
-        )
+        order: make_shards(tmp_path / order, MULTICAMERA, samples=5, shards=2, seed=3, order=order, scale=0.05)
         for order in ORDERS
     }
     for shard in range(2):

@@ -12,7 +12,8 @@ Shards = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Require = Annotated[
-    list[str] | None, typer.Option(help="A suffix every sample must have, e.g. .jpg (may be repeated).")
+    list[str] | None,
+    typer.Option(help="A suffix every sample must have, e.g. _cam.jpg; tells how names split, too (may be repeated)."),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, help="Worker processes; all usable cores if not given.")]
 Quarantine = Annotated[

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -91,17 +91,18 @@ def check_shards(
 def _open_up(shard: str, decode: bool, required: Sequence[str] | None) -> tuple[Structure, Iterable[Piece]]:
     """Walk one shard's headers and pair its parts; a broken shard is a result, not an exception."""
     try:
-        index = scan(shard)
+        scanned = scan(shard)
+        crcs, complaint = _stored_crcs(shard, scanned)
+        index = replace(scanned, crcs=crcs).split_by(required or ())
         health = examine(index, required)
     except PenstockError as error:
         return Structure(shard, 0, 0, 0, False, (_flaw(shard, error),)), ()
     flaws = [Flaw(shard, problem.member, problem.offset, problem.kind, problem.reason) for problem in health.problems]
-    crcs, complaint = _stored_crcs(shard, index)
     if complaint:
         flaws.append(Flaw(shard, None, None, "index", complaint))
     if not len(index):
         flaws.append(Flaw(shard, None, None, "empty", "has no samples"))
-    pieces = _pieces(shard, index, crcs, decode) if decode or crcs is not None else ()
+    pieces = _pieces(shard, index, decode) if decode or crcs is not None else ()
     size = int(index.lengths.sum())
     return Structure(shard, len(index), index.parts, size, crcs is not None, tuple(flaws)), pieces
 
@@ -160,9 +161,9 @@ def _look(piece: Piece, key: str, part: Part, data: bytes) -> Flaw | None:
     return None
 
 
-def _pieces(shard: str, index: ShardIndex, crcs: NDArray[np.uint32] | None, decode: bool) -> Iterator[Piece]:
+def _pieces(shard: str, index: ShardIndex, decode: bool) -> Iterator[Piece]:
     """Runs of samples; a compressed shard can only be read as a whole."""
-    samples = _with_crcs(index, crcs)
+    samples = map(index.sample, range(len(index)))
     if index.compression is not None:
         yield Piece(shard, tuple(samples), decode)
         return
@@ -176,19 +177,6 @@ def _pieces(shard: str, index: ShardIndex, crcs: NDArray[np.uint32] | None, deco
             held, size = [], 0
     if held:
         yield Piece(shard, tuple(held), decode)
-
-
-def _with_crcs(index: ShardIndex, crcs: NDArray[np.uint32] | None) -> Iterator[Sample]:
-    for number in range(len(index)):
-        sample = index.sample(number)
-        if crcs is not None:
-            first = int(index.starts[number])
-            parts = tuple(
-                Part(part.suffix, part.offset, part.length, int(crcs[first + place]))
-                for place, part in enumerate(sample.parts)
-            )
-            sample = Sample(sample.key, parts)
-        yield sample
 
 
 def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | None, str | None]:

@@ -75,6 +75,17 @@ class ShardIndex:
         """The member name of a part."""
         return self.keys[int(self.sample_ids[at])] + self.suffixes[int(self.suffix_ids[at])]
 
+    def split_by(self, suffixes: Sequence[str]) -> ShardIndex:
+        """The same parts, paired by these suffixes instead of those that were inferred."""
+        if not suffixes or set(suffixes) <= set(self.suffixes):
+            return self
+        by_offset = np.argsort(self.offsets, kind="stable").tolist()
+        names = [self.name(at) for at in by_offset]
+        columns = (self.offsets[by_offset].tolist(), self.lengths[by_offset].tolist())
+        opened = Opened(self.binding, self.compression, self.data_length)
+        crcs = None if self.crcs is None else self.crcs[by_offset]
+        return build_index(Members(names, *columns, self.notes), opened, suffixes, crcs)
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:

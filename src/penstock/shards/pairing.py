@@ -9,7 +9,7 @@ suffixes, those decide and nothing is inferred.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress, count
 
@@ -33,14 +33,15 @@ def split_names(names: Sequence[str], suffixes: Sequence[str] | None = None) -> 
     """Key and suffix of every name. A million names a second: all loops over names are in C, on strings only."""
     if suffixes:
         longest_first = sorted(suffixes, key=len, reverse=True)
-        endings = [_ending(name, longest_first) for name in names]
-        return _number(list(map(str.removesuffix, names, endings)), endings)
-    keys, endings = _split_at_dots(names)
-    joined = _joined(list(dict.fromkeys(keys)))
-    if joined:
-        keys = list(map(joined.get, keys, keys))
-        endings = list(map(str.removeprefix, names, keys))
-    return _number(keys, endings)
+        keys = [_key_by(name, longest_first) for name in names]
+    else:
+        keys = _keys_at_dots(names)
+        joined = _joined(keys)
+        if joined:
+            keys = list(map(joined.get, keys, keys))
+    key_table, key_ids = _distinct(keys)
+    suffix_table, suffix_ids = _distinct(map(str.removeprefix, names, keys))
+    return Split(key_table, suffix_table, key_ids, suffix_ids)
 
 
 def split_at_dot(name: str) -> tuple[str, str]:
@@ -55,51 +56,43 @@ def role_of(suffix: str) -> str:
     return lower[:-5] + ".jpg" if lower.endswith(".jpeg") else lower
 
 
-def _split_at_dots(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """`split_at_dot` for all names at once: a pair per name would keep the garbage collector busy."""
-    in_folders = "/" in "".join(names)
-    bases = [name.rpartition("/")[2] for name in names] if in_folders else names
-    stems = [base.partition(".")[0] for base in bases]
-    suffixes = list(map(str.removeprefix, bases, stems))
-    return list(map(str.removesuffix, names, suffixes)) if in_folders else stems, suffixes
+def _keys_at_dots(names: Sequence[str]) -> list[str]:
+    """The keys of `split_at_dot`, without a pair per name to keep the garbage collector busy."""
+    if "/" not in "".join(names):
+        return [name.partition(".")[0] for name in names]
+    bases = [name.rpartition("/")[2] for name in names]
+    suffixes = map(str.removeprefix, bases, [base.partition(".")[0] for base in bases])
+    return list(map(str.removesuffix, names, suffixes))
 
 
-def _ending(name: str, longest_first: Sequence[str]) -> str:
+def _key_by(name: str, longest_first: Sequence[str]) -> str:
     for suffix in longest_first:
         if name.endswith(suffix):
-            return suffix
-    return split_at_dot(name)[1]
+            return name.removesuffix(suffix)
+    return split_at_dot(name)[0]
 
 
-def _joined(keys: list[str]) -> dict[str, str]:
+def _joined(keys: Sequence[str]) -> dict[str, str]:
     """From `<stem>_<word>` to `<stem>`, for the words that mark a part of another key.
 
-    Those are the words of which most bearers have a partner, a key that is their bare stem.
+    Those are the words of which most bearers have a partner: a key that is the bare stem.
     """
-    known = set(keys) - {""}
-    stems = [key.rpartition("_")[0] for key in keys]
+    known = dict.fromkeys(keys)
+    known.pop("", None)  # no stem, no partner
+    stems = [key.rpartition("_")[0] for key in known]
     has_partner = list(map(known.__contains__, stems))
     if not any(has_partner):
         return {}
-    words = list(map(str.removeprefix, keys, stems))  # with the bar; without a bar, the whole key
+    words = list(map(str.removeprefix, known, stems))  # with the bar; where there is no bar, the whole key
     partnered = Counter(compress(words, has_partner))
-    bearing = Counter(compress(words, stems))
-    marks = {
-        word
-        for word, times in partnered.items()
-        if word[1:2].isalpha() and "/" not in word and 2 * times > bearing[word]
-    }
-    return {key: stem for key, stem, word in zip(keys, stems, words, strict=True) if word in marks and stem}
+    candidates = {word for word in partnered if word[1:2].isalpha() and "/" not in word}
+    bearing = Counter(filter(candidates.__contains__, compress(words, stems)))
+    marks = {word for word in candidates if 2 * partnered[word] > bearing[word]}
+    return {key: stem for key, stem, word in zip(known, stems, words, strict=True) if word in marks and stem}
 
 
-def _number(keys: list[str], suffixes: list[str]) -> Split:
-    key_table, key_ids = _distinct(keys)
-    suffix_table, suffix_ids = _distinct(suffixes)
-    return Split(key_table, suffix_table, key_ids, suffix_ids)
-
-
-def _distinct(texts: list[str]) -> tuple[list[str], Ids]:
+def _distinct(texts: Iterable[str]) -> tuple[list[str], Ids]:
     """The distinct strings in order of appearance, and each string's number among them."""
     numbers: defaultdict[str, int] = defaultdict(count().__next__)  # a new string gets the next number
-    ids = np.fromiter(map(numbers.__getitem__, texts), np.int64, len(texts))
+    ids = np.fromiter(map(numbers.__getitem__, texts), np.int64)
     return list(numbers), ids

@@ -116,9 +116,9 @@ class _Walk:
         offset, read_at = self.offset, self.source.read_at
         for _ in range(BATCH):
             header = read_at(offset, BLOCK)
-            digits = header[124:136].rstrip(b"\0 ")
-            # int() would also take '-1', '+1' and '1_0': only digits go the short way
-            if len(header) < BLOCK or header[156] not in _REGULAR or not digits.isdigit():
+            digits = header[124:135]
+            # int() would also take '-1', '+1' and '1_0': only eleven digits and an end go the short way
+            if len(header) < BLOCK or header[156] not in _REGULAR or not digits.isdigit() or header[135] > 32:
                 other = header
                 break
             try:

@@ -215,3 +215,31 @@ def test_a_corrupt_stored_index_does_not_change_the_plan(noise, plan_of):
     sidecar = noise / "0.tar.pidx"
     sidecar.write_bytes(corrupt.flip_bit(sidecar.read_bytes(), 40))
     assert list(chain(plan_of(noise).tasks())) == list(before.tasks())
+
+
+def test_a_cast_that_no_sample_can_take_is_refused_by_name(tmp_path):
+    make_folder(tmp_path / "loose", SA1B, samples=2, scale=0.05)
+    options = PackOptions(arrays="raw", casts=(("featurs", "float32"),))
+    with pytest.raises(SettingError, match="no sample has an array 'featurs'") as caught:
+        make_plan(list(find_sources(str(tmp_path / "loose"), options)), options)
+    assert "edge, features" in str(caught.value)
+
+
+def test_going_from_raise_to_skip_keeps_the_pack_that_was_begun(tmp_path):
+    make_folder(tmp_path / "loose", SA1B, samples=2, scale=0.05)
+    prints = set()
+    for on_bad in ("raise", "skip"):
+        options = PackOptions(on_bad=on_bad)
+        plan = make_plan(list(find_sources(str(tmp_path / "loose"), options)), options)
+        prints.add((plan.fingerprint(), *(task.fingerprint for task in plan.tasks())))
+    assert len(prints) == 1
+
+
+def test_stated_suffixes_pair_what_inference_would_not(tmp_path):
+    for number in range(3):
+        for camera in ("front", "back"):
+            (tmp_path / f"{number:04d}_{camera}.txt").write_text("x")
+    options = PackOptions(require=("_front.txt", "_back.txt"))
+    (source,) = find_sources(str(tmp_path), options)
+    assert source.index.keys == ["0000", "0001", "0002"]
+    assert len(source.whole) == 3

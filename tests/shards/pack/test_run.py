@@ -434,11 +434,11 @@ def test_skipped_samples_are_counted_and_listed(tmp_path, noise_shard, pack_all)
     assert sorted(line["member"] for line in skipped) == ["000.npz", "011.npz", "023.npz"]
     assert {line["shard"] for line in skipped} == {str(src)}
     manifest = manifest_of(packed.folder)
-    assert (manifest.samples, manifest.skipped) == (20, 3)
+    assert (manifest.samples, manifest.skipped) == (20, 4)
     problems = [problem.member for source in packed.plan.sources for problem in source.problems]
     assert problems == ["007.bin"]
     indexed = sum(len(source.index) for source in packed.plan.sources)
-    assert manifest.samples + manifest.skipped + len(problems) == indexed == 24
+    assert manifest.samples + manifest.skipped == indexed == 24
     assert len(keys_of(packed.folder)) == 20
 
 

@@ -41,7 +41,8 @@ def ls(
             if scanned.index is None:
                 listing.unreadable.append({"shard": scanned.shard, "reason": str(scanned.error)})
             else:
-                listing.add(scanned.shard, scanned.index, examine(scanned.index, require))
+                index = scanned.index.split_by(require or ())
+                listing.add(scanned.shard, index, examine(index, require))
             bar.advance(bar.task_ids[0])
     listing.shards.sort(key=lambda shard: shard.shard)
     if as_json:

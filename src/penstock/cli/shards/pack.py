@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Workers
+from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Workers
 from penstock.core.cores import usable_cores
 from penstock.errors import SettingError
 from penstock.report.text import human_bytes, table
@@ -44,6 +44,7 @@ def pack(
     ] = None,
     shard_size: Annotated[int, typer.Option(min=1, metavar="MB", help="Size to close a shard at.")] = 256,
     prefix: Annotated[str, typer.Option(help="What shard names start with.")] = "shard",
+    require: Require = None,
     on_bad: Annotated[
         Literal["raise", "skip"], typer.Option(help="A bad sample ends the run, or is left out and listed.")
     ] = "raise",
@@ -74,6 +75,7 @@ def pack(
         shard_bytes=shard_size * MB,
         prefix=prefix,
         on_bad=on_bad,
+        require=tuple(require or ()),
     )
     with console.notices.status("looking at the sources …"):
         sources = list(find_sources(src, options))

@@ -59,7 +59,7 @@ def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[St
             yield array_suffix(suffix, name, options.arrays), _store(name, array, options)
     elif codec in ("npy", "npy.zst") and options.arrays != "keep":
         array = decode_npy(data) if codec == "npy" else decode_npy_zst(data)
-        stem = packed_suffix(suffix)[: -len("." + codec)]
+        stem = _stem(suffix, codec)
         stored = _store(stem.rpartition(".")[2], array, options)
         yield stem + (".npy.zst" if options.arrays == "zstd" else ".npy"), stored
     else:
@@ -67,6 +67,21 @@ def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[St
         if look is not None:
             look(data)  # what is copied as it is must at least be what it says
         yield packed_suffix(suffix), data
+
+
+def array_names(suffix: str, data: bytes) -> list[str]:
+    """What casts can be asked of a part; nothing of one that is no array, or is bad."""
+    codec = codec_of(suffix)
+    if codec == "npz":
+        try:
+            return [entry.name.removesuffix(".npy") for entry in inspect_zip(data)]
+        except GuardError:
+            return []
+    return [_stem(suffix, codec).rpartition(".")[2]] if codec in ("npy", "npy.zst") else []
+
+
+def _stem(suffix: str, codec: str) -> str:
+    return packed_suffix(suffix)[: -len("." + codec)]
 
 
 def _store(name: str, array: NDArray[Any], options: PackOptions) -> bytes:

@@ -95,8 +95,8 @@ def field_of(suffix: str, data: bytes) -> FieldFact:
     return FieldFact(codec, 1, len(data))
 
 
-def make_manifest(shards: Sequence[PackedShard], options: dict[str, object]) -> Manifest:
-    """Sum up the reports."""
+def make_manifest(shards: Sequence[PackedShard], left_out: int, options: dict[str, object]) -> Manifest:
+    """Sum up the reports; `left_out` samples were not whole and so never came to a task."""
     fields: dict[str, FieldFact] = {}
     for shard in shards:
         for suffix, fact in shard.fields.items():
@@ -109,7 +109,7 @@ def make_manifest(shards: Sequence[PackedShard], options: dict[str, object]) -> 
         fingerprint=hashlib.sha256("".join(shard.content for shard in shards).encode()).hexdigest()[:32],
         samples=sum(shard.samples for shard in shards),
         size_bytes=sum(shard.size_bytes for shard in shards),
-        skipped=sum(len(shard.skipped) for shard in shards),
+        skipped=left_out + sum(len(shard.skipped) for shard in shards),
         fields=fields,
         shards=[{"name": shard.name, "samples": shard.samples, "size_bytes": shard.size_bytes} for shard in shards],
         options=options,

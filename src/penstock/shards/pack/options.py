@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -32,6 +32,12 @@ class PackOptions:
     prefix: str = "shard"
     on_bad: OnBad = "raise"
     """A bad sample ends the run, or is left out and listed."""
+    require: tuple[str, ...] = ()
+    """Suffixes that every sample must have, which also say how names split; inferred where none are given."""
+
+    def decisive(self) -> dict[str, object]:
+        """What decides the bytes of the output. `on_bad` does not: it decides whether there is one."""
+        return {name: value for name, value in asdict(self).items() if name != "on_bad"}
 
     def __post_init__(self) -> None:
         for name, value, known in (

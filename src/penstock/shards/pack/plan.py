@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import PenstockError, SettingError, ShardError
 from penstock.shards.index import ShardIndex
-from penstock.shards.pack.convert import convert
+from penstock.shards.pack.convert import array_names, convert
 from penstock.shards.pack.names import packed_key
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.sources import Source, Take, read_samples
@@ -78,8 +78,8 @@ class PackPlan:
 
     def fingerprint(self) -> str:
         """Of everything that decides the output."""
-        facts = [(source.path, source.index.binding.size, source.index.binding.mtime_ns) for source in self.sources]
-        return _digest(asdict(self.options), facts, [[asdict(cut) for cut in cuts] for cuts in self.shards])
+        facts = [(os.path.realpath(source.path), asdict(source.index.binding)) for source in self.sources]
+        return _digest(self.options.decisive(), facts, [[asdict(cut) for cut in cuts] for cuts in self.shards])
 
     def tasks(self) -> Iterator[PackTask]:
         """The tasks, one at a time."""
@@ -87,9 +87,10 @@ class PackPlan:
             takes = tuple(self._take(cut) for cut in cuts)
             bindings = [asdict(self.sources[cut.source].index.binding) for cut in cuts]
             content = [
-                (take.path, take.prefix, [(s.key, [p.length for p in s.parts]) for s in take.samples]) for take in takes
+                (os.path.realpath(take.path), take.prefix, [(s.key, [p.length for p in s.parts]) for s in take.samples])
+                for take in takes
             ]
-            fingerprint = _digest(asdict(self.options), bindings, content)
+            fingerprint = _digest(self.options.decisive(), bindings, content)
             yield PackTask(self.name(number), takes, self.options, fingerprint)
 
     def name(self, number: int) -> str:
@@ -105,6 +106,7 @@ def make_plan(sources: Sequence[Source], options: PackOptions) -> PackPlan:
     """Cut the sources into output shards of about the wanted size."""
     if not any(len(source.whole) for source in sources):
         raise ShardError("there is no whole sample to pack", stage="pack")
+    _check_casts(sources, options)
     growth = _growth(sources, options)
     prefixes = _prefixes(sources) if _keys_collide(sources) else ("",) * len(sources)
     return PackPlan(sources, options, list(_cut(sources, options, growth)), growth, prefixes)
@@ -119,6 +121,21 @@ def tried_samples(sources: Sequence[Source]) -> Iterator[Take]:
         each = -(-TRIED_SAMPLES // min(TRIED_SAMPLES, len(chosen)))
         picked = source.whole[:: max(1, len(source.whole) // each)][:each]
         yield source.take(picked.tolist())
+
+
+def _check_casts(sources: Sequence[Source], options: PackOptions) -> None:
+    """A cast of an array that none of the tried samples has is a slip of the pen, not a wish."""
+    if not options.casts:
+        return
+    arrays: set[str] = set()
+    for take in tried_samples(sources):
+        for _, parts in read_samples(take):
+            if not isinstance(parts, PenstockError):
+                arrays.update(name for suffix, data in parts for name in array_names(suffix, data))
+    for name, _ in options.casts:
+        if arrays and name not in arrays:
+            known = ", ".join(sorted(arrays))
+            raise SettingError(f"no sample has an array {name!r} to cast", stage="pack", advice=f"There are: {known}")
 
 
 def _growth(sources: Sequence[Source], options: PackOptions) -> float:

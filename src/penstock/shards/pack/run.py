@@ -65,7 +65,8 @@ def settled_arrays(folder: Path) -> ArrayCodec | None:
 
 def _manifest(plan: PackPlan, reports: dict[str, PackedShard]) -> Manifest:
     ordered = [reports[plan.name(number)] for number in range(len(plan.shards))]
-    return make_manifest(ordered, dict(asdict(plan.options)))
+    left_out = sum(len(source.index) - len(source.whole) for source in plan.sources)
+    return make_manifest(ordered, left_out, asdict(plan.options))
 
 
 @contextmanager

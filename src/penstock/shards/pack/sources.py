@@ -64,17 +64,20 @@ def find_sources(src: str, options: PackOptions) -> Iterator[Source]:
     """The shards that `src` names, or the folder itself if it holds loose files."""
     path = Path(src)
     if path.is_dir() and not any(is_shard(name) for name in os.listdir(path)):
-        index = _index_folder(path)
-        yield Source(src, True, index, *whole_samples(index, src, on_bad=options.on_bad))
+        yield _source(src, True, _index_folder(path), options)
         return
     shards = expand(src)
     found: dict[str, Source] = {}
     for scanned in index_all(shards):
         if scanned.index is None:
             raise scanned.error or ShardError("cannot be indexed", shard=scanned.shard)
-        whole, problems = whole_samples(scanned.index, scanned.shard, on_bad=options.on_bad)
-        found[scanned.shard] = Source(scanned.shard, False, scanned.index, whole, problems)
+        found[scanned.shard] = _source(scanned.shard, False, scanned.index, options)
     yield from (found[shard] for shard in shards)
+
+
+def _source(path: str, is_folder: bool, index: ShardIndex, options: PackOptions) -> Source:
+    index = index.split_by(options.require)
+    return Source(path, is_folder, index, *whole_samples(index, path, options.require, options.on_bad))
 
 
 def _index_folder(root: Path) -> ShardIndex:
