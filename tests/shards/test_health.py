@@ -44,6 +44,14 @@ def test_interleaved_parts_never_give_half_samples(tmp_path):
     assert [(index.keys[number], len(index.sample(number).parts)) for number in numbers] == [("0", 2), ("1", 2)]
 
 
+def test_cameras_named_by_several_words_are_parts_of_one_sample():
+    index = index_of(
+        *(f"{number}{suffix}" for number in range(4) for suffix in (".npz", "_front.jpg", "_front_left.jpg"))
+    )
+    assert examine(index).expected == (".npz", "_front.jpg", "_front_left.jpg")
+    assert whole_keys(index) == ["0", "1", "2", "3"]
+
+
 def test_an_orphan_is_listed_with_member_offset_and_what_it_lacks():
     index = index_of(*PAIRS, "5.jpg")
     verdict = examine(index)

@@ -85,6 +85,22 @@ def test_several_words_join_side_by_side():
     assert {key for key, _ in pairs(names)} == {"0", "1", "2", "3"}
 
 
+def test_words_may_follow_words():
+    suffixes = (".npz", "_front.jpg", "_front_left.jpg", "_front_left_mask.png")
+    names = [f"{number}{suffix}" for number in range(3) for suffix in suffixes]
+    assert pairs(names) == [(str(number), suffix) for number in range(3) for suffix in suffixes]
+
+
+def test_a_chain_of_thousands_of_words_is_resolved_in_no_time():
+    names = ["a" + "_b" * length + ".jpg" for length in range(3000)]
+    assert {key for key, _ in pairs(names)} == {"a"}
+
+
+def test_the_name_of_a_folder_is_no_word():
+    names = ["train.json", "train_set/0.jpg", "train_set/1.jpg"]
+    assert [key for key, _ in pairs(names)] == ["train", "train_set/0", "train_set/1"]
+
+
 def test_the_joined_suffix_keeps_everything_after_the_first_dot():
     assert pairs(["0.jpg", "0_mask.seg.png"])[1] == ("0", "_mask.seg.png")
 

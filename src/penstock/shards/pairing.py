@@ -88,7 +88,10 @@ def _joined(keys: Sequence[str]) -> dict[str, str]:
     candidates = {word for word in partnered if word[1:2].isalpha() and "/" not in word}
     bearing = Counter(filter(candidates.__contains__, compress(words, stems)))
     marks = {word for word in candidates if 2 * partnered[word] > bearing[word]}
-    return {key: stem for key, stem, word in zip(known, stems, words, strict=True) if word in marks and stem}
+    joined = {key: stem for key, stem, word in zip(known, stems, words, strict=True) if word in marks and stem}
+    while any(map(joined.__contains__, joined.values())):  # 0_front_left joins 0_front, and that joins 0
+        joined = {key: joined.get(stem, stem) for key, stem in joined.items()}
+    return joined
 
 
 def _distinct(texts: Iterable[str]) -> tuple[list[str], Ids]:

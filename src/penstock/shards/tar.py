@@ -26,9 +26,9 @@ BATCH = 512
 
 _HEADER = np.dtype(
     {
-        "names": ["name", "checksum", "magic", "prefix"],
-        "formats": ["S100", "S8", "S6", "S155"],
-        "offsets": [0, 148, 257, 345],
+        "names": ["name", "magic", "has_prefix", "prefix"],
+        "formats": ["S100", "S6", "u1", "S155"],
+        "offsets": [0, 257, 345, 345],
         "itemsize": BLOCK,
     }
 )
@@ -38,7 +38,7 @@ _DIRECTORY = 0x35
 _GNU_LONG_NAME, _GNU_LONG_LINK, _PAX, _PAX_GLOBAL = b"LKxg"
 _UNREADABLE = {0x53: "a GNU sparse file", 0x4D: "the continuation of a multi-volume archive"}
 _ZEROS = bytes(BLOCK)
-_WEIGHTS = 8 ** np.arange(5, -1, -1)
+_OCTAL_PLACES = np.arange(15, -1, -3, dtype=np.uint32)
 
 
 class Source(Protocol):
@@ -314,20 +314,23 @@ def _without_folders(found: Members) -> Members:
 def _checksums_match(raw: bytes) -> NDArray[np.bool_]:
     """For each 512-byte header, whether the sum of its bytes is what its checksum field says."""
     rows = np.frombuffer(raw, np.uint8).reshape(-1, BLOCK)
-    field_ = rows[:, 148:156]
-    total = rows.sum(axis=1, dtype=np.uint32).astype(np.int64) - field_.sum(axis=1, dtype=np.int64) + 8 * 32
-    digits = field_[:, :6].astype(np.int64) - 48
-    usual = ((digits >= 0) & (digits < 8)).all(axis=1) & (field_[:, 6] == 0)
-    stated = np.where(usual, digits @ _WEIGHTS, -1)
-    for row in np.flatnonzero(stated != total):  # other spellings of the field, and sums over signed bytes
-        text = field_[row].tobytes().strip(b" \0")
-        if text.isdigit() and b"8" not in text and b"9" not in text:
-            signed = int(total[row]) - 256 * int((np.delete(rows[row], range(148, 156)) > 127).sum())
-            stated[row] = total[row] if int(text, 8) in (total[row], signed) else -1
-        else:
-            stated[row] = -1
-    matches: NDArray[np.bool_] = stated == total
+    stated = rows[:, 148:156]
+    # the sum is taken with blanks in the place of the checksum
+    total = rows.sum(axis=1, dtype=np.uint32) - stated.sum(axis=1, dtype=np.uint32) + 8 * 32
+    usual = (total[:, None] >> _OCTAL_PLACES & 7) + 48
+    matches: NDArray[np.bool_] = (stated[:, :6] == usual).all(axis=1) & (stated[:, 6] == 0)
+    for row in np.flatnonzero(~matches):
+        matches[row] = _checksum_matches(rows[row], int(total[row]))
     return matches
+
+
+def _checksum_matches(row: NDArray[np.uint8], total: int) -> bool:
+    """The same for other spellings of the field, and for sums over signed bytes."""
+    text = row[148:156].tobytes().strip(b" \0")
+    if not text.isdigit() or b"8" in text or b"9" in text:
+        return False
+    signed = total - 256 * int((np.delete(row, range(148, 156)) > 127).sum())
+    return int(text, 8) in (total, signed)
 
 
 def _names(raw: bytes) -> list[str]:
@@ -339,9 +342,9 @@ def _names(raw: bytes) -> list[str]:
         texts = [_text(name.split(b"\0", 1)[0]) for name in names]
     else:
         texts = joined.decode("ascii").split("\n")
-    posix = np.flatnonzero((rows["prefix"] != b"") & (rows["magic"] == b"ustar"))
-    for row in posix:
-        texts[row] = _text(rows["prefix"][row].split(b"\0", 1)[0]) + "/" + texts[row]
+    for row in np.flatnonzero(rows["has_prefix"]):
+        if rows["magic"][row] == b"ustar":  # GNU tar keeps times in that place
+            texts[row] = _text(rows["prefix"][row].split(b"\0", 1)[0]) + "/" + texts[row]
     return texts
 
 
