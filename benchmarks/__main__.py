@@ -63,8 +63,8 @@ def _write(lines: list[Line]) -> None:
     rows = "\n".join("| " + " | ".join(_cells(line)) + " |" for line in lines)
     DOCUMENT.write_text(
         "# Benchmarks\n\n"
-        "Written by `make bench ARGS=--write`. Both sides of a line ran in one process tree, in turns, the order rotated;\n"
-        "the ratio is the median of the rounds' own ratios. Absolute figures move from machine to machine.\n\n"
+        "Written by `make bench ARGS=--write`. Both sides of a line ran in one run, in turns, the order rotated; the\n"
+        "ratio is the median of the rounds' own ratios. Absolute figures move from machine to machine.\n\n"
         f"{machine()}, {date.today().isoformat()}.\n\n"
         "| what | ours | against | ratio | to reach | |\n|---|---|---|---|---|---|\n"
         f"{rows}\n"

@@ -48,6 +48,15 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def rate(work: Callable[[], object], at_least_s: float) -> float:
+    """Calls per second, over as many whole calls as fill the time."""
+    calls, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < at_least_s:
+        work()
+        calls += 1
+    return calls / elapsed
+
+
 def machine() -> str:
     cpu = platform.processor() or platform.machine()
     if os.path.exists("/proc/cpuinfo"):

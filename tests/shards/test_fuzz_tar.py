@@ -13,6 +13,7 @@ from penstock.errors import TarError
 from penstock.shards.codecs import zstd
 from penstock.shards.source import open_shard
 from penstock.shards.tar import BLOCK, walk
+from penstock.storage.local import copying_filler
 from penstock.testing import corrupt
 from penstock.testing.hostile import base256, looping_tar, tar_header
 
@@ -26,6 +27,9 @@ class InMemory:
         self.data = data
         self.end = len(data)
         self.patience = 2 * (len(data) // BLOCK) + 8
+
+    def filler(self):
+        return copying_filler(self.read_at)
 
     def read_at(self, offset, length):
         self.patience -= 1

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.shards.codecs import zstd
 from penstock.shards.source import Shard, open_shard
 from penstock.shards.tar import BATCH, BLOCK, walk
+from penstock.storage.local import copying_filler
 from penstock.testing.hostile import GNU_MAGIC, base256, tar_header
 
 USTAR, GNU, PAX = tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT
@@ -311,6 +312,9 @@ class Recording(Shard):
     def __init__(self, path):
         super().__init__(path)
         self.reads = []
+
+    def filler(self):
+        return copying_filler(self.read_at)
 
     def read_at(self, offset, length):
         self.reads.append((offset, length))

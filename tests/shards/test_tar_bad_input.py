@@ -10,6 +10,7 @@ from penstock.errors import TarError
 from penstock.shards.codecs import zstd
 from penstock.shards.source import Shard, open_shard
 from penstock.shards.tar import BATCH, BLOCK, MAX_EXTENSION_BYTES, walk
+from penstock.storage.local import copying_filler
 from penstock.testing import corrupt
 from penstock.testing.hostile import base256, looping_tar, tar_header
 
@@ -236,6 +237,9 @@ class Recording(Shard):
     def __init__(self, path):
         super().__init__(path)
         self.lengths = []
+
+    def filler(self):
+        return copying_filler(self.read_at)
 
     def read_at(self, offset, length):
         self.lengths.append(length)

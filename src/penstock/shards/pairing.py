@@ -83,12 +83,17 @@ def _joined(keys: Sequence[str]) -> dict[str, str]:
     has_partner = list(map(known.__contains__, stems))
     if not any(has_partner):
         return {}
-    words = list(map(str.removeprefix, known, stems))  # with the bar; where there is no bar, the whole key
-    partnered = Counter(compress(words, has_partner))
+    joined = dict(zip(compress(known, has_partner), compress(stems, has_partner), strict=True))
+    partnered = Counter(map(str.removeprefix, joined, joined.values()))  # words, with their bar
     candidates = {word for word in partnered if word[1:2].isalpha() and "/" not in word}
-    bearing = Counter(filter(candidates.__contains__, compress(words, stems)))
-    marks = {word for word in candidates if 2 * partnered[word] > bearing[word]}
-    joined = {key: stem for key, stem, word in zip(known, stems, words, strict=True) if word in marks and stem}
+    alone = {key: stem for key, stem in zip(known, stems, strict=True) if stem and key not in joined}
+    words_alone = list(map(str.removeprefix, alone, alone.values()))
+    lonely = Counter(filter(candidates.__contains__, words_alone))
+    marks = {word for word in candidates if partnered[word] > lonely[word]}
+    if len(marks) < len(partnered):
+        joined = {key: stem for key, stem in joined.items() if key.removeprefix(stem) in marks}
+    if lonely:
+        joined |= {key: alone[key] for key, word in zip(alone, words_alone, strict=True) if word in marks}
     while any(map(joined.__contains__, joined.values())):  # 0_front_left joins 0_front, and that joins 0
         joined = {key: joined.get(stem, stem) for key, stem in joined.items()}
     return joined

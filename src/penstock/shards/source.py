@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from collections.abc import Callable
 from typing import Literal, Protocol, Self
 
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
-from penstock.storage.local import LocalFile
+from penstock.storage.local import LocalFile, copying_filler
 
 Compression = Literal["gz", "zst"]
 
@@ -81,6 +82,10 @@ class CompressedShard:
             if not self._take(min(offset - self._position, _SKIP_BYTES)):
                 return b""
         return self._take(length)
+
+    def filler(self) -> Callable[[list[memoryview], int], int]:
+        """There is no quicker way through a stream."""
+        return copying_filler(self.read_at)
 
     def _take(self, length: int) -> bytes:
         try:

@@ -7,14 +7,16 @@ headers checked by the hundred in numpy; anything else (long names, PAX, odd siz
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import TarError
+from penstock.errors import StorageError, TarError
 
 BLOCK = 512
 MAX_EXTENSION_BYTES = 1 << 20
@@ -38,7 +40,24 @@ _DIRECTORY = 0x35
 _GNU_LONG_NAME, _GNU_LONG_LINK, _PAX, _PAX_GLOBAL = b"LKxg"
 _UNREADABLE = {0x53: "a GNU sparse file", 0x4D: "the continuation of a multi-volume archive"}
 _ZEROS = bytes(BLOCK)
+Headers = NDArray[np.uint8]
+"""One header a row."""
+_size_and_kind = struct.Struct("11sB20xB").unpack_from
+"""Eleven digits of the size, the byte that ends them, and, further on, the type."""
 _OCTAL_PLACES = np.arange(15, -1, -3, dtype=np.uint32)
+
+
+class _Page(threading.local):
+    """Room for one batch of headers, kept from walk to walk: taking it anew costs more than filling it."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(BATCH * BLOCK)
+        view = memoryview(self.buffer)
+        self.rows = [[view[at : at + BLOCK]] for at in range(0, BATCH * BLOCK, BLOCK)]
+        self.headers: Headers = np.frombuffer(self.buffer, np.uint8).reshape(-1, BLOCK)
+
+
+_page = _Page()
 
 
 class Source(Protocol):
@@ -51,6 +70,10 @@ class Source(Protocol):
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end."""
+        ...
+
+    def filler(self) -> Callable[[list[memoryview], int], int]:
+        """Reads at an offset into the given memory, as quick as can be; fewer bytes are for `read_at` to judge."""
         ...
 
 
@@ -71,7 +94,12 @@ class Members:
 
 def walk(source: Source, shard: str) -> Members:
     """All members of the tar, or a TarError that says at which header it broke."""
-    return _Walk(source, shard).run()
+    try:
+        return _Walk(source, shard).run()
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot read: {error.strerror}", shard=shard, stage="scan") from error
 
 
 class _Walk:
@@ -101,55 +129,58 @@ class _Walk:
     def _run_of_plain_members(self) -> bytes:
         """Hop over plain members until something else comes, and return its header."""
         while not self.promised:
-            headers, offsets, sizes, header = self._hop_along()
-            if headers:
-                self._keep(headers, offsets, sizes)
+            header = self._hop_along()
             if header is not None:
                 return header
         return self.source.read_at(self.offset, BLOCK)
 
-    def _hop_along(self) -> tuple[list[bytes], list[int], list[int], bytes | None]:
-        headers: list[bytes] = []
-        offsets: list[int] = []
+    def _hop_along(self) -> bytes | None:
+        """One batch of hops; the header that ended it, if one did."""
+        page = _page
         sizes: list[int] = []
-        other = None
-        offset, read_at = self.offset, self.source.read_at
-        for _ in range(BATCH):
-            header = read_at(offset, BLOCK)
-            digits = header[124:135]
+        buffer, fill = page.buffer, self.source.filler()
+        start = offset = self.offset
+        at = count = 0
+        for row in page.rows:
+            count = fill(row, offset)
+            digits, end, kind = _size_and_kind(buffer, at + 124)
             # int() would also take '-1', '+1' and '1_0': only eleven digits and an end go the short way
-            if len(header) < BLOCK or header[156] not in _REGULAR or not digits.isdigit() or header[135] > 32:
-                other = header
+            if count < BLOCK or kind not in _REGULAR or end > 32 or not digits.isdigit():
                 break
             try:
                 size = int(digits, 8)
             except ValueError:
-                other = header
                 break
-            headers.append(header)
-            offsets.append(offset + BLOCK)
             sizes.append(size)
-            offset += BLOCK + (size + 511 & ~511)
+            offset += size + 1023 & ~511  # its header and its data, padded
+            at += BLOCK
         self.offset = offset
+        other = None if len(sizes) == BATCH else bytes(buffer[at : at + count])
         if sizes:
-            self.data_end = offsets[-1] + sizes[-1]
-        return headers, offsets, sizes, other
+            self._keep(page.headers[: len(sizes)], sizes, start)
+        if other is not None and count < BLOCK:  # the end, or a read that was cut short
+            other += self.source.read_at(offset + count, BLOCK - count)
+        return other
 
-    def _keep(self, headers: list[bytes], offsets: list[int], sizes: list[int]) -> None:
-        raw = b"".join(headers)
-        good = _checksums_match(raw)
+    def _keep(self, headers: Headers, sizes: list[int], start: int) -> None:
+        """Check a run of headers, the first of which lies at `start`, and note their members."""
+        lengths = np.array(sizes, np.int64)
+        steps = BLOCK + (lengths + 511 & ~511)
+        offsets = start + BLOCK + np.cumsum(steps) - steps
+        good = _checksums_match(headers)
         if not good.all():
             bad = int(np.argmin(good))
-            self._refuse_header(headers[bad], offsets[bad] - BLOCK)
-        self.found.names += _names(raw)
-        self.found.offsets += offsets
+            self._refuse_header(headers[bad].tobytes(), int(offsets[bad]) - BLOCK)
+        self.data_end = int(offsets[-1]) + sizes[-1]
+        self.found.names += _names(headers)
+        self.found.offsets += offsets.tolist()
         self.found.lengths += sizes
 
     # -- second gear: one header at a time -------------------------------------------------------------------
 
     def _one_by_one(self, header: bytes) -> None:
         """Parse the header that first gear would not take."""
-        if not _checksums_match(header)[0]:
+        if not _checksums_match(_one(header))[0]:
             self._refuse_header(header, self.offset)
         kind, size = header[156], self._size(header)
         if kind in (_GNU_LONG_NAME, _GNU_LONG_LINK, _PAX, _PAX_GLOBAL):
@@ -158,7 +189,7 @@ class _Walk:
             self._member(header, kind, size if self.next_size is None else self.next_size)
 
     def _member(self, header: bytes, kind: int, size: int) -> None:
-        name = self.next_name if self.next_name is not None else _names(header)[0]
+        name = self.next_name if self.next_name is not None else _names(_one(header))[0]
         self.promised, self.next_name, self.next_size = False, None, None
         if kind in _UNREADABLE:
             raise self._broken(f"member is {_UNREADABLE[kind]}", name)
@@ -224,11 +255,11 @@ class _Walk:
         raw = header[124:136]
         if raw[0] & 0x80:  # base-256: the first bit is the flag, the next the sign
             if raw[0] & 0x40:
-                raise self._broken("member claims a negative size", _names(header)[0])
+                raise self._broken("member claims a negative size", _names(_one(header))[0])
             return int.from_bytes(bytes([raw[0] & 0x7F]) + raw[1:])
         digits = raw.split(b"\0", 1)[0].strip(b" ")
         if digits and (not digits.isdigit() or b"8" in digits or b"9" in digits):
-            raise self._broken(f"size field {bytes(raw)!r} is not an octal number", _names(header)[0])
+            raise self._broken(f"size field {bytes(raw)!r} is not an octal number", _names(_one(header))[0])
         return int(digits or b"0", 8)
 
     # -- the end, and errors ---------------------------------------------------------------------------------
@@ -281,7 +312,7 @@ class _Walk:
         raise TarError(
             "header checksum does not match",
             shard=self.shard,
-            member=_names(header)[0] or None,
+            member=_names(_one(header))[0] or None,
             offset=offset,
             stage="scan",
             advice="The shard is damaged from here on; copy it again, or repack what lies before.",
@@ -300,7 +331,7 @@ class _Walk:
 
 def _without_folders(found: Members) -> Members:
     """Before ustar a directory had no type of its own: it is an empty file whose name ends in a slash."""
-    if "/\n" not in "\n".join([*found.names, ""]):
+    if 0 not in found.lengths:
         return found
     kept = [at for at, name in enumerate(found.names) if found.lengths[at] or not name.endswith("/")]
     return Members(
@@ -311,9 +342,8 @@ def _without_folders(found: Members) -> Members:
     )
 
 
-def _checksums_match(raw: bytes) -> NDArray[np.bool_]:
-    """For each 512-byte header, whether the sum of its bytes is what its checksum field says."""
-    rows = np.frombuffer(raw, np.uint8).reshape(-1, BLOCK)
+def _checksums_match(rows: Headers) -> NDArray[np.bool_]:
+    """For each header, whether the sum of its bytes is what its checksum field says."""
     stated = rows[:, 148:156]
     # the sum is taken with blanks in the place of the checksum
     total = rows.sum(axis=1, dtype=np.uint32) - stated.sum(axis=1, dtype=np.uint32) + 8 * 32
@@ -333,9 +363,9 @@ def _checksum_matches(row: NDArray[np.uint8], total: int) -> bool:
     return int(text, 8) in (total, signed)
 
 
-def _names(raw: bytes) -> list[str]:
+def _names(headers: Headers) -> list[str]:
     """The names of a run of headers: prefix and name joined, where there is a prefix."""
-    rows = np.frombuffer(raw, _HEADER)
+    rows = headers.reshape(-1).view(_HEADER)
     names: list[bytes] = rows["name"].tolist()
     joined = b"\n".join(names)
     if b"\0" in joined or joined.count(b"\n") != len(names) - 1 or not joined.isascii():
@@ -346,6 +376,10 @@ def _names(raw: bytes) -> list[str]:
         if rows["magic"][row] == b"ustar":  # GNU tar keeps times in that place
             texts[row] = _text(rows["prefix"][row].split(b"\0", 1)[0]) + "/" + texts[row]
     return texts
+
+
+def _one(header: bytes) -> Headers:
+    return np.frombuffer(header.ljust(BLOCK, b"\0"), np.uint8).reshape(1, BLOCK)
 
 
 def _text(raw: bytes) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from penstock.errors import StorageError
@@ -45,6 +47,10 @@ class LocalFile:
             ) from error
         return data
 
+    def filler(self) -> Callable[[list[memoryview], int], int]:
+        """Reads at an offset into memory, with nothing around the system call, which may raise or fall short."""
+        return partial(os.preadv, self.fd) if hasattr(os, "preadv") else copying_filler(self.read_at)
+
     def close(self) -> None:
         """Give the descriptor back; a second call does nothing."""
         if self.fd >= 0:
@@ -59,6 +65,17 @@ class LocalFile:
 
     def __repr__(self) -> str:
         return f"LocalFile({self.path!r}, size={self.size})"
+
+
+def copying_filler(read_at: Callable[[int, int], bytes]) -> Callable[[list[memoryview], int], int]:
+    """What `filler` gives where memory cannot be read into directly."""
+
+    def fill(into: list[memoryview], offset: int) -> int:
+        data = read_at(offset, len(into[0]))
+        into[0][: len(data)] = data
+        return len(data)
+
+    return fill
 
 
 if hasattr(os, "pread"):

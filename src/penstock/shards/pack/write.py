@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import tarfile
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from penstock.shards.pairing import split_at_dot
 from penstock.shards.tar import BLOCK, Members
 
 _END = bytes(2 * BLOCK)
+SYNC_BYTES = 16 << 20
+"""Sent to the disk while we go on: left to the end, the sync of a whole shard would keep a core waiting."""
 
 
 class ShardWriter:
@@ -31,6 +34,8 @@ class ShardWriter:
         self._file = file
         self._members = Members()
         self._crcs: list[int] = []
+        self._unsynced = 0
+        self._syncing: threading.Thread | None = None
         self.length = 0
         self.samples = 0
 
@@ -53,6 +58,8 @@ class ShardWriter:
         """End the archive and see it onto the disk."""
         self._write(_END)
         self._file.flush()
+        if self._syncing is not None:
+            self._syncing.join()
         os.fsync(self._file.fileno())
 
     def index(self, path: str) -> ShardIndex:
@@ -78,6 +85,17 @@ class ShardWriter:
     def _write(self, data: bytes) -> None:
         self._file.write(data)
         self.length += len(data)
+        self._unsynced += len(data)
+        if self._unsynced >= SYNC_BYTES and (self._syncing is None or not self._syncing.is_alive()):
+            self._unsynced = 0
+            self._syncing = threading.Thread(target=_sync_some, args=(self._file.fileno(),), daemon=True)
+            self._syncing.start()
+
+
+def _sync_some(fd: int) -> None:
+    """Whatever goes wrong here, the sync at the end meets it again and says so."""
+    with suppress(OSError):
+        getattr(os, "fdatasync", os.fsync)(fd)
 
 
 @contextmanager
