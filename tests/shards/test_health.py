@@ -187,3 +187,15 @@ def test_the_list_of_problems_ends_but_the_count_goes_on(monkeypatch):
     pairs = [f"{number}{suffix}" for number in range(200) for suffix in (".jpg", ".npz")]
     verdict = examine(index_of(*pairs, *orphans))
     assert (len(verdict.problems), verdict.bad) == (10, 100)
+
+
+def test_a_part_that_half_of_the_samples_have_is_missed_in_the_others():
+    verdict = examine(index_of("0.jpg", "0.npz", "1.jpg"))
+    assert verdict.whole.tolist() == [True, False]
+    assert [problem.kind for problem in verdict.problems] == ["orphan"]
+
+
+def test_an_empty_part_that_nobody_asked_for_spoils_nothing():
+    index = index_of("0.jpg", "0.txt", "1.jpg", "1.txt", empty=("0.txt",))
+    assert whole_keys(index) == ["1"]
+    assert whole_keys(index, required=[".jpg"]) == ["0", "1"]

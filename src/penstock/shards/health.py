@@ -45,17 +45,22 @@ class Health:
 
 
 def examine(index: ShardIndex, required: Sequence[str] | None = None) -> Health:
-    """Judge every sample against the required suffixes, or else against what most samples have."""
+    """Judge every sample against the required suffixes, or else against what at least half of the samples have.
+
+    Where suffixes are required, parts that nobody asked for spoil nothing.
+    """
     roles, role_ids = _roles(index)
     expected = _stated_roles(required) if required else _usual_roles(index, roles, role_ids)
-    counts = _parts_per_role(index, role_ids, [roles.get(role, -1) for role in expected])
+    numbers = [roles.get(role, -1) for role in expected]
+    counts = _parts_per_role(index, role_ids, numbers)
+    matters = np.isin(role_ids, numbers) if required else np.ones(len(role_ids), bool)
     problems: list[Problem] = []
-    duplicated = _duplicates(index, role_ids, problems)
+    duplicated = _duplicates(index, role_ids, matters, problems)
     missing = counts == 0
     whole = ~missing.any(axis=1)
     for number in np.flatnonzero(~whole)[:MAX_LISTED]:
         problems.append(_lacking(index, int(number), [expected[i] for i in np.flatnonzero(missing[number])]))
-    empty = np.flatnonzero(index.lengths == 0)
+    empty = np.flatnonzero((index.lengths == 0) & matters)
     problems += [Problem("empty", index.name(at), int(index.offsets[at]), "has no bytes") for at in empty[:MAX_LISTED]]
     whole[duplicated] = False
     whole[index.sample_ids[empty]] = False
@@ -101,10 +106,10 @@ def _stated_roles(required: Sequence[str]) -> tuple[str, ...]:
 
 
 def _usual_roles(index: ShardIndex, roles: dict[str, int], role_ids: NDArray[np.int64]) -> tuple[str, ...]:
-    """The roles that more than half of the samples have."""
+    """The roles that at least half of the samples have: two of which one has a mask make one whole, not two."""
     pairs = np.unique(index.sample_ids * max(1, len(roles)) + role_ids)
     samples_with = np.bincount(pairs % max(1, len(roles)), minlength=len(roles))
-    return tuple(role for role, number in roles.items() if 2 * samples_with[number] > len(index))
+    return tuple(role for role, number in roles.items() if 2 * samples_with[number] >= len(index))
 
 
 def _parts_per_role(index: ShardIndex, role_ids: NDArray[np.int64], wanted: list[int]) -> NDArray[np.int64]:
@@ -116,11 +121,14 @@ def _parts_per_role(index: ShardIndex, role_ids: NDArray[np.int64], wanted: list
     return np.stack(columns, axis=1).astype(np.int64) if columns else np.ones((len(index), 1), np.int64)
 
 
-def _duplicates(index: ShardIndex, role_ids: NDArray[np.int64], problems: list[Problem]) -> NDArray[np.int64]:
+def _duplicates(
+    index: ShardIndex, role_ids: NDArray[np.int64], matters: NDArray[np.bool_], problems: list[Problem]
+) -> NDArray[np.int64]:
     """Two parts in one role: nobody can say which one is meant, so their samples are not whole."""
     slots = index.sample_ids * (int(role_ids.max(initial=0)) + 1) + role_ids
     order = np.argsort(slots, kind="stable")
     again = order[1:][slots[order][1:] == slots[order][:-1]]
+    again = again[matters[again]]
     for at in again[:MAX_LISTED]:
         problems.append(Problem("duplicate", index.name(at), int(index.offsets[at]), "occurs more than once"))
     return np.unique(index.sample_ids[again])
