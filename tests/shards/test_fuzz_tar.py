@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
 from penstock.shards.source import open_shard
-from penstock.shards.tar import BLOCK, walk
+from penstock.shards.tar import walk
+from penstock.shards.tarheader import BLOCK
 from penstock.storage.local import copying_filler
 from penstock.testing import corrupt
 from penstock.testing.hostile import base256, looping_tar, tar_header

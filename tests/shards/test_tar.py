@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.shards.codecs import zstd
 from penstock.shards.source import Shard, open_shard
-from penstock.shards.tar import BATCH, BLOCK, walk
+from penstock.shards.tar import walk
+from penstock.shards.tarheader import BATCH, BLOCK
 from penstock.storage.local import copying_filler
 from penstock.testing.hostile import GNU_MAGIC, base256, tar_header
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, count
+from itertools import compress, count, repeat
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+_FIRST = itemgetter(0)
 Ids = NDArray[np.int64]
 
 
@@ -59,7 +61,7 @@ def role_of(suffix: str) -> str:
 def _keys_at_dots(names: Sequence[str]) -> list[str]:
     """The keys of `split_at_dot`, without a pair per name to keep the garbage collector busy."""
     if "/" not in "".join(names):
-        return [name.partition(".")[0] for name in names]
+        return list(map(_FIRST, map(str.partition, names, repeat("."))))
     bases = [name.rpartition("/")[2] for name in names]
     suffixes = map(str.removeprefix, bases, [base.partition(".")[0] for base in bases])
     return list(map(str.removesuffix, names, suffixes))
@@ -79,7 +81,7 @@ def _joined(keys: Sequence[str]) -> dict[str, str]:
     """
     known = dict.fromkeys(keys)
     known.pop("", None)  # no stem, no partner
-    stems = [key.rpartition("_")[0] for key in known]
+    stems = list(map(_FIRST, map(str.rpartition, known, repeat("_"))))
     has_partner = list(map(known.__contains__, stems))
     if not any(has_partner):
         return {}

@@ -7,57 +7,37 @@ headers checked by the hundred in numpy; anything else (long names, PAX, odd siz
 
 from __future__ import annotations
 
-import struct
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.errors import StorageError, TarError
+from penstock.shards.tarheader import (
+    BATCH,
+    BLOCK,
+    Headers,
+    checksums_match,
+    looks_like,
+    names_of,
+    one_header,
+    page,
+    size_and_kind,
+    text_of,
+)
 
-BLOCK = 512
 MAX_EXTENSION_BYTES = 1 << 20
 """Longest long-name or PAX record we read: Linux paths end at 4096 bytes, so 1 MiB is already absurd."""
 MAX_MEMBER_BYTES = 1 << 60
 """No file is that long; past it, offsets no longer fit the 64 bits that the system and numpy have for them."""
-BATCH = 512
-"""Headers checked per numpy pass: large enough to amortise it, small enough to stay in cache."""
 
-_HEADER = np.dtype(
-    {
-        "names": ["name", "magic", "has_prefix", "prefix"],
-        "formats": ["S100", "S6", "u1", "S155"],
-        "offsets": [0, 257, 345, 345],
-        "itemsize": BLOCK,
-    }
-)
 _REGULAR = frozenset(b"0\0007")
 _WITHOUT_DATA = {0x31: "hard link", 0x32: "symbolic link", 0x33: "device", 0x34: "device", 0x36: "fifo"}
 _DIRECTORY = 0x35
 _GNU_LONG_NAME, _GNU_LONG_LINK, _PAX, _PAX_GLOBAL = b"LKxg"
 _UNREADABLE = {0x53: "a GNU sparse file", 0x4D: "the continuation of a multi-volume archive"}
 _ZEROS = bytes(BLOCK)
-Headers = NDArray[np.uint8]
-"""One header a row."""
-_size_and_kind = struct.Struct("11sB20xB").unpack_from
-"""Eleven digits of the size, the byte that ends them, and, further on, the type."""
-_OCTAL_PLACES = np.arange(15, -1, -3, dtype=np.uint32)
-
-
-class _Page(threading.local):
-    """Room for one batch of headers, kept from walk to walk: taking it anew costs more than filling it."""
-
-    def __init__(self) -> None:
-        self.buffer = bytearray(BATCH * BLOCK)
-        view = memoryview(self.buffer)
-        self.rows = [[view[at : at + BLOCK]] for at in range(0, BATCH * BLOCK, BLOCK)]
-        self.headers: Headers = np.frombuffer(self.buffer, np.uint8).reshape(-1, BLOCK)
-
-
-_page = _Page()
 
 
 class Source(Protocol):
@@ -136,14 +116,13 @@ class _Walk:
 
     def _hop_along(self) -> bytes | None:
         """One batch of hops; the header that ended it, if one did."""
-        page = _page
         sizes: list[int] = []
         buffer, fill = page.buffer, self.source.filler()
         start = offset = self.offset
         at = count = 0
         for row in page.rows:
             count = fill(row, offset)
-            digits, end, kind = _size_and_kind(buffer, at + 124)
+            digits, end, kind = size_and_kind(buffer, at + 124)
             # int() would also take '-1', '+1' and '1_0': only eleven digits and an end go the short way
             if count < BLOCK or kind not in _REGULAR or end > 32 or not digits.isdigit():
                 break
@@ -167,12 +146,12 @@ class _Walk:
         lengths = np.array(sizes, np.int64)
         steps = BLOCK + (lengths + 511 & ~511)
         offsets = start + BLOCK + np.cumsum(steps) - steps
-        good = _checksums_match(headers)
+        good = checksums_match(headers)
         if not good.all():
             bad = int(np.argmin(good))
             self._refuse_header(headers[bad].tobytes(), int(offsets[bad]) - BLOCK)
         self.data_end = int(offsets[-1]) + sizes[-1]
-        self.found.names += _names(headers)
+        self.found.names += names_of(headers)
         self.found.offsets += offsets.tolist()
         self.found.lengths += sizes
 
@@ -180,7 +159,7 @@ class _Walk:
 
     def _one_by_one(self, header: bytes) -> None:
         """Parse the header that first gear would not take."""
-        if not _checksums_match(_one(header))[0]:
+        if not checksums_match(one_header(header))[0]:
             self._refuse_header(header, self.offset)
         kind, size = header[156], self._size(header)
         if kind in (_GNU_LONG_NAME, _GNU_LONG_LINK, _PAX, _PAX_GLOBAL):
@@ -189,7 +168,7 @@ class _Walk:
             self._member(header, kind, size if self.next_size is None else self.next_size)
 
     def _member(self, header: bytes, kind: int, size: int) -> None:
-        name = self.next_name if self.next_name is not None else _names(_one(header))[0]
+        name = self.next_name if self.next_name is not None else names_of(one_header(header))[0]
         self.promised, self.next_name, self.next_size = False, None, None
         if kind in _UNREADABLE:
             raise self._broken(f"member is {_UNREADABLE[kind]}", name)
@@ -218,7 +197,7 @@ class _Walk:
             raise self._broken("file ends inside an extended header")
         self.promised = self.promised or kind != _PAX_GLOBAL
         if kind == _GNU_LONG_NAME:
-            self.next_name = _text(data.split(b"\0", 1)[0])
+            self.next_name = text_of(data.split(b"\0", 1)[0])
         elif kind == _PAX:
             self._pax(data)
         self._advance(size)
@@ -226,7 +205,7 @@ class _Walk:
     def _pax(self, data: bytes) -> None:
         for keyword, value in self._pax_records(data):
             if keyword == b"path":
-                self.next_name = _text(value)
+                self.next_name = text_of(value)
             elif keyword == b"size":
                 if not value.isdigit() or len(value) > 20:
                     raise self._broken(f"PAX size {value[:24]!r} is not a number")
@@ -255,11 +234,11 @@ class _Walk:
         raw = header[124:136]
         if raw[0] & 0x80:  # base-256: the first bit is the flag, the next the sign
             if raw[0] & 0x40:
-                raise self._broken("member claims a negative size", _names(_one(header))[0])
+                raise self._broken("member claims a negative size", names_of(one_header(header))[0])
             return int.from_bytes(bytes([raw[0] & 0x7F]) + raw[1:])
         digits = raw.split(b"\0", 1)[0].strip(b" ")
         if digits and (not digits.isdigit() or b"8" in digits or b"9" in digits):
-            raise self._broken(f"size field {bytes(raw)!r} is not an octal number", _names(_one(header))[0])
+            raise self._broken(f"size field {bytes(raw)!r} is not an octal number", names_of(one_header(header))[0])
         return int(digits or b"0", 8)
 
     # -- the end, and errors ---------------------------------------------------------------------------------
@@ -303,7 +282,7 @@ class _Walk:
     def _refuse_header(self, header: bytes, offset: int) -> None:
         if offset == 0:
             raise TarError(
-                f"is not a tar: it starts with {header[:16]!r}{_looks_like(header)}",
+                f"is not a tar: it starts with {header[:16]!r}{looks_like(header)}",
                 shard=self.shard,
                 offset=0,
                 stage="scan",
@@ -312,7 +291,7 @@ class _Walk:
         raise TarError(
             "header checksum does not match",
             shard=self.shard,
-            member=_names(_one(header))[0] or None,
+            member=names_of(one_header(header))[0] or None,
             offset=offset,
             stage="scan",
             advice="The shard is damaged from here on; copy it again, or repack what lies before.",
@@ -340,59 +319,3 @@ def _without_folders(found: Members) -> Members:
         [found.lengths[at] for at in kept],
         found.notes,
     )
-
-
-def _checksums_match(rows: Headers) -> NDArray[np.bool_]:
-    """For each header, whether the sum of its bytes is what its checksum field says."""
-    stated = rows[:, 148:156]
-    # the sum is taken with blanks in the place of the checksum
-    total = rows.sum(axis=1, dtype=np.uint32) - stated.sum(axis=1, dtype=np.uint32) + 8 * 32
-    usual = (total[:, None] >> _OCTAL_PLACES & 7) + 48
-    matches: NDArray[np.bool_] = (stated[:, :6] == usual).all(axis=1) & (stated[:, 6] == 0)
-    for row in np.flatnonzero(~matches):
-        matches[row] = _checksum_matches(rows[row], int(total[row]))
-    return matches
-
-
-def _checksum_matches(row: NDArray[np.uint8], total: int) -> bool:
-    """The same for other spellings of the field, and for sums over signed bytes."""
-    text = row[148:156].tobytes().strip(b" \0")
-    if not text.isdigit() or b"8" in text or b"9" in text:
-        return False
-    signed = total - 256 * int((np.delete(row, range(148, 156)) > 127).sum())
-    return int(text, 8) in (total, signed)
-
-
-def _names(headers: Headers) -> list[str]:
-    """The names of a run of headers: prefix and name joined, where there is a prefix."""
-    rows = headers.reshape(-1).view(_HEADER)
-    names: list[bytes] = rows["name"].tolist()
-    joined = b"\n".join(names)
-    if b"\0" in joined or joined.count(b"\n") != len(names) - 1 or not joined.isascii():
-        texts = [_text(name.split(b"\0", 1)[0]) for name in names]
-    else:
-        texts = joined.decode("ascii").split("\n")
-    for row in np.flatnonzero(rows["has_prefix"]):
-        if rows["magic"][row] == b"ustar":  # GNU tar keeps times in that place
-            texts[row] = _text(rows["prefix"][row].split(b"\0", 1)[0]) + "/" + texts[row]
-    return texts
-
-
-def _one(header: bytes) -> Headers:
-    return np.frombuffer(header.ljust(BLOCK, b"\0"), np.uint8).reshape(1, BLOCK)
-
-
-def _text(raw: bytes) -> str:
-    """A member's name: only a key to us, so bytes that are not UTF-8 become visible escapes."""
-    return raw.decode("utf-8", "backslashreplace")
-
-
-def _looks_like(header: bytes) -> str:
-    head = header[:64].lstrip().lower()
-    if head.startswith(b"\x1f\x8b"):
-        return ", which is gzip (name it .tar.gz)"
-    if head.startswith(b"\x28\xb5\x2f\xfd"):
-        return ", which is zstd (name it .tar.zst)"
-    if head.startswith((b"<!doctype", b"<html", b"<?xml")):
-        return ", a web page (did a download fail?)"
-    return ""

@@ -28,14 +28,16 @@ _JFIF, _EXIF, _ICC = (0xE0, b"JFIF\0"), (0xE1, b"Exif\0\0"), (0xE2, b"ICC_PROFIL
 _COMMENT = 0xFE
 
 
-def decode_jpeg(data: Buffer, *, min_height: int = 0, min_width: int = 0) -> NDArray[np.uint8]:
+def decode_jpeg(
+    data: Buffer, *, min_height: int = 0, min_width: int = 0, info: JpegInfo | None = None
+) -> NDArray[np.uint8]:
     """RGB pixels (height, width, 3) of any JPEG the guard lets through, greyscale and CMYK too.
 
     With a minimum, the decoder shrinks by 2, 4 or 8 on the way as long as neither side falls below it.
     A picture that decodes only with guesswork (cut short, damaged) is a DecodeError. The orientation in
-    the metadata is not applied.
+    the metadata is not applied. Who has been past the guard already gives its `info`.
     """
-    info = inspect_jpeg(data)
+    info = inspect_jpeg(data) if info is None else info
     return _decode(data, info, "RGB", *_scaled(info, min_height, min_width))
 
 

@@ -21,7 +21,7 @@ from penstock.shards.pack.convert import array_names, convert
 from penstock.shards.pack.names import packed_key
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.sources import Source, Take, read_samples
-from penstock.shards.tar import BLOCK
+from penstock.shards.tarheader import BLOCK
 
 Length = TypeVar("Length", int, NDArray[np.int64])
 
