@@ -1,6 +1,10 @@
 """What every test gets."""
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("penstock", deadline=None)  # time is not what our tests are about
+hypothesis.settings.load_profile("penstock")
 
 
 @pytest.fixture(autouse=True)

@@ -1,3 +1,26 @@
 """Penstock keeps a GPU fed."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.flow.fields import Array, Image, Json, Label, Raw, Text
+    from penstock.loader import Loader
+
+__all__ = ["Array", "Image", "Json", "Label", "Loader", "Raw", "Text"]
 __version__ = "0.1.0.dev0"
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first asked for, so that `import penstock` costs next to nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    room = "penstock.loader" if name == "Loader" else "penstock.flow.fields"
+    value = globals()[name] = getattr(importlib.import_module(room), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

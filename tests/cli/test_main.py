@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 import penstock as package
@@ -40,7 +43,29 @@ def test_an_unknown_command_is_exit_code_2(penstock):
 
 
 def test_the_public_names_are_these_and_no_more():
-    assert sorted(name for name in vars(package) if not name.startswith("_") and not _is_module(package, name)) == []
+    assert package.__all__ == ["Array", "Image", "Json", "Label", "Loader", "Raw", "Text"]
+    assert all(getattr(package, name).__name__ == name for name in package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+    assert {name for name in vars(package) if not name.startswith("_") and not _is_module(package, name)} <= {
+        *package.__all__,
+        "Any",
+        "TYPE_CHECKING",
+        "annotations",
+    }
+    with pytest.raises(AttributeError, match="no attribute 'Lodaer'"):
+        package.Lodaer  # noqa: B018
+
+
+def test_importing_the_package_imports_none_of_its_dependencies():
+    code = "import sys, penstock; print(*sorted({'torch', 'numpy', 'cv2', 'penstock.loader'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == ""
+
+
+def test_the_loader_is_imported_without_torch():
+    code = "import sys, penstock; penstock.Loader; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
 
 
 def _is_module(package, name):

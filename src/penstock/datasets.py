@@ -1,0 +1,133 @@
+"""Shards for people who keep torch's DataLoader: a map-style dataset and an iterable one over the same feed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from penstock.core.layout import SlabLayout
+from penstock.errors import PenstockError
+from penstock.flow.decode import Decoder, Transform
+from penstock.flow.fields.base import Field
+from penstock.flow.order import LANES, Ranks
+from penstock.flow.ranks import find_ranks
+from penstock.flow.shardfeed import BLOCK_BYTES, Ids, OrderSettings, ShardFeed
+from penstock.storage.paths import expand
+
+Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+class ShardDataset(Dataset[dict[str, Any]]):
+    """Random access by index, for samplers: `ShardDataset(shards, fields)[7]` is a dict of tensors.
+
+    The samples of a batch are read block by block in the order of their position, so sorted or clustered indices
+    cost fewer reads than scattered ones.
+    """
+
+    def __init__(self, shards: Shards, fields: Mapping[str, Field], *, transform: Transform | None = None) -> None:
+        self._source = _Samples(ShardFeed(expand(shards), fields, OrderSettings(), transform, "raise"))
+
+    def __len__(self) -> int:
+        return len(self._source.feed)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """What DataLoader calls with the indices of a whole batch."""
+        numbers = np.asarray(indices, np.int64)
+        order = np.argsort(numbers, kind="stable")
+        found = dict(zip(order.tolist(), self._source.read(numbers[order], epoch=0), strict=True))
+        return [found[place] for place in range(len(numbers))]
+
+
+class ShardStream(IterableDataset[dict[str, Any]]):
+    """Sequential access, for DataLoader's workers: every sample once over all ranks and workers.
+
+    Ranks × workers share the epoch's order as the ranks of a `Loader` do: each takes every n-th sample, so no worker is
+    empty while there are more samples than workers, and their shares differ by one at most.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        fields: Mapping[str, Field],
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        transform: Transform | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self._ranks = find_ranks(rank, world_size, LANES)
+        order = OrderSettings(shuffle, seed, LANES, BLOCK_BYTES)
+        self._source = _Samples(ShardFeed(expand(shards), fields, order, transform, "raise"))
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        ranks = self._ranks
+        return len(range(ranks.rank, len(self._source.feed), ranks.world_size))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch the next pass delivers; with persistent workers, set it before the first pass."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        share = self._share()
+        mine = self._source.feed.order(self._epoch)[share.rank :: share.world_size]
+        return self._source.read(mine, self._epoch)
+
+    def _share(self) -> Ranks:
+        worker = get_worker_info()
+        if worker is None:
+            return self._ranks
+        ranks = self._ranks
+        return Ranks(ranks.rank + ranks.world_size * worker.id, ranks.world_size * worker.num_workers)
+
+
+class _Samples:
+    """Decodes samples where it stands: in whatever process torch has put us."""
+
+    def __init__(self, feed: ShardFeed) -> None:
+        self.feed = feed
+        self._decoder = Decoder(feed.fields, SlabLayout({}, 1), feed.order_settings.seed, feed.transform)
+
+    def read(self, samples: Ids, epoch: int) -> Iterator[dict[str, Any]]:
+        """Each sample in turn; a block is held until the last of these samples that needs it."""
+        supply = self.feed.supply
+        blocks = supply.blocks_of(samples)
+        left = dict(zip(*(column.tolist() for column in np.unique(blocks, return_counts=True)), strict=True))
+        held: dict[int, memoryview] = {}
+        for sample, block in zip(samples.tolist(), blocks.tolist(), strict=True):
+            if block not in held:
+                held[block] = memoryview(bytearray(supply.block_bytes(block)))
+                supply.fill(block, held[block])
+            yield self._decode(sample, held[block], epoch)
+            left[block] -= 1
+            if left[block] == 0:
+                del held[block]
+
+    def _decode(self, sample: int, memory: memoryview, epoch: int) -> dict[str, Any]:
+        number = np.array([sample], np.int64)
+        zero = np.zeros(1, np.int64)
+        row = self.feed.supply.rows(number, zero, zero)[0].tolist()
+        try:
+            values = self._decoder.sample(row, memory)
+            if self._decoder.transform is not None:
+                values = self._decoder.transform(values, self._decoder.rng(epoch, sample))
+        except PenstockError as error:
+            shard, key, offset = self.feed.where(sample)
+            raise error.at(shard=shard, member=key, offset=offset) from None
+        tensors = {
+            name: torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value
+            for name, value in values.items()
+        }
+        return {**tensors, "__key__": self.feed.keys(number)[0]}

@@ -1,0 +1,53 @@
+"""The arena: one shared memory for the compressed bytes of all blocks in use, handed out piece by piece."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from penstock.engine.memory import SharedBytes
+
+PAGE = 4096
+
+
+class Arena:
+    """First fit over a list of gaps. Blocks are few (hundreds) and large (MB), so the list stays short."""
+
+    def __init__(self, size: int) -> None:
+        size = -(-size // PAGE) * PAGE
+        self.memory = SharedBytes.create(size, "arena")
+        self._gaps: list[tuple[int, int]] = [(0, size)]
+        self._taken: dict[int, int] = {}
+
+    @property
+    def size(self) -> int:
+        """All bytes, free or not."""
+        return self.memory.size
+
+    @property
+    def used(self) -> int:
+        """Bytes handed out."""
+        return sum(self._taken.values())
+
+    def take(self, length: int) -> int | None:
+        """Where `length` bytes are free now, page-aligned; None if nowhere."""
+        need = max(PAGE, -(-length // PAGE) * PAGE)
+        for place, (start, size) in enumerate(self._gaps):
+            if size >= need:
+                self._gaps[place : place + 1] = [(start + need, size - need)] if size > need else []
+                self._taken[start] = need
+                return start
+        return None
+
+    def give_back(self, start: int) -> None:
+        """Free a piece, joining it with the gaps beside it."""
+        end = start + self._taken.pop(start)
+        place = bisect_left(self._gaps, (start, 0))
+        if place < len(self._gaps) and self._gaps[place][0] == end:
+            end += self._gaps.pop(place)[1]
+        if place > 0 and sum(self._gaps[place - 1]) == start:
+            start = self._gaps.pop(place - 1)[0]
+        insort(self._gaps, (start, end - start))
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.memory.close()

@@ -1,0 +1,56 @@
+"""A batch while it is being put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One batch to make: which samples, in which slots. Slot i holds samples[i]."""
+
+    number: int
+    epoch: int
+    samples: Ids
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """A job with a slab: what is done, what is under way, what is still waiting for bytes."""
+
+    job: Job
+    blocks: Ids
+    slab: int
+    ready: NDArray[np.bool_] = field(init=False)
+    """Slots whose bytes are in the arena and which nobody has been given yet."""
+    given: NDArray[np.bool_] = field(init=False)
+    left: int = field(init=False)
+    """Slots that are not finished."""
+    under_way: int = 0
+    """Slots that are with a worker now: the slab cannot be used for anything else while there are any."""
+    extras: list[tuple[int, str, Any]] = field(default_factory=list)
+    abandoned: bool = False
+
+    def __post_init__(self) -> None:
+        count = len(self.job.samples)
+        self.ready = np.zeros(count, bool)
+        self.given = np.zeros(count, bool)
+        self.left = count
+
+    def bytes_here(self, block: int) -> None:
+        """A block has arrived: its slots can be given out."""
+        self.ready |= (self.blocks == block) & ~self.given
+
+    def take(self, most: int) -> Ids:
+        """Up to `most` slots to give to a worker."""
+        slots = np.flatnonzero(self.ready)[:most]
+        self.ready[slots] = False
+        self.given[slots] = True
+        self.under_way += len(slots)
+        return slots

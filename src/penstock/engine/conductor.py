@@ -1,0 +1,303 @@
+"""Keeps reads in flight, workers busy and batches in order. One thread decides; nobody else touches the state.
+
+    jobs ─▶ planned (blocks asked for) ─▶ open (a slab taken) ─▶ tasks to workers ─▶ complete, delivered in order
+
+Others speak to it through `post`: readers when a block has come, threads when a task is done, the consumer when a slab
+is free again. Processes speak through their pipes. It waits for all of these at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import connection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.supply import NO_BLOCK, Supply
+from penstock.core.work import BAD, Answer
+from penstock.engine.batch import Batch, Ids, Job
+from penstock.engine.bell import Bell
+from penstock.engine.crew import ProcessWorker
+from penstock.engine.dispatch import Dispatch, Given, Seat
+from penstock.engine.readers import Fetched
+from penstock.engine.residency import Residency
+from penstock.errors import PenstockError, WorkerCrash
+
+log = logging.getLogger("penstock")
+
+PLANNED = 64
+"""Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
+LONGEST_WAIT_S = 1.0
+"""How long the thread sleeps at most: deadlines are looked at this often."""
+HOARD_S = 5.0
+"""How long a consumer that waits while it holds every slab is given to let one go: nothing else can move then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one epoch is: its batches, and how often it will use each block."""
+
+    jobs: Iterator[Job]
+    uses: NDArray[np.int64]
+
+
+class Conductor:
+    """The engine's one deciding thread."""
+
+    def __init__(self, supply: Supply, residency: Residency, dispatch: Dispatch, slabs: int) -> None:
+        self.residency = residency
+        self.dispatch = dispatch
+        self.batches = self.samples = self.reads = self.bytes_read = 0
+        self.read_busy_s = 0.0
+        self._supply = supply
+        self._free_slabs = list(range(slabs))
+        self._epoch: Epoch | None = None
+        self._planned: deque[tuple[Job, Ids]] = deque()
+        self._open: deque[Batch] = deque()
+        self._complete: dict[int, Batch] = {}
+        self._held: set[int] = set()
+        """Slabs that have been delivered and not released."""
+        self._slabs = slabs
+        self._first_number = 0
+        """Of the epoch under way: batches before it will not come."""
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._events: deque[Callable[[], None]] = deque()
+        self._bell: Bell | None = Bell()
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="penstock-conductor", daemon=True)
+
+    # -- called by others ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Let the thread run."""
+        self._thread.start()
+
+    def post(self, event: Callable[[], None]) -> None:
+        """Have the thread do something soon. From any thread, from finalizers too: takes no lock."""
+        self._events.append(event)
+        bell = self._bell  # held while it rings, so that it cannot be closed meanwhile
+        if bell is not None:
+            bell.ring()
+
+    def begin(self, epoch: Epoch) -> None:
+        """Start an epoch; what is left of the one before is dropped."""
+        self.post(lambda: self._begin(epoch))
+
+    def fetched(self, fetched: Fetched) -> None:
+        """A reader has finished a block."""
+        self.post(lambda: self._on_fetched(fetched))
+
+    def answered(self, worker: object, answer: Answer) -> None:
+        """A thread has finished a task."""
+        self.post(lambda: self._on_answer(self.dispatch.seat_of(worker), answer))
+
+    def release(self, slab: int) -> None:
+        """A delivered slab is no longer looked at."""
+        self.post(lambda: self._on_release(slab))
+
+    def wait_for(self, number: int) -> Batch:
+        """Batch `number`, when it is complete; the engine's failure, if it has one."""
+        since = time.monotonic()
+        with self._changed:
+            while number not in self._complete:
+                if self._failure is not None:
+                    raise self._failure
+                if self._stopping or not self._thread.is_alive():
+                    raise PenstockError("the loader has been closed", stage="deliver")
+                if number < self._first_number:
+                    raise PenstockError("another pass has begun since: this one is given up", stage="deliver")
+                if len(self._held) < self._slabs:
+                    since = time.monotonic()
+                elif time.monotonic() - since > HOARD_S:
+                    raise self._hoarded()
+                self._changed.wait(LONGEST_WAIT_S)
+            batch = self._complete.pop(number)
+            self._held.add(batch.slab)
+            return batch
+
+    def _hoarded(self) -> PenstockError:
+        return PenstockError(
+            f"all {self._slabs} batches there is memory for are still in use, so the next one cannot be made",
+            stage="deliver",
+            advice="Copy what you want to keep of a batch (tensor.clone()), or give a larger memory_bytes",
+        )
+
+    def complete_now(self) -> int:
+        """Batches that are ready and not yet asked for."""
+        return len(self._complete)
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread and the workers."""
+        deadline = time.monotonic() + timeout_s
+        self._stopping = True
+        self.post(lambda: None)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        self.dispatch.dismiss_all(max(0.0, deadline - time.monotonic()))
+        with self._changed:
+            self._changed.notify_all()
+        if not self._thread.is_alive():
+            self._bell = None
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._happenings()
+                self._plan()
+                self._open_batches()
+                self.residency.pump()  # after opening, which asks again for what had to leave the arena
+                self.dispatch.give_out(self._open, self.residency)
+                self._unstick()
+                self._wait()
+        except BaseException as error:  # whatever it is, the consumer must hear of it instead of waiting for ever
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _happenings(self) -> None:
+        while self._events:
+            self._events.popleft()()
+        for seat in self.dispatch.overdue():
+            self._on_death(seat, WorkerCrash(f"{seat.worker.name} was stuck for too long", stage="decode"))
+
+    def _wait(self) -> None:
+        assert self._bell is not None  # not a local: the traceback of a failure would keep it open
+        pipes = self.dispatch.pipes()
+        for source in connection.wait([self._bell.fileno(), *pipes], LONGEST_WAIT_S):
+            if source in pipes:
+                self._on_pipe(pipes[source])
+            else:
+                self._bell.hush()
+
+    def _on_pipe(self, seat: Seat) -> None:
+        assert isinstance(seat.worker, ProcessWorker)
+        try:
+            answer = seat.worker.receive()
+        except WorkerCrash as crash:
+            self._on_death(seat, crash)
+            return
+        if answer is not None:
+            self._on_answer(seat, answer)
+
+    # -- epochs, batches, blocks -----------------------------------------------------------------------------
+
+    def _begin(self, epoch: Epoch) -> None:
+        first = next(epoch.jobs, None)
+        self._epoch = None if first is None else Epoch(itertools.chain([first], epoch.jobs), epoch.uses)
+        self._planned.clear()
+        for batch in self._open:
+            batch.abandoned = True
+            if batch.under_way == 0:
+                self._free_slabs.append(batch.slab)
+        self._open.clear()
+        self.dispatch.forget_retries()
+        with self._changed:
+            for batch in self._complete.values():
+                self._free_slabs.append(batch.slab)
+            self._complete.clear()
+            if first is not None:
+                self._first_number = first.number
+            self._changed.notify_all()
+        self.residency.begin(epoch.uses)
+
+    def _plan(self) -> None:
+        """Ask for the blocks of coming batches, in order, as far as that is of use."""
+        while self._epoch is not None and len(self._planned) < PLANNED and not self.residency.blocked:
+            job = next(self._epoch.jobs, None)
+            if job is None:
+                self._epoch = None
+                return
+            blocks = self._supply.blocks_of(job.samples)
+            for block in dict.fromkeys(blocks.tolist()):
+                if block != NO_BLOCK:
+                    self.residency.want(block)
+            self._planned.append((job, blocks))
+            self.residency.pump()
+
+    def _open_batches(self) -> None:
+        while self._planned and self._free_slabs:
+            job, blocks = self._planned.popleft()
+            batch = Batch(job, blocks, self._free_slabs.pop())
+            for block in set(blocks.tolist()):
+                if block == NO_BLOCK or self.residency.base(block) is not None:
+                    batch.bytes_here(block)
+                else:
+                    self.residency.want(block)
+            self._open.append(batch)
+            if batch.left == 0:
+                self._complete_batch(batch)
+
+    def _on_fetched(self, fetched: Fetched) -> None:
+        if fetched.error is not None:
+            raise fetched.error
+        self.reads += 1
+        self.bytes_read += fetched.bytes_read
+        self.read_busy_s += fetched.busy_s
+        if self.residency.arrived(fetched):
+            for batch in self._open:
+                batch.bytes_here(fetched.block)
+
+    def _unstick(self) -> None:
+        """Room is made by force only when nothing is left that could make it: no read, no task, nothing to give out."""
+        if not self.residency.blocked or self.residency.loading or self.dispatch.under_way or self.dispatch.retries:
+            return
+        if self._open and not any(batch.ready.any() for batch in self._open):
+            while self.residency.blocked and self.residency.make_room():
+                self.residency.pump()
+
+    # -- answers and deaths ----------------------------------------------------------------------------------
+
+    def _on_answer(self, seat: Seat, answer: Answer) -> None:
+        given = self.dispatch.finished(seat, answer)
+        self._settle(given, answer.extras)
+
+    def _settle(self, given: Given, extras: list[tuple[int, str, object]]) -> None:
+        batch = given.batch
+        self.residency.unpin_all(batch.blocks[given.slots], done=not batch.abandoned)
+        batch.under_way -= len(given.slots)
+        if batch.abandoned:
+            if batch.under_way == 0:
+                self._free_slabs.append(batch.slab)
+            return
+        batch.extras += extras
+        batch.left -= len(given.slots)
+        self.samples += len(given.slots)
+        if batch.left == 0:
+            self._complete_batch(batch)
+
+    def _complete_batch(self, batch: Batch) -> None:
+        self._open.remove(batch)
+        self.batches += 1
+        with self._changed:
+            self._complete[batch.job.number] = batch
+            self._changed.notify_all()
+
+    def _on_release(self, slab: int) -> None:
+        self._held.discard(slab)
+        self._free_slabs.append(slab)
+
+    def _on_death(self, seat: Seat, crash: WorkerCrash) -> None:
+        """Replace the worker; what it was at is done again, sample by sample, so that a killer gives itself away."""
+        log.warning("%s; replacing it", crash.reason)
+        for given in self.dispatch.bury(seat, crash):
+            if given.strikes >= 2 and len(given.slots) == 1:
+                error = WorkerCrash(f"decoding this sample kills the worker ({crash.reason})", stage="decode")
+                self._settle(given, [(int(given.slots[0]), BAD, error)])
+                continue
+            self.residency.unpin_all(given.batch.blocks[given.slots], done=False)
+            given.batch.under_way -= len(given.slots)
+            if given.batch.abandoned:
+                if given.batch.under_way == 0:
+                    self._free_slabs.append(given.batch.slab)
+            else:
+                self.dispatch.retry(given)

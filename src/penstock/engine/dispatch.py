@@ -1,0 +1,223 @@
+"""Who gets which slots: the earliest batch first, to whoever is free, in pieces of a few milliseconds."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.core.supply import Supply
+from penstock.core.work import Answer, Task
+from penstock.engine.batch import Batch, Ids
+from penstock.engine.crew import ProcessWorker, Worker
+from penstock.engine.residency import Residency
+from penstock.errors import WorkerCrash
+
+TASK_S = 0.004
+"""Work per task: long enough that handing it over costs little, short enough that nobody waits long for the last."""
+DEPTH = 2
+"""Tasks at a worker: one under way and one waiting, so that it does not idle for want of us."""
+SLOW = 3.0
+"""A worker this many times slower than the others gets one task at a time: what waits there waits long."""
+MAX_STILLBORN = 3
+"""Workers that die before they are ready, in a row, before we give up: something is wrong with all of them."""
+MESSAGE_BYTES = 64 << 10
+"""A task's message at most: DEPTH of them fit into a pipe, so handing over never waits for the worker."""
+FIRST_ROWS = 64
+"""Samples in a task, at most, until we know how long a row is."""
+GRACE_S = 0.5
+"""From asking a stuck worker for its stack until it is killed: time to print."""
+
+
+@dataclass(slots=True, eq=False)
+class Given:
+    """A task at a worker."""
+
+    task: Task
+    batch: Batch
+    slots: Ids
+    strikes: int
+    """Workers that died with it."""
+    since: float = 0.0
+    """When it got to the head of its worker's line."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A worker and what it has been given, the first of which is under way."""
+
+    worker: Worker
+    given: deque[Given] = field(default_factory=deque)
+    sample_s: float = 0.0
+    """Seconds per sample, a running mean."""
+    retiring: bool = False
+    """Gets nothing more, and leaves when it has nothing left."""
+    warned: float | None = None
+    """When it was asked for its stack, if it is overdue."""
+
+
+class Dispatch:
+    """Owned by the conductor's thread."""
+
+    def __init__(self, supply: Supply, slab_bytes: int, deadline_s: float, hire: Callable[[], Worker]) -> None:
+        self.seats: list[Seat] = []
+        self.tasks = self.deaths = self.under_way = 0
+        self.busy_s = self.starved_s = 0.0
+        self.sample_s = 0.0
+        """Seconds per sample over all workers, a running mean."""
+        self._supply = supply
+        self._slab_bytes = slab_bytes
+        self._deadline_s = deadline_s
+        self._hire = hire
+        self._again: deque[Given] = deque()
+        self._stillborn = 0
+        self._most_rows = FIRST_ROWS
+
+    def seat_of(self, worker: object) -> Seat:
+        """The seat of a worker."""
+        return next(seat for seat in self.seats if seat.worker is worker)
+
+    def pipes(self) -> dict[int, Seat]:
+        """What to listen to."""
+        return {seat.worker.fileno(): seat for seat in self.seats if isinstance(seat.worker, ProcessWorker)}
+
+    def seat(self, worker: Worker) -> None:
+        """Let a worker take part."""
+        self.seats.append(Seat(worker))
+
+    # -- giving out ------------------------------------------------------------------------------------------
+
+    def give_out(self, batches: Iterable[Batch], residency: Residency) -> None:
+        """Fill every free place at a worker, emptiest workers first, with the earliest slots there are."""
+        for depth in range(DEPTH):
+            for seat in self.seats:
+                if (
+                    seat.worker.ready
+                    and not seat.retiring
+                    and len(seat.given) == depth
+                    and not self._too_slow(seat, depth)
+                ):
+                    given = self._next(batches, residency)
+                    if given is None:
+                        return
+                    self._send(seat, given)
+
+    def _too_slow(self, seat: Seat, depth: int) -> bool:
+        return depth > 0 and seat.sample_s > SLOW * self.sample_s > 0
+
+    def _next(self, batches: Iterable[Batch], residency: Residency) -> Given | None:
+        while self._again:
+            given = self._again.popleft()
+            if not given.batch.abandoned:
+                return self._repeat(given, residency)
+        for batch in batches:
+            slots = batch.take(self._chunk(len(batch.job.samples)))
+            if len(slots):
+                return self._task(batch, slots, residency, strikes=0)
+        return None
+
+    def _chunk(self, batch_size: int) -> int:
+        """Samples per task: TASK_S of work, but a batch is always spread over all workers."""
+        fair = max(1, min(self._most_rows, batch_size // (2 * max(1, len(self.seats)))))
+        return fair if self.sample_s == 0 else max(1, min(fair, round(TASK_S / self.sample_s)))
+
+    def _task(self, batch: Batch, slots: Ids, residency: Residency, strikes: int) -> Given:
+        bases = residency.pin_all(batch.blocks[slots])
+        rows = self._supply.rows(batch.job.samples[slots], slots, bases)
+        self._most_rows = max(1, MESSAGE_BYTES // rows[0].nbytes)
+        self.tasks += 1
+        task = Task(self.tasks, batch.slab * self._slab_bytes, batch.job.epoch, np.ascontiguousarray(rows, np.int64))
+        return Given(task, batch, slots, strikes)
+
+    def _repeat(self, given: Given, residency: Residency) -> Given:
+        given.batch.under_way += len(given.slots)
+        return self._task(given.batch, given.slots, residency, given.strikes)
+
+    def _send(self, seat: Seat, given: Given) -> None:
+        given.since = time.monotonic()
+        seat.given.append(given)
+        self.under_way += 1
+        seat.worker.send(given.task)
+
+    # -- taking back -----------------------------------------------------------------------------------------
+
+    def finished(self, seat: Seat, answer: Answer) -> Given:
+        """Note an answer; workers answer in the order in which they were asked."""
+        given = seat.given.popleft()
+        assert given.task.number == answer.number
+        seat.warned = None
+        self.under_way -= 1
+        if seat.given:
+            seat.given[0].since = time.monotonic()
+        per_sample = answer.busy_s / len(given.slots)
+        seat.sample_s = _mean(seat.sample_s, per_sample)
+        self.sample_s = _mean(self.sample_s, min(per_sample, SLOW * self.sample_s or per_sample))
+        self.busy_s += answer.busy_s
+        self.starved_s += answer.starved_s
+        if seat.retiring and not seat.given:
+            seat.worker.stop()
+            self.seats.remove(seat)
+        return given
+
+    def overdue(self) -> list[Seat]:
+        """Workers that have been at one task for longer than the deadline, and have had time to print their stack."""
+        now = time.monotonic()
+        late = [s for s in self.seats if s.given and now - s.given[0].since > self._deadline_s]
+        for seat in late:
+            if seat.warned is None:
+                seat.warned = now
+                seat.worker.show_stack()
+        return [seat for seat in late if seat.warned is not None and now - seat.warned > GRACE_S]
+
+    def bury(self, seat: Seat, crash: WorkerCrash) -> list[Given]:
+        """Take a dead worker out, put another in; returns what it had, cut into suspects."""
+        self.deaths += 1
+        self._stillborn = 0 if seat.worker.ready else self._stillborn + 1
+        if self._stillborn >= MAX_STILLBORN:
+            crash.advice = "Workers cannot start: their own error is on stderr"
+            raise crash
+        if not seat.worker.replaceable:
+            crash.advice = "A thread cannot be killed: use executor='process', or a longer timeout_s"
+            raise crash
+        self.seats.remove(seat)
+        seat.worker.stop()
+        self.under_way -= len(seat.given)
+        self.seats.append(Seat(self._hire()))
+        suspects = [piece for given in list(seat.given)[:1] for piece in _singly(given)]
+        return suspects + list(seat.given)[1:]
+
+    def retry(self, given: Given) -> None:
+        """Do it again, before anything else."""
+        self._again.append(given)
+
+    @property
+    def retries(self) -> int:
+        """Tasks that wait to be done again."""
+        return len(self._again)
+
+    def forget_retries(self) -> None:
+        """A new epoch has begun."""
+        self._again.clear()
+
+    def dismiss_all(self, timeout_s: float) -> None:
+        """Everybody goes home; threads are waited for, but not for ever."""
+        deadline = time.monotonic() + timeout_s
+        for seat in self.seats:
+            seat.worker.stop()
+        for seat in self.seats:
+            seat.worker.join(max(0.0, deadline - time.monotonic()))
+        self.seats.clear()
+
+
+def _singly(given: Given) -> list[Given]:
+    """One for each sample, each with one more strike."""
+    return [
+        Given(given.task, given.batch, given.slots[at : at + 1], given.strikes + 1) for at in range(len(given.slots))
+    ]
+
+
+def _mean(old: float, new: float) -> float:
+    return new if old == 0 else 0.9 * old + 0.1 * new

@@ -1,0 +1,113 @@
+"""The engine as the loader holds it: memory, readers, workers and conductor, started and stopped as one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import sys
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.core.supply import Supply
+from penstock.core.work import Work
+from penstock.engine.arena import Arena
+from penstock.engine.batch import Batch
+from penstock.engine.conductor import Conductor, Epoch
+from penstock.engine.crew import ProcessWorker, Shared, ThreadWorker, Worker
+from penstock.engine.dispatch import Dispatch
+from penstock.engine.memory import SharedBytes
+from penstock.engine.readers import Readers
+from penstock.engine.residency import Residency
+from penstock.errors import SettingError
+
+STOP_S = 1.5
+"""For threads to end when we stop. A process is killed; a thread in a slow read or decode may outlive us."""
+_ADVICE = "Define functions and classes in a module, or use executor='thread'"
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """How much of everything. Decided by the loader, which knows the budget and what the user has set."""
+
+    executor: Literal["process", "thread"]
+    workers: int
+    readers: int
+    slabs: int
+    slab_bytes: int
+    arena_bytes: int
+    deadline_s: float
+
+
+class Engine:
+    """Owns every thread, process, descriptor and byte it uses; `close` gives all of them back."""
+
+    def __init__(self, supply: Supply, work: Work, plan: EnginePlan) -> None:
+        self.plan = plan
+        self._work = work
+        self._names = itertools.count()
+        self._closed = False
+        self._pickled, self._main_path = _pickle(work) if plan.executor == "process" else (b"", None)
+        self.arena = Arena(plan.arena_bytes)
+        self.slabs = SharedBytes.create(plan.slabs * plan.slab_bytes, "slabs")
+        self._shared = Shared(self.arena.memory, self.slabs)
+        self.readers = Readers(supply, self.arena.memory.view, lambda fetched: self.conductor.fetched(fetched))
+        residency = Residency(self.arena, self.readers, supply, plan.readers)
+        dispatch = Dispatch(supply, plan.slab_bytes, plan.deadline_s, self.hire)
+        self.conductor = Conductor(supply, residency, dispatch, plan.slabs)
+        try:
+            self.readers.grow(plan.readers)
+            for _ in range(plan.workers):
+                dispatch.seat(self.hire())
+            self.conductor.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def hire(self) -> Worker:
+        """One more worker."""
+        name = f"worker {next(self._names)}"
+        if self.plan.executor == "thread":
+            return ThreadWorker(name, self._work, self._shared, self.conductor_answered)
+        return ProcessWorker(name, self._pickled, self._shared, self._main_path, None)
+
+    def conductor_answered(self, worker: object, answer: object) -> None:
+        """Threads report through here, since they are hired before the conductor runs."""
+        self.conductor.answered(worker, answer)  # type: ignore[arg-type]
+
+    def begin(self, epoch: Epoch) -> None:
+        """Start an epoch."""
+        self.conductor.begin(epoch)
+
+    def wait_for(self, number: int) -> Batch:
+        """The next batch."""
+        return self.conductor.wait_for(number)
+
+    def close(self) -> None:
+        """Stop everything; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + STOP_S
+        self.readers.stop()
+        self.conductor.stop(STOP_S)
+        self.readers.join(max(0.0, deadline - time.monotonic()))
+        self.arena.close()
+        self.slabs.close()
+
+
+def _pickle(work: Work) -> tuple[bytes, str | None]:
+    """The work as bytes, and the user's script if the work refers to things defined there."""
+    try:
+        data = pickle.dumps(work)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise SettingError(
+            f"the work cannot be sent to worker processes: {error}", stage="plan", advice=_ADVICE
+        ) from error
+    if b"__main__" not in data:
+        return data, None
+    path: str | None = getattr(sys.modules.get("__main__"), "__file__", None)
+    if path is None:
+        raise SettingError("something was defined in an interactive session", stage="plan", advice=_ADVICE)
+    return data, os.path.abspath(path)

@@ -1,0 +1,54 @@
+"""Memory that several processes see: nameless, so nothing is left behind whatever happens to us.
+
+On Linux a memfd: `multiprocessing.shared_memory` leaves segments in /dev/shm after a crash, and containers give that
+64 MB. Elsewhere an unlinked temporary file, which the page cache keeps in memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from contextlib import suppress
+from typing import Self
+
+
+class SharedBytes:
+    """A mapping and the descriptor it came from; pages cost memory only once they are touched."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd = fd
+        self.size = size
+        self.map = mmap.mmap(fd, size)
+        self.view = memoryview(self.map)
+
+    @classmethod
+    def create(cls, size: int, name: str) -> Self:
+        """New memory; `name` shows in /proc/PID/maps and nowhere else."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create(f"penstock-{name}", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        try:
+            os.ftruncate(fd, size)
+            return cls(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def close(self) -> None:
+        """Let go. The mapping goes when the last view of it goes: a delivered batch may still look at it.
+
+        It must not be closed by hand: numpy keeps a reference to the mapping but no claim on its buffer, so closing
+        would succeed and leave its arrays pointing at nothing.
+        """
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+            with suppress(BufferError):  # somebody looks through the view itself
+                self.view.release()
+            del self.map
+
+    def __repr__(self) -> str:
+        return f"SharedBytes({self.size} bytes, fd {self.fd})"

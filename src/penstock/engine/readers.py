@@ -1,0 +1,75 @@
+"""Reader threads: fetch blocks into the arena, as many at a time as the storage likes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.core.supply import Supply
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One block that has arrived, or the reason why not."""
+
+    block: int
+    bytes_read: int
+    busy_s: float
+    error: BaseException | None
+
+
+class Readers:
+    """A handful of threads around one queue. Reads leave the GIL, so threads are enough."""
+
+    def __init__(self, supply: Supply, arena: memoryview, fetched: Callable[[Fetched], None]) -> None:
+        self._supply = supply
+        self._arena = arena
+        self._fetched = fetched
+        self._requests: queue.SimpleQueue[tuple[int, int, int] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def count(self) -> int:
+        """How many threads there are."""
+        return len(self._threads)
+
+    def grow(self, count: int) -> None:
+        """At least that many threads; idle ones cost nothing, so there is no shrinking."""
+        while len(self._threads) < count:
+            name = f"penstock-reader-{len(self._threads)}"
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def request(self, block: int, start: int, length: int) -> None:
+        """Fetch a block to that place."""
+        self._requests.put((block, start, length))
+
+    def stop(self) -> None:
+        """Let every thread end after the read it is at."""
+        for _ in self._threads:
+            self._requests.put(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for them, but not for ever: a read from a dead server cannot be interrupted."""
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread is threading.current_thread():
+                continue  # a finalizer may run anywhere
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _serve(self) -> None:
+        while (request := self._requests.get()) is not None:
+            block, start, length = request
+            begin = time.perf_counter()
+            count = 0
+            failure: BaseException | None = None
+            try:
+                with self._arena[start : start + length] as into:
+                    count = self._supply.fill(block, into)
+            except BaseException as error:  # a reader that ended in silence would be waited for without end
+                failure = error
+            self._fetched(Fetched(block, count, time.perf_counter() - begin, failure))

@@ -1,0 +1,136 @@
+"""Which blocks are in the arena: asked for in the order of need, freed when their last sample is decoded."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.supply import NO_BLOCK, Supply
+from penstock.engine.arena import Arena
+from penstock.engine.readers import Fetched, Readers
+from penstock.errors import SettingError
+
+Ids = NDArray[np.int64]
+LOADING, READY = "loading", "ready"
+
+
+@dataclass(slots=True)
+class _Resident:
+    start: int
+    length: int
+    state: str = LOADING
+    pins: int = 0
+    """Samples of it that are with a worker now."""
+
+
+class Residency:
+    """Owned by the conductor's thread alone; readers report through the conductor's events."""
+
+    def __init__(self, arena: Arena, readers: Readers, supply: Supply, in_flight: int) -> None:
+        self.in_flight = in_flight
+        """How many reads may run at a time: the one knob for I/O concurrency."""
+        self.loading = 0
+        self.blocked = False
+        """Whether the next block waits for room."""
+        self.rereads = 0
+        self._arena = arena
+        self._readers = readers
+        self._supply = supply
+        self._uses: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._here: dict[int, _Resident] = {}
+        self._wanted: deque[int] = deque()
+        self._asked: set[int] = set()
+
+    def begin(self, uses: NDArray[np.int64]) -> None:
+        """A new epoch: `uses` is how many samples of each block it will take."""
+        self._uses = uses.copy()
+        self._wanted.clear()
+        self._asked.clear()
+        self.blocked = False
+        unused = [block for block, resident in self._here.items() if resident.state == READY and resident.pins == 0]
+        for block in unused:
+            self._drop(block)
+
+    def want(self, block: int) -> None:
+        """Ask for a block unless it is here or asked for."""
+        if block not in self._here and block not in self._asked:
+            self._wanted.append(block)
+            self._asked.add(block)
+
+    def pump(self) -> None:
+        """Start as many reads as are allowed and have room."""
+        self.blocked = False
+        while self._wanted and self.loading < self.in_flight:
+            length = self._supply.block_bytes(self._wanted[0])
+            start = self._arena.take(length)
+            if start is None:
+                self.blocked = True
+                return
+            block = self._wanted.popleft()
+            self._asked.discard(block)
+            self._here[block] = _Resident(start, length)
+            self.loading += 1
+            self._readers.request(block, start, length)
+
+    @property
+    def backlog(self) -> int:
+        """Blocks asked for and not yet being read."""
+        return len(self._wanted)
+
+    def arrived(self, fetched: Fetched) -> bool:
+        """Note a finished read; whether the block is of use."""
+        self.loading -= 1
+        resident = self._here[fetched.block]
+        resident.state = READY
+        if self._uses[fetched.block] <= 0:  # asked for by an epoch that was given up
+            self._drop(fetched.block)
+            return False
+        return True
+
+    def base(self, block: int) -> int | None:
+        """Where the block lies, once it can be read."""
+        resident = self._here.get(block)
+        return resident.start if resident is not None and resident.state == READY else None
+
+    def pin_all(self, blocks: Ids) -> Ids:
+        """Samples of these blocks go to a worker; returns where each one's block lies."""
+        bases = np.zeros(len(blocks), np.int64)
+        for block in set(blocks.tolist()) - {NO_BLOCK}:
+            resident = self._here[block]
+            mine = blocks == block
+            resident.pins += int(mine.sum())
+            bases[mine] = resident.start
+        return bases
+
+    def unpin_all(self, blocks: Ids, *, done: bool) -> None:
+        """They come back, decoded or to be tried again."""
+        for block in set(blocks.tolist()) - {NO_BLOCK}:
+            resident = self._here[block]
+            count = int((blocks == block).sum())
+            resident.pins -= count
+            if done:
+                self._uses[block] -= count
+            if self._uses[block] <= 0 and resident.pins == 0:
+                self._drop(block)
+
+    def make_room(self) -> bool:
+        """Nothing moves: the next block finds no room and nobody will free any. Throw out one that can come again."""
+        if not self._wanted:
+            return False
+        for block, resident in self._here.items():
+            if resident.state == READY and resident.pins == 0:
+                self._drop(block)
+                self.rereads += 1
+                return True
+        need = self._supply.block_bytes(self._wanted[0])
+        raise SettingError(
+            f"a block of {need} bytes does not fit into an arena of {self._arena.size}",
+            stage="read",
+            advice="Give more memory, or pack the shards: a compressed shard must fit in one piece",
+        )
+
+    def _drop(self, block: int) -> None:
+        self._arena.give_back(self._here.pop(block).start)

@@ -1,0 +1,129 @@
+"""The life of a worker process: attach the shared memory, then one task after another until the pipe closes.
+
+Started by path, not by multiprocessing's spawn: that would import the user's main script, and with it torch. Without
+it a worker is up in a fraction of a second, is small, and needs no `if __name__ == "__main__"` in anyone's script.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import pickle
+import runpy
+import signal
+import struct
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from penstock.core.work import BAD, Answer, Runner, Task, Work
+from penstock.engine.memory import SharedBytes
+from penstock.errors import SampleError
+
+_TASK = struct.Struct("<4q")  # number, slab start, epoch, rows
+_ANSWER = struct.Struct("<qdd")  # number, busy seconds, starved seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """The first message: everything a worker must know. Comes from our own parent, over our own pipe."""
+
+    work: bytes
+    arena_fd: int
+    arena_size: int
+    slabs_fd: int
+    slabs_size: int
+    main_path: str | None
+    """The user's script, to be run as a module, only when something in `work` was defined there."""
+
+
+def encode_task(task: Task) -> bytes:
+    """Numbers only: no pickle on the way to a worker."""
+    return _TASK.pack(task.number, task.slab_start, task.epoch, len(task.rows)) + task.rows.tobytes()
+
+
+def decode_task(data: bytes) -> Task:
+    """The other side of `encode_task`."""
+    number, slab_start, epoch, count = _TASK.unpack_from(data)
+    return Task(number, slab_start, epoch, np.frombuffer(data, np.int64, offset=_TASK.size).reshape(count, -1))
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """Numbers, and a pickle behind them only if something did not fit into the slab."""
+    head = _ANSWER.pack(answer.number, answer.busy_s, answer.starved_s)
+    return head + pickle.dumps(answer.extras) if answer.extras else head
+
+
+def decode_answer(data: bytes) -> Answer:
+    """The other side of `encode_answer`; the bytes come from a process we started."""
+    number, busy_s, starved_s = _ANSWER.unpack_from(data)
+    extras = pickle.loads(data[_ANSWER.size :]) if len(data) > _ANSWER.size else []  # noqa: S301
+    return Answer(number, extras, busy_s, starved_s)
+
+
+def timed_run(runner: Runner, task: Task, waiting_since: float) -> Answer:
+    """Run a task and say what its worker did with its time."""
+    start = time.perf_counter()
+    try:
+        extras = runner(task)
+    except BaseException as error:  # the runner itself broke, so all its samples did; sys.exit must not end a thread
+        extras = all_bad(task, error)
+    return Answer(task.number, extras, time.perf_counter() - start, start - waiting_since)
+
+
+def all_bad(task: Task, error: BaseException) -> list[tuple[int, str, Any]]:
+    """Every slot of the task, with an error of ours: a stranger's may not survive the pipe."""
+    reason = f"{type(error).__name__}: {error}"
+    return [(slot, BAD, SampleError(reason, stage="decode")) for slot in task.rows[:, 0].tolist()]
+
+
+def main(pipe_fd: int) -> None:
+    """What the new interpreter runs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it closes the pipe
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, all_threads=True)  # the parent asks where we are stuck
+    pipe = Connection(pipe_fd)
+    with suppress(EOFError, ConnectionError):  # the parent is gone, or done with us
+        greeting: Greeting = pickle.loads(pipe.recv_bytes())  # noqa: S301
+        runner = _start(greeting)
+        pipe.send_bytes(b"ready")
+        _serve(runner, pipe)
+
+
+def _start(greeting: Greeting) -> Runner:
+    if greeting.main_path is not None:
+        _import_main(greeting.main_path)
+    work: Work = pickle.loads(greeting.work)  # noqa: S301
+    arena = SharedBytes(greeting.arena_fd, greeting.arena_size)
+    slabs = SharedBytes(greeting.slabs_fd, greeting.slabs_size)
+    return work.start(arena.view, slabs.view)
+
+
+def _import_main(path: str) -> None:
+    """Make what the user's script defines findable where pickle looks for it, as multiprocessing does."""
+    module = type(sys)("__mp_main__")
+    module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+
+
+def _serve(runner: Runner, pipe: Connection) -> None:
+    waiting_since = time.perf_counter()
+    while True:
+        task = decode_task(pipe.recv_bytes())
+        answer = timed_run(runner, task, waiting_since)
+        waiting_since = time.perf_counter()
+        try:
+            message = encode_answer(answer)
+        except Exception as error:  # a value that cannot be pickled costs its task, not the worker
+            message = encode_answer(replace(answer, extras=all_bad(task, error)))
+        pipe.send_bytes(message)
+
+
+def limit_library_threads(environment: dict[str, str]) -> dict[str, str]:
+    """A worker is one core's worth of work: libraries must not start threads of their own."""
+    limits = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return {**environment, **dict.fromkeys(limits, "1")}

@@ -1,0 +1,1 @@
+"""The data's way, one verb a file: order → read → decode → batch → device."""

@@ -1,0 +1,35 @@
+"""What every field has in common."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Field(Protocol):
+    """Frozen, picklable, and used in workers: must not know torch."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The parts it can be read from, in order of preference; a sample has one of them."""
+        ...
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all samples have one shape and go into a slab; others are delivered as lists."""
+        ...
+
+    def decode(self, suffix: str, data: memoryview) -> Any:
+        """The value, on its own."""
+        ...
+
+    def decode_into(self, suffix: str, data: memoryview, slot: NDArray[np.generic]) -> None:
+        """The value, into its slot; one that does not fit is a SampleError saying what was expected and found."""
+        ...
+
+
+def as_suffixes(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """One suffix or several."""
+    return (given,) if isinstance(given, str) else tuple(given)

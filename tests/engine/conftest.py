@@ -1,0 +1,66 @@
+"""What tests of the engine share: fakes that workers can import, engines that must leave nothing behind."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # worker processes get our search path, and find engine_fakes there
+
+from engine_fakes import open_files
+
+from penstock.engine.engine import Engine
+
+
+def belongings():
+    """Descriptors, threads, child processes, shared memory."""
+    return {
+        "files": open_files(),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "children": sorted(child.pid for child in psutil.Process().children(recursive=True)),
+        "shm": sorted(os.listdir("/dev/shm")),
+    }
+
+
+@pytest.fixture
+def leaves_nothing():
+    """After the test everything is as it was before."""
+    before = belongings()
+    yield
+    assert belongings() == before
+
+
+@pytest.fixture
+def start(leaves_nothing):
+    """Start engines; they are closed at the end, and must leave nothing."""
+    engines = []
+
+    def begin(supply, work, plan):
+        engines.append(Engine(supply, work, plan))
+        return engines[-1]
+
+    yield begin
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def eventually():
+    """Wait until something is true of the conductor's state, asked in its own thread."""
+
+    def wait(engine, condition):
+        for _ in range(2000):
+            answers = []
+            asked = threading.Event()
+            engine.conductor.post(lambda answers=answers, asked=asked: (answers.append(condition()), asked.set()))
+            assert asked.wait(10), "the conductor does not answer"
+            if answers[0]:
+                return
+            asked.clear()
+            asked.wait(0.005)
+        raise AssertionError("it never came true")
+
+    return wait

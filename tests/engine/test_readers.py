@@ -1,0 +1,87 @@
+import queue
+import threading
+
+import pytest
+from engine_fakes import Numbers
+
+from penstock.engine.readers import Readers
+
+
+@pytest.fixture
+def make(leaves_nothing):
+    made = []
+
+    def readers(supply, arena, count=2):
+        fetched = queue.SimpleQueue()
+        readers = Readers(supply, memoryview(arena), fetched.put)
+        readers.grow(count)
+        made.append(readers)
+        return readers, fetched
+
+    yield readers
+    for reader in made:
+        reader.stop()
+        reader.join(10)
+
+
+def test_a_block_lands_where_it_was_asked_for(make):
+    supply, arena = Numbers(), bytearray(16384)
+    readers, fetched = make(supply, arena)
+    readers.request(2, 8192, 4096)
+    got = fetched.get(timeout=10)
+    assert (got.block, got.bytes_read, got.error) == (2, 4096, None)
+    assert int.from_bytes(arena[8192:8200], "little") == 7 * 16
+    assert not any(arena[:8192])
+
+
+@pytest.mark.parametrize("error", [OSError("disk on fire"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_read_raises_is_reported_and_the_thread_goes_on(make, error):
+    supply = Numbers()
+    supply.error_at[1] = error
+    readers, fetched = make(supply, bytearray(8192), count=1)
+    readers.request(1, 0, 4096)
+    readers.request(0, 4096, 4096)
+    assert fetched.get(timeout=10).error is error
+    assert fetched.get(timeout=10).error is None
+
+
+def test_as_many_reads_at_a_time_as_there_are_threads(make):
+    supply = Numbers()
+    inside = threading.Barrier(4, timeout=10)
+    supply.gate = inside  # opens only if three reads are under way at once, and this test with them
+    readers, fetched = make(supply, bytearray(4 * 4096), count=3)
+    for block in range(3):
+        readers.request(block, block * 4096, 4096)
+    inside.wait()
+    assert sorted(fetched.get(timeout=10).block for _ in range(3)) == [0, 1, 2]
+    readers.grow(2)
+    assert readers.count == 3
+
+
+def test_join_does_not_wait_for_a_read_that_hangs(make):
+    supply = Numbers()
+    supply.gate = threading.Event()
+    readers, fetched = make(supply, bytearray(4096), count=1)
+    readers.request(0, 0, 4096)
+    readers.stop()
+    readers.join(0.05)
+    assert fetched.empty()
+    supply.gate.set()
+    assert fetched.get(timeout=10).block == 0
+
+
+def test_a_reader_may_be_the_one_who_joins(make):
+    supply = Numbers()
+    joined = threading.Event()
+    readers = None
+
+    def fetched(_):
+        readers.stop()
+        readers.join(10)
+        joined.set()
+
+    readers = Readers(supply, memoryview(bytearray(4096)), fetched)
+    readers.grow(1)
+    readers.request(0, 0, 4096)
+    assert joined.wait(10)
+    readers.join(10)

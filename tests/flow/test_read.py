@@ -1,0 +1,301 @@
+"""Fetching blocks from real shards."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+
+from penstock.errors import PairingError, StorageError, TarError
+from penstock.flow import read
+from penstock.flow.read import GAP_BYTES, ShardSupply, make_dataset
+from penstock.shards.index import Binding
+from penstock.shards.scan import scan
+from penstock.testing import IMAGENET, MULTICAMERA, SA1B, corrupt, make_shards, sample_parts, tar_bytes
+
+ORDERS = ["adjacent", "interleaved", "grouped", "shuffled"]
+BLOCK_BYTES = 20_000
+
+
+def supply_of(paths, wanted, block_bytes=BLOCK_BYTES):
+    indexes = [scan(path) for path in paths]
+    whole = [np.arange(len(index)) for index in indexes]
+    return ShardSupply(make_dataset([str(path) for path in paths], indexes, whole, wanted), block_bytes)
+
+
+def filled(supply, block):
+    memory = bytearray(supply.block_bytes(block))
+    supply.fill(block, memoryview(memory))
+    return memory
+
+
+def read_parts(supply, samples):
+    """By sample, the bytes that rows point at, with all the blocks side by side in one arena."""
+    bases, arena = [], bytearray(b"\xaa" * 100)
+    for block in range(len(supply.blocks)):
+        bases.append(len(arena))
+        arena += filled(supply, block)
+    samples = np.asarray(samples, np.int64)
+    rows = supply.rows(samples, np.arange(len(samples)), np.array(bases)[supply.blocks_of(samples)])
+    assert rows[:, 0].tolist() == list(range(len(samples)))
+    assert rows[:, 1].tolist() == samples.tolist()
+    return [
+        [(bytes(arena[at : at + length]), choice) for at, length, choice in row[2:].reshape(-1, 3).tolist()]
+        for row in rows
+    ]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Every preadv as (offset, bytes asked for); indexing counts too, so clear it before what matters."""
+    calls = []
+    real = os.preadv
+
+    def preadv(fd, buffers, offset):
+        calls.append((offset, sum(map(len, buffers))))
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(read.os, "preadv", preadv)
+    return calls
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("compression", [None, "gz", "zst"])
+def test_rows_point_at_the_right_bytes_in_every_kind_of_shard(tmp_path, order, compression):
+    paths = make_shards(tmp_path, SA1B, samples=10, shards=2, order=order, compression=compression, scale=0.1)
+    supply = supply_of(paths, [("_features.npz",), (".jpg",)])
+    assert len(supply.blocks) == 2 if compression else len(supply.blocks) > 2
+    samples = np.random.default_rng(0).permutation(10)
+    for sample, found in zip(samples.tolist(), read_parts(supply, samples), strict=True):
+        number = next(number for number in range(10) if SA1B.key(number) == supply.dataset.key(sample))
+        parts = sample_parts(SA1B, number, scale=0.1)
+        assert found == [(parts["_features.npz"], 0), (parts[".jpg"], 0)]
+    supply.close()
+
+
+def test_blocks_of_different_places_in_the_arena_may_be_asked_for_in_one_call(tmp_path):
+    paths = make_shards(tmp_path, IMAGENET, samples=12, shards=3, scale=0.1)
+    supply = supply_of(paths, [(".cls",)], 1)
+    samples = np.array([11, 0, 5])
+    rows = supply.rows(samples, np.array([2, 0, 1]), np.array([1000, 2000, 3000]))
+    assert rows[:, 0].tolist() == [2, 0, 1]
+    assert rows[:, 2].tolist() == [1000, 2000, 3000]
+
+
+@pytest.mark.parametrize("order", ["adjacent", "interleaved"])
+def test_a_block_of_neighbours_is_one_read(tmp_path, counted, order):
+    paths = make_shards(tmp_path, IMAGENET, samples=12, order=order, scale=0.1)
+    supply = supply_of(paths, [(".jpg",), (".cls",)], 4000)
+    assert len(supply.blocks) > 1
+    counted.clear()
+    for block in range(len(supply.blocks)):
+        filled(supply, block)
+    assert len(counted) == len(supply.blocks)
+    supply.close()
+
+
+def far_apart(tmp_path, gap_bytes):
+    """Two samples of two small parts each, with something large and unwanted before the second parts."""
+    members = [
+        ("a.cls", b"1"),
+        ("b.cls", b"2"),
+        ("a.bin", bytes(gap_bytes)),
+        ("b.bin", b""),
+        ("a.id", b"33"),
+        ("b.id", b"44"),
+    ]
+    path = tmp_path / "apart.tar"
+    path.write_bytes(tar_bytes(members))
+    return supply_of([path], [(".cls",), (".id",)], 1 << 30)
+
+
+def test_parts_that_lie_far_apart_are_read_without_what_is_between(tmp_path, counted):
+    supply = far_apart(tmp_path, 2 * GAP_BYTES)
+    counted.clear()
+    assert [[data for data, _ in parts] for parts in read_parts(supply, [0, 1])] == [[b"1", b"33"], [b"2", b"44"]]
+    assert len(counted) == 2
+    assert sum(count for _, count in counted) == supply.block_bytes(0) < GAP_BYTES
+    supply.close()
+
+
+def test_a_small_gap_is_read_over(tmp_path, counted):
+    supply = far_apart(tmp_path, GAP_BYTES // 2)
+    counted.clear()
+    assert [[data for data, _ in parts] for parts in read_parts(supply, [0, 1])] == [[b"1", b"33"], [b"2", b"44"]]
+    assert len(counted) == 1
+    supply.close()
+
+
+def test_only_the_wanted_parts_are_read(tmp_path, counted):
+    (path,) = make_shards(tmp_path, SA1B, samples=6, order="grouped", scale=0.3)
+    supply = supply_of([path], [(".jpg",)], 1 << 30)
+    total = sum(len(sample_parts(SA1B, number, scale=0.3)[".jpg"]) for number in range(6))
+    counted.clear()
+    read_bytes = supply.fill(0, memoryview(bytearray(supply.block_bytes(0))))
+    assert total <= read_bytes <= total + 6 * 1024
+    assert read_bytes == sum(count for _, count in counted) < path.stat().st_size / 2
+    supply.close()
+
+
+def test_which_parts_are_wanted_does_not_change_the_blocks(tmp_path):
+    paths = make_shards(tmp_path, SA1B, samples=12, shards=2, scale=0.1)
+    one, both = (supply_of(paths, wanted) for wanted in ([(".jpg",)], [(".jpg",), ("_features.npz",)]))
+    assert one.blocks.first_samples.tolist() == both.blocks.first_samples.tolist()
+    assert one.block_sizes().tolist() == both.block_sizes().tolist()
+    assert both.block_sizes().sum() == sum(
+        len(data) for number in range(12) for data in sample_parts(SA1B, number, scale=0.1).values()
+    )
+
+
+def test_a_part_wanted_by_two_fields_is_read_once(tmp_path):
+    paths = make_shards(tmp_path, SA1B, samples=3, scale=0.1)
+    supply = supply_of(paths, [("_features.npz",), ("_features.npz",)], 1 << 30)
+    first, second = read_parts(supply, [1])[0]
+    assert first == second
+    assert supply.block_bytes(0) < paths[0].stat().st_size
+    supply.close()
+
+
+def test_the_first_alternative_that_a_sample_has_is_taken(tmp_path):
+    path = tmp_path / "mixed.tar"
+    path.write_bytes(tar_bytes([("a.cls", b"1"), ("a.id", b"11"), ("b.id", b"2"), ("c.cls", b"3")]))
+    supply = supply_of([path], [(".cls", ".id")])
+    assert read_parts(supply, [0, 1, 2]) == [[(b"1", 0)], [(b"2", 1)], [(b"3", 0)]]
+    supply.close()
+
+
+def test_empty_parts_have_no_bytes_and_do_no_harm(tmp_path):
+    path = tmp_path / "empty.tar"
+    path.write_bytes(tar_bytes([("a.cls", b""), ("a.id", b"1"), ("b.cls", b""), ("b.id", b"")]))
+    supply = supply_of([path], [(".cls",), (".id",)])
+    assert read_parts(supply, [0, 1]) == [[(b"", 0), (b"1", 0)], [(b"", 0), (b"", 0)]]
+    supply.close()
+
+
+def test_shards_without_a_whole_sample_are_stepped_over(tmp_path):
+    paths = make_shards(tmp_path, IMAGENET, samples=9, shards=3, scale=0.1)
+    indexes = [scan(path) for path in paths]
+    whole = [np.arange(0), np.arange(3), np.arange(0)]
+    supply = ShardSupply(make_dataset([str(path) for path in paths], indexes, whole, [(".cls",)]), BLOCK_BYTES)
+    assert [supply.dataset.key(sample) for sample in range(3)] == [IMAGENET.key(number) for number in (3, 4, 5)]
+    assert [parts[0][0] for parts in read_parts(supply, [0, 1, 2])] == [b"3", b"4", b"5"]
+    supply.close()
+
+
+def test_samples_that_were_left_out_are_not_numbered(tmp_path):
+    paths = make_shards(tmp_path, IMAGENET, samples=8, shards=2, scale=0.1)
+    indexes = [scan(path) for path in paths]
+    whole = [np.array([1, 3]), np.array([0, 2, 3])]
+    supply = ShardSupply(make_dataset([str(path) for path in paths], indexes, whole, [(".cls",)]), 1)
+    assert len(supply.dataset) == 5
+    assert [supply.dataset.key(sample) for sample in range(5)] == [IMAGENET.key(number) for number in (1, 3, 4, 6, 7)]
+    assert [parts[0][0] for parts in read_parts(supply, range(5))] == [b"1", b"3", b"4", b"6", b"0"]
+    supply.close()
+
+
+def test_a_sample_says_where_it_lies(tmp_path):
+    paths = make_shards(tmp_path, MULTICAMERA, samples=4, shards=2, scale=0.05)
+    supply = supply_of(paths, [(".calib.npz",), (".back.jpg",)])
+    shard, key, offset = supply.dataset.where(3)
+    assert (shard, key) == (str(paths[1]), MULTICAMERA.key(3))
+    back = sample_parts(MULTICAMERA, 3, scale=0.05)[".back.jpg"]
+    assert paths[1].read_bytes()[offset : offset + len(back)] == back
+
+
+def test_a_sample_without_a_wanted_part_is_named(tmp_path):
+    path = tmp_path / "lacking.tar"
+    path.write_bytes(tar_bytes([("a.cls", b"1"), ("a.id", b"1"), ("b.cls", b"2")]))
+    with pytest.raises(PairingError, match=r"sample has no \.id or \.json") as caught:
+        supply_of([path], [(".cls",), (".id", ".json")])
+    assert (caught.value.shard, caught.value.member, caught.value.offset) == (str(path), "b", 2560)
+
+
+@pytest.mark.parametrize("compression", [None, "gz"])
+@pytest.mark.parametrize("change", ["size", "mtime"])
+def test_a_shard_that_has_changed_is_refused_and_no_descriptor_is_left(tmp_path, compression, change):
+    (path,) = make_shards(tmp_path, IMAGENET, samples=4, compression=compression, scale=0.1)
+    supply = supply_of([path], [(".jpg",)])
+    if change == "size":
+        path.write_bytes(path.read_bytes() + bytes(512))
+    else:
+        os.utime(path, ns=(0, 1))
+    memory = memoryview(bytearray(supply.block_bytes(0)))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(StorageError, match="has changed since it was indexed") as caught:
+            supply.fill(0, memory)
+        assert caught.value.shard == str(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_shard_that_is_cut_short_under_us_names_shard_and_offset(tmp_path):
+    (path,) = make_shards(tmp_path, IMAGENET, samples=12, scale=0.1)
+    supply = supply_of([path], [(".jpg",), (".cls",)], 4000)
+    filled(supply, 0)
+    cut = path.stat().st_size // 2
+    os.truncate(path, cut)
+    half = next(
+        b for b in range(len(supply.blocks)) if supply.dataset.where(supply.blocks.first_samples[b + 1])[2] > cut
+    )
+    with pytest.raises(StorageError, match="ends before its index says") as caught:
+        filled(supply, half)
+    assert (caught.value.shard, caught.value.offset, caught.value.stage) == (str(path), cut, "read")
+    supply.close()
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+def test_a_compressed_shard_that_is_cut_short_names_shard_and_offset(tmp_path, compression):
+    (path,) = make_shards(tmp_path, SA1B, samples=12, compression=compression, scale=0.1)
+    index = scan(path)
+    path.write_bytes(corrupt.truncate(path.read_bytes(), path.stat().st_size // 2))
+    facts = path.stat()
+    index = dataclasses.replace(index, binding=Binding(facts.st_size, facts.st_mtime_ns))
+    supply = ShardSupply(make_dataset([str(path)], [index], [np.arange(12)], [("_features.npz",)]), BLOCK_BYTES)
+    with pytest.raises(TarError, match="cut short") as caught:
+        filled(supply, 0)
+    assert caught.value.shard == str(path)
+    assert 0 < caught.value.offset < index.data_length
+
+
+def test_a_failing_disk_names_shard_and_offset(tmp_path, monkeypatch):
+    (path,) = make_shards(tmp_path, IMAGENET, samples=4, scale=0.1)
+    supply = supply_of([path], [(".jpg",)])
+
+    def preadv(fd, buffers, offset):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(read.os, "preadv", preadv)
+    with pytest.raises(StorageError, match="cannot read: Input/output error") as caught:
+        filled(supply, 0)
+    assert (caught.value.shard, caught.value.offset) == (str(path), 512)
+    supply.close()
+
+
+def test_a_read_that_falls_short_is_gone_on_with(tmp_path, monkeypatch):
+    (path,) = make_shards(tmp_path, IMAGENET, samples=4, scale=0.1)
+    supply = supply_of([path], [(".jpg",)], 1 << 30)
+    whole = filled(supply, 0)
+    real = os.preadv
+    monkeypatch.setattr(read.os, "preadv", lambda fd, buffers, offset: real(fd, [buffers[0][:700]], offset))
+    assert filled(supply, 0) == whole
+    supply.close()
+
+
+def test_a_layout_that_was_forgotten_is_made_again(tmp_path):
+    paths = make_shards(tmp_path, IMAGENET, samples=4, scale=0.1)
+    supply = supply_of(paths, [(".jpg",)], 1 << 30)
+    before = filled(supply, 0)
+    supply.forget(0)
+    assert filled(supply, 0) == before
+    supply.close()
+
+
+def test_closing_gives_the_descriptors_back(tmp_path):
+    paths = make_shards(tmp_path, IMAGENET, samples=4, shards=4, scale=0.1)
+    supply = supply_of(paths, [(".jpg",)])
+    before = len(os.listdir("/proc/self/fd"))
+    for block in range(4):
+        filled(supply, block)
+    assert len(os.listdir("/proc/self/fd")) == before + 4
+    supply.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,68 @@
+"""The two ways in for people who keep torch's DataLoader, run by the real DataLoader."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+
+from penstock.datasets import ShardDataset, ShardStream
+from penstock.flow.fields import Image, Label
+from penstock.testing import REID, make_shards
+
+FIELDS = {"image": Image(".jpg", size=(32, 16), fit="stretch"), "id": Label(".json", key="identity")}
+SAMPLES = 30
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    make_shards(folder, REID, samples=SAMPLES, shards=3, order="grouped", scale=0.25)
+    return folder
+
+
+def keys_of(loader):
+    return [key for batch in loader for key in batch["__key__"]]
+
+
+def test_map_style_gives_the_same_sample_by_index_from_any_worker(shards):
+    dataset = ShardDataset(shards, FIELDS)
+    alone = [dataset[number] for number in range(len(dataset))]
+    assert len({sample["__key__"] for sample in alone}) == len(dataset) == SAMPLES
+    loader = DataLoader(dataset, batch_size=7, num_workers=2)
+    images = torch.cat([batch["image"] for batch in loader])
+    assert torch.equal(images, torch.stack([sample["image"] for sample in alone]))
+
+
+def test_map_style_takes_a_sampler_and_keeps_its_order(shards):
+    dataset = ShardDataset(shards, FIELDS)
+    order = list(RandomSampler(dataset, generator=torch.Generator().manual_seed(1)))
+    loader = DataLoader(dataset, batch_size=8, sampler=order)
+    assert keys_of(loader) == [dataset[number]["__key__"] for number in order]
+
+
+def test_map_style_counts_from_the_end_and_refuses_what_is_not_there(shards):
+    dataset = ShardDataset(shards, FIELDS)
+    assert dataset[-1]["__key__"] == dataset[SAMPLES - 1]["__key__"]
+    with pytest.raises(IndexError):
+        dataset[SAMPLES]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # three workers on two cores
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_stream_gives_every_sample_once_over_ranks_and_workers(shards, workers, world_size):
+    found = []
+    for rank in range(world_size):
+        stream = ShardStream(shards, FIELDS, shuffle=True, rank=rank, world_size=world_size)
+        mine = keys_of(DataLoader(stream, batch_size=4, num_workers=workers))
+        assert len(mine) == len(stream)
+        found += mine
+    assert len(found) == len(set(found)) == SAMPLES
+
+
+def test_stream_is_shuffled_anew_for_each_epoch_and_the_same_for_the_same(shards):
+    stream = ShardStream(shards, FIELDS, shuffle=True, seed=5)
+    first, again = keys_of(DataLoader(stream, batch_size=4)), keys_of(DataLoader(stream, batch_size=4))
+    stream.set_epoch(1)
+    other = keys_of(DataLoader(stream, batch_size=4))
+    assert first == again != other
+    assert sorted(first) == sorted(other)
