@@ -28,7 +28,7 @@ MEMORY_TARGET = 1.15
 DISTINCT = 48
 SAMPLES = 768
 ROUNDS = 3
-OPTIONS = PackOptions(arrays="raw", image_size=1024, shard_bytes=96 << 20)
+OPTIONS = PackOptions(arrays="raw", image_size=1024, shard_bytes=48 << 20)
 
 _spawn = multiprocessing.get_context("spawn")
 

@@ -294,12 +294,12 @@ def test_links_devices_and_the_like_are_noted_and_not_followed(accepted, typefla
 
 def test_the_size_of_a_hard_link_is_that_of_its_target_and_has_no_data(accepted):
     found = accepted(member("a.jpg") + tar_header("link", 4, typeflag=b"1") + member("b.jpg") + END)
-    assert (found.names, found.offsets) == (["a.jpg", "b.jpg"], [512, 2048])
+    assert (found.names, list(found.offsets)) == (["a.jpg", "b.jpg"], [512, 2048])
 
 
 def test_the_data_of_a_member_of_unknown_type_is_hopped_over(accepted):
     found = accepted(member("odd", bytes(700), typeflag=b"V") + member("b.jpg") + END)
-    assert (found.names, found.offsets) == (["b.jpg"], [512 + 1024 + 512])
+    assert (found.names, list(found.offsets)) == (["b.jpg"], [512 + 1024 + 512])
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "C:\\windows", "a/../b.jpg", "..", "~root", "-rf"])

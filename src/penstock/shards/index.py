@@ -6,6 +6,7 @@ Columns, not objects: a shard of a million samples is six arrays. Parts are stor
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,10 +82,10 @@ class ShardIndex:
             return self
         by_offset = np.argsort(self.offsets, kind="stable").tolist()
         names = [self.name(at) for at in by_offset]
-        columns = (self.offsets[by_offset].tolist(), self.lengths[by_offset].tolist())
+        offsets, lengths = (array("q", column[by_offset].tobytes()) for column in (self.offsets, self.lengths))
         opened = Opened(self.binding, self.compression, self.data_length)
         crcs = None if self.crcs is None else self.crcs[by_offset]
-        return build_index(Members(names, *columns, self.notes), opened, suffixes, crcs)
+        return build_index(Members(names, offsets, lengths, self.notes), opened, suffixes, crcs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,8 @@ def build_index(
         suffixes=split.suffixes,
         starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
         suffix_ids=split.suffix_ids[order].astype(np.uint32),
-        offsets=np.array(members.offsets, np.int64)[order],
-        lengths=np.array(members.lengths, np.int64)[order],
+        offsets=np.asarray(members.offsets, np.int64)[order],
+        lengths=np.asarray(members.lengths, np.int64)[order],
         crcs=None if crcs is None else crcs[order],
         notes=members.notes,
     )

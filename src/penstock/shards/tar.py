@@ -7,9 +7,10 @@ headers checked by the hundred in numpy; anything else (long names, PAX, odd siz
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -40,6 +41,10 @@ _UNREADABLE = {0x53: "a GNU sparse file", 0x4D: "the continuation of a multi-vol
 _ZEROS = bytes(BLOCK)
 
 
+Numbers: TypeAlias = "array[int]"
+"""64 bits each, side by side: numpy looks at them without copying."""
+
+
 class Source(Protocol):
     """Bytes by offset. A compressed stream only ever goes forward, and knows its end when it gets there."""
 
@@ -62,9 +67,9 @@ class Members:
     """The regular files of a tar, in order, as columns; what is not a file is only noted."""
 
     names: list[str] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    offsets: Numbers = field(default_factory=lambda: array("q"))
     """First byte of each member's data."""
-    lengths: list[int] = field(default_factory=list)
+    lengths: Numbers = field(default_factory=lambda: array("q"))
     notes: list[tuple[str, int, str]] = field(default_factory=list)
     """(name, header offset, what it is) of links, devices and other things we do not follow."""
 
@@ -152,8 +157,8 @@ class _Walk:
             self._refuse_header(headers[bad].tobytes(), int(offsets[bad]) - BLOCK)
         self.data_end = int(offsets[-1]) + sizes[-1]
         self.found.names += names_of(headers)
-        self.found.offsets += offsets.tolist()
-        self.found.lengths += sizes
+        self.found.offsets.frombytes(offsets.tobytes())
+        self.found.lengths.frombytes(lengths.tobytes())
 
     # -- second gear: one header at a time -------------------------------------------------------------------
 
@@ -310,12 +315,12 @@ class _Walk:
 
 def _without_folders(found: Members) -> Members:
     """Before ustar a directory had no type of its own: it is an empty file whose name ends in a slash."""
-    if 0 not in found.lengths:
+    if np.frombuffer(found.lengths, np.int64).all():
         return found
     kept = [at for at, name in enumerate(found.names) if found.lengths[at] or not name.endswith("/")]
     return Members(
         [found.names[at] for at in kept],
-        [found.offsets[at] for at in kept],
-        [found.lengths[at] for at in kept],
+        array("q", [found.offsets[at] for at in kept]),
+        array("q", [found.lengths[at] for at in kept]),
         found.notes,
     )
