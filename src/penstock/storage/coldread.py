@@ -19,7 +19,7 @@ ALIGNMENT = 4096
 _OWN_CACHE = ("zfs",)
 """Filesystems that accept O_DIRECT and the dropping of pages, yet answer from a cache of their own."""
 
-_DROPS_MAX = 4
+_DROPS_MAX = 16
 """The kernel passes over pages that another core has just touched; the next call gets them."""
 
 
