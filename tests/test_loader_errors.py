@@ -334,7 +334,7 @@ def test_ctrl_c_leaves_nothing(shard, tmp_path, executor):
         assert training.wait(30) == 7
     assert last.strip() == "0 0 []"
     assert len(workers) == (2 if executor == "process" else 0)
-    assert not any(psutil.pid_exists(pid) for pid in workers)
+    assert not any(map(runs, workers))
 
 
 def test_workers_die_with_a_training_that_is_killed(shard, tmp_path):
@@ -346,5 +346,15 @@ def test_workers_die_with_a_training_that_is_killed(shard, tmp_path):
         workers = [int(pid) for pid in training.stdout.readline().split()]
         training.kill()
         training.wait()
-    _, alive = psutil.wait_procs([psutil.Process(p) for p in workers if psutil.pid_exists(p)], timeout=GONE_S)
-    assert (len(workers), alive) == (2, [])
+    end = time.monotonic() + 5 * GONE_S  # a loaded machine runs them late; what matters is that they go
+    while any(map(runs, workers)) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert (len(workers), [pid for pid in workers if runs(pid)]) == (2, [])
+
+
+def runs(pid):
+    """Orphans are reaped by whoever is process 1, when it likes: a zombie does not run any more."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
