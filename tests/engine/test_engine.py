@@ -14,6 +14,7 @@ import pytest
 from engine_fakes import THREADS_MAY_GO, Copy, Numbers, open_files, plan, take, take_all
 
 from penstock.engine import conductor as conductor_module
+from penstock.engine import shelf as shelf_module
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SampleError, SettingError, StorageError, WorkerCrash
 
@@ -61,8 +62,8 @@ def test_every_slot_of_every_batch_is_filled_in_order(never_oversleeps, start, e
     engine = start(supply, Copy(), plan(executor))
     batches = shuffled(500, 16)
     check(take_all(engine, supply, batches), batches)
-    assert engine.conductor.samples == 500
-    assert engine.conductor.batches == len(batches)
+    assert engine.stats().samples == 500
+    assert engine.stats().batches == len(batches)
     assert sorted(supply.filled) == list(range(supply.blocks)), "each block is read once"
     assert engine.arena.used == 0
 
@@ -273,8 +274,8 @@ def test_a_block_larger_than_the_arena_is_heard(start):
 
 
 def test_a_consumer_that_keeps_every_slab_is_told_instead_of_waiting_for_ever(start, monkeypatch, eventually):
-    monkeypatch.setattr(conductor_module, "HOARD_S", 0.0)
-    monkeypatch.setattr(conductor_module, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(shelf_module, "HOARD_S", 0.0)
+    monkeypatch.setattr(shelf_module, "LONGEST_WAIT_S", 0.01)
     supply = Numbers(64)
     engine = start(supply, Copy(), plan("thread", slabs=3))
     engine.begin(supply.epoch(shuffled(64, 8)))
@@ -283,7 +284,7 @@ def test_a_consumer_that_keeps_every_slab_is_told_instead_of_waiting_for_ever(st
         engine.wait_for(3)
     for batch in kept:
         engine.conductor.release(batch.slab)
-    eventually(engine, lambda: engine.conductor.complete_now())
+    eventually(engine, lambda: len(engine.conductor.shelf))
     assert take(engine, 3)[0] == values(shuffled(64, 8)[3])
 
 

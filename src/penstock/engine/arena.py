@@ -17,16 +17,13 @@ class Arena:
         self.memory = SharedBytes.create(size, "arena")
         self._gaps: list[tuple[int, int]] = [(0, size)]
         self._taken: dict[int, int] = {}
+        self.used = 0
+        """Bytes handed out."""
 
     @property
     def size(self) -> int:
         """All bytes, free or not."""
         return self.memory.size
-
-    @property
-    def used(self) -> int:
-        """Bytes handed out."""
-        return sum(self._taken.values())
 
     def take(self, length: int) -> int | None:
         """Where `length` bytes are free now, page-aligned; None if nowhere."""
@@ -35,12 +32,15 @@ class Arena:
             if size >= need:
                 self._gaps[place : place + 1] = [(start + need, size - need)] if size > need else []
                 self._taken[start] = need
+                self.used += need
                 return start
         return None
 
     def give_back(self, start: int) -> None:
         """Free a piece, joining it with the gaps beside it."""
-        end = start + self._taken.pop(start)
+        length = self._taken.pop(start)
+        self.used -= length
+        end = start + length
         place = bisect_left(self._gaps, (start, 0))
         if place < len(self._gaps) and self._gaps[place][0] == end:
             end += self._gaps.pop(place)[1]

@@ -47,6 +47,11 @@ class Batch:
         """A block has arrived: its slots can be given out."""
         self.ready |= (self.blocks == block) & ~self.given
 
+    @property
+    def waits_for_bytes(self) -> bool:
+        """Whether some slots can not be given out yet."""
+        return not bool((self.ready | self.given).all())
+
     def take(self, most: int) -> Ids:
         """Up to `most` slots to give to a worker."""
         slots = np.flatnonzero(self.ready)[:most]

@@ -26,18 +26,17 @@ from penstock.engine.batch import Batch, Ids, Job
 from penstock.engine.bell import Bell
 from penstock.engine.crew import ProcessWorker
 from penstock.engine.dispatch import Dispatch, Given, Seat
+from penstock.engine.meter import Crowd
 from penstock.engine.readers import Fetched
 from penstock.engine.residency import Residency
-from penstock.errors import PenstockError, WorkerCrash
+from penstock.engine.shelf import LONGEST_WAIT_S, Shelf
+from penstock.engine.tuner import Tuner
+from penstock.errors import WorkerCrash
 
 log = logging.getLogger("penstock")
 
 PLANNED = 64
 """Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
-LONGEST_WAIT_S = 1.0
-"""How long the thread sleeps at most: deadlines are looked at this often."""
-HOARD_S = 5.0
-"""How long a consumer that waits while it holds every slab is given to let one go: nothing else can move then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +50,19 @@ class Epoch:
 class Conductor:
     """The engine's one deciding thread."""
 
-    def __init__(self, supply: Supply, residency: Residency, dispatch: Dispatch, slabs: int) -> None:
+    def __init__(self, supply: Supply, residency: Residency, dispatch: Dispatch, shelf: Shelf, tuner: Tuner) -> None:
         self.residency = residency
         self.dispatch = dispatch
-        self.batches = self.samples = self.reads = self.bytes_read = 0
-        self.read_busy_s = 0.0
+        self.shelf = shelf
+        self.tuner = tuner
         self._supply = supply
-        self._free_slabs = list(range(slabs))
+        self._free_slabs = list(range(shelf.slabs))
         self._epoch: Epoch | None = None
         self._planned: deque[tuple[Job, Ids]] = deque()
         self._open: deque[Batch] = deque()
-        self._complete: dict[int, Batch] = {}
-        self._held: set[int] = set()
-        """Slabs that have been delivered and not released."""
-        self._slabs = slabs
-        self._first_number = 0
-        """Of the epoch under way: batches before it will not come."""
-        self._failure: BaseException | None = None
         self._stopping = False
         self._events: deque[Callable[[], None]] = deque()
         self._bell: Bell | None = Bell()
-        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="penstock-conductor", daemon=True)
 
     # -- called by others ------------------------------------------------------------------------------------
@@ -103,47 +94,15 @@ class Conductor:
         """A delivered slab is no longer looked at."""
         self.post(lambda: self._on_release(slab))
 
-    def wait_for(self, number: int) -> Batch:
-        """Batch `number`, when it is complete; the engine's failure, if it has one."""
-        since = time.monotonic()
-        with self._changed:
-            while number not in self._complete:
-                if self._failure is not None:
-                    raise self._failure
-                if self._stopping or not self._thread.is_alive():
-                    raise PenstockError("the loader has been closed", stage="deliver")
-                if number < self._first_number:
-                    raise PenstockError("another pass has begun since: this one is given up", stage="deliver")
-                if len(self._held) < self._slabs:
-                    since = time.monotonic()
-                elif time.monotonic() - since > HOARD_S:
-                    raise self._hoarded()
-                self._changed.wait(LONGEST_WAIT_S)
-            batch = self._complete.pop(number)
-            self._held.add(batch.slab)
-            return batch
-
-    def _hoarded(self) -> PenstockError:
-        return PenstockError(
-            f"all {self._slabs} batches there is memory for are still in use, so the next one cannot be made",
-            stage="deliver",
-            advice="Copy what you want to keep of a batch (tensor.clone()), or give a larger memory_bytes",
-        )
-
-    def complete_now(self) -> int:
-        """Batches that are ready and not yet asked for."""
-        return len(self._complete)
-
     def stop(self, timeout_s: float) -> None:
         """End the thread and the workers."""
         deadline = time.monotonic() + timeout_s
         self._stopping = True
+        self.shelf.close()
         self.post(lambda: None)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
         self.dispatch.dismiss_all(max(0.0, deadline - time.monotonic()))
-        with self._changed:
-            self._changed.notify_all()
         if not self._thread.is_alive():
             self._bell = None
 
@@ -158,11 +117,10 @@ class Conductor:
                 self.residency.pump()  # after opening, which asks again for what had to leave the arena
                 self.dispatch.give_out(self._open, self.residency)
                 self._unstick()
+                self._account()
                 self._wait()
         except BaseException as error:  # whatever it is, the consumer must hear of it instead of waiting for ever
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
+            self.shelf.fail(error)
 
     def _happenings(self) -> None:
         while self._events:
@@ -188,6 +146,8 @@ class Conductor:
             return
         if answer is not None:
             self._on_answer(seat, answer)
+        else:
+            self.dispatch.relieve()
 
     # -- epochs, batches, blocks -----------------------------------------------------------------------------
 
@@ -201,13 +161,7 @@ class Conductor:
                 self._free_slabs.append(batch.slab)
         self._open.clear()
         self.dispatch.forget_retries()
-        with self._changed:
-            for batch in self._complete.values():
-                self._free_slabs.append(batch.slab)
-            self._complete.clear()
-            if first is not None:
-                self._first_number = first.number
-            self._changed.notify_all()
+        self._free_slabs += [batch.slab for batch in self.shelf.clear(None if first is None else first.number)]
         self.residency.begin(epoch.uses)
 
     def _plan(self) -> None:
@@ -225,7 +179,8 @@ class Conductor:
             self.residency.pump()
 
     def _open_batches(self) -> None:
-        while self._planned and self._free_slabs:
+        most = self.tuner.knobs.look_ahead.now
+        while self._planned and self._free_slabs and len(self._open) + len(self.shelf) < most:
             job, blocks = self._planned.popleft()
             batch = Batch(job, blocks, self._free_slabs.pop())
             for block in set(blocks.tolist()):
@@ -240,9 +195,8 @@ class Conductor:
     def _on_fetched(self, fetched: Fetched) -> None:
         if fetched.error is not None:
             raise fetched.error
-        self.reads += 1
-        self.bytes_read += fetched.bytes_read
-        self.read_busy_s += fetched.busy_s
+        self.tuner.reads += 1
+        self.tuner.bytes_read += fetched.bytes_read
         if self.residency.arrived(fetched):
             for batch in self._open:
                 batch.bytes_here(fetched.block)
@@ -254,6 +208,21 @@ class Conductor:
         if self._open and not any(batch.ready.any() for batch in self._open):
             while self.residency.blocked and self.residency.make_room():
                 self.residency.pump()
+
+    def _account(self) -> None:
+        """Tell the tuner who works and why the others do not; then let it look."""
+        now = time.monotonic()
+        if self._epoch is None and not self._planned and not self._open:
+            self.tuner.note(now, None, None)
+            self.tuner.pause()
+            return
+        loading, busy, able = self.residency.loading, *self.dispatch.working
+        full = self.residency.blocked or len(self._planned) >= PLANNED
+        reading = Crowd(loading, max(0, self.residency.in_flight - loading), "blocked" if full else "starved")
+        hungry = busy < able and any(batch.waits_for_bytes for batch in self._open)
+        decoding = Crowd(busy, able - busy, "starved" if hungry or not self._planned else "blocked")
+        self.tuner.note(now, reading, decoding)
+        self.tuner.look(now)
 
     # -- answers and deaths ----------------------------------------------------------------------------------
 
@@ -271,19 +240,17 @@ class Conductor:
             return
         batch.extras += extras
         batch.left -= len(given.slots)
-        self.samples += len(given.slots)
+        self.tuner.samples += len(given.slots)
         if batch.left == 0:
             self._complete_batch(batch)
 
     def _complete_batch(self, batch: Batch) -> None:
         self._open.remove(batch)
-        self.batches += 1
-        with self._changed:
-            self._complete[batch.job.number] = batch
-            self._changed.notify_all()
+        self.tuner.batches += 1
+        self.shelf.put(batch)
 
     def _on_release(self, slab: int) -> None:
-        self._held.discard(slab)
+        self.shelf.release(slab)
         self._free_slabs.append(slab)
 
     def _on_death(self, seat: Seat, crash: WorkerCrash) -> None:

@@ -53,6 +53,8 @@ class Seat:
     given: deque[Given] = field(default_factory=deque)
     sample_s: float = 0.0
     """Seconds per sample, a running mean."""
+    stopgap: bool = False
+    """A thread that stands in for a process that is still starting."""
     retiring: bool = False
     """Gets nothing more, and leaves when it has nothing left."""
     warned: float | None = None
@@ -66,6 +68,7 @@ class Dispatch:
         self.seats: list[Seat] = []
         self.tasks = self.deaths = self.under_way = 0
         self.busy_s = self.starved_s = 0.0
+        self.task_s = TASK_S
         self.sample_s = 0.0
         """Seconds per sample over all workers, a running mean."""
         self._supply = supply
@@ -73,6 +76,7 @@ class Dispatch:
         self._deadline_s = deadline_s
         self._hire = hire
         self._again: deque[Given] = deque()
+        self._leaving: list[Worker] = []
         self._stillborn = 0
         self._most_rows = FIRST_ROWS
 
@@ -84,9 +88,37 @@ class Dispatch:
         """What to listen to."""
         return {seat.worker.fileno(): seat for seat in self.seats if isinstance(seat.worker, ProcessWorker)}
 
-    def seat(self, worker: Worker) -> None:
+    def seat(self, worker: Worker, *, stopgap: bool = False) -> None:
         """Let a worker take part."""
-        self.seats.append(Seat(worker))
+        self.seats.append(Seat(worker, stopgap=stopgap))
+
+    def hire(self, count: int) -> None:
+        """More workers."""
+        for _ in range(count):
+            self.seat(self._hire())
+
+    def relieve(self) -> None:
+        """A process is ready: one that stood in for it may go."""
+        seat = next((seat for seat in self.seats if seat.stopgap and not seat.retiring), None)
+        if seat is not None:
+            seat.retiring = True
+            self._let_go(seat)
+
+    def _let_go(self, seat: Seat) -> None:
+        if seat.retiring and not seat.given:
+            seat.worker.stop()
+            self.seats.remove(seat)
+            self._leaving.append(seat.worker)
+
+    @property
+    def settled(self) -> bool:
+        """Whether everybody is here to stay and ready."""
+        return all(seat.worker.ready and not seat.stopgap for seat in self.seats)
+
+    @property
+    def working(self) -> tuple[int, int]:
+        """How many workers are at a task, and how many could be."""
+        return sum(bool(seat.given) for seat in self.seats), sum(seat.worker.ready for seat in self.seats)
 
     # -- giving out ------------------------------------------------------------------------------------------
 
@@ -120,9 +152,9 @@ class Dispatch:
         return None
 
     def _chunk(self, batch_size: int) -> int:
-        """Samples per task: TASK_S of work, but a batch is always spread over all workers."""
-        fair = max(1, min(self._most_rows, batch_size // (2 * max(1, len(self.seats)))))
-        return fair if self.sample_s == 0 else max(1, min(fair, round(TASK_S / self.sample_s)))
+        """Samples per task: `task_s` of work, but a batch is always spread over all workers."""
+        fair = max(1, min(self._most_rows, batch_size // (2 * max(1, sum(not seat.stopgap for seat in self.seats)))))
+        return fair if self.sample_s == 0 else max(1, min(fair, round(self.task_s / self.sample_s)))
 
     def _task(self, batch: Batch, slots: Ids, residency: Residency, strikes: int) -> Given:
         bases = residency.pin_all(batch.blocks[slots])
@@ -157,9 +189,7 @@ class Dispatch:
         self.sample_s = _mean(self.sample_s, min(per_sample, SLOW * self.sample_s or per_sample))
         self.busy_s += answer.busy_s
         self.starved_s += answer.starved_s
-        if seat.retiring and not seat.given:
-            seat.worker.stop()
-            self.seats.remove(seat)
+        self._let_go(seat)
         return given
 
     def overdue(self) -> list[Seat]:
@@ -185,7 +215,7 @@ class Dispatch:
         self.seats.remove(seat)
         seat.worker.stop()
         self.under_way -= len(seat.given)
-        self.seats.append(Seat(self._hire()))
+        self.hire(1)
         suspects = [piece for given in list(seat.given)[:1] for piece in _singly(given)]
         return suspects + list(seat.given)[1:]
 
@@ -207,9 +237,10 @@ class Dispatch:
         deadline = time.monotonic() + timeout_s
         for seat in self.seats:
             seat.worker.stop()
-        for seat in self.seats:
-            seat.worker.join(max(0.0, deadline - time.monotonic()))
+        for worker in (*self._leaving, *(seat.worker for seat in self.seats)):
+            worker.join(max(0.0, deadline - time.monotonic()))
         self.seats.clear()
+        self._leaving.clear()
 
 
 def _singly(given: Given) -> list[Given]:

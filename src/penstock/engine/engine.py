@@ -15,15 +15,20 @@ from penstock.core.work import Work
 from penstock.engine.arena import Arena
 from penstock.engine.batch import Batch
 from penstock.engine.conductor import Conductor, Epoch
+from penstock.engine.controller import Knob, Knobs
 from penstock.engine.crew import ProcessWorker, Shared, ThreadWorker, Worker
-from penstock.engine.dispatch import Dispatch
+from penstock.engine.dispatch import TASK_S, Dispatch
 from penstock.engine.memory import SharedBytes
 from penstock.engine.readers import Readers
 from penstock.engine.residency import Residency
+from penstock.engine.shelf import Shelf
+from penstock.engine.tuner import EngineStats, Tuner
 from penstock.errors import SettingError
 
 STOP_S = 1.5
 """For threads to end when we stop. A process is killed; a thread in a slow read or decode may outlive us."""
+LOOK_AHEAD = 4
+"""Batches ahead of the training loop to begin with; more follow where single slow samples make it wait."""
 _ADVICE = "Define functions and classes in a module, or use executor='thread'"
 
 
@@ -38,6 +43,24 @@ class EnginePlan:
     slab_bytes: int
     arena_bytes: int
     deadline_s: float
+    most_workers: int = 0
+    """How many the controller may go up to; 0 if their number is set."""
+    most_readers: int = 0
+    stopgaps: bool = False
+    """Whether threads may decode here while the processes start: only where they run nothing but our own decoders."""
+    cores: tuple[int, ...] = ()
+    """To pin worker i to core i, and round again; none to leave that to the system."""
+
+    def knobs(self) -> Knobs:
+        """What the controller may turn, and how far."""
+        most_ahead = max(1, self.slabs - 1)
+        least_readers = 1 if self.most_readers else self.readers
+        return Knobs(
+            readers=Knob(self.readers, least_readers, max(self.readers, self.most_readers)),
+            workers=Knob(self.workers, self.workers, max(self.workers, self.most_workers)),
+            look_ahead=Knob(min(LOOK_AHEAD, most_ahead), 1, most_ahead),
+            task_s=TASK_S,
+        )
 
 
 class Engine:
@@ -55,11 +78,15 @@ class Engine:
         self.readers = Readers(supply, self.arena.memory.view, lambda fetched: self.conductor.fetched(fetched))
         residency = Residency(self.arena, self.readers, supply, plan.readers)
         dispatch = Dispatch(supply, plan.slab_bytes, plan.deadline_s, self.hire)
-        self.conductor = Conductor(supply, residency, dispatch, plan.slabs)
+        shelf = Shelf(plan.slabs)
+        self.tuner = Tuner(residency, self.readers, dispatch, shelf, plan.knobs())
+        self.conductor = Conductor(supply, residency, dispatch, shelf, self.tuner)
         try:
             self.readers.grow(plan.readers)
-            for _ in range(plan.workers):
-                dispatch.seat(self.hire())
+            if plan.stopgaps and plan.executor == "process":
+                for number in range(plan.workers):
+                    dispatch.seat(self._thread(f"stopgap {number}"), stopgap=True)
+            dispatch.hire(plan.workers)
             self.conductor.start()
         except BaseException:
             self.close()
@@ -67,10 +94,15 @@ class Engine:
 
     def hire(self) -> Worker:
         """One more worker."""
-        name = f"worker {next(self._names)}"
+        number = next(self._names)
+        name = f"worker {number}"
         if self.plan.executor == "thread":
-            return ThreadWorker(name, self._work, self._shared, self.conductor_answered)
-        return ProcessWorker(name, self._pickled, self._shared, self._main_path, None)
+            return self._thread(name)
+        core = {self.plan.cores[number % len(self.plan.cores)]} if self.plan.cores else None
+        return ProcessWorker(name, self._pickled, self._shared, self._main_path, core)
+
+    def _thread(self, name: str) -> ThreadWorker:
+        return ThreadWorker(name, self._work, self._shared, self.conductor_answered)
 
     def conductor_answered(self, worker: object, answer: object) -> None:
         """Threads report through here, since they are hired before the conductor runs."""
@@ -82,7 +114,11 @@ class Engine:
 
     def wait_for(self, number: int) -> Batch:
         """The next batch."""
-        return self.conductor.wait_for(number)
+        return self.conductor.shelf.take(number)
+
+    def stats(self) -> EngineStats:
+        """What everybody has done so far."""
+        return self.tuner.stats(time.monotonic())
 
     def close(self) -> None:
         """Stop everything; a second call does nothing."""

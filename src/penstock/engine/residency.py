@@ -80,6 +80,11 @@ class Residency:
         """Blocks asked for and not yet being read."""
         return len(self._wanted)
 
+    @property
+    def used_bytes(self) -> int:
+        """Of the arena."""
+        return self._arena.used
+
     def arrived(self, fetched: Fetched) -> bool:
         """Note a finished read; whether the block is of use."""
         self.loading -= 1

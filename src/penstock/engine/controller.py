@@ -1,0 +1,213 @@
+"""Decides what to change while running, from what the hops did since the last look. Pure: no threads, no clock.
+
+One change a look, so that its effect can be seen at the next. A knob whose least and most are the same was set by the
+user, or has nowhere to go: it is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from penstock.core.hops import Hop
+
+WAITS = 0.02
+"""The training loop may wait for this share of its time: below it, nothing is worth changing."""
+FULL = 0.85
+"""A hop that works for more than this share of its time is the bottleneck."""
+HUNGRY = 0.10
+"""Workers that starve for more than this share wait for reading."""
+FASTER = 1.05
+"""Reading has to gain this much by more reads in flight, or they are taken back."""
+NO_SLOWER = 0.97
+"""With fewer reads in flight, reading may lose this much and they stay fewer: seeks and servers are spared."""
+HANDOVER = 0.10
+"""If more than this share of a worker's time goes into waiting for the next task, tasks are too small."""
+MOST_TASK_S = 0.032
+REST = 60
+"""Looks before a knob that gave nothing is tried again: storage may have become better or worse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A number that may be turned between two others."""
+
+    now: int
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        assert self.least <= self.now <= self.most, self
+
+    def toward(self, value: int) -> int:
+        """The nearest it can go."""
+        return max(self.least, min(self.most, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """All there is to turn."""
+
+    readers: Knob
+    """Reads in flight."""
+    workers: Knob
+    look_ahead: Knob
+    """Batches in the making or ready, ahead of the one the training loop has."""
+    task_s: float
+    """Work handed to a worker at a time."""
+
+    def turned(self, change: Change) -> Knobs:
+        """As they stand after a change."""
+        new = int(change.new)
+        match change.name:
+            case "readers":
+                return replace(self, readers=replace(self.readers, now=new))
+            case "workers":
+                return replace(self, workers=replace(self.workers, now=new))
+            case "look_ahead":
+                return replace(self, look_ahead=replace(self.look_ahead, now=new))
+        return replace(self, task_s=change.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What happened between two looks."""
+
+    seconds: float
+    waited_s: float
+    """By the training loop, for a batch."""
+    bytes_read: int
+    read: Hop
+    decode: Hop
+    decoding_s: float
+    """As the workers themselves count it: the rest of what we saw as busy went into handing over."""
+    tasks: int
+
+    @property
+    def waited(self) -> float:
+        """Share of the time in which the training loop had nothing to do."""
+        return self.waited_s / self.seconds
+
+    @property
+    def mb_per_s(self) -> float:
+        """Read from storage."""
+        return self.bytes_read / self.seconds / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One knob, turned."""
+
+    name: str
+    old: float
+    new: float
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.old:g} → {self.new:g}: {self.reason}"
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A change of readers whose effect is yet to be seen."""
+
+    old: int
+    mb_per_s: float
+
+
+class Controller:
+    """Remembers what was tried, nothing else."""
+
+    def __init__(self) -> None:
+        self._trial: _Trial | None = None
+        self._rests: dict[str, int] = {}
+
+    def look(self, window: Window, knobs: Knobs) -> Change | None:
+        """What to turn, if anything."""
+        self._rests = {name: left - 1 for name, left in self._rests.items() if left > 1}
+        if self._trial is not None:
+            return self._judge(self._trial, window, knobs.readers)
+        if window.waited < WAITS:
+            return None
+        rules: tuple[Callable[[Window, Knobs], Change | None], ...] = (_tasks, self._readers, _workers, _look_ahead)
+        return next((change for rule in rules if (change := rule(window, knobs)) is not None), None)
+
+    def _readers(self, window: Window, knobs: Knobs) -> Change | None:
+        """Reading is the bottleneck: try twice as many reads in flight; where there is no more, try half."""
+        knob = knobs.readers
+        if not _reading_limits(window) or "readers" in self._rests:
+            return None
+        new = knob.toward(2 * knob.now)
+        if new == knob.now:
+            return None
+        self._trial = _Trial(knob.now, window.mb_per_s)
+        return Change(
+            "readers",
+            knob.now,
+            new,
+            f"workers starved {window.decode.starved:.0%} of the time with every read in flight; "
+            f"trying for more than {window.mb_per_s:.0f} MB/s",
+        )
+
+    def _judge(self, trial: _Trial, window: Window, knob: Knob) -> Change | None:
+        """Keep what helped; after more was no help, try fewer once; then rest."""
+        self._trial = None
+        before, after = trial.mb_per_s, window.mb_per_s
+        if knob.now > trial.old:
+            if after >= FASTER * before:
+                return None
+            fewer = knob.toward(trial.old // 2)
+            if fewer < trial.old and _reading_limits(window):
+                self._trial = _Trial(trial.old, max(before, after))
+                return Change("readers", knob.now, fewer, f"{after:.0f} MB/s after {before:.0f}: trying fewer")
+            self._rests["readers"] = REST
+            return Change("readers", knob.now, trial.old, f"{after:.0f} MB/s after {before:.0f}: more is no help")
+        fewer = knob.toward(knob.now // 2)
+        if after >= FASTER * before and fewer < knob.now:
+            self._trial = _Trial(knob.now, after)
+            return Change("readers", knob.now, fewer, f"{after:.0f} MB/s after {before:.0f}: fewer are better")
+        self._rests["readers"] = REST
+        if after >= NO_SLOWER * before:
+            return None
+        return Change("readers", knob.now, trial.old, f"{after:.0f} MB/s after {before:.0f}: fewer are too few")
+
+
+def _reading_limits(window: Window) -> bool:
+    return window.read.busy > FULL and window.decode.starved > HUNGRY
+
+
+def _workers(window: Window, knobs: Knobs) -> Change | None:
+    """Decoding is the bottleneck: a quarter more workers, while there are cores."""
+    knob = knobs.workers
+    new = knob.toward(knob.now + max(1, knob.now // 4))
+    if window.decode.busy <= FULL or new == knob.now:
+        return None
+    return Change(
+        "workers",
+        knob.now,
+        new,
+        f"they were busy {window.decode.busy:.0%} of the time while the training loop waited {window.waited:.0%}",
+    )
+
+
+def _tasks(window: Window, knobs: Knobs) -> Change | None:
+    """Workers wait between tasks although there is work: handing over costs too much, so hand over more at a time."""
+    lost = window.decode.busy_s - window.decoding_s
+    if window.tasks < 50 or lost < HANDOVER * window.decode.busy_s or knobs.task_s >= MOST_TASK_S:
+        return None
+    share = lost / window.decode.busy_s
+    return Change("task_s", knobs.task_s, min(MOST_TASK_S, 2 * knobs.task_s), f"{share:.0%} went into handing over")
+
+
+def _look_ahead(window: Window, knobs: Knobs) -> Change | None:
+    """Nobody works all the time and the loop waits all the same: batches wait for single samples. Have more begun."""
+    knob = knobs.look_ahead
+    if knob.now == knob.most or window.decode.busy > FULL or window.decode.blocked <= HUNGRY:
+        return None
+    return Change(
+        "look_ahead",
+        knob.now,
+        knob.toward(knob.now + max(1, knob.now // 2)),
+        f"workers waited {window.decode.blocked:.0%} of the time for a batch to be taken "
+        f"while the training loop waited {window.waited:.0%} for one to be complete",
+    )

@@ -1,0 +1,110 @@
+"""Where finished batches wait for the training loop, and which slabs it still holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from penstock.engine.batch import Batch
+from penstock.errors import PenstockError
+
+LONGEST_WAIT_S = 1.0
+"""How long anybody sleeps at most before looking again: a wait without an owner would have no way out."""
+HOARD_S = 5.0
+"""How long a consumer that waits while it holds every slab is given to let one go: nothing else can move then."""
+
+
+class Shelf:
+    """Between two threads: the conductor puts batches here, the training loop takes them in order."""
+
+    def __init__(self, slabs: int) -> None:
+        self.slabs = slabs
+        self._changed = threading.Condition()
+        self._complete: dict[int, Batch] = {}
+        self._held: set[int] = set()
+        """Slabs that have been delivered and not released."""
+        self._first_number = 0
+        """Of the epoch under way: batches before it will not come."""
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._waited_s = 0.0
+        self._waiting_since: float | None = None
+
+    def put(self, batch: Batch) -> None:
+        """A batch is complete."""
+        with self._changed:
+            self._complete[batch.job.number] = batch
+            self._changed.notify_all()
+
+    def clear(self, first_number: int | None) -> list[Batch]:
+        """A new epoch begins: what nobody took, and who still waits for it hears that it will not come."""
+        with self._changed:
+            left = list(self._complete.values())
+            self._complete.clear()
+            if first_number is not None:
+                self._first_number = first_number
+            self._changed.notify_all()
+        return left
+
+    def fail(self, error: BaseException) -> None:
+        """Whoever waits, now or later, gets this instead."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing will come any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def release(self, slab: int) -> None:
+        """A delivered slab is no longer looked at."""
+        with self._changed:
+            self._held.discard(slab)
+
+    def __len__(self) -> int:
+        return len(self._complete)
+
+    def waited_s(self, now: float) -> float:
+        """Seconds that the training loop has spent waiting for a batch, this moment's wait included."""
+        since = self._waiting_since
+        return self._waited_s + (now - since if since is not None else 0.0)
+
+    def take(self, number: int) -> Batch:
+        """Batch `number`, when it is complete; the engine's failure, if it has one."""
+        with self._changed:
+            if number not in self._complete:
+                self._wait_for(number)
+            batch = self._complete.pop(number)
+            self._held.add(batch.slab)
+            return batch
+
+    def _wait_for(self, number: int) -> None:
+        start = hoarding_since = self._waiting_since = time.monotonic()
+        try:
+            while number not in self._complete:
+                self._check(number)
+                if len(self._held) < self.slabs:
+                    hoarding_since = time.monotonic()
+                elif time.monotonic() - hoarding_since > HOARD_S:
+                    raise self._hoarded()
+                self._changed.wait(LONGEST_WAIT_S)
+        finally:
+            self._waiting_since = None
+            self._waited_s += time.monotonic() - start
+
+    def _check(self, number: int) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise PenstockError("the loader has been closed", stage="deliver")
+        if number < self._first_number:
+            raise PenstockError("another pass has begun since: this one is given up", stage="deliver")
+
+    def _hoarded(self) -> PenstockError:
+        return PenstockError(
+            f"all {self.slabs} batches there is memory for are still in use, so the next one cannot be made",
+            stage="deliver",
+            advice="Copy what you want to keep of a batch (tensor.clone()), or give a larger memory_bytes",
+        )

@@ -1,0 +1,137 @@
+"""Watches the hops while the engine runs, and turns the controller's decisions into deeds."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from penstock.core.hops import Hop
+from penstock.engine.controller import Change, Controller, Knobs, Window
+from penstock.engine.dispatch import Dispatch
+from penstock.engine.meter import Crowd, Meter
+from penstock.engine.readers import Readers
+from penstock.engine.residency import Residency
+from penstock.engine.shelf import Shelf
+
+log = logging.getLogger("penstock")
+
+LOOK_S = 1.0
+"""Between two looks: many batches for a fast loader, and for a slow one soon enough."""
+KEPT_CHANGES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Sums since the start, and how the knobs stand."""
+
+    read: Hop
+    decode: Hop
+    waited_s: float
+    """By the training loop, for a batch."""
+    decoding_s: float
+    """Of the workers, by their own count."""
+    reads: int
+    bytes_read: int
+    rereads: int
+    """Blocks that had to leave the arena and were read again: more memory would have saved them."""
+    tasks: int
+    samples: int
+    batches: int
+    worker_deaths: int
+    readers: int
+    workers: int
+    look_ahead: int
+    task_s: float
+    arena_used_bytes: int
+    ready_batches: int
+    changes: tuple[str, ...]
+    """What was turned and why, the last hundred."""
+
+
+class Tuner:
+    """Owned by the conductor's thread; `stats` may be called from any."""
+
+    def __init__(self, residency: Residency, readers: Readers, dispatch: Dispatch, shelf: Shelf, knobs: Knobs) -> None:
+        self.knobs = knobs
+        self.batches = self.samples = self.reads = self.bytes_read = 0
+        self._residency = residency
+        self._readers = readers
+        self._dispatch = dispatch
+        self._shelf = shelf
+        self._controller = Controller()
+        self._read = Meter("read")
+        self._decode = Meter("decode")
+        self._last: tuple[float, EngineStats] | None = None
+        self._changes: deque[str] = deque(maxlen=KEPT_CHANGES)
+
+    def note(self, now: float, reading: Crowd | None, decoding: Crowd | None) -> None:
+        """What readers and workers do from now on."""
+        self._read.note(now, reading)
+        self._decode.note(now, decoding)
+
+    def pause(self) -> None:
+        """The window has a gap in it (no epoch under way): the next look starts a new one."""
+        self._last = None
+
+    def look(self, now: float) -> None:
+        """Once in LOOK_S, see whether something should be turned, and turn it."""
+        if self._last is None or not self._dispatch.settled:
+            self._last = (now, self.stats(now))
+            return
+        since, before = self._last
+        if now - since < LOOK_S:
+            return
+        stats = self.stats(now)
+        self._last = (now, stats)
+        change = self._controller.look(_window(now - since, before, stats), self.knobs)
+        if change is not None:
+            self._apply(change)
+
+    def _apply(self, change: Change) -> None:
+        log.info("%s", change)
+        self._changes.append(str(change))
+        self.knobs = self.knobs.turned(change)
+        match change.name:
+            case "readers":
+                self._readers.grow(int(change.new))
+                self._residency.in_flight = int(change.new)
+            case "workers":
+                self._dispatch.hire(int(change.new - change.old))
+            case "task_s":
+                self._dispatch.task_s = change.new
+
+    def stats(self, now: float) -> EngineStats:
+        """Everything there is to know at this moment."""
+        return EngineStats(
+            read=self._read.hop(now),
+            decode=self._decode.hop(now),
+            waited_s=self._shelf.waited_s(now),
+            decoding_s=self._dispatch.busy_s,
+            reads=self.reads,
+            bytes_read=self.bytes_read,
+            rereads=self._residency.rereads,
+            tasks=self._dispatch.tasks,
+            samples=self.samples,
+            batches=self.batches,
+            worker_deaths=self._dispatch.deaths,
+            readers=self.knobs.readers.now,
+            workers=self.knobs.workers.now,
+            look_ahead=self.knobs.look_ahead.now,
+            task_s=self.knobs.task_s,
+            arena_used_bytes=self._residency.used_bytes,
+            ready_batches=len(self._shelf),
+            changes=tuple(self._changes),
+        )
+
+
+def _window(seconds: float, before: EngineStats, after: EngineStats) -> Window:
+    return Window(
+        seconds=seconds,
+        waited_s=after.waited_s - before.waited_s,
+        bytes_read=after.bytes_read - before.bytes_read,
+        read=after.read.since(before.read),
+        decode=after.decode.since(before.decode),
+        decoding_s=after.decoding_s - before.decoding_s,
+        tasks=after.tasks - before.tasks,
+    )

@@ -1,0 +1,46 @@
+"""Threads that decode while the worker processes start."""
+
+import os
+
+from engine_fakes import Copy, Numbers, plan, take_all
+
+
+def pids(batches):
+    return {value for _, extras in batches for _, name, value in extras if name == "pid"}
+
+
+WHO = Copy(dict.fromkeys(range(64), "who"))
+
+
+def test_the_first_batch_does_not_wait_for_processes_to_start(start):
+    supply = Numbers(64)
+    engine = start(supply, WHO, plan("process", stopgaps=True))
+    assert pids(take_all(engine, supply, [range(8)])) == {os.getpid()}
+
+
+def test_processes_take_over_when_they_are_ready(start, eventually):
+    supply = Numbers(64)
+    engine = start(supply, WHO, plan("process", stopgaps=True))
+    eventually(engine, lambda: engine.conductor.dispatch.settled)
+    seen = pids(take_all(engine, supply, [range(32), range(32, 64)]))
+    assert seen
+    assert os.getpid() not in seen
+
+
+def test_without_them_nothing_is_decoded_in_this_process(start):
+    supply = Numbers(64)
+    engine = start(supply, WHO, plan("process"))
+    assert os.getpid() not in pids(take_all(engine, supply, [range(8)]))
+
+
+def test_an_engine_that_is_closed_while_processes_start_leaves_nothing(start):
+    engine = start(Numbers(64), Copy(), plan("process", stopgaps=True))
+    engine.close()
+
+
+def test_workers_are_pinned_to_the_cores_they_are_given(start, eventually):
+    core = min(os.sched_getaffinity(0))
+    engine = start(Numbers(64), Copy(), plan("process", workers=2, cores=(core,)))
+    eventually(engine, lambda: engine.conductor.dispatch.settled)
+    masks = [os.sched_getaffinity(seat.worker.process.pid) for seat in engine.conductor.dispatch.seats]
+    assert masks == [{core}, {core}]
