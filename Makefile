@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench soak clean
 
 demo: $(VENV)/.installed
 	$(BIN)/penstock demo
@@ -25,6 +25,13 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+# The loaders we are raced against, in an environment outside the tree; `make bench` makes it too if it is not there.
+peers: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.peers.environment
 
 clean:
 	rm -rf $(VENV) demo

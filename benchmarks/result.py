@@ -27,6 +27,16 @@ class Line:
         return self.ratio >= self.target if self.sense == "at least" else self.ratio <= self.target
 
 
+@dataclass(frozen=True)
+class Table:
+    """Figures beside each other that are to be read, not reached."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str
+
+
 def in_turns(contestants: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
     """Each contestant's figures, one per round; the order rotates so that none always goes first."""
     figures: list[list[float]] = [[] for _ in contestants]

@@ -1,7 +1,14 @@
 """What every test gets."""
 
+import sys
+from pathlib import Path
+
 import hypothesis
 import pytest
+
+import penstock
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests and their worker processes find loading.py there
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # time is not what our tests are about
 hypothesis.settings.load_profile("penstock")
@@ -13,3 +20,22 @@ def private_cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("penstock-cache")
     monkeypatch.setenv("PENSTOCK_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def make_loader():
+    """Makes loaders that start quickly, and closes them."""
+    made = []
+
+    def make(shards, fields, batch_size=8, **settings):
+        settings = {"executor": "thread", "workers": 2, "block_bytes": 4096, **settings}
+        made.append(penstock.Loader(shards, fields, batch_size, **settings))
+        return made[-1]
+
+    def close():
+        for each in made:
+            each.close()
+
+    make.close = close
+    yield make
+    close()

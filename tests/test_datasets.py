@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
+import penstock
 from penstock.datasets import ShardDataset, ShardStream
 from penstock.flow.fields import Image, Label
 from penstock.testing import REID, make_shards
@@ -30,6 +31,20 @@ def test_map_style_gives_the_same_sample_by_index_from_any_worker(shards):
     loader = DataLoader(dataset, batch_size=7, num_workers=2)
     images = torch.cat([batch["image"] for batch in loader])
     assert torch.equal(images, torch.stack([sample["image"] for sample in alone]))
+
+
+def test_map_style_goes_to_workers_that_are_spawned(shards):
+    dataset = ShardDataset(shards, FIELDS)
+    dataset[0]  # a file is open now: it stays here
+    loader = DataLoader(dataset, batch_size=8, num_workers=1, multiprocessing_context="spawn")
+    assert keys_of(loader) == [dataset[number]["__key__"] for number in range(SAMPLES)]
+
+
+def test_map_style_goes_to_the_processes_of_our_own_loader(shards):
+    dataset = ShardDataset(shards, FIELDS)
+    loader = penstock.Loader(dataset, batch_size=8, workers=1, executor="process")
+    assert keys_of(loader) == [dataset[number]["__key__"] for number in range(SAMPLES)]
+    loader.close()
 
 
 def test_map_style_takes_a_sampler_and_keeps_its_order(shards):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import penstock
+from loading import keys_of
 from penstock.errors import PenstockError, SettingError, ShardError
 from penstock.testing import IMAGENET, REID, SA1B, make_shards, tar_bytes
 
@@ -27,22 +28,9 @@ def shards(tmp_path_factory):
 
 
 @pytest.fixture
-def loader(shards):
-    """Makes loaders over the shards, and closes them."""
-    made = []
-
-    def make(fields=FIELDS, batch_size=8, **settings):
-        settings = {"executor": "thread", "workers": 2, "block_bytes": 4096, **settings}
-        made.append(penstock.Loader(shards, fields, batch_size, **settings))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def keys_of(batches):
-    return [key for batch in batches for key in batch["__key__"]]
+def loader(make_loader, shards):
+    """Makes loaders over the shards."""
+    return lambda fields=FIELDS, batch_size=8, **settings: make_loader(shards, fields, batch_size, **settings)
 
 
 def contents(batches):

@@ -14,7 +14,11 @@ import psutil
 import pytest
 
 import penstock
-from penstock.errors import PenstockError, SampleError, WorkerCrash
+from loading import keys_of
+from penstock.engine.crew import ProcessWorker
+from penstock.errors import DecodeError, PenstockError, SampleError, WorkerCrash
+from penstock.shards import indexfile
+from penstock.shards.pack.write import ShardWriter
 from penstock.testing import REID, corrupt, make_shards, tar_bytes
 
 SAMPLES = 24
@@ -51,21 +55,9 @@ def shard(tmp_path, members):
 
 
 @pytest.fixture
-def loader():
-    made = []
-
-    def make(path, batch_size=8, fields=FIELDS, **settings):
-        settings = {"executor": "thread", "workers": 2, "block_bytes": 4096, **settings}
-        made.append(penstock.Loader(path, fields, batch_size, **settings))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def keys_of(batches):
-    return [key for batch in batches for key in batch["__key__"]]
+def loader(make_loader):
+    """Makes loaders over a shard."""
+    return lambda path, batch_size=8, fields=FIELDS, **settings: make_loader(path, fields, batch_size, **settings)
 
 
 def key(members, number, copy=0):
@@ -84,7 +76,7 @@ def test_raise_names_shard_member_and_offset(loader, shard, members, executor):
     with pytest.raises(SampleError) as caught:
         keys_of(failing)
     error = caught.value
-    assert (error.shard, error.member, error.offset) == (str(path), key(members, 13), offset)
+    assert (error.shard, error.member, error.offset) == (str(path), key(members, 13) + ".jpg", offset)
     assert failing.state_dict()["position"] == 8  # the batch with the bad one was not delivered
 
 
@@ -112,16 +104,57 @@ def test_the_very_first_sample_may_be_a_bad_one(loader, shard, members, on_error
     assert set(keys) == {key(members, number) for number in range(1, SAMPLES)}
 
 
+def test_a_batch_of_bad_samples_only_ends_the_epoch_or_repeats_a_good_one(loader, shard, members):
+    path = shard(8, 9, 10, 11)
+    with pytest.raises(SampleError, match="all 4 samples of a batch are bad") as caught:
+        keys_of(loader(path, batch_size=4, on_error="skip", max_bad=0.5))
+    assert caught.value.member == key(members, 8) + ".jpg"
+    batches = list(loader(path, batch_size=4, on_error="replace", max_bad=0.5))
+    assert batches[2]["__key__"] == [key(members, 7)] * 4
+    assert (batches[2]["image"] == batches[1]["image"][3]).all()
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_byte_that_changed_since_packing_is_found_and_its_part_named(loader, tmp_path, members, executor):
+    path = tmp_path / "packed.tar"
+    with path.open("wb") as file:
+        writer = ShardWriter(file)
+        for (picture, pixels), (_, notes) in zip(members[::2], members[1::2], strict=True):
+            writer.add(picture.removesuffix(".jpg"), [(".jpg", pixels), (".json", notes)])
+        writer.finish()
+    index = writer.index(str(path))
+    indexfile.save(index, path)
+    part = index.sample(3).parts[1]
+    data = bytearray(path.read_bytes())
+    data[part.offset + data[part.offset :].index(b'"camera": ') + len('"camera": ')] ^= 1  # another digit
+    path.write_bytes(data)
+    os.utime(path, ns=(0, index.binding.mtime_ns))
+    with pytest.raises(DecodeError, match="CRC32 does not match the index") as caught:
+        keys_of(loader(path, executor=executor))
+    assert (caught.value.member, caught.value.offset) == (index.keys[3] + ".json", part.offset)
+
+
+def test_samples_that_are_not_whole_are_left_out_with_one_warning(loader, tmp_path, members, caplog):
+    path = tmp_path / "halves.tar"
+    path.write_bytes(tar_bytes([*members[:8], ("lone1.jpg", b"x"), ("lone2.json", b"{}")]))
+    with caplog.at_level("WARNING", logger="penstock"):
+        assert len(keys_of(loader(path, on_error="skip"))) == 4
+    (warning,) = [record.getMessage() for record in caplog.records if "not whole" in record.getMessage()]
+    assert warning.startswith("2 samples are not whole and are left out; the first: orphan part: sample has no .json")
+    assert "lone1.jpg" in warning
+    assert str(path) in warning
+
+
 def test_a_bad_first_sample_raises_with_its_place(loader, shard, members):
     with pytest.raises(SampleError) as caught:
         keys_of(loader(shard(0)))
-    assert caught.value.member == key(members, 0)
+    assert caught.value.member == key(members, 0) + ".jpg"
 
 
 def test_when_the_first_samples_are_all_bad_the_first_is_named(loader, shard, members):
     with pytest.raises(SampleError) as caught:
         keys_of(loader(shard(*range(SAMPLES)), on_error="skip", max_bad=1.0))
-    assert caught.value.member == key(members, 0)
+    assert caught.value.member == key(members, 0) + ".jpg"
 
 
 def test_the_ledger_has_a_line_for_each_bad_sample(loader, shard, members, tmp_path):
@@ -129,7 +162,8 @@ def test_the_ledger_has_a_line_for_each_bad_sample(loader, shard, members, tmp_p
     path = shard(3, 20)
     keys_of(loader(path, on_error="skip", max_bad=0.5, ledger=str(ledger)))
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
-    assert [(line["shard"], line["member"]) for line in lines] == [(str(path), key(members, n)) for n in (3, 20)]
+    named = [(line["shard"], line["member"]) for line in lines]
+    assert named == [(str(path), key(members, n) + ".jpg") for n in (3, 20)]
     assert all(line["reason"] and line["offset"] > 0 and line["stage"] for line in lines)
 
 
@@ -150,8 +184,9 @@ def test_a_transform_that_fails_is_a_bad_sample(loader, shard, members):
 
     keys = keys_of(loader(shard(), transform=picky, on_error="skip", max_bad=0.5))
     assert keys == [key(members, number) for number in range(SAMPLES) if "_c4" not in key(members, number)]
-    with pytest.raises(SampleError, match="KeyError: 'camera 4'"):
+    with pytest.raises(SampleError, match="KeyError: 'camera 4'") as caught:
         keys_of(loader(shard(), transform=picky))
+    assert (caught.value.stage, "_c4" in caught.value.member) == ("transform", True)
 
 
 # -- dying workers ---------------------------------------------------------------------------------------------
@@ -196,7 +231,9 @@ def test_a_worker_killed_from_outside_costs_nothing(loader, shard, members):
     for number, batch in enumerate(killed):
         keys += batch["__key__"]
         if number == 1:
-            os.kill(killed._running.conductor.dispatch.seats[0].worker.process.pid, signal.SIGKILL)
+            seats = killed._running.conductor.dispatch.seats
+            process = next(seat.worker for seat in seats if isinstance(seat.worker, ProcessWorker)).process
+            os.kill(process.pid, signal.SIGKILL)
     assert keys == [key(members, number) for number in range(SAMPLES)]
 
 

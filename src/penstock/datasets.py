@@ -13,10 +13,12 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from penstock.core.layout import SlabLayout
 from penstock.errors import PenstockError
 from penstock.flow.decode import Decoder, Transform
+from penstock.flow.deliver import locate
 from penstock.flow.fields.base import Field
 from penstock.flow.order import LANES, Ranks
 from penstock.flow.ranks import find_ranks
 from penstock.flow.shardfeed import BLOCK_BYTES, Ids, OrderSettings, ShardFeed
+from penstock.flow.sources import Source
 from penstock.storage.paths import expand
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -30,7 +32,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, shards: Shards, fields: Mapping[str, Field], *, transform: Transform | None = None) -> None:
-        self._source = _Samples(ShardFeed(expand(shards), fields, OrderSettings(), transform, "raise"))
+        self._source = _Samples(ShardFeed([Source(expand(shards))], fields, OrderSettings(), transform, "raise"))
 
     def __len__(self) -> int:
         return len(self._source.feed)
@@ -69,7 +71,7 @@ class ShardStream(IterableDataset[dict[str, Any]]):
     ) -> None:
         self._ranks = find_ranks(rank, world_size, LANES)
         order = OrderSettings(shuffle, seed, LANES, BLOCK_BYTES)
-        self._source = _Samples(ShardFeed(expand(shards), fields, order, transform, "raise"))
+        self._source = _Samples(ShardFeed([Source(expand(shards))], fields, order, transform, "raise"))
         self._epoch = 0
 
     def __len__(self) -> int:
@@ -120,12 +122,10 @@ class _Samples:
         zero = np.zeros(1, np.int64)
         row = self.feed.supply.rows(number, zero, zero)[0].tolist()
         try:
-            values = self._decoder.sample(row, memory)
-            if self._decoder.transform is not None:
-                values = self._decoder.transform(values, self._decoder.rng(epoch, sample))
+            values = self._decoder.sample(row, epoch, memory)
         except PenstockError as error:
-            shard, key, offset = self.feed.where(sample)
-            raise error.at(shard=shard, member=key, offset=offset) from None
+            locate(error, sample, self.feed)
+            raise
         tensors = {
             name: torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value
             for name, value in values.items()

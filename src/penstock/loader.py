@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any, Literal, Self
 
 from penstock.core.cores import usable_cores
 from penstock.core.settings import BatchSettings, EngineSettings, ErrorSettings
+from penstock.core.stats import EngineStats, LoaderStats
 from penstock.engine.batch import Job
-from penstock.engine.budget import Demand, default_budget, share_out
-from penstock.engine.conductor import Epoch
+from penstock.engine.conductor import PLANNED, Epoch
 from penstock.engine.engine import Engine, EnginePlan
 from penstock.errors import PenstockError, SettingError
-from penstock.flow.batch import Steps, count_steps, rank_batches
+from penstock.feeding import Brought, Wanted, make_feed
+from penstock.flow.ahead import Ahead
 from penstock.flow.decode import Transform
 from penstock.flow.deliver import Delivery, Slabs
+from penstock.flow.feed import Feed, Share
 from penstock.flow.fields.base import Field
-from penstock.flow.ranks import find_ranks
-from penstock.flow.shardfeed import BLOCK_BYTES, Ids, OrderSettings, ShardFeed
+from penstock.flow.mapfeed import MapFeed
+from penstock.flow.mapwork import SampleTransform
+from penstock.flow.shardfeed import BLOCK_BYTES, Ids, OrderSettings
+from penstock.flow.sources import Shards
 from penstock.flow.state import Position, read_state, write_state
-from penstock.storage.paths import expand
+from penstock.sizing import plan_engine
+from penstock.status import Bar, Stopwatch, Ticker
 
 log = logging.getLogger("penstock")
-
-READERS = 4
-"""Reads in flight to begin with: enough for an SSD, not too many for a disk."""
 
 
 class Loader:
@@ -41,21 +42,29 @@ class Loader:
 
     A batch is a dict of tensors (lists for fields without a fixed shape) and has the samples' keys under "__key__".
     Each pass over the loader is the next epoch; the order of an epoch depends on nothing but the seed, the epoch and
-    the shards.
+    the shards. Shards may be a mapping, such as `{"web/*.tar": 3, "own/*.tar": 1}`: then an epoch is as long as all
+    sources together, three samples of four come from the first, and each source is gone through as often as that takes.
+
+    Instead of shards and fields there may be a map-style dataset, with a sampler, batch_sampler or collate_fn as a
+    DataLoader takes them. Then batches are what `default_collate` or collate_fn makes of the dataset's samples. A
+    sampler is taken to be this rank's own; to resume in the middle of an epoch, it must give the same order again.
     """
 
     def __init__(
         self,
-        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        fields: Mapping[str, Field],
-        batch_size: int,
+        shards: Shards | Any,
+        fields: Mapping[str, Field] | None = None,
+        batch_size: int | None = None,
         *,
         shuffle: bool = False,
         seed: int = 0,
         device: str = "cpu",
         drop_last: bool = False,
-        transform: Transform | None = None,
-        batch_transform: Callable[[dict[str, Any]], Any] | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        transform: Transform | SampleTransform | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
         max_samples: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -64,42 +73,113 @@ class Loader:
         executor: Literal["auto", "process", "thread"] = "auto",
         memory_bytes: int | None = None,
         timeout_s: float = 120.0,
+        pin_workers: bool = False,
+        page_cache: bool | None = None,
         on_error: Literal["raise", "skip", "replace"] = "raise",
         max_bad: float = 0.01,
         ledger: str | None = None,
         lanes: int = 64,
         block_bytes: int = BLOCK_BYTES,
+        verbose: bool = False,
+        progress: bool = False,
     ) -> None:
         self._batch = BatchSettings(batch_size, drop_last, device)
-        self._engine_settings = EngineSettings(executor, workers, readers, memory_bytes, timeout_s)
+        self._engine_settings = EngineSettings(
+            executor, workers, readers, memory_bytes, timeout_s, pin_workers, page_cache
+        )
         self._errors = ErrorSettings(on_error, max_bad, ledger)
         self._batch_transform = batch_transform
-        self._ranks = find_ranks(rank, world_size, lanes)
-        order = OrderSettings(shuffle, seed, lanes, block_bytes, max_samples)
-        on_bad: Literal["raise", "skip"] = "raise" if on_error == "raise" else "skip"
-        self._feed = ShardFeed(expand(shards), fields, order, transform, on_bad)
+        self._shuffle = shuffle
+        self._brought = Brought(sampler, batch_sampler, collate_fn)
+        wanted = Wanted(
+            self._batch,
+            self._engine_settings,
+            self._errors,
+            OrderSettings(shuffle, seed, lanes, block_bytes, max_samples),
+            self._brought,
+            transform,
+            rank,
+            world_size,
+        )
+        self._feed = make_feed(shards, fields, wanted)
         self._at = Position()
+        self._stopwatch = Stopwatch()
+        self._ticker = Ticker() if verbose else None
+        self._progress = progress
         self._running: Engine | None = None
+        self._engine_stats = EngineStats()
+        """Of the engine that ran last."""
         self._delivery: Delivery | None = None
-        self._jobs = 0
+        self._room = 0
+        """Samples that fit into a slab of the engine that is running."""
+        self._numbers = itertools.count()
+        """Of batches, over all passes."""
         self._pass_under_way: object | None = None
         self._asked_epoch: int | None = None
-        self._close: weakref.finalize[[Slabs, Engine, ShardFeed], Loader] | None = None
+        self._close: weakref.finalize[[Slabs, Engine, Feed], Loader] | None = None
+
+    @classmethod
+    def from_config(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Self:
+        """A loader as a YAML file or a mapping says; what may stand in it is in `penstock.config`."""
+        from penstock.config import build
+
+        return build(cls, source)
 
     # -- what a DataLoader has ---------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self._steps(0).batches
+        return self._feed.count()
 
     @property
-    def batch_size(self) -> int:
-        """Samples per batch on this rank."""
+    def batch_size(self) -> int | None:
+        """Samples per batch on this rank; None where a batch_sampler decides."""
         return self._batch.batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether samples that do not fill a step on all ranks are left out."""
         return self._batch.drop_last
+
+    # Which framework looks at which of these four is written in dropin.py.
+
+    @property
+    def num_workers(self) -> int:
+        """Processes or threads that decode."""
+        running = self._running
+        return running.stats().workers if running is not None else self._engine_settings.workers or usable_cores()
+
+    @property
+    def dataset(self) -> Any:
+        """The map-style dataset; of shards, something with their length: the samples of an epoch, over all ranks."""
+        from penstock.dropin import SampleCount
+
+        return self._feed.dataset if isinstance(self._feed, MapFeed) else SampleCount(len(self._feed))
+
+    @property
+    def sampler(self) -> Any:
+        """This rank's share of the epoch's order, as a torch sampler; its `set_epoch` is the loader's."""
+        from penstock.dropin import EpochSampler, SequentialEpochSampler
+
+        if self._brought.sampler is not None:
+            return self._brought.sampler
+        if self._brought.batch_sampler is not None:
+            return getattr(self._brought.batch_sampler, "sampler", None)
+
+        def batches() -> Iterator[Ids]:
+            return (portion.samples for portion in self._feed.share(self.epoch, 0).portions)
+
+        kind = EpochSampler if self._shuffle else SequentialEpochSampler
+        return kind(batches, self._feed.per_rank(), self.set_epoch)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The same, cut into batches."""
+        from torch.utils.data import BatchSampler
+
+        if self._brought.batch_sampler is not None:
+            return self._brought.batch_sampler
+        assert self.batch_size is not None
+        return BatchSampler(self.sampler, self.batch_size, self.drop_last)
 
     @property
     def epoch(self) -> int:
@@ -133,51 +213,82 @@ class Loader:
     # -- a pass ------------------------------------------------------------------------------------------------
 
     def _pass(self) -> Iterator[Any]:
-        engine, delivery = self._start()
-        at = self._at
-        order = self._feed.order(at.epoch)
-        mine = list(rank_batches(order, at.samples, self.batch_size, self._ranks, self.drop_last))
-        first = self._begin(engine, at.epoch, mine)
+        self._take_asked_epoch()  # one that was set while the pass before was still held
+        epoch = self._at.epoch
+        share = self._feed.share(epoch, self._at.samples)
+        ahead = Ahead(share.portions, self._numbers)
         this = self._pass_under_way = object()
-        step = self.batch_size * self._ranks.world_size
         finished = False
+        bar = Bar(epoch, self._at.samples, len(self._feed)) if self._progress else None
+        self._stopwatch.begin()
         try:
-            for number in range(len(mine)):
-                if self._pass_under_way is not this:
-                    raise PenstockError("another pass over this loader has begun", stage="deliver")
-                batch = delivery.deliver(engine.wait_for(first + number))
-                if self._batch_transform is not None:
-                    batch = self._batch_transform(batch)
-                self._at = Position(at.epoch, min(len(order), at.samples + (number + 1) * step), under_way=True)
-                yield batch
-                del batch  # else its slab would be held here while the next one is waited for
+            while not ahead.over:  # once, unless a batch comes that is larger than all before it
+                engine, delivery = self._begin(epoch, share, ahead)
+                asked = 0
+                while (following := ahead.next_delivered()) is not None:
+                    number, portion = following
+                    self._check_under_way(this)
+                    made = engine.wait_for(number)
+                    self._stopwatch.waited()
+                    batch = delivery.deliver(made)
+                    if self._batch_transform is not None:
+                        batch = self._batch_transform(batch)
+                    self._at = Position(epoch, portion.end, under_way=True)
+                    asked += len(portion.samples)
+                    finished = _was_last(ahead, delivery, asked)
+                    self._tell(len(portion.samples), bar)
+                    yield batch
+                    del batch  # else its slab would be held here while the next one is waited for
+                    self._stopwatch.returned()
             finished = True
-            delivery.check_books(sum(map(len, mine)))
-            self._at = Position(at.epoch + 1)
+            self._at = Position(epoch + 1)
         finally:
+            if bar is not None:
+                bar.close()
             if self._pass_under_way is this:
                 self._leave(finished)
 
-    def _begin(self, engine: Engine, epoch: int, batches: list[Ids]) -> int:
-        """Have the engine make these batches; returns the number of the first."""
-        first = self._jobs
-        self._jobs += len(batches)
-        uses = self._feed.uses(np.concatenate([np.zeros(0, np.int64), *batches]))
-        engine.begin(Epoch((Job(first + i, epoch, samples) for i, samples in enumerate(batches)), uses))
-        return first
+    def _tell(self, samples: int, bar: Bar | None) -> None:
+        """A batch goes out: count it, and say so where that is wanted."""
+        self._stopwatch.delivered(samples)
+        if bar is not None:
+            bar.at(self._at.samples)
+        if self._ticker is not None and self._ticker.due:
+            self._ticker.show(self.stats())
+
+    def _begin(self, epoch: int, share: Share, ahead: Ahead) -> tuple[Engine, Delivery]:
+        """Have the engine make the batches that are ahead."""
+        engine, delivery = self._start(self.batch_size or ahead.largest)
+        ahead.open(self._room, PLANNED + engine.plan.slabs + 1)
+        jobs = (Job(number, epoch, portion.samples, share.whole) for number, portion in ahead)
+        engine.begin(Epoch(jobs, share.uses))
+        return engine, delivery
+
+    def _check_under_way(self, this: object) -> None:
+        if self._pass_under_way is not this:
+            raise PenstockError("another pass over this loader has begun", stage="deliver")
 
     def _leave(self, finished: bool) -> None:
         """A pass has ended; one that was left early takes the engine with it."""
         self._pass_under_way = None
-        asked, self._asked_epoch = self._asked_epoch, None
-        if asked is not None:
-            self._at = Position(asked)
+        self._take_asked_epoch()
         if not finished:
             self.close()
 
-    def _start(self) -> tuple[Engine, Delivery]:
+    def _take_asked_epoch(self) -> None:
+        asked, self._asked_epoch = self._asked_epoch, None
+        if asked is not None:
+            self._at = Position(asked)
+
+    def _start(self, room: int) -> tuple[Engine, Delivery]:
+        """An engine whose slabs have room for that many samples."""
+        if self._running is not None and self._room < room:
+            log.info("a batch of %d samples is larger than all before it: starting again with larger slabs", room)
+            self.close()
+            room += room // 2  # so that sizes that creep up do not make us start again and again
         if self._running is None or self._delivery is None:
-            layout = self._feed.layout(self.batch_size)
+            layout = self._feed.layout(room)
+            self._room = layout.batch_size
             plan = self._plan(layout.size)
             engine = Engine(self._feed.supply, self._feed.work(layout), plan)
             slabs = Slabs(engine.slabs.view, plan.slabs, engine.conductor.release)
@@ -188,62 +299,51 @@ class Loader:
         return self._running, self._delivery
 
     def _plan(self, slab_bytes: int) -> EnginePlan:
-        settings = self._engine_settings
-        executor = _executor(settings)
-        workers = settings.workers or usable_cores()
-        blocks = self._feed.supply.block_sizes()
-        lanes = self._feed.order_settings.lanes // self._ranks.world_size if self._feed.order_settings.shuffle else 8
-        demand = Demand(
-            slab_bytes=slab_bytes,
-            block_bytes=int(blocks.mean()),
-            largest_block_bytes=int(blocks.max()),
-            blocks_in_use=max(1, min(lanes, len(blocks))),
-            processes=workers if executor == "process" else 0,
-        )
-        shares = share_out(settings.memory_bytes or default_budget(), demand)
-        return EnginePlan(
-            executor,
-            workers,
-            settings.readers or READERS,
-            shares.slabs,
+        reading = self._feed.reading()
+        return plan_engine(
+            self._engine_settings,
             slab_bytes,
-            shares.arena_bytes,
-            settings.timeout_s,
+            reading.block_sizes,
+            reading.blocks_in_use,
+            own_code=self._feed.own_code,
         )
-
-    def _steps(self, position: int) -> Steps:
-        return count_steps(len(self._feed) - position, self.batch_size, self._ranks.world_size, self.drop_last)
 
     # -- the rest ----------------------------------------------------------------------------------------------
 
+    def stats(self) -> LoaderStats:
+        """What every hop has done so far, and how the engine stands; subtract two for what happened between."""
+        engine = self._running.stats() if self._running is not None else self._engine_stats
+        bad = self._delivery.bad if self._delivery is not None else 0
+        watch = self._stopwatch
+        at = self._at
+        return LoaderStats(
+            at.epoch, at.samples, len(self._feed), watch.samples, watch.batches, bad, *watch.hops(), engine
+        )
+
     def close(self) -> None:
         """Stop workers and readers and give back their memory; the next pass starts them again."""
+        self._engine_stats = self.stats().engine
         if self._close is not None:
             self._close()
         self._running = self._delivery = self._close = None
 
     def __repr__(self) -> str:
         where = f"epoch {self._at.epoch}, {self._at.samples} of {len(self._feed)} samples"
-        state = (
-            "idle" if self._running is None else f"{self._running.plan.workers} workers ({self._running.plan.executor})"
-        )
-        return f"<Loader: {len(self._feed.dataset.paths)} shards, batches of {self.batch_size}; {where}; {state}>"
+        running = self._running
+        state = "idle" if running is None else f"{running.stats().workers} workers ({running.plan.executor})"
+        size = f"batches of {self.batch_size}" if self.batch_size is not None else "batches of a batch_sampler"
+        return f"<Loader: {self._feed!r}, {size}; {where}; {state}>"
 
 
-def _stop(slabs: Slabs, engine: Engine, feed: ShardFeed) -> None:
+def _was_last(ahead: Ahead, delivery: Delivery, asked: int) -> bool:
+    """Whether nothing follows, and then all is accounted for. Asked ahead: frameworks count batches, and stop there."""
+    if ahead.over:
+        delivery.check_books(asked)
+    return ahead.over
+
+
+def _stop(slabs: Slabs, engine: Engine, feed: Feed) -> None:
     """Nothing is left running or open; batches that somebody still holds stay valid."""
     slabs.close()
     engine.close()
     feed.close()
-
-
-def _executor(settings: EngineSettings) -> Literal["process", "thread"]:
-    """Processes, unless asked otherwise or there is nothing to gain: one core, or no GIL, or no way to start them."""
-    import sys
-
-    if settings.executor != "auto":
-        if settings.executor == "process" and sys.platform == "win32":
-            raise SettingError("worker processes are not available on Windows", advice="Use executor='thread'")
-        return settings.executor
-    free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
-    return "thread" if sys.platform == "win32" or free_threaded or usable_cores() == 1 else "process"

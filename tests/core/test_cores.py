@@ -4,7 +4,9 @@ import os
 
 import pytest
 
-from penstock.core.cores import usable_cores
+from penstock.core import cores as cores_module
+from penstock.core.cores import usable_cores, worker_cores
+from penstock.errors import SettingError
 
 
 @pytest.fixture
@@ -61,3 +63,33 @@ def test_without_an_affinity_mask_the_machine_decides(tmp_path, monkeypatch):
 
 def test_this_machine_has_at_least_one_core_and_no_more_than_it_says():
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+def nodes(root, **lists):
+    for name, cpulist in lists.items():
+        (root / name).mkdir(parents=True)
+        (root / name / "cpulist").write_text(cpulist + "\n")
+    return root
+
+
+def test_cores_of_the_memory_node_we_run_on_come_first(tmp_path, eight_cores, monkeypatch):
+    monkeypatch.setattr(cores_module, "_current_core", lambda: 5)
+    where = nodes(tmp_path, node0="0-1,4", node1="2-3,5-7")
+    assert worker_cores(8, 0, where) == (2, 3, 5, 6, 7, 0, 1, 4)
+
+
+def test_every_rank_of_a_machine_starts_where_the_one_before_ends(tmp_path, eight_cores):
+    assert worker_cores(3, 0, tmp_path) == (0, 1, 2)
+    assert worker_cores(3, 1, tmp_path) == (3, 4, 5)
+    assert worker_cores(3, 2, tmp_path) == (6, 7, 0)
+
+
+def test_the_core_we_run_on_is_one_we_may_use():
+    if hasattr(os, "sched_getaffinity"):
+        assert cores_module._current_core() in os.sched_getaffinity(0)
+
+
+def test_pinning_where_the_system_cannot_is_refused(monkeypatch, tmp_path):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    with pytest.raises(SettingError, match="cannot be pinned"):
+        worker_cores(2, 0, tmp_path)

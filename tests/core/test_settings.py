@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from penstock.core.settings import BatchSettings, EngineSettings, ErrorSettings
@@ -26,6 +27,19 @@ def test_a_batch_without_samples_is_refused(batch_size):
 def test_nothing_to_work_with_is_refused_by_name(name, value):
     with pytest.raises(SettingError, match=f"{name}={value} is not above 0"):
         EngineSettings(**{name: value})
+
+
+@pytest.mark.parametrize("value", [2.5, 2.0, True, "8"])
+def test_what_is_no_whole_number_is_refused_by_name(value):
+    with pytest.raises(SettingError, match=f"batch_size={value!r} is not a whole number"):
+        BatchSettings(value)
+    for name in ("workers", "readers", "memory_bytes"):
+        with pytest.raises(SettingError, match=f"{name}={value!r} is not a whole number"):
+            EngineSettings(**{name: value})
+
+
+def test_a_whole_number_of_numpy_is_one():
+    assert BatchSettings(np.int64(8)).batch_size == 8
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1.5, math.nan])

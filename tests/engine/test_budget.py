@@ -44,7 +44,12 @@ def test_the_error_says_what_makes_up_the_need():
 def test_a_wealthy_run_has_all_its_lanes_in_the_arena_twice():
     shares = share_out(8 << 30, Demand(50 * MiB, 4 * MiB, 10 * MiB, 64, 2))
     assert shares.arena_bytes == 2 * 64 * 4 * MiB
-    assert shares.slabs == MOST_SLABS
+    assert shares.slabs == (8 << 30) // 8 // (50 * MiB)
+
+
+@pytest.mark.parametrize(("slab", "slabs"), [(MiB // 4, MOST_SLABS), (MiB, MOST_SLABS), (8 * MiB, 16), (100 * MiB, 8)])
+def test_small_batches_get_many_slabs_and_large_ones_some(slab, slabs):
+    assert share_out(1 << 30, Demand(slab, MiB, MiB, 8, 2)).slabs == slabs
 
 
 def write(root, **files):

@@ -81,9 +81,7 @@ class Machine:
 
     def run(self, looks):
         for _ in range(looks):
-            change = self.controller.look(
-                window(**READING, mb_per_s=self.mb_per_s(self.knobs.readers.now)), self.knobs
-            )
+            change = self.controller.look(window(**READING, mb_per_s=self.mb_per_s(self.knobs.readers.now)), self.knobs)
             if change is not None:
                 self.knobs = self.knobs.turned(change)
                 self.log.append(str(change))

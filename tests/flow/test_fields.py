@@ -232,6 +232,16 @@ def test_picture_settings_that_make_no_sense_are_refused(settings):
         Image(".jpg", **settings)
 
 
+@pytest.mark.parametrize("setting", [{"fit": "crop"}, {"fit": "short"}, {"quality": "exact"}])
+def test_how_to_resize_is_refused_where_nothing_is_resized(setting):
+    with pytest.raises(SettingError, match="fit and quality say how a picture is resized"):
+        Image(".jpg", **setting)
+
+
+def test_a_key_that_only_some_of_the_suffixes_need_is_taken():
+    assert Array((".npz", ".npy"), key="x").decode(".npy", npy(FEATURES)).shape == FEATURES.shape
+
+
 @pytest.mark.parametrize(
     ("field", "fixed"),
     [
@@ -349,6 +359,8 @@ def test_pickled_objects_are_refused():
         (".jpg", {}, "is not an array part"),
         (".npy", {"ragged": True, "shape": (3,)}, "ragged array has no one shape"),
         (".npy", {"dtype": "float17"}, "dtype 'float17' is not known"),
+        (".npy", {"key": "x"}, "holds one array: key='x' has no meaning"),
+        ((".mask.npy", ".mask.npy.zst"), {"key": "x"}, "has no meaning"),
     ],
 )
 def test_array_settings_that_make_no_sense_are_refused(suffix, settings, reason):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import SettingError
 from penstock.flow.blocks import BlockTable, cut_blocks
-from penstock.flow.order import Ranks, epoch_order
+from penstock.flow.order import Ranks, deal, empty_lanes, epoch_order
 
 COUNTS = st.lists(st.integers(1, 12), min_size=1, max_size=40)
 
@@ -65,9 +65,26 @@ def test_the_same_inputs_give_the_same_order(counts, seed, epoch, lanes):
     assert np.array_equal(first, epoch_order(table(counts), seed=seed, epoch=epoch, lanes=lanes))
 
 
+@given(COUNTS, st.integers(1, 12))
+def test_lanes_run_out_within_one_block_of_each_other(counts, lanes):
+    loads = np.bincount(deal(np.array(counts), empty_lanes(lanes)), counts, minlength=lanes)
+    assert loads.sum() == sum(counts)
+    assert loads.max() - loads.min() <= max(counts)
+
+
+def test_a_second_deal_goes_on_where_the_first_left_the_lanes():
+    heap = empty_lanes(3)
+    assert deal(np.array([5, 1]), heap).tolist() == [0, 1]
+    assert deal(np.array([3, 1, 1]), heap).tolist() == [2, 1, 1]
+
+
+def test_blocks_of_one_size_are_dealt_in_turn():
+    assert deal(np.full(7, 4), empty_lanes(3)).tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
 def test_the_order_is_pinned_so_that_saved_positions_keep_their_meaning():
     order = epoch_order(table([3, 4, 2, 3]), seed=7, epoch=1, lanes=2)
-    assert order.tolist() == [8, 0, 7, 2, 11, 1, 9, 4, 10, 3, 6, 5]
+    assert order.tolist() == [7, 2, 8, 0, 10, 1, 9, 6, 11, 3, 4, 5]
 
 
 @pytest.mark.parametrize("other", [{"seed": 1, "epoch": 0}, {"seed": 0, "epoch": 1}, {"seed": 1, "epoch": 1}])

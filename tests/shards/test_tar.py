@@ -3,6 +3,7 @@
 import gzip
 import io
 import itertools
+import os
 import shutil
 import subprocess
 import tarfile
@@ -253,6 +254,21 @@ def test_extended_headers_in_the_middle_of_a_batch_disturb_nobody(tmp_path, form
     assert walked(path).names == names
 
 
+@pytest.mark.parametrize("sizes", [(80, 9000), (9000, 80), (1, 512), (80, 0), (80, 513), (512, 80, 0, 513, 9000)])
+def test_members_among_tiny_ones_lie_where_tarfile_finds_them(tmp_path, sizes):
+    """After a batch of tiny members two headers are read at once, which the next sizes must not upset."""
+    all_sizes = [80] * BATCH + list(itertools.islice(itertools.cycle(sizes), 2 * BATCH + 1))
+    path = write(tmp_path / "a.tar", [(f"{number:06d}.txt", size) for number, size in enumerate(all_sizes)])
+    assert_both_agree(path, len(all_sizes))
+
+
+@pytest.mark.parametrize("count", [BATCH, BATCH + 1, BATCH + 2])
+def test_a_tar_of_tiny_members_without_end_blocks_is_read_to_its_end(tmp_path, count):
+    path = write(tmp_path / "a.tar", [(f"{number}.txt", 1) for number in range(count)])
+    path.write_bytes(path.read_bytes()[: count * 2 * BLOCK])
+    assert len(walked(path)) == count
+
+
 @pytest.mark.parametrize("count", [BATCH - 1, BATCH, BATCH + 1])
 def test_a_tar_without_end_blocks_may_end_with_its_batch(tmp_path, count):
     path = write(tmp_path / "a.tar", [(f"{number}.txt", 0) for number in range(count)])
@@ -330,6 +346,31 @@ def test_one_header_is_read_per_member_and_no_data(tmp_path):
     last = found.offsets[-1] + found.lengths[-1]
     end = last + -last % BLOCK
     assert source.reads == [*headers, (end, BLOCK), (end + BLOCK, 10240)]
+
+
+class CountingFills(Shard):
+    """A shard that counts the reads of headers."""
+
+    fills = 0
+
+    def filler(self):
+        fill = super().filler()
+
+        def counted(rows, offset):
+            self.fills += 1
+            return fill(rows, offset)
+
+        return counted
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="the system cannot scatter a read")
+def test_a_tiny_member_brings_the_next_header_with_its_own(tmp_path):
+    """But only once a batch has shown that there are tiny ones."""
+    path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", (5000, 80)[number % 2]) for number in range(3 * BATCH)])
+    with CountingFills(path) as source:
+        walk(source, str(path))
+    second_and_third, end = 2 * (BATCH // 2 + 1), 1
+    assert source.fills == BATCH + second_and_third + end
 
 
 @pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])

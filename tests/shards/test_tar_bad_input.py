@@ -84,6 +84,15 @@ def test_a_tar_cut_in_a_header_says_so(refused, kept):
     assert error.offset == 1024
 
 
+@pytest.mark.parametrize("before", [BATCH, BATCH + 1, BATCH + 2])
+@pytest.mark.parametrize("kept", [1, 511])
+def test_a_tar_of_tiny_members_cut_in_a_header_says_so(refused, before, kept):
+    """Behind a batch of tiny members the cut header may be the second one of a read."""
+    error = refused(member("tiny.cls") * before + member("last.jpg")[:kept])
+    assert "inside a header" in error.reason
+    assert error.offset == before * 1024
+
+
 def test_a_tar_cut_in_a_pax_payload_says_so(refused):
     data = member("first.jpg") + pax(record(b"path", b"n" * 600))
     error = refused(data[: 1024 + 512 + 100])

@@ -11,6 +11,7 @@ from rich.logging import RichHandler
 
 from penstock import __version__
 from penstock.cli import console
+from penstock.cli.bench import bench
 from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
 from penstock.cli.shards.check import check
@@ -31,6 +32,7 @@ shards_app = typer.Typer(
 )
 app.add_typer(shards_app, name="shards")
 app.command()(doctor)
+app.command()(bench)
 app.command()(demo)
 for command in (ls, index, check, pack):
     shards_app.command()(command)

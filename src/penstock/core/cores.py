@@ -1,4 +1,4 @@
-"""How many cores this process may really use."""
+"""How many cores this process may really use, and which are near."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
+
+from penstock.errors import SettingError
 
 
 def usable_cores(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
@@ -25,3 +27,33 @@ def _quota(root: Path) -> float | None:
         period_us = int((root / "cpu" / "cpu.cfs_period_us").read_text())
         return None if limit_us <= 0 else limit_us / period_us
     return None
+
+
+def worker_cores(workers: int, local_rank: int = 0, nodes: Path = Path("/sys/devices/system/node")) -> tuple[int, ...]:
+    """The core for each worker: those of the memory node we run on first, each rank of the machine after the other."""
+    if not hasattr(os, "sched_getaffinity"):
+        raise SettingError("workers cannot be pinned to cores on this system", advice="Leave pin_workers out")
+    node_of = _nodes(nodes)
+    here = node_of.get(_current_core(), 0)
+    allowed = sorted(
+        os.sched_getaffinity(0), key=lambda core: (node_of.get(core, 0) != here, node_of.get(core, 0), core)
+    )
+    return tuple(allowed[(local_rank * workers + at) % len(allowed)] for at in range(workers))
+
+
+def _nodes(root: Path) -> dict[int, int]:
+    """The memory node of each core; empty where the system does not say."""
+    found: dict[int, int] = {}
+    for folder in root.glob("node[0-9]*"):
+        with suppress(OSError, ValueError):
+            for piece in (folder / "cpulist").read_text().strip().split(","):
+                first, _, last = piece.partition("-")
+                found.update(dict.fromkeys(range(int(first), int(last or first) + 1), int(folder.name[4:])))
+    return found
+
+
+def _current_core() -> int:
+    """The core that this process ran on last; -1 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[36])
+    return -1

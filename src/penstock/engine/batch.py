@@ -18,6 +18,8 @@ class Job:
     number: int
     epoch: int
     samples: Ids
+    whole: bool = False
+    """Whether one worker must make all of it."""
 
 
 @dataclass(slots=True, eq=False)

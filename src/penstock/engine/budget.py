@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from penstock.errors import SettingError
+from penstock.storage.freememory import free_bytes
 
 PROCESS_BYTES = 64 << 20
 """What a worker process holds for itself: interpreter, numpy, decoders, one sample in the making."""
 LEAST_SLABS = 3
 """One in the training loop's hands, one complete, one being filled."""
-MOST_SLABS = 8
+SOME_SLABS = 8
+"""As many as there is memory for up to this; beyond it, as many as fit into an eighth of the budget."""
+MOST_SLABS = 64
+"""One sample that takes fifty times as long as the others holds up so many small batches behind it."""
 SHARE_OF_FREE = 4
 """Without a budget we take a quarter of what is free."""
 LEAST_ARENA_BYTES = 8 << 20
@@ -38,6 +40,8 @@ class Shares:
 
     slabs: int
     arena_bytes: int
+    more_processes: int
+    """That would still fit in."""
 
 
 def share_out(budget_bytes: int, demand: Demand) -> Shares:
@@ -55,37 +59,12 @@ def share_out(budget_bytes: int, demand: Demand) -> Shares:
         )
     wanted_arena = max(least_arena, 2 * demand.blocks_in_use * demand.block_bytes)
     arena = min(wanted_arena, budget_bytes - for_workers - LEAST_SLABS * demand.slab_bytes)
-    slabs = (budget_bytes - for_workers - arena) // demand.slab_bytes
-    return Shares(min(MOST_SLABS, int(slabs)), arena)
+    fitting = (budget_bytes - for_workers - arena) // demand.slab_bytes
+    slabs = min(fitting, MOST_SLABS, max(SOME_SLABS, budget_bytes // 8 // demand.slab_bytes))
+    left = budget_bytes - for_workers - arena - slabs * demand.slab_bytes
+    return Shares(slabs, arena, left // PROCESS_BYTES)
 
 
 def default_budget(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
     """A quarter of what the machine, or our container, has free."""
-    free = psutil.virtual_memory().available
-    limit = _cgroup_free(cgroup_root)
-    return (free if limit is None else min(free, limit)) // SHARE_OF_FREE
-
-
-def _cgroup_free(root: Path) -> int | None:
-    """What the container may still take: cgroup v2, then v1. Cached file pages count as free: they give way."""
-    for limit_name, used_name, stat_name, prefix in (
-        ("memory.max", "memory.current", "memory.stat", ""),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_"),
-    ):
-        try:
-            limit, used = (root / limit_name).read_text().strip(), int((root / used_name).read_text())
-            if limit == "max":
-                return None
-            cached = _cached_files(root / stat_name, prefix)
-            return max(0, min(int(limit), int(limit) - used + cached))
-        except (OSError, ValueError):
-            continue
-    return None
-
-
-def _cached_files(stat: Path, prefix: str) -> int:
-    try:
-        counts = dict(line.split(maxsplit=1) for line in stat.read_text().splitlines())
-        return int(counts.get(f"{prefix}inactive_file", 0)) + int(counts.get(f"{prefix}active_file", 0))
-    except (OSError, ValueError):
-        return 0
+    return free_bytes(cgroup_root) // SHARE_OF_FREE

@@ -257,9 +257,13 @@ class Conductor:
         """Replace the worker; what it was at is done again, sample by sample, so that a killer gives itself away."""
         log.warning("%s; replacing it", crash.reason)
         for given in self.dispatch.bury(seat, crash):
-            if given.strikes >= 2 and len(given.slots) == 1:
-                error = WorkerCrash(f"decoding this sample kills the worker ({crash.reason})", stage="decode")
-                self._settle(given, [(int(given.slots[0]), BAD, error)])
+            if given.strikes >= 2 and (len(given.slots) == 1 or given.batch.job.whole):
+                what = "batch" if given.batch.job.whole else "sample"
+                reason = f"decoding this {what} kills the worker ({crash.reason})"
+                bad: list[tuple[int, str, object]] = [
+                    (slot, BAD, WorkerCrash(reason, stage="decode")) for slot in given.slots.tolist()
+                ]
+                self._settle(given, bad)
                 continue
             self.residency.unpin_all(given.batch.blocks[given.slots], done=False)
             given.batch.under_way -= len(given.slots)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -132,7 +132,7 @@ class Dispatch:
                     and len(seat.given) == depth
                     and not self._too_slow(seat, depth)
                 ):
-                    given = self._next(batches, residency)
+                    given = self._next(batches, residency, depth)
                     if given is None:
                         return
                     self._send(seat, given)
@@ -140,13 +140,15 @@ class Dispatch:
     def _too_slow(self, seat: Seat, depth: int) -> bool:
         return depth > 0 and seat.sample_s > SLOW * self.sample_s > 0
 
-    def _next(self, batches: Iterable[Batch], residency: Residency) -> Given | None:
+    def _next(self, batches: Iterable[Batch], residency: Residency, depth: int) -> Given | None:
         while self._again:
             given = self._again.popleft()
             if not given.batch.abandoned:
                 return self._repeat(given, residency)
         for batch in batches:
-            slots = batch.take(self._chunk(len(batch.job.samples)))
+            if batch.job.whole and depth > 0:
+                continue  # a whole batch must not wait behind another one while somebody else may become free
+            slots = batch.take(len(batch.job.samples) if batch.job.whole else self._chunk(len(batch.job.samples)))
             if len(slots):
                 return self._task(batch, slots, residency, strikes=0)
         return None
@@ -244,7 +246,9 @@ class Dispatch:
 
 
 def _singly(given: Given) -> list[Given]:
-    """One for each sample, each with one more strike."""
+    """One for each sample, each with one more strike; a batch that may not be split stays whole."""
+    if given.batch.job.whole:
+        return [replace(given, strikes=given.strikes + 1)]
     return [
         Given(given.task, given.batch, given.slots[at : at + 1], given.strikes + 1) for at in range(len(given.slots))
     ]

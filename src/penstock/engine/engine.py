@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.core.stats import EngineStats
 from penstock.core.supply import Supply
 from penstock.core.work import Work
 from penstock.engine.arena import Arena
@@ -22,13 +23,15 @@ from penstock.engine.memory import SharedBytes
 from penstock.engine.readers import Readers
 from penstock.engine.residency import Residency
 from penstock.engine.shelf import Shelf
-from penstock.engine.tuner import EngineStats, Tuner
+from penstock.engine.tuner import Tuner
 from penstock.errors import SettingError
 
 STOP_S = 1.5
 """For threads to end when we stop. A process is killed; a thread in a slow read or decode may outlive us."""
 LOOK_AHEAD = 4
 """Batches ahead of the training loop to begin with; more follow where single slow samples make it wait."""
+AHEAD_BYTES = 256 << 20
+"""Of large batches fewer, but two: touching new memory takes about as long as reading into it."""
 _ADVICE = "Define functions and classes in a module, or use executor='thread'"
 
 
@@ -54,11 +57,12 @@ class EnginePlan:
     def knobs(self) -> Knobs:
         """What the controller may turn, and how far."""
         most_ahead = max(1, self.slabs - 1)
+        ahead = min(LOOK_AHEAD, max(2, AHEAD_BYTES // self.slab_bytes), most_ahead)
         least_readers = 1 if self.most_readers else self.readers
         return Knobs(
             readers=Knob(self.readers, least_readers, max(self.readers, self.most_readers)),
             workers=Knob(self.workers, self.workers, max(self.workers, self.most_workers)),
-            look_ahead=Knob(min(LOOK_AHEAD, most_ahead), 1, most_ahead),
+            look_ahead=Knob(ahead, 1, most_ahead),
             task_s=TASK_S,
         )
 

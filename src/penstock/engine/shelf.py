@@ -74,6 +74,7 @@ class Shelf:
     def take(self, number: int) -> Batch:
         """Batch `number`, when it is complete; the engine's failure, if it has one."""
         with self._changed:
+            self._check_open()  # first: what is complete lies in memory that is being given back
             if number not in self._complete:
                 self._wait_for(number)
             batch = self._complete.pop(number)
@@ -97,10 +98,13 @@ class Shelf:
     def _check(self, number: int) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._closed:
-            raise PenstockError("the loader has been closed", stage="deliver")
+        self._check_open()
         if number < self._first_number:
             raise PenstockError("another pass has begun since: this one is given up", stage="deliver")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PenstockError("the loader has been closed", stage="deliver")
 
     def _hoarded(self) -> PenstockError:
         return PenstockError(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass
 
-from penstock.core.hops import Hop
+from penstock.core.stats import EngineStats
 from penstock.engine.controller import Change, Controller, Knobs, Window
 from penstock.engine.dispatch import Dispatch
 from penstock.engine.meter import Crowd, Meter
@@ -19,34 +18,6 @@ log = logging.getLogger("penstock")
 LOOK_S = 1.0
 """Between two looks: many batches for a fast loader, and for a slow one soon enough."""
 KEPT_CHANGES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """Sums since the start, and how the knobs stand."""
-
-    read: Hop
-    decode: Hop
-    waited_s: float
-    """By the training loop, for a batch."""
-    decoding_s: float
-    """Of the workers, by their own count."""
-    reads: int
-    bytes_read: int
-    rereads: int
-    """Blocks that had to leave the arena and were read again: more memory would have saved them."""
-    tasks: int
-    samples: int
-    batches: int
-    worker_deaths: int
-    readers: int
-    workers: int
-    look_ahead: int
-    task_s: float
-    arena_used_bytes: int
-    ready_batches: int
-    changes: tuple[str, ...]
-    """What was turned and why, the last hundred."""
 
 
 class Tuner:

@@ -9,7 +9,7 @@ with the epoch's first samples where it does not divide: never more than world_s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,40 @@ class Steps:
     """Samples, over all ranks, left out at the end of the epoch."""
     padded: int
     """Samples, over all ranks, delivered a second time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """One batch of this rank."""
+
+    samples: Ids
+    end: int
+    """The epoch's position after it: samples delivered so far, over all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How an order is cut into batches."""
+
+    batch_size: int = 1
+    drop_last: bool = False
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def count(self, samples: int) -> int:
+        """Batches that every rank gets."""
+        return count_steps(samples, self.batch_size, self.ranks.world_size, self.drop_last).batches
+
+    def samples(self, samples: int) -> int:
+        """Samples that every rank gets."""
+        steps = count_steps(samples, self.batch_size, self.ranks.world_size, self.drop_last)
+        return (samples - steps.dropped + steps.padded) // self.ranks.world_size
+
+    def portions(self, order: Ids, position: int) -> Iterator[Portion]:
+        """This rank's batches of the samples from `position` on."""
+        each = self.batch_size * self.ranks.world_size
+        batches = rank_batches(order, position, self.batch_size, self.ranks, self.drop_last)
+        for number, samples in enumerate(batches, 1):
+            yield Portion(samples, min(len(order), position + number * each))
 
 
 def count_steps(samples: int, batch_size: int, world_size: int, drop_last: bool) -> Steps:

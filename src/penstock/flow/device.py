@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.errors import SettingError
 
 Arrays = dict[str, NDArray[Any]]
+Key = TypeVar("Key")
 
 
 class _Window:
@@ -33,14 +34,16 @@ class _Lease:
         self.memory = memoryview(slabs)
 
 
-def lease(arrays: Mapping[str, NDArray[Any]], slabs: memoryview, give_back: Callable[[], None]) -> Arrays:
+def lease(
+    arrays: Mapping[Key, NDArray[Any]], slabs: memoryview, give_back: Callable[[], None]
+) -> dict[Key, NDArray[Any]]:
     """The same arrays; `give_back` is called once, when nobody can see any of them any more."""
     held = _Lease(slabs)
     weakref.finalize(held, give_back).atexit = False
     return {name: np.asarray(_Window(array, held)) for name, array in arrays.items()}
 
 
-def copy(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+def copy(arrays: Mapping[Key, NDArray[Any]]) -> dict[Key, NDArray[Any]]:
     """The same arrays in memory of their own."""
     return {name: array.copy() for name, array in arrays.items()}
 

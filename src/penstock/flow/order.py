@@ -1,15 +1,16 @@
 """The order of an epoch, before anything is read: a pure function of (seed, epoch, blocks, lanes).
 
-Blocks are permuted and dealt to a fixed number of lanes; inside a block the samples are shuffled; the global order
-takes one sample from each lane in turn. So at any moment as many blocks are in use as there are lanes, every read is a
-whole block, no buffer of decoded data is needed to shuffle, and the sample at any position is known without reading:
-resuming is arithmetic. Rank r of R takes every R-th sample, which are those of lanes r, r + R, …: on any number of
-ranks that divides the lanes, step t holds the same samples and a block is read by one rank.
+Blocks are permuted and dealt to a fixed number of lanes, each to the emptiest; inside a block the samples are shuffled;
+the global order takes one sample from each lane in turn. So at any moment as many blocks are in use as there are lanes,
+every read is a whole block, no buffer of decoded data is needed to shuffle, and the sample at any position is known
+without reading: resuming is arithmetic. Rank r of R takes every R-th sample, which are those of lanes r, r + R, …: on
+any number of ranks that divides the lanes, step t holds the same samples and a block is read by one rank.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapreplace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,31 +38,48 @@ class Ranks:
 
 def epoch_order(blocks: BlockTable, *, seed: int, epoch: int, lanes: int = LANES, shuffle: bool = True) -> Ids:
     """The number of every sample, in the order of the epoch, over all ranks."""
-    total = int(blocks.first_samples[-1])
     if not shuffle:
-        return np.arange(total, dtype=np.int64)
+        return np.arange(int(blocks.first_samples[-1]), dtype=np.int64)
     rng = np.random.Generator(np.random.PCG64([seed, epoch]))
     dealt = rng.permutation(len(blocks))
-    lane_of_block = _deal(blocks.counts[dealt], lanes)
-    return _interleave(blocks, dealt, lane_of_block, rng.random(total, dtype=np.float32))
-
-
-def _deal(counts: Ids, lanes: int) -> Ids:
-    """Blocks to lanes in turn, so that all lanes run out at nearly the same time."""
-    return np.arange(len(counts), dtype=np.int64) % lanes
-
-
-def _interleave(blocks: BlockTable, dealt: Ids, lane_of_block: Ids, dice: NDArray[np.float32]) -> Ids:
-    """Samples by (place in their lane, lane): one from each lane in turn, lanes that are empty left out."""
     counts = blocks.counts[dealt]
-    by_lane = np.argsort(lane_of_block, kind="stable")  # lane after lane, each in the order it was dealt
-    counts, lane = counts[by_lane], lane_of_block[by_lane]
-    starts = blocks.first_samples[dealt[by_lane]]
-    turn = np.repeat(np.arange(len(counts)), counts)  # for each sample, its block's turn in this arrangement
-    ends = np.cumsum(counts)
-    samples = np.arange(len(turn)) - (ends - counts)[turn] + starts[turn]
-    shuffled = samples[np.lexsort((dice[samples], turn))]  # inside each block
-    lane_of_sample = lane[turn]
-    lane_starts = np.searchsorted(lane_of_sample, lane_of_sample)
-    place = np.arange(len(turn)) - lane_starts
-    return shuffled[np.lexsort((lane_of_sample, place))]
+    return interleave(shuffle_inside(blocks, dealt, rng), np.repeat(deal(counts, empty_lanes(lanes)), counts))
+
+
+def shuffle_inside(blocks: BlockTable, dealt: Ids, rng: np.random.Generator) -> Ids:
+    """The samples of these blocks, block after block, those of each block in random order."""
+    counts = blocks.counts[dealt]
+    turn = np.repeat(np.arange(len(counts)), counts)
+    samples = np.arange(len(turn)) + (blocks.first_samples[dealt] - np.cumsum(counts) + counts)[turn]
+    shuffled: Ids = samples[np.lexsort((rng.random(len(turn), dtype=np.float32), turn))]
+    return shuffled
+
+
+def empty_lanes(lanes: int) -> list[tuple[int, int]]:
+    """(samples so far, lane), as a heap."""
+    return [(0, lane) for lane in range(lanes)]
+
+
+def deal(counts: Ids, heap: list[tuple[int, int]]) -> Ids:
+    """Each block to the lane with the fewest samples so far, which is the one that will be free first.
+
+    So lanes run out within one block of each other, whatever the sizes. `heap` goes on from here in the next call.
+    """
+    lanes = np.empty(len(counts), np.int64)
+    for place, count in enumerate(counts.tolist()):
+        load, lane = heap[0]
+        lanes[place] = lane
+        heapreplace(heap, (load + count, lane))
+    return lanes
+
+
+def interleave(samples: Ids, lane: Ids) -> Ids:
+    """One sample from each lane in turn, lanes that are empty left out; inside a lane the samples stay as they come."""
+    by_lane = np.argsort(lane, kind="stable")
+    samples, lane = samples[by_lane], lane[by_lane]
+    return samples[np.lexsort((lane, places(lane)))]
+
+
+def places(group: Ids) -> Ids:
+    """For each entry of a sorted column, how many of its like come before it."""
+    return np.arange(len(group)) - np.searchsorted(group, group)

@@ -9,15 +9,15 @@ from penstock.errors import SettingError
 from penstock.flow.order import Ranks
 
 
-def find_ranks(rank: int | None, world_size: int | None, lanes: int) -> Ranks:
-    """Both given, or both found; the number of ranks must divide the lanes."""
+def find_ranks(rank: int | None, world_size: int | None, lanes: int | None) -> Ranks:
+    """Both given, or both found; the number of ranks must divide the lanes, where the order has any."""
     if (rank is None) != (world_size is None):
         raise SettingError("rank and world_size go together", advice="Give both or neither")
     if rank is not None and world_size is not None:
         ranks = Ranks(rank, world_size)
     else:
         ranks = _from_torch() or _from_environment() or Ranks()
-    if lanes % ranks.world_size:
+    if lanes is not None and lanes % ranks.world_size:
         fitting = ranks.world_size * -(-lanes // ranks.world_size)
         raise SettingError(
             f"{ranks.world_size} ranks cannot share {lanes} lanes evenly",

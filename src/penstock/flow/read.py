@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import PairingError, StorageError
+from penstock.errors import PairingError
 from penstock.flow.blocks import BlockTable, cut_blocks, sample_sizes
-from penstock.shards.index import Binding, ShardIndex
-from penstock.shards.source import CompressedShard, Shard, open_shard
+from penstock.flow.files import Extent, OpenShards
+from penstock.flow.rows import NO_CRC, PARTS, WIDTH
+from penstock.shards.index import ShardIndex
 
 Ids = NDArray[np.int64]
 
 GAP_BYTES = 64 << 10
 """Ranges closer than this are read as one: skipping less costs more than reading it."""
+PAGE = 4096
+"""Extents keep their place within a page: then a read may go around the page cache."""
+LAYOUTS = 1024
+"""Layouts of blocks that are kept: several times as many as there are blocks in use."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,13 @@ class Dataset:
         shard = int(np.searchsorted(self.firsts, sample, side="right")) - 1
         return self.indexes[shard].keys[int(self.numbers[shard][sample - self.firsts[shard]])]
 
-    def where(self, sample: int) -> tuple[str, str, int]:
-        """Shard, key and offset of a sample's first part, for messages."""
+    def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
+        """For messages: shard, name and offset of that part of a sample; without a suffix, its key and first part."""
         shard = int(np.searchsorted(self.firsts, sample, side="right")) - 1
-        row = self.parts[shard][sample - self.firsts[shard]]
-        present = row[row >= 0]
-        return self.paths[shard], self.key(sample), int(self.indexes[shard].offsets[present].min())
+        index, parts = self.indexes[shard], self.parts[shard][sample - self.firsts[shard]]
+        if suffix is not None:
+            parts = parts[[index.suffixes[index.suffix_ids[part]] == suffix for part in parts]]
+        return self.paths[shard], self.key(sample) + (suffix or ""), int(index.offsets[parts].min())
 
 
 def make_dataset(
@@ -86,27 +92,24 @@ def _wanted_parts(path: str, index: ShardIndex, whole: Ids, wanted: Sequence[tup
     return table, choices[whole]
 
 
-@dataclass(frozen=True, slots=True)
-class _Extent:
-    """A run of bytes of the shard and its place in the block's memory."""
-
-    offset: int
-    length: int
-    at: int
-
-
 class ShardSupply:
     """Blocks of a dataset, as the engine asks for them. `fill` runs in several threads; the rest in one."""
 
-    def __init__(self, dataset: Dataset, block_bytes: int) -> None:
+    def __init__(self, dataset: Dataset, block_bytes: int, *, direct: bool = False) -> None:
         self.dataset = dataset
+        self._made_of = (dataset, block_bytes, direct)
         # All parts count, wanted or not: the order must not depend on which fields somebody reads.
         sizes = [sample_sizes(index)[numbers] for index, numbers in zip(dataset.indexes, dataset.numbers, strict=True)]
         compressed = [index.compression is not None for index in dataset.indexes]
         self.blocks: BlockTable = cut_blocks(sizes, compressed, block_bytes)
         self._block_sizes: Ids = np.add.reduceat(np.concatenate(sizes), self.blocks.first_samples[:-1])
-        self._files = _Files(dataset)
-        self._layouts: dict[int, tuple[list[_Extent], Ids, int]] = {}
+        self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct)
+        self._layout = lru_cache(LAYOUTS)(self._make_layout)  # its own lock: `fill` runs in several threads
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made anew in another process: what is open or looked up stays here."""
+        dataset, block_bytes, direct = self._made_of
+        return partial(ShardSupply, direct=direct), (dataset, block_bytes)
 
     def blocks_of(self, samples: Ids) -> Ids:
         """The block each sample lies in."""
@@ -121,18 +124,20 @@ class ShardSupply:
         return self._block_sizes
 
     def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
-        """slot, sample, then (offset in the arena, length, which alternative) of each wanted part."""
+        """What `flow.rows` says, of these samples."""
         blocks = self.blocks_of(samples)
-        rows = np.empty((len(samples), 2 + 3 * self._width), np.int64)
+        rows = np.empty((len(samples), PARTS + WIDTH * self._width), np.int64)
         rows[:, 0], rows[:, 1] = slots, samples
+        offsets, lengths, choices, crcs = (rows[:, PARTS + column :: WIDTH] for column in range(WIDTH))
         for block in set(blocks.tolist()):
             mine = blocks == block
             _, places, _ = self._layout(block)
-            index, parts, choices = self._parts(block, samples[mine])
+            index, parts, chosen = self._parts(block, samples[mine])
             inside = places[samples[mine] - self.blocks.first_samples[block]]
-            rows[mine, 2::3] = inside + bases[mine][:, None]
-            rows[mine, 3::3] = index.lengths[parts]
-            rows[mine, 4::3] = choices
+            offsets[mine] = inside + bases[mine][:, None]
+            lengths[mine] = index.lengths[parts]
+            choices[mine] = chosen
+            crcs[mine] = NO_CRC if index.crcs is None else index.crcs[parts]
         return rows
 
     def fill(self, block: int, into: memoryview) -> int:
@@ -140,10 +145,6 @@ class ShardSupply:
         extents, _, _ = self._layout(block)
         shard = int(self.blocks.shards[block])
         return self._files.read(shard, extents, into)
-
-    def forget(self, block: int) -> None:
-        """The block is out of the arena; its layout is made again if it comes back."""
-        self._layouts.pop(block, None)
 
     def close(self) -> None:
         """Close the shards."""
@@ -158,16 +159,13 @@ class ShardSupply:
         inside = samples - self.dataset.firsts[shard]
         return self.dataset.indexes[shard], self.dataset.parts[shard][inside], self.dataset.choices[shard][inside]
 
-    def _layout(self, block: int) -> tuple[list[_Extent], Ids, int]:
-        layout = self._layouts.get(block)
-        if layout is None:
-            first, last = self.blocks.first_samples[block : block + 2].tolist()
-            index, parts, _ = self._parts(block, np.arange(first, last))
-            layout = self._layouts[block] = _lay_out(index.offsets[parts], index.lengths[parts])
-        return layout
+    def _make_layout(self, block: int) -> tuple[list[Extent], Ids, int]:
+        first, last = self.blocks.first_samples[block : block + 2].tolist()
+        index, parts, _ = self._parts(block, np.arange(first, last))
+        return _lay_out(index.offsets[parts], index.lengths[parts])
 
 
-def _lay_out(offsets: Ids, lengths: Ids) -> tuple[list[_Extent], Ids, int]:
+def _lay_out(offsets: Ids, lengths: Ids) -> tuple[list[Extent], Ids, int]:
     """Join ranges that lie close together; say where each part comes to lie in the block's memory."""
     flat, sizes = offsets.ravel(), lengths.ravel()
     order = np.argsort(flat, kind="stable")
@@ -176,83 +174,14 @@ def _lay_out(offsets: Ids, lengths: Ids) -> tuple[list[_Extent], Ids, int]:
     heads = np.flatnonzero(new)
     tails = np.concatenate((heads[1:], [len(starts)])) - 1
     extent_lengths = ends[tails] - starts[heads]
-    at = np.concatenate(([0], np.cumsum(extent_lengths)))
+    into_page = starts[heads] % PAGE
+    rooms = -(-(into_page + extent_lengths) // PAGE) * PAGE
+    at = np.cumsum(rooms) - rooms + into_page
     extents = [
-        _Extent(int(offset), int(length), int(place))
-        for offset, length, place in zip(starts[heads], extent_lengths, at[:-1], strict=True)
+        Extent(int(offset), int(length), int(place))
+        for offset, length, place in zip(starts[heads], extent_lengths, at, strict=True)
     ]
     number = np.cumsum(new) - 1
     places = np.empty(len(flat), np.int64)
-    places[order] = starts - starts[heads][number] + at[:-1][number]
-    return extents, places.reshape(offsets.shape), int(at[-1])
-
-
-class _Files:
-    """Open shards, opened at first use and checked against their index then."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._open: dict[int, Shard] = {}
-        self._lock = threading.Lock()
-
-    def read(self, shard: int, extents: list[_Extent], into: memoryview) -> int:
-        index = self._dataset.indexes[shard]
-        if index.compression is not None:
-            with open_shard(self._dataset.paths[shard]) as stream:
-                _check(self._dataset.paths[shard], stream, index.binding)
-                return sum(_stream(stream, extent, into) for extent in extents)
-        file = self._plain(shard)
-        return sum(_pread(file, extent, into) for extent in extents)
-
-    def _plain(self, shard: int) -> Shard:
-        with self._lock:
-            file = self._open.get(shard)
-            if file is None:
-                path = self._dataset.paths[shard]
-                file = Shard(path)
-                try:
-                    _check(path, file, self._dataset.indexes[shard].binding)
-                except StorageError:
-                    file.close()
-                    raise
-                self._open[shard] = file
-            return file
-
-    def close(self) -> None:
-        with self._lock:
-            for file in self._open.values():
-                file.close()
-            self._open.clear()
-
-
-def _check(path: str, shard: Shard | CompressedShard, binding: Binding) -> None:
-    if (shard.size, shard.mtime_ns) != (binding.size, binding.mtime_ns):
-        raise StorageError("has changed since it was indexed", shard=path, stage="read", advice="Start again")
-
-
-def _stream(stream: Shard | CompressedShard, extent: _Extent, into: memoryview) -> int:
-    data = stream.read_at(extent.offset, extent.length)
-    into[extent.at : extent.at + len(data)] = data
-    return _whole(len(data), extent, stream.path)
-
-
-def _pread(file: Shard, extent: _Extent, into: memoryview) -> int:
-    done = 0
-    while done < extent.length:
-        view = into[extent.at + done : extent.at + extent.length]
-        try:
-            count = os.preadv(file.fd, [view], extent.offset + done)
-        except OSError as error:
-            raise StorageError(
-                f"cannot read: {error.strerror}", shard=file.path, offset=extent.offset + done, stage="read"
-            ) from error
-        if count == 0:
-            break
-        done += count
-    return _whole(done, extent, file.path)
-
-
-def _whole(count: int, extent: _Extent, path: str) -> int:
-    if count < extent.length:
-        raise StorageError("ends before its index says", shard=path, offset=extent.offset + count, stage="read")
-    return count
+    places[order] = starts - starts[heads][number] + at[number]
+    return extents, places.reshape(offsets.shape), int(rooms.sum())

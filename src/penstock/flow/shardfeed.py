@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.layout import SlabLayout, Slot
+from penstock.core.layout import SlabLayout
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError
+from penstock.flow.batch import Cut
+from penstock.flow.blocks import BlockTable
 from penstock.flow.decode import Decoder, Transform
+from penstock.flow.deliver import locate
+from penstock.flow.feed import Reading, Share
 from penstock.flow.fields.base import Field
+from penstock.flow.look import layout_of
+from penstock.flow.mix import Mix, MixedSupply, shares
 from penstock.flow.order import epoch_order
-from penstock.flow.read import ShardSupply, make_dataset
-from penstock.shards.health import whole_samples
+from penstock.flow.read import Dataset, ShardSupply, make_dataset
+from penstock.flow.sources import Source
+from penstock.shards.health import Problem, whole_samples
 from penstock.shards.index import ShardIndex
 from penstock.shards.scan import index_all
+from penstock.storage.pagecache import holds
+
+log = logging.getLogger("penstock")
 
 Ids = NDArray[np.int64]
 
 BLOCK_BYTES = 2 << 20
 """Long enough that a disk streams and a request pays, short enough that 64 of them fit in memory."""
+ROW_OF_BLOCKS = 8
+"""Blocks in use where they are taken one after the other: those of the batches under way."""
 TRIES = 16
 """Samples looked at for one that is good, where bad ones are to be skipped: the next one is, almost always."""
 
@@ -52,22 +66,26 @@ class ShardFeed:
 
     def __init__(
         self,
-        shards: Sequence[str],
+        sources: Sequence[Source],
         fields: Mapping[str, Field],
         order: OrderSettings,
         transform: Transform | None,
         on_bad: Literal["raise", "skip"],
+        cut: Cut = Cut(),  # noqa: B008 (it is frozen)
+        page_cache: bool | None = None,
     ) -> None:
         if not fields:
             raise SettingError("a loader needs fields", advice='For example fields={"image": Image(".jpg", size=224)}')
         self.fields = dict(fields)
         self.order_settings = order
+        self.cut = cut
         self.transform = transform
         self._on_bad = on_bad
+        shards = [path for source in sources for path in source.paths]
         indexes = _indexes(shards)
         wanted = [field.suffixes for field in self.fields.values()]
         whole: list[Ids] = []
-        self.problems: list[tuple[str, Any]] = []
+        self.problems: list[tuple[str, Problem]] = []
         for number, (path, index) in enumerate(zip(shards, indexes, strict=True)):
             indexes[number] = index = index.split_by(_stated(index, wanted))
             required = [_present(index, alternatives) for alternatives in wanted]
@@ -78,7 +96,20 @@ class ShardFeed:
         self.dataset = make_dataset(shards, indexes, whole, wanted)
         if not len(self.dataset):
             raise ShardError("the shards have no whole sample with all these fields", stage="pair")
-        self.supply = ShardSupply(self.dataset, order.block_bytes)
+        self._tell_problems(sum(map(len, indexes)) - len(self.dataset))
+        self.sources = sources
+        if page_cache is None:
+            page_cache = holds(sum(index.binding.size for index in indexes))
+        shard_supply = ShardSupply(self.dataset, order.block_bytes, direct=not page_cache)
+        self.mix = _mix(sources, self.dataset, shard_supply.blocks, len(self)) if len(sources) > 1 else None
+        self.supply = shard_supply if self.mix is None else MixedSupply(shard_supply, self.mix)
+
+    def _tell_problems(self, left_out: int) -> None:
+        """Once: which samples they are is for `penstock shards check` to say."""
+        if left_out:
+            shard, first = self.problems[0]
+            example = ShardError(f"{first.kind} part: {first.reason}", shard=shard, member=first.member)
+            log.warning("%d samples are not whole and are left out; the first: %s", left_out, example)
 
     def __len__(self) -> int:
         total = len(self.dataset)
@@ -88,10 +119,39 @@ class ShardFeed:
     def order(self, epoch: int) -> Ids:
         """The samples of an epoch, in order, over all ranks."""
         settings = self.order_settings
+        if self.mix is not None:
+            return self.mix.order(seed=settings.seed, epoch=epoch, lanes=settings.lanes, shuffle=settings.shuffle)
         order = epoch_order(
             self.supply.blocks, seed=settings.seed, epoch=epoch, lanes=settings.lanes, shuffle=settings.shuffle
         )
         return order[: len(self)]
+
+    @property
+    def own_code(self) -> bool:
+        """Whether workers run nothing of the user's."""
+        return self.transform is None
+
+    def count(self) -> int:
+        """Batches of an epoch on this rank."""
+        return self.cut.count(len(self))
+
+    def per_rank(self) -> int:
+        """Samples of an epoch on this rank."""
+        return self.cut.samples(len(self))
+
+    def share(self, epoch: int, position: int) -> Share:
+        """The epoch from that position on."""
+        portions = list(self.cut.portions(self.order(epoch), position))
+        mine = np.concatenate([np.zeros(0, np.int64), *(portion.samples for portion in portions)])
+        return Share(iter(portions), self.uses(mine))
+
+    def reading(self) -> Reading:
+        """Blocks, and how many of them an order goes through at a time."""
+        sizes = self.supply.block_sizes()
+        settings = self.order_settings
+        lanes = settings.lanes // self.cut.ranks.world_size if settings.shuffle else ROW_OF_BLOCKS
+        in_use = max(1, min(lanes * len(self.sources), len(sizes)))
+        return Reading(sizes, in_use)
 
     def uses(self, samples: Ids) -> Ids:
         """How many of these samples each block has."""
@@ -99,50 +159,51 @@ class ShardFeed:
 
     def keys(self, samples: Ids) -> list[str]:
         """Their keys."""
-        return [self.dataset.key(sample) for sample in samples.tolist()]
+        own = samples if self.mix is None else self.mix.own_numbers(samples)
+        return [self.dataset.key(sample) for sample in own.tolist()]
 
-    def where(self, sample: int) -> tuple[str, str, int]:
-        """Shard, key and offset of a sample."""
-        return self.dataset.where(sample)
-
-    def first_sample(self) -> dict[str, Any]:
-        """The first good sample, decoded and transformed here and now: what all others must look like."""
-        failure: PenstockError | None = None
-        for number in range(min(TRIES, len(self.dataset)) if self._on_bad == "skip" else 1):
-            try:
-                return self._sample(number)
-            except SampleError as error:
-                failure = failure or error
-        assert failure is not None
-        raise failure
-
-    def _sample(self, number: int) -> dict[str, Any]:
-        """One sample, on its own."""
-        sample, zero = np.array([number], np.int64), np.zeros(1, np.int64)
-        block = int(self.supply.blocks_of(sample)[0])
-        memory = memoryview(bytearray(self.supply.block_bytes(block)))
-        self.supply.fill(block, memory)
-        row = self.supply.rows(sample, zero, zero)[0].tolist()
-        decoder = Decoder(self.fields, SlabLayout({}, 1), self.order_settings.seed, self.transform)
-        shard, key, offset = self.where(number)
-        try:
-            values = decoder.sample(row, memory)
-            return values if self.transform is None else self.transform(values, decoder.rng(0, number))
-        except PenstockError as error:
-            raise error.at(shard=shard, member=key, offset=offset) from None
-        except Exception as error:  # the transform's own
-            reason = f"{type(error).__name__}: {error}"
-            raise SampleError(reason, shard=shard, member=key, offset=offset, stage="transform") from error
+    def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
+        """Shard, name and offset of that part of a sample; without a suffix, its key and first part."""
+        own = sample if self.mix is None else int(self.mix.own_numbers(np.array([sample]))[0])
+        return self.dataset.where(own, suffix)
 
     def layout(self, batch_size: int) -> SlabLayout:
-        """The slots of a batch, as the first sample has them."""
-        slots = {}
-        for name, value in self.first_sample().items():
-            field = self.fields.get(name)
-            fixed = field.fixed if field is not None else isinstance(value, np.ndarray | np.generic)
-            if fixed and isinstance(value, np.ndarray | np.generic):
-                slots[name] = Slot(value.shape, value.dtype.str)
-        return SlabLayout(slots, batch_size)
+        """The slots of a batch, as the first samples have them."""
+        return layout_of(self._good_samples(), self.fields, batch_size)
+
+    def _good_samples(self) -> Iterator[dict[str, Any]]:
+        """From the first on, decoded and transformed here and now; there is one, or an error that says why not."""
+        read = lru_cache(maxsize=1)(self._read)  # neighbours lie in one block
+        found, failure = False, None
+        for number in range(min(TRIES, len(self.dataset))):
+            try:
+                sample = self._sample(number, read)
+            except PenstockError as error:  # one behind a good sample is told when its turn has come
+                if not found and (self._on_bad == "raise" or not isinstance(error, SampleError)):
+                    raise
+                failure = failure or error
+                continue
+            found = True
+            yield sample
+        if not found and failure is not None:
+            raise failure
+
+    def _read(self, block: int) -> memoryview:
+        memory = memoryview(bytearray(self.supply.block_bytes(block)))
+        self.supply.fill(block, memory)
+        return memory
+
+    def _sample(self, number: int, read: Callable[[int], memoryview]) -> dict[str, Any]:
+        """One sample, on its own."""
+        sample, zero = np.array([number], np.int64), np.zeros(1, np.int64)
+        memory = read(int(self.supply.blocks_of(sample)[0]))
+        row = self.supply.rows(sample, zero, zero)[0].tolist()
+        decoder = Decoder(self.fields, SlabLayout({}, 1), self.order_settings.seed, self.transform)
+        try:
+            return decoder.sample(row, 0, memory)
+        except PenstockError as error:
+            locate(error, number, self)
+            raise
 
     def work(self, layout: SlabLayout) -> Decoder:
         """What workers run."""
@@ -157,18 +218,29 @@ class ShardFeed:
             "lanes": settings.lanes,
             "block_bytes": settings.block_bytes,
             "samples": len(self),
+            "weights": _written(self.sources),
             "fingerprint": self._fingerprint(),
         }
 
     def _fingerprint(self) -> str:
         """Of the samples and the blocks they lie in; not of paths or times, so that shards may move."""
         digest = hashlib.sha256(self.supply.blocks.first_samples.astype("<i8").tobytes())
+        if self.mix is not None:
+            for column in (self.mix.sources, self.mix.samples):
+                digest.update(column.astype("<i8").tobytes())
         for index, numbers in zip(self.dataset.indexes, self.dataset.numbers, strict=True):
             digest.update(f"{index.binding.size} {len(numbers)}\n".encode())
             for column in (numbers, index.sample_ids, index.lengths):
                 digest.update(column.astype("<i8").tobytes())
             digest.update("\n".join(index.keys).encode())
         return digest.hexdigest()[:32]
+
+    def finish(self, values: dict[str, Any], samples: Ids) -> dict[str, Any]:
+        """The fields, and the samples' keys."""
+        return {**values, "__key__": self.keys(samples)}
+
+    def __repr__(self) -> str:
+        return f"{len(self.dataset.paths)} shards"
 
     def close(self) -> None:
         """Close the shards."""
@@ -182,6 +254,28 @@ def _indexes(shards: Sequence[str]) -> list[ShardIndex]:
             raise scanned.error or ShardError("cannot be indexed", shard=scanned.shard)
         found[scanned.shard] = scanned.index
     return [found[shard] for shard in shards]
+
+
+def _mix(sources: Sequence[Source], dataset: Dataset, blocks: BlockTable, samples: int) -> Mix:
+    """Who gives how much to an epoch of that many samples; a source that would give nothing is refused."""
+    first_shards = np.concatenate(([0], np.cumsum([len(source.paths) for source in sources])))
+    for source, has in zip(sources, np.diff(dataset.firsts[first_shards]).tolist(), strict=True):
+        if not has:
+            raise ShardError(f"source {source.name!r} has no whole sample with all these fields", stage="pair")
+    given = shares(samples, [source.weight for source in sources])
+    for source, gives in zip(sources, given.tolist(), strict=True):
+        if not gives:
+            raise SettingError(
+                f"the weight of {source.name!r} is so small that none of its samples comes in an epoch of {samples}",
+                advice="Give it more weight, or leave it out",
+            )
+    return Mix(blocks, np.searchsorted(blocks.shards, first_shards), given)
+
+
+def _written(sources: Sequence[Source]) -> str:
+    """Weights as one would write them, 3:1; those of one source do not matter."""
+    weights = [source.weight for source in sources] if len(sources) > 1 else [1.0]
+    return ":".join(repr(weight).removesuffix(".0") for weight in weights)
 
 
 def _stated(index: ShardIndex, wanted: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

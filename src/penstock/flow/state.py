@@ -38,7 +38,7 @@ def read_state(state: Mapping[str, Any], identity: Identity) -> Position:
         if theirs != ours:
             raise _other(name, theirs, ours)
     epoch, position = _count(state, "epoch"), _count(state, "position")
-    if position > _count(identity, "samples"):
+    if "samples" in identity and position > _count(identity, "samples"):
         raise SettingError(f"a loader state at position {position} is past the end of the epoch")
     return Position(epoch, position)
 

@@ -8,16 +8,17 @@ suffixes, those decide and nothing is inferred.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, count, repeat
-from operator import itemgetter
+from itertools import compress, count
 
 import numpy as np
 from numpy.typing import NDArray
 
-_FIRST = itemgetter(0)
+_WORD = re.compile(r"_[^\W\d_][^_/\n]*+$", re.MULTILINE)
+"""Finds whether any key of many, one a line, can end in a word at all; most shards have none."""
 Ids = NDArray[np.int64]
 
 
@@ -32,7 +33,7 @@ class Split:
 
 
 def split_names(names: Sequence[str], suffixes: Sequence[str] | None = None) -> Split:
-    """Key and suffix of every name. A million names a second: all loops over names are in C, on strings only."""
+    """Key and suffix of every name. Over a million names a second: short loops on strings only, most of them in C."""
     if suffixes:
         longest_first = sorted(suffixes, key=len, reverse=True)
         keys = [_key_by(name, longest_first) for name in names]
@@ -60,8 +61,10 @@ def role_of(suffix: str) -> str:
 
 def _keys_at_dots(names: Sequence[str]) -> list[str]:
     """The keys of `split_at_dot`, without a pair per name to keep the garbage collector busy."""
-    if "/" not in "".join(names):
-        return list(map(_FIRST, map(str.partition, names, repeat("."))))
+    keys = [name.partition(".")[0] for name in names]
+    text = "".join(names)
+    if "/" not in text or text.count("/") == "".join(keys).count("/"):  # no folder has a dot in its name
+        return keys
     bases = [name.rpartition("/")[2] for name in names]
     suffixes = map(str.removeprefix, bases, [base.partition(".")[0] for base in bases])
     return list(map(str.removesuffix, names, suffixes))
@@ -79,23 +82,17 @@ def _joined(keys: Sequence[str]) -> dict[str, str]:
 
     Those are the words of which most bearers have a partner: a key that is the bare stem.
     """
-    known = dict.fromkeys(keys)
-    known.pop("", None)  # no stem, no partner
-    stems = list(map(_FIRST, map(str.rpartition, known, repeat("_"))))
-    has_partner = list(map(known.__contains__, stems))
-    if not any(has_partner):
+    if not _WORD.search("\n".join(keys)):
         return {}
-    joined = dict(zip(compress(known, has_partner), compress(stems, has_partner), strict=True))
-    partnered = Counter(map(str.removeprefix, joined, joined.values()))  # words, with their bar
-    candidates = {word for word in partnered if word[1:2].isalpha() and "/" not in word}
-    alone = {key: stem for key, stem in zip(known, stems, strict=True) if stem and key not in joined}
-    words_alone = list(map(str.removeprefix, alone, alone.values()))
-    lonely = Counter(filter(candidates.__contains__, words_alone))
-    marks = {word for word in candidates if partnered[word] > lonely[word]}
-    if len(marks) < len(partnered):
-        joined = {key: stem for key, stem in joined.items() if key.removeprefix(stem) in marks}
-    if lonely:
-        joined |= {key: alone[key] for key, word in zip(alone, words_alone, strict=True) if word in marks}
+    known = dict.fromkeys(keys)
+    joined = {key: halves[0] for key in known if (halves := key.rpartition("_"))[2] >= "A" and halves[0]}
+    words = list(map(str.removeprefix, joined, joined.values()))  # with their bar
+    borne, partnered = Counter(words), Counter(compress(words, map(known.__contains__, joined.values())))
+    marks = {
+        word for word, many in partnered.items() if 2 * many > borne[word] and word[1].isalpha() and "/" not in word
+    }
+    if len(marks) < len(borne):
+        joined = {key: stem for (key, stem), word in zip(joined.items(), words, strict=True) if word in marks}
     while any(map(joined.__contains__, joined.values())):  # 0_front_left joins 0_front, and that joins 0
         joined = {key: joined.get(stem, stem) for key, stem in joined.items()}
     return joined

@@ -18,6 +18,7 @@ from penstock.errors import StorageError, TarError
 from penstock.shards.tarheader import (
     BATCH,
     BLOCK,
+    SIZE_AT,
     Headers,
     checksums_match,
     looks_like,
@@ -33,12 +34,17 @@ MAX_EXTENSION_BYTES = 1 << 20
 MAX_MEMBER_BYTES = 1 << 60
 """No file is that long; past it, offsets no longer fit the 64 bits that the system and numpy have for them."""
 
+_FILE = 0x30
 _REGULAR = frozenset(b"0\0007")
 _WITHOUT_DATA = {0x31: "hard link", 0x32: "symbolic link", 0x33: "device", 0x34: "device", 0x36: "fifo"}
 _DIRECTORY = 0x35
 _GNU_LONG_NAME, _GNU_LONG_LINK, _PAX, _PAX_GLOBAL = b"LKxg"
 _UNREADABLE = {0x53: "a GNU sparse file", 0x4D: "the continuation of a multi-volume archive"}
 _ZEROS = bytes(BLOCK)
+_TINY = 2 * BLOCK
+"""From one header to the next where the data is a single block."""
+_PAIR = _TINY + BLOCK
+"""What one read brings when it takes the next header along."""
 
 
 Numbers: TypeAlias = "array[int]"
@@ -99,6 +105,8 @@ class _Walk:
         """Where the last member's data ends: the tar is whole only if the file reaches it."""
         self.promised = False
         """Whether the last header was an extended one: it speaks of a member that must follow."""
+        self.tiny = False
+        """Whether data of a single block is frequent: a label, a caption. Then two headers are read at once."""
         self.next_name: str | None = None
         self.next_size: int | None = None
 
@@ -124,22 +132,28 @@ class _Walk:
         sizes: list[int] = []
         buffer, fill = page.buffer, self.source.filler()
         start = offset = self.offset
-        at = count = 0
-        for row in page.rows:
-            count = fill(row, offset)
-            digits, end, kind = size_and_kind(buffer, at + 124)
+        count = step = 0
+        at = SIZE_AT
+        for rows in page.pairs if self.tiny else page.rows:
+            if step == _TINY and count == _PAIR:
+                count = BLOCK  # this header came along with the last one
+            else:
+                count = fill(rows, offset)
+            digits, end, kind = size_and_kind(buffer, at)
             # int() would also take '-1', '+1' and '1_0': only eleven digits and an end go the short way
-            if count < BLOCK or kind not in _REGULAR or end > 32 or not digits.isdigit():
+            if count < BLOCK or (kind != _FILE and kind not in _REGULAR) or end > 32 or not digits.isdigit():
                 break
             try:
                 size = int(digits, 8)
             except ValueError:
                 break
             sizes.append(size)
-            offset += size + 1023 & ~511  # its header and its data, padded
+            step = size + 1023 & ~511  # its header and its data, padded
+            offset += step
             at += BLOCK
         self.offset = offset
-        other = None if len(sizes) == BATCH else bytes(buffer[at : at + count])
+        at -= SIZE_AT
+        other = None if len(sizes) == BATCH else bytes(buffer[at : at + min(count, BLOCK)])
         if sizes:
             self._keep(page.headers[: len(sizes)], sizes, start)
         if other is not None and count < BLOCK:  # the end, or a read that was cut short
@@ -156,6 +170,7 @@ class _Walk:
             bad = int(np.argmin(good))
             self._refuse_header(headers[bad].tobytes(), int(offsets[bad]) - BLOCK)
         self.data_end = int(offsets[-1]) + sizes[-1]
+        self.tiny = 4 * int(np.count_nonzero(steps == _TINY)) > len(sizes)
         self.found.names += names_of(headers)
         self.found.offsets.frombytes(offsets.tobytes())
         self.found.lengths.frombytes(lengths.tobytes())

@@ -39,6 +39,10 @@ class Array:
                 raise SettingError(f"{suffix!r} is not an array part", advice="Use .npz, .npy or .npy.zst")
             if codec == "npz" and self.key is None:
                 raise SettingError(f"which array of {suffix!r}?", advice='Give key="…"')
+        if self.key is not None and all(codec_of(suffix) != "npz" for suffix in as_suffixes(self.suffix)):
+            raise SettingError(
+                f"{self.suffix!r} holds one array: key={self.key!r} has no meaning", advice="Leave it out"
+            )
         if self.ragged and self.shape is not None:
             raise SettingError("a ragged array has no one shape")
 

@@ -48,6 +48,8 @@ class Image:
         ):
             if value not in known:
                 raise SettingError(f"{name} {value!r} is not known", advice=f"Use one of {', '.join(known)}")
+        if self.size is None and (self.fit, self.quality) != ("pad", "fast"):
+            raise SettingError("fit and quality say how a picture is resized", advice="Give a size, or leave them out")
 
     @property
     def suffixes(self) -> tuple[str, ...]:

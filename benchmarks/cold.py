@@ -1,0 +1,103 @@
+"""Raw arrays from files that are not in memory: the loader against what the device gives to plain sequential reads."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+import penstock
+from benchmarks.result import Line, in_turns, median_ratio
+from penstock.storage.coldread import ColdFile, ReadMethod, choose_method, drop_pages
+from penstock.storage.kind import identify
+from penstock.testing import tar_bytes
+
+TARGET = 0.9
+SHARDS = 8
+SAMPLES = 64
+"""Per shard."""
+SHAPE = (256, 64, 64)
+"""float16: 2 MiB a sample, 1 GiB in all."""
+BATCH = 16
+READ_BYTES = 2 << 20
+ROUNDS = 5
+
+
+def measure() -> Iterator[Line]:
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        shards = _make(Path(name))
+        device, ours = in_turns([lambda: _sequential(shards), lambda: _loader(shards)], ROUNDS)
+        yield Line(
+            "cold files, raw arrays",
+            f"{median(ours):.0f} MB/s",
+            f"sequential reads: {median(device):.0f} MB/s",
+            median_ratio(ours, device),
+            TARGET,
+            "at least",
+        )
+
+
+def _make(folder: Path) -> list[Path]:
+    rng = np.random.default_rng(0)
+    shards = []
+    for number in range(SHARDS):
+        members = {}
+        for sample in range(SAMPLES):
+            data = BytesIO()
+            np.save(data, rng.integers(0, 1 << 14, SHAPE, np.uint16).view(np.float16))
+            members[f"{number:02d}{sample:04d}.npy"] = data.getvalue()
+        path = folder / f"raw-{number:02d}.tar"
+        path.write_bytes(tar_bytes(members.items()))
+        shards.append(path)
+    return shards
+
+
+def _forget(shards: list[Path]) -> None:
+    for shard in shards:
+        if not drop_pages(shard):
+            raise RuntimeError(f"{shard} cannot be made cold")
+
+
+def _sequential(shards: list[Path]) -> float:
+    """MB/s of large reads in order: the best of the ways to ask, one and four at a time."""
+    direct = choose_method(shards[0], identify(shards[0]))
+    methods = {direct, ReadMethod.DROPPED}
+    return max(_read_all(shards, method, in_flight) for method, in_flight in product(sorted(methods), (1, 4)))
+
+
+def _read_all(shards: list[Path], method: ReadMethod, in_flight: int) -> float:
+    _forget(shards)
+    total = sum(shard.stat().st_size for shard in shards)
+    with ThreadPoolExecutor(in_flight) as pool:
+        start = time.perf_counter()
+        list(pool.map(lambda shard: _read_one(shard, method), shards))
+        return total / (time.perf_counter() - start) / 1e6
+
+
+def _read_one(shard: Path, method: ReadMethod) -> None:
+    with ColdFile(shard, method) as file, mmap.mmap(-1, READ_BYTES) as buffer:
+        file.drop(random=False)
+        for offset in range(0, file.size_bytes, READ_BYTES):
+            file.read_into(buffer, offset, READ_BYTES)
+
+
+def _loader(shards: list[Path]) -> float:
+    """MB/s of a whole epoch, the second one: in the first, memory is touched for the first time."""
+    fields = {"array": penstock.Array(".npy")}
+    loader = penstock.Loader(shards, fields, BATCH, shuffle=True, device="numpy", page_cache=False)
+    for _ in loader:
+        pass
+    _forget(shards)
+    start = time.perf_counter()
+    delivered = sum(batch["array"].nbytes for batch in loader)
+    elapsed = time.perf_counter() - start
+    loader.close()
+    return delivered / elapsed / 1e6

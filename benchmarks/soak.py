@@ -1,0 +1,117 @@
+"""`make soak`: half an hour of epochs, broken passes, resumes and killed workers. Nothing may grow.
+
+Samples are taken between passes; the medians of the second tenth and of the last are compared (the first is warm-up).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from statistics import median
+
+import psutil
+from rich.console import Console
+
+import penstock
+from penstock.report.text import table
+from penstock.testing import IMAGENET, make_shards
+
+GROWTH_BYTES = 16 << 20
+"""What counts as no growth of memory: below it, allocators breathe."""
+
+
+@dataclass(frozen=True)
+class Look:
+    own_memory_bytes: int
+    """Private pages of this process; slabs and arena are shared and counted below."""
+    tree_memory_bytes: int
+    """Proportional share of everything, workers included."""
+    files: int
+    threads: int
+    processes: int
+
+
+def look() -> Look:
+    gc.collect()
+    us = psutil.Process()
+    children = us.children(recursive=True)
+    own = us.memory_full_info()
+    tree = own.pss
+    for child in children:
+        try:
+            tree += child.memory_full_info().pss
+        except psutil.Error:
+            pass  # it has just gone
+    return Look(own.uss, tree, us.num_fds(), threading.active_count(), len(children))
+
+
+def one_pass(loader: penstock.Loader, dice: random.Random) -> str:
+    """A whole epoch, or one that ends as they do in life."""
+    kind = dice.choice(["whole", "whole", "break", "resume", "kill"])
+    last = len(loader) if kind == "whole" else dice.randrange(1, len(loader))
+    for number, _ in enumerate(loader, 1):
+        if number == last:
+            break
+    if kind == "resume":
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        for _ in loader:
+            pass
+    if kind == "kill":
+        passes = iter(loader)
+        next(passes)
+        workers = psutil.Process().children()
+        if workers:
+            os.kill(dice.choice(workers).pid, signal.SIGKILL)
+        for _ in passes:
+            pass
+    return kind
+
+
+def soak(folder: Path, minutes: float) -> tuple[list[Look], Counter[str]]:
+    dice = random.Random(0)
+    shards = make_shards(folder, IMAGENET, shards=4, samples=512, scale=0.5)
+    fields_of = {"image": penstock.Image(".jpg", size=112, fit="crop"), "label": penstock.Label(".cls")}
+    loader = penstock.Loader(shards, fields_of, 32, shuffle=True, workers=2, memory_bytes=512 << 20)
+    looks, kinds = [], Counter[str]()
+    end = time.monotonic() + 60 * minutes
+    while time.monotonic() < end:
+        kinds[one_pass(loader, dice)] += 1
+        for _ in loader:  # so that every look finds the same: an engine that has just finished a pass
+            pass
+        looks.append(look())
+    loader.close()
+    return looks, kinds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        looks, kinds = soak(Path(name), wanted.minutes)
+    tenth = max(1, len(looks) // 10)
+    early, late = looks[tenth : 2 * tenth], looks[-tenth:]
+    rows, fine = [], True
+    for place, field in enumerate(fields(Look)):
+        before, after = (median(astuple(one)[place] for one in part) for part in (early, late))
+        allowed = GROWTH_BYTES if field.name.endswith("bytes") else 0
+        fine &= after - before <= allowed
+        rows.append((field.name, f"{before:,.0f}", f"{after:,.0f}", "grew" if after - before > allowed else "steady"))
+    title = f"{wanted.minutes:g} minutes, {len(looks)} looks; passes: {', '.join(f'{n} {k}' for k, n in kinds.items())}"
+    Console().print(table(title, ("what", "early", "late", ""), rows, right=("early", "late")))
+    sys.exit(0 if fine else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Which parts of the samples are raced: as the user says, or as the first sample suggests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.errors import SettingError, ShardError
+from penstock.shards.codecs.arrays import decode_npz
+from penstock.shards.codecs.by_suffix import codec_of
+from penstock.shards.scan import index_of
+from penstock.shards.source import open_shard
+
+SIZE = 224
+"""Pixels a side, where none are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class RacedField:
+    """One entry of the batch, in words that both contestants understand and JSON carries."""
+
+    name: str
+    kind: Literal["image", "array"]
+    suffix: str
+    size: int = SIZE
+    """Of an image: it is stretched to size × size."""
+    key: str | None = None
+    """Of an array: its name in the NPZ; None for an NPY."""
+
+    def __str__(self) -> str:
+        if self.kind == "image":
+            return f"{self.name}={self.suffix}:{self.size}"
+        return f"{self.name}={self.suffix}" + (f":{self.key}" if self.key else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What the first sample of the first shard suggests."""
+
+    fields: tuple[RacedField, ...]
+    left_out: tuple[str, ...]
+    """Suffixes of parts that are neither pictures nor arrays that plain numpy reads."""
+
+
+def parse_fields(texts: Sequence[str], size: int = SIZE) -> tuple[RacedField, ...]:
+    """Fields as `parse_field` reads them, each under a name of its own."""
+    fields = tuple(parse_field(text, size) for text in texts)
+    names = [field.name for field in fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SettingError(f"two fields are named {twice!r}", advice="Give each a name of its own")
+    return fields
+
+
+def parse_field(text: str, size: int = SIZE) -> RacedField:
+    """`image=.jpg:1024`, `features=_features.npz:features`, `mask=.mask.npy`."""
+    name, equals, rest = text.partition("=")
+    suffix, _, detail = rest.partition(":")
+    if not (name and equals and suffix):
+        raise SettingError(f"field {text!r} is not NAME=SUFFIX[:SIZE or :KEY]", advice="For example image=.jpg:224")
+    codec = codec_of(suffix)
+    if codec in ("jpeg", "image"):
+        if detail and not (detail.isdecimal() and int(detail) > 0):
+            raise SettingError(
+                f"{detail!r} in field {text!r} is no size in pixels", advice="For example image=.jpg:224"
+            )
+        return RacedField(name, "image", suffix, size=int(detail) if detail else size)
+    if codec == "npz" and not detail:
+        raise SettingError(f"which array of {suffix!r} is field {name!r}?", advice=f"Write {text}:KEY")
+    if codec == "npy" and detail:
+        raise SettingError(f"{suffix!r} holds one array, which has no name", advice=f"Write {name}={suffix}")
+    if codec in ("npz", "npy"):
+        return RacedField(name, "array", suffix, key=detail or None)
+    raise SettingError(f"{suffix!r} is neither a picture nor an NPZ or NPY", advice="Race those parts only")
+
+
+def guess_fields(shard: str | os.PathLike[str], size: int = SIZE) -> Guess:
+    """Every picture and every array of the shard's first sample."""
+    index = index_of(shard)
+    if not len(index):
+        raise ShardError("has no samples", shard=os.fspath(shard), stage="bench")
+    fields: dict[str, RacedField] = {}
+    left_out: list[str] = []
+    parts = sorted(index.sample(0).parts, key=lambda part: part.offset)  # compressed shards go forward only
+    with open_shard(shard) as source:
+        for part in parts:
+            found = _fields_of(part.suffix, source.read_at(part.offset, part.length), size)
+            for field in found:
+                fields[_free_name(field.name, fields)] = field
+            if not found:
+                left_out.append(part.suffix)
+    if not fields:
+        raise SettingError(f"the first sample of {os.fspath(shard)!r} has no picture and no array to race")
+    named = (RacedField(name, f.kind, f.suffix, f.size, f.key) for name, f in fields.items())
+    return Guess(tuple(named), tuple(left_out))
+
+
+def _fields_of(suffix: str, data: bytes, size: int) -> Sequence[RacedField]:
+    codec = codec_of(suffix)
+    name = suffix.rpartition(".")[0].strip("._")
+    if codec in ("jpeg", "image"):
+        return [RacedField(name or "image", "image", suffix, size=size)]
+    if codec == "npy":
+        return [RacedField(name or "array", "array", suffix)]
+    if codec == "npz":
+        return [RacedField(key, "array", suffix, key=key) for key in decode_npz(data)]
+    return []
+
+
+def _free_name(name: str, taken: dict[str, RacedField]) -> str:
+    """Two parts may suggest the same name: the later one gets a number."""
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free

@@ -1,0 +1,10 @@
+"""How a row lies, which readers write and workers read: slot, sample, then a few columns for each wanted part.
+
+Of a part: offset in the arena, length, which of the field's suffixes it is, CRC32 if whoever wrote the shard knew it.
+"""
+
+PARTS = 2
+"""Where the first part's columns begin."""
+WIDTH = 4
+"""Columns of a part."""
+NO_CRC = -1

@@ -1,0 +1,70 @@
+"""How large an engine is: what the user has set, and a stated rule for everything else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.cores import usable_cores, worker_cores
+from penstock.core.settings import EngineSettings
+from penstock.engine.budget import Demand, default_budget, share_out
+from penstock.engine.engine import EnginePlan
+from penstock.errors import SettingError
+
+READERS = 4
+"""Reads in flight to begin with: enough for an SSD, not too many for a disk."""
+MOST_READERS = 32
+"""As many as an object store likes."""
+WORKERS = 8
+"""Workers to begin with, where there are that many cores: more come when decoding is seen to be the bottleneck."""
+
+
+def plan_engine(
+    settings: EngineSettings, slab_bytes: int, block_sizes: NDArray[np.int64], blocks_in_use: int, *, own_code: bool
+) -> EnginePlan:
+    """`own_code` says that workers run nothing of the user's: then threads may stand in while processes start."""
+    executor = choose_executor(settings)
+    cores = usable_cores()
+    workers = settings.workers or min(WORKERS, cores)
+    demand = Demand(
+        slab_bytes=slab_bytes,
+        block_bytes=int(block_sizes.mean()) if len(block_sizes) else 0,
+        largest_block_bytes=int(block_sizes.max(initial=0)),
+        blocks_in_use=blocks_in_use,
+        processes=workers if executor == "process" else 0,
+    )
+    shares = share_out(settings.memory_bytes or default_budget(), demand)
+    most_workers = settings.workers or min(cores, workers + shares.more_processes)
+    return EnginePlan(
+        executor,
+        workers,
+        settings.readers or READERS,
+        shares.slabs,
+        slab_bytes,
+        shares.arena_bytes,
+        settings.timeout_s,
+        most_workers=most_workers,
+        most_readers=0 if settings.readers else MOST_READERS,
+        stopgaps=own_code,
+        cores=worker_cores(most_workers, _local_rank()) if settings.pin_workers else (),
+    )
+
+
+def choose_executor(settings: EngineSettings) -> Literal["process", "thread"]:
+    """Processes, unless asked otherwise or there is nothing to gain: one core, or no GIL, or no way to start them."""
+    if settings.executor != "auto":
+        if settings.executor == "process" and sys.platform == "win32":
+            raise SettingError("worker processes are not available on Windows", advice="Use executor='thread'")
+        return settings.executor
+    free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
+    return "thread" if sys.platform == "win32" or free_threaded or usable_cores() == 1 else "process"
+
+
+def _local_rank() -> int:
+    """Which of this machine's ranks we are, so that they do not all pin to the same cores."""
+    text = os.environ.get("LOCAL_RANK", "0")
+    return int(text) if text.isdecimal() else 0

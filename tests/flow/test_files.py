@@ -1,0 +1,218 @@
+"""Open shards: few at a time, and none closed under its reader."""
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from penstock.errors import StorageError
+from penstock.flow import files
+from penstock.flow.files import Extent, OpenShards
+from penstock.shards.scan import scan
+from penstock.storage.coldread import ReadMethod, choose_method, drop_pages
+from penstock.storage.kind import identify
+from penstock.testing import IMAGENET, make_shards
+
+SHARDS = 6
+
+
+@pytest.fixture
+def shards(tmp_path):
+    return make_shards(tmp_path, IMAGENET, samples=SHARDS, shards=SHARDS, scale=0.1)
+
+
+@pytest.fixture
+def opened(shards, monkeypatch):
+    """Open shards of which at most two stay so."""
+    monkeypatch.setattr(files, "MOST_OPEN", 2)
+    reader = OpenShards([str(path) for path in shards], [scan(path) for path in shards])
+    yield reader
+    reader.close()
+
+
+@pytest.fixture
+def openings(monkeypatch):
+    """The paths that were opened, in turn."""
+    paths, real = [], files.Shard
+    monkeypatch.setattr(files, "Shard", lambda path: paths.append(path) or real(path))
+    return paths
+
+
+def head(reader, shard):
+    into = bytearray(512)
+    reader.read(shard, [Extent(0, 512, 0)], memoryview(into))
+    return bytes(into)
+
+
+def open_tars(folder):
+    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    targets = [os.readlink(link) for link in links if os.path.lexists(link)]
+    return sorted(target for target in targets if target.startswith(str(folder)))
+
+
+def test_at_most_so_many_stay_open_and_all_are_read_right(opened, shards, tmp_path):
+    for shard, path in enumerate(shards):
+        assert head(opened, shard) == path.read_bytes()[:512]
+        assert len(open_tars(tmp_path)) == min(2, shard + 1)
+
+
+def test_the_one_that_was_not_used_for_longest_is_closed(opened, openings, shards, tmp_path):
+    for shard in (0, 1, 0, 2, 0):
+        head(opened, shard)
+    assert openings == [str(shards[shard]) for shard in (0, 1, 2)]
+    assert open_tars(tmp_path) == sorted(str(shards[shard]) for shard in (0, 2))
+
+
+class Held:
+    """Reads of shard 0 stop in the middle until they are let go."""
+
+    def __init__(self, reader, monkeypatch):
+        self.reached, self.go = threading.Semaphore(0), threading.Event()
+        self.results = []
+        real = os.preadv
+        main = threading.main_thread()
+
+        def preadv(fd, buffers, offset):
+            if threading.current_thread() is not main:
+                self.reached.release()
+                assert self.go.wait(30)
+            return real(fd, buffers, offset)
+
+        monkeypatch.setattr(os, "preadv", preadv)
+        self.threads = [threading.Thread(target=lambda: self.results.append(head(reader, 0))) for _ in range(2)]
+        for thread in self.threads:
+            thread.start()
+            assert self.reached.acquire(timeout=30)
+
+    def finish(self):
+        self.go.set()
+        for thread in self.threads:
+            thread.join(30)
+
+
+def test_a_shard_that_is_being_read_is_not_closed_whatever_else_is_opened(opened, shards, tmp_path, monkeypatch):
+    held = Held(opened, monkeypatch)
+    for shard in range(1, SHARDS):
+        head(opened, shard)
+    assert str(shards[0]) in open_tars(tmp_path)
+    held.finish()
+    assert held.results == [shards[0].read_bytes()[:512]] * 2
+    assert len(open_tars(tmp_path)) == 2
+
+
+def test_closing_leaves_a_shard_to_those_who_are_reading_it(opened, shards, tmp_path, monkeypatch):
+    held = Held(opened, monkeypatch)
+    head(opened, 1)
+    opened.close()
+    assert open_tars(tmp_path) == [str(shards[0])]
+    held.finish()
+    assert held.results == [shards[0].read_bytes()[:512]] * 2
+    assert open_tars(tmp_path) == []
+    assert head(opened, 0) == shards[0].read_bytes()[:512]
+
+
+def test_a_shard_that_two_open_at_once_stays_open_once(opened, shards, tmp_path, monkeypatch):
+    meeting, real = threading.Barrier(2), files.Shard
+
+    def together(path):
+        meeting.wait(30)
+        return real(path)
+
+    monkeypatch.setattr(files, "Shard", together)
+    threads = [threading.Thread(target=head, args=(opened, 0)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert open_tars(tmp_path) == [str(shards[0])]
+
+
+MANY = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+import penstock
+loader = penstock.Loader(sys.argv[1], {"label": penstock.Label(".cls")}, 10, shuffle=True, device="numpy",
+                         executor="thread", workers=1, readers=4)
+print(sum(len(batch["label"]) for batch in loader))
+"""
+
+
+def test_more_shards_than_a_process_may_open_can_be_read(tmp_path):
+    make_shards(tmp_path, IMAGENET, samples=100, shards=100, scale=0.05)
+    run = subprocess.run([sys.executable, "-c", MANY, f"{tmp_path}/*.tar"], capture_output=True, text=True, timeout=60)
+    assert (run.stdout.strip(), run.returncode) == ("100", 0), run.stderr
+
+
+# -- around the page cache -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def direct(shards):
+    reader = OpenShards([str(path) for path in shards], [scan(path) for path in shards], direct=True)
+    yield reader
+    reader.close()
+
+
+def extents_of(data):
+    """Runs anywhere in the file, its very end too, each as far into a page as its offset is."""
+    end = len(data)
+    places = [(0, 1), (511, 2), (4095, 2), (512, 4096), (4096, 4096), (1, end - 1), (end - 3, 3), (end - 4097, 4097)]
+    return [Extent(offset, length, 4096 + offset % 4096) for offset, length in places]
+
+
+def test_reads_around_the_page_cache_bring_the_same_bytes(direct, shards):
+    data = shards[0].read_bytes()
+    with mmap.mmap(-1, len(data) + 3 * 4096) as memory:
+        for extent in extents_of(data):
+            assert direct.read(0, [extent], memoryview(memory)) == extent.length
+            found = memory[extent.at : extent.at + extent.length]
+            assert found == data[extent.offset : extent.offset + extent.length]
+
+
+def test_memory_that_is_not_aligned_is_filled_the_ordinary_way(direct, shards):
+    data = shards[0].read_bytes()
+    memory = bytearray(len(data) + 3 * 4096 + 1)
+    for extent in extents_of(data):
+        direct.read(0, [extent], memoryview(memory)[1:])
+        found = memory[1 + extent.at : 1 + extent.at + extent.length]
+        assert found == data[extent.offset : extent.offset + extent.length]
+
+
+def test_both_descriptors_of_a_shard_are_given_back(direct, shards, tmp_path):
+    head(direct, 0)
+    assert len(open_tars(tmp_path)) in (1, 2)  # one where the file system has no such reads
+    direct.close()
+    assert open_tars(tmp_path) == []
+
+
+def test_a_shard_that_ends_too_early_is_told_there_too(direct, shards):
+    data = shards[0].read_bytes()
+    with mmap.mmap(-1, len(data) + 4 * 4096) as memory, pytest.raises(StorageError, match="ends before"):
+        direct.read(0, [Extent(0, len(data) + 4096, 0)], memoryview(memory))
+
+
+def test_they_leave_nothing_in_the_page_cache(tmp_path):
+    (shard,) = make_shards(tmp_path, IMAGENET, samples=4)
+    if choose_method(shard, identify(shard)) is not ReadMethod.DIRECT:
+        pytest.skip("this file system has no reads around the page cache")
+    pages = shard.stat().st_size // 4096
+    reader = OpenShards([str(shard)], [scan(shard)], direct=True)
+    assert drop_pages(shard)
+    with mmap.mmap(-1, pages * 4096) as memory:
+        reader.read(0, [Extent(0, pages * 4096, 0)], memoryview(memory))
+    reader.close()
+    with open(shard, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert cached_pages(mapped) < pages // 2
+
+
+def cached_pages(mapped):
+    """What mincore says."""
+    found = (ctypes.c_ubyte * -(-len(mapped) // 4096))()
+    start = np.frombuffer(mapped, np.uint8).ctypes.data
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), found) == 0
+    return sum(flag & 1 for flag in found)

@@ -1,0 +1,59 @@
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from penstock.report.bench import Racer, bench_meaning, bench_table
+
+OURS = Racer(
+    contestant="penstock",
+    workers=2,
+    batches=100,
+    rate=400.0,
+    slowest_rate=380.0,
+    fastest_rate=420.0,
+    first_batch_s=0.25,
+    peak_memory_bytes=300_000_000,
+    cpu_s_per_sample=0.004,
+    rounds=3,
+)
+PLAIN = replace(
+    OURS, contestant="plain", rate=100.0, slowest_rate=90.0, fastest_rate=110.0, workers=1, cpu_s_per_sample=0.016
+)
+
+
+def test_the_table_has_ratios_against_the_rival():
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(bench_table("race", [OURS, replace(PLAIN, cpu_s_per_sample=None)], PLAIN))
+    lines = [" ".join(line.split()) for line in capture.get().splitlines()]
+    assert "penstock 2 400 4.00× 250 ms 300 MB 4 ms" in lines
+    assert "plain 1 100 1.00× 250 ms 300 MB unknown" in lines
+
+
+def test_faster_is_said_when_no_rounds_overlap():
+    said = bench_meaning(OURS, PLAIN)
+    assert said == (
+        "penstock feeds 4.00× as many samples a second as plain at its best (1 worker), "
+        "with 0.25× the CPU time per sample."
+    )
+
+
+def test_slower_is_said_as_plainly():
+    said = bench_meaning(replace(OURS, rate=50.0, slowest_rate=40.0, fastest_rate=60.0), PLAIN)
+    assert said.startswith("penstock is slower on these shards: 0.50×")
+
+
+def test_rounds_that_overlap_are_no_difference():
+    assert bench_meaning(replace(OURS, slowest_rate=105.0), PLAIN).startswith("No clear difference")
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(1, "1 round can"), (2, "2 rounds can")])
+def test_fewer_than_three_rounds_are_not_judged(rounds, said):
+    assert f"4.00× plain at its best (1 worker), but {said} differ by chance" in bench_meaning(
+        replace(OURS, rounds=rounds), replace(PLAIN, rounds=rounds)
+    )
+
+
+def test_few_batches_are_no_rate():
+    assert bench_meaning(replace(OURS, batches=19), PLAIN).startswith("Too short to judge: 19 batches")

@@ -1,0 +1,269 @@
+"""Loaders from YAML files and mappings."""
+
+import inspect
+import sys
+
+import pytest
+
+import penstock
+from loading import keys_of
+from penstock import config
+from penstock.errors import SettingError, StorageError
+from penstock.testing import REID, make_shards
+
+SAMPLES = 12
+FIELDS = {
+    "image": penstock.Image(".jpg", size=(16, 8), fit="crop"),
+    "id": penstock.Label(".json", key="identity"),
+}
+PLAIN = {"fields": {"id": {"type": "label", "suffix": ".json", "key": "identity"}}, "batch_size": 4}
+YAML = """
+shards: {shards}
+fields:
+  image: {{type: image, suffix: .jpg, size: [16, 8], fit: crop}}
+  id: {{type: label, suffix: .json, key: identity}}
+batch_size: 4
+shuffle: true
+seed: 5
+executor: thread
+block_bytes: 4096
+"""
+FUNCTIONS = """
+def only_keys(batch):
+    return batch["__key__"]
+
+def doubled(sample, rng):
+    return {**sample, "id": 2 * sample["id"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    return [str(path) for path in make_shards(tmp_path_factory.mktemp("reid"), REID, samples=SAMPLES, scale=0.05)]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "train.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def arguments(**settings):
+    """What a Loader would be called with."""
+    return config.build(_keep, {"shards": "x.tar", **PLAIN, **settings})
+
+
+class _Kept(dict):
+    pass
+
+
+def _keep(**given):
+    return _Kept(given)
+
+
+_keep.__signature__ = inspect.signature(penstock.Loader)
+_keep.__init__ = penstock.Loader.__init__
+
+
+def refusal(source):
+    with pytest.raises(SettingError) as caught:
+        penstock.Loader.from_config(source)
+    return str(caught.value)
+
+
+# -- what is in a file -----------------------------------------------------------------------------------------
+
+
+def test_a_file_and_the_same_arguments_make_the_same_loader(make_loader, shards, write):
+    read = penstock.Loader.from_config(write(YAML.format(shards=shards[0])))
+    written = make_loader(shards, FIELDS, 4, shuffle=True, seed=5)
+    assert [(b["__key__"], b["image"].tolist(), b["id"].tolist()) for b in read] == [
+        (b["__key__"], b["image"].tolist(), b["id"].tolist()) for b in written
+    ]
+    read.close()
+
+
+def test_a_mapping_will_do_and_is_left_as_it_was(shards):
+    source = {**PLAIN, "shards": shards, "num_workers": 0}
+    before = repr(source)
+    loader = penstock.Loader.from_config(source)
+    assert len(keys_of(loader)) == SAMPLES
+    assert repr(source) == before
+    loader.close()
+
+
+@pytest.mark.parametrize("shards", ["a.tar", ["a.tar", "b.tar"], {"a.tar": 3, "b.tar": 0.5}])
+def test_shards_are_a_string_a_list_or_a_mixture(shards):
+    assert arguments(shards=shards)["shards"] == shards
+
+
+def test_every_kind_of_field_can_be_declared():
+    declared = {
+        "image": {"type": "image", "size": 8, "suffix": [".jpg", ".png"], "dtype": "float32"},
+        "array": {"type": "array", "suffix": ".npy", "shape": [2, 3]},
+        "json": {"type": "json", "suffix": ".json"},
+        "text": {"type": "text", "suffix": ".txt"},
+        "raw": {"type": "raw", "suffix": ".bin"},
+        "label": {"type": "label", "suffix": ".cls"},
+    }
+    assert arguments(fields=declared)["fields"] == {
+        "image": penstock.Image((".jpg", ".png"), size=8, dtype="float32"),
+        "array": penstock.Array(".npy", shape=(2, 3)),
+        "json": penstock.Json(".json"),
+        "text": penstock.Text(".txt"),
+        "raw": penstock.Raw(".bin"),
+        "label": penstock.Label(".cls"),
+    }
+    assert set(config.FIELD_TYPES) == set(declared)
+
+
+def test_functions_are_named_by_module_and_name(shards, tmp_path, monkeypatch):
+    (tmp_path / "penstock_test_functions.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(tmp_path)
+    named = {"transform": "penstock_test_functions:doubled", "batch_transform": "penstock_test_functions:only_keys"}
+    loader = penstock.Loader.from_config({**PLAIN, **named, "shards": shards, "executor": "process", "workers": 1})
+    assert [len(keys) for keys in loader] == [4, 4, 4]
+    loader.close()
+    del sys.modules["penstock_test_functions"]
+
+
+def test_no_function_may_be_said():
+    assert arguments(transform=None)["transform"] is None
+
+
+def test_every_argument_of_a_loader_can_be_set_or_is_known_to_be_an_object():
+    names = set(inspect.signature(penstock.Loader).parameters)
+    hard = names - {"shards", "fields", "transform", "batch_transform"}
+    hints = inspect.get_annotations(penstock.Loader.__init__)
+    plain = {name for name in hard if not any(word in hints[name] for word in ("Callable", "Sampler", "Iterable"))}
+    assert hard - plain == names & config.CODE_ONLY
+
+
+# -- names that torch's users know -----------------------------------------------------------------------------
+
+
+def test_num_workers_is_workers_and_none_at_all_is_a_thread():
+    assert arguments(num_workers=6)["workers"] == 6
+    for executor in ({}, {"executor": "auto"}, {"executor": "thread"}):
+        assert {"workers": 1, "executor": "thread"}.items() <= arguments(num_workers=0, **executor).items()
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        {"persistent_workers": True},
+        {"pin_memory": True, "device": "cuda:1"},
+        {"pin_memory": False},
+        {"pin_memory": False, "device": "numpy"},
+    ],
+)
+def test_what_holds_anyway_is_accepted(accepted):
+    passed_on = {key: value for key, value in accepted.items() if key == "device"}
+    assert arguments(**accepted) == arguments(**passed_on)
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        ({"prefetch_factor": 4}, "prefetch_factor: look-ahead .* memory_bytes"),
+        ({"persistent_workers": False}, "persistent_workers: workers always live"),
+        ({"pin_memory": True}, "pin_memory: memory is pinned if .* 'cpu'. Set device: cuda"),
+        ({"pin_memory": False, "device": "cuda"}, "pin_memory: .* 'cuda'"),
+        ({"pin_memory": "yes please"}, "pin_memory: Expected `bool`, got `str`"),
+        ({"num_workers": 2, "workers": 2}, "num_workers: is another name for workers"),
+        ({"num_workers": 0, "executor": "process"}, "num_workers: 0 means no worker processes"),
+        ({"num_workers": -1}, "workers=-1 is not above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(shards, refused, reason):
+    with pytest.raises(SettingError, match=f"^config: {reason}"):
+        penstock.Loader.from_config({**PLAIN, "shards": shards, **refused})
+
+
+# -- what is refused -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"bach_size": 8}, "config: bach_size: is not known. Perhaps batch_size is meant."),
+        ({"batch_size": 2.5}, "config: batch_size: Expected `int"),
+        ({"batch_size": True}, "config: batch_size: Expected `int"),
+        ({"batch_size": 0}, "config: batch_size=0 is not above 0"),
+        ({"shuffle": "please"}, "config: shuffle: Expected `bool`, got `str`"),
+        ({"executor": "gpu"}, "config: executor: 'gpu' is not known. Use one of auto, process, thread."),
+        ({"executor": ["gpu"]}, "config: executor: Expected `str`, got `array`"),
+        ({"shards": 7}, "config: shards: Expected"),
+        ({"shards": ["a.tar", 7]}, "config: shards[1]: Expected `str`, got `int`"),
+        ({"fields": ["image"]}, "config: fields: Expected `object`, got `array`"),
+        ({"fields": {"a": {"suffix": ".jpg"}}}, "config: fields.a.type: is missing. Use one of image, array"),
+        ({"fields": {"a": {"type": "picture"}}}, "config: fields.a.type: 'picture' is not known. Use one of image"),
+        ({"fields": {"a": {"type": "image", "sise": 8}}}, "config: fields.a.sise: is not known. Perhaps size is meant"),
+        ({"fields": {"a": {"type": "image", "size": "8"}}}, "config: fields.a.size: Expected `int"),
+        ({"fields": {"a": {"type": "image", "size": 0}}}, "config: fields.a: a picture of size 0 has no pixels"),
+        ({"fields": {"a": {"type": "image", "fit": "zoom"}}}, "config: fields.a.fit: 'zoom' is not known. Use one of"),
+        ({"fields": {"a": {"type": "json"}}}, "config: fields.a.suffix: is missing"),
+        ({"transform": "math.sqrt"}, "config: transform: 'math.sqrt' names no function. Write"),
+        ({"transform": "no_such_module:f"}, "config: transform: 'no_such_module:f' cannot be imported: No module"),
+        ({"transform": "math:no_such"}, "config: transform: 'math:no_such' cannot be imported"),
+        ({"transform": "math:pi"}, "config: transform: 'math:pi' is not a function"),
+        ({"collate_fn": "a:b"}, "config: collate_fn: is an object, which no file can hold"),
+        ({"nothing_like_it": 1}, "config: nothing_like_it: is not known. There are shards, fields, batch_size"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(shards, wrong, message):
+    assert refusal({**PLAIN, "shards": shards, **wrong}).startswith(message)
+
+
+@pytest.mark.parametrize("missing", ["shards", "fields", "batch_size"])
+def test_what_is_missing_is_named(shards, missing):
+    given = {key: value for key, value in {**PLAIN, "shards": shards}.items() if key != missing}
+    assert missing in refusal(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("batch_size: 4\nbatch_size: 8\n", "does not read as YAML: 'batch_size' is there twice"),
+        ("fields: {a: {type: raw, type: json}}\n", "does not read as YAML: 'type' is there twice"),
+        ("a: [1, 2\n", "does not read as YAML: while parsing"),
+        ("a: !!python/object/apply:os.getcwd []\n", "does not read as YAML: could not determine a constructor"),
+        ("a: 2026-13-41\n", "does not read as YAML: month must be in 1..12"),
+        ("- shards\n", "holds no keys"),
+        ("", "holds no keys"),
+        ("fields: {a: {type: image, size: x}}\nbatch_size: 2\nshards: a\n", "fields.a.size: Expected `int"),
+        ("#" * (config.MAX_BYTES + 1), "more than 1048576 bytes are no config"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name(write, text, reason):
+    path = write(text)
+    assert refusal(path).startswith(f"{path}: {reason}")
+
+
+def test_a_merged_key_may_be_given_again(write):
+    path = write("x: &x {type: image, size: 8}\nbatch_size: 1\n")
+    assert "x: is not known" in refusal(path)
+    path = write("shards: a\nbatch_size: 0\nfields:\n  a: &a {type: image, size: 8}\n  b: {<<: *a, size: 9}\n")
+    assert "batch_size=0 is not above 0" in refusal(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    assert refusal(tmp_path / "no.yaml") == f"{tmp_path / 'no.yaml'}: cannot be read: No such file or directory"
+
+
+def test_shards_that_are_not_there_stay_an_error_of_their_own(tmp_path):
+    with pytest.raises((StorageError, SettingError), match="nowhere"):
+        penstock.Loader.from_config({**PLAIN, "shards": str(tmp_path / "nowhere.tar")})
+
+
+@pytest.mark.parametrize("key", ["shards", "fields", "batch_size", "device", "executor", "transform", "pin_memory"])
+def test_an_alias_bomb_costs_nothing(write, key):
+    levels = ["&x0 [x]", *(f"&x{n} [{', '.join([f'*x{n - 1}'] * 10)}]" for n in range(1, 40))]
+    text = f"lanes: 1\n{key}: [{', '.join(levels)}]\n"
+    plain = {"shards": "a", "fields": "{a: {type: raw, suffix: .a}}", "batch_size": 1}
+    text += "".join(f"{name}: {value}\n" for name, value in plain.items() if name != key)
+    assert f"train.yaml: {key}" in refusal(write(text))

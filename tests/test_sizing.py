@@ -1,0 +1,101 @@
+"""How large an engine is made, on machines the test makes up."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from penstock import sizing
+from penstock.core.settings import EngineSettings
+from penstock.errors import SettingError
+from penstock.sizing import choose_executor, plan_engine
+
+BLOCKS = np.full(100, 2 << 20)
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    def have(count):
+        monkeypatch.setattr(sizing, "usable_cores", lambda: count)
+
+    return have
+
+
+def plan(**settings):
+    settings.setdefault("memory_bytes", 4 << 30)
+    return plan_engine(EngineSettings(**settings), 8 << 20, BLOCKS, 64, own_code=True)
+
+
+def test_as_many_workers_as_cores_up_to_eight_and_room_to_grow_to_all_of_them(cores):
+    cores(4)
+    assert (plan().workers, plan().most_workers) == (4, 4)
+    cores(32)
+    assert (plan().workers, plan().most_workers) == (8, 32)
+
+
+def test_workers_grow_only_as_far_as_the_memory_budget_allows(cores):
+    cores(128)
+    small = plan(memory_bytes=1 << 30)
+    assert small.workers == 8
+    assert 8 <= small.most_workers < 16
+
+
+def test_what_is_set_has_no_room_to_be_changed(cores):
+    cores(32)
+    knobs = plan(workers=3, readers=7).knobs()
+    assert (knobs.workers.least, knobs.workers.now, knobs.workers.most) == (3, 3, 3)
+    assert (knobs.readers.least, knobs.readers.now, knobs.readers.most) == (7, 7, 7)
+
+
+def test_what_is_not_set_has_room(cores):
+    cores(2)
+    knobs = plan().knobs()
+    assert (knobs.readers.least, knobs.readers.now, knobs.readers.most) == (1, 4, 32)
+
+
+def test_auto_is_processes_unless_there_is_one_core(cores):
+    cores(2)
+    assert choose_executor(EngineSettings()) == "process"
+    cores(1)
+    assert choose_executor(EngineSettings()) == "thread"
+    assert choose_executor(EngineSettings(executor="process")) == "process"
+
+
+def test_auto_is_threads_without_a_gil_and_on_windows(cores, monkeypatch):
+    cores(8)
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert choose_executor(EngineSettings()) == "thread"
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert choose_executor(EngineSettings()) == "thread"
+    with pytest.raises(SettingError, match="not available on Windows"):
+        choose_executor(EngineSettings(executor="process"))
+
+
+def test_pinned_workers_of_two_ranks_of_a_machine_share_no_core(cores, monkeypatch):
+    cores(4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+    taken = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        taken.append(set(plan(workers=2, pin_workers=True).cores))
+    assert taken[0] | taken[1] == {0, 1, 2, 3}
+    assert plan(workers=2).cores == ()
+
+
+def test_a_feed_without_blocks_needs_no_block_memory(cores):
+    cores(2)
+    made = plan_engine(EngineSettings(memory_bytes=1 << 30), 8 << 20, np.zeros(0, np.int64), 1, own_code=False)
+    assert made.slabs >= 3
+    assert not made.stopgaps
+
+
+def test_of_large_batches_fewer_are_made_ahead(cores):
+    cores(2)
+    ahead = {
+        slab_bytes: plan_engine(EngineSettings(memory_bytes=8 << 30), slab_bytes, BLOCKS, 64, own_code=True).knobs()
+        for slab_bytes in (1 << 20, 100 << 20, 500 << 20)
+    }
+    assert [knobs.look_ahead.now for knobs in ahead.values()] == [4, 2, 2]
+    assert all(knobs.look_ahead.most == 7 for knobs in ahead.values())
