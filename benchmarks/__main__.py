@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import guards, index, order, pack, pairs, straggler
+from benchmarks import cold, guards, index, memory, order, pack, pairs, straggler
 from benchmarks.peers import suite as peers
 from benchmarks.result import Line, Table, machine
 from penstock.report.text import table
@@ -43,6 +43,8 @@ SUITES: dict[str, Callable[[], Iterable[Finding]]] = {
     "guards": guard_lines,
     "pack": pack.measure,
     "straggler": straggler.measure,
+    "cold": cold.measure,
+    "memory": memory.measure,
     "peers": peers.measure,
 }
 

@@ -10,6 +10,7 @@ import torch
 
 import penstock
 from loading import keys_of
+from penstock.engine import budget
 from penstock.errors import PenstockError, SettingError, ShardError
 from penstock.testing import IMAGENET, REID, SA1B, make_shards, tar_bytes
 
@@ -240,8 +241,9 @@ def test_tensors_lie_in_the_slab_itself(loader):
 
 
 @pytest.mark.parametrize(("device", "executor"), [("cpu", "thread"), ("numpy", "thread"), ("cpu", "process")])
-def test_keeping_every_batch_of_an_epoch_neither_waits_nor_changes_them(loader, device, executor):
+def test_keeping_every_batch_of_an_epoch_neither_waits_nor_changes_them(loader, device, executor, monkeypatch):
     keeping = loader(shuffle=True, batch_size=2, device=device, executor=executor)
+    monkeypatch.setattr(budget, "MOST_SLABS", 8)
     kept, when_new = [], []
     for batch in keeping:
         kept.append(batch)

@@ -333,7 +333,7 @@ def test_batches_kept_after_closing_write_into_nobodys_file(shard, tmp_path):
 
 
 INTERRUPTED = """
-import os, sys, threading
+import os, sys, threading, time
 import psutil
 import penstock
 
@@ -350,6 +350,8 @@ loader = penstock.Loader(sys.argv[1], {"image": penstock.Image(".jpg", size=8)},
                          device="numpy", block_bytes=4096)
 try:
     for batch in loader:
+        while sys.argv[2] == "process" and len(psutil.Process().children()) < 2:
+            time.sleep(0.01)  # until then threads stand in
         print(*[child.pid for child in psutil.Process().children()], flush=True)
         sys.stdin.read()
 except KeyboardInterrupt:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import weakref
-from multiprocessing import connection
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from engine_fakes import THREADS_MAY_GO, Copy, Numbers, open_files, plan, take, 
 
 from penstock.engine import conductor as conductor_module
 from penstock.engine import shelf as shelf_module
+from penstock.engine.bell import Listener
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SampleError, SettingError, StorageError, WorkerCrash
 
@@ -36,13 +36,14 @@ def never_oversleeps(monkeypatch):
     """The conductor is always woken by what it waits for, never by the clock."""
     overslept = []
 
-    def wait(sources, timeout):
-        ready = connection.wait(sources, 20)
-        if not ready:
-            overslept.append(timeout)
-        return ready
+    class Watched(Listener):
+        def wait(self, descriptors, timeout_s):
+            ready = super().wait(descriptors, 20)
+            if not ready:
+                overslept.append(timeout_s)
+            return ready
 
-    monkeypatch.setattr(conductor_module, "connection", type("Watched", (), {"wait": staticmethod(wait)}))
+    monkeypatch.setattr(conductor_module, "Listener", Watched)
     yield
     assert overslept == []
 

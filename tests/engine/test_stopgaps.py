@@ -4,6 +4,8 @@ import os
 
 from engine_fakes import Copy, Numbers, plan, take_all
 
+from penstock.engine import conductor as conductor_module
+
 
 def pids(batches):
     return {value for _, extras in batches for _, name, value in extras if name == "pid"}
@@ -25,6 +27,22 @@ def test_processes_take_over_when_they_are_ready(start, eventually):
     seen = pids(take_all(engine, supply, [range(32), range(32, 64)]))
     assert seen
     assert os.getpid() not in seen
+
+
+def test_processes_are_not_started_before_the_first_batch_is_complete(start, eventually, monkeypatch):
+    monkeypatch.setattr(conductor_module, "PUT_OFF_S", 3600.0)
+    supply = Numbers(64)
+    engine = start(supply, WHO, plan("process", stopgaps=True))
+    dispatch = engine.conductor.dispatch
+    assert [seat.stopgap for seat in dispatch.seats] == [True, True]
+    take_all(engine, supply, [range(8)])
+    eventually(engine, lambda: len(dispatch.seats) == 4 or dispatch.settled)
+
+
+def test_but_not_put_off_for_long(start, eventually, monkeypatch):
+    monkeypatch.setattr(conductor_module, "PUT_OFF_S", 0.0)
+    engine = start(Numbers(64), WHO, plan("process", stopgaps=True))
+    eventually(engine, lambda: engine.conductor.dispatch.settled)
 
 
 def test_without_them_nothing_is_decoded_in_this_process(start):

@@ -1,15 +1,19 @@
 """What workers do with a row."""
 
+import mmap
 import pickle
 
+import deflate
 import numpy as np
 import pytest
 
-from penstock.core.layout import SlabLayout, Slot
-from penstock.core.work import BAD, Task
+from penstock.core.layout import PAGE, Placed, SlabLayout, Slot
+from penstock.core.work import BAD, Answer, Task
+from penstock.engine.worker import encode_answer
 from penstock.errors import DecodeError, SampleError
 from penstock.flow.decode import Decoder
 from penstock.flow.fields import Array, Json, Label, Raw
+from penstock.flow.rows import NO_CRC
 from penstock.shards.codecs.arrays import encode_npy
 
 LAYOUT = SlabLayout({"x": Slot((3,), "<f4"), "label": Slot((), "<i8")}, 8)
@@ -23,10 +27,10 @@ class Arena:
         self.memory = bytearray()
         self.rows = []
 
-    def add(self, slot, sample, *parts, choices=None):
+    def add(self, slot, sample, *parts, choices=None, crcs=None):
         row = [slot, sample]
-        for part, choice in zip(parts, choices or [0] * len(parts), strict=True):
-            row += [len(self.memory), len(part), choice]
+        for at, part in enumerate(parts):
+            row += [len(self.memory), len(part), choices[at] if choices else 0, crcs[at] if crcs else NO_CRC]
             self.memory += part
         self.rows.append(row)
         return self
@@ -81,6 +85,7 @@ def test_a_bad_sample_does_not_keep_the_others_of_its_task():
     (failure,) = [(slot, error) for slot, name, error in extras if name == BAD]
     assert failure[0] == 1
     assert isinstance(failure[1], DecodeError)
+    assert (failure[1].member, failure[1].stage) == (".cls", "decode")
     assert arrays["label"][[0, 2]].tolist() == [1, 3]
 
 
@@ -98,6 +103,20 @@ def test_an_unforeseen_failure_of_a_decoder_is_a_bad_sample_that_names_it():
 
     ((slot, name, error),), _ = run(Decoder({"a": Broken(".a")}, SlabLayout({}, 8), seed=0), Arena().add(3, 0, b"a"))
     assert (slot, name, type(error), error.reason) == (3, BAD, SampleError, "ZeroDivisionError: oh")
+    assert (error.member, error.stage) == (".a", "decode")
+
+
+@pytest.mark.parametrize("transform", [None, lambda values, rng: values])
+def test_a_part_that_is_not_what_was_written_is_named_before_it_is_decoded(transform):
+    parts = encode_npy(np.full(3, 4, np.float32)), b"4", b'{"n": 4}'
+    right = [deflate.crc32(part) for part in parts]
+    arena = Arena().add(0, 0, *parts, crcs=right).add(1, 1, *parts, crcs=[right[0], NO_CRC, right[2] ^ 1])
+    extras, arrays = run(Decoder(FIELDS, LAYOUT, 0, transform), arena)
+    assert extras[0] == (0, "meta", {"n": 4})
+    ((slot, _, error),) = extras[1:]
+    assert (slot, type(error), error.reason) == (1, DecodeError, "CRC32 does not match the index")
+    assert (error.member, error.stage) == (".json", "read")
+    assert arrays["label"][0] == 4
 
 
 def test_a_ragged_array_outlives_the_arena():
@@ -105,6 +124,72 @@ def test_a_ragged_array_outlives_the_arena():
     ((_, _, value),), _ = run(Decoder({"x": Array(".npy", ragged=True)}, SlabLayout({}, 8), seed=0), arena)
     arena.memory[:] = bytes(len(arena.memory))
     assert value.tolist() == [0, 1, 2, 3]
+
+
+# -- arrays without a fixed shape ------------------------------------------------------------------------------------
+
+RAGGED = {"x": Array(".npy", ragged=True), "meta": Json(".json")}
+WITH_ROOM = SlabLayout({}, 8, {"x": PAGE})
+
+
+def points(arena, slot, count):
+    return arena.add(slot, slot, encode_npy(np.full((count, 4), count, np.float32)), b'{"n": %d}' % count)
+
+
+def run_ragged(arena, transform=None, slabs=None):
+    """What fell beside the slab, and the rooms in it."""
+    slabs = slabs if slabs is not None else bytearray(WITH_ROOM.size)
+    extras, _ = run(Decoder(RAGGED, WITH_ROOM, 0, transform), arena, slabs=slabs)
+    return extras, WITH_ROOM.rooms(memoryview(slabs))["x"]
+
+
+@pytest.mark.parametrize("transform", [None, lambda values, rng: values])
+def test_an_array_without_a_fixed_shape_goes_into_its_room(transform):
+    arena = points(points(Arena(), 5, 3), 2, 200)
+    extras, rooms = run_ragged(arena, transform)
+    assert extras == [
+        (5, "x", Placed("<f4", (3, 4))),
+        (5, "meta", {"n": 3}),
+        (2, "x", Placed("<f4", (200, 4))),
+        (2, "meta", {"n": 200}),
+    ]
+    assert np.all(extras[0][2].over(rooms[5]) == 3)
+    assert np.all(extras[2][2].over(rooms[2]) == 200)
+    assert not np.any(rooms[[0, 1, 3, 4, 6, 7]])
+
+
+@pytest.mark.parametrize("transform", [None, lambda values, rng: values])
+def test_one_that_is_too_large_goes_beside_and_touches_no_room(transform):
+    extras, rooms = run_ragged(points(Arena(), 1, 257), transform)
+    assert np.array_equal(extras[0][2], np.full((257, 4), 257, np.float32))
+    assert not np.any(rooms)
+
+
+def test_what_a_transform_makes_of_it_need_not_be_an_array():
+    def words(values, rng):
+        return {"x": "none" if values["meta"]["n"] == 1 else values["x"][:1], "more": values["x"]}
+
+    extras, _ = run_ragged(points(points(Arena(), 0, 1), 1, 2), words)
+    assert [value for _, name, value in extras if name == "x"] == ["none", Placed("<f4", (1, 4))]
+    assert [len(value) for _, name, value in extras if name == "more"] == [1, 2]  # has no room: over the pipe, whole
+
+
+def test_slots_behind_the_last_that_has_room_send_their_arrays():
+    few = SlabLayout({}, 8, {"x": 100 << 20})
+    assert few.slots_with_room == 2
+    arena = points(points(Arena(), 1, 3), 2, 3)
+    extras, _ = run(Decoder(RAGGED, few, 0), arena, slabs=mmap.mmap(-1, few.size))
+    assert [type(value) for _, name, value in extras if name == "x"] == [Placed, np.ndarray]
+
+
+def test_an_answer_about_arrays_in_their_rooms_is_short():
+    arena = Arena()
+    for slot in range(8):
+        points(arena, slot, 249 + slot)
+    fields, layout = {"x": RAGGED["x"]}, WITH_ROOM
+    rows = [row[:6] for row in arena.rows]
+    extras, _ = run(Decoder(fields, layout, 0), arena, rows=rows)
+    assert len(encode_answer(Answer(0, extras, 0.0, 0.0))) < 60 * len(rows)
 
 
 # -- transforms ------------------------------------------------------------------------------------------------------
@@ -168,6 +253,7 @@ def test_a_raising_transform_is_a_bad_sample_and_not_a_crash():
     ((slot, error),) = [(slot, error) for slot, name, error in extras if name == BAD]
     assert slot == 1
     assert (type(error), error.reason) == (SampleError, "RuntimeError: not twos")
+    assert (error.member, error.stage) == (None, "transform")
     assert arrays["label"][[0, 2]].tolist() == [1, 3]
 
 
@@ -196,4 +282,10 @@ def test_a_transform_that_leaves_a_field_out_does_not_deliver_another_samples():
 def test_a_transform_that_gives_no_dict_is_a_bad_sample():
     ((_, name, error),), _ = transformed(lambda values, rng: None, good(Arena(), 0, 1))
     assert name == BAD
-    assert isinstance(error, SampleError)
+    assert (error.reason, error.stage) == ("transform gave NoneType, not a dict", "transform")
+
+
+def test_a_transform_whose_value_is_no_array_at_all_is_a_bad_sample():
+    ((_, name, error),), _ = transformed(lambda values, rng: {**values, "x": [[1], [2, 3]]}, good(Arena(), 0, 1))
+    assert name == BAD
+    assert (type(error), error.stage) == (SampleError, "transform")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.core.layout import SlabLayout, Slot
+from penstock.core.layout import PAGE, SlabLayout, Slot, place
 from penstock.core.settings import ErrorSettings
 from penstock.core.work import BAD
 from penstock.errors import DecodeError, PenstockError, SampleError
@@ -30,11 +30,11 @@ class Batch:
 
 
 class Names:
-    def keys(self, samples):
-        return [f"k{sample}" for sample in samples.tolist()]
+    def finish(self, values, samples):
+        return {**values, "__key__": [f"k{sample}" for sample in samples.tolist()]}
 
-    def where(self, sample):
-        return "a.tar", f"k{sample}", 512 * sample
+    def where(self, sample, suffix=None):
+        return "a.tar", f"k{sample}{suffix or ''}", 512 * sample + (256 if suffix else 0)
 
 
 class Desk:
@@ -103,6 +103,65 @@ def test_a_batch_of_lists_only_gives_its_slab_back_at_once():
     assert (batch, desk.back) == ({"note": ["a"], "__key__": ["k5"]}, [1])
 
 
+RAGGED = SlabLayout({"x": Slot((2,), "<i4")}, 4, {"points": PAGE})
+
+
+def ragged(desk, slab, *slots):
+    """What a worker answers about arrays of 1, 2, 3… numbers, in the slots' rooms."""
+    rooms = RAGGED.rooms(memoryview(desk.memory), slab * RAGGED.size)["points"]
+    return [(slot, "points", place(np.full(slot + 1, 100 * slab + slot), rooms[slot])) for slot in slots]
+
+
+def test_arrays_of_any_shape_are_delivered_as_a_list_over_the_slab():
+    desk = Desk(RAGGED)
+    batch = desk(1, [5, 6, 7], [*ragged(desk, 1, 2, 0), (1, "points", np.zeros(9))])
+    assert [points.tolist() for points in batch["points"]] == [[100], [0.0] * 9, [102] * 3]
+    slabs = np.frombuffer(desk.memory, np.uint8)
+    assert [np.shares_memory(points, slabs) for points in batch["points"]] == [True, False, True]
+    assert batch["x"][:, 0].tolist() == [10, 11, 12]
+
+
+@pytest.mark.parametrize("layout", [RAGGED, SlabLayout({}, 4, {"points": PAGE})], ids=["with arrays", "alone"])
+def test_one_of_them_is_enough_to_keep_the_slab(layout):
+    desk = Desk(RAGGED)
+    desk.delivery = Delivery(layout, desk.slabs, Names(), ErrorSettings(), "numpy")
+    rooms = layout.rooms(memoryview(desk.memory), layout.size)["points"]
+    kept = desk(1, [5, 6], [(slot, "points", place(np.full(3, slot), rooms[slot])) for slot in range(2)])["points"][1]
+    gc.collect()
+    assert (kept.tolist(), desk.back) == ([1, 1, 1], [])
+    del kept
+    gc.collect()
+    assert desk.back == [1]
+
+
+def test_they_are_copied_where_the_slab_cannot_be_lent():
+    desk = Desk(RAGGED)
+    hoard = [desk(slab, [5, 6, 7, 8], ragged(desk, slab, 0, 1, 2, 3)) for slab in range(3)]
+    assert desk.back == [2]
+    desk.memory[:] = bytes(len(desk.memory))
+    assert [batch["points"][3].tolist() for batch in hoard] == [[0] * 4, [0] * 4, [203] * 4]
+
+
+@pytest.mark.parametrize(
+    ("on_error", "expected"), [("skip", [[100], [103] * 4]), ("replace", [[100], [103] * 4, [103] * 4, [103] * 4])]
+)
+def test_they_are_copied_from_a_batch_with_bad_samples(on_error, expected):
+    desk = Desk(RAGGED, on_error=on_error)
+    batch = desk(1, [5, 6, 7, 8], [bad(1), bad(2), *ragged(desk, 1, 0, 1, 3)])
+    assert desk.back == [1]
+    desk.memory[:] = bytes(len(desk.memory))
+    assert [points.tolist() for points in batch["points"]] == expected
+
+
+def test_a_spare_sample_with_an_array_of_any_shape_holds_no_slab():
+    desk = Desk(RAGGED, on_error="replace", max_bad=1)
+    desk(1, [5, 6, 7, 8], ragged(desk, 1, 0, 1, 2, 3))
+    gc.collect()
+    assert desk.back == [1]
+    desk.memory[:] = bytes(len(desk.memory))
+    assert [points.tolist() for points in desk(2, [9, 10, 11], all_bad())["points"]] == [[103] * 4] * 3
+
+
 def test_after_closing_a_batch_stays_and_its_slab_comes_back_to_nobody():
     desk = Desk()
     batch = desk(1, [5, 6, 7, 8])
@@ -124,6 +183,13 @@ def test_raise_names_the_first_bad_sample_and_gives_the_slab_back():
     assert desk.back == [1]
 
 
+def test_a_bad_part_is_named_by_its_whole_name_and_its_own_offset():
+    desk = Desk(on_error="raise")
+    with pytest.raises(DecodeError) as caught:
+        desk(1, [5, 6], [(1, BAD, DecodeError("cut short", member=".jpg", stage="decode"))])
+    assert caught.value.where() == {"shard": "a.tar", "member": "k6.jpg", "offset": 3328, "stage": "decode"}
+
+
 def test_skip_makes_the_batch_smaller():
     desk = Desk(on_error="skip")
     batch = desk(1, [5, 6, 7, 8], [bad(0), bad(2), *((slot, "note", str(slot)) for slot in (1, 3))])
@@ -140,6 +206,47 @@ def test_replace_puts_the_next_good_sample_there():
     assert (desk.delivery.delivered, desk.delivery.bad) == (2, 2)
 
 
+def all_bad():
+    return [bad(slot, f"reason {slot}") for slot in range(3)]
+
+
+def test_replace_repeats_the_last_good_sample_when_a_batch_has_none_of_its_own():
+    desk = Desk(on_error="replace", max_bad=1)
+    desk(1, [5, 6, 7, 8], [bad(3), *((slot, "note", str(slot)) for slot in range(3))])
+    batch = desk(2, [9, 10, 11], all_bad())
+    assert batch["x"][:, 0].tolist() == [10, 10, 10]  # slot 3 of the batch before had itself been replaced by slot 0
+    assert (batch["note"], batch["__key__"]) == (["0"] * 3, ["k5"] * 3)
+    again = desk(0, [12, 13, 14], all_bad())
+    assert again["__key__"] == ["k5"] * 3
+    assert (desk.delivery.delivered, desk.delivery.bad, desk.back) == (3, 7, [1, 2, 0])
+
+
+def test_a_spare_sample_holds_no_slab():
+    desk = Desk(on_error="replace")
+    desk(1, [5, 6, 7, 8])
+    gc.collect()
+    assert desk.back == [1]
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_a_batch_without_a_good_sample_is_an_error_and_never_an_empty_batch(on_error):
+    desk = Desk(on_error=on_error, max_bad=1)
+    if on_error == "skip":
+        desk(0, [1, 2, 3, 4])
+    with pytest.raises(SampleError, match=r"all 3 samples of a batch are bad.*the first: reason 0") as caught:
+        desk(1, [5, 6, 7], all_bad())
+    assert (caught.value.member, "replace" in caught.value.advice) == ("k5", True)
+    assert 1 in desk.back
+
+
+def test_what_was_good_in_one_pass_is_no_spare_for_the_next():
+    desk = Desk(on_error="replace", max_bad=1)
+    desk(0, [1, 2, 3, 4])
+    desk.delivery.begin()
+    with pytest.raises(SampleError, match="all 3 samples"):
+        desk(1, [5, 6, 7], all_bad())
+
+
 def test_an_error_of_unknown_kind_is_a_bad_sample_too():
     desk = Desk(on_error="raise")
     with pytest.raises(SampleError, match="boom") as caught:
@@ -151,7 +258,7 @@ def test_the_ledger_lists_every_bad_sample(tmp_path):
     ledger = tmp_path / "bad.jsonl"
     desk = Desk(on_error="skip", ledger=str(ledger))
     desk(0, [5, 6, 7, 8], [bad(3), bad(0, "cut short")])
-    desk(1, [9], [bad(0)])
+    desk(1, [9, 10], [bad(0)])
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
     assert [(line["member"], line["reason"]) for line in lines] == [
         ("k5", "cut short"),

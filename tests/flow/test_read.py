@@ -313,7 +313,7 @@ def test_rows_have_the_crc_of_parts_where_the_index_has_it(tmp_path):
     plain, packed = (scan(path) for path in paths)
     packed = dataclasses.replace(packed, crcs=np.arange(packed.parts, dtype=np.uint32) + (1 << 31))
     dataset = make_dataset([str(path) for path in paths], [plain, packed], [np.arange(2)] * 2, [(".cls",), (".jpg",)])
-    rows = ShardSupply(dataset, BLOCK_BYTES).rows(np.array([1, 3]), np.zeros(2), np.zeros(2))
+    rows = ShardSupply(dataset, BLOCK_BYTES).rows(np.array([1, 3]), np.zeros(2, np.int64), np.zeros(2, np.int64))
     wanted = [(1 << 31) + at for suffix in (".cls", ".jpg") for at in (packed_part(packed, 1, suffix),)]
     assert rows[:, 5::4].tolist() == [[NO_CRC, NO_CRC], wanted]
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 PAGE = 4096
+MOST_ROOM_BYTES = 256 << 20
+"""Of a slab, for values without a fixed shape."""
+
+Room = NDArray[np.uint8]
+"""Bytes of a slab that one value without a fixed shape may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +31,84 @@ class Slot:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
+class Placed(NamedTuple):
+    """Goes over the pipe instead of an array that is in its room already, and says how to see it there."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def over(self, room: Room) -> NDArray[Any]:
+        """The array: a view, nothing is copied, and no byte is seen that it does not own."""
+        return np.ndarray(self.shape, self.dtype, room)
+
+
+def place(value: Any, room: Room) -> Placed | None:
+    """Copy the value into its room; None if it is no plain array, or too large."""
+    if type(value) is not np.ndarray or value.nbytes > len(room):
+        return None
+    if value.dtype.hasobject or np.dtype(value.dtype.str) != value.dtype:  # a record's fields are not in the string
+        return None
+    placed = Placed(value.dtype.str, value.shape)
+    np.copyto(placed.over(room), value)
+    return placed
+
+
 @dataclass(frozen=True)
 class SlabLayout:
-    """Where each array of a batch lies in its slab. Every array starts on a page, as pinning and O_DIRECT want it."""
+    """Where each array of a batch lies in its slab. Every array starts on a page, as pinning and O_DIRECT want it.
+
+    Values without a fixed shape have room behind the arrays, as much as `room_sizes` says for each of them in every
+    slot, but together no more than `MOST_ROOM_BYTES`: where that is not enough, the last slots have none.
+    """
 
     slots: Mapping[str, Slot]
     batch_size: int
+    room_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes per sample. What has no room, or needs more, goes over the worker's pipe."""
 
-    @property
+    @cached_property
     def offsets(self) -> dict[str, int]:
-        """First byte of each array."""
+        """First byte of each array, and of the room for each value without a fixed shape."""
         places, at = {}, 0
-        for name, slot in self.slots.items():
+        for name, size in self._sizes().items():
             places[name] = at
-            at += -(-slot.size * self.batch_size // PAGE) * PAGE
+            at += size
         return places
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of a whole slab."""
-        return max(PAGE, sum(-(-slot.size * self.batch_size // PAGE) * PAGE for slot in self.slots.values()))
+        return max(PAGE, sum(self._sizes().values()))
+
+    @cached_property
+    def slots_with_room(self) -> int:
+        """The first so many."""
+        per_sample = sum(map(whole_pages, self.room_sizes.values()))
+        return min(self.batch_size, MOST_ROOM_BYTES // per_sample) if per_sample else 0
 
     def arrays(self, memory: memoryview, start: int = 0) -> dict[str, NDArray[Any]]:
         """The batch's arrays over the slab that begins at `start`: views, nothing is copied."""
+        offsets = self.offsets
         return {
-            name: np.ndarray((self.batch_size, *slot.shape), slot.dtype, memory, start + self.offsets[name])
+            name: np.ndarray((self.batch_size, *slot.shape), slot.dtype, memory, start + offsets[name])
             for name, slot in self.slots.items()
         }
+
+    def rooms(self, memory: memoryview, start: int = 0) -> dict[str, Room]:
+        """The same for values without a fixed shape: a row of bytes for every slot that has room."""
+        count, offsets = self.slots_with_room, self.offsets
+        return {
+            name: np.ndarray((count, whole_pages(size)), np.uint8, memory, start + offsets[name])
+            for name, size in self.room_sizes.items()
+        }
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of each array and of each kind of room."""
+        arrays = {name: whole_pages(slot.size * self.batch_size) for name, slot in self.slots.items()}
+        count = self.slots_with_room
+        return arrays | {name: whole_pages(size) * count for name, size in self.room_sizes.items()}
+
+
+def whole_pages(size: int) -> int:
+    """That many bytes, rounded up: pages that nobody touches cost nothing."""
+    return -(-size // PAGE) * PAGE

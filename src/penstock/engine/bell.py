@@ -1,9 +1,12 @@
-"""Wakes the conductor's thread from any other, from finalizers too."""
+"""What the conductor's thread hears: a bell that any other thread can ring, and its workers' pipes."""
 
 from __future__ import annotations
 
 import os
+import select
+from collections.abc import Iterable
 from contextlib import suppress
+from multiprocessing import connection
 
 
 class Bell:
@@ -31,3 +34,24 @@ class Bell:
     def __del__(self) -> None:
         os.close(self._read)
         os.close(self._write)
+
+
+class Listener:
+    """Waits for any of several descriptors. They change seldom, so what the system is asked is kept between waits."""
+
+    def __init__(self) -> None:
+        self._heard: tuple[int, ...] = ()
+        self._poll = select.poll() if hasattr(select, "poll") else None
+
+    def wait(self, descriptors: Iterable[int], timeout_s: float) -> list[int]:
+        """Those that can be read from, or have been closed at the other end."""
+        wanted = tuple(descriptors)
+        if self._poll is None:
+            return connection.wait(wanted, timeout_s)  # type: ignore[return-value]
+        if wanted != self._heard:
+            for descriptor in self._heard:
+                self._poll.unregister(descriptor)
+            for descriptor in wanted:
+                self._poll.register(descriptor, select.POLLIN)
+            self._heard = wanted
+        return [descriptor for descriptor, _ in self._poll.poll(1000 * timeout_s)]

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import connection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from penstock.core.supply import NO_BLOCK, Supply
 from penstock.core.work import BAD, Answer
 from penstock.engine.batch import Batch, Ids, Job
-from penstock.engine.bell import Bell
+from penstock.engine.bell import Bell, Listener
 from penstock.engine.crew import ProcessWorker
 from penstock.engine.dispatch import Dispatch, Given, Seat
 from penstock.engine.meter import Crowd
@@ -35,6 +34,8 @@ from penstock.errors import WorkerCrash
 
 log = logging.getLogger("penstock")
 
+PUT_OFF_S = 0.25
+"""How long the start of processes waits for the first batch: while they start, they take the cores from it."""
 PLANNED = 64
 """Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
 
@@ -61,8 +62,10 @@ class Conductor:
         self._planned: deque[tuple[Job, Ids]] = deque()
         self._open: deque[Batch] = deque()
         self._stopping = False
+        self._put_off: tuple[float, Callable[[], None]] | None = None
         self._events: deque[Callable[[], None]] = deque()
         self._bell: Bell | None = Bell()
+        self._listener = Listener()
         self._thread = threading.Thread(target=self._run, name="penstock-conductor", daemon=True)
 
     # -- called by others ------------------------------------------------------------------------------------
@@ -77,6 +80,10 @@ class Conductor:
         bell = self._bell  # held while it rings, so that it cannot be closed meanwhile
         if bell is not None:
             bell.ring()
+
+    def put_off(self, deed: Callable[[], None]) -> None:
+        """Do it when the first batch is complete, or soon."""
+        self._put_off = (time.monotonic() + PUT_OFF_S, deed)
 
     def begin(self, epoch: Epoch) -> None:
         """Start an epoch; what is left of the one before is dropped."""
@@ -128,10 +135,23 @@ class Conductor:
         for seat in self.dispatch.overdue():
             self._on_death(seat, WorkerCrash(f"{seat.worker.name} was stuck for too long", stage="decode"))
 
+    def _do_put_off(self) -> float:
+        """What was put off, if its time has come; returns how long it may still wait."""
+        if self._put_off is None:
+            return LONGEST_WAIT_S
+        due, deed = self._put_off
+        left = due - time.monotonic()
+        if left > 0 and self.tuner.batches == 0:
+            return left
+        self._put_off = None
+        deed()
+        return LONGEST_WAIT_S
+
     def _wait(self) -> None:
+        timeout_s = self._do_put_off()
         assert self._bell is not None  # not a local: the traceback of a failure would keep it open
         pipes = self.dispatch.pipes()
-        for source in connection.wait([self._bell.fileno(), *pipes], LONGEST_WAIT_S):
+        for source in self._listener.wait((self._bell.fileno(), *pipes), timeout_s):
             if source in pipes:
                 self._on_pipe(pipes[source])
             else:

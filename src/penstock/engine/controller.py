@@ -23,7 +23,7 @@ NO_SLOWER = 0.97
 """With fewer reads in flight, reading may lose this much and they stay fewer: seeks and servers are spared."""
 HANDOVER = 0.10
 """If more than this share of a worker's time goes into waiting for the next task, tasks are too small."""
-MOST_TASK_S = 0.032
+MOST_TASK_S = 0.064
 REST = 60
 """Looks before a knob that gave nothing is tried again: storage may have become better or worse."""
 

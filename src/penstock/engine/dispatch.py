@@ -16,7 +16,7 @@ from penstock.engine.crew import ProcessWorker, Worker
 from penstock.engine.residency import Residency
 from penstock.errors import WorkerCrash
 
-TASK_S = 0.004
+TASK_S = 0.016
 """Work per task: long enough that handing it over costs little, short enough that nobody waits long for the last."""
 DEPTH = 2
 """Tasks at a worker: one under way and one waiting, so that it does not idle for want of us."""

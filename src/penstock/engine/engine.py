@@ -90,7 +90,9 @@ class Engine:
             if plan.stopgaps and plan.executor == "process":
                 for number in range(plan.workers):
                     dispatch.seat(self._thread(f"stopgap {number}"), stopgap=True)
-            dispatch.hire(plan.workers)
+                self.conductor.put_off(lambda: dispatch.hire(plan.workers))
+            else:
+                dispatch.hire(plan.workers)
             self.conductor.start()
         except BaseException:
             self.close()

@@ -4,19 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple, Self
 
+import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.layout import SlabLayout
+from penstock.core.layout import Room, SlabLayout, place
 from penstock.core.work import BAD, Runner, Task
-from penstock.errors import PenstockError, SampleError
+from penstock.errors import DecodeError, PenstockError, SampleError
 from penstock.flow.fields.base import Field
+from penstock.flow.rows import NO_CRC, PARTS, WIDTH
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
-Arrays = Mapping[str, NDArray[Any]]
 Extras = list[tuple[int, str, Any]]
+
+
+class _Column(NamedTuple):
+    """A field, and what it says of itself: some work that out anew each time they are asked."""
+
+    at: int
+    """Where in a row its part is described."""
+    name: str
+    field: Field
+    suffixes: tuple[str, ...]
+    fixed: bool
+
+
+class _Slab(NamedTuple):
+    """Where the samples of a batch go."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    rooms: Mapping[str, Room]
+
+    def send(self, slot: int, name: str, value: Any, extras: Extras) -> None:
+        """A value without a fixed shape: into its room, or over the pipe if it has none that is large enough."""
+        rooms = self.rooms.get(name)
+        placed = place(value, rooms[slot]) if rooms is not None and slot < len(rooms) else None
+        extras.append((slot, name, value if placed is None else placed))
 
 
 @dataclass(frozen=True)
@@ -31,45 +57,53 @@ class Decoder:
     def start(self, arena: memoryview, slabs: memoryview) -> Runner:
         """A function from tasks to what does not fit into a slab."""
         decode = self._plain if self.transform is None else self._transformed
+        layout = self.layout
 
         def run(task: Task) -> Extras:
-            arrays = self.layout.arrays(slabs, task.slab_start)
+            start = task.slab_start  # views are made for each task: kept, they would keep the slabs when we are closed
+            slab = _Slab(layout.arrays(slabs, start), layout.rooms(slabs, start))
             extras: Extras = []
             for row in task.rows.tolist():
                 try:
-                    decode(row, task.epoch, arena, arrays, extras)
+                    decode(row, task.epoch, arena, slab, extras)
                 except PenstockError as error:
                     extras.append((row[0], BAD, error))
-                except Exception as error:  # a transform's, or a decoder's that we did not foresee
-                    extras.append((row[0], BAD, SampleError(f"{type(error).__name__}: {error}", stage="decode")))
             return extras
 
         return run
 
-    def _plain(self, row: list[int], epoch: int, arena: memoryview, arrays: Arrays, extras: Extras) -> None:
-        slot = row[0]
-        at = 2
-        for name, field in self.fields.items():
-            offset, length, choice = row[at : at + 3]
-            at += 3
-            data = arena[offset : offset + length]
-            if field.fixed:
-                field.decode_into(field.suffixes[choice], data, arrays[name][slot, ...])
-            else:
-                extras.append((slot, name, field.decode(field.suffixes[choice], data)))
+    @cached_property
+    def _columns(self) -> tuple[_Column, ...]:
+        return tuple(
+            _Column(PARTS + number * WIDTH, name, field, field.suffixes, field.fixed)
+            for number, (name, field) in enumerate(self.fields.items())
+        )
 
-    def _transformed(self, row: list[int], epoch: int, arena: memoryview, arrays: Arrays, extras: Extras) -> None:
-        values = self.sample(row, arena)
-        assert self.transform is not None
-        given = self.transform(values, self.rng(epoch, row[1]))
+    def _plain(self, row: list[int], epoch: int, arena: memoryview, slab: _Slab, extras: Extras) -> None:
+        slot = row[0]
+        with _Failing("decode") as failing:
+            for at, name, field, suffixes, fixed in self._columns:
+                failing.suffix = suffix = suffixes[row[at + 2]]
+                data = _part(row, at, arena)
+                if fixed:
+                    field.decode_into(suffix, data, slab.arrays[name][slot, ...])
+                else:
+                    slab.send(slot, name, field.decode(suffix, data), extras)
+
+    def _transformed(self, row: list[int], epoch: int, arena: memoryview, slab: _Slab, extras: Extras) -> None:
+        given = self.sample(row, epoch, arena)
+        with _Failing("transform"):
+            self._store(given, row[0], slab, extras)
+
+    def _store(self, given: dict[str, Any], number: int, slab: _Slab, extras: Extras) -> None:
         missing = self.layout.slots.keys() - given.keys()
         if missing:  # the slot would still hold another sample
             raise SampleError(f"transform gave no {', '.join(map(repr, sorted(missing)))}", stage="transform")
         for name, value in given.items():
-            if name not in arrays:
-                extras.append((row[0], name, value))
+            if name not in slab.arrays:
+                slab.send(number, name, value, extras)
                 continue
-            array, slot = np.asarray(value), arrays[name][row[0], ...]
+            array, slot = np.asarray(value), slab.arrays[name][number, ...]
             if array.shape != slot.shape or array.dtype != slot.dtype:
                 raise SampleError(
                     f"transform gave {name!r} as {array.dtype}{list(array.shape)} "
@@ -78,16 +112,53 @@ class Decoder:
                 )
             slot[...] = array
 
+    def sample(self, row: list[int], epoch: int, arena: memoryview) -> dict[str, Any]:
+        """One sample in memory of its own: all fields, or what the transform makes of them."""
+        values = self._fields(row, arena)
+        if self.transform is None:
+            return values
+        with _Failing("transform"):
+            given = self.transform(values, self.rng(epoch, row[1]))
+        if not isinstance(given, dict):
+            raise SampleError(f"transform gave {type(given).__name__}, not a dict", stage="transform")
+        return given
+
     def rng(self, epoch: int, sample: int) -> np.random.Generator:
         """A sample's own dice: the same whichever worker throws them."""
         return np.random.Generator(np.random.PCG64([self.seed, epoch, sample]))
 
-    def sample(self, row: list[int], arena: memoryview) -> dict[str, Any]:
-        """All fields of one sample, in memory of their own."""
+    def _fields(self, row: list[int], arena: memoryview) -> dict[str, Any]:
         values = {}
-        at = 2
-        for name, field in self.fields.items():
-            offset, length, choice = row[at : at + 3]
-            at += 3
-            values[name] = field.decode(field.suffixes[choice], arena[offset : offset + length])
+        with _Failing("decode") as failing:
+            for at, name, field, suffixes, _ in self._columns:
+                failing.suffix = suffix = suffixes[row[at + 2]]
+                values[name] = field.decode(suffix, _part(row, at, arena))
         return values
+
+
+def _part(row: list[int], at: int, arena: memoryview) -> memoryview:
+    """A part's bytes, if they are what was written."""
+    data = arena[row[at] : row[at] + row[at + 1]]
+    crc32 = row[at + 3]
+    if crc32 != NO_CRC and deflate.crc32(data) != crc32:
+        raise DecodeError("CRC32 does not match the index", stage="read", advice="Copy the shard again")
+    return data
+
+
+class _Failing:
+    """What goes wrong inside becomes an error of ours that says at which stage and, by its suffix, with which part."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+        self.suffix: str | None = None
+        """All a worker knows of a part's name; whoever knows the sample completes it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, PenstockError):
+            error.at(member=self.suffix, stage=self.stage)
+        elif isinstance(error, Exception):  # a transform's, or a decoder's that we did not foresee
+            reason = f"{type(error).__name__}: {error}"
+            raise SampleError(reason, member=self.suffix, stage=self.stage) from error

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.layout import SlabLayout
+from penstock.core.layout import Placed, SlabLayout
 from penstock.core.settings import ErrorSettings
 from penstock.core.work import BAD
 from penstock.errors import PenstockError, SampleError
 from penstock.flow.device import Arrays, copy, lease, to_tensors
 
 Ids = NDArray[np.int64]
+Views = dict[str | tuple[str, int], NDArray[Any]]
+"""Everything of a batch that lies in its slab: arrays by name, values without a fixed shape by name and slot."""
 LEAST_FOR_RATE = 100
 """Samples seen before the share of bad ones is judged."""
 
@@ -33,15 +36,24 @@ class Finished(Protocol):
 
 
 class Naming(Protocol):
-    """Who can say what a sample is called and where it lies."""
+    """Who can say what a sample is called, where it lies, and how a batch looks."""
 
-    def keys(self, samples: Ids) -> list[str]:
-        """Their keys."""
+    def finish(self, values: dict[str, Any], samples: Ids) -> Any:
+        """The batch as the training loop is to see it, of arrays or tensors and lists by name."""
         ...
 
-    def where(self, sample: int) -> tuple[str, str, int]:
-        """Shard, key, offset."""
+    def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int | None]:
+        """Shard, name and, if it has one, offset of that part of a sample; without a suffix, of the sample."""
         ...
+
+
+def locate(error: PenstockError, sample: int, naming: Naming) -> PenstockError:
+    """Say where, unless that is known: a worker knows no more of a member's name than the suffix."""
+    if error.shard is not None:
+        return error
+    shard, member, offset = naming.where(sample, error.member)
+    error.member = member
+    return error.at(shard=shard, offset=offset)
 
 
 class Slabs:
@@ -53,14 +65,14 @@ class Slabs:
         self._release: Callable[[int], None] | None = release
         self._lent: set[int] = set()  # touched by finalizers, in any thread: single operations on a set are atomic
 
-    def lend(self, slab: int, arrays: Arrays) -> Arrays:
-        """The arrays, over the slab; a copy if whoever keeps all batches has too many of the slabs already."""
-        if not arrays or len(self._lent) >= self._most_lent:
-            private = copy(arrays)
+    def lend(self, slab: int, views: Views) -> Views:
+        """The views, over the slab; copies if whoever keeps all batches has too many of the slabs already."""
+        if not views or len(self._lent) >= self._most_lent:
+            private = copy(views)
             self.give_back(slab)
             return private
         self._lent.add(slab)
-        return lease(arrays, self.memory, lambda: self.give_back(slab))
+        return lease(views, self.memory, lambda: self.give_back(slab))
 
     def give_back(self, slab: int) -> None:
         """The engine may use it again, if there still is one."""
@@ -73,6 +85,21 @@ class Slabs:
         self._release = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What is in a batch, slot by slot."""
+
+    arrays: Arrays
+    lists: dict[str, list[Any]]
+    samples: Ids
+
+    def take(self, slots: list[int]) -> _Content:
+        """These slots, in this order, in memory of their own."""
+        arrays = {name: array[slots] for name, array in self.arrays.items()}
+        lists = {name: [_own(values[slot]) for slot in slots] for name, values in self.lists.items()}
+        return _Content(arrays, lists, self.samples[slots])
+
+
 class Delivery:
     """Keeps the books: delivered + bad = asked for, at the end of every pass."""
 
@@ -82,33 +109,44 @@ class Delivery:
         self._naming = naming
         self._errors = errors
         self._device = device
-        self.delivered = self.bad = 0
+        self.begin()
 
     def begin(self) -> None:
         """A new pass."""
         self.delivered = self.bad = 0
+        self._spare: _Content | None = None
+        """A good sample, where bad ones are replaced: for a batch that has none itself."""
 
-    def deliver(self, batch: Finished) -> dict[str, Any]:
+    def deliver(self, batch: Finished) -> Any:
         """The batch as the training loop gets it."""
         samples: Ids = batch.job.samples
-        whole = self._layout.arrays(self._slabs.memory, batch.slab * self._layout.size)
-        arrays = {name: array[: len(samples)] for name, array in whole.items()}
-        lists = _lists(batch.extras, len(samples))
+        views = self._views(batch)
         failures = {slot: error for slot, name, error in batch.extras if name == BAD}
         if failures:
             try:
-                kept = self._settle(samples, failures)
-                arrays = {name: array[kept] for name, array in arrays.items()}  # a copy
+                content = self._without(failures, _content(batch, views))
             finally:
                 self._slabs.give_back(batch.slab)
-            lists = {name: [values[slot] for slot in kept] for name, values in lists.items()}
-            samples = samples[kept]
         else:
-            arrays = self._slabs.lend(batch.slab, arrays)
-        self.delivered += len(batch.job.samples) - len(failures)
+            content = _content(batch, self._slabs.lend(batch.slab, views))
+        if self._errors.on_error == "replace":
+            self._spare = content.take([-1])
+        self.delivered += len(samples) - len(failures)
         self.bad += len(failures)
+        arrays = content.arrays
         values: dict[str, Any] = dict(arrays) if self._device == "numpy" else to_tensors(arrays, self._device)
-        return {**values, **lists, "__key__": self._naming.keys(samples)}
+        return self._naming.finish({**values, **content.lists}, content.samples)
+
+    def _views(self, batch: Finished) -> Views:
+        """What the workers have put into the slab."""
+        memory, start = self._slabs.memory, batch.slab * self._layout.size
+        count = len(batch.job.samples)
+        views: Views = {name: array[:count] for name, array in self._layout.arrays(memory, start).items()}
+        rooms = self._layout.rooms(memory, start)
+        for slot, name, value in batch.extras:
+            if isinstance(value, Placed):
+                views[name, slot] = value.over(rooms[name][slot])
+        return views
 
     def check_books(self, asked: int) -> None:
         """Every sample of the pass is accounted for."""
@@ -118,22 +156,35 @@ class Delivery:
                 stage="deliver",
             )
 
-    def _settle(self, samples: Ids, failures: dict[int, Exception]) -> list[int]:
-        """List the bad samples; the slots to deliver instead, by the policy."""
-        named = [self._name(int(samples[slot]), error) for slot, error in sorted(failures.items())]
+    def _without(self, failures: dict[int, Exception], content: _Content) -> _Content:
+        """List the bad samples; what to deliver instead, by the policy."""
+        count = len(content.samples)
+        named = [self._name(int(content.samples[slot]), error) for slot, error in sorted(failures.items())]
         self._write_ledger(named)
         if self._errors.on_error == "raise":
             raise named[0]
-        self._check_rate(len(failures), len(samples), named[0])
-        good = [slot for slot in range(len(samples)) if slot not in failures]
-        if self._errors.on_error == "skip" or not good:
-            return good
-        return [next((g for g in good if g >= slot), good[0]) for slot in range(len(samples))]
+        self._check_rate(len(failures), count, named[0])
+        good = [slot for slot in range(count) if slot not in failures]
+        if not good:
+            return self._instead_of_all(count, named[0])
+        return content.take(good if self._errors.on_error == "skip" else stand_ins(good, count))
+
+    def _instead_of_all(self, count: int, example: PenstockError) -> _Content:
+        """Not an empty batch, which hardly any training step survives, nor one fewer: the ranks would part company."""
+        if self._spare is not None:
+            return self._spare.take([0] * count)
+        raise SampleError(
+            f"all {count} samples of a batch are bad, so there is nothing to deliver; the first: {example.reason}",
+            shard=example.shard,
+            member=example.member,
+            offset=example.offset,
+            stage="deliver",
+            advice='Use on_error="replace", which repeats a good sample seen before, or larger batches',
+        )
 
     def _name(self, sample: int, error: Exception) -> PenstockError:
-        shard, key, offset = self._naming.where(sample)
         named = error if isinstance(error, PenstockError) else SampleError(str(error), stage="decode")
-        return named.at(shard=shard, member=key, offset=offset)
+        return locate(named, sample, self._naming)
 
     def _check_rate(self, bad: int, seen: int, example: PenstockError) -> None:
         total_bad, total = self.bad + bad, self.bad + self.delivered + seen
@@ -155,9 +206,21 @@ class Delivery:
                     ledger.write(msgspec.json.encode({**error.where(), "reason": error.reason}) + b"\n")
 
 
-def _lists(extras: list[tuple[int, str, Any]], count: int) -> dict[str, list[Any]]:
+def stand_ins(good: Sequence[int], count: int) -> list[int]:
+    """For each of `count` slots a good one: itself, or the next that is; after the last the first."""
+    return [next((slot for slot in good if slot >= wanted), good[0]) for wanted in range(count)]
+
+
+def _content(batch: Finished, views: Views) -> _Content:
+    samples: Ids = batch.job.samples
+    arrays = {name: view for name, view in views.items() if isinstance(name, str)}
     lists: dict[str, list[Any]] = {}
-    for slot, name, value in extras:
+    for slot, name, value in batch.extras:
         if name != BAD:
-            lists.setdefault(name, [None] * count)[slot] = value
-    return lists
+            lists.setdefault(name, [None] * len(samples))[slot] = views.get((name, slot), value)
+    return _Content(arrays, lists, samples)
+
+
+def _own(value: Any) -> Any:
+    """An array may lie in the slab, which will be used again."""
+    return value.copy() if isinstance(value, np.ndarray) else value

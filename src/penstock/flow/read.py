@@ -44,10 +44,18 @@ class Dataset:
     def __len__(self) -> int:
         return int(self.firsts[-1])
 
+    def keys(self, samples: Ids) -> list[str]:
+        """Their keys."""
+        shards = np.searchsorted(self.firsts, samples, side="right") - 1
+        inside = samples - self.firsts[shards]
+        return [
+            self.indexes[shard].keys[self.numbers[shard][place]]
+            for shard, place in zip(shards.tolist(), inside.tolist(), strict=True)
+        ]
+
     def key(self, sample: int) -> str:
         """A sample's key."""
-        shard = int(np.searchsorted(self.firsts, sample, side="right")) - 1
-        return self.indexes[shard].keys[int(self.numbers[shard][sample - self.firsts[shard]])]
+        return self.keys(np.array([sample]))[0]
 
     def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
         """For messages: shard, name and offset of that part of a sample; without a suffix, its key and first part."""
@@ -92,6 +100,16 @@ def _wanted_parts(path: str, index: ShardIndex, whole: Ids, wanted: Sequence[tup
     return table, choices[whole]
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a block lies in the arena."""
+
+    extents: list[Extent]
+    rows: Ids
+    """Of all its samples, for slot 0 and as if the block lay at the arena's start."""
+    size: int
+
+
 class ShardSupply:
     """Blocks of a dataset, as the engine asks for them. `fill` runs in several threads; the rest in one."""
 
@@ -117,7 +135,7 @@ class ShardSupply:
 
     def block_bytes(self, block: int) -> int:
         """What the block takes in the arena: the wanted parts and the small gaps between them."""
-        return self._layout(block)[2]
+        return self._layout(block).size
 
     def block_sizes(self) -> Ids:
         """About how much each block takes: all parts, wanted or not."""
@@ -125,26 +143,17 @@ class ShardSupply:
 
     def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
         """What `flow.rows` says, of these samples."""
-        blocks = self.blocks_of(samples)
         rows = np.empty((len(samples), PARTS + WIDTH * self._width), np.int64)
-        rows[:, 0], rows[:, 1] = slots, samples
-        offsets, lengths, choices, crcs = (rows[:, PARTS + column :: WIDTH] for column in range(WIDTH))
-        for block in set(blocks.tolist()):
-            mine = blocks == block
-            _, places, _ = self._layout(block)
-            index, parts, chosen = self._parts(block, samples[mine])
-            inside = places[samples[mine] - self.blocks.first_samples[block]]
-            offsets[mine] = inside + bases[mine][:, None]
-            lengths[mine] = index.lengths[parts]
-            choices[mine] = chosen
-            crcs[mine] = NO_CRC if index.crcs is None else index.crcs[parts]
+        firsts = self.blocks.first_samples
+        for at, (sample, block) in enumerate(zip(samples.tolist(), self.blocks_of(samples).tolist(), strict=True)):
+            rows[at] = self._layout(block).rows[sample - firsts[block]]
+        rows[:, 0] = slots
+        rows[:, PARTS::WIDTH] += bases[:, None]
         return rows
 
     def fill(self, block: int, into: memoryview) -> int:
         """Read the block's extents into the arena: the kernel copies straight there."""
-        extents, _, _ = self._layout(block)
-        shard = int(self.blocks.shards[block])
-        return self._files.read(shard, extents, into)
+        return self._files.read(int(self.blocks.shards[block]), self._layout(block).extents, into)
 
     def close(self) -> None:
         """Close the shards."""
@@ -154,15 +163,20 @@ class ShardSupply:
     def _width(self) -> int:
         return int(self.dataset.parts[0].shape[1])
 
-    def _parts(self, block: int, samples: Ids) -> tuple[ShardIndex, Ids, Ids]:
-        shard = int(self.blocks.shards[block])
-        inside = samples - self.dataset.firsts[shard]
-        return self.dataset.indexes[shard], self.dataset.parts[shard][inside], self.dataset.choices[shard][inside]
-
-    def _make_layout(self, block: int) -> tuple[list[Extent], Ids, int]:
+    def _make_layout(self, block: int) -> _Layout:
         first, last = self.blocks.first_samples[block : block + 2].tolist()
-        index, parts, _ = self._parts(block, np.arange(first, last))
-        return _lay_out(index.offsets[parts], index.lengths[parts])
+        shard = int(self.blocks.shards[block])
+        index = self.dataset.indexes[shard]
+        inside = slice(first - int(self.dataset.firsts[shard]), last - int(self.dataset.firsts[shard]))
+        parts = self.dataset.parts[shard][inside]
+        extents, places, size = _lay_out(index.offsets[parts], index.lengths[parts])
+        rows = np.zeros((last - first, PARTS + WIDTH * self._width), np.int64)
+        rows[:, 1] = np.arange(first, last)
+        offsets, lengths, choices, crcs = (rows[:, PARTS + column :: WIDTH] for column in range(WIDTH))
+        offsets[:], lengths[:] = places, index.lengths[parts]
+        choices[:] = self.dataset.choices[shard][inside]
+        crcs[:] = NO_CRC if index.crcs is None else index.crcs[parts]
+        return _Layout(extents, rows, size)
 
 
 def _lay_out(offsets: Ids, lengths: Ids) -> tuple[list[Extent], Ids, int]:

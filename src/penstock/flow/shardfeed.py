@@ -160,7 +160,7 @@ class ShardFeed:
     def keys(self, samples: Ids) -> list[str]:
         """Their keys."""
         own = samples if self.mix is None else self.mix.own_numbers(samples)
-        return [self.dataset.key(sample) for sample in own.tolist()]
+        return self.dataset.keys(own)
 
     def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
         """Shard, name and offset of that part of a sample; without a suffix, its key and first part."""

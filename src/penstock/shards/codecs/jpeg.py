@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image, JpegImagePlugin
 
 from penstock.errors import DecodeError, SampleError, SettingError
 from penstock.shards.guards.buffer import Buffer, flat
@@ -99,6 +98,8 @@ def _decode(data: Buffer, info: JpegInfo, colours: str, height: int, width: int)
             raise
         return _pillow(data, colours, height, width)
     if info.cmyk:
+        from PIL import Image  # late, here and below: few pictures need it, and every worker would wait for it
+
         # Inverted (;I), as Adobe writes CMYK; files without its mark follow the same custom.
         size = (pixels.shape[1], pixels.shape[0])
         picture = Image.frombuffer("CMYK", size, pixels, "raw", "CMYK;I", 0, 1)
@@ -135,6 +136,8 @@ def _without_odd_metadata(data: Buffer) -> bytearray:
 
 def _pillow(data: Buffer, colours: str, height: int, width: int) -> NDArray[np.uint8]:
     """Slower, and it notices missing data but not damage. Not Image.open, whose pixel limit is not ours."""
+    from PIL import JpegImagePlugin
+
     try:
         with JpegImagePlugin.JpegImageFile(io.BytesIO(data)) as picture:
             picture.draft(None, (width, height))

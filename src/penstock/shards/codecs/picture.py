@@ -6,7 +6,6 @@ import io
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from penstock.errors import DecodeError, GuardError
 from penstock.shards.guards.buffer import Buffer
@@ -17,6 +16,8 @@ _FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 def decode_picture(data: Buffer) -> NDArray[np.uint8]:
     """RGB pixels of the first picture of the file, as a loader would take it."""
+    from PIL import Image  # late: workers that see no such picture start sooner
+
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as picture:
             if picture.width * picture.height > MAX_PIXELS:

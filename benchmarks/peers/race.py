@@ -1,0 +1,204 @@
+"""All contestants over all kinds of shards; runs inside the peers' environment, each run in a fresh process.
+
+For each kind: prepare and check everybody, scout for each one's best number of workers, then the rounds that count, in
+which the order rotates. Who loses or doubles a sample, or delivers other shapes or (with our decoder) other values,
+is out, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.peers.kinds import KINDS
+from benchmarks.peers.task import Decoder
+from penstock.bench.trial import Trial, digest, in_child
+from penstock.core.cores import usable_cores
+from penstock.errors import PenstockError
+
+SEARCH = (1, 2, 4)
+"""Workers of a peer: the best of these is its result."""
+DEFAULT = 0
+"""Workers of ours: as many as the loader sees fit."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    contestant: str
+    decoder: Decoder
+    packed: bool = False
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        return {"penstock": (DEFAULT,), "bare": (usable_cores(),)}.get(self.contestant, SEARCH)
+
+    def __str__(self) -> str:
+        return f"{self.contestant}/{self.decoder}{' packed' if self.packed else ''}"
+
+
+OURS = Entry("penstock", "ours")
+PACKED = Entry("penstock", "ours", packed=True)
+BARE = Entry("bare", "ours")
+PEERS = ("field", "webdataset", "spdl", "dali", "litdata", "mosaic")
+ENTRIES = (
+    OURS,
+    BARE,
+    *(Entry(peer, "own") for peer in PEERS),
+    *(Entry(peer, "ours") for peer in PEERS if peer != "dali"),  # whose operators are not Python
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one entry did."""
+
+    entry: Entry
+    workers: int = DEFAULT
+    trials: list[Trial] = field(default_factory=list)
+    """One a round, all of them whole."""
+    out: str | None = None
+    """Why it has no result."""
+
+
+Results = dict[str, list[Result]]
+"""By kind."""
+
+
+def entries_of(kind: str) -> list[Entry]:
+    match kind:
+        case "sa1b":
+            return [*ENTRIES, PACKED]
+        case "originals":  # to be seen beside the lighter ones: no need for everybody
+            return [OURS, BARE, Entry("field", "own"), Entry("webdataset", "own"), Entry("webdataset", "ours")]
+    return list(ENTRIES)
+
+
+class Course:
+    """One kind of shards, and the runs over it."""
+
+    def __init__(self, kind: str, quick: bool) -> None:
+        self._kind, self._quick = kind, quick
+        keys = KINDS[kind].keys(quick)
+        self._samples, self._digest = len(keys), digest(keys)
+
+    def search(self, entry: Entry) -> tuple[int, ...]:
+        """The numbers of workers to try; a quick race only wants to know whether all run, with the most."""
+        return entry.workers[-1:] if self._quick else entry.workers
+
+    def prepare(self, entry: Entry) -> None:
+        """Convert, index, read once: nothing of it is timed."""
+        self._one(entry, entry.workers[0], "--prepare", quick=self._quick)
+
+    @cached_property
+    def agreed(self) -> str:
+        """What `contents` has to be."""
+        return self.contents(OURS)
+
+    def contents(self, entry: Entry) -> str:
+        """A digest of all values it delivers, over the small shards."""
+        return self._one(entry, entry.workers[-1], "--contents", quick=True).split()[-1]
+
+    def run(self, entry: Entry, workers: int) -> Trial:
+        """One timed run; PenstockError where it is not a whole one."""
+        trial = in_child(_arguments(self._kind, entry, workers, self._quick))
+        if (trial.samples, trial.keys_digest) != (self._samples, self._digest):
+            raise PenstockError(f"delivered {trial.samples} samples for {self._samples}, or not each of them once")
+        print(f"{self._kind} {entry} {workers}: {trial.rate:.0f}/s", file=sys.stderr)
+        return trial
+
+    def _one(self, entry: Entry, workers: int, *more: str, quick: bool) -> str:
+        command = [sys.executable, "-m", *_arguments(self._kind, entry, workers, quick), *more]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            said = (done.stderr.strip() or "nothing").splitlines()[-1]
+            raise PenstockError(f"failed, saying: {said}")
+        return done.stdout
+
+
+def _arguments(kind: str, entry: Entry, workers: int, quick: bool) -> list[str]:
+    chosen = ["--kind", kind, "--contestant", entry.contestant, "--decoder", entry.decoder, "--workers", str(workers)]
+    flags = [*(["--packed"] if entry.packed else []), *(["--quick"] if quick else [])]
+    return ["benchmarks.peers.one", *chosen, *flags]
+
+
+def race(course: Course, entries: Sequence[Entry], rounds: int) -> list[Result]:
+    """Everybody's result, in the order of the entries."""
+    results = [scout(course, result) for result in admitted(course, entries)]
+    for number in range(rounds):
+        for place in range(len(results)):
+            at = (place + number) % len(results)
+            results[at] = _again(course, results[at])
+    return results
+
+
+def admitted(course: Course, entries: Sequence[Entry]) -> list[Result]:
+    """Those who start and, where our decoder is in them, deliver what we deliver, value by value."""
+    results = []
+    for entry in entries:
+        try:
+            course.prepare(entry)
+            same = entry in (BARE, PACKED) or entry.decoder == "own" or course.contents(entry) == course.agreed
+            results.append(Result(entry, out=None if same else "delivers other values than Penstock"))
+        except PenstockError as error:
+            results.append(Result(entry, out=_in_short(error)))
+    return results
+
+
+def scout(course: Course, result: Result) -> Result:
+    """Its best number of workers."""
+    if result.out is not None:
+        return result
+    found: dict[int, float] = {}
+    reasons = []
+    for workers in course.search(result.entry):
+        try:
+            found[workers] = course.run(result.entry, workers).rate
+        except PenstockError as error:
+            reasons.append(_in_short(error))
+    if not found:
+        return replace(result, out=reasons[-1])
+    return replace(result, workers=max(found, key=found.__getitem__))
+
+
+def _again(course: Course, result: Result) -> Result:
+    if result.out is not None:
+        return result
+    try:
+        return replace(result, trials=[*result.trials, course.run(result.entry, result.workers)])
+    except PenstockError as error:
+        return replace(result, trials=[], out=_in_short(error))
+
+
+def _in_short(error: PenstockError) -> str:
+    """The last line of what a child said is what went wrong; the rest is on stderr."""
+    print(error, file=sys.stderr)
+    return str(error).rpartition(" | ")[2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], help="which ones; all if none is named")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a handful of samples: does everybody run?")
+    parser.add_argument("--absent", default="{}", help="contestants that are not installed, with reasons, as JSON")
+    parser.add_argument("--out", type=Path, required=True, help="where the results go, as JSON")
+    asked = parser.parse_args()
+    absent: dict[str, str] = msgspec.json.decode(asked.absent)
+    results: Results = {}
+    for kind in asked.kinds or KINDS:
+        present = [entry for entry in entries_of(kind) if entry.contestant not in absent]
+        missing = [entry for entry in entries_of(kind) if entry.contestant in absent]
+        results[kind] = race(Course(kind, asked.quick), present, asked.rounds)
+        results[kind] += [Result(entry, out=f"did not install: {absent[entry.contestant]}") for entry in missing]
+        asked.out.write_bytes(msgspec.json.encode(results))
+
+
+if __name__ == "__main__":
+    main()
