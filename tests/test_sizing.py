@@ -27,11 +27,13 @@ def plan(**settings):
     return plan_engine(EngineSettings(**settings), 8 << 20, BLOCKS, 64, own_code=True)
 
 
-def test_as_many_workers_as_cores_up_to_eight_and_room_to_grow_to_all_of_them(cores):
+def test_as_many_workers_as_cores_up_to_eight_and_room_to_grow_to_all_but_one(cores):
     cores(4)
     assert (plan().workers, plan().most_workers) == (4, 4)
+    cores(6)
+    assert (plan().workers, plan().most_workers) == (5, 5)
     cores(32)
-    assert (plan().workers, plan().most_workers) == (8, 32)
+    assert (plan().workers, plan().most_workers) == (8, 31)
 
 
 def test_workers_grow_only_as_far_as_the_memory_budget_allows(cores):

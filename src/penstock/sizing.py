@@ -21,6 +21,8 @@ MOST_READERS = 32
 """As many as an object store likes."""
 WORKERS = 8
 """Workers to begin with, where there are that many cores: more come when decoding is seen to be the bottleneck."""
+FEW_CORES = 4
+"""Where there are more, one is left to the training loop and to handing out work."""
 
 
 def plan_engine(
@@ -29,6 +31,7 @@ def plan_engine(
     """`own_code` says that workers run nothing of the user's: then threads may stand in while processes start."""
     executor = choose_executor(settings)
     cores = usable_cores()
+    cores -= cores > FEW_CORES
     workers = settings.workers or min(WORKERS, cores)
     demand = Demand(
         slab_bytes=slab_bytes,

@@ -63,22 +63,25 @@ def test_memory_that_two_processes_share_is_counted_once():
         assert 60 * MIB <= tree_memory_bytes() - before < 110 * MIB
 
 
+# Large enough that the share of common libraries, which others' coming and going changes, does not matter.
+
+
 def test_the_peak_has_what_is_held_at_the_end():
     before = tree_memory_bytes()
     with MemoryPeak() as memory:
-        held = b"x" * (64 * MIB)
-    assert memory.peak_bytes - before >= 60 * MIB
-    assert len(held) == 64 * MIB
+        held = b"x" * (256 * MIB)
+    assert memory.peak_bytes - before >= 192 * MIB
+    assert len(held) == 256 * MIB
 
 
 def test_the_peak_remembers_what_was_let_go():
     before = tree_memory_bytes()
     with MemoryPeak() as memory:
-        held = b"x" * (64 * MIB)
+        held = b"x" * (256 * MIB)
         for _ in range(10_000):  # looks of our own, until the thread has had one
-            if memory.peak_bytes - before >= 60 * MIB:
+            if memory.peak_bytes - before >= 192 * MIB:
                 break
-            assert tree_memory_bytes() - before < 500 * MIB
+            assert tree_memory_bytes() - before < 2000 * MIB
         del held
-    assert memory.peak_bytes - before >= 60 * MIB
+    assert memory.peak_bytes - before >= 192 * MIB
     assert memory.own_cpu_s > 0

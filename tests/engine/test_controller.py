@@ -41,9 +41,9 @@ def test_slow_reading_gets_twice_the_reads_in_flight():
     )
 
 
-def test_slow_decoding_gets_a_quarter_more_workers():
+def test_slow_decoding_gets_twice_the_workers():
     change = Controller().look(window(**DECODING), KNOBS)
-    assert (change.name, change.old, change.new) == ("workers", 4, 5)
+    assert (change.name, change.old, change.new) == ("workers", 4, 8)
     assert "busy 98% of the time while the training loop waited 30%" in change.reason
 
 

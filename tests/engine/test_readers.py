@@ -14,7 +14,7 @@ def make(leaves_nothing):
     def readers(supply, arena, count=2):
         fetched = queue.SimpleQueue()
         readers = Readers(supply, memoryview(arena), fetched.put)
-        readers.grow(count)
+        readers.resize(count)
         made.append(readers)
         return readers, fetched
 
@@ -54,8 +54,20 @@ def test_as_many_reads_at_a_time_as_there_are_threads(make):
         readers.request(block, block * 4096, 4096)
     inside.wait()
     assert sorted(fetched.get(timeout=10).block for _ in range(3)) == [0, 1, 2]
-    readers.grow(2)
-    assert readers.count == 3
+
+
+def test_of_too_many_readers_some_end(make):
+    supply = Numbers()
+    readers, fetched = make(supply, bytearray(4 * 4096), count=3)
+    readers.resize(1)
+    assert readers.count == 1
+    gone = [thread for thread in threading.enumerate() if thread.name.startswith("penstock-reader")]
+    while sum(thread.is_alive() for thread in gone) > 1:
+        gone[0].join(0.01)
+    readers.request(0, 0, 4096)
+    assert fetched.get(timeout=10).block == 0
+    readers.resize(2)
+    assert readers.count == 2
 
 
 def test_join_does_not_wait_for_a_read_that_hangs(make):
@@ -81,7 +93,7 @@ def test_a_reader_may_be_the_one_who_joins(make):
         joined.set()
 
     readers = Readers(supply, memoryview(bytearray(4096)), fetched)
-    readers.grow(1)
+    readers.resize(1)
     readers.request(0, 0, 4096)
     assert joined.wait(10)
     readers.join(10)

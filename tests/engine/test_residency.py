@@ -70,15 +70,17 @@ def test_blocks_are_read_in_the_order_of_need_and_only_once(room):
     assert room.asked.blocks == [5, 0, 3]
 
 
-def test_no_more_reads_than_allowed_are_in_flight(room):
-    room = room(8, in_flight=2)
-    room.begin(b0=1, b1=1, b2=1)
-    room.want(0, 1, 2)
-    assert (room.asked.blocks, room.residency.loading, room.residency.backlog) == ([0, 1], 2, 1)
+@pytest.mark.parametrize(("in_flight", "requested"), [(1, 2), (2, 3), (4, 6)])
+def test_little_more_is_requested_than_readers_can_read_at_a_time(room, in_flight, requested):
+    room = room(8, in_flight=in_flight)
+    room.begin(**{f"b{block}": 1 for block in range(8)})
+    room.want(*range(8))
+    assert room.asked.blocks == list(range(requested))
+    assert (room.residency.loading, room.residency.backlog) == (requested, 8 - requested)
     assert not room.residency.blocked
     room.arrive(1)
     room.residency.pump()
-    assert room.asked.blocks == [0, 1, 2]
+    assert room.asked.blocks == list(range(requested + 1))
 
 
 def test_a_block_has_a_place_only_once_it_has_arrived(room):

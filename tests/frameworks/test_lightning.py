@@ -7,7 +7,10 @@ from loading import keys_of
 
 pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")  # Lightning to torch
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),  # Lightning to torch
+    pytest.mark.filterwarnings("ignore:GPU available but not used"),
+]
 
 
 class Module(pl.LightningModule):

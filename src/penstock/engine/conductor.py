@@ -236,9 +236,10 @@ class Conductor:
             self.tuner.note(now, None, None)
             self.tuner.pause()
             return
-        loading, busy, able = self.residency.loading, *self.dispatch.working
+        reads = self.residency.in_flight
+        loading, (busy, able) = min(reads, self.residency.loading), self.dispatch.working
         full = self.residency.blocked or len(self._planned) >= PLANNED
-        reading = Crowd(loading, max(0, self.residency.in_flight - loading), "blocked" if full else "starved")
+        reading = Crowd(loading, reads - loading, "blocked" if full else "starved")
         hungry = busy < able and any(batch.waits_for_bytes for batch in self._open)
         decoding = Crowd(busy, able - busy, "starved" if hungry or not self._planned else "blocked")
         self.tuner.note(now, reading, decoding)

@@ -177,9 +177,9 @@ def _reading_limits(window: Window) -> bool:
 
 
 def _workers(window: Window, knobs: Knobs) -> Change | None:
-    """Decoding is the bottleneck: a quarter more workers, while there are cores."""
+    """Decoding is the bottleneck: twice the workers, while there are cores; idle ones would cost no CPU."""
     knob = knobs.workers
-    new = knob.toward(knob.now + max(1, knob.now // 4))
+    new = knob.toward(2 * knob.now)
     if window.decode.busy <= FULL or new == knob.now:
         return None
     return Change(

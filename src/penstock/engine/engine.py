@@ -86,7 +86,7 @@ class Engine:
         self.tuner = Tuner(residency, self.readers, dispatch, shelf, plan.knobs())
         self.conductor = Conductor(supply, residency, dispatch, shelf, self.tuner)
         try:
-            self.readers.grow(plan.readers)
+            self.readers.resize(plan.readers)
             if plan.stopgaps and plan.executor == "process":
                 for number in range(plan.workers):
                     dispatch.seat(self._thread(f"stopgap {number}"), stopgap=True)

@@ -30,19 +30,19 @@ class Readers:
         self._fetched = fetched
         self._requests: queue.SimpleQueue[tuple[int, int, int] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self.count = 0
+        """How many read at a time."""
 
-    @property
-    def count(self) -> int:
-        """How many threads there are."""
-        return len(self._threads)
-
-    def grow(self, count: int) -> None:
-        """At least that many threads; idle ones cost nothing, so there is no shrinking."""
-        while len(self._threads) < count:
-            name = f"penstock-reader-{len(self._threads)}"
-            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+    def resize(self, count: int) -> None:
+        """Have that many read at a time; those that are too many end after what is requested already."""
+        while self.count < count:
+            thread = threading.Thread(target=self._serve, name=f"penstock-reader-{len(self._threads)}", daemon=True)
             thread.start()
             self._threads.append(thread)
+            self.count += 1
+        while self.count > count:
+            self._requests.put(None)
+            self.count -= 1
 
     def request(self, block: int, start: int, length: int) -> None:
         """Fetch a block to that place."""
@@ -50,8 +50,7 @@ class Readers:
 
     def stop(self) -> None:
         """Let every thread end after the read it is at."""
-        for _ in self._threads:
-            self._requests.put(None)
+        self.resize(0)
 
     def join(self, timeout_s: float) -> None:
         """Wait for them, but not for ever: a read from a dead server cannot be interrupted."""

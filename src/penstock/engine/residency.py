@@ -15,6 +15,8 @@ from penstock.errors import SettingError
 
 Ids = NDArray[np.int64]
 LOADING, READY = "loading", "ready"
+SPARE = 4
+"""One request more for each so many reads in flight waits at the readers: none of them idles until we hear of it."""
 
 
 @dataclass(slots=True)
@@ -31,22 +33,23 @@ class Residency:
 
     def __init__(self, arena: Arena, readers: Readers, supply: Supply, in_flight: int) -> None:
         self.in_flight = in_flight
-        """How many reads may run at a time: the one knob for I/O concurrency."""
+        """How many reads run at a time: the one knob for I/O concurrency."""
         self.loading = 0
+        """Blocks requested and not here yet."""
         self.blocked = False
         """Whether the next block waits for room."""
         self.rereads = 0
         self._arena = arena
         self._readers = readers
         self._supply = supply
-        self._uses: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._uses: list[int] = []
         self._here: dict[int, _Resident] = {}
         self._wanted: deque[int] = deque()
         self._asked: set[int] = set()
 
     def begin(self, uses: NDArray[np.int64]) -> None:
         """A new epoch: `uses` is how many samples of each block it will take."""
-        self._uses = uses.copy()
+        self._uses = uses.tolist()
         self._wanted.clear()
         self._asked.clear()
         self.blocked = False
@@ -63,7 +66,8 @@ class Residency:
     def pump(self) -> None:
         """Start as many reads as are allowed and have room."""
         self.blocked = False
-        while self._wanted and self.loading < self.in_flight:
+        most = self.in_flight + 1 + self.in_flight // SPARE
+        while self._wanted and self.loading < most:
             length = self._supply.block_bytes(self._wanted[0])
             start = self._arena.take(length)
             if start is None:
@@ -102,23 +106,23 @@ class Residency:
 
     def pin_all(self, blocks: Ids) -> Ids:
         """Samples of these blocks go to a worker; returns where each one's block lies."""
-        bases = np.zeros(len(blocks), np.int64)
-        for block in set(blocks.tolist()) - {NO_BLOCK}:
-            resident = self._here[block]
-            mine = blocks == block
-            resident.pins += int(mine.sum())
-            bases[mine] = resident.start
-        return bases
+        return np.array([0 if block == NO_BLOCK else self._pin(block) for block in blocks.tolist()], np.int64)
+
+    def _pin(self, block: int) -> int:
+        resident = self._here[block]
+        resident.pins += 1
+        return resident.start
 
     def unpin_all(self, blocks: Ids, *, done: bool) -> None:
         """They come back, decoded or to be tried again."""
-        for block in set(blocks.tolist()) - {NO_BLOCK}:
+        for block in blocks.tolist():
+            if block == NO_BLOCK:
+                continue
             resident = self._here[block]
-            count = int((blocks == block).sum())
-            resident.pins -= count
+            resident.pins -= 1
             if done:
-                self._uses[block] -= count
-            if self._uses[block] <= 0 and resident.pins == 0:
+                self._uses[block] -= 1
+            if resident.pins == 0 and self._uses[block] <= 0:
                 self._drop(block)
 
     def make_room(self) -> bool:

@@ -65,7 +65,7 @@ class Tuner:
         self.knobs = self.knobs.turned(change)
         match change.name:
             case "readers":
-                self._readers.grow(int(change.new))
+                self._readers.resize(int(change.new))
                 self._residency.in_flight = int(change.new)
             case "workers":
                 self._dispatch.hire(int(change.new - change.old))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penstock.core.layout import Room, SlabLayout, place
 from penstock.core.work import BAD, Runner, Task
 from penstock.errors import DecodeError, PenstockError, SampleError
+from penstock.flow.dice import own_rng
 from penstock.flow.fields.base import Field
 from penstock.flow.rows import NO_CRC, PARTS, WIDTH
 
@@ -118,14 +119,10 @@ class Decoder:
         if self.transform is None:
             return values
         with _Failing("transform"):
-            given = self.transform(values, self.rng(epoch, row[1]))
+            given = self.transform(values, own_rng(self.seed, epoch, row[1]))
         if not isinstance(given, dict):
             raise SampleError(f"transform gave {type(given).__name__}, not a dict", stage="transform")
         return given
-
-    def rng(self, epoch: int, sample: int) -> np.random.Generator:
-        """A sample's own dice: the same whichever worker throws them."""
-        return np.random.Generator(np.random.PCG64([self.seed, epoch, sample]))
 
     def _fields(self, row: list[int], arena: memoryview) -> dict[str, Any]:
         values = {}

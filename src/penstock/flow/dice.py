@@ -14,12 +14,12 @@ _WORD = (1 << 64) - 1
 
 
 def own_rng(seed: int, epoch: int, sample: int) -> np.random.Generator:
-    """A sample's own dice, to be handed to a transform."""
+    """A sample's own dice, to be handed to a transform: the same whichever worker throws them."""
     return np.random.Generator(np.random.PCG64([seed, epoch, sample]))
 
 
 def throw_for(seed: int, epoch: int, sample: int) -> None:
-    """Seed the dice everybody shares: random's, numpy's and, where it is loaded, torch's. Some 10 µs."""
+    """Seed the dice everybody shares: random's, numpy's and, where it is loaded, torch's."""
     word = sum(factor * number for factor, number in zip(_FACTORS, (seed, epoch, sample), strict=True)) & _WORD
     word = ((word ^ (word >> 31)) * _FACTORS[1]) & _WORD
     random.seed(word)

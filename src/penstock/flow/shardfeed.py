@@ -36,8 +36,8 @@ Ids = NDArray[np.int64]
 
 BLOCK_BYTES = 2 << 20
 """Long enough that a disk streams and a request pays, short enough that 64 of them fit in memory."""
-ROW_OF_BLOCKS = 8
-"""Blocks in use where they are taken one after the other: those of the batches under way."""
+UNDER_WAY = 3
+"""Batches whose bytes are in memory at a time, at least: one being decoded, one waiting for workers, one being read."""
 TRIES = 16
 """Samples looked at for one that is good, where bad ones are to be skipped: the next one is, almost always."""
 
@@ -149,9 +149,9 @@ class ShardFeed:
         """Blocks, and how many of them an order goes through at a time."""
         sizes = self.supply.block_sizes()
         settings = self.order_settings
-        lanes = settings.lanes // self.cut.ranks.world_size if settings.shuffle else ROW_OF_BLOCKS
-        in_use = max(1, min(lanes * len(self.sources), len(sizes)))
-        return Reading(sizes, in_use)
+        lanes = settings.lanes // self.cut.ranks.world_size if settings.shuffle else 1
+        under_way = UNDER_WAY * self.cut.batch_size * len(sizes) // len(self.dataset)
+        return Reading(sizes, max(1, min(lanes * len(self.sources) + under_way, len(sizes))))
 
     def uses(self, samples: Ids) -> Ids:
         """How many of these samples each block has."""
