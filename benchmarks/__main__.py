@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import cold, guards, index, memory, order, pack, pairs, straggler
 from benchmarks.peers import suite as peers
+from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line, Table, machine
 from penstock.report.text import table
 
@@ -45,7 +47,7 @@ SUITES: dict[str, Callable[[], Iterable[Finding]]] = {
     "straggler": straggler.measure,
     "cold": cold.measure,
     "memory": memory.measure,
-    "peers": peers.measure,
+    **{f"peers-{kind}": partial(peers.measure, [kind]) for kind in KINDS},
 }
 
 
