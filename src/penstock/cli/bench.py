@@ -64,9 +64,9 @@ def bench(
 
         penstock bench sa1b/ --field image=.jpg:1024
 
-    samples/s is the rate after the first batch; "first batch" the time
-    until then, imports left out, shards indexed; memory the peak of all
-    processes together; CPU that of all processes. Ours decodes with
+    samples/s is the rate after the first fifth of the batches; "first
+    batch" the time to the first, imports left out, shards indexed; memory
+    the peak of all processes together; CPU that of all processes. Ours decodes with
     quality="fast". Of a large dataset only as many samples are raced as
     take about --seconds; of very large shards they are copied to a
     temporary folder. From the second run on files are in the page cache:

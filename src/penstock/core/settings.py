@@ -29,7 +29,7 @@ class EngineSettings:
 
     executor: Literal["auto", "process", "thread"] = "auto"
     workers: int | None = None
-    """Decoding at a time; as many as there are usable cores."""
+    """Decoding at a time; as many as there are cores, less one where there are more than four; 8 to begin with."""
     readers: int | None = None
     """Reads in flight; starts at 4 and follows what the storage makes of it."""
     memory_bytes: int | None = None

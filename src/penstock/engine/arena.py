@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
+from penstock.core.layout import PAGE, whole_pages
 from penstock.engine.memory import SharedBytes
-
-PAGE = 4096
 
 
 class Arena:
     """First fit over a list of gaps. Blocks are few (hundreds) and large (MB), so the list stays short."""
 
     def __init__(self, size: int) -> None:
-        size = -(-size // PAGE) * PAGE
+        size = whole_pages(size)
         self.memory = SharedBytes.create(size, "arena")
         self._gaps: list[tuple[int, int]] = [(0, size)]
         self._taken: dict[int, int] = {}
@@ -27,7 +26,7 @@ class Arena:
 
     def take(self, length: int) -> int | None:
         """Where `length` bytes are free now, page-aligned; None if nowhere."""
-        need = max(PAGE, -(-length // PAGE) * PAGE)
+        need = max(PAGE, whole_pages(length))
         for place, (start, size) in enumerate(self._gaps):
             if size >= need:
                 self._gaps[place : place + 1] = [(start + need, size - need)] if size > need else []

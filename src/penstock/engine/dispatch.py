@@ -1,4 +1,4 @@
-"""Who gets which slots: the earliest batch first, to whoever is free, in pieces of a few milliseconds."""
+"""Who gets which slots: the earliest batch first, to whoever is free, in pieces of some milliseconds."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Dispatch:
     def __init__(self, supply: Supply, slab_bytes: int, deadline_s: float, hire: Callable[[], Worker]) -> None:
         self.seats: list[Seat] = []
         self.tasks = self.deaths = self.under_way = 0
-        self.busy_s = self.starved_s = 0.0
+        self.busy_s = 0.0
         self.task_s = TASK_S
         self.sample_s = 0.0
         """Seconds per sample over all workers, a running mean."""
@@ -190,7 +190,6 @@ class Dispatch:
         seat.sample_s = _mean(seat.sample_s, per_sample)
         self.sample_s = _mean(self.sample_s, min(per_sample, SLOW * self.sample_s or per_sample))
         self.busy_s += answer.busy_s
-        self.starved_s += answer.starved_s
         self._let_go(seat)
         return given
 

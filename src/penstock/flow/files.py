@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from penstock.core.layout import PAGE, whole_pages
 from penstock.errors import StorageError
 from penstock.shards.index import Binding, ShardIndex
 from penstock.shards.source import CompressedShard, Shard, open_shard
@@ -19,9 +20,6 @@ MOST_OPEN = 256
 OUR_SHARE = 4
 """Where a process may have fewer, we take one of this many."""
 
-
-PAGE = 4096
-"""What reads around the page cache are aligned to; no device asks for more."""
 _DIRECT_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_DIRECT", 0)
 
 
@@ -168,7 +166,7 @@ def _read_direct(fd: int, extent: Extent, into: memoryview) -> bool:
     """Whole pages around the extent; whether that went well. What did not is read again the ordinary way."""
     before = extent.offset % PAGE
     need = before + extent.length
-    with into[extent.at - before : extent.at - before + -(-need // PAGE) * PAGE] as pages:
+    with into[extent.at - before : extent.at - before + whole_pages(need)] as pages:
         try:
             return os.preadv(fd, [pages], extent.offset - before) >= need
         except OSError:  # not on this file system, or the memory is not aligned; a broken disk will say so again

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.layout import PAGE
 from penstock.errors import PairingError
 from penstock.flow.blocks import BlockTable, cut_blocks, sample_sizes
 from penstock.flow.files import Extent, OpenShards
@@ -20,8 +21,6 @@ Ids = NDArray[np.int64]
 
 GAP_BYTES = 64 << 10
 """Ranges closer than this are read as one: skipping less costs more than reading it."""
-PAGE = 4096
-"""Extents keep their place within a page: then a read may go around the page cache."""
 LAYOUTS = 1024
 """Layouts of blocks that are kept: several times as many as there are blocks in use."""
 
@@ -188,7 +187,7 @@ def _lay_out(offsets: Ids, lengths: Ids) -> tuple[list[Extent], Ids, int]:
     heads = np.flatnonzero(new)
     tails = np.concatenate((heads[1:], [len(starts)])) - 1
     extent_lengths = ends[tails] - starts[heads]
-    into_page = starts[heads] % PAGE
+    into_page = starts[heads] % PAGE  # kept, so that a read may go around the page cache
     rooms = -(-(into_page + extent_lengths) // PAGE) * PAGE
     at = np.cumsum(rooms) - rooms + into_page
     extents = [

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -92,7 +92,6 @@ class ShardFeed:
             numbers, problems = whole_samples(index, path, required, on_bad)
             whole.append(numbers)
             self.problems += [(path, problem) for problem in problems]
-        self.indexed = sum(map(len, indexes))
         self.dataset = make_dataset(shards, indexes, whole, wanted)
         if not len(self.dataset):
             raise ShardError("the shards have no whole sample with all these fields", stage="pair")
@@ -219,10 +218,11 @@ class ShardFeed:
             "block_bytes": settings.block_bytes,
             "samples": len(self),
             "weights": _written(self.sources),
-            "fingerprint": self._fingerprint(),
+            "fingerprint": self._fingerprint,
         }
 
-    def _fingerprint(self) -> str:
+    @cached_property
+    def _fingerprint(self) -> str:  # once: a checkpoint may be written at every step
         """Of the samples and the blocks they lie in; not of paths or times, so that shards may move."""
         digest = hashlib.sha256(self.supply.blocks.first_samples.astype("<i8").tobytes())
         if self.mix is not None:
