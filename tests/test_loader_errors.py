@@ -226,15 +226,24 @@ def test_a_sample_that_kills_its_worker_is_named_when_errors_raise(loader, shard
 
 
 def test_a_worker_killed_from_outside_costs_nothing(loader, shard, members):
-    killed = loader(shard(), batch_size=2, executor="process")
+    killed = loader(shard(copies=20), batch_size=2, executor="process")
     keys = []
     for number, batch in enumerate(killed):
         keys += batch["__key__"]
         if number == 1:
-            seats = killed._running.conductor.dispatch.seats
-            process = next(seat.worker for seat in seats if isinstance(seat.worker, ProcessWorker)).process
-            os.kill(process.pid, signal.SIGKILL)
-    assert keys == [key(members, number) for number in range(SAMPLES)]
+            os.kill(first_process(killed).pid, signal.SIGKILL)
+    assert keys == [key(members, number, copy) for copy in range(20) for number in range(SAMPLES)]
+
+
+def first_process(loader):
+    """A worker process of a running loader: threads stand in until the first of them has come."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        for seat in tuple(loader._running.conductor.dispatch.seats):
+            if isinstance(seat.worker, ProcessWorker) and seat.worker.ready:
+                return seat.worker.process
+        time.sleep(0.01)
+    raise AssertionError("no worker process came")
 
 
 # -- nothing is left -------------------------------------------------------------------------------------------
