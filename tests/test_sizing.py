@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from penstock import sizing
+from penstock.core.layout import SlabLayout, Slot
 from penstock.core.settings import EngineSettings
 from penstock.errors import SettingError
 from penstock.sizing import choose_executor, plan_engine
@@ -22,9 +23,13 @@ def cores(monkeypatch):
     return have
 
 
+def slab_of(size):
+    return SlabLayout({"image": Slot((size,), "uint8")}, 1)
+
+
 def plan(**settings):
     settings.setdefault("memory_bytes", 4 << 30)
-    return plan_engine(EngineSettings(**settings), 8 << 20, BLOCKS, 64, own_code=True)
+    return plan_engine(EngineSettings(**settings), slab_of(8 << 20), BLOCKS, 64, own_code=True)
 
 
 def test_as_many_workers_as_cores_up_to_eight_and_room_to_grow_to_all_but_one(cores):
@@ -88,7 +93,7 @@ def test_pinned_workers_of_two_ranks_of_a_machine_share_no_core(cores, monkeypat
 
 def test_a_feed_without_blocks_needs_no_block_memory(cores):
     cores(2)
-    made = plan_engine(EngineSettings(memory_bytes=1 << 30), 8 << 20, np.zeros(0, np.int64), 1, own_code=False)
+    made = plan_engine(EngineSettings(memory_bytes=1 << 30), slab_of(8 << 20), np.zeros(0, np.int64), 1, own_code=False)
     assert made.slabs >= 3
     assert not made.stopgaps
 
@@ -96,8 +101,18 @@ def test_a_feed_without_blocks_needs_no_block_memory(cores):
 def test_of_large_batches_fewer_are_made_ahead(cores):
     cores(2)
     ahead = {
-        slab_bytes: plan_engine(EngineSettings(memory_bytes=8 << 30), slab_bytes, BLOCKS, 64, own_code=True).knobs()
+        slab_bytes: plan_engine(
+            EngineSettings(memory_bytes=8 << 30), slab_of(slab_bytes), BLOCKS, 64, own_code=True
+        ).knobs()
         for slab_bytes in (1 << 20, 100 << 20, 500 << 20)
     }
     assert [knobs.look_ahead.now for knobs in ahead.values()] == [4, 2, 2]
     assert [knobs.look_ahead.most for knobs in ahead.values()] == [63, 9, 7]
+
+
+def test_what_every_batch_fills_is_told_to_the_engine(cores):
+    cores(2)
+    layout = SlabLayout({"image": Slot((5000,), "uint8")}, 2, {"points": 100_000})
+    made = plan_engine(EngineSettings(memory_bytes=1 << 30), layout, BLOCKS, 64, own_code=True)
+    assert made.filled_bytes == 12288
+    assert made.slab_bytes > 2 * 100_000

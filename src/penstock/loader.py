@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Self
 
 from penstock.core.cores import usable_cores
+from penstock.core.layout import SlabLayout
 from penstock.core.settings import BatchSettings, EngineSettings, ErrorSettings
 from penstock.core.stats import EngineStats, LoaderStats
 from penstock.engine.batch import Job
@@ -289,7 +290,7 @@ class Loader:
         if self._running is None or self._delivery is None:
             layout = self._feed.layout(room)
             self._room = layout.batch_size
-            plan = self._plan(layout.size)
+            plan = self._plan(layout)
             engine = Engine(self._feed.supply, self._feed.work(layout), plan)
             slabs = Slabs(engine.slabs.view, plan.slabs, engine.conductor.release)
             self._running = engine
@@ -298,11 +299,11 @@ class Loader:
         self._delivery.begin()
         return self._running, self._delivery
 
-    def _plan(self, slab_bytes: int) -> EnginePlan:
+    def _plan(self, layout: SlabLayout) -> EnginePlan:
         reading = self._feed.reading()
         return plan_engine(
             self._engine_settings,
-            slab_bytes,
+            layout,
             reading.block_sizes,
             reading.blocks_in_use,
             own_code=self._feed.own_code,

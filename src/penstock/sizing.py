@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.cores import usable_cores, worker_cores
+from penstock.core.layout import SlabLayout
 from penstock.core.settings import EngineSettings
 from penstock.engine.budget import Demand, default_budget, share_out
 from penstock.engine.engine import EnginePlan
@@ -26,7 +27,7 @@ FEW_CORES = 4
 
 
 def plan_engine(
-    settings: EngineSettings, slab_bytes: int, block_sizes: NDArray[np.int64], blocks_in_use: int, *, own_code: bool
+    settings: EngineSettings, layout: SlabLayout, block_sizes: NDArray[np.int64], blocks_in_use: int, *, own_code: bool
 ) -> EnginePlan:
     """`own_code` says that workers run nothing of the user's: then threads may stand in while processes start."""
     executor = choose_executor(settings)
@@ -34,7 +35,7 @@ def plan_engine(
     cores -= cores > FEW_CORES
     workers = settings.workers or min(WORKERS, cores)
     demand = Demand(
-        slab_bytes=slab_bytes,
+        slab_bytes=layout.size,
         block_bytes=int(block_sizes.mean()) if len(block_sizes) else 0,
         largest_block_bytes=int(block_sizes.max(initial=0)),
         blocks_in_use=blocks_in_use,
@@ -47,12 +48,13 @@ def plan_engine(
         workers,
         settings.readers or READERS,
         shares.slabs,
-        slab_bytes,
+        layout.size,
         shares.arena_bytes,
         settings.timeout_s,
         most_workers=most_workers,
         most_readers=0 if settings.readers else MOST_READERS,
         stopgaps=own_code,
+        filled_bytes=layout.filled_bytes,
         cores=worker_cores(most_workers, _local_rank()) if settings.pin_workers else (),
     )
 

@@ -15,12 +15,14 @@ from penstock.core.work import Task
 from penstock.engine.crew import ProcessWorker, Shared, ThreadWorker
 from penstock.engine.engine import _pickle
 from penstock.engine.memory import SharedBytes
+from penstock.engine.worker import Settled
 from penstock.errors import SettingError, WorkerCrash
 
 
 @pytest.fixture
 def shared(leaves_nothing):
-    memory = Shared(SharedBytes.create(8192, "arena"), SharedBytes.create(8192, "slabs"))
+    slabs = SharedBytes.create(8192, "slabs")
+    memory = Shared(SharedBytes.create(8192, "arena"), slabs, Settled(slabs, 4096))
     yield memory
     memory.arena.close()
     memory.slabs.close()
@@ -157,7 +159,9 @@ from engine_fakes import Copy
 from penstock.engine.crew import ProcessWorker, Shared
 from penstock.engine.engine import _pickle
 from penstock.engine.memory import SharedBytes
-shared = Shared(SharedBytes.create(8192, "arena"), SharedBytes.create(8192, "slabs"))
+from penstock.engine.worker import Settled
+slabs = SharedBytes.create(8192, "slabs")
+shared = Shared(SharedBytes.create(8192, "arena"), slabs, Settled(slabs, 4096))
 worker = ProcessWorker("worker 0", _pickle(Copy())[0], shared, None, None)
 worker.receive()
 print(worker.process.pid, flush=True)

@@ -1,5 +1,6 @@
 import gc
 import os
+import resource
 import subprocess
 import sys
 
@@ -55,4 +56,31 @@ def test_without_memfd_a_nameless_file_does(monkeypatch, leaves_nothing):
     memory.view[:3] = b"abc"
     assert os.pread(memory.fd, 3, 0) == b"abc"
     assert os.fstat(memory.fd).st_nlink == 0
+    memory.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux makes pages in one go")
+def test_settled_memory_is_written_without_a_fault_per_page(leaves_nothing):
+    pages = 2048
+    memory = SharedBytes.create(pages * 4096, "test")
+    memory.settle(0, memory.size // 2)
+    array = np.frombuffer(memory.view, np.uint8)
+
+    def faults(half):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        half[::4096] = 1
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    settled, fresh = faults(array[: array.size // 2]), faults(array[array.size // 2 :])
+    del array
+    memory.close()
+    assert settled < pages // 16
+    assert fresh >= pages // 4
+
+
+def test_settling_what_cannot_be_settled_changes_nothing(leaves_nothing):
+    memory = SharedBytes.create(8192, "test")
+    memory.settle(0, -4096)
+    memory.settle(1, 100)
+    assert bytes(memory.view) == bytes(8192)
     memory.close()

@@ -1,6 +1,7 @@
 """Threads that decode while the worker processes start."""
 
 import os
+import threading
 
 from engine_fakes import Copy, Numbers, plan, take_all
 
@@ -62,3 +63,18 @@ def test_workers_are_pinned_to_the_cores_they_are_given(start, eventually):
     eventually(engine, lambda: engine.conductor.dispatch.settled)
     masks = [os.sched_getaffinity(seat.worker.process.pid) for seat in engine.conductor.dispatch.seats]
     assert masks == [{core}, {core}]
+
+
+def test_until_the_first_batch_is_complete_only_the_next_few_are_read(start, eventually):
+    supply = Numbers(64 * 8)
+    supply.gate = threading.Event()
+    engine = start(supply, Copy(), plan("thread", readers=32, arena_bytes=64 * 4096))
+    engine.begin(supply.epoch([range(first, first + 8) for first in range(0, 64 * 8, 8)]))
+    residency = engine.conductor.residency
+    eventually(engine, lambda: residency.loading > 0)
+    early = []
+    for _ in range(8):  # it has had eight occasions to ask for more
+        eventually(engine, lambda: early.append(residency.loading) or True)
+    assert max(early) == 2 * conductor_module.AT_FIRST
+    supply.gate.set()
+    eventually(engine, lambda: len(supply.filled) > 8)

@@ -81,6 +81,11 @@ class SlabLayout:
         return max(PAGE, sum(self._sizes().values()))
 
     @cached_property
+    def filled_bytes(self) -> int:
+        """Of a slab, from its start: what a whole batch fills for certain."""
+        return sum(whole_pages(slot.size * self.batch_size) for slot in self.slots.values())
+
+    @cached_property
     def slots_with_room(self) -> int:
         """The first so many."""
         per_sample = sum(map(whole_pages, self.room_sizes.values()))

@@ -34,10 +34,12 @@ from penstock.errors import WorkerCrash
 
 log = logging.getLogger("penstock")
 
-PUT_OFF_S = 0.25
+PUT_OFF_S = 1.0
 """How long the start of processes waits for the first batch: while they start, they take the cores from it."""
 PLANNED = 64
 """Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
+AT_FIRST = 2
+"""The same, and batches in the making, until the first one is complete: what is read for later ones delays it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,8 @@ class Conductor:
 
     def _plan(self) -> None:
         """Ask for the blocks of coming batches, in order, as far as that is of use."""
-        while self._epoch is not None and len(self._planned) < PLANNED and not self.residency.blocked:
+        most = PLANNED if self.tuner.batches else AT_FIRST
+        while self._epoch is not None and len(self._planned) < most and not self.residency.blocked:
             job = next(self._epoch.jobs, None)
             if job is None:
                 self._epoch = None
@@ -199,7 +202,7 @@ class Conductor:
             self.residency.pump()
 
     def _open_batches(self) -> None:
-        most = self.tuner.knobs.look_ahead.now
+        most = self.tuner.knobs.look_ahead.now if self.tuner.batches else AT_FIRST
         while self._planned and self._free_slabs and len(self._open) + len(self.shelf) < most:
             job, blocks = self._planned.popleft()
             batch = Batch(job, blocks, self._free_slabs.pop())

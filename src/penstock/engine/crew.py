@@ -19,7 +19,7 @@ from typing import Protocol
 
 from penstock.core.work import Answer, Task, Work
 from penstock.engine.memory import SharedBytes
-from penstock.engine.worker import Greeting, decode_answer, encode_task, limit_library_threads, timed_run
+from penstock.engine.worker import Greeting, Settled, decode_answer, encode_task, limit_library_threads, timed_run
 from penstock.errors import WorkerCrash
 
 
@@ -55,6 +55,7 @@ class Shared:
 
     arena: SharedBytes
     slabs: SharedBytes
+    settled: Settled
 
 
 class ProcessWorker:
@@ -77,8 +78,9 @@ class ProcessWorker:
         self.pipe = Connection(ours.detach())
         if cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self.process.pid, cores)
-        sizes = (shared.arena.fd, shared.arena.size, shared.slabs.fd, shared.slabs.size)
-        self._write(pickle.dumps(Greeting(work, *sizes, main_path)))
+        arena, slabs = shared.arena, shared.slabs
+        greeting = Greeting(work, arena.fd, arena.size, slabs.fd, slabs.size, shared.settled.filled_bytes, main_path)
+        self._write(pickle.dumps(greeting))
 
     def fileno(self) -> int:
         """Readable when there is an answer, or when the process is gone."""
@@ -142,6 +144,7 @@ class ThreadWorker:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._answered = answered
         self._runner = work.start(shared.arena.view, shared.slabs.view)
+        self._settled = shared.settled
         self._thread = threading.Thread(target=self._serve, name=f"penstock-{name}", daemon=True)
         self._thread.start()
 
@@ -169,7 +172,7 @@ class ThreadWorker:
             task = self._tasks.get()
             if task is None:
                 return
-            answer = timed_run(self._runner, task, waiting_since)
+            answer = timed_run(self._runner, self._settled, task, waiting_since)
             waiting_since = time.perf_counter()
             self._answered(self, answer)
 

@@ -24,6 +24,7 @@ from penstock.engine.readers import Readers
 from penstock.engine.residency import Residency
 from penstock.engine.shelf import Shelf
 from penstock.engine.tuner import Tuner
+from penstock.engine.worker import Settled
 from penstock.errors import SettingError
 
 STOP_S = 1.5
@@ -51,6 +52,8 @@ class EnginePlan:
     most_readers: int = 0
     stopgaps: bool = False
     """Whether threads may decode here while the processes start: only where they run nothing but our own decoders."""
+    filled_bytes: int = 0
+    """Of each slab, from its start: what every batch fills, so that its pages can be made in one go."""
     cores: tuple[int, ...] = ()
     """To pin worker i to core i, and round again; none to leave that to the system."""
 
@@ -78,8 +81,8 @@ class Engine:
         self._pickled, self._main_path = _pickle(work) if plan.executor == "process" else (b"", None)
         self.arena = Arena(plan.arena_bytes)
         self.slabs = SharedBytes.create(plan.slabs * plan.slab_bytes, "slabs")
-        self._shared = Shared(self.arena.memory, self.slabs)
-        self.readers = Readers(supply, self.arena.memory.view, lambda fetched: self.conductor.fetched(fetched))
+        self._shared = Shared(self.arena.memory, self.slabs, Settled(self.slabs, plan.filled_bytes))
+        self.readers = Readers(supply, self.arena.memory, lambda fetched: self.conductor.fetched(fetched))
         residency = Residency(self.arena, self.readers, supply, plan.readers)
         dispatch = Dispatch(supply, plan.slab_bytes, plan.deadline_s, self.hire)
         shelf = Shelf(plan.slabs)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import tempfile
 from contextlib import suppress
 from typing import Self
+
+_POPULATE_READ = 22
+"""madvise: map these pages now. Linux 5.14 and later; no name in Python."""
 
 
 class SharedBytes:
@@ -36,6 +40,16 @@ class SharedBytes:
         except BaseException:
             os.close(fd)
             raise
+
+    def settle(self, start: int, length: int) -> None:
+        """Make these pages and map them here, in two calls: a fault for every page would cost four times as much.
+
+        Where the system cannot, or has no memory to give, the faults come as they would have come.
+        """
+        if sys.platform == "linux" and length > 0:
+            with suppress(OSError):
+                os.posix_fallocate(self.fd, start, length)
+                self.map.madvise(_POPULATE_READ, start, length)
 
     def close(self) -> None:
         """Let go. The mapping goes when the last view of it goes: a delivered batch may still look at it.

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.core.layout import whole_pages
 from penstock.core.supply import Supply
+from penstock.engine.memory import SharedBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +26,16 @@ class Fetched:
 class Readers:
     """A handful of threads around one queue. Reads leave the GIL, so threads are enough."""
 
-    def __init__(self, supply: Supply, arena: memoryview, fetched: Callable[[Fetched], None]) -> None:
+    def __init__(self, supply: Supply, arena: SharedBytes, fetched: Callable[[Fetched], None]) -> None:
         self._supply = supply
         self._arena = arena
         self._fetched = fetched
-        self._requests: queue.SimpleQueue[tuple[int, int, int] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[int, int, int, int] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.count = 0
         """How many read at a time."""
+        self._used_to = 0
+        """Where the part of the arena ends that has been read into."""
 
     def resize(self, count: int) -> None:
         """Have that many read at a time; those that are too many end after what is requested already."""
@@ -46,7 +50,9 @@ class Readers:
 
     def request(self, block: int, start: int, length: int) -> None:
         """Fetch a block to that place."""
-        self._requests.put((block, start, length))
+        fresh = max(start, self._used_to)
+        self._used_to = max(self._used_to, whole_pages(start + length))
+        self._requests.put((block, start, length, fresh))
 
     def stop(self) -> None:
         """Let every thread end after the read it is at."""
@@ -62,12 +68,13 @@ class Readers:
 
     def _serve(self) -> None:
         while (request := self._requests.get()) is not None:
-            block, start, length = request
+            block, start, length, fresh = request
             begin = time.perf_counter()
             count = 0
             failure: BaseException | None = None
             try:
-                with self._arena[start : start + length] as into:
+                self._arena.settle(fresh, whole_pages(start + length) - fresh)
+                with self._arena.view[start : start + length] as into:
                     count = self._supply.fill(block, into)
             except BaseException as error:  # a reader that ended in silence would be waited for without end
                 failure = error

@@ -37,6 +37,8 @@ class Greeting:
     arena_size: int
     slabs_fd: int
     slabs_size: int
+    filled_bytes: int
+    """Of each slab: see Settled."""
     main_path: str | None
     """The user's script, to be run as a module, only when something in `work` was defined there."""
 
@@ -65,10 +67,26 @@ def decode_answer(data: bytes) -> Answer:
     return Answer(number, extras, busy_s, starved_s)
 
 
-def timed_run(runner: Runner, task: Task, waiting_since: float) -> Answer:
+class Settled:
+    """Which slabs have their pages mapped in this process: done once for each, before its first sample."""
+
+    def __init__(self, slabs: SharedBytes, filled_bytes: int) -> None:
+        self._slabs = slabs
+        self.filled_bytes = filled_bytes
+        self._starts: set[int] = set()
+
+    def settle(self, start: int) -> None:
+        """Threads may come together; then both ask the system, which does it once."""
+        if start not in self._starts:
+            self._slabs.settle(start, self.filled_bytes)
+            self._starts.add(start)
+
+
+def timed_run(runner: Runner, settled: Settled, task: Task, waiting_since: float) -> Answer:
     """Run a task and say what its worker did with its time."""
     start = time.perf_counter()
     try:
+        settled.settle(task.slab_start)
         extras = runner(task)
     except BaseException as error:  # the runner itself broke, so all its samples did; sys.exit must not end a thread
         extras = all_bad(task, error)
@@ -89,18 +107,18 @@ def main(pipe_fd: int) -> None:
     pipe = Connection(pipe_fd)
     with suppress(EOFError, ConnectionError):  # the parent is gone, or done with us
         greeting: Greeting = pickle.loads(pipe.recv_bytes())  # noqa: S301
-        runner = _start(greeting)
+        runner, settled = _start(greeting)
         pipe.send_bytes(b"ready")
-        _serve(runner, pipe)
+        _serve(runner, settled, pipe)
 
 
-def _start(greeting: Greeting) -> Runner:
+def _start(greeting: Greeting) -> tuple[Runner, Settled]:
     if greeting.main_path is not None:
         _import_main(greeting.main_path)
     work: Work = pickle.loads(greeting.work)  # noqa: S301
     arena = SharedBytes(greeting.arena_fd, greeting.arena_size)
     slabs = SharedBytes(greeting.slabs_fd, greeting.slabs_size)
-    return work.start(arena.view, slabs.view)
+    return work.start(arena.view, slabs.view), Settled(slabs, greeting.filled_bytes)
 
 
 def _import_main(path: str) -> None:
@@ -110,11 +128,11 @@ def _import_main(path: str) -> None:
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 
 
-def _serve(runner: Runner, pipe: Connection) -> None:
+def _serve(runner: Runner, settled: Settled, pipe: Connection) -> None:
     waiting_since = time.perf_counter()
     while True:
         task = decode_task(pipe.recv_bytes())
-        answer = timed_run(runner, task, waiting_since)
+        answer = timed_run(runner, settled, task, waiting_since)
         waiting_since = time.perf_counter()
         try:
             message = encode_answer(answer)
