@@ -11,6 +11,7 @@ from penstock.errors import (
     IndexFileError,
     PairingError,
     PenstockError,
+    RecordingError,
     SampleError,
     SettingError,
     ShardError,
@@ -31,6 +32,7 @@ ALL = [
     SampleError,
     GuardError,
     DecodeError,
+    RecordingError,
     WorkerCrash,
 ]
 

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.flow.fields import Array, Image, Json, Label, Raw, Text
     from penstock.loader import Loader
+    from penstock.observe.watch import watch
 
-__all__ = ["Array", "Image", "Json", "Label", "Loader", "Raw", "Text"]
+__all__ = ["Array", "Image", "Json", "Label", "Loader", "Raw", "Text", "watch"]
 __version__ = "0.1.0.dev0"
+_ROOMS = {"Loader": "penstock.loader", "watch": "penstock.observe.watch"}
 
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when first asked for, so that `import penstock` costs next to nothing."""
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    room = "penstock.loader" if name == "Loader" else "penstock.flow.fields"
+    room = _ROOMS.get(name, "penstock.flow.fields")
     value = globals()[name] = getattr(importlib.import_module(room), name)
     return value
 

@@ -10,6 +10,7 @@ PenstockError
 ├── SampleError              one sample is bad; the rest of the shard may be fine
 │   ├── GuardError           refused before any decoder saw it: unsafe, oversized or unsupported
 │   └── DecodeError          a decoder gave up, or a checksum did not match
+├── RecordingError           a recording or a log cannot be read, or a recording cannot be written
 └── WorkerCrash              a worker process died in the middle of its task
 
 Each says *where*: shard, member, offset, stage; and, where there is something to do about it, what.
@@ -107,6 +108,10 @@ class GuardError(SampleError):
 
 class DecodeError(SampleError):
     """A decoder gave up on data the guards had let through, or a checksum did not match."""
+
+
+class RecordingError(PenstockError):
+    """A recording or a log cannot be read, or a recording cannot be written."""
 
 
 class WorkerCrash(PenstockError):

@@ -43,7 +43,7 @@ def test_an_unknown_command_is_exit_code_2(penstock):
 
 
 def test_the_public_names_are_these_and_no_more():
-    assert package.__all__ == ["Array", "Image", "Json", "Label", "Loader", "Raw", "Text"]
+    assert package.__all__ == ["Array", "Image", "Json", "Label", "Loader", "Raw", "Text", "watch"]
     assert all(getattr(package, name).__name__ == name for name in package.__all__)
     assert set(package.__all__) <= set(dir(package))
     assert {name for name in vars(package) if not name.startswith("_") and not _is_module(package, name)} <= {

@@ -14,6 +14,7 @@ from penstock.cli import console
 from penstock.cli.bench import bench
 from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
+from penstock.cli.run import CONTEXT, run
 from penstock.cli.shards.check import check
 from penstock.cli.shards.index import index
 from penstock.cli.shards.ls import ls
@@ -34,6 +35,7 @@ app.add_typer(shards_app, name="shards")
 app.command()(doctor)
 app.command()(bench)
 app.command()(demo)
+app.command(context_settings=CONTEXT)(run)
 for command in (ls, index, check, pack):
     shards_app.command()(command)
 

@@ -1,0 +1,1 @@
+"""`make bench-faults`: real faults around real loaders, and whether the diagnosis names them."""

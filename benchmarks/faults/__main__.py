@@ -1,0 +1,91 @@
+"""Inject each fault, record, diagnose, remove it, and compare what was said with what was true."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.faults.score import GAIN_WITHIN, lines, matrix
+from benchmarks.faults.trials import SEVERITIES, run
+from benchmarks.faults.verdict import Verdict
+from benchmarks.result import machine
+from penstock.report.text import table
+from penstock.testing.faults import FAULTS, STEPS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="NAME", help="which faults")
+    parser.add_argument("--severity", choices=SEVERITIES, help="one of them only")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--folder", type=Path, help="keep data and recordings here; on a disk, not in memory")
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+    asked = parser.parse_args()
+    severities = (asked.severity,) if asked.severity else SEVERITIES
+    with tempfile.TemporaryDirectory(prefix="penstock-faults-") as scratch:
+        folder = asked.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        verdicts: list[Verdict] = []
+        for verdict in run(_possible(asked.only, folder), range(asked.seeds), severities, folder, asked.steps):
+            verdicts.append(verdict)
+            print(_said(verdict), file=sys.stderr, flush=True)
+    reached = list(lines(verdicts))
+    if asked.json:
+        print(json.dumps([asdict(verdict) | {"right": verdict.right} for verdict in verdicts], indent=2))
+    else:
+        _print(verdicts)
+    sys.exit(0 if all(line.reached for line in reached) else 1)
+
+
+def _possible(names: Sequence[str], folder: Path) -> list[str]:
+    """Those that can be had here; the others are named, with the reason."""
+    missing = {name: FAULTS[name].missing(folder) for name in names}
+    for name, why in missing.items():
+        if why:
+            print(f"{name} left out: {why}", file=sys.stderr)
+    return [name for name in names if missing[name] is None]
+
+
+def _said(verdict: Verdict) -> str:
+    mark = "✓" if verdict.right else "✗"
+    gains = f"gain {_percent(verdict.predicted)} said, {_percent(verdict.actual)} measured"
+    case = f"{verdict.fault} {verdict.severity} {verdict.seed}"
+    return f"{mark} {case}: {verdict.named or verdict.verdict}, {gains}, {verdict.seconds:.0f} s"
+
+
+def _print(verdicts: Sequence[Verdict]) -> None:
+    console = Console()
+    found = matrix(verdicts)
+    rows = [
+        (name, FAULTS[name].expect or "nothing", ", ".join(f"{rule} ×{count}" for rule, count in counts.most_common()))
+        for name, counts in found.items()
+    ]
+    console.print(table("Injected, and what was named first", ("fault", "to name", "named first"), rows))
+    off = [verdict for verdict in verdicts if verdict.error is not None and abs(verdict.error) > GAIN_WITHIN]
+    console.print(table("Gains that were off", ("case", "said", "measured"), [_gain_cells(verdict) for verdict in off]))
+    figures = [
+        (line.what, f"{line.ours} {line.other}", f"{line.sense} {line.target:g}", "✓" if line.reached else "✗")
+        for line in lines(verdicts)
+    ]
+    console.print(table(machine(), ("what", "", "to reach", ""), figures))
+
+
+def _gain_cells(verdict: Verdict) -> tuple[str, str, str]:
+    case = f"{verdict.fault} {verdict.severity} {verdict.seed}"
+    return case, _percent(verdict.predicted), _percent(verdict.actual)
+
+
+def _percent(gain: float | None) -> str:
+    return "–" if gain is None else f"{gain:+.0%}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Each case with its fault and without, in turns, each in a fresh process; and what the diagnosis says of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.faults.verdict import Verdict
+from penstock.diagnose.verdict import diagnose
+from penstock.errors import PenstockError
+from penstock.recording.load import load
+from penstock.testing.faults import FAULTS, Case, Fault, Outcome, Severity
+
+SEVERITIES: tuple[Severity, ...] = ("mild", "severe")
+TIMEOUT_S = 300.0
+
+
+def run(
+    names: Sequence[str], seeds: Sequence[int], severities: Sequence[Severity], folder: Path, steps: int
+) -> Iterator[Verdict]:
+    """All of them; the twin goes first every other time."""
+    count = 0
+    for seed in seeds:
+        for severity in severities:
+            for name in names:
+                case = Case(folder=folder, seed=seed, severity=severity, steps=steps)
+                yield judge(FAULTS[name], case, twin_first=count % 2 == 1)
+                count += 1
+
+
+def judge(fault: Fault, case: Case, twin_first: bool = False) -> Verdict:
+    """Run it, run its twin, and ask what was wrong."""
+    began = time.perf_counter()
+    record = case.folder / f"{fault.name}-{case.severity}-{case.seed}.jsonl"
+    outcomes: dict[bool, Outcome] = {}
+    twins = [False] if fault.expect is None else [twin_first, not twin_first]
+    for removed in twins:
+        outcomes[removed] = in_child(fault, case, record, removed)
+    said = diagnose(load(record))
+    first = said.findings[0] if said.findings else None
+    return Verdict(
+        fault=fault.name,
+        severity=case.severity,
+        seed=case.seed,
+        expect=fault.expect,
+        named=first.rule if first else None,
+        verdict=said.verdict,
+        findings=len(said.findings),
+        predicted=first.gain if first else None,
+        actual=None if fault.expect is None else outcomes[True].steps_per_s / outcomes[False].steps_per_s - 1,
+        confidence=first.confidence if first else None,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def in_child(fault: Fault, case: Case, record: Path, removed: bool) -> Outcome:
+    """A fresh process, so that nothing of one run is left for the next."""
+    path = record.with_suffix(".twin.jsonl") if removed else record
+    path.unlink(missing_ok=True)
+    asked = ["--folder", str(case.folder), "--record", str(path), "--severity", case.severity]
+    asked += ["--seed", str(case.seed), "--steps", str(case.steps), *(["--removed"] if removed else [])]
+    command = [sys.executable, "-m", "benchmarks.faults.one", fault.name, *asked]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise PenstockError(f"{' '.join(command[2:])} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Outcome)

@@ -1,0 +1,75 @@
+"""`penstock diagnose`: what a run waited for, and why; from a recording or from a plain training log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from penstock.cli import console
+from penstock.cli.arguments import AsJson
+from penstock.core.finding import Diagnosis
+from penstock.diagnose.logs.read import read_log
+from penstock.diagnose.trainlog import diagnose_log
+from penstock.diagnose.verdict import diagnose as diagnose_recording
+from penstock.errors import RecordingError, SettingError
+from penstock.recording.load import Recording, is_recording, load
+from penstock.report.diagnosis import diagnosis_text
+from penstock.report.markdown import render_markdown
+
+EXIT_CODES = {"healthy": 0, "findings": 1, "undetermined": 3}
+
+
+def diagnose(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A recording (run.jsonl) or a training log.")],
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX", help="For logs of no known format: named groups step, time or time_ms, data or data_ms."
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="num_workers, where a log does not say it.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Where a log does not say it.")] = None,
+    output: Annotated[Literal["text", "md"], typer.Option("--format", help="How it is printed.")] = "text",
+    as_json: AsJson = False,
+) -> None:
+    """Where did the time go, and why? Reads a recording of `penstock run`.
+
+    Prints one sentence of verdict, the causes with the gain each would
+    give if it were gone, the evidence, the look-alikes that were rejected
+    and why; and, where it cannot be decided, the one experiment that would.
+
+        penstock run train.py
+        penstock diagnose penstock-run.jsonl
+
+    A plain training log is read, too: lines of tqdm, timm, MMEngine, HF
+    Trainer, Lightning, or of your own with --pattern. A log knows less than
+    a recording: what it cannot decide is said.
+
+    Exit code: 0 healthy, 1 findings, 2 wrong usage or nothing to read,
+    3 undetermined.
+    """
+    try:
+        recording, diagnosis = _diagnosed(run, pattern, workers, batch_size)
+    except RecordingError as error:
+        typer.echo(f"penstock: {error}", err=True)
+        raise typer.Exit(console.USAGE) from error
+    if as_json:
+        console.print_json(diagnosis)
+    elif output == "md":
+        if recording is None:
+            raise SettingError("a log has too little for a report", advice="Leave out --format, or record the run")
+        typer.echo(render_markdown(recording, diagnosis))
+    else:
+        console.out.print(diagnosis_text(diagnosis, recording))
+    raise typer.Exit(EXIT_CODES[diagnosis.verdict])
+
+
+def _diagnosed(
+    run: Path, pattern: str | None, workers: int | None, batch_size: int | None
+) -> tuple[Recording | None, Diagnosis]:
+    if pattern is None and is_recording(run):
+        recording = load(run)
+        return recording, diagnose_recording(recording)
+    return None, diagnose_log(read_log(run, pattern), workers, batch_size)

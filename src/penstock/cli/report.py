@@ -1,0 +1,58 @@
+"""`penstock report`: a recording as a page to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from penstock.cli import console
+from penstock.core.finding import Diagnosis
+from penstock.diagnose.curve import rates_over_workers
+from penstock.diagnose.verdict import diagnose
+from penstock.errors import SettingError
+from penstock.recording.load import Recording, load
+from penstock.report.html import render_html
+from penstock.report.markdown import render_markdown
+from penstock.report.trace import trace_json
+
+Format = Literal["html", "md", "trace"]
+SUFFIXES: dict[str, Format] = {".html": "html", ".md": "md", ".json": "trace"}
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A recording (run.jsonl).")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to; its suffix says the format.")] = None,
+    form: Annotated[
+        Format | None, typer.Option("--format", help="html, md, or trace (Chrome and Perfetto).  [default: html]")
+    ] = None,
+    first: Annotated[float, typer.Option("--from", min=0, help="For traces: begin so many seconds into the run.")] = 0,
+    seconds: Annotated[float, typer.Option(min=0.001, help="For traces: the window's length.")] = 30,
+) -> None:
+    """Draw a run: verdict, steps, workers, findings, on one offline page.
+
+        penstock report run.jsonl -o run.html
+
+    The page needs no network and can be sent to a colleague. With .md it is
+    a text in the shape of an incident report; with .json a trace of a window
+    to open in https://ui.perfetto.dev or chrome://tracing.
+
+    Exit code: 0 written, 2 wrong usage, 3 could not be read or written.
+    """
+    form = form or SUFFIXES.get(output.suffix if output else ".html")
+    if form is None:
+        raise SettingError(f"{output} has no format's suffix", advice="Use .html, .md or .json, or give --format")
+    recording = load(run)
+    target = output or run.with_suffix({"html": ".html", "md": ".md", "trace": ".trace.json"}[form])
+    text = trace_json(recording, first, first + seconds) if form == "trace" else _page(recording, form)
+    target.write_text(text, encoding="utf-8")
+    console.out.print(f"{target} written", highlight=False, markup=False)
+
+
+def _page(recording: Recording, form: Format) -> str:
+    diagnosis: Diagnosis = diagnose(recording)
+    if form == "md":
+        return render_markdown(recording, diagnosis)
+    curve, measured = rates_over_workers(recording)
+    return render_html(recording, diagnosis, curve=curve, measured=measured)

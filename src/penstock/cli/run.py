@@ -1,0 +1,92 @@
+"""`penstock run`: any training script, unchanged, and where its time went."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli import console
+from penstock.errors import SettingError, printable
+from penstock.observe.child import end_like
+from penstock.observe.script import Outcome, Script, run_script
+
+CONTEXT = {"allow_interspersed_args": False}
+"""What follows the script is the script's."""
+
+
+def run(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's own.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="The recording.  [default: penstock-DATE-TIME.jsonl]"),
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as in python -m.")] = False,
+    live: Annotated[bool, typer.Option("--live/--no-live", help="Lines while it runs, on a terminal.")] = True,
+    slow: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Waiting longer is a slow batch.  [default: by the run itself]"),
+    ] = None,
+    diagnosed: Annotated[bool, typer.Option("--diagnose/--no-diagnose", help="The verdict, at the end.")] = True,
+) -> None:
+    """Run a training script as it is; then say where its time went, and why.
+
+    Put "penstock run" where "python" stood. Every torch DataLoader is
+    watched with its workers, and the phases of each step: forward,
+    backward, optimizer, copies to the GPU, waits for it, checkpoints, logs,
+    garbage collection. The script behaves as before: its output, its
+    signals, its exit code. Ours goes to stderr, after it.
+
+        penstock run train.py --epochs 1
+        penstock run -o run.jsonl -m package.train --epochs 1
+        penstock run -m torch.distributed.run --nproc-per-node 2 train.py
+
+    Each rank has a recording of its own: run.jsonl, run.rank1.jsonl, …
+    Read it again with "penstock diagnose" or "penstock report".
+
+    Exit code: the script's own, always; 2 if there is nothing to run.
+    """
+    record = output or Path(time.strftime("penstock-%Y%m%d-%H%M%S.jsonl"))
+    _check(script, module, record)
+    outcome = run_script(Script((script, *(arguments or ())), module), record, live=live, slow_s=slow)
+    try:
+        _tell(outcome, diagnosed)
+    finally:
+        end_like(outcome.code)
+
+
+def _check(script: str, module: bool, record: Path) -> None:
+    """Before the script runs for hours."""
+    if not module and not os.path.exists(script):
+        raise SettingError(f"there is no script {script}", advice="With -m, name a module")
+    if record.is_dir() or not os.access(record if record.exists() else record.parent, os.W_OK):
+        raise SettingError(
+            f"cannot record to {record}", advice="Name a file in a folder that may be written to with -o"
+        )
+
+
+def _tell(outcome: Outcome, diagnosed: bool) -> None:
+    if outcome.code < 0:
+        typer.echo(f"penstock: the script was killed by {signal.Signals(-outcome.code).name}", err=True)
+    names = ", ".join(printable(os.path.relpath(path)) for path in outcome.recordings)
+    typer.echo(f"penstock: recorded to {names}", err=True)
+    if diagnosed and outcome.recordings:
+        _diagnose(outcome.recordings[0])
+
+
+def _diagnose(path: Path) -> None:
+    """What goes wrong in here must not become the script's failure."""
+    try:
+        from penstock.diagnose.verdict import diagnose
+        from penstock.recording.load import load
+        from penstock.report.diagnosis import diagnosis_text
+
+        recording = load(path)
+        console.notices.print(diagnosis_text(diagnose(recording), recording), soft_wrap=True)
+    except Exception as error:
+        typer.echo(f"penstock: no verdict: {type(error).__name__}: {printable(str(error))}", err=True)

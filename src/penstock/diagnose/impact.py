@@ -1,0 +1,41 @@
+"""What waiting for data costs: per epoch, over the run, in GPU-hours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.finding import Impact
+from penstock.diagnose.evidence import Evidence
+from penstock.recording.load import Recording
+
+
+def impact_of(recording: Recording, seen: Sequence[Evidence]) -> Impact:
+    """Over all loaders: their waits beyond what taking a ready batch costs, start-up included."""
+    waited = sum(_waited_s(evidence) for evidence in seen)
+    run_s = sum(evidence.total_s for evidence in seen)
+    main = seen[0]
+    passes = len({step.pass_ for step in (*main.firsts, *main.steps)})
+    whole = main.loader.batches and passes and len(main.steps) + len(main.firsts) >= main.loader.batches * passes
+    devices = max(1, len(recording.run.machine.gpus) if recording.run.world_size == 1 else recording.run.world_size)
+    return Impact(
+        run_s=run_s,
+        waited_s=waited,
+        share=waited / run_s if run_s > 0 else 0.0,
+        per_epoch_s=_per_epoch_s(main, whole=bool(whole), passes=passes),
+        gpu_hours=waited * devices / 3600,
+    )
+
+
+def _waited_s(evidence: Evidence) -> float:
+    beyond = (evidence.wait_s - evidence.handover_s).clip(min=0.0)
+    return float(beyond.sum() + evidence.startups_s.sum())
+
+
+def _per_epoch_s(evidence: Evidence, *, whole: bool, passes: int) -> float | None:
+    """Measured where whole epochs were seen, else the mean wait times the batches of one; None if nobody knows them."""
+    if whole:
+        return _waited_s(evidence) / passes
+    if evidence.loader.batches is None:
+        return None
+    seen = len(evidence.steps) + len(evidence.firsts)
+    return _waited_s(evidence) / max(1, seen) * evidence.loader.batches

@@ -1,0 +1,1 @@
+"""Training logs that others wrote: one file per format, and what can be said from them alone."""

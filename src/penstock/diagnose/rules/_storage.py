@@ -1,0 +1,97 @@
+"""What the rules about storage have in common: how long workers wait for bytes, and how that time scales.
+
+Three mechanisms look alike (workers wait in reads, cores are free) and scale differently with the number of workers
+that read at the same time: a full device gives each its share (time ∝ readers), latency is the same for all (time
+constant), a thrashing disk gets slower in sum (time grows faster than the readers). The run itself has no contrast
+to show: all workers read all the time. So `penstock run` reads once more after the script, with one reader and with
+all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._cpu import behind
+
+LEAST = 0.4
+"""Share of the workers' time, waiting for a core left out, that they wait for bytes."""
+STATES = ("read", "open", "network", "sleep", "other")
+"""In which a thread may wait for data; a lock is another matter."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How the workers wait for their data."""
+
+    share: float
+    """Of their time."""
+    read_bytes: float
+    """Per second, all workers."""
+    device_bytes: float
+    bytes_per_read: float
+    opens_per_sample: float
+    open_share: float
+    """Of the waiting, in opening files and asking about them."""
+    remote: float
+    """Of the waiting, in the network or a timer."""
+    busiest: float | None
+    """Share of the time that the busiest disk was busy; None where no disk had traffic of ours."""
+    scaling: float | None
+    """How time grows with readers: 0 not at all, 1 in proportion, more: they get in each other's way. None: unknown."""
+
+
+def waiting(evidence: Evidence) -> Waiting | None:
+    """None unless the loop waits for workers who wait for bytes."""
+    return _waiting(evidence) if behind(evidence) else None
+
+
+def _waiting(evidence: Evidence) -> Waiting | None:
+    own = float((evidence.cpu_s + evidence.blocked_s).sum())
+    locked = evidence.blocked_in("lock")
+    blocked = float(evidence.blocked_s.sum()) * (1 - locked)
+    if own <= 0 or blocked < LEAST * own:
+        return None
+    total = float(sum(fetch.read_bytes for fetch in evidence.fetches))
+    reads = sum(fetch.reads for fetch in evidence.fetches)
+    samples = sum(fetch.samples for fetch in evidence.fetches)
+    return Waiting(
+        share=blocked / own,
+        read_bytes=total / evidence.steady_s,
+        device_bytes=sum(fetch.device_bytes for fetch in evidence.fetches) / evidence.steady_s,
+        bytes_per_read=total / reads if reads else 0.0,
+        opens_per_sample=sum(fetch.opens for fetch in evidence.fetches) / samples if samples else 0.0,
+        open_share=evidence.blocked_in("open"),
+        remote=evidence.blocked_in("network", "sleep"),
+        busiest=_busiest(evidence),
+        scaling=_scaling(evidence, total / evidence.steady_s),
+    )
+
+
+def _busiest(evidence: Evidence) -> float | None:
+    names = {disk.name for look in evidence.system for disk in look.disks if disk.read_bytes_s > 0}
+    busy = [
+        evidence.mean([disk.busy for look in evidence.system for disk in look.disks if disk.name == name])
+        for name in names
+    ]
+    return max(busy, default=None)
+
+
+def _scaling(evidence: Evidence, rate: float) -> float | None:
+    """The exponent of a reader's time over the number of readers, from what the storage gave one and all of them.
+
+    Reads in a row and scattered ones may scale differently: that pattern counts which gives about what the run got.
+    """
+    for line in evidence.recording.storage:
+        if line.loader != evidence.loader.loader or line.readers < 2 or not line.cold:
+            continue
+        patterns = (
+            (line.in_row_alone, line.in_row_together),
+            (line.scattered_alone, line.scattered_together),
+        )
+        known = [(alone, together) for alone, together in patterns if alone > 0 and together > 0]
+        if known and rate > 0:
+            alone, together = min(known, key=lambda pair: abs(log(pair[1] / rate)))
+            return 1 - log(together / alone) / log(line.readers)
+    return None

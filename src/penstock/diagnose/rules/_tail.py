@@ -1,0 +1,64 @@
+"""Batches that take far longer than most: how many, whose, and whether they compute or wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._cpu import behind
+
+TIMES = 3.0
+"""The median batch, so many times over, is a straggler."""
+MOST = 0.25
+"""Of all batches: more are not a tail."""
+ITS_SHARE = 0.15
+"""Of the workers' time that the excess of the tail must make up to matter."""
+SPREAD = 0.6
+"""No worker has more of them than this share, where there are several: else it is the worker."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The slow batches of a run."""
+
+    which: NDArray[np.bool_]
+    count: int
+    share: float
+    """Of the batches."""
+    times: float
+    """The least slow of them, in medians."""
+    workers: int
+    """That they come from."""
+    computing: bool
+    """Whether what they take longer is computing."""
+
+
+def heavy(evidence: Evidence) -> Tail | None:
+    """The tail, if the loop waits, there is one, and it is not one worker's."""
+    if not behind(evidence):
+        return None
+    usual = float(np.median(evidence.fetch_s))
+    which = evidence.fetch_s - evidence.queue_s > TIMES * usual
+    excess = float((evidence.fetch_s[which] - usual).sum())
+    if not which.any() or which.mean() > MOST or excess < ITS_SHARE * float(evidence.fetch_s.sum()):
+        return None
+    counts = np.unique(evidence.by[which], return_counts=True)[1]
+    if (
+        evidence.workers > 1
+        and which.sum() >= 4
+        and counts.max() > SPREAD * counts.sum() * max(1.0, 2 / evidence.workers)
+    ):
+        return None
+    more_cpu = float(evidence.cpu_s[which].mean() - evidence.cpu_s[~which].mean())
+    more = float(evidence.fetch_s[which].mean() - evidence.fetch_s[~which].mean())
+    return Tail(
+        which=which,
+        count=int(which.sum()),
+        share=float(which.mean()),
+        times=float(evidence.fetch_s[which].min()) / usual,
+        workers=len(counts),
+        computing=more_cpu > more / 2,
+    )

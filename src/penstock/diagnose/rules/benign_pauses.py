@@ -1,0 +1,18 @@
+"""Pauses that are meant: evaluation, checkpoints.
+
+They make single steps very slow, in a rhythm, and look like stalls in a list of slow steps. They are not the
+loader's, and are left out of all other figures.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import PAUSES, Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Innocent
+
+
+def look(evidence: Evidence) -> Answer:
+    """Never a finding."""
+    paused = evidence.pauses_s[evidence.pauses_s > 0]
+    if not len(paused):
+        return None
+    return Innocent(f"{len(paused)} pauses for {' or '.join(PAUSES)}, {milliseconds(float(paused.sum()))} in all")

@@ -1,0 +1,62 @@
+"""More of the run's own threads want to run than there are cores.
+
+Too many workers, or libraries that start threads of their own in every worker (OpenMP, MKL, OpenCV: cores × cores
+threads), put the training loop's thread at the end of a long line: its step takes longer although it does no more.
+
+Looks like `decode_bound`: there, too, the cores are full; but there the loop's own thread gets its core, or fewer
+workers would not help. Looks like `noisy_neighbour`: but here the run's own processes fill the line.
+
+Remedy: no more workers than cores, one library thread per worker (`torch.set_num_threads(1)`,
+`cv2.setNumThreads(0)`, `OMP_NUM_THREADS=1`).
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.workload import Workload
+
+LEAST_QUEUE = 0.15
+"""Share of its time that the main process stood in line."""
+FULL = 0.85
+EXTRA_THREADS = 1.25
+"""Cores per worker: one thread cannot use more than one."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """The line is long, and it is ours."""
+    queue = max(evidence.main_queue, evidence.share_of_fetch(evidence.queue_s))
+    if queue < LEAST_QUEUE or evidence.workers == 0:
+        return None
+    threads = _cores_per_worker(evidence)
+    if evidence.workers <= evidence.cores and threads < EXTRA_THREADS:
+        return Innocent(f"{evidence.workers} workers with one thread each fit on {evidence.cores:g} cores")
+    if evidence.others_cpu > evidence.run_cores / 2 or evidence.throttled > LEAST_QUEUE:
+        return Innocent("the line is not of the run's own making")
+    return Suspect(
+        strength=0.85 if evidence.main_queue >= LEAST_QUEUE else 0.6,
+        summary=f"{evidence.workers} workers and their threads crowd {evidence.cores:g} cores",
+        evidence=(
+            f"the main process stands in line for a core {evidence.main_queue:.0%} of its time, "
+            f"workers {evidence.share_of_fetch(evidence.queue_s):.0%} of theirs",
+            f"{evidence.workers} workers on {evidence.cores:g} usable cores, {threads:.1f} cores' worth of threads "
+            "running in each while it makes a batch",
+        ),
+        advice=f"num_workers={max(1, round(evidence.cores) - 1)}, and one library thread in each worker",
+        cure=lambda workload: _uncrowded(workload, evidence),
+        from_measured=True,
+    )
+
+
+def _cores_per_worker(evidence: Evidence) -> float:
+    """CPU the worker processes used, over what the thread that makes batches used."""
+    mine = ((p, look) for look in evidence.system for p in look.processes if p.worker is not None and p.worker >= 0)
+    used = sum(process.cpu * look.seconds for process, look in mine)
+    made = float(evidence.cpu_s.sum())
+    return used / made if made > 0 and used > 0 else 1.0
+
+
+def _uncrowded(workload: Workload, evidence: Evidence) -> Workload:
+    """The loop's thread gets its core whenever it wants one, and the workers share the rest."""
+    loop = min(workload.cores / 2, evidence.step_cpu * (1 - evidence.wait_share))
+    return workload.with_(step_cpu_s=workload.step_cpu_s * 0, cores=workload.cores - loop)

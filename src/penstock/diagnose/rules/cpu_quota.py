@@ -1,0 +1,44 @@
+"""The container's CPU quota holds the run back while the machine's cores are free.
+
+A cgroup may use so many CPU-seconds per period; who has used them up is stopped until the next. `os.cpu_count()`
+knows nothing of it, so worker counts chosen by it run into the wall, and all processes of the run stop together.
+
+Looks like `decode_bound` and `noisy_neighbour`; the kernel's own count of throttled time tells it apart.
+
+Remedy: a larger limit (`cpu.max`, the pod's `limits.cpu`), or cheaper samples; fewer workers do not bring back
+speed.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.workload import Workload, with_cores
+
+LEAST = 0.05
+"""Share of the time throttled."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """The kernel says that it throttled us."""
+    machine = evidence.recording.run.machine
+    if evidence.throttled < LEAST:
+        return Innocent("nothing was throttled") if machine.quota_cores is not None else None
+    allowed = f"{machine.quota_cores:g}" if machine.quota_cores is not None else "fewer"
+    return Suspect(
+        strength=0.95,
+        summary=f"The cgroup's CPU quota stops the run {evidence.throttled:.0%} of the time",
+        evidence=(
+            f"throttled {evidence.throttled:.0%} of the time, by the kernel's count",
+            f"the quota allows {allowed} of {machine.cores} cores",
+        ),
+        advice="Raise the container's CPU limit, or make samples cheaper",
+        cure=lambda workload: _unlimited(workload, evidence),
+        from_measured=True,
+    )
+
+
+def _unlimited(workload: Workload, evidence: Evidence) -> Workload:
+    """All cores of the machine."""
+    cores = float(evidence.recording.run.machine.cores)
+    return with_cores(workload, cores)

@@ -1,0 +1,59 @@
+"""All cores are busy decoding, and that is still too slow.
+
+The workers compute the whole time they have, every core that the run may use is in use, and the loop finds nothing
+ready. More workers cannot help: there is nobody left to do the work.
+
+Looks like `too_few_workers` (but no core is free), `noisy_neighbour` (but nobody else uses the cores), `cpu_quota`
+(but nothing is throttled) and storage causes (but the workers compute, they do not wait).
+
+Remedy: cheaper samples. Decode smaller (DCT scaling), resize once by packing the shards, a faster codec,
+augmentations on the GPU; or more cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.rules._cpu import computing, top_function
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.workload import Workload
+
+THROTTLED = 0.05
+COLLATING = 0.5
+FULL = 0.85
+"""Of the cores: beyond this they are in use as far as that goes in practice."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """Workers compute, cores are full, and it is our own decoding that fills them."""
+    if not computing(evidence):
+        return None
+    if evidence.throttled > THROTTLED:
+        return Innocent(f"the cgroup's quota stopped the run {evidence.throttled:.0%} of the time")
+    collating = evidence.share_of_fetch(evidence.collate_s)
+    if collating > COLLATING:
+        return Innocent(f"{collating:.0%} of the workers' time goes into collating")
+    used = evidence.run_cores + evidence.others_cpu
+    if used < FULL * evidence.cores:
+        return Innocent(f"{evidence.free_cores:.1f} of {evidence.cores:g} cores are free")
+    if evidence.decode_cores < evidence.others_cpu:
+        return Innocent(f"others use {evidence.others_cpu:.1f} cores, decoding {evidence.decode_cores:.1f}")
+    per_batch = evidence.mean(evidence.cpu_s)
+    return Suspect(
+        strength=0.9 if evidence.system else 0.6,
+        summary=f"Decoding is the bottleneck: it takes {evidence.decode_cores:.1f} of {evidence.cores:g} cores",
+        evidence=(
+            f"workers compute {evidence.share_of_fetch(evidence.cpu_s):.0%} of the time they take for a batch "
+            f"({milliseconds(per_batch)} of CPU each)",
+            f"{used:.1f} of {evidence.cores:g} usable cores are in use",
+            *top_function(evidence),
+        ),
+        advice="Make samples cheaper: decode at the size you need, pack the shards, use penstock.Loader; or more cores",
+        cure=_free,
+    )
+
+
+def _free(workload: Workload) -> Workload:
+    """Decoding for nothing: how far the next limit lets it go."""
+    return replace(workload, cpu_s=workload.cpu_s * 0)

@@ -1,0 +1,37 @@
+"""The loop waits for the device at every step.
+
+`.item()`, `.cpu()`, `print(loss)`, a norm per parameter: each waits until the device has done everything before it.
+The host then has nothing queued, and the device idles while the next step is prepared.
+
+Looks like slow compute; time in synchronising calls tells it apart.
+
+Remedy: keep losses as tensors, look at them every fiftieth step; `torch._foreach_norm` and one copy instead of
+many.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Suspect
+
+LEAST = 0.05
+
+
+def look(evidence: Evidence) -> Answer:
+    """Time in synchronising calls, and what of it could be overlapped."""
+    sync = evidence.mean(evidence.phase_s("sync"))
+    cycle = evidence.cycle_s
+    if cycle <= 0 or sync < LEAST * cycle:
+        return None
+    host = max(1e-9, cycle - sync)
+    device = evidence.device_s or sync
+    return Suspect(
+        strength=0.75,
+        summary=f"The loop waits {milliseconds(sync)} a step for the device",
+        evidence=(
+            f"{milliseconds(sync)} of {milliseconds(cycle)} per step in .item(), .cpu() and their kin",
+            f"the host's own work takes {milliseconds(host)}: without waiting both would run side by side",
+        ),
+        advice="Keep losses on the device and read them every few dozen steps",
+        gain=max(0.0, cycle / max(host, device) - 1),
+    )

@@ -1,0 +1,37 @@
+"""Taking a batch that lies ready costs the training loop real time.
+
+Batches come from worker processes through shared memory and a pipe: large ones are copied into shared memory and
+mapped again, arrays that are no tensors are pickled whole, and the main process unpickles them, on the loop's own
+thread.
+
+Looks like a slow worker, but the batch was ready when the loop asked.
+
+Remedy: tensors instead of arrays or lists in the batch, smaller dtypes (uint8 instead of float32, normalise on the
+GPU), `pin_memory=True` so that another thread takes them; or penstock.Loader, where no array crosses a pipe.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Suspect
+
+LEAST = 0.05
+"""Share of the cycle."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """Waits with a batch at hand are long."""
+    sampler = evidence.mean(evidence.phase_s("sampler"))
+    taking = max(0.0, evidence.handover_s - sampler)
+    if evidence.workers == 0 or evidence.cycle_s <= 0 or taking < LEAST * evidence.cycle_s:
+        return None
+    return Suspect(
+        strength=0.85,
+        summary=f"Taking a finished batch costs {milliseconds(taking)} a step",
+        evidence=(
+            f"with a batch ready, the loop still spent {milliseconds(taking)} of {milliseconds(evidence.cycle_s)} "
+            "per step to get it",
+        ),
+        advice="Send tensors, not lists or arrays; smaller dtypes; pin_memory=True; or penstock.Loader",
+        cure=lambda workload: workload.with_(handover_s=workload.handover_s - min(taking, workload.handover_s.min())),
+    )

@@ -1,0 +1,72 @@
+"""One worker is slower than the rest, and everybody waits for its turn.
+
+torch hands batch i to worker i mod W and yields strictly in order: when the slow one's turn comes, the batches of
+all others lie ready and may not be taken. The trace looks exactly like a full disk: every W-th step is slow. What
+tells it apart is how many batches are ready at the stall (nearly all that may be) and who is awaited (always the
+same).
+
+Looks like `storage_bandwidth` and `decode_bound` (but then nothing is ready at the stall) and `straggler_samples`
+(but those come to all workers alike).
+
+Remedy: find what is special about that worker (its shard, its mount, its core); `in_order=False`; or
+penstock.Loader, where no worker owns a batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.rules._cpu import behind
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.workload import without_lag
+
+TIMES = 1.5
+"""So many times slower than the others' median, at three quarters of its batches."""
+ENOUGH = 3
+"""Batches per worker: fewer say nothing about it."""
+ITS_SHARE = 0.5
+"""Of the waiting must be for it."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """One worker's batches take longer, nearly all of them, and the loop waits for that worker."""
+    if not behind(evidence) or evidence.workers < 2:
+        return None
+    times = {int(w): evidence.fetch_s[evidence.by == w] for w in np.unique(evidence.by)}
+    times = {worker: seconds for worker, seconds in times.items() if len(seconds) >= ENOUGH}
+    if len(times) < 2:
+        return None
+    worst = max(times, key=lambda worker: float(np.median(times[worker])))
+    others = float(np.median(np.concatenate([s for worker, s in times.items() if worker != worst])))
+    usual, quick = float(np.median(times[worst])), float(np.quantile(times[worst], 0.25))
+    if quick < TIMES * others:
+        return Innocent(
+            f"no worker lags: the slowest takes {milliseconds(usual)} for a batch, the others {milliseconds(others)}"
+        )
+    share = _waited_for(evidence, worst)
+    return Suspect(
+        strength=0.95 if share >= ITS_SHARE else 0.55,
+        summary=f"Worker {worst} lags, and all others wait for its turn",
+        evidence=(
+            f"worker {worst} takes {milliseconds(usual)} for a batch, the others {milliseconds(others)}",
+            f"{share:.0%} of the waiting was for worker {worst}",
+            *_ready_then(evidence, worst),
+        ),
+        advice="See what is special about its data or core; in_order=False, or penstock.Loader, takes the stall away",
+        cure=lambda workload: without_lag(workload, worst),
+    )
+
+
+def _waited_for(evidence: Evidence, worker: int) -> float:
+    known = evidence.awaited >= 0
+    waited = float(evidence.wait_s[known].sum())
+    return float(evidence.wait_s[evidence.awaited == worker].sum()) / waited if waited > 0 else 0.0
+
+
+def _ready_then(evidence: Evidence, worker: int) -> tuple[str, ...]:
+    mine = (evidence.awaited == worker) & (evidence.ready >= 0) & evidence.slow
+    if not mine.any():
+        return ()
+    most = (evidence.workers - 1) * evidence.prefetch
+    return (f"{np.median(evidence.ready[mine]):.0f} batches of at most {most} of the others lay ready at its stalls",)

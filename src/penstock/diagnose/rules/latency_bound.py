@@ -1,0 +1,73 @@
+"""Every request takes its time, however few there are: the way is long, not narrow.
+
+An object store or a network file system answers after milliseconds; a worker that asks for one thing at a time
+spends its life waiting, while the machine's cores and the storage's bandwidth are free.
+
+Looks like `storage_bandwidth`: workers wait in reads there, too; but here more requests at the same time would be
+answered just as fast. Looks like `too_few_workers`, but these workers do not compute.
+
+Remedy: more requests in flight. For torch more workers (they cost memory, not cores); penstock.Loader reads with up
+to 32 threads, whatever the number of workers; larger requests (shards); a local cache.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.rules._storage import Waiting, waiting
+from penstock.diagnose.rules.storage_bandwidth import BUSY, SHARED
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.workload import Workload
+
+
+def look(evidence: Evidence) -> Answer:
+    """Workers wait, and not for each other."""
+    seen = waiting(evidence)
+    if seen is None or seen.open_share > 0.5:
+        return None
+    if seen.scaling is not None and seen.scaling > SHARED:
+        return Innocent(f"with more readers each waits longer (power {seen.scaling:.1f}): something is full")
+    if seen.scaling is None and seen.busiest is not None and seen.busiest >= BUSY:
+        return Innocent(f"the disk is busy {seen.busiest:.0%} of the time")
+    each = evidence.mean(evidence.blocked_s) / max(1.0, evidence.samples_per_batch)
+    return Suspect(
+        strength=_strength(seen),
+        summary=f"Workers wait {milliseconds(each)} per sample for answers, one at a time",
+        evidence=(
+            f"workers wait {seen.share:.0%} of their time and compute {1 - seen.share:.0%}",
+            f"{evidence.free_cores:.1f} of {evidence.cores:g} cores are free, {seen.read_bytes / 1e6:.1f} MB/s read",
+            *_how(seen),
+        ),
+        advice=f"More in flight: num_workers={_enough(evidence)} or more; or penstock.Loader, which reads ahead",
+        cure=_at_once,
+        experiment="Double num_workers: twice the rate says latency, the same rate says a full device",
+    )
+
+
+def _at_once(workload: Workload) -> Workload:
+    """No answer takes its usual time; those that are late beyond that stay late."""
+    return workload.with_(alone_s=workload.alone_s - np.minimum(workload.alone_s, np.median(workload.alone_s)))
+
+
+def _strength(seen: Waiting) -> float:
+    if seen.scaling is not None or seen.remote > 0.5:
+        return 0.9
+    return 0.6
+
+
+def _how(seen: Waiting) -> tuple[str, ...]:
+    facts = []
+    if seen.remote > 0:
+        facts.append(f"{seen.remote:.0%} of the waiting is for the network or a timer")
+    if seen.scaling is not None:
+        facts.append(f"the wait does not depend on how many wait (power {seen.scaling:.1f} of the readers)")
+    return tuple(facts)
+
+
+def _enough(evidence: Evidence) -> int:
+    """Workers so that W/S reaches the step's own rate, by the utilisation law."""
+    step = max(1e-6, evidence.mean(evidence.busy_s))
+    return max(evidence.workers + 1, ceil(evidence.mean_fetch_s / step))

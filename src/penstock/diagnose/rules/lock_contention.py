@@ -1,0 +1,40 @@
+"""Workers wait for a lock that only one of them can hold.
+
+A `multiprocessing.Lock` around a shared file, a database connection, a file lock in a cache: however many workers
+there are, the part under the lock runs one at a time.
+
+Looks like `latency_bound` and storage causes: workers wait, cores are free; but they wait in a lock.
+
+Remedy: a handle per worker instead of a shared one; hold the lock for the shared state only, not for reading or
+decoding.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.rules._cpu import behind, top_function
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+
+LEAST = 0.15
+"""Share of the workers' time in a lock."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """Workers were seen waiting in locks while they made batches."""
+    if not behind(evidence) or evidence.workers < 2:
+        return None
+    share = evidence.states.get("lock", 0.0)
+    if share < LEAST:
+        return Innocent(f"workers were in a lock in {share:.0%} of the looks") if evidence.states else None
+    locked = evidence.blocked_in("lock")
+    return Suspect(
+        strength=0.9,
+        summary=f"Workers wait for a lock {share:.0%} of the time",
+        evidence=(
+            f"in {share:.0%} of the looks at the workers they stood in a lock "
+            f"(about {milliseconds(share * evidence.mean_fetch_s)} per batch)",
+            *top_function(evidence),
+        ),
+        advice="Give each worker its own handle, or hold the lock for less",
+        cure=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - locked)),
+    )

@@ -1,0 +1,38 @@
+"""Logging takes a part of every step.
+
+Writing a line and flushing it, a scalar per layer to TensorBoard, an fsync per step: each is small, on the loop's
+own thread, at every step.
+
+Looks like Python overhead; what the main thread is seen in tells it apart.
+
+Remedy: log every fiftieth step, let a thread write, no fsync.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Suspect
+
+LEAST = 0.05
+
+
+def look(evidence: Evidence) -> Answer:
+    """The loop logs, or stands in writes, for a noticeable share of the time."""
+    own = 1 - evidence.wait_share
+    writing = max(
+        evidence.mean(evidence.phase_s("log")) / evidence.cycle_s if evidence.cycle_s > 0 else 0.0,
+        evidence.main_states.get("write", 0.0) * own,
+    )
+    writing -= evidence.mean(evidence.phase_s("checkpoint")) / evidence.cycle_s if evidence.cycle_s > 0 else 0.0
+    if writing < LEAST:
+        return None
+    return Suspect(
+        strength=0.85,
+        summary=f"Writing logs takes {writing:.0%} of the time",
+        evidence=(
+            f"about {milliseconds(writing * evidence.cycle_s)} of {milliseconds(evidence.cycle_s)} per step",
+            *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.functions(main=True).items())[:2]),
+        ),
+        advice="Log every few dozen steps, from a thread, without fsync",
+        gain=min(writing, 0.95) / (1 - min(writing, 0.95)),
+    )

@@ -1,0 +1,49 @@
+"""The training loop's own Python takes the time, or another thread keeps it from running.
+
+Between forward, backward and optimizer the loop converts, logs, computes metrics, draws; or a thread of the same
+process (a metric server, a progress thread, a data thread) holds the interpreter's lock while the loop wants it.
+The device waits either way.
+
+Looks like `compute_bound`: the loop is busy; but not with the model.
+
+Remedy: move work out of the loop (every n-th step, another process), threads that wait instead of spinning.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Suspect
+
+LEAST_LOCKED = 0.1
+"""Share of the cycle in which it waited for the interpreter."""
+LEAST_REST = 0.25
+"""Share of the cycle outside all phases, where phases are known."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """The loop waits for the interpreter's lock, or does much that is no phase of training."""
+    locked = evidence.interpreter_s / evidence.cycle_s if evidence.cycle_s > 0 else 0.0
+    if locked >= LEAST_LOCKED:
+        return Suspect(
+            strength=0.85,
+            summary=f"Another thread holds the interpreter {locked:.0%} of the time, and the loop waits",
+            evidence=(
+                f"of {milliseconds(evidence.cycle_s)} per step the loop's thread was ready to run for "
+                f"{milliseconds(evidence.interpreter_s)} without a core being short or anything else in its way",
+            ),
+            advice="Let that thread wait or sleep, or move it to a process of its own",
+            gain=min(locked, 0.95) / (1 - min(locked, 0.95)),
+        )
+    rest = evidence.rest_s
+    if rest is None or evidence.cycle_s <= 0 or rest < LEAST_REST * evidence.cycle_s:
+        return None
+    return Suspect(
+        strength=0.7,
+        summary=f"{milliseconds(rest)} of every step is Python outside the model",
+        evidence=(
+            f"{milliseconds(rest)} of {milliseconds(evidence.cycle_s)} per step belong to no phase of training",
+            *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.functions(main=True).items())[:3]),
+        ),
+        advice="Do it every few dozen steps, or in another process",
+        gain=rest / (evidence.cycle_s - rest),
+    )

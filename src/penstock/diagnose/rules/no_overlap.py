@@ -1,0 +1,35 @@
+"""The main process makes every batch itself, while the step waits.
+
+With `num_workers=0` loading and computing take turns: each step costs the sum of both. One worker already hides the
+smaller of the two behind the larger.
+
+Looks like `decode_bound`, but there the workers are busy all the time; here there are none.
+
+Remedy: `num_workers` of at least one; more while the workers, not the step, set the pace.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Suspect
+from penstock.model.workload import with_workers
+
+LEAST_SHARE = 0.03
+
+
+def look(evidence: Evidence) -> Answer:
+    """Nobody but the main process made batches, and it took a noticeable share of the time."""
+    if evidence.workers > 0 or evidence.loader.type != "torch" or evidence.wait_share < LEAST_SHARE:
+        return None
+    workers = max(1, round(evidence.cores) - 1)
+    return Suspect(
+        strength=0.95,
+        summary="Loading and computing take turns: there are no workers",
+        evidence=(
+            "num_workers is 0",
+            f"a batch takes {milliseconds(evidence.cycle_s * evidence.wait_share)}, the step "
+            f"{milliseconds(evidence.cycle_s * (1 - evidence.wait_share))}: each waits for the other",
+        ),
+        advice=f"num_workers={workers} (with persistent_workers=True)",
+        cure=lambda workload: with_workers(workload, workers),
+    )

@@ -1,0 +1,41 @@
+"""Somebody else's processes take the cores.
+
+The run's processes are ready to run and stand in line, while processes that do not belong to it use a good part of
+the machine. The same training alone would be faster.
+
+Looks like `decode_bound` and `cpu_oversubscribed` (but there the run's own processes fill the cores) and `cpu_quota`
+(but there the cores are free and the cgroup holds the run back).
+
+Remedy: another machine or time, cores of one's own (cpuset, affinity), or an end to the other job.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.suspect import Answer, Suspect
+from penstock.model.workload import without_burners
+
+LEAST_CORES = 0.25
+LEAST_QUEUE = 0.1
+"""Share of its time that a process stood in line."""
+FULL = 0.85
+
+
+def look(evidence: Evidence) -> Answer:
+    """Others use cores, the machine is full, and ours wait for them."""
+    queue = max(evidence.share_of_fetch(evidence.queue_s), evidence.main_queue)
+    full = evidence.run_cores + evidence.others_cpu >= FULL * evidence.recording.run.machine.cores
+    if evidence.others_cpu < LEAST_CORES or queue < LEAST_QUEUE or not full:
+        return None
+    return Suspect(
+        strength=0.9,
+        summary=f"Other processes take {evidence.others_cpu:.1f} of {evidence.recording.run.machine.cores} cores",
+        evidence=(
+            f"processes outside this run use {evidence.others_cpu:.1f} cores, the run {evidence.run_cores:.1f}",
+            f"workers stand in line for a core {evidence.share_of_fetch(evidence.queue_s):.0%} of their time, "
+            f"the main process {evidence.main_queue:.0%}",
+        ),
+        advice="Give the run cores of its own, or move the other job",
+        cure=without_burners,
+        from_measured=True,
+    )

@@ -1,0 +1,34 @@
+"""Batches are copied to the device from ordinary memory, and the loop waits for it.
+
+From pageable memory the driver copies twice, at a third of the speed, and `.to(device)` returns only when it is
+done. From pinned memory with `non_blocking=True` the copy runs beside the computation.
+
+Remedy: `pin_memory=True` and `.to(device, non_blocking=True)`; or penstock.Loader with `device="cuda"`.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+
+LEAST = 0.04
+
+
+def look(evidence: Evidence) -> Answer:
+    """Copies take time, from memory that is not pinned."""
+    copying = evidence.mean(evidence.phase_s("h2d"))
+    cycle = evidence.cycle_s
+    if cycle <= 0 or copying < LEAST * cycle:
+        return None
+    if evidence.setting("pin_memory") is True:
+        return Innocent("the loader pins its memory")
+    return Suspect(
+        strength=0.85,
+        summary=f"Copying batches to the device holds the loop up for {milliseconds(copying)} a step",
+        evidence=(
+            f"{milliseconds(copying)} of {milliseconds(cycle)} per step in copies to the device",
+            f"pin_memory is {evidence.setting('pin_memory')}",
+        ),
+        advice="pin_memory=True and .to(device, non_blocking=True)",
+        gain=copying / (cycle - copying) if copying < cycle else 0.0,
+    )

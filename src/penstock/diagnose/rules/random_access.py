@@ -1,0 +1,45 @@
+"""Many small reads at scattered places: the storage is busy seeking, not sending.
+
+A disk gives some hundred places a second, an SSD some ten thousand, an object store a few hundred per connection,
+however few bytes lie at each. A sample per file, or a map-style dataset over one large file read at random, pays
+that price for every sample.
+
+Looks like `storage_bandwidth` (but the bytes per second are few) and `small_files` (but there opening costs, not
+reading).
+
+Remedy: shards, read in large blocks and shuffled in a window; or a disk that has no seeks.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._storage import waiting
+from penstock.diagnose.rules.storage_bandwidth import LARGE_BYTES, SHARED, THRASHES
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+
+OPENING = 0.4
+"""Of the waiting in opening files: then it is small files."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """Small reads, and workers wait in them."""
+    seen = waiting(evidence)
+    if seen is None or seen.remote > 0.5 or seen.bytes_per_read <= 0:
+        return None
+    if seen.bytes_per_read >= LARGE_BYTES:
+        return Innocent(f"reads are large, {seen.bytes_per_read / 1024:.0f} KiB each")
+    if seen.open_share > OPENING:
+        return Innocent(f"{seen.open_share:.0%} of the waiting is in opening files")
+    if seen.scaling is not None and not SHARED <= seen.scaling < THRASHES:
+        return Innocent(f"time per read grows with the power {seen.scaling:.1f} of the readers")
+    reads = seen.read_bytes / seen.bytes_per_read
+    return Suspect(
+        strength=0.85 if seen.scaling is not None else 0.6,
+        summary=f"Small scattered reads: {reads:.0f} a second is all the storage gives",
+        evidence=(
+            f"workers wait for bytes {seen.share:.0%} of their time",
+            f"{reads:.0f} reads/s of {seen.bytes_per_read / 1024:.1f} KiB: only {seen.read_bytes / 1e6:.1f} MB/s",
+        ),
+        advice="Put samples into shards and read them in blocks (penstock.Loader); or a cache on an SSD",
+        cure=lambda workload: workload.with_(alone_s=workload.alone_s * 0),
+    )

@@ -1,0 +1,38 @@
+"""Too many readers on one disk: in sum they get less than one of them would alone.
+
+Each worker reads its own file; a disk's head goes back and forth between them and spends its time on the way. More
+workers make it worse. This is how `num_workers` ties together what the disk can bear and what the cores can bear.
+
+Looks like `storage_bandwidth`, but there the sum stays the same with fewer readers; here it grows.
+
+Remedy: fewer workers that read; penstock.Loader, where one or two threads read for all workers; packed shards.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._storage import waiting
+from penstock.diagnose.rules.storage_bandwidth import THRASHES
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+
+
+def look(evidence: Evidence) -> Answer:
+    """Waiting grows faster than the number of readers."""
+    seen = waiting(evidence)
+    if seen is None or evidence.workers < 2 or seen.scaling is None:
+        return None
+    if seen.scaling < THRASHES:
+        return Innocent(f"time per read grows with the power {seen.scaling:.1f} of the readers: they share, no more")
+    alone = evidence.workers ** (seen.scaling - 1)
+    return Suspect(
+        strength=0.85,
+        summary=f"{evidence.workers} readers get in each other's way on the disk",
+        evidence=(
+            f"workers wait for bytes {seen.share:.0%} of their time",
+            f"with more readers each waits far longer (power {seen.scaling:.1f} of their number): "
+            f"one alone would get about {alone:.1f} times what all get now",
+            f"{seen.read_bytes / 1e6:.0f} MB/s in all",
+        ),
+        advice="Fewer workers, or penstock.Loader with readers=1: reading and decoding are then two settings",
+        cure=lambda workload: workload.with_(alone_s=workload.alone_s / alone),
+    )

@@ -1,0 +1,36 @@
+"""Drawing the next indices takes the training loop's time.
+
+torch asks the sampler on the main thread, inside the wait for the next batch. A sampler that sorts, weights or looks
+something up for every index makes each step pay for it.
+
+Looks like `ipc_copy` and a slow worker; the clock around the sampler tells it apart.
+
+Remedy: draw a whole epoch's indices at once (numpy, torch.multinomial), precompute groups, return lists from a
+batch_sampler.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Suspect
+
+LEAST = 0.04
+"""Share of the cycle."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """The sampler's own clock."""
+    seconds = evidence.mean(evidence.phase_s("sampler"))
+    if evidence.cycle_s <= 0 or seconds < LEAST * evidence.cycle_s:
+        return None
+    cycle = evidence.cycle_s
+    return Suspect(
+        strength=0.9,
+        summary=f"The sampler takes {seconds / cycle:.0%} of every step",
+        evidence=(
+            f"drawing indices takes {milliseconds(seconds)} of {milliseconds(cycle)} per step, on the main thread",
+            f"sampler: {evidence.setting('sampler') or 'not known by name'}",
+        ),
+        advice="Draw the epoch's indices in one go",
+        gain=seconds / (cycle - seconds) if seconds < cycle else 0.0,
+    )

@@ -1,0 +1,38 @@
+"""Putting the samples of a batch together takes a large part of a worker's time.
+
+A `collate_fn` in Python that pads, stacks or converts sample by sample runs once per batch in the worker that made
+it, and nobody else can take a part of it over.
+
+Looks like `decode_bound`; the clock around collate tells it apart.
+
+Remedy: arrays of one shape, `torch.stack` into one allocation, padding in numpy; or penstock.Loader, whose workers
+write straight into the batch.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Suspect
+
+LEAST = 0.2
+"""Share of the workers' time."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """Collate takes long, and the loop waits for batches."""
+    share = evidence.share_of_fetch(evidence.collate_s)
+    if share < LEAST or not evidence.fetches:
+        return None
+    return Suspect(
+        strength=0.9,
+        summary=f"Collating takes {share:.0%} of the time a batch takes to make",
+        evidence=(
+            f"collate_fn takes {milliseconds(evidence.mean(evidence.collate_s))} of "
+            f"{milliseconds(evidence.mean_fetch_s)} per batch",
+            f"collate_fn is {evidence.setting('collate_fn') or 'not known by name'}",
+        ),
+        advice="Stack into one allocation, pad in numpy, and move what is done sample by sample out of collate_fn",
+        cure=lambda workload: workload.with_(
+            cpu_s=workload.cpu_s * (1 - share), alone_s=workload.alone_s * (1 - share)
+        ),
+    )

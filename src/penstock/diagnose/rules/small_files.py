@@ -1,0 +1,42 @@
+"""A file for every sample: opening costs more than reading.
+
+Each open is a walk through directories, on a network file system a round trip or three; a million small files are a
+million of them every epoch, and directory caches do not hold that many.
+
+Looks like `random_access` (but there the file is open already) and `latency_bound`.
+
+Remedy: put the files into shards once (tar); read those in large blocks.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._storage import waiting
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+
+OPENS = 0.5
+"""Per sample."""
+OPENING = 0.3
+"""Of the waiting."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """A file or more per sample, and workers wait in opening them."""
+    seen = waiting(evidence)
+    if seen is None:
+        return None
+    if seen.opens_per_sample < OPENS:
+        return Innocent(f"{seen.opens_per_sample:.2f} files are opened per sample")
+    if seen.open_share < OPENING:
+        return Innocent(f"{seen.open_share:.0%} of the waiting is in opening files")
+    opening = seen.open_share
+    return Suspect(
+        strength=0.85,
+        summary=f"{seen.opens_per_sample:.1f} files are opened for every sample, and that is what takes the time",
+        evidence=(
+            f"workers wait {seen.share:.0%} of their time, {opening:.0%} of it in opening files",
+            f"{seen.opens_per_sample:.1f} files opened per sample, {seen.bytes_per_read / 1024:.1f} KiB per read",
+        ),
+        advice="Put the files into shards (tar) and read those",
+        cure=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - opening)),
+    )

@@ -1,0 +1,62 @@
+"""The storage gives all the bytes it can, and that is too few.
+
+Workers wait in large reads, several of them at once, and each gets its share of one stream: twice the workers wait
+twice as long. More workers or a deeper prefetch change nothing, whatever the trace suggests.
+
+Looks like `lagging_worker` (but here nothing is ready at the stall), `latency_bound` (but there time per read does
+not depend on the number of readers), `random_access` and `reader_thrash` (but there the bytes per second are far
+below what the device can stream).
+
+Remedy: fewer bytes (pack the shards: smaller pictures, a codec), a faster disk or a cache on one, more copies.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._storage import Waiting, waiting
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+
+LARGE_BYTES = 32 << 10
+"""A read of at least this is about bytes, not about seeking."""
+SHARED = 0.5
+"""Exponent of time over readers: above it the storage is shared, below it latency rules."""
+THRASHES = 1.4
+BUSY = 0.8
+
+
+def look(evidence: Evidence) -> Answer:
+    """Large reads, a shared stream."""
+    seen = waiting(evidence)
+    if seen is None or seen.remote > 0.5:
+        return None
+    if 0 < seen.bytes_per_read < LARGE_BYTES:
+        return Innocent(f"reads are small, {seen.bytes_per_read / 1024:.1f} KiB each: seeks cost more than bytes")
+    if seen.scaling is not None and not SHARED <= seen.scaling < THRASHES:
+        return Innocent(f"time per read grows with the power {seen.scaling:.1f} of the readers, not in proportion")
+    return Suspect(
+        strength=_strength(seen),
+        summary=f"The storage is full: {seen.read_bytes / 1e6:.0f} MB/s is all that comes",
+        evidence=(
+            f"workers wait for bytes {seen.share:.0%} of their time",
+            f"{seen.read_bytes / 1e6:.0f} MB/s in reads of {seen.bytes_per_read / 1024:.0f} KiB",
+            *_device(seen),
+        ),
+        advice="Fewer bytes per sample (penstock shards pack), or a faster disk or cache under the shards",
+        cure=lambda workload: workload.with_(alone_s=workload.alone_s * 0),
+        experiment="Halve num_workers: the same rate says it is the storage, half the rate says each read is slow",
+    )
+
+
+def _strength(seen: Waiting) -> float:
+    if seen.scaling is not None:
+        return 0.9
+    return 0.8 if seen.busiest is not None and seen.busiest >= BUSY else 0.45
+
+
+def _device(seen: Waiting) -> tuple[str, ...]:
+    facts = []
+    if seen.busiest is not None:
+        facts.append(f"the busiest disk was busy {seen.busiest:.0%} of the time")
+    if seen.scaling is not None:
+        facts.append(f"with more readers each waits longer (power {seen.scaling:.1f} of their number)")
+    return tuple(facts)

@@ -1,0 +1,43 @@
+"""A few samples take many times as long to decode as the rest, and hold up whole batches.
+
+A batch is as slow as its slowest sample's worker, and in-order delivery makes all others wait for it. A picture of
+ten times the pixels, a progressive JPEG among baseline ones, a long text: one in a hundred is enough.
+
+Looks like `lagging_worker` (but stragglers come to all workers) and `tail_latency` (but there the worker waits for
+something, here it computes).
+
+Remedy: a deeper prefetch, which rides over single slow batches; penstock.Loader, which spreads a batch's samples
+over all workers; or shrinking those samples once, by packing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.rules._tail import heavy
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.workload import without_stragglers
+
+
+def look(evidence: Evidence) -> Answer:
+    """Some batches take far longer than most, because of one sample that computes."""
+    tail = heavy(evidence)
+    if tail is None:
+        return None
+    if not tail.computing:
+        return Innocent("slow batches wait for something: they do not compute more than others")
+    slowest = np.array([fetch.slowest_s for fetch in evidence.fetches])
+    usual = np.median(evidence.fetch_s) / max(1.0, evidence.samples_per_batch)
+    return Suspect(
+        strength=0.85,
+        summary=f"{tail.share:.1%} of the batches hold a sample that takes far longer than the rest",
+        evidence=(
+            f"{tail.count} of {len(evidence.fetches)} batches take {tail.times:.1f} times the median or more",
+            f"their slowest sample takes {milliseconds(float(np.median(slowest[tail.which])))}, "
+            f"a usual one {milliseconds(float(usual))}",
+            f"they come from {tail.workers} of {evidence.workers} workers",
+        ),
+        advice="penstock.Loader spreads a batch over all workers; or a larger prefetch_factor; or shrink those samples",
+        cure=without_stragglers,
+    )

@@ -1,0 +1,37 @@
+"""Now and then a read takes many times as long as usual, whoever does it.
+
+Network file systems and object stores answer most requests at once and a few very late. In-order delivery turns
+each late answer into a stall of the whole training.
+
+Looks like `straggler_samples` (but those compute) and `latency_bound` (but there every read is slow).
+
+Remedy: a deeper prefetch rides over single late answers; reading larger pieces makes fewer of them; hedged reads or
+a cache near the machine end them.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._tail import heavy
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.workload import without_stragglers
+
+
+def look(evidence: Evidence) -> Answer:
+    """Some batches take far longer than most, and wait in that time."""
+    tail = heavy(evidence)
+    if tail is None:
+        return None
+    if tail.computing:
+        return Innocent("slow batches compute: nothing was late")
+    return Suspect(
+        strength=0.8,
+        summary=f"{tail.share:.1%} of the batches wait far longer for their data than the rest",
+        evidence=(
+            f"{tail.count} of {len(evidence.fetches)} batches take {tail.times:.1f} times the median or more, "
+            "and wait in that time",
+            f"they come from {tail.workers} of {evidence.workers} workers",
+        ),
+        advice="A larger prefetch_factor, larger reads (shards), or a cache on a local disk",
+        cure=without_stragglers,
+    )

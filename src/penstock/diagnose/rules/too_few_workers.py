@@ -1,0 +1,41 @@
+"""The workers compute without a break, but some cores have nothing to do.
+
+Each worker is one core at most. While the loop waits and cores are idle, more workers mean more batches, up to the
+number of cores (one left for the loop).
+
+Looks like `decode_bound` (but there no core is free) and `latency_bound` (but there workers wait, they do not
+compute).
+
+Remedy: more workers; penstock.Loader finds their number by itself.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._cpu import computing
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.workload import with_workers
+
+FREE = 0.4
+"""Cores: less is what a loop and its threads leave idle anyway."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """Workers compute, the loop waits, and cores are idle."""
+    if not computing(evidence):
+        return None
+    most = max(evidence.workers, round(evidence.cores))
+    if evidence.free_cores < FREE or most == evidence.workers:
+        return Innocent(
+            f"{evidence.workers} workers on {evidence.cores:g} cores, of which {evidence.free_cores:.1f} are free"
+        )
+    return Suspect(
+        strength=0.9 if evidence.system else 0.6,
+        summary=f"{evidence.workers} workers cannot keep up, and {evidence.free_cores:.1f} cores are idle",
+        evidence=(
+            f"a worker computes {evidence.share_of_fetch(evidence.cpu_s):.0%} of the time it takes for a batch",
+            f"{evidence.free_cores:.1f} of {evidence.cores:g} usable cores were free",
+        ),
+        advice=f"num_workers={most}",
+        cure=lambda workload: with_workers(workload, most),
+    )

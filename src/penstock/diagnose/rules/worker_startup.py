@@ -1,0 +1,40 @@
+"""Every epoch begins with a wait for new workers.
+
+Without `persistent_workers` torch starts all workers anew for each pass: processes, imports, the dataset's own
+opening of files; then the first batches are made from nothing. With short epochs that is a large part of the run.
+
+Looks like a slow first batch of a cold cache, but it comes at every pass.
+
+Remedy: `persistent_workers=True`; light imports in the dataset's module; fewer, longer passes.
+"""
+
+from __future__ import annotations
+
+from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
+
+LEAST = 0.05
+"""Share of the whole time."""
+
+
+def look(evidence: Evidence) -> Answer:
+    """The first waits of passes after the first add up."""
+    if len(evidence.firsts) < 3 or evidence.workers == 0:
+        return None
+    again = evidence.startups_s[1:]
+    usual = evidence.cycle_s * evidence.wait_share
+    lost = float((again - usual).clip(min=0.0).sum())
+    if lost < LEAST * evidence.total_s:
+        return Innocent(f"the first batch of a pass takes {milliseconds(evidence.mean(again))}: little in all")
+    persistent = evidence.setting("persistent_workers")
+    return Suspect(
+        strength=0.9 if persistent is False else 0.6,
+        summary=f"{lost / evidence.total_s:.0%} of the time goes into starting each pass",
+        evidence=(
+            f"the first batch of each of {len(again)} later passes took {milliseconds(evidence.mean(again))}, "
+            f"others {milliseconds(usual)}",
+            f"persistent_workers is {persistent}",
+        ),
+        advice="persistent_workers=True" if not persistent else "See what the dataset does at the start of each pass",
+        gain=lost / (evidence.total_s - lost),
+    )

@@ -1,0 +1,134 @@
+"""From a recording to a diagnosis: every rule is asked, the model says what each cure would give, the best is first."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from penstock.core.finding import Diagnosis, Finding, Impact, Rejected, Verdict
+from penstock.diagnose import rules
+from penstock.diagnose.evidence import Evidence, gather
+from penstock.diagnose.impact import impact_of
+from penstock.diagnose.suspect import Answer, Innocent, Rule, Suspect
+from penstock.model.workload import bootstrap
+from penstock.recording.load import Recording
+
+LEAST_GAIN = 0.05
+"""Less is not worth a change, and within what runs differ by."""
+LEAST_STRENGTH = 0.5
+"""A suspicion below this is told as an experiment, not as a finding."""
+WAITING = 0.10
+"""A run that waits for a larger share than this is not healthy, whether or not we know why."""
+MOST_GAIN = 99.0
+"""A hundredfold: beyond that the model only says that nothing else takes time, as in a loop that does nothing."""
+ENOUGH_STEPS = 20
+"""Below this nothing is said about causes."""
+RESAMPLES = 40
+_EXPERIMENT = (
+    "Halve num_workers: the same rate means a shared resource is full, half the rate means each worker is slow"
+)
+
+
+@cache
+def all_rules() -> dict[str, Rule]:
+    """By name: the `look` of every file in rules/."""
+    names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__) if not module.name.startswith("_"))
+    return {name: importlib.import_module(f"{rules.__name__}.{name}").look for name in names}
+
+
+def diagnose(recording: Recording) -> Diagnosis:
+    """What this run waited for, and why."""
+    seen = gather(recording)
+    if not seen:
+        return Diagnosis(
+            verdict="undetermined",
+            sentence="Nothing was iterated over: there is no step to judge.",
+            notes=recording.notes,
+            experiment="Run it again and let it train for some steps.",
+        )
+    main = next((evidence for evidence in seen if len(evidence.steps) >= ENOUGH_STEPS), seen[0])
+    impact = impact_of(recording, seen)
+    if len(main.steps) < ENOUGH_STEPS:
+        return Diagnosis(
+            verdict="undetermined",
+            sentence=f"{len(main.steps)} steps are too few to judge.",
+            impact=impact,
+            notes=recording.notes,
+            experiment=f"Let it train for at least {5 * ENOUGH_STEPS} steps.",
+        )
+    answers = {name: rule(main) for name, rule in all_rules().items()}
+    findings = _ranked(main, answers)
+    rejected = tuple(Rejected(rule=name, why=a.why) for name, a in answers.items() if isinstance(a, Innocent))
+    doubtful = [a for a in answers.values() if isinstance(a, Suspect) and a.strength < LEAST_STRENGTH and a.experiment]
+    return _verdict(main, findings, rejected, doubtful, recording.notes, impact)
+
+
+def _ranked(evidence: Evidence, answers: dict[str, Answer]) -> tuple[Finding, ...]:
+    suspects = {
+        name: answer
+        for name, answer in answers.items()
+        if isinstance(answer, Suspect) and answer.strength >= LEAST_STRENGTH
+    }
+    findings = [_finding(evidence, name, suspect) for name, suspect in suspects.items()]
+    worth = [finding for finding in findings if finding.gain >= LEAST_GAIN and finding.gain_high > 0]
+    return tuple(sorted(worth, key=lambda finding: -finding.gain * finding.confidence**2))
+
+
+def _finding(evidence: Evidence, name: str, suspect: Suspect) -> Finding:
+    low, gain, high = _gain(evidence, suspect)
+    return Finding(
+        rule=name,
+        gain=gain,
+        gain_low=low,
+        gain_high=high,
+        confidence=suspect.strength,
+        summary=suspect.summary,
+        evidence=suspect.evidence,
+        advice=suspect.advice,
+        experiment=suspect.experiment,
+    )
+
+
+def _gain(evidence: Evidence, suspect: Suspect) -> tuple[float, float, float]:
+    if suspect.cure is None or evidence.workload is None:
+        gain = _said(suspect.gain or 0.0)
+        return gain, gain, gain
+    found = bootstrap(evidence.workload, suspect.cure, RESAMPLES, seed=0)
+    better = evidence.workload.steady_rate * evidence.cycle_s if suspect.from_measured else 1.0
+    low, gain, high = (_said((1 + part) * better - 1) for part in found)
+    return low, gain, high
+
+
+def _said(gain: float) -> float:
+    """As a number that means something: infinity less infinity, around an infinite gain, is one too."""
+    return gain if gain < MOST_GAIN else MOST_GAIN
+
+
+def _verdict(
+    evidence: Evidence,
+    findings: tuple[Finding, ...],
+    rejected: tuple[Rejected, ...],
+    doubtful: list[Suspect],
+    notes: tuple[str, ...],
+    impact: Impact,
+) -> Diagnosis:
+    waits = f"{evidence.wait_share:.0%} of the steady time is spent waiting for data"
+    experiment = ""
+    verdict: Verdict
+    if findings:
+        verdict, sentence = "findings", f"{findings[0].summary} ({waits}; without it {findings[0].gain:+.0%} samples/s)"
+    elif evidence.wait_share > WAITING:
+        verdict, sentence = "undetermined", f"{waits}, and nothing that was seen says why"
+        experiment = doubtful[0].experiment if doubtful else _EXPERIMENT
+    else:
+        verdict, sentence = "healthy", f"Healthy: {waits}; the step itself, {evidence.step_text}, sets the pace"
+    return Diagnosis(
+        verdict=verdict,
+        sentence=f"{sentence}.",
+        findings=findings,
+        rejected=rejected,
+        experiment=experiment,
+        impact=impact,
+        notes=notes,
+    )

@@ -1,0 +1,92 @@
+"""Inside every Python process of a run: wait, at no cost, until it iterates over a loader; then watch it.
+
+So a launcher such as torchrun, and the workers of loaders, record nothing; a process that trains records itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+VARIABLE = "PENSTOCK_RUN"
+WANTED = {"torch.utils.data.dataloader": "DataLoader", "penstock.loader": "Loader"}
+_waiting: list[Callable[[], None]] = []
+"""What takes our stand-ins out again, while no loader has been iterated over."""
+_started = False
+
+
+def begin() -> None:
+    """Called while the interpreter starts: nothing is imported here that the script did not ask for."""
+    if VARIABLE in os.environ:
+        sys.meta_path.insert(0, _Waiting())
+
+
+class _Waiting:
+    """Sees the modules of loaders being imported; whatever is done with their specs is done by others."""
+
+    def __init__(self) -> None:
+        self._wanted = dict(WANTED)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        kind = self._wanted.pop(name, None)
+        if kind is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_wait(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            _wait_for_first_pass(getattr(module, kind))
+
+        loader.exec_module = execute_and_wait  # type: ignore[method-assign]
+        return spec
+
+
+def _wait_for_first_pass(kind: Any) -> None:
+    make = kind.__iter__
+
+    def __iter__(loader: Any) -> Any:
+        if _in_worker():
+            return make(loader)
+        while _waiting:
+            _waiting.pop()()
+        _start()
+        return kind.__iter__(loader)
+
+    def step_aside() -> None:
+        kind.__iter__ = make
+
+    kind.__iter__ = __iter__
+    _waiting.append(step_aside)
+
+
+def _in_worker() -> bool:
+    """A loader inside a worker of another is no training."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
+
+
+def _start() -> None:
+    """Once. What goes wrong in here is told and forgotten: the script goes on unwatched."""
+    global _started
+    if _started:
+        return
+    _started = True
+    import logging
+
+    try:
+        from penstock.observe.recorded import record_this_process
+
+        record_this_process(json.loads(os.environ[VARIABLE]))
+    except Exception as error:
+        logging.getLogger("penstock").warning("this process is not watched: %s: %s", type(error).__name__, error)

@@ -1,0 +1,52 @@
+"""A script that knows nothing of us, watched: few patches, at torch's own doors, and all of them undone at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from penstock.observe.devicetime import Held, cuda_timer
+from penstock.observe.hooks.device import watch_device
+from penstock.observe.hooks.forward import Forward
+from penstock.observe.hooks.loaders import Loaders
+from penstock.observe.hooks.ours import OurLoaders
+from penstock.observe.hooks.patches import Patches
+from penstock.observe.hooks.pauses import watch_pauses
+from penstock.observe.hooks.phases import Phases
+from penstock.observe.hooks.update import watch_update
+from penstock.observe.start import Watching
+from penstock.recording.write import Recorder
+
+
+def install(watching: Watching) -> Callable[[], None]:
+    """Watch every loader and the phases of every step, in this process; returns what ends it.
+
+    A forked child, such as a worker of a DataLoader, finds torch as it was.
+    """
+    session, patches = watching.session, Patches()
+    timer = None
+    if torch.version.cuda or torch.version.hip:  # by the build: asking the driver would be the first use of the device
+        timer = cuda_timer(session)
+        session._sinks[:] = [Held(sink, timer) if isinstance(sink, Recorder) else sink for sink in session._sinks]
+    phases = Phases(session, timer)
+    try:
+        forward = Forward(phases, patches)
+        Loaders(watching, phases, forward).install(patches)
+        OurLoaders(watching, phases, forward).install(patches)
+        watch_update(phases, patches)
+        watch_pauses(phases, patches)
+        if timer is not None:
+            watch_device(phases, patches)
+    except Exception as error:
+        patches.undo()
+        session.fail(error)
+
+    def forked() -> None:
+        session.off = True
+        patches.undo()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=forked)
+    return patches.undo

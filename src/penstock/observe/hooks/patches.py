@@ -1,0 +1,43 @@
+"""Attributes of other people's classes and modules, replaced for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_ABSENT = object()
+
+
+class Patches:
+    """Remembers what each attribute was, its absence included, and puts all of it back in reverse."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> Callable[[], None]:
+        """Replace one attribute; returns what puts it back, once, and only if nobody replaced ours since."""
+        before = vars(owner).get(name, _ABSENT)
+        setattr(owner, name, value)
+
+        def undo() -> None:
+            if undo in self._undo:
+                self._undo.remove(undo)
+            if vars(owner).get(name) is not value:
+                return
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+        self._undo.append(undo)
+        return undo
+
+    def also(self, undo: Callable[[], None]) -> None:
+        """Something else that must be undone."""
+        self._undo.append(undo)
+
+    def undo(self) -> None:
+        """Everything is as it was."""
+        for undo in reversed(self._undo.copy()):
+            undo()
+        self._undo.clear()

@@ -1,0 +1,71 @@
+"""Where the hooks say that a phase of the step begins or ends."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from penstock.observe.devicetime import DeviceTimer
+from penstock.observe.session import Session
+
+
+class Phases:
+    """The session's phases, and the device's where there is one. Nothing in here can reach the script."""
+
+    def __init__(self, session: Session, timer: DeviceTimer | None = None) -> None:
+        self.session = session
+        self.waiting = False
+        """The loop is in the loader: what a dataset does there in this process is no phase of the step."""
+        self._timer = timer
+
+    def counts(self) -> bool:
+        """Whether what this thread does now belongs to a step."""
+        session = self.session
+        return not (self.waiting or session.off or session._current is None) and (get_ident() == session._loop)
+
+    def enter(self, name: str) -> bool:
+        """A phase begins, if what this thread does now belongs to a step: only then it is to be left.
+
+        What `session.enter` does, with fewer calls: this runs several times a step.
+        """
+        session = self.session
+        track = session._current
+        if track is None or self.waiting or session.off or get_ident() != session._loop:
+            return False
+        track.open.append((name, session.clock.now()))
+        if self._timer is not None:
+            with session.guard():
+                self._timer.enter(name)
+        return True
+
+    def leave(self) -> None:
+        """The innermost ends."""
+        session = self.session
+        track = session._current
+        if track is None or session.off or not track.open:
+            return
+        if self._timer is not None:
+            with session.guard():
+                self._timer.leave()
+        track.leave(session.clock.now())
+
+    def is_open(self, name: str) -> bool:
+        """A log that syncs its file is one phase, not two."""
+        track = self.session._current
+        return track is not None and bool(track.open) and any(name == under_way for under_way, _ in track.open)
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, as a phase of the step wherever it is called in one."""
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self.is_open(name) or not self.enter(name):
+                return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.leave()
+
+        return timed

@@ -1,0 +1,88 @@
+"""This process, recorded from now on to its end, whatever the script does."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from penstock.observe import watch
+from penstock.observe.hooks import install
+from penstock.observe.live import Live, terminal
+from penstock.observe.ranks import claim, rank_and_world
+from penstock.observe.session import Sink
+from penstock.observe.start import Watching
+from penstock.recording.lines import Event
+
+_OURS = str(Path(__file__).parent)
+
+
+def record_this_process(job: Mapping[str, Any]) -> None:
+    """`job` is what `script.py` put into the environment."""
+    rank, _ = rank_and_world()
+    path = claim(Path(job["folder"]), Path(job["record"]), rank)
+    sinks: list[Sink] = []
+    if job["live"] and rank == 0 and terminal():
+        sinks.append(Live(slow_s=job["slow_s"]))
+    watching = Watching(path, sinks)
+    watch._active.append(watching)  # a `penstock.watch` in the script joins in
+    _Ending(watching, install(watching))
+
+
+class _Ending:
+    """Learns how the script ends, and has the last word in the recording."""
+
+    def __init__(self, watching: Watching, uninstall: Callable[[], None]) -> None:
+        self._watching = watching
+        self._uninstall = uninstall
+        self._exit_code = 0
+        self._how = "done"
+        self._hook = sys.excepthook
+        sys.excepthook = self._raised
+        atexit.register(self._end)
+
+    def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """The script's own last words are as they would have been without us."""
+        interrupted = issubclass(kind, KeyboardInterrupt)
+        self._exit_code, self._how = (130, "interrupted") if interrupted else (1, "raised")
+        session = self._watching.session
+        with session.guard():
+            told = f"{kind.__name__}: {error}"[:500]
+            session.put(Event(what="raised", at_s=session.now(), detail={"error": told}))
+            trace = _hide_us(error)
+        self._hook(kind, error, trace)
+
+    def _end(self) -> None:
+        """The exit code of `sys.exit` is not known here: whoever started the script corrects it."""
+        self._uninstall()
+        self._watching.close(self._exit_code, self._how)
+
+
+def _hide_us(error: BaseException) -> TracebackType | None:
+    """The error and those it came from, without the frames of our wrappers."""
+    at: BaseException | None = error
+    seen: set[int] = set()
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        at.__traceback__ = _without_us(at.__traceback__)
+        at = at.__cause__ or at.__context__
+    return error.__traceback__
+
+
+def _without_us(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    at = trace
+    while at is not None and at.tb_next is not None:
+        if _is_ours(at.tb_next):
+            at.tb_next = at.tb_next.tb_next
+        else:
+            at = at.tb_next
+    return trace
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(_OURS)

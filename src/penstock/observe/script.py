@@ -1,0 +1,110 @@
+"""A script, run as `python script …` would run it, with every process of it that trains recorded.
+
+The script gets an interpreter of its own and finds us in it through PYTHONPATH: a `sitecustomize` that does nothing but
+wait for torch (`autostart`). Running it inside our own interpreter would look simpler and be less true: `__main__`,
+spawned workers that import it again, tracebacks, signals, `os._exit`, `exec` and a crash are python's own this way; the
+ranks that torchrun or torch.multiprocessing start are watched by the same way; and somebody is left to give the verdict
+when the script was killed. Interpreters that it starts with -I, -E or -S are not followed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock import __version__
+from penstock.errors import RecordingError
+from penstock.observe import child
+from penstock.observe.autostart import VARIABLE
+from penstock.observe.ending import tell_end
+from penstock.observe.machine import machine_facts
+from penstock.observe.ranks import claims
+from penstock.recording.lines import Run
+from penstock.recording.write import Recorder
+
+log = logging.getLogger("penstock")
+
+_SITECUSTOMIZE = """\
+import sys
+
+sys.path[:] = [path for path in sys.path if path != {folder!r}]
+ours = sys.modules.pop("sitecustomize")
+try:
+    import sitecustomize
+except ImportError as error:
+    if error.name != "sitecustomize":
+        raise
+finally:
+    sys.modules.setdefault("sitecustomize", ours)
+try:
+    from penstock.observe.autostart import begin
+except ImportError:
+    pass
+else:
+    begin()
+"""
+"""For every interpreter of the run: ours first, then the one we hide. Another interpreter may not know us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is left of a run."""
+
+    code: int
+    """The script's exit code; minus the signal's number if one killed it."""
+    recordings: tuple[Path, ...]
+    """The first rank's, or the only one's, first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What to run: a file and its arguments, or with `module` what would follow `python -m`."""
+
+    argv: tuple[str, ...]
+    module: bool = False
+
+    @property
+    def command(self) -> list[str]:
+        """With the interpreter we run in."""
+        return [sys.executable, *(["-m"] if self.module else []), *self.argv]
+
+
+def run_script(script: Script, record: Path, *, live: bool = True, slow_s: float | None = None) -> Outcome:
+    """Run it to its end. A script that never came to train leaves a recording of that too."""
+    record = record.absolute()
+    began = time.time()
+    with tempfile.TemporaryDirectory(prefix="penstock-run-") as name:
+        folder = Path(name)
+        (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(folder=name))
+        job = {"folder": name, "record": str(record), "live": live, "slow_s": slow_s}
+        pid, code = child.run(script.command, _environment(name, job))
+        claimed = claims(folder)
+    if not claimed:
+        claimed = [(pid, record)]
+        try:
+            _record_nothing(record, script, began, pid)
+        except RecordingError as error:  # the script has run, and its end is what counts
+            log.warning("%s", error)
+    own = [path for claimer, path in claimed if claimer == pid]
+    if own:
+        tell_end(own[-1], code)
+    recordings = {path: None for _, path in claimed if path.exists()}
+    return Outcome(code, tuple(sorted(recordings, key=lambda path: path != record)))
+
+
+def _environment(folder: str, job: Mapping[str, object]) -> dict[str, str]:
+    before = os.environ.get("PYTHONPATH")
+    paths = folder if not before else f"{folder}{os.pathsep}{before}"
+    return {**os.environ, "PYTHONPATH": paths, VARIABLE: json.dumps(job)}
+
+
+def _record_nothing(record: Path, script: Script, began: float, pid: int) -> None:
+    run = Run(penstock=__version__, began_unix_s=began, command=script.argv, pid=pid, machine=machine_facts())
+    Recorder(record, run).close()

@@ -1,0 +1,241 @@
+"""One watched run: who is iterated over, what the loop is doing now, and where all of it goes.
+
+Everything here runs on the training's own threads, so it is a handful of clock reads and appends per step; encoding and
+writing happen in the recorder's thread. A failure in here turns the watching off and never reaches the training.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+from penstock.core.clock import SYSTEM_CLOCK, Clock
+from penstock.recording.lines import AnyLine, Event, Pass, PassEnd, Step
+
+log = logging.getLogger("penstock")
+
+
+class Sink(Protocol):
+    """Takes lines as they come, on the training's threads: it must be quick, and leave the work to a thread."""
+
+    def put(self, line: AnyLine) -> None:
+        """One line."""
+        ...
+
+    def close(self) -> None:
+        """No more lines."""
+        ...
+
+
+class Looker(Protocol):
+    """Somebody who may look at the loop's thread, or may not."""
+
+    def resume(self) -> None:
+        """The loop has its batch."""
+        ...
+
+    def pause(self) -> None:
+        """The loop is in the loader: others watch that."""
+        ...
+
+
+class Session:
+    """Joins loaders, phases and sinks. Made once per run; closed when the run ends."""
+
+    def __init__(self, sinks: list[Sink], clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
+        self.began = clock.now()
+        """On that clock: what all times of the recording count from."""
+        self.off = False
+        self._sinks = sinks
+        self._numbers = itertools.count()
+        self._current: Track | None = None
+        """The pass whose batch the loop is working on: phases are counted there."""
+        self.looker: Looker | None = None
+        """Looks at the loop's thread while it works on a batch."""
+        self._loop: int | None = None
+        """The thread of the loop: phases of other threads are not the step's."""
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return self.clock.now() - self.began
+
+    def put(self, line: AnyLine) -> None:
+        """To every sink."""
+        for sink in self._sinks:
+            sink.put(line)
+
+    def fail(self, error: BaseException) -> None:
+        """Say it once, and watch no more."""
+        self.off = True
+        log.warning("watching stopped: %s: %s", type(error).__name__, error, exc_info=error)
+        detail = {"error": f"{type(error).__name__}: {error}"}
+        self.put_last(Event(what="watcher_failed", at_s=self.now(), detail=detail))
+
+    def put_last(self, line: AnyLine) -> None:
+        """To every sink that takes it still: one that fails keeps no other from hearing of the end."""
+        for sink in self._sinks:
+            with suppress(Exception):
+                sink.put(line)
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around whatever the watcher does on the training's thread: its errors end here."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(error)
+
+    def close(self) -> None:
+        """Give every sink its end; nothing is recorded after it."""
+        self.off = True
+        for sink in self._sinks:
+            with suppress(Exception):
+                sink.close()
+
+    # -- loaders -----------------------------------------------------------------------------------------------
+
+    def number(self) -> int:
+        """For a loader that is new to this run."""
+        return next(self._numbers)
+
+    def begin(self, loader: int, number: int, samples_of: Callable[[Any], int | None]) -> Track:
+        """A pass over a loader."""
+        return Track(self, loader, number, samples_of)
+
+    # -- phases ------------------------------------------------------------------------------------------------
+
+    @property
+    def _open(self) -> list[tuple[str, float]]:
+        """Phases under way in the step of now, outermost first."""
+        return [] if self._current is None else self._current.open
+
+    def enter(self, name: str) -> None:
+        """A phase of the step begins. Only the loop's own thread counts; phases may lie in one another."""
+        if not self.off and threading.get_ident() == self._loop:
+            self._open.append((name, self.clock.now()))
+
+    def leave(self) -> None:
+        """The innermost phase ends."""
+        track = self._current
+        if not self.off and threading.get_ident() == self._loop and track is not None and track.open:
+            track.leave(self.clock.now())
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """`with` around a part of the step."""
+        self.enter(name)
+        try:
+            yield
+        finally:
+            self.leave()
+
+
+class Track:
+    """A pass over a loader: turns asking and getting into step lines."""
+
+    def __init__(self, session: Session, loader: int, number: int, samples_of: Callable[[Any], int | None]) -> None:
+        self.phases: dict[str, float] = {}
+        self.open: list[tuple[str, float]] = []
+        """Phases under way and when they began, outermost first."""
+        self._session = session
+        self._loader = loader
+        self._number = number
+        self._samples_of = samples_of
+        self.batch = 0
+        """The number of the one under way, or of the next."""
+        self._asked = 0.0
+        self._got: float | None = None
+        self._cpu_s = 0.0
+        self._line: dict[str, Any] = {}
+        self._ended = False
+        self._outer = session._current
+        self._outer_batch = -1 if self._outer is None else self._outer.batch
+        self._began = session.clock.now()
+        session.put(Pass(loader=loader, number=number, at_s=session.now()))
+
+    def asked(self) -> None:
+        """The loop wants the next batch: the step of the last one is over."""
+        session = self._session
+        now = session.clock.now()
+        self._finish(now)
+        self._asked = now
+        if session.looker is not None:
+            session.looker.pause()
+
+    def got(
+        self,
+        batch: Any,
+        *,
+        ready: int | None = None,
+        outstanding: int | None = None,
+        worker: int | None = None,
+        sampler_s: float = 0.0,
+    ) -> None:
+        """It has it: what was ready, and whose it was, as seen when it asked; the sampler's part of the wait."""
+        session = self._session
+        self._got = session.clock.now()
+        self._line = {"ready": ready, "outstanding": outstanding, "worker": worker, "samples": self._samples_of(batch)}
+        self.phases = {"sampler": sampler_s} if sampler_s else {}
+        session._current = self
+        session._loop = threading.get_ident()
+        self.open.clear()
+        self._cpu_s = time.thread_time()
+        if session.looker is not None:
+            session.looker.resume()
+
+    def ended(self, how: str = "done") -> None:
+        """No more batches: the last step is over too. A second call does nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        now = self._session.clock.now()
+        self._finish(now)
+        session = self._session
+        session.put(PassEnd(loader=self._loader, number=self._number, at_s=now - session.began, how=how))
+        if session._current is self:
+            session._current = outer = self._outer if self._outer is not None and not self._outer._ended else None
+            if outer is not None and outer.batch == self._outer_batch:  # inside one step of another: an evaluation
+                outer.paused("evaluation", now - self._began)
+            if session.looker is not None:
+                session.looker.pause() if outer is None else session.looker.resume()
+
+    def leave(self, now: float) -> None:
+        """The innermost phase ends."""
+        path = "/".join(name for name, _ in self.open)
+        _, since = self.open.pop()
+        self.phases[path] = self.phases.get(path, 0.0) + now - since
+
+    def paused(self, name: str, seconds: float) -> None:
+        """Something that is no part of the step has just ended: phases around it do not count that time."""
+        self.phases[name] = self.phases.get(name, 0.0) + seconds
+        self.open[:] = [(phase, since + seconds) for phase, since in self.open]
+
+    def _finish(self, now: float) -> None:
+        """The step is over, and with it whatever phase was left open."""
+        if self._got is None:
+            return
+        session = self._session
+        while self.open:
+            self.leave(now)
+        session.put(
+            Step(
+                loader=self._loader,
+                pass_=self._number,
+                batch=self.batch,
+                at_s=self._asked - session.began,
+                wait_s=self._got - self._asked,
+                step_s=now - self._got,
+                cpu_s=time.thread_time() - self._cpu_s if threading.get_ident() == session._loop else None,
+                phases=self.phases,
+                **self._line,
+            )
+        )
+        self.phases = {}  # those of the line are its own from now on
+        self.batch += 1
+        self._got = None

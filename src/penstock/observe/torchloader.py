@@ -1,0 +1,231 @@
+"""torch's DataLoader: how it is set, what its workers do, what has arrived when the loop asks.
+
+Nothing here changes what the training gets. torch's internals are asked for by name and may be missing: with another
+version of torch a number is None.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from penstock.observe.loaders import NOTHING, Look
+from penstock.observe.meter import Meter, count, stamps
+from penstock.observe.spool import Spool
+from penstock.observe.torchsettings import batches, dataset_size, qualified_name, settings
+from penstock.observe.whereabouts import Sampler, Seen
+from penstock.observe.workerside import Telemetry
+from penstock.recording.lines import Event, Fetch, Loader, Whereabouts
+
+
+def describe(loader: Any, number: int, name: str = "", requested: Mapping[str, Any] | None = None) -> Loader:
+    """Its settings as in force, beside those that were asked for where the caller knows them."""
+    return Loader(
+        loader=number,
+        name=name,
+        type="torch",
+        settings=settings(loader, requested or {}),
+        dataset=qualified_name(type(loader.dataset)),
+        dataset_size=dataset_size(loader),
+        batches=batches(loader),
+    )
+
+
+def make_iterator(
+    loader: Any,
+    number: int,
+    pass_number: int,
+    spool: Spool,
+    began: float,
+    make: Callable[[Any], Iterator[Any]] = iter,
+) -> Iterator[Any]:
+    """What `make(loader)` gives, with its fetches timed: in its workers, or here where there are none.
+
+    The timing travels to new workers as their worker_init_fn, which is the user's own again before this returns.
+    Persistent workers that exist already are timed since they were started.
+    """
+    made_s = time.perf_counter() - began
+    spool.began(number, pass_number, made_s)
+    if getattr(loader, "num_workers", 0) == 0:
+        iterator = make(loader)
+        _guarded(spool, made_s, lambda: _time_here(iterator, number, pass_number, spool, began))
+    elif getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None:
+        iterator = make(loader)
+    else:
+        init_fn = loader.worker_init_fn
+
+        def time_workers() -> None:
+            loader.worker_init_fn = Telemetry(
+                folder=str(spool.folder),
+                loader=number,
+                pass_number=pass_number,
+                began=began,
+                made_s=made_s,
+                in_order=getattr(loader, "in_order", True),
+                iterable=_is_iterable(loader),
+                init_fn=init_fn,
+            )
+
+        _guarded(spool, made_s, time_workers)
+        try:
+            iterator = make(loader)
+        finally:
+            loader.worker_init_fn = init_fn
+    _guarded(spool, made_s, lambda: _time_sampler(iterator))
+    return iterator
+
+
+def look(iterator: Any) -> Look:
+    """How it stands before the loop asks: ready batches (this one included), outstanding ones, whose turn it is."""
+    try:
+        tasks, workers = iterator._task_info, iterator._workers_status
+        if all(workers):
+            known = len(tasks) - iterator._tasks_outstanding  # arrived before their turn
+            outstanding = len(tasks)
+        else:  # the tasks of workers that have ended come to nothing
+            known = sum(len(task) == 2 for task in tasks.values())
+            outstanding = sum(len(task) == 2 or workers[task[0]] for task in tasks.values())
+        return Look(_ready(iterator, known), outstanding, _awaited(iterator, tasks, workers))
+    except AttributeError:  # no workers, or another torch
+        return Look(worker=-1) if hasattr(iterator, "_dataset_fetcher") else NOTHING
+
+
+def worker_pids(iterator: Any) -> dict[int, int]:
+    """Process → worker."""
+    return {process.pid: worker for worker, process in enumerate(getattr(iterator, "_workers", ()))}
+
+
+def take_sampler_s(iterator: Any) -> float:
+    """Seconds in the sampler since last asked. What is drawn ahead when a pass begins is not counted."""
+    sampler = getattr(iterator, "_sampler_iter", None)
+    if not isinstance(sampler, _TimedSampler):
+        return 0.0
+    seconds, sampler.seconds = sampler.seconds, 0.0
+    return seconds
+
+
+def _ready(iterator: Any, known: int) -> int | None:
+    """With those in the queue to the loop: pinned already, where memory is pinned."""
+    try:
+        return known + int(iterator._data_queue.qsize())
+    except NotImplementedError:  # macOS does not count
+        return None
+
+
+def _awaited(iterator: Any, tasks: Mapping[int, Any], workers: list[bool]) -> int | None:
+    """Whose batch comes next; None where that is whoever is first."""
+    if not getattr(iterator, "_in_order", True):
+        return None
+    for number in range(iterator._rcvd_idx, iterator._send_idx):
+        task = tasks.get(number)
+        if task is not None and (len(task) == 2 or workers[task[0]]):
+            return int(task[0])
+    return None
+
+
+def _is_iterable(loader: Any) -> bool:
+    from torch.utils.data import IterableDataset
+
+    return isinstance(loader.dataset, IterableDataset)
+
+
+def _guarded(spool: Spool, at_s: float, timing: Callable[[], None]) -> None:
+    """An iterator that cannot be timed is still the user's iterator."""
+    try:
+        timing()
+    except Exception as error:
+        detail = {"error": f"{type(error).__name__}: {error}"}
+        spool.put(Event(what="watcher_failed", at_s=at_s, detail=detail))
+
+
+def _time_sampler(iterator: Any) -> None:
+    sampler = getattr(iterator, "_sampler_iter", None)
+    if sampler is not None and type(iterator).__module__ == "torch.utils.data.dataloader":
+        iterator._sampler_iter = _TimedSampler(sampler)
+
+
+def _time_here(iterator: Any, number: int, pass_number: int, spool: Spool, began: float) -> None:
+    fetcher = getattr(iterator, "_dataset_fetcher", None)
+    if fetcher is not None:
+        iterator._dataset_fetcher = _TimedFetcher(fetcher, number, pass_number, spool, began)
+
+
+class _TimedSampler:
+    """A sampler's iterator and the time it takes."""
+
+    def __init__(self, sampler: Iterator[Any]) -> None:
+        self.seconds = 0.0
+        self._sampler = sampler
+
+    def __iter__(self) -> _TimedSampler:
+        return self
+
+    def __next__(self) -> Any:
+        began = time.perf_counter()
+        try:
+            return next(self._sampler)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+class _TimedFetcher:
+    """The fetcher of a loader without workers: its batches are made in the loop's own thread."""
+
+    def __init__(self, fetcher: Any, number: int, pass_number: int, spool: Spool, began: float) -> None:
+        self._fetcher = fetcher
+        self._loader = number
+        self._pass = pass_number
+        self._spool = spool
+        self._began = began
+        self._batch = 0
+        self._off = False
+        sampler = Sampler(threading.get_native_id(), threading.get_ident(), self._put_whereabouts)
+        self._meter = Meter(fetcher.dataset, sampler)
+        kind = type(fetcher)
+        self._iterable = hasattr(fetcher, "dataset_iter")
+        fetcher.__class__ = type(kind.__name__, (kind,), stamps(kind, self._meter))
+
+    def fetch(self, index: Any) -> Any:
+        """As torch's own; an error passes through, and its batch has no line."""
+        self._guarded(self._meter.begin)
+        try:
+            data = self._fetcher.fetch(index)
+        except BaseException:
+            self._meter.sampler.pause()
+            raise
+        self._guarded(lambda: self._put_fetch(index))
+        return data
+
+    def _guarded(self, timing: Callable[[], None]) -> None:
+        if not self._off:
+            try:
+                timing()
+            except Exception as error:
+                self._off = True
+                detail = {"error": f"{type(error).__name__}: {error}"}
+                self._spool.put(Event(what="watcher_failed", at_s=self._now(), detail=detail))
+
+    def _put_fetch(self, index: Any) -> None:
+        numbers: dict[str, Any] = self._meter.end(count(index, iterable=self._iterable))
+        at_s = self._meter.began_at - self._began
+        self._spool.put(
+            Fetch(loader=self._loader, pass_=self._pass, batch=self._batch, worker=-1, at_s=at_s, **numbers)
+        )
+        self._batch += 1
+
+    def _put_whereabouts(self, seen: Seen) -> None:
+        self._spool.put(
+            Whereabouts(
+                loader=self._loader,
+                worker=-1,
+                at_s=self._now(),
+                looks=seen.looks,
+                states=dict(seen.states),
+                functions=seen.top_functions(),
+            )
+        )
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began

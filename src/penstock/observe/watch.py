@@ -1,0 +1,208 @@
+"""`penstock.watch(loader)`: iterate over it instead of the loader, and see where the time went."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from penstock.errors import SettingError, printable
+from penstock.observe.live import Live, terminal
+from penstock.observe.loaders import NOTHING, Side, count_samples, side_of
+from penstock.observe.session import Sink, Track
+from penstock.observe.start import Watching
+
+log = logging.getLogger("penstock")
+T = TypeVar("T")
+
+_active: list[Watching] = []
+"""The one that is open in this process: loaders watched together are recorded together."""
+_asked_for: dict[int, _Options] = {}
+"""By the identity of the open one, if a watch began it: with what."""
+_lock = threading.Lock()
+
+
+def watch(
+    loader: Iterable[T],
+    *,
+    record: str | Path | None = None,
+    name: str = "",
+    live: bool | None = None,
+    slow_s: float | None = None,
+    window: int | None = None,
+    sinks: Sequence[Sink] = (),
+) -> Watch[T]:
+    """Watch any iterable of batches; a torch DataLoader shows its workers too, a penstock.Loader its hops.
+
+    `record` writes all that is seen to a file for `penstock diagnose`. `live` prints a line per window and per slow
+    batch to stderr; by default when that is a terminal. A batch is slow beyond `slow_s`, or when it is far out of the
+    run's own range. Loaders watched while another watch is open are recorded together with it, as that one asked for.
+    With nobody to tell, neither file nor terminal nor sink, nothing is watched.
+    """
+    return Watch(loader, name, _Options(record, live, slow_s, window, tuple(sinks)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    record: str | Path | None
+    live: bool | None
+    slow_s: float | None
+    window: int | None
+    sinks: tuple[Sink, ...]
+
+    def all_sinks(self) -> list[Sink]:
+        mine: list[Sink] = list(self.sinks)
+        if terminal() if self.live is None else self.live:
+            mine.append(Live(window=self.window, slow_s=self.slow_s))
+        return mine
+
+    def beyond(self, other: _Options) -> list[str]:
+        """What is asked for here and is not there."""
+        plain = ("live", "slow_s", "window")
+        more = [name for name in plain if (mine := getattr(self, name)) is not None and mine != getattr(other, name)]
+        if self.record is not None and str(self.record) != str(other.record):
+            more.insert(0, "record")
+        return more if set(map(id, self.sinks)) <= set(map(id, other.sinks)) else [*more, "sinks"]
+
+
+_NO_OPTIONS = _Options(None, None, None, None, ())
+
+
+class Watch(Generic[T]):
+    """Stands where the loader stood; whatever is not ours is asked of the loader."""
+
+    def __init__(self, loader: Iterable[T], name: str, options: _Options) -> None:
+        self._loader = loader
+        self._watching, self._owner = _join(options)
+        self.session = self._watching.session
+        number = self.session.number()
+        self._side: Side = side_of(loader, number, name, self._watching.spool, self.session.began)
+        self._number = number
+        self._passes = 0
+        with self.session.guard():
+            self.session.put(self._side.describe())
+        self._watching.sides.append(self._side)
+
+    def __iter__(self) -> Iterator[T]:
+        number = self._passes
+        self._passes += 1
+        if self.session.off:
+            return iter(self._loader)
+        return _watched(self._watching, self._side, self._number, number)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_loader" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process gets the loader itself: the recording is of this one."""
+        return _unwatched, (self._loader,)
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """`with watch.phase("forward"):` counts a part of the step by name; phases may lie in one another."""
+        return self.session.phase(name)
+
+    def close(self) -> None:
+        """End the recording, if this watch began it. Also happens when the interpreter ends."""
+        self._close(0, "done")
+
+    def _close(self, exit_code: int, how: str) -> None:
+        if self._owner:
+            self._owner = False
+            with _lock:
+                if self._watching in _active:
+                    _active.remove(self._watching)
+            self._watching.close(exit_code, how)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._close(0, "done")
+        elif issubclass(kind, KeyboardInterrupt):
+            self._close(130, "interrupted")
+        else:
+            self._close(1, "raised")
+
+
+def _unwatched(loader: T) -> T:
+    return loader
+
+
+def _join(options: _Options) -> tuple[Watching, bool]:
+    """The open one, or a new one and whether it is the caller's to close."""
+    with _lock:
+        _active[:] = [watching for watching in _active if not watching.closed]  # a forked child has those of its parent
+        if not _active:
+            watching = Watching(options.record, options.all_sinks())
+            if not watching.idle:
+                _active.append(watching)
+                _asked_for.clear()
+                _asked_for[id(watching)] = options
+            return watching, True
+        _refuse(options, _active[0])
+        return _active[0], False
+
+
+def _refuse(options: _Options, joined: Watching) -> None:
+    """What a watch asks for and cannot have; where `penstock run` watches the script must go on all the same."""
+    theirs = _asked_for.get(id(joined))
+    more = options.beyond(theirs or _NO_OPTIONS)
+    if not more:
+        return
+    where = "" if joined.record is None else f", recorded to {printable(str(joined.record))}"
+    told = f"this process is being watched already{where}: {', '.join(more)} cannot be set now"
+    if theirs is None:
+        log.warning("%s", told)
+    else:
+        raise SettingError(told, advice="Close the other watch first, or leave that out: loaders are recorded together")
+
+
+def _watched(watching: Watching, side: Side, loader: int, number: int) -> Iterator[Any]:
+    """The loader's own batches, in its own time. What goes wrong in the watching is not the training's business."""
+    session = watching.session
+    track: Track | None = None
+    with session.guard():
+        track = session.begin(loader, number, count_samples)
+        track.asked()
+    how = "left"
+    try:
+        iterator = side.iterator(number)
+        while True:
+            look = NOTHING
+            if not session.off:
+                with session.guard():
+                    look = side.look(iterator)
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                how = "done"
+                return
+            if track is not None and not session.off:
+                with session.guard():
+                    track.got(batch, **look._asdict(), sampler_s=side.sampler_s(iterator))
+            yield batch
+            if track is not None and not session.off:
+                with session.guard():
+                    track.asked()
+    except GeneratorExit:
+        raise
+    except BaseException:
+        how = "raised"
+        raise
+    finally:
+        if track is not None and not session.off:
+            with session.guard():
+                track.ended(how)

@@ -1,0 +1,1 @@
+"""The record of a run: append-only JSON lines, written while it goes, read on any machine, with or without torch."""

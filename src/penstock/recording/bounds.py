@@ -1,0 +1,85 @@
+"""Times and numbers that a run can have: what lies outside is damage, and would spoil every sum it gets into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+from penstock.recording.lines import (
+    AnyLine,
+    End,
+    Event,
+    Fetch,
+    Hops,
+    Loader,
+    Pass,
+    PassEnd,
+    Run,
+    Step,
+    Storage,
+    System,
+    Whereabouts,
+)
+
+LARGEST = 10 * 365 * 86400.0
+"""No run takes ten years, and none has so many batches."""
+
+
+def plausible(line: AnyLine) -> bool:
+    """Whether all its times and numbers can be."""
+    numbers = NUMBERS[type(line)](line)
+    return not numbers or (min(numbers) >= 0 and max(numbers) <= LARGEST)
+
+
+NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
+    Run: lambda run: (run.rank, run.world_size - 1),
+    Loader: lambda loader: (loader.loader, loader.dataset_size or 0, loader.batches or 0),
+    Pass: lambda line: (line.loader, line.number, line.at_s),
+    Storage: lambda line: (line.loader, line.readers),
+    PassEnd: lambda line: (line.loader, line.number, line.at_s),
+    Step: lambda step: (
+        step.loader,
+        step.pass_,
+        step.batch,
+        step.at_s,
+        step.wait_s,
+        step.step_s,
+        step.cpu_s or 0.0,
+        step.samples or 0,
+        step.ready or 0,
+        step.outstanding or 0,
+        (step.worker or 0) + 1,  # -1: the main process
+        *step.phases.values(),
+        *step.device_phases.values(),
+    ),
+    Fetch: lambda fetch: (
+        fetch.loader,
+        fetch.pass_,
+        fetch.batch + 1,
+        fetch.worker + 1,
+        fetch.at_s,
+        fetch.fetch_s,
+        fetch.collate_s,
+        fetch.cpu_s,
+        fetch.queue_s,
+        fetch.samples,
+        fetch.slowest_s,
+        fetch.reads,
+        fetch.opens,
+    ),
+    Whereabouts: lambda where: (where.at_s, where.looks, *where.states.values(), *where.functions.values()),
+    Hops: lambda hops: (hops.loader, hops.at_s, hops.workers, hops.ready, *chain(*hops.hops.values())),
+    System: lambda system: (
+        system.at_s,
+        system.seconds or -1,  # a window without time has no rates
+        system.cpu,
+        system.iowait,
+        system.steal,
+        system.others_cpu,
+        *(number for process in system.processes for number in (process.cpu, process.queue)),
+    ),
+    Event: lambda event: (event.at_s, event.seconds),
+    End: lambda end: (end.at_s, end.dropped),
+}
+"""Of each kind, what must lie between 0 and LARGEST."""

@@ -1,0 +1,299 @@
+"""What a recording is made of: one class per kind of line.
+
+Times (`at_s`) are seconds since the run began, on one clock for all processes of the machine. What is not known is None
+or left out; a reader fills in the default. Fields may be added; a change of meaning takes a new VERSION.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+VERSION = 1
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+    """Root of all kinds."""
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One accelerator as its driver describes it."""
+
+    name: str
+    memory_bytes: int = 0
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the run had to work with."""
+
+    cores: int = 1
+    usable_cores: int = 1
+    """By affinity and cgroup quota."""
+    quota_cores: float | None = None
+    """What the cgroup's quota allows, if it sets one."""
+    memory_bytes: int = 0
+    memory_limit_bytes: int | None = None
+    platform: str = ""
+    python: str = ""
+    torch: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+
+
+class Run(Line, frozen=True, kw_only=True, tag="run"):
+    """The first line."""
+
+    version: int = VERSION
+    penstock: str = ""
+    began_unix_s: float = 0.0
+    command: tuple[str, ...] = ()
+    rank: int = 0
+    world_size: int = 1
+    pid: int = 0
+    machine: Machine = Machine()
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """As requested and as in force: where they differ, somebody clamped it on the way."""
+
+    requested: Any = None
+    in_force: Any = None
+
+
+class Loader(Line, frozen=True, kw_only=True, tag="loader"):
+    """A loader the run iterates over."""
+
+    loader: int
+    """Its number in this run, by which other lines refer to it."""
+    name: str = ""
+    """What the script calls it, as far as it can be told: train, val."""
+    type: str = "iterable"
+    """torch, penstock or iterable."""
+    settings: dict[str, Setting] = {}
+    """num_workers, prefetch_factor, pin_memory, persistent_workers, in_order, multiprocessing_context, batch_size …"""
+    dataset: str = ""
+    """Its class."""
+    dataset_size: int | None = None
+    batches: int | None = None
+    """Per pass."""
+
+
+class Pass(Line, frozen=True, kw_only=True, tag="pass"):
+    """One iteration over a loader begins: an epoch, usually."""
+
+    loader: int
+    number: int
+    at_s: float
+
+
+class PassEnd(Line, frozen=True, kw_only=True, tag="pass_end"):
+    """It ends: "done", "left" (break) or "raised"."""
+
+    loader: int
+    number: int
+    at_s: float
+    how: str = "done"
+
+
+class Step(Line, frozen=True, kw_only=True, tag="step"):
+    """One batch and what the training loop did with it."""
+
+    loader: int
+    pass_: int = msgspec.field(name="pass", default=0)
+    batch: int
+    """Its number in the pass, from 0."""
+    at_s: float
+    """When the loop asked for it."""
+    wait_s: float
+    """Until it came: the loop's time in the loader."""
+    step_s: float
+    """From then until the loop asked for the next: the loop's own time."""
+    cpu_s: float | None = None
+    """Of the loop's thread in step_s: what is missing it waited for a device, a lock, a core or the interpreter."""
+    samples: int | None = None
+    phases: dict[str, float] = {}
+    """Seconds by name, on the host's clock. A phase inside another is named outer/inner and counted in both.
+
+    Names we give ourselves: forward, backward, optimizer, h2d, sync (waiting for the device: .item() and its kin),
+    gc, sampler (inside the wait), checkpoint, log.
+    """
+    device_phases: dict[str, float] = {}
+    """The same on the device's clock, where events were read."""
+    ready: int | None = None
+    """Batches that had arrived when the loop asked, this one included."""
+    outstanding: int | None = None
+    """Tasks given to workers and not yet taken by the loop; most of them may not have been started."""
+    worker: int | None = None
+    """Whose batch it was."""
+
+
+class Fetch(Line, frozen=True, kw_only=True, tag="fetch"):
+    """One batch as its worker made it (worker -1: the main process, when there are no workers)."""
+
+    loader: int
+    pass_: int = msgspec.field(name="pass", default=0)
+    batch: int
+    worker: int
+    at_s: float
+    fetch_s: float
+    """All of it: samples, collate."""
+    collate_s: float = 0.0
+    cpu_s: float = 0.0
+    """Of the worker's thread, user and system."""
+    queue_s: float = 0.0
+    """Runnable, but waiting for a core."""
+    samples: int = 0
+    slowest_s: float = 0.0
+    """The slowest sample."""
+    read_bytes: int = 0
+    """Through read calls, from whatever lies beneath."""
+    device_bytes: int = 0
+    """Of them, from a block device: not from the page cache."""
+    reads: int = 0
+    """Read calls."""
+    opens: int = 0
+    """Files opened."""
+
+
+class Whereabouts(Line, frozen=True, kw_only=True, tag="where"):
+    """Where a thread was, looked at some times a second: counts by state and by function."""
+
+    loader: int = -1
+    worker: int | None = None
+    """None: the main thread."""
+    at_s: float
+    looks: int
+    states: dict[str, int] = {}
+    """running, read (file input), open (metadata), lock, sleep, network, write, other: by the system call it is in.
+
+    For workers only while they make a batch; for the main thread only outside the loader.
+    """
+    functions: dict[str, int] = {}
+    """Innermost functions of Python, module:function; the most frequent dozen."""
+
+
+class Hops(Line, frozen=True, kw_only=True, tag="hops"):
+    """A penstock.Loader's hops, sums since its start: name → (busy_s, starved_s, blocked_s)."""
+
+    loader: int
+    at_s: float
+    hops: dict[str, tuple[float, float, float]] = {}
+    workers: int = 0
+    readers: int = 0
+    look_ahead: int = 0
+    ready: int = 0
+    bytes_read: int = 0
+    changes: tuple[str, ...] = ()
+    """New since the last such line."""
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One process of the run over the last second, in seconds per second."""
+
+    worker: int | None = None
+    """None: the main process; -2: others that the run started."""
+    loader: int = -1
+    cpu: float = 0.0
+    queue: float = 0.0
+    """Runnable without a core."""
+    memory_bytes: int = 0
+    """PSS where the system tells, else RSS."""
+
+
+class Disk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One block device over the last second."""
+
+    name: str
+    read_bytes_s: float = 0.0
+    write_bytes_s: float = 0.0
+    reads_s: float = 0.0
+    busy: float = 0.0
+    """Share of the time with at least one request in flight."""
+    in_flight: float = 0.0
+    """Mean number of requests."""
+
+
+class GpuLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One accelerator at one moment."""
+
+    utilisation: float = 0.0
+    memory_used_bytes: int = 0
+
+
+class System(Line, frozen=True, kw_only=True, tag="system"):
+    """The machine over the last second."""
+
+    at_s: float
+    seconds: float = 1.0
+    """The window, really."""
+    cpu: float = 0.0
+    """Cores in use, by all processes of the machine."""
+    iowait: float = 0.0
+    """Cores idle with a read or write outstanding."""
+    steal: float = 0.0
+    """Cores' worth taken by the hypervisor."""
+    load: float = 0.0
+    """Runnable or in uninterruptible sleep, the last minute's mean."""
+    others_cpu: float = 0.0
+    """Cores in use by processes that are not of this run."""
+    processes: tuple[Process, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    memory_free_bytes: int = 0
+    memory_used_bytes: int = 0
+    """By the run: all its processes."""
+    swap_used_bytes: int = 0
+    swapped_in_bytes_s: float = 0.0
+    major_faults_s: float = 0.0
+    throttled: float | None = None
+    """Share of the time in which the cgroup's quota held us back."""
+    pressure: dict[str, float] = {}
+    """PSI: cpu, io, memory → share of the window in which some task waited for it."""
+    network_bytes_s: float = 0.0
+    gpus: tuple[GpuLoad, ...] = ()
+
+
+class Storage(Line, frozen=True, kw_only=True, tag="storage"):
+    """What the storage under the workers' files gave after the run, read as they read: one reader, then all together.
+
+    Bytes per second in all. It decides what the run's own times cannot: whether reads share a device, wait on their own,
+    or get in each other's way.
+    """
+
+    loader: int
+    folder: str = ""
+    readers: int
+    read_bytes: int
+    """Of one read."""
+    in_row_alone: float
+    """Each reader its own file from beginning to end."""
+    in_row_together: float
+    scattered_alone: float
+    """At random places."""
+    scattered_together: float
+    cold: bool = True
+    """Whether the page cache was kept out of it."""
+
+
+class Event(Line, frozen=True, kw_only=True, tag="event"):
+    """Something that happened once: gc, worker_started, worker_died, checkpoint, evaluation, raised, watcher_failed."""
+
+    what: str
+    at_s: float
+    seconds: float = 0.0
+    loader: int | None = None
+    worker: int | None = None
+    detail: dict[str, Any] = {}
+
+
+class End(Line, frozen=True, kw_only=True, tag="end"):
+    """The last line of a run that was not killed."""
+
+    at_s: float
+    exit_code: int = 0
+    how: str = "done"
+    """done, raised, interrupted."""
+    dropped: int = 0
+    """Lines that were lost because writing could not keep up or failed."""
+
+
+AnyLine = Run | Loader | Pass | PassEnd | Step | Fetch | Whereabouts | Hops | System | Storage | Event | End

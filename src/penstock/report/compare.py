@@ -1,0 +1,203 @@
+"""Two runs side by side: what differs by more than their own ups and downs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from rich.console import Group
+from rich.text import Text
+
+from penstock.diagnose.evidence import Evidence, gather
+from penstock.errors import RecordingError, printable
+from penstock.recording.load import Recording
+from penstock.report.markdown import escaped
+from penstock.report.measures import ENOUGH_BLOCKS, Answer, Floats, Measure, Side, measure
+from penstock.report.numbers import IN_THE_WAIT, loader_name, outer_phase, phase_means
+from penstock.report.text import human_duration, table
+
+SAME_BATCH = 0.01
+"""Batch sizes that differ by less are the same."""
+
+_Column = Callable[[Evidence], Floats]
+"""One value per batch of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The answer is that of the first measure, the rate; the others say where it comes from."""
+
+    measures: tuple[Measure, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def answer(self) -> Answer:
+        """Whether b feeds more samples a second than a."""
+        return self.measures[0].answer
+
+
+def compare(a: Recording, b: Recording) -> Comparison:
+    """The loader that took most of a's time, against its namesake in b."""
+    left = _main(a, "the first recording")
+    right = _namesake(b, left)
+    known = not np.isnan(left.samples_per_batch) and not np.isnan(right.samples_per_batch)
+    same = known and abs(right.samples_per_batch / left.samples_per_batch - 1) < SAME_BATCH
+    pair = _Pair(left, right, per_sample=known and not same)
+    return Comparison(measures=tuple(_measures(pair, known)), notes=tuple(_notes(pair, known)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    left: Evidence
+    right: Evidence
+    per_sample: bool
+    """Times are given per sample: the batches differ in size."""
+
+    @property
+    def unit(self) -> str:
+        return "s/sample" if self.per_sample else "s/batch"
+
+
+def _main(recording: Recording, which: str) -> Evidence:
+    found = [evidence for evidence in gather(recording) if evidence.steps]
+    if not found:
+        raise RecordingError(f"{which} has no steps to compare", advice="Record at least two batches of a pass")
+    return max(found, key=lambda evidence: evidence.steady_s)
+
+
+def _namesake(recording: Recording, of: Evidence) -> Evidence:
+    found = [e for e in gather(recording) if e.steps and loader_name(e.loader) == loader_name(of.loader)]
+    return found[0] if found else _main(recording, "the second recording")
+
+
+# -- what is measured ----------------------------------------------------------------------------------------------
+
+
+def _measures(pair: _Pair, known: bool) -> Iterator[Measure]:
+    def both(top: _Column, bottom: _Column) -> tuple[Side, Side]:
+        left, right = (Side(top(run), bottom(run), run.workers) for run in (pair.left, pair.right))
+        return left, right
+
+    counts = _samples if known else _ones
+    per = _samples if pair.per_sample else _ones
+    yield measure("rate", "samples/s" if known else "batches/s", *both(counts, _cycle), more_is_better=True)
+    yield measure("share waiting", "share", *both(_wait, _cycle))
+    yield measure("wait", pair.unit, *both(_wait, per))
+    yield measure("step", pair.unit, *both(lambda run: run.busy_s, per))
+    for name in _shared_phases(pair.left, pair.right):
+        where = "wait" if name == IN_THE_WAIT else "step"
+        yield measure(f"{where}: {name}", pair.unit, *both(partial(_phase, name), per))
+    if pair.left.fetches and pair.right.fetches:
+        made = partial(_fetched, pair.per_sample)
+        yield measure("worker", pair.unit, *both(lambda run: run.fetch_s, made))
+
+
+def _wait(run: Evidence) -> Floats:
+    return run.wait_s
+
+
+def _cycle(run: Evidence) -> Floats:
+    return run.wait_s + run.busy_s
+
+
+def _ones(run: Evidence) -> Floats:
+    return np.ones(len(run.steps))
+
+
+def _fetched(per_sample: bool, run: Evidence) -> Floats:
+    return np.array([fetch.samples if per_sample else 1 for fetch in run.fetches], np.float64)
+
+
+def _samples(evidence: Evidence) -> Floats:
+    """Per batch; where one was not counted, as many as the others have on average."""
+    usual = evidence.samples_per_batch
+    return np.array([usual if step.samples is None else step.samples for step in evidence.steps], float)
+
+
+def _shared_phases(left: Evidence, right: Evidence) -> list[str]:
+    """Outermost phases that are among the longest of both runs; pauses are no part of a step."""
+    here, there = phase_means(left), phase_means(right)
+    return [name for name in here if name in there and not outer_phase(name, here)]
+
+
+def _phase(name: str, evidence: Evidence) -> Floats:
+    return np.array([step.phases.get(name, 0.0) for step in evidence.steps])
+
+
+def _notes(pair: _Pair, known: bool) -> Iterator[str]:
+    left, right = pair.left, pair.right
+    if loader_name(left.loader) != loader_name(right.loader):
+        yield f"Different loaders: {loader_name(left.loader)} and {loader_name(right.loader)}."
+    if not known:
+        yield "Samples were not counted in both: rates are in batches, which says nothing if their sizes differ."
+    if pair.per_sample:
+        yield f"Batches of {left.samples_per_batch:.3g} and {right.samples_per_batch:.3g}: times are per sample."
+    for which, run in (("first", left), ("second", right)):
+        if len(run.steps) // max(run.workers, 1) < ENOUGH_BLOCKS:
+            rounds = f"{len(run.steps)} steps with {run.workers} workers"
+            yield f"The {which} run is too short to judge: {rounds}; record {ENOUGH_BLOCKS} batches per worker or more."
+    yield "One run each: what differs from run to run with the same settings is not in the intervals."
+
+
+# -- how it is shown -----------------------------------------------------------------------------------------------
+
+_COLUMNS = ("", "a", "b", "b/a", "95%", "")
+
+
+def comparison_text(comparison: Comparison) -> Group:
+    """For a terminal: the answer, the table, what to keep in mind."""
+    rows = (_row(found) for found in comparison.measures)
+    grid = table(_title(comparison), _COLUMNS, rows, right=_COLUMNS[1:5])
+    lines = (comparison_sentence(comparison), *comparison.notes)
+    sentence, *notes = (Text(printable(line)) for line in lines)
+    return Group(sentence, Text(), grid, *notes)
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    """The same for programs."""
+    measures = [{**asdict(found), "ratio": found.ratio} for found in comparison.measures]
+    answer, sentence = comparison.answer, comparison_sentence(comparison)
+    return {"answer": answer, "sentence": sentence, "measures": measures, "notes": list(comparison.notes)}
+
+
+def _title(comparison: Comparison) -> str:
+    per = next(found.unit[2:] for found in comparison.measures if found.unit.startswith("s/"))
+    return f"times per {per}"
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """The same as a table of Markdown, and the notes."""
+    rows = [f"| {_title(comparison)} | a | b | b/a | 95% | |", "|---|--:|--:|--:|--:|---|"]
+    rows += [f"| {' | '.join(escaped(cell) for cell in _row(found))} |" for found in comparison.measures]
+    notes = "\n".join(f"- {escaped(note)}" for note in comparison.notes)
+    return f"{comparison_sentence(comparison)}\n\n" + "\n".join(rows) + f"\n\n{notes}\n"
+
+
+def comparison_sentence(comparison: Comparison) -> str:
+    """What may be said of the rate."""
+    rate = comparison.measures[0]
+    if rate.low is None or rate.high is None or rate.ratio is None:
+        return "Inconclusive: too little was recorded to tell the runs apart."
+    span = f"{rate.low:.2f} to {rate.high:.2f}"
+    if rate.answer == "inconclusive":
+        return f"Inconclusive: b runs at {rate.ratio:.2f}× the rate of a, but 95% of the resamples lie in {span}."
+    return f"{rate.answer.capitalize()}: b runs at {rate.ratio:.2f}× the rate of a (95%: {span})."
+
+
+def _row(found: Measure) -> tuple[str, ...]:
+    ratio = "–" if found.ratio is None else f"{found.ratio:.2f}×"
+    span = "–" if found.low is None else f"{found.low:.2f} to {found.high:.2f}"
+    values = (_value(found.a, found.unit), _value(found.b, found.unit))
+    named = f"{found.name}, {found.unit}" if found.unit.endswith("/s") else found.name
+    return named, *values, ratio, span, found.answer
+
+
+def _value(value: float, unit: str) -> str:
+    if unit == "share":
+        return f"{value:.1%}"
+    if unit.startswith("s/"):
+        return human_duration(value) if value > 0 else "0 s"
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"

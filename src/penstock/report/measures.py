@@ -1,0 +1,77 @@
+"""One quantity in two runs, with an interval for its ratio: a bootstrap over blocks of batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Answer = Literal["better", "worse", "inconclusive"]
+Floats = NDArray[np.float64]
+
+BLOCKS = 100
+"""Into which a run is cut at most: long ones keep what hangs together (a round of all workers) in one block."""
+ENOUGH_BLOCKS = 8
+"""With fewer, nothing is claimed."""
+RESAMPLES = 2000
+SAME = 1e-3
+"""Ratios nearer to 1 are no difference: clocks and rounding make as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One quantity in both runs. The ratio is b over a; 95% of the bootstrap's ratios lie in low to high."""
+
+    name: str
+    unit: str
+    """samples/s, batches/s, share, or seconds: s/batch, s/sample."""
+    a: float
+    b: float
+    low: float | None
+    high: float | None
+    answer: Answer
+
+    @property
+    def ratio(self) -> float | None:
+        """None where a has none of it."""
+        return self.b / self.a if self.a > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One run's part of a measure: the sum of `top` over the sum of `bottom`, one value per batch each."""
+
+    top: Floats
+    bottom: Floats
+    workers: int
+
+    @property
+    def value(self) -> float:
+        """0 where there is nothing to divide by."""
+        return float(self.top.sum() / self.bottom.sum()) if self.bottom.sum() > 0 else 0.0
+
+    def resampled(self, dice: np.random.Generator) -> Floats | None:
+        """The value in each resample of blocks; None where that cannot be: too short, or nothing to divide by."""
+        blocks = min(BLOCKS, len(self.top) // max(self.workers, 1))
+        if blocks < ENOUGH_BLOCKS:
+            return None
+        starts = np.linspace(0, len(self.top), blocks, endpoint=False).astype(np.int64)
+        picked = dice.integers(0, blocks, (RESAMPLES, blocks))
+        tops, bottoms = (np.add.reduceat(column, starts)[picked].sum(axis=1) for column in (self.top, self.bottom))
+        values: Floats | None = tops / bottoms if (bottoms > 0).all() else None
+        return values
+
+
+def measure(name: str, unit: str, a: Side, b: Side, *, more_is_better: bool = False) -> Measure:
+    """Better or worse only where the whole interval of the ratio lies on one side of 1."""
+    dice = np.random.default_rng(0)
+    drawn_a, drawn_b = a.resampled(dice), b.resampled(dice)
+    if drawn_a is None or drawn_b is None or not (drawn_a > 0).all():
+        return Measure(name=name, unit=unit, a=a.value, b=b.value, low=None, high=None, answer="inconclusive")
+    low, high = (float(bound) for bound in np.percentile(drawn_b / drawn_a, [2.5, 97.5]))
+    answer: Answer = "inconclusive"
+    if low > 1 + SAME or high < 1 - SAME:
+        answer = "better" if (low > 1) == more_is_better else "worse"
+    return Measure(name=name, unit=unit, a=a.value, b=b.value, low=low, high=high, answer=answer)

@@ -1,0 +1,195 @@
+"""The few numbers that every report of a run begins with, and where the mean step's time went."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.diagnose.evidence import PAUSES, Evidence, gather
+from penstock.recording.lines import Loader
+from penstock.recording.load import Recording
+
+WAIT, REST = "wait", "rest of the step"
+IN_THE_WAIT = "sampler"
+"""The one phase that lies inside the loader's time, not the step's."""
+
+MOST_PHASES = 24
+"""Named one by one; shorter ones count to the rest of the step."""
+DEEPEST = 16
+"""Levels of phases inside phases that are told apart."""
+VALUE_LENGTH = 120
+"""Of a setting, in characters: what is longer is cut with a …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """The loader that cost most waiting, over its steady steps: the first batch of a pass is start-up."""
+
+    loader: Loader
+    passes: int
+    batches: int
+    samples_per_s: float | None
+    batches_per_s: float
+    wait_share: float
+    """Of the loop's time, in the loader."""
+    wait_s: float
+    step_s: float
+    """The loop's own time per batch: what a step would take if data were always there."""
+    startup_s: float | None
+    """The first wait of a pass, on average."""
+    gpu: float | None
+    """Utilisation, mean over devices and time; None where nobody looked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of the mean step, with its place in it."""
+
+    name: str
+    depth: int
+    """0: of the step; 1: inside the part above; and so on."""
+    start_s: float
+    seconds: float
+    share: float
+    """Of the whole step, wait included."""
+    device_s: float | None = None
+    """The same phase on the device's clock, where it was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """A loader's setting; `changed` where it is not what was asked for."""
+
+    loader: str
+    name: str
+    requested: str
+    in_force: str
+    changed: bool
+
+
+def main_evidence(recording: Recording) -> Evidence | None:
+    """The loader that the reports are about; None where nothing was iterated over."""
+    return next((evidence for evidence in gather(recording) if evidence.steps), None)
+
+
+def numbers(evidence: Evidence) -> Numbers:
+    """Of a loader with at least one steady step."""
+    steady_s, batches = evidence.steady_s, len(evidence.steps)
+    per_batch = evidence.samples_per_batch
+    rate = batches / steady_s if steady_s > 0 else 0.0
+    return Numbers(
+        loader=evidence.loader,
+        passes=len({step.pass_ for step in (*evidence.firsts, *evidence.steps)}),
+        batches=batches + len(evidence.firsts),
+        samples_per_s=None if np.isnan(per_batch) else rate * per_batch,
+        batches_per_s=rate,
+        wait_share=evidence.wait_share,
+        wait_s=float(evidence.wait_s.mean()),
+        step_s=float(evidence.busy_s.mean()),
+        startup_s=float(evidence.startups_s.mean()) if len(evidence.startups_s) else None,
+        gpu=_gpu(evidence),
+    )
+
+
+def _gpu(evidence: Evidence) -> float | None:
+    seen = [gpu.utilisation for look in evidence.system for gpu in look.gpus]
+    return float(np.mean(seen)) if seen else None
+
+
+# -- where the time went -------------------------------------------------------------------------------------------
+
+
+def parts(evidence: Evidence) -> tuple[Part, ...]:
+    """The mean step in order: the wait, each phase with those inside it, and what no phase covers."""
+    host, device = phase_means(evidence), phase_means(evidence, on_device=True)
+    wait_s, cycle_s = float(evidence.wait_s.mean()), evidence.cycle_s
+
+    def part(path: str, depth: int, start_s: float, seconds: float) -> Part:
+        share = seconds / cycle_s if cycle_s > 0 else 0.0
+        place = {"start_s": start_s, "seconds": seconds, "share": share}
+        return Part(name=inner_name(path, host), depth=depth, device_s=device.get(path), **place)
+
+    found = [part(WAIT, 0, 0.0, wait_s)]
+    if IN_THE_WAIT in host:
+        found.append(part(IN_THE_WAIT, 1, 0.0, host.pop(IN_THE_WAIT)))
+    laid = list(lay_out(host, wait_s))
+    found += [part(*phase) for phase in laid]
+    at_s = max((start_s + seconds for _, _, start_s, seconds in laid), default=wait_s)
+    if cycle_s > at_s:
+        found.append(part(REST, 0, at_s, cycle_s - at_s))
+    return tuple(found)
+
+
+def lay_out(phases: dict[str, float], start_s: float) -> Iterator[tuple[str, int, float, float]]:
+    """Phases end to end, those inside another (outer/inner) from its start: path, depth, start and seconds.
+
+    Recordings keep how long a phase took, not when: the order is that in which phases were first over.
+    """
+    inside: dict[str, list[str]] = {}
+    for path in phases:
+        inside.setdefault(outer_phase(path, phases), []).append(path)
+    ahead = [(path, 0) for path in reversed(inside.get("", []))]
+    free_s = [start_s]
+    """Where the next phase of each depth begins."""
+    while ahead:
+        path, depth = ahead.pop()
+        at_s = free_s[depth]
+        yield path, depth, at_s, phases[path]
+        free_s[depth:] = [at_s + phases[path], at_s]
+        ahead += [(inner, depth + 1) for inner in reversed(inside.get(path, []))]
+
+
+def inner_name(path: str, phases: Collection[str]) -> str:
+    """Without the phase that it lies in."""
+    outer = outer_phase(path, phases)
+    return path[len(outer) + 1 :] if outer else path
+
+
+def outer_phase(path: str, phases: Collection[str]) -> str:
+    """The phase that this one lies in; empty where it lies in none. A slash may also be part of a name."""
+    for _ in range(DEEPEST):
+        path = path.rpartition("/")[0]
+        if not path or path in phases:
+            break
+    return path if path in phases else ""
+
+
+def phase_means(evidence: Evidence, *, on_device: bool = False) -> dict[str, float]:
+    """Seconds per step of the longest phases, in the order they were first over; a pause is no part of a step."""
+    sums: dict[str, float] = {}
+    for step in evidence.steps:
+        for name, seconds in (step.device_phases if on_device else step.phases).items():
+            sums[name] = sums.get(name, 0.0) + seconds
+    kept = {name: total for name, total in sums.items() if name.split("/", 1)[0] not in PAUSES}
+    longest = set(sorted(kept, key=lambda name: -kept[name])[:MOST_PHASES])
+    return {name: total / len(evidence.steps) for name, total in kept.items() if name in longest}
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def setting_rows(recording: Recording) -> tuple[SettingRow, ...]:
+    """Every setting of every loader; what was not asked for or cannot be told is a dash."""
+    return tuple(
+        SettingRow(
+            loader=loader_name(loader),
+            name=name,
+            requested=_value(setting.requested),
+            in_force=_value(setting.in_force),
+            changed=None not in (setting.requested, setting.in_force) and setting.requested != setting.in_force,
+        )
+        for loader in recording.loaders.values()
+        for name, setting in loader.settings.items()
+    )
+
+
+def loader_name(loader: Loader) -> str:
+    """As the script calls it, or by its number."""
+    return loader.name or f"loader {loader.loader}"
+
+
+def _value(value: object) -> str:
+    text = "–" if value is None else str(value)
+    return text if len(text) <= VALUE_LENGTH else f"{text[:VALUE_LENGTH]}…"

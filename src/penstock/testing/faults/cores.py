@@ -1,0 +1,84 @@
+"""The cores are the limit: by honest work, by threads in each other's way, by a quota, by somebody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from penstock.core.cores import usable_cores
+from penstock.testing.faults import cgroup
+from penstock.testing.faults.apart import apart
+from penstock.testing.faults.fault import Case, Training, fault
+from penstock.testing.faults.material import BATCH, SIDE, Decode, Pictures, jpeg, loader, picture_files, pictures
+
+QUOTA_PERIOD_US = 100_000
+LARGE_PICTURES = 16
+
+
+@fault(expect="decode_bound")
+def large_pictures(case: Case) -> Iterator[Training]:
+    """Pictures far larger than what the training needs: all cores decode."""
+    side = case.pick(mild=640, severe=960, removed=SIDE)
+    yield Training(loader=loader(Pictures(picture_files(case.folder, LARGE_PICTURES, side), case.steps * BATCH)))
+
+
+@fault(expect="cpu_oversubscribed")
+def threads_in_workers(case: Case) -> Iterator[Training]:
+    """More workers than cores, and in each the library runs a thread per core, as if the machine were its own."""
+    cores = usable_cores()
+    workers = case.pick(mild=cores + 1, severe=3 * cores, removed=cores)
+    threads = Threads(1 if case.removed else cores)
+    yield Training(loader=loader(pictures(case, transform), num_workers=workers, worker_init_fn=threads))
+
+
+def no_quota(folder: Path) -> str | None:  # noqa: ARG001
+    """Whether the kernel lets us."""
+    return cgroup.missing("cpu", "cpu.cfs_quota_us")
+
+
+@fault(expect="cpu_quota", missing=no_quota)
+def quota(case: Case) -> Iterator[Training]:
+    """The container may use less of the cores than the machine has."""
+    cores = case.pick(mild=0.8, severe=0.5, removed=0.0)
+    with ExitStack() as stack:
+        if cores:
+            limits = {"cpu.cfs_period_us": QUOTA_PERIOD_US, "cpu.cfs_quota_us": int(cores * QUOTA_PERIOD_US)}
+            stack.enter_context(cgroup.limited("cpu", {file: str(value) for file, value in limits.items()}))
+        yield _busy_training(case)
+
+
+@fault(expect="noisy_neighbour")
+def neighbours(case: Case) -> Iterator[Training]:
+    """Processes of somebody else's keep the cores busy."""
+    cores = usable_cores()
+    burners = case.pick(mild=cores, severe=3 * cores, removed=0)
+    with ExitStack() as stack:
+        if burners:
+            stack.enter_context(apart("burn", str(burners)))
+        yield _busy_training(case)
+
+
+def _busy_training(case: Case) -> Training:
+    """Needs about one and a half cores, and has them when nobody is in the way."""
+    return Training(loader=loader(pictures(case, Decode(jpeg(SIDE, case.seed), 0.0010))))
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """What a careless library does in a worker; torch itself sets one thread there."""
+
+    count: int
+
+    def __call__(self, worker: int) -> None:
+        """As a worker_init_fn."""
+        torch.set_num_threads(self.count)
+
+
+def transform(index: int) -> None:  # noqa: ARG001
+    """Some linear algebra per sample: too little for the library's threads to do but wait for each other."""
+    plane = torch.ones(192, 192)
+    torch.mm(plane, plane)

@@ -1,0 +1,136 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+WAITING = """
+    import signal, sys, time
+    signal.signal(signal.{name}, lambda number, frame: sys.exit(40 + number))
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text):
+        (tmp_path / "train.py").write_text(textwrap.dedent(text))
+
+    return write
+
+
+@pytest.fixture
+def started(tmp_path, script):
+    """A run under way, past its script's first line."""
+    running = []
+
+    def start(text):
+        script(text)
+        command = [sys.executable, "-m", "penstock", "run", "-o", "run.jsonl", "--no-diagnose", "train.py"]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        running.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_help_teaches(penstock):
+    ran = penstock("run", "--help")
+    assert ran.code == 0
+    for words in ("penstock run train.py --epochs 1", "torch.distributed.run", "Exit code: the script's own"):
+        assert words in ran.out
+
+
+def test_output_is_the_scripts_and_ours_comes_after_it_on_stderr(penstock, script, tmp_path):
+    script("import sys; print(sys.argv); print('dying', file=sys.stderr); sys.exit(9)")
+    ran = penstock("run", "train.py", "--no-live", "-o", "x", "-m")
+    assert ran.code == 9
+    assert ran.out == "['train.py', '--no-live', '-o', 'x', '-m']\n"
+    first, second, *verdict = ran.err.splitlines()
+    (recording,) = tmp_path.glob("penstock-*.jsonl")
+    assert (first, second) == ("dying", f"penstock: recorded to {recording.name}")
+    assert "undetermined" in verdict[0]
+
+
+def test_the_verdict_can_be_left_out(penstock, script):
+    script("print('done')")
+    ran = penstock("run", "-o", "run.jsonl", "--no-diagnose", "train.py")
+    assert (ran.code, ran.out, ran.err) == (0, "done\n", "penstock: recorded to run.jsonl\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full disk at hand")
+def test_a_recording_that_fails_is_not_the_scripts_failure(penstock, script):
+    script("print('done'); raise SystemExit(6)")
+    ran = penstock("run", "-o", "/dev/full", "train.py")
+    assert (ran.code, ran.out) == (6, "done\n")
+    assert "cannot record to /dev/full" in ran.err.replace("\n", " ")
+
+
+def test_a_killed_script_kills_us_the_same_way_after_the_verdict(penstock, script):
+    script("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    ran = penstock("run", "-o", "run.jsonl", "train.py")
+    assert ran.code == -signal.SIGKILL
+    assert ran.err.startswith("penstock: the script was killed by SIGKILL\npenstock: recorded to run.jsonl\n")
+    assert "undetermined" in ran.err
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"])
+def test_signals_reach_the_scripts_own_handlers(started, name):
+    process = started(WAITING.format(name=name))
+    number = getattr(signal, name)
+    process.send_signal(number)
+    assert process.wait(30) == 40 + number
+
+
+def test_a_terminate_that_nobody_handles_ends_both(started):
+    process = started("import time; print('ready', flush=True); time.sleep(60)")
+    process.terminate()
+    assert process.wait(30) == -signal.SIGTERM
+    assert "killed by SIGTERM" in process.stderr.read()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is told on Linux only")
+def test_killing_us_for_good_kills_the_script(started):
+    process = started("import time; print('ready', flush=True); time.sleep(60)")
+    process.kill()
+    assert process.wait(30) == -signal.SIGKILL
+    assert process.stdout.read() == ""  # the script's end of the pipe is closed: it is gone
+
+
+def test_the_scripts_input_is_ours(script, tmp_path):
+    script("print(input())")
+    command = [sys.executable, "-m", "penstock", "run", "--no-diagnose", "train.py"]
+    assert subprocess.run(command, cwd=tmp_path, input="hello\n", capture_output=True, text=True).stdout == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("none.py",), "there is no script none.py"),
+        (("-o", "missing/run.jsonl", "train.py"), "cannot record to missing/run.jsonl"),
+        (("-o", ".", "train.py"), "cannot record to ."),
+        (("--slow", "-1", "train.py"), "--slow"),
+        ((), "SCRIPT"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_it_runs(penstock, script, arguments, words):
+    script("print('ran')")
+    ran = penstock("run", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err
+
+
+def test_a_name_with_escapes_in_it_is_shown_as_text(penstock, script, tmp_path):
+    script("print('done')")
+    ran = penstock("run", "--no-diagnose", "-o", "a\x1b[31m.jsonl", "train.py")
+    assert ran.err == "penstock: recorded to a\\x1b[31m.jsonl\n"

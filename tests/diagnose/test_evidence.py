@@ -1,0 +1,242 @@
+"""What is made of recordings that have next to nothing in them, or nonsense."""
+
+import math
+from dataclasses import fields
+from functools import cached_property
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made import Made
+
+from penstock.core.finding import Diagnosis
+from penstock.diagnose.curve import rates_over_workers
+from penstock.diagnose.evidence import Evidence, gather, milliseconds
+from penstock.diagnose.verdict import all_rules, diagnose
+from penstock.recording.bounds import plausible
+from penstock.recording.lines import (
+    Disk,
+    End,
+    Event,
+    Fetch,
+    Loader,
+    Machine,
+    Pass,
+    Process,
+    Run,
+    Setting,
+    Step,
+    Storage,
+    System,
+    Whereabouts,
+)
+from penstock.recording.load import Recording
+
+MAY_BE_NAN = {"samples_per_batch"}
+PLAIN = sorted(
+    name for name, value in vars(Evidence).items() if isinstance(value, cached_property) and name not in MAY_BE_NAN
+)
+
+
+def step(batch, wait_s=0.01, step_s=0.02, **more):
+    at_s = more.pop("at_s", batch * (wait_s + step_s))
+    return Step(loader=more.pop("loader", 0), batch=batch, at_s=at_s, wait_s=wait_s, step_s=step_s, **more)
+
+
+def fetch(batch, fetch_s=0.02, **more):
+    worker = more.pop("worker", max(0, batch) % 2)
+    return Fetch(loader=more.pop("loader", 0), batch=batch, worker=worker, at_s=0.0, fetch_s=fetch_s, **more)
+
+
+def recorded(steps=(), fetches=(), *, settings=None, machine=None, **more):
+    described = {name: Setting(requested=value, in_force=value) for name, value in (settings or {}).items()}
+    loaders = more.pop("loaders", {0: Loader(loader=0, type="torch", settings=described)})
+    run = Run(machine=machine or Machine(cores=4, usable_cores=4))
+    return Recording(run=run, loaders=loaders, steps=tuple(steps), fetches=tuple(fetches), **more)
+
+
+def numbers(value):
+    """All of them, however deep."""
+    if isinstance(value, int | float | np.number):
+        yield float(value)
+    elif isinstance(value, np.ndarray):
+        yield from (float(number) for number in value.ravel())
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from numbers(inner)
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from numbers(inner)
+    elif hasattr(type(value), "__dataclass_fields__") and not isinstance(value, Recording | Evidence):
+        for field in fields(value):
+            yield from numbers(getattr(value, field.name))
+
+
+def assert_sane(recording):
+    """No rule raises, and nothing that comes out is infinite or not a number. Returns the diagnosis."""
+    for evidence in gather(recording):
+        for name in PLAIN:
+            assert all(map(math.isfinite, numbers(getattr(evidence, name)))), name
+        for rule in all_rules().values():
+            rule(evidence)
+    found = diagnose(recording)
+    assert isinstance(found, Diagnosis)
+    assert all(map(math.isfinite, numbers((found.findings, found.impact)))), found
+    assert all(0 <= finding.confidence <= 1 for finding in found.findings)
+    said = [found.sentence, found.experiment, *(f.summary for f in found.findings), *(r.why for r in found.rejected)]
+    assert not any(word in text.lower() for text in said for word in ("nan", "inf ", "inf%")), said
+    return found
+
+
+STEPS = [step(at) for at in range(40)]
+FETCHES = [fetch(at, cpu_s=0.015) for at in range(40)]
+WORKERS = {"num_workers": 2, "prefetch_factor": 2}
+LOOK = System(at_s=0.5, cpu=1.0)
+
+DEGENERATE = {
+    "nothing at all": recorded(),
+    "a loader and no steps": recorded(fetches=FETCHES, settings=WORKERS),
+    "one step": recorded(STEPS[:1]),
+    "one step and its fetch": recorded(STEPS[:1], FETCHES[:1], settings=WORKERS),
+    "two steps": recorded(STEPS[:2], FETCHES[:2], settings=WORKERS),
+    "one batch in every pass": recorded([step(0, pass_=at, at_s=at / 10) for at in range(30)], settings=WORKERS),
+    "no fetches": recorded(STEPS, settings=WORKERS),
+    "no settings": recorded(STEPS, FETCHES),
+    "no workers": recorded(STEPS, [fetch(at, worker=-1) for at in range(40)], settings={"num_workers": 0}),
+    "fewer fetches than steps": recorded(STEPS, FETCHES[:5], settings=WORKERS),
+    "more fetches than steps": recorded(STEPS[:25], FETCHES, settings=WORKERS),
+    "no time passes": recorded(
+        [step(at, 0.0, 0.0, at_s=0.0) for at in range(40)], [fetch(at, 0.0) for at in range(40)]
+    ),
+    "all waits are zero": recorded([step(at, wait_s=0.0) for at in range(40)], FETCHES, settings=WORKERS),
+    "all steps are zero": recorded([step(at, step_s=0.0) for at in range(40)], FETCHES, settings=WORKERS),
+    "all steps are zero and workers take no time": recorded(
+        [step(at, step_s=0.0, ready=0) for at in range(40)], [fetch(at, 0.0) for at in range(40)], settings=WORKERS
+    ),
+    "batches without a number": recorded(
+        STEPS, [fetch(-1, worker=at % 2) for at in range(40)], settings={**WORKERS, "in_order": False}
+    ),
+    "computing for longer than it took": recorded(
+        STEPS, [fetch(at, 0.01, cpu_s=0.010002, queue_s=0.001) for at in range(40)], settings=WORKERS
+    ),
+    "collating for longer than it took": recorded(STEPS, [fetch(at, collate_s=0.03) for at in range(40)]),
+    "phases longer than the step": recorded(
+        [step(at, phases={"forward": 0.5, "sync": 0.3, "log/checkpoint": 0.4, "gc": 1.0}) for at in range(40)]
+    ),
+    "settings that are nonsense": recorded(STEPS, FETCHES, settings={"num_workers": -3, "prefetch_factor": 0}),
+    "settings that are no numbers": recorded(STEPS, FETCHES, settings={"num_workers": "8", "prefetch_factor": [2]}),
+    "settings without end": recorded(STEPS, FETCHES, settings={"num_workers": 10**9, "prefetch_factor": 10**9}),
+    "a worker that cannot be": recorded(
+        STEPS, [fetch(at, 0.1, worker=3 * 10**8) for at in range(40)], settings=WORKERS
+    ),
+    "a machine without cores": recorded(STEPS, FETCHES, settings=WORKERS, machine=Machine(cores=0, usable_cores=0)),
+    "a quota below nothing": recorded(STEPS, FETCHES, settings=WORKERS, machine=Machine(quota_cores=-1.0)),
+    "a system that says nothing": recorded(STEPS, FETCHES, settings=WORKERS, system=(LOOK, LOOK)),
+    "looks that saw nothing": recorded(
+        STEPS, FETCHES, settings=WORKERS, whereabouts=(Whereabouts(at_s=1.0, looks=0), Whereabouts(at_s=1, looks=3))
+    ),
+    "samples nobody counted": recorded([step(at, samples=0) for at in range(40)], FETCHES, settings=WORKERS),
+    "storage that gave nothing": recorded(
+        [step(at, 0.1) for at in range(40)],
+        [fetch(at, 0.2, read_bytes=1 << 20, reads=3) for at in range(40)],
+        settings=WORKERS,
+        storage=(
+            Storage(
+                loader=0,
+                readers=2,
+                read_bytes=4096,
+                in_row_alone=0.0,
+                in_row_together=0.0,
+                scattered_alone=-1.0,
+                scattered_together=0.0,
+            ),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_no_recording_is_too_poor_to_be_looked_at(name):
+    assert_sane(DEGENERATE[name])
+    rates_over_workers(DEGENERATE[name])
+
+
+# -- recordings at random ------------------------------------------------------------------------------------------
+
+TIMES = st.sampled_from([0.0, 1e-9, 1e-4, 0.003, 0.02, 0.5, 20.0, 3e8])
+SHARES = st.sampled_from([0.0, 0.001, 0.3, 1.0, 7.5, 1e6])
+COUNTS = st.sampled_from([0, 1, 2, 3, 16, 300_000_000])
+NAMES = ("running", "read", "open", "lock", "sleep", "network", "write", "other")
+PHASES = ("forward", "backward", "optimizer", "h2d", "sync", "gc", "sampler", "log", "evaluation", "a/checkpoint")
+UNKNOWN = st.none()
+
+
+@st.composite
+def any_step(draw):
+    times = {name: draw(TIMES) for name in ("at_s", "wait_s", "step_s")}
+    phases = draw(st.dictionaries(st.sampled_from(PHASES), TIMES, max_size=4))
+    device = draw(st.dictionaries(st.sampled_from(PHASES), TIMES, max_size=1))
+    some = {name: draw(UNKNOWN | COUNTS) for name in ("samples", "ready", "outstanding", "worker")}
+    return Step(loader=draw(st.integers(0, 1)), batch=draw(st.integers(0, 9)), pass_=draw(st.integers(0, 2)),
+                phases=phases, device_phases=device, cpu_s=draw(UNKNOWN | TIMES), **times, **some)  # fmt: skip
+
+
+@st.composite
+def any_fetch(draw):
+    times = {name: draw(TIMES) for name in ("at_s", "fetch_s", "collate_s", "cpu_s", "queue_s", "slowest_s")}
+    counts = {name: draw(COUNTS) for name in ("samples", "read_bytes", "device_bytes", "reads", "opens")}
+    worker = draw(st.sampled_from([-1, 0, 1, 2, 300_000_000]))
+    return Fetch(loader=draw(st.integers(0, 1)), batch=draw(st.integers(-1, 9)), worker=worker, **times, **counts)
+
+
+@st.composite
+def any_look(draw):
+    process = st.builds(
+        Process, worker=st.sampled_from([None, -2, 0, 1]), loader=st.integers(-1, 1), cpu=SHARES, queue=SHARES
+    )
+    disk = st.builds(Disk, name=st.sampled_from(["sda", "nvme"]), read_bytes_s=SHARES, reads_s=SHARES, busy=SHARES)
+    lists = {"processes": tuple(draw(st.lists(process, max_size=2))), "disks": tuple(draw(st.lists(disk, max_size=2)))}
+    shares = {name: draw(SHARES) for name in ("cpu", "iowait", "others_cpu", "major_faults_s", "swapped_in_bytes_s")}
+    return System(at_s=draw(TIMES), throttled=draw(UNKNOWN | SHARES), memory_free_bytes=draw(COUNTS), **lists, **shares)
+
+
+@st.composite
+def any_recording(draw):
+    numbers = st.none() | st.sampled_from([-1, 0, 1, 3, 100, 10**12]) | st.just("8")
+    names = ("num_workers", "prefetch_factor", "batch_size", "pin_memory", "in_order", "persistent_workers")
+    settings = {name: Setting(in_force=draw(numbers | st.booleans())) for name in names}
+    loaders = {
+        number: Loader(loader=number, settings=settings, dataset_size=draw(UNKNOWN | COUNTS), batches=draw(COUNTS))
+        for number in (0, 1)
+    }
+    machine = Machine(usable_cores=draw(st.integers(-1, 8)), quota_cores=draw(UNKNOWN | SHARES))
+    steps = [draw(any_step()) for _ in range(4)]
+    fetches = [draw(any_fetch()) for _ in range(4)]
+    often = draw(st.integers(0, 30))
+    states = st.dictionaries(st.sampled_from(NAMES), COUNTS, max_size=3)
+    where = st.builds(Whereabouts, at_s=TIMES, looks=COUNTS, loader=st.integers(-1, 1), states=states,
+                      worker=st.none() | st.integers(-1, 2), functions=st.just({"a:b": 3}))  # fmt: skip
+    rates = {name: SHARES for name in ("in_row_alone", "in_row_together", "scattered_alone", "scattered_together")}
+    after = st.builds(Storage, loader=st.just(0), readers=st.integers(0, 5), read_bytes=COUNTS, **rates)
+    what = st.sampled_from(["gc", "checkpoint", "worker_started", "evaluation", "nonsense"])
+    return Recording(
+        run=Run(machine=machine),
+        loaders=loaders,
+        passes=tuple(Pass(loader=0, number=number, at_s=draw(TIMES)) for number in range(2)),
+        steps=tuple(steps * often),
+        fetches=tuple(fetches * draw(st.sampled_from([0, 1, often]))),
+        whereabouts=tuple(draw(st.lists(where, max_size=3))),
+        system=tuple(draw(st.lists(any_look(), max_size=3))),
+        storage=tuple(draw(st.lists(after, max_size=1))),
+        events=tuple(draw(st.lists(st.builds(Event, what=what, at_s=TIMES, seconds=TIMES), max_size=3))),
+        end=draw(UNKNOWN | st.builds(End, at_s=TIMES)),
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(any_recording())
+def test_whatever_loads_is_diagnosed_with_finite_numbers(recording):
+    lines = (*recording.steps, *recording.fetches, *recording.system, *recording.whereabouts, *recording.storage)
+    assert all(map(plausible, lines)), "load() would not have let it in"
+    assert_sane(recording)

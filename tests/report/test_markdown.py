@@ -1,0 +1,75 @@
+"""The document: the order of a field report, and nothing of it can be turned into markup by a name."""
+
+from dataclasses import replace
+
+import pytest
+from report_runs import all_well, empty, findings, healthy, stalling, torch_run, undetermined
+
+from penstock.report.markdown import escaped, render_markdown
+
+
+def test_sections_come_in_the_order_of_a_field_report():
+    text = render_markdown(stalling(), findings())
+    titles = [line for line in text.splitlines() if line.startswith("## ")]
+    assert titles == ["## 1. Summary", "## 2. Evidence", "## 3. Analysis", "## 4. Impact", "## 5. Plan",
+                      "## 6. Conclusion"]  # fmt: skip
+
+
+def test_the_numbers_of_the_run_are_in_it():
+    text = render_markdown(stalling(), findings())
+    for words in ("24 of 199 batches were slow, one every 8 batches", "step alone: 50 ms", "GPU utilisation: 39%",
+                  "| train | num_workers | 32 | 8 | changed |", "**lagging_worker**: all 8 workers",
+                  "36 min of 1 h went into waiting (60%)", "1. Raise num_workers from 8 to 16. Expected: +85%",
+                  "The first thing to remove is **too_few_workers**"):  # fmt: skip
+        assert words in text
+
+
+def test_a_healthy_run_needs_no_change():
+    text = render_markdown(healthy(), all_well())
+    assert "Nothing to change." in text
+    assert "No cause was found that costs time." in text
+
+
+def test_an_empty_recording_says_so_and_how_to_go_on():
+    text = render_markdown(empty(), undetermined())
+    assert "No steps were recorded." in text
+    assert "To decide: Record at least 50 batches." in text
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        ("a|b", "a\\|b"),
+        ("[x](javascript:y)", "\\[x\\](javascript:y)"),
+        ("`code` *bold*", "\\`code\\` \\*bold\\*"),
+        ("# title", "\\# title"),
+        ("- item", "\\- item"),
+        ("1. item", "1\\. item"),
+        ("num_workers", "num_workers"),
+        ("__init__", "\\_\\_init\\_\\_"),
+        ("two\nlines", "two\\\\nlines"),
+        ("&lt;", "&amp;lt;"),
+    ],
+)
+def test_names_are_escaped(name, safe):
+    assert escaped(name) == safe
+
+
+def test_a_hostile_loader_and_verdict_stay_text():
+    text = render_markdown(torch_run(name="<img src=x onerror=y>|"), findings(sentence="<script>\n## fake"))
+    assert "<img" not in text
+    assert "<script" not in text
+    assert "\n## fake" not in text
+
+
+def test_advice_without_a_full_stop_gets_one_before_what_follows():
+    plain = findings()
+    worst = replace(plain.findings[0], advice="Raise num_workers")
+    text = render_markdown(stalling(), findings(findings=(worst,)))
+    assert "1. Raise num_workers. Expected: +85%" in text
+
+
+def test_what_was_wrong_with_the_file_is_noted_once():
+    recording = replace(stalling(), notes=("1 line skipped",))
+    assert render_markdown(recording, findings(notes=("1 line skipped",))).count("Note: 1 line skipped") == 1

@@ -1,0 +1,118 @@
+"""The trace is one that viewers accept: named lanes, slices that nest, arrows in pairs."""
+
+import json
+from collections import defaultdict
+
+import pytest
+from report_runs import empty, hops_run, stalling
+
+from penstock.recording.lines import Fetch, Hops, Loader, Run, Step
+from penstock.recording.load import Recording
+from penstock.report.trace import LOOP, MACHINE, WORKERS, trace_events, trace_json
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return trace_events(stalling(), 5.0, 9.0)["traceEvents"]
+
+
+def of(events, phase):
+    return [event for event in events if event["ph"] == phase]
+
+
+def test_the_window_alone_is_in_the_trace(trace):
+    outer = [event for event in of(trace, "X") if event["cat"] in ("step", "wait")]
+    assert min(event["ts"] + event["dur"] for event in outer) >= 5e6 - 50_001  # the wait of a step that reaches in
+    assert max(event["ts"] for event in outer) <= 9e6 + 600_001  # the step after a wait that began in time
+    ends_s = {step.batch: step.at_s + step.wait_s + step.step_s for step in stalling().steps if step.at_s < 9}
+    assert {event["args"]["batch"] for event in outer} == {batch for batch, end_s in ends_s.items() if end_s > 5}
+
+
+def test_times_are_microseconds_sorted_and_never_negative(trace):
+    timed = [event for event in trace if event["ph"] != "M"]
+    assert [event["ts"] for event in timed] == sorted(event["ts"] for event in timed)
+    assert all(event["dur"] >= 0 for event in of(trace, "X"))
+    steps = [event for event in of(trace, "X") if event["cat"] == "step"]
+    assert {round(event["dur"]) for event in steps} == {50_000}
+
+
+def test_every_lane_that_is_used_has_a_name(trace):
+    processes = {event["pid"]: event["args"]["name"] for event in of(trace, "M") if event["name"] == "process_name"}
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in of(trace, "M") if e["name"] == "thread_name"}
+    assert processes == {LOOP: "training loop", MACHINE: "machine", WORKERS: "workers of train"}
+    assert {(e["pid"], e["tid"]) for e in of(trace, "X")} <= threads.keys()
+    assert sorted(threads.values()) == ["train", *(f"worker {number}" for number in range(8))]
+
+
+def test_slices_of_a_lane_nest(trace):
+    lanes = defaultdict(list)
+    for event in of(trace, "X"):
+        lanes[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for slices in lanes.values():
+        around = []
+        for start, end in slices:
+            while around and around[-1] <= start + 0.01:
+                around.pop()
+            assert not around or end <= around[-1] + 0.01
+            around.append(end)
+
+
+def test_arrows_come_in_pairs_from_the_end_of_a_fetch_to_the_step_that_took_it(trace):
+    starts = {event["id"]: event for event in of(trace, "s")}
+    ends = {event["id"]: event for event in of(trace, "f")}
+    assert starts
+    assert starts.keys() == ends.keys()
+    assert all(starts[number]["ts"] <= ends[number]["ts"] for number in starts)
+    assert all(event["bp"] == "e" and event["pid"] == LOOP for event in ends.values())
+    slices = of(trace, "X")
+    for arrow in starts.values():
+        lane = [s for s in slices if (s["pid"], s["tid"]) == (arrow["pid"], arrow["tid"])]
+        assert any(s["ts"] <= arrow["ts"] <= s["ts"] + s["dur"] for s in lane)
+
+
+def test_collate_is_the_last_part_of_its_fetch(trace):
+    fetches = {(e["tid"], round(e["ts"] + e["dur"], 1)) for e in of(trace, "X") if e["name"].startswith("batch ")}
+    collates = {(e["tid"], round(e["ts"] + e["dur"], 1)) for e in of(trace, "X") if e["name"] == "collate"}
+    assert collates == fetches
+
+
+def test_counters_for_ready_batches_cores_disk_and_gpu(trace):
+    assert {event["name"] for event in of(trace, "C")} == {
+        "batches of loader 0", "cores in use", "disk sda", "GPU 0",
+    }  # fmt: skip
+
+
+def test_hops_are_counters_of_shares():
+    events = of(trace_events(hops_run(), 0.0, 100.0)["traceEvents"], "C")
+    decode = [event["args"] for event in events if event["name"] == "hop decode"]
+    assert len(decode) == 3
+    assert decode[0] == pytest.approx({"busy": 0.95, "starved": 0.0375, "blocked": 0.0125})
+
+
+def test_hops_that_began_anew_say_nothing_for_that_moment():
+    lines = tuple(
+        Hops(loader=0, at_s=at, hops={"read": (busy, 0.0, 0.0)}) for at, busy in ((1.0, 9.0), (2.0, 1.0), (3.0, 2.0))
+    )
+    recording = Recording(run=Run(), loaders={0: Loader(loader=0)}, hops=lines)
+    events = of(trace_events(recording, 0.0, 9.0)["traceEvents"], "C")
+    assert [(event["ts"], event["args"]["busy"]) for event in events] == [(2e6, 1.0)]
+
+
+def test_phases_longer_than_their_step_are_drawn_within_it_and_tell_their_length():
+    step = Step(loader=0, batch=1, at_s=0.0, wait_s=0.0, step_s=1.0, phases={"a": 0.8, "b": 0.7, "c": 0.1})
+    recording = Recording(run=Run(), loaders={0: Loader(loader=0)}, steps=(step,))
+    phases = [e for e in of(trace_events(recording, 0.0, 1.0)["traceEvents"], "X") if e["cat"] == "phase"]
+    assert [(e["name"], e["dur"], e["args"]["seconds"]) for e in phases] == [("a", 8e5, 0.8), ("b", 2e5, 0.7)]
+
+
+def test_the_main_process_that_makes_batches_itself_has_a_lane():
+    fetch = Fetch(loader=0, batch=0, worker=-1, at_s=0.0, fetch_s=1.0)
+    recording = Recording(run=Run(), loaders={0: Loader(loader=0)}, fetches=(fetch,))
+    events = trace_events(recording, 0.0, 1.0)["traceEvents"]
+    assert "main process" in [event["args"]["name"] for event in of(events, "M")]
+    assert all(event["tid"] > 0 for event in of(events, "X"))
+
+
+def test_a_trace_is_json_also_of_nothing():
+    assert json.loads(trace_json(empty(), 0.0, 1.0))["displayTimeUnit"] == "ms"
+    assert json.loads(trace_json(stalling(), 0.0, 1.0))["traceEvents"]
