@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.observe.afterlook import add_look
 from penstock.observe.watch import watch
 from penstock.testing.faults import FAULTS, STEPS, Case
 
@@ -33,11 +34,11 @@ def main() -> None:
     case = Case(folder=asked.folder, seed=asked.seed, severity=asked.severity, removed=asked.removed, steps=asked.steps)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    with (
-        FAULTS[asked.fault].build(case) as training,
-        watch(training.loader, record=asked.record, live=False) as watched,
-    ):
-        outcome = training.run(watched)
+    with FAULTS[asked.fault].build(case) as training:
+        with watch(training.loader, record=asked.record, live=False) as watched:
+            outcome = training.run(watched)
+        if not asked.removed:
+            add_look(asked.record)  # as `penstock run` does, while the disk is still as it was
     print(msgspec.json.encode(outcome).decode(), flush=True)
 
 

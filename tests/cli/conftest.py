@@ -6,12 +6,16 @@ import sys
 
 import pytest
 
+from penstock.cli import main
+from penstock.recording.lines import Fetch, Loader, Machine, Pass, PassEnd, Run, Setting, Step
+from penstock.recording.write import Recorder
+
 
 class Ran:
-    def __init__(self, done):
-        self.code = done.returncode
-        self.out = done.stdout
-        self.err = done.stderr
+    def __init__(self, code, out, err):
+        self.code = code
+        self.out = out
+        self.err = err
 
     @property
     def json(self):
@@ -22,6 +26,45 @@ class Ran:
 def penstock(tmp_path):
     def run(*arguments, cwd=tmp_path):
         command = [sys.executable, "-m", "penstock", *map(str, arguments)]
-        return Ran(subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120))
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+        return Ran(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """The same in this process, which is quicker; paths are those of the test's own folder."""
+
+    def run(*arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["penstock", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        out, err = capsys.readouterr()
+        return Ran(ended.value.code or 0, out, err)
+
+    return run
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Writes the recording of a run of which every step is like the others."""
+
+    def write(file="run.jsonl", *, wait_s=0.0001, step_s=0.02, count=60, workers=2, fetched=True, **loader):
+        recorder = Recorder(tmp_path / file, Run(command=("train.py",), machine=Machine(cores=4, usable_cores=4)))
+        settings = {"num_workers": Setting(requested=workers, in_force=workers), **loader.pop("settings", {})}
+        recorder.put(Loader(loader=0, type="torch", settings=settings, batches=count, **{"name": "train", **loader}))
+        recorder.put(Pass(loader=0, number=0, at_s=0.0))
+        for batch in range(count):
+            at_s = batch * (wait_s + step_s)
+            worker = batch % workers if workers else -1
+            if fetched:
+                recorder.put(Fetch(loader=0, batch=batch, worker=worker, at_s=at_s, fetch_s=wait_s, cpu_s=wait_s * 0.9))
+            recorder.put(Step(loader=0, batch=batch, at_s=at_s, wait_s=wait_s, step_s=step_s, samples=8, worker=worker))
+        recorder.put(PassEnd(loader=0, number=0, at_s=count * (wait_s + step_s)))
+        recorder.close()
+        return tmp_path / file
+
+    return write

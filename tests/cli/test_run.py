@@ -31,7 +31,13 @@ def started(tmp_path, script):
         script(text)
         command = [sys.executable, "-m", "penstock", "run", "-o", "run.jsonl", "--no-diagnose", "train.py"]
         process = subprocess.Popen(
-            command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path)},  # who is killed for good cannot tidy up
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         running.append(process)
         assert process.stdout.readline() == "ready\n"
@@ -74,6 +80,7 @@ def test_a_recording_that_fails_is_not_the_scripts_failure(penstock, script):
     ran = penstock("run", "-o", "/dev/full", "train.py")
     assert (ran.code, ran.out) == (6, "done\n")
     assert "cannot record to /dev/full" in ran.err.replace("\n", " ")
+    assert ran.err.endswith("penstock: nothing was recorded\n")
 
 
 def test_a_killed_script_kills_us_the_same_way_after_the_verdict(penstock, script):

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from made import Made
 
@@ -109,6 +109,13 @@ DEGENERATE = {
     "no time passes": recorded(
         [step(at, 0.0, 0.0, at_s=0.0) for at in range(40)], [fetch(at, 0.0) for at in range(40)]
     ),
+    "no time passes at first": recorded([step(at, 0.0, 0.0 if at < 200 else 1.0, at_s=0.0) for at in range(400)]),
+    "start-up is all there is": recorded(
+        [step(0, 1.0, 0.0, pass_=at) for at in range(30)] + [step(1, 0.0, 0.0) for at in range(30)], settings=WORKERS
+    ),
+    "most fetches take no time": recorded(
+        [step(at, 0.5) for at in range(40)], [fetch(at, 1.0 if at % 10 == 0 else 0.0) for at in range(40)]
+    ),
     "all waits are zero": recorded([step(at, wait_s=0.0) for at in range(40)], FETCHES, settings=WORKERS),
     "all steps are zero": recorded([step(at, step_s=0.0) for at in range(40)], FETCHES, settings=WORKERS),
     "all steps are zero and workers take no time": recorded(
@@ -160,6 +167,120 @@ DEGENERATE = {
 def test_no_recording_is_too_poor_to_be_looked_at(name):
     assert_sane(DEGENERATE[name])
     rates_over_workers(DEGENERATE[name])
+
+
+# -- what the numbers mean -----------------------------------------------------------------------------------------
+
+
+def one(steps=STEPS, fetches=(), **more):
+    (evidence,) = gather(recorded(steps, fetches, **more))
+    return evidence
+
+
+def test_the_first_step_of_each_pass_is_start_up():
+    found = one([step(at, 5.0 if at == 0 else 0.1, 1.0, pass_=number) for number in range(2) for at in range(3)])
+    assert found.startups_s.tolist() == [5.0, 5.0]
+    assert found.wait_s.tolist() == [0.1] * 4
+    assert found.steady_s == pytest.approx(4.4)
+    assert found.total_s == pytest.approx(4.4 + 12.0)
+    assert found.cycle_s == pytest.approx(1.1)
+
+
+def test_pauses_are_taken_out_of_a_step_wherever_they_lie():
+    phases = {"forward": 1.0, "log": 3.0, "log/checkpoint": 2.0, "evaluation": 4.0, "evaluation/checkpoint": 1.0}
+    found = one([step(1, 0.0, 9.0, phases=phases)])
+    assert found.pauses_s.tolist() == [6.0]
+    assert found.busy_s.tolist() == [3.0]
+    assert found.rest_s == pytest.approx(1.0)  # 9 less forward, log and evaluation
+    assert found.phase_s("checkpoint").tolist() == [3.0]
+
+
+def test_the_rest_of_a_step_is_unknown_where_no_phase_was_seen():
+    assert one().rest_s is None
+
+
+def test_only_waiting_beyond_the_handover_is_being_behind():
+    steps = [step(at, 0.01, 0.99, ready=2) for at in range(1, 9)] + [step(9, 1.01, 0.99, ready=0)]
+    found = one(steps)
+    assert found.handover_s == pytest.approx(0.01)
+    assert found.behind == pytest.approx(1.0 / 10.0, rel=0.01)
+    assert found.starved == pytest.approx(1 / 9)
+
+
+def test_what_was_not_seen_is_unknown_not_nothing():
+    found = one()
+    assert (found.starved, found.workload, found.rest_s) == (None, None, None)
+    assert math.isnan(found.samples_per_batch)
+    assert found.ready.tolist() == [-1] * 39
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers", "prefetch"),
+    [
+        ({"num_workers": 8, "prefetch_factor": 4}, 8, 4),
+        ({"num_workers": 0, "prefetch_factor": None}, 0, 2),
+        ({}, 2, 2),
+        ({"num_workers": True, "prefetch_factor": True}, 2, 2),
+        ({"num_workers": -1, "prefetch_factor": 0}, 2, 2),
+        ({"num_workers": 10**12, "prefetch_factor": 10**12}, 2, 2),
+    ],
+)
+def test_settings_that_cannot_be_are_as_if_not_known(settings, workers, prefetch):
+    found = one(fetches=FETCHES, settings=settings)
+    assert (found.workers, found.prefetch) == (workers, prefetch)
+
+
+@pytest.mark.parametrize(
+    ("usable", "quota", "cores"), [(8, None, 8), (8, 2.5, 2.5), (2, 16.0, 2), (0, None, 1), (4, 0.0, 4)]
+)
+def test_cores_are_those_that_the_run_may_use(usable, quota, cores):
+    assert one(machine=Machine(usable_cores=usable, quota_cores=quota)).cores == cores
+
+
+def test_a_workers_time_is_computing_queueing_and_waiting():
+    found = one(fetches=[fetch(at, 1.0, cpu_s=0.25, queue_s=0.25) for at in range(40)])
+    assert found.blocked_s.tolist() == [0.5] * 40
+    assert found.share_of_fetch(found.cpu_s) == pytest.approx(0.25)
+
+
+def test_states_are_shares_of_the_looks_at_this_loaders_workers():
+    where = (
+        Whereabouts(loader=0, worker=0, at_s=1, looks=4, states={"running": 1, "read": 3}, functions={"a:f": 4}),
+        Whereabouts(loader=0, worker=1, at_s=1, looks=4, states={"lock": 4}, functions={"a:g": 2}),
+        Whereabouts(loader=1, worker=0, at_s=1, looks=9, states={"sleep": 9}, functions={"a:h": 9}),
+        Whereabouts(at_s=1, looks=2, states={"running": 2}, functions={"b:main": 2}),
+    )
+    found = one(whereabouts=where)
+    assert found.states == {"running": 0.125, "read": 0.375, "lock": 0.5}
+    assert found.blocked_in("lock") == pytest.approx(4 / 7)
+    assert found.main_states == {"running": 1.0}
+    assert list(found.functions(main=False).items()) == [("a:f", pytest.approx(4 / 6)), ("a:g", pytest.approx(2 / 6))]
+    assert found.functions(main=True) == {"b:main": 1.0}
+
+
+def test_the_system_counts_only_while_the_loader_runs():
+    looks = tuple(System(at_s=float(at), others_cpu=float(at)) for at in range(10))
+    found = one([step(at, 0.5, 0.5, at_s=4.0 + at) for at in range(1, 3)], system=looks)
+    assert [look.at_s for look in found.system] == [5.0, 6.0, 7.0, 8.0]
+    assert found.others_cpu == pytest.approx(6.5)
+
+
+def test_loaders_come_in_the_order_of_their_waiting():
+    loaders = {number: Loader(loader=number) for number in range(3)}
+    steps = [step(1, 1.0, loader=0), step(1, 3.0, loader=1)]
+    assert [evidence.loader.loader for evidence in gather(recorded(steps, loaders=loaders))] == [1, 0]
+
+
+def test_a_real_shape_of_run_makes_a_workload_that_runs_at_its_rate():
+    (found,) = gather(Made(workers=2, cpu_s=0.08, step_s=0.02, count=100).recording())
+    assert found.workload.rate() == pytest.approx(1 / found.cycle_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.00042, "0.42 ms"), (0.0123, "12 ms"), (3.14, "3.1 s"), (0.0, "0.00 ms")]
+)
+def test_times_are_said_as_people_say_them(seconds, text):
+    assert milliseconds(seconds) == text
 
 
 # -- recordings at random ------------------------------------------------------------------------------------------
@@ -217,7 +338,7 @@ def any_recording(draw):
     states = st.dictionaries(st.sampled_from(NAMES), COUNTS, max_size=3)
     where = st.builds(Whereabouts, at_s=TIMES, looks=COUNTS, loader=st.integers(-1, 1), states=states,
                       worker=st.none() | st.integers(-1, 2), functions=st.just({"a:b": 3}))  # fmt: skip
-    rates = {name: SHARES for name in ("in_row_alone", "in_row_together", "scattered_alone", "scattered_together")}
+    rates = dict.fromkeys(("in_row_alone", "in_row_together", "scattered_alone", "scattered_together"), SHARES)
     after = st.builds(Storage, loader=st.just(0), readers=st.integers(0, 5), read_bytes=COUNTS, **rates)
     what = st.sampled_from(["gc", "checkpoint", "worker_started", "evaluation", "nonsense"])
     return Recording(
@@ -234,7 +355,7 @@ def any_recording(draw):
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, phases=set(Phase) - {Phase.explain}, suppress_health_check=list(HealthCheck))
 @given(any_recording())
 def test_whatever_loads_is_diagnosed_with_finite_numbers(recording):
     lines = (*recording.steps, *recording.fetches, *recording.system, *recording.whereabouts, *recording.storage)

@@ -3,9 +3,13 @@ import re
 from pathlib import Path
 
 from penstock.diagnose import rules
+from penstock.diagnose.logs.read import read_log
 from penstock.diagnose.pages import rules_page
+from penstock.diagnose.trainlog import diagnose_log
+from penstock.report.diagnosis import diagnosis_text
 
 DOCS = Path(__file__).parents[2] / "docs"
+LOG = Path(__file__).parent / "data" / "slow_batches.log"
 
 
 def rule_names():
@@ -42,3 +46,11 @@ def test_links_between_the_pages_of_the_docs_lead_somewhere():
     for page in DOCS.glob("*.md"):
         for target in re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]+)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_docs_show_what_is_said_about_the_log_of_32_workers_but_for_what_they_leave_out():
+    page = (DOCS / "diagnosing.md").read_text(encoding="utf-8")
+    shown = re.search(r"^```\n(undetermined: A steady.*?)^```", page, re.MULTILINE | re.DOTALL)
+    said = iter(diagnosis_text(diagnose_log(read_log(LOG))).plain.splitlines())
+    for line in shown[1].splitlines():
+        assert line == "…" or line in said, f"not said, or not in this order: {line}"

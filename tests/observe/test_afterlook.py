@@ -162,7 +162,7 @@ def record(tmp_path, files):
                     cpu_s=1 - waited,
                     read_bytes=read_bytes,
                     reads=read_bytes // 8192,
-                )  # fmt: skip
+                )
             )
         recorder.close()
         return path

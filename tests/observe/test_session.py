@@ -284,6 +284,7 @@ def test_two_loaders_side_by_side_are_no_evaluation(session, kept, clock):
     left.asked()
     left.ended()
     right.ended("left")
+    assert session._current is None
     evaluate(session, clock)
     steps = kept.of(Step)
     assert all("evaluation" not in step.phases for step in steps)

@@ -151,6 +151,15 @@ def test_lines_of_the_spool_are_recorded(record):
     assert [event.what for event in load(record).events] == ["checkpoint"]
 
 
+def test_fetches_that_wait_for_an_earlier_task_are_told_at_the_end(record):
+    """Whose fate will never be known: a worker has died, or the pass was left."""
+    watching = Watching(record)
+    fetch = '{"kind":"fetch","loader":0,"worker":1,"batch":-1,"at_s":1.0,"fetch_s":0.5}'
+    (watching.spool.folder / "w-0.jsonl").write_text(f'{{"loader":0,"task":5,"line":{fetch}}}\n')
+    watching.close()
+    assert [(fetch.worker, fetch.batch) for fetch in load(record).fetches] == [(1, -1)]
+
+
 def test_workers_are_known_by_their_loaders_number(record):
     watching = Watching(record)
     watching.sides.append(Side())

@@ -13,8 +13,10 @@ from penstock.core.finding import Diagnosis
 from penstock.diagnose.logs.read import read_log
 from penstock.diagnose.trainlog import diagnose_log
 from penstock.diagnose.verdict import diagnose as diagnose_recording
+from penstock.diagnose.verdict import most_waiting
 from penstock.errors import RecordingError, SettingError
-from penstock.recording.load import Recording, is_recording, load
+from penstock.recording.load import Recording, is_recording
+from penstock.recording.ranks import load_ranks
 from penstock.report.diagnosis import diagnosis_text
 from penstock.report.markdown import render_markdown
 
@@ -40,8 +42,9 @@ def diagnose(
     give if it were gone, the evidence, the look-alikes that were rejected
     and why; and, where it cannot be decided, the one experiment that would.
 
-        penstock run train.py
-        penstock diagnose penstock-run.jsonl
+        penstock run -o run.jsonl train.py
+
+        penstock diagnose run.jsonl
 
     A plain training log is read, too: lines of tqdm, timm, MMEngine, HF
     Trainer, Lightning, or of your own with --pattern. A log knows less than
@@ -62,7 +65,7 @@ def diagnose(
             raise SettingError("a log has too little for a report", advice="Leave out --format, or record the run")
         typer.echo(render_markdown(recording, diagnosis))
     else:
-        console.out.print(diagnosis_text(diagnosis, recording))
+        console.out.print(diagnosis_text(diagnosis, recording), soft_wrap=True)
     raise typer.Exit(EXIT_CODES[diagnosis.verdict])
 
 
@@ -70,6 +73,8 @@ def _diagnosed(
     run: Path, pattern: str | None, workers: int | None, batch_size: int | None
 ) -> tuple[Recording | None, Diagnosis]:
     if pattern is None and is_recording(run):
-        recording = load(run)
+        if workers is not None or batch_size is not None:
+            raise SettingError("a recording knows its own settings", advice="Leave out --workers and --batch-size")
+        recording = most_waiting(load_ranks(run))
         return recording, diagnose_recording(recording)
     return None, diagnose_log(read_log(run, pattern), workers, batch_size)

@@ -12,8 +12,11 @@ from rich.logging import RichHandler
 from penstock import __version__
 from penstock.cli import console
 from penstock.cli.bench import bench
+from penstock.cli.compare import compare
 from penstock.cli.demo import demo
+from penstock.cli.diagnose import diagnose
 from penstock.cli.doctor import doctor
+from penstock.cli.report import report
 from penstock.cli.run import CONTEXT, run
 from penstock.cli.shards.check import check
 from penstock.cli.shards.index import index
@@ -36,6 +39,9 @@ app.command()(doctor)
 app.command()(bench)
 app.command()(demo)
 app.command(context_settings=CONTEXT)(run)
+app.command()(diagnose)
+app.command()(report)
+app.command()(compare)
 for command in (ls, index, check, pack):
     shards_app.command()(command)
 

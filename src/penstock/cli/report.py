@@ -11,7 +11,7 @@ from penstock.cli import console
 from penstock.core.finding import Diagnosis
 from penstock.diagnose.curve import rates_over_workers
 from penstock.diagnose.verdict import diagnose
-from penstock.errors import SettingError
+from penstock.errors import SettingError, printable
 from penstock.recording.load import Recording, load
 from penstock.report.html import render_html
 from penstock.report.markdown import render_markdown
@@ -45,9 +45,11 @@ def report(
         raise SettingError(f"{output} has no format's suffix", advice="Use .html, .md or .json, or give --format")
     recording = load(run)
     target = output or run.with_suffix({"html": ".html", "md": ".md", "trace": ".trace.json"}[form])
+    if target.exists() and target.samefile(run):
+        raise SettingError(f"{target} is the recording itself", advice="Name another file with -o")
     text = trace_json(recording, first, first + seconds) if form == "trace" else _page(recording, form)
     target.write_text(text, encoding="utf-8")
-    console.out.print(f"{target} written", highlight=False, markup=False)
+    console.out.print(f"{printable(str(target))} written", highlight=False, markup=False, soft_wrap=True)
 
 
 def _page(recording: Recording, form: Format) -> str:

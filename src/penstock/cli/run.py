@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.cli import console
-from penstock.errors import SettingError, printable
+from penstock.errors import PenstockError, SettingError, printable
+from penstock.observe.afterlook import add_look
 from penstock.observe.child import end_like
 from penstock.observe.script import Outcome, Script, run_script
 
@@ -32,6 +34,9 @@ def run(
         float | None,
         typer.Option(min=0, metavar="SECONDS", help="Waiting longer is a slow batch.  [default: by the run itself]"),
     ] = None,
+    probed: Annotated[
+        bool, typer.Option("--probe/--no-probe", help="If workers waited for bytes, 2 s of reading afterwards.")
+    ] = True,
     diagnosed: Annotated[bool, typer.Option("--diagnose/--no-diagnose", help="The verdict, at the end.")] = True,
 ) -> None:
     """Run a training script as it is; then say where its time went, and why.
@@ -55,7 +60,7 @@ def run(
     _check(script, module, record)
     outcome = run_script(Script((script, *(arguments or ())), module), record, live=live, slow_s=slow)
     try:
-        _tell(outcome, diagnosed)
+        _tell(outcome, probed, diagnosed)
     finally:
         end_like(outcome.code)
 
@@ -70,23 +75,35 @@ def _check(script: str, module: bool, record: Path) -> None:
         )
 
 
-def _tell(outcome: Outcome, diagnosed: bool) -> None:
+def _tell(outcome: Outcome, probed: bool, diagnosed: bool) -> None:
     if outcome.code < 0:
         typer.echo(f"penstock: the script was killed by {signal.Signals(-outcome.code).name}", err=True)
     names = ", ".join(printable(os.path.relpath(path)) for path in outcome.recordings)
-    typer.echo(f"penstock: recorded to {names}", err=True)
+    typer.echo(f"penstock: recorded to {names}" if names else "penstock: nothing was recorded", err=True)
+    if probed:
+        _look_at_storage(outcome.recordings)
     if diagnosed and outcome.recordings:
         _diagnose(outcome.recordings[0])
+
+
+def _look_at_storage(recordings: Sequence[Path]) -> None:
+    """Two seconds for each rank that waited for bytes; what goes wrong leaves a question open, no more."""
+    for path in recordings:
+        try:
+            with console.notices.status("reading once more from where the workers read …"):
+                add_look(path)
+        except (PenstockError, OSError) as error:
+            typer.echo(f"penstock: the storage was not looked at: {printable(str(error))}", err=True)
 
 
 def _diagnose(path: Path) -> None:
     """What goes wrong in here must not become the script's failure."""
     try:
-        from penstock.diagnose.verdict import diagnose
-        from penstock.recording.load import load
+        from penstock.diagnose.verdict import diagnose, most_waiting
+        from penstock.recording.ranks import load_ranks
         from penstock.report.diagnosis import diagnosis_text
 
-        recording = load(path)
+        recording = most_waiting(load_ranks(path))
         console.notices.print(diagnosis_text(diagnose(recording), recording), soft_wrap=True)
     except Exception as error:
         typer.echo(f"penstock: no verdict: {type(error).__name__}: {printable(str(error))}", err=True)

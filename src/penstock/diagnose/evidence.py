@@ -191,10 +191,19 @@ class Evidence:
         running = self.main_states.get("running", 0.0) * own
         return max(0.0, running - self.mean(known) - self.main_queue * self.cycle_s)
 
-    @cached_property
-    def device_s(self) -> float:
-        """Of a step, on average, on the device's own clock; 0 where there is none."""
-        return self.mean([sum(step.device_phases.values()) for step in self.steps])
+    def device_s(self, *without: str) -> float:
+        """Of a step, on average, on the device's own clock, without these phases; 0 where there is none."""
+        return self.mean(
+            [
+                sum(seconds for path, seconds in step.device_phases.items() if "/" not in path and path not in without)
+                for step in self.steps
+            ]
+        )
+
+    def gain_without(self, seconds: float, *phases: str) -> float:
+        """Of a loop whose steps take so much less on the host; the device, without these phases, cannot go faster."""
+        left = max(self.cycle_s - seconds, self.device_s(*phases), 0.05 * self.cycle_s)
+        return self.cycle_s / left - 1 if left > 0 else 0.0
 
     # -- the workers -------------------------------------------------------------------------------------------
 

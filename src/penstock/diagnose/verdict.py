@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from penstock.core.finding import Diagnosis, Finding, Impact, Rejected, Verdict
@@ -62,6 +64,16 @@ def diagnose(recording: Recording) -> Diagnosis:
     rejected = tuple(Rejected(rule=name, why=a.why) for name, a in answers.items() if isinstance(a, Innocent))
     doubtful = [a for a in answers.values() if isinstance(a, Suspect) and a.strength < LEAST_STRENGTH and a.experiment]
     return _verdict(main, findings, rejected, doubtful, recording.notes, impact)
+
+
+def most_waiting(ranks: Sequence[Recording]) -> Recording:
+    """Of the ranks of a run the one to judge: all others wait for it at the end of every step. Its notes say so."""
+    if len(ranks) == 1:
+        return ranks[0]
+    waited = [sum(step.wait_s for step in rank.steps) for rank in ranks]
+    worst = max(range(len(ranks)), key=waited.__getitem__)
+    told = f"rank {ranks[worst].run.rank} waited most, {waited[worst]:.1f} s of {len(ranks)} ranks' {sum(waited):.1f} s"
+    return replace(ranks[worst], notes=(*ranks[0].notes, told))
 
 
 def _ranked(evidence: Evidence, answers: dict[str, Answer]) -> tuple[Finding, ...]:

@@ -131,6 +131,7 @@ class _Look:
 
     def in_row(self, readers: int) -> float:
         """Each reader goes through files of its own, or, where there are too few, through a stretch of one."""
+        ways: list[Way]
         if len(self.files) >= readers:
             ways = [
                 ((file, at) for file in self.files[n::readers] for at in self._places(file)) for n in range(readers)

@@ -21,12 +21,12 @@ def tell_end(path: Path, code: int) -> None:
 
     `code` is minus the signal's number if one killed it.
     """
-    if code < 0 and code != -signal.SIGINT:
+    if (code < 0 and code != -signal.SIGINT) or not path.is_file():  # a device or a pipe may never end
         return
     with suppress(OSError), open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_BYTES))
-        tail = file.read()
+        tail = file.read(TAIL_BYTES)
         start = tail.rstrip(b"\n").rfind(b"\n") + 1
         last = _decode(tail[start:])
         exit_code = 128 - code if code < 0 else code

@@ -95,7 +95,7 @@ def run_script(script: Script, record: Path, *, live: bool = True, slow_s: float
     own = [path for claimer, path in claimed if claimer == pid]
     if own:
         tell_end(own[-1], code)
-    recordings = {path: None for _, path in claimed if path.exists()}
+    recordings = {path: None for _, path in claimed if path.is_file()}
     return Outcome(code, tuple(sorted(recordings, key=lambda path: path != record)))
 
 

@@ -10,11 +10,12 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
+from penstock.observe.around import Guard, Phase
 from penstock.recording.lines import AnyLine, Event, Pass, PassEnd, Step
 
 log = logging.getLogger("penstock")
@@ -52,6 +53,7 @@ class Session:
         self.began = clock.now()
         """On that clock: what all times of the recording count from."""
         self.off = False
+        self._guard = Guard(self)
         self._sinks = sinks
         self._numbers = itertools.count()
         self._current: Track | None = None
@@ -83,13 +85,9 @@ class Session:
             with suppress(Exception):
                 sink.put(line)
 
-    @contextmanager
-    def guard(self) -> Iterator[None]:
+    def guard(self) -> AbstractContextManager[None]:
         """Around whatever the watcher does on the training's thread: its errors end here."""
-        try:
-            yield
-        except Exception as error:
-            self.fail(error)
+        return self._guard
 
     def close(self) -> None:
         """Give every sink its end; nothing is recorded after it."""
@@ -126,14 +124,9 @@ class Session:
         if not self.off and threading.get_ident() == self._loop and track is not None and track.open:
             track.leave(self.clock.now())
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """`with` around a part of the step."""
-        self.enter(name)
-        try:
-            yield
-        finally:
-            self.leave()
+        return Phase(self, name)
 
 
 class Track:

@@ -6,11 +6,13 @@ version of torch a number is None.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from penstock.observe.asked import asked_for
 from penstock.observe.loaders import NOTHING, Look
 from penstock.observe.meter import Meter, count, stamps
 from penstock.observe.spool import Spool
@@ -26,7 +28,7 @@ def describe(loader: Any, number: int, name: str = "", requested: Mapping[str, A
         loader=number,
         name=name,
         type="torch",
-        settings=settings(loader, requested or {}),
+        settings=settings(loader, asked_for(sys.argv[1:]) if requested is None else requested),
         dataset=qualified_name(type(loader.dataset)),
         dataset_size=dataset_size(loader),
         batches=batches(loader),

@@ -255,8 +255,8 @@ class System(Line, frozen=True, kw_only=True, tag="system"):
 class Storage(Line, frozen=True, kw_only=True, tag="storage"):
     """What the storage under the workers' files gave after the run, read as they read: one reader, then all together.
 
-    Bytes per second in all. It decides what the run's own times cannot: whether reads share a device, wait on their own,
-    or get in each other's way.
+    Bytes per second in all. It decides what the run's own times cannot: whether reads share a device, wait each on
+    its own, or get in each other's way.
     """
 
     loader: int

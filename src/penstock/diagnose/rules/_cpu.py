@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
+from penstock.model.workload import with_workers
 
 BEHIND = 0.05
 """Share of the time: a loop that waits less has no supply problem."""
@@ -21,6 +22,15 @@ def computing(evidence: Evidence) -> bool:
         return False
     own = float((evidence.cpu_s + evidence.blocked_s).sum())
     return own > 0 and float(evidence.cpu_s.sum()) / own >= COMPUTING
+
+
+def best_workers(evidence: Evidence, most: int) -> int:
+    """The fewest within 3% of the best rate that the model sees with up to so many; the most, where it sees nothing."""
+    workload = evidence.workload
+    if workload is None:
+        return most
+    rates = {count: with_workers(workload, count).steady_rate for count in range(1, most + 1)}
+    return min(count for count, rate in rates.items() if rate >= 0.97 * max(rates.values()))
 
 
 def top_function(evidence: Evidence) -> tuple[str, ...]:

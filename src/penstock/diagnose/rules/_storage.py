@@ -17,8 +17,8 @@ from penstock.diagnose.rules._cpu import behind
 
 LEAST = 0.4
 """Share of the workers' time, waiting for a core left out, that they wait for bytes."""
-STATES = ("read", "open", "network", "sleep", "other")
-"""In which a thread may wait for data; a lock is another matter."""
+REMOTE = 0.5
+"""Of the waiting in the network or a timer: beyond it, what a disk could do does not matter."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ def _waiting(evidence: Evidence) -> Waiting | None:
     blocked = float(evidence.blocked_s.sum()) * (1 - locked)
     if own <= 0 or blocked < LEAST * own:
         return None
+    remote = evidence.blocked_in("network", "sleep")
     total = float(sum(fetch.read_bytes for fetch in evidence.fetches))
     reads = sum(fetch.reads for fetch in evidence.fetches)
     samples = sum(fetch.samples for fetch in evidence.fetches)
@@ -63,9 +64,9 @@ def _waiting(evidence: Evidence) -> Waiting | None:
         bytes_per_read=total / reads if reads else 0.0,
         opens_per_sample=sum(fetch.opens for fetch in evidence.fetches) / samples if samples else 0.0,
         open_share=evidence.blocked_in("open"),
-        remote=evidence.blocked_in("network", "sleep"),
+        remote=remote,
         busiest=_busiest(evidence),
-        scaling=_scaling(evidence, total / evidence.steady_s),
+        scaling=_scaling(evidence, total / evidence.steady_s) if remote <= REMOTE else None,
     )
 
 

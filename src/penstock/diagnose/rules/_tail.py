@@ -41,6 +41,8 @@ def heavy(evidence: Evidence) -> Tail | None:
     if not behind(evidence):
         return None
     usual = float(np.median(evidence.fetch_s))
+    if usual <= 0:
+        return None
     which = evidence.fetch_s - evidence.queue_s > TIMES * usual
     excess = float((evidence.fetch_s[which] - usual).sum())
     if not which.any() or which.mean() > MOST or excess < ITS_SHARE * float(evidence.fetch_s.sum()):

@@ -30,5 +30,5 @@ def look(evidence: Evidence) -> Answer:
         summary=f"Garbage collection takes {share:.0%} of the time",
         evidence=(f"{milliseconds(lost)} in the collector" + (f", {len(pauses)} collections" if pauses else ""),),
         advice="gc.freeze() after set-up; fewer small objects; collect at the end of an epoch",
-        gain=share / (1 - share),
+        gain=evidence.gain_without(share * evidence.cycle_s),
     )

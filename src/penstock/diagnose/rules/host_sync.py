@@ -24,7 +24,6 @@ def look(evidence: Evidence) -> Answer:
     if cycle <= 0 or sync < LEAST * cycle:
         return None
     host = max(1e-9, cycle - sync)
-    device = evidence.device_s or sync
     return Suspect(
         strength=0.75,
         summary=f"The loop waits {milliseconds(sync)} a step for the device",
@@ -33,5 +32,5 @@ def look(evidence: Evidence) -> Answer:
             f"the host's own work takes {milliseconds(host)}: without waiting both would run side by side",
         ),
         advice="Keep losses on the device and read them every few dozen steps",
-        gain=max(0.0, cycle / max(host, device) - 1),
+        gain=evidence.gain_without(sync) if evidence.device_s() else max(0.0, cycle / max(host, sync) - 1),
     )

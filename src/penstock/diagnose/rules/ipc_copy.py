@@ -17,12 +17,14 @@ from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST = 0.05
 """Share of the cycle."""
+LEAST_S = 0.0005
+"""What taking a batch of small tensors costs anyway."""
 
 
 def look(evidence: Evidence) -> Answer:
     """Waits with a batch at hand are long."""
     sampler = evidence.mean(evidence.phase_s("sampler"))
-    taking = max(0.0, evidence.handover_s - sampler)
+    taking = max(0.0, evidence.handover_s - sampler - LEAST_S)
     if evidence.workers == 0 or evidence.cycle_s <= 0 or taking < LEAST * evidence.cycle_s:
         return None
     return Suspect(

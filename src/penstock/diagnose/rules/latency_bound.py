@@ -17,7 +17,7 @@ from math import ceil
 import numpy as np
 
 from penstock.diagnose.evidence import Evidence, milliseconds
-from penstock.diagnose.rules._storage import Waiting, waiting
+from penstock.diagnose.rules._storage import REMOTE, Waiting, waiting
 from penstock.diagnose.rules.storage_bandwidth import BUSY, SHARED
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.workload import Workload
@@ -53,7 +53,7 @@ def _at_once(workload: Workload) -> Workload:
 
 
 def _strength(seen: Waiting) -> float:
-    if seen.scaling is not None or seen.remote > 0.5:
+    if seen.scaling is not None or seen.remote > REMOTE:
         return 0.9
     return 0.6
 

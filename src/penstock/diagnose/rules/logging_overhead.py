@@ -34,5 +34,5 @@ def look(evidence: Evidence) -> Answer:
             *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.functions(main=True).items())[:2]),
         ),
         advice="Log every few dozen steps, from a thread, without fsync",
-        gain=min(writing, 0.95) / (1 - min(writing, 0.95)),
+        gain=evidence.gain_without(writing * evidence.cycle_s),
     )

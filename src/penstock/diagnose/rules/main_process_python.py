@@ -14,7 +14,7 @@ from __future__ import annotations
 from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Suspect
 
-LEAST_LOCKED = 0.1
+LEAST_LOCKED = 0.15
 """Share of the cycle in which it waited for the interpreter."""
 LEAST_REST = 0.25
 """Share of the cycle outside all phases, where phases are known."""
@@ -32,7 +32,7 @@ def look(evidence: Evidence) -> Answer:
                 f"{milliseconds(evidence.interpreter_s)} without a core being short or anything else in its way",
             ),
             advice="Let that thread wait or sleep, or move it to a process of its own",
-            gain=min(locked, 0.95) / (1 - min(locked, 0.95)),
+            gain=evidence.gain_without(evidence.interpreter_s),
         )
     rest = evidence.rest_s
     if rest is None or evidence.cycle_s <= 0 or rest < LEAST_REST * evidence.cycle_s:
@@ -45,5 +45,5 @@ def look(evidence: Evidence) -> Answer:
             *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.functions(main=True).items())[:3]),
         ),
         advice="Do it every few dozen steps, or in another process",
-        gain=rest / (evidence.cycle_s - rest),
+        gain=evidence.gain_without(rest),
     )

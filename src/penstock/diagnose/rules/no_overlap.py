@@ -11,6 +11,7 @@ Remedy: `num_workers` of at least one; more while the workers, not the step, set
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.rules._cpu import best_workers
 from penstock.diagnose.suspect import Answer, Suspect
 from penstock.model.workload import with_workers
 
@@ -21,7 +22,7 @@ def look(evidence: Evidence) -> Answer:
     """Nobody but the main process made batches, and it took a noticeable share of the time."""
     if evidence.workers > 0 or evidence.loader.type != "torch" or evidence.wait_share < LEAST_SHARE:
         return None
-    workers = max(1, round(evidence.cores) - 1)
+    workers = best_workers(evidence, max(1, round(evidence.cores)))
     return Suspect(
         strength=0.95,
         summary="Loading and computing take turns: there are no workers",

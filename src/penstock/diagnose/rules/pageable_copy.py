@@ -30,5 +30,5 @@ def look(evidence: Evidence) -> Answer:
             f"pin_memory is {evidence.setting('pin_memory')}",
         ),
         advice="pin_memory=True and .to(device, non_blocking=True)",
-        gain=copying / (cycle - copying) if copying < cycle else 0.0,
+        gain=evidence.gain_without(copying, "h2d"),
     )

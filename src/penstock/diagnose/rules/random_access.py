@@ -13,7 +13,7 @@ Remedy: shards, read in large blocks and shuffled in a window; or a disk that ha
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
-from penstock.diagnose.rules._storage import waiting
+from penstock.diagnose.rules._storage import REMOTE, waiting
 from penstock.diagnose.rules.storage_bandwidth import LARGE_BYTES, SHARED, THRASHES
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
@@ -24,7 +24,7 @@ OPENING = 0.4
 def look(evidence: Evidence) -> Answer:
     """Small reads, and workers wait in them."""
     seen = waiting(evidence)
-    if seen is None or seen.remote > 0.5 or seen.bytes_per_read <= 0:
+    if seen is None or seen.remote > REMOTE or seen.bytes_per_read <= 0:
         return None
     if seen.bytes_per_read >= LARGE_BYTES:
         return Innocent(f"reads are large, {seen.bytes_per_read / 1024:.0f} KiB each")

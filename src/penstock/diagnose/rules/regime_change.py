@@ -34,7 +34,8 @@ def look(evidence: Evidence) -> Answer:
     before, after = cycle[:at], cycle[at:]
     quick, slow = float(np.median(before)), float(np.median(after))
     apart = float(np.quantile(after, 0.2)) > float(np.quantile(before, 0.8))
-    if min(len(before), len(after)) < LEAST_PART * count or slow < TIMES * quick or not apart:
+    uneven = quick > 0 and slow >= TIMES * quick
+    if min(len(before), len(after)) < LEAST_PART * count or not uneven or not apart:
         return None
     step = evidence.steps[at * window]
     return Suspect(

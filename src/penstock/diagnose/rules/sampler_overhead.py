@@ -32,5 +32,5 @@ def look(evidence: Evidence) -> Answer:
             f"sampler: {evidence.setting('sampler') or 'not known by name'}",
         ),
         advice="Draw the epoch's indices in one go",
-        gain=seconds / (cycle - seconds) if seconds < cycle else 0.0,
+        gain=evidence.gain_without(seconds),
     )

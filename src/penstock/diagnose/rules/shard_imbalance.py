@@ -39,7 +39,8 @@ def look(evidence: Evidence) -> Answer:
             f"the busiest has {uneven:.1f} times the mean",
         ),
         advice="More shards than workers, of about one size; or penstock.Loader, where no worker owns a shard",
-        gain=uneven - 1,
+        cure=lambda workload: workload,  # the model deals evenly
+        from_measured=True,
     )
 
 

@@ -13,7 +13,7 @@ Remedy: fewer bytes (pack the shards: smaller pictures, a codec), a faster disk 
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
-from penstock.diagnose.rules._storage import Waiting, waiting
+from penstock.diagnose.rules._storage import REMOTE, Waiting, waiting
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 LARGE_BYTES = 32 << 10
@@ -27,7 +27,7 @@ BUSY = 0.8
 def look(evidence: Evidence) -> Answer:
     """Large reads, a shared stream."""
     seen = waiting(evidence)
-    if seen is None or seen.remote > 0.5:
+    if seen is None or seen.remote > REMOTE:
         return None
     if 0 < seen.bytes_per_read < LARGE_BYTES:
         return Innocent(f"reads are small, {seen.bytes_per_read / 1024:.1f} KiB each: seeks cost more than bytes")

@@ -10,6 +10,8 @@ Remedy: `persistent_workers=True`; light imports in the dataset's module; fewer,
 
 from __future__ import annotations
 
+from math import inf
+
 from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
@@ -24,8 +26,9 @@ def look(evidence: Evidence) -> Answer:
     again = evidence.startups_s[1:]
     usual = evidence.cycle_s * evidence.wait_share
     lost = float((again - usual).clip(min=0.0).sum())
-    if lost < LEAST * evidence.total_s:
+    if lost <= LEAST * evidence.total_s:
         return Innocent(f"the first batch of a pass takes {milliseconds(evidence.mean(again))}: little in all")
+    rest_s = evidence.total_s - lost
     persistent = evidence.setting("persistent_workers")
     return Suspect(
         strength=0.9 if persistent is False else 0.6,
@@ -36,5 +39,5 @@ def look(evidence: Evidence) -> Answer:
             f"persistent_workers is {persistent}",
         ),
         advice="persistent_workers=True" if not persistent else "See what the dataset does at the start of each pass",
-        gain=lost / (evidence.total_s - lost),
+        gain=lost / rest_s if rest_s > 0 else inf,
     )

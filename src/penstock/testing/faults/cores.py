@@ -30,7 +30,7 @@ def large_pictures(case: Case) -> Iterator[Training]:
 def threads_in_workers(case: Case) -> Iterator[Training]:
     """More workers than cores, and in each the library runs a thread per core, as if the machine were its own."""
     cores = usable_cores()
-    workers = case.pick(mild=cores + 1, severe=3 * cores, removed=cores)
+    workers = case.pick(mild=cores + 1, severe=2 * cores, removed=cores)
     threads = Threads(1 if case.removed else cores)
     yield Training(loader=loader(pictures(case, transform), num_workers=workers, worker_init_fn=threads))
 

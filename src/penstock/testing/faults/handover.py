@@ -19,7 +19,7 @@ from penstock.testing.faults.material import BATCH, SIDE, Decode, Extra, Wait, j
 @fault(expect="slow_collate")
 def slow_collate(case: Case) -> Iterator[Training]:
     """Putting a batch together takes longer than making its samples."""
-    work = Decode(jpeg(SIDE, case.seed), case.pick(mild=0.03, severe=0.07, removed=0.0))
+    work = Decode(jpeg(SIDE, case.seed), case.pick(mild=0.024, severe=0.05, removed=0.0))
     yield Training(loader=loader(pictures(case), collate_fn=Collate(work)))
 
 

@@ -1,0 +1,184 @@
+"""`penstock diagnose`: what it prints and how it ends."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.recording.lines import Setting
+
+LOGS = Path(__file__).parent.parent / "diagnose" / "data"
+HOSTILE = "\x1b[31mred\x1b[0m<script>alert(1)</script>\r\n"
+
+
+@pytest.fixture
+def slow(record):
+    """A loop that makes its batches itself."""
+    return record(wait_s=0.03, step_s=0.02, workers=0)
+
+
+def test_a_healthy_run_ends_with_0(here, record):
+    ran = here("diagnose", record())
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("healthy: ")
+
+
+def test_findings_end_with_1_and_come_with_gain_evidence_and_advice(here, slow):
+    ran = here("diagnose", slow)
+    assert ran.code == 1
+    assert ran.out.startswith("findings: ")
+    assert "1. no_overlap" in ran.out
+    assert "num_workers" in ran.out
+    assert "samples/s" in ran.out
+    assert all(len(line) <= 80 for line in ran.out.splitlines())
+
+
+def test_undetermined_ends_with_3_and_names_the_experiment(here, record):
+    ran = here("diagnose", record(wait_s=0.03, fetched=False))
+    assert ran.code == 3
+    assert "To decide" in ran.out
+
+
+def test_as_a_program_of_its_own_it_says_the_same(here, penstock, slow):
+    ran = penstock("diagnose", slow)
+    assert (ran.code, ran.out) == (1, here("diagnose", slow).out)
+
+
+def test_json_has_the_verdict_and_the_findings_worst_first(here, slow):
+    ran = here("diagnose", slow, "--json")
+    assert ran.code == 1
+    found = ran.json
+    assert found["verdict"] == "findings"
+    assert found["sentence"]
+    first = found["findings"][0]
+    assert first["rule"] == "no_overlap"
+    assert {"rule", "gain", "confidence", "evidence", "advice"} <= set(first)
+    weights = [finding["gain"] * finding["confidence"] ** 2 for finding in found["findings"]]
+    assert weights == sorted(weights, reverse=True)
+    assert all(isinstance(fact, str) for fact in first["evidence"])
+    assert found["impact"]["share"] == pytest.approx(0.6, abs=0.05)
+
+
+@pytest.mark.parametrize(("options", "code", "verdict"), [({}, 0, "healthy"), ({"count": 3}, 3, "undetermined")])
+def test_json_is_whole_without_findings(here, record, options, code, verdict):
+    ran = here("diagnose", record(**options), "--json")
+    assert (ran.code, ran.json["verdict"], ran.json["findings"]) == (code, verdict, [])
+
+
+def test_markdown_has_the_sections_of_a_report(here, slow):
+    ran = here("diagnose", slow, "--format", "md")
+    assert ran.code == 1
+    titles = [line for line in ran.out.splitlines() if line.startswith("## ")]
+    assert [title.split(". ")[1] for title in titles] == [
+        "Summary", "Evidence", "Analysis", "Impact", "Plan", "Conclusion",
+    ]  # fmt: skip
+
+
+def test_settings_that_were_changed_on_the_way_are_named(here, record):
+    ran = here("diagnose", record(settings={"prefetch_factor": Setting(requested=16, in_force=2)}))
+    assert "prefetch_factor requested 16, in force 2" in ran.out
+
+
+# -- logs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_log_is_read_too(here):
+    ran = here("diagnose", LOGS / "slow_batches.log", "--json")
+    assert ran.code in (1, 3)
+    assert ran.json["verdict"] in ("findings", "undetermined")
+    assert any("lines were recognised" in note for note in ran.json["notes"])
+
+
+def test_a_logs_healthy_run_is_healthy(here):
+    ran = here("diagnose", LOGS / "timm_healthy.log")
+    assert ran.code == 0, ran.out
+
+
+def test_a_log_of_ones_own_needs_a_pattern(here, tmp_path):
+    log = tmp_path / "own.log"
+    log.write_text("".join(f"it={at} dt=0.30 load=0.20\n" for at in range(60)))
+    assert here("diagnose", log).code == 2
+    ran = here("diagnose", log, "--pattern", r"it=(?P<step>\d+) dt=(?P<time>\S+) load=(?P<data>\S+)", "--json")
+    assert ran.code in (1, 3)
+    assert ran.json["impact"]["share"] == pytest.approx(2 / 3, abs=0.1)
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?P<nothing>x)"])
+def test_a_pattern_that_is_none_is_wrong_usage(here, tmp_path, pattern):
+    (tmp_path / "own.log").write_text("it=1\n")
+    ran = here("diagnose", "own.log", "--pattern", pattern)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("penstock: ")
+
+
+def test_a_log_has_too_little_for_a_markdown_report(here):
+    ran = here("diagnose", LOGS / "timm_healthy.log", "--format", "md")
+    assert (ran.code, ran.out) == (2, "")
+
+
+@pytest.mark.parametrize("flag", [("--workers", 4), ("--batch-size", 8)])
+def test_settings_of_a_recording_cannot_be_set_from_outside(here, record, flag):
+    ran = here("diagnose", record(), *flag)
+    assert (ran.code, ran.out) == (2, "")
+    assert "a recording knows its own settings" in ran.err
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+UNREADABLE = {
+    "missing": None,
+    "empty": b"",
+    "binary": bytes(range(256)) * 64,
+    "newer": b'{"kind":"run","version":99}\n',
+    "nonsense": b"hello\nworld\n",
+    "another kind of json": b'{"kind":"cat"}\n' * 3,
+    "cut in its first line": b'{"kind":"run","vers',
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_cannot_be_read_is_one_line_and_exit_code_2(here, tmp_path, name):
+    if UNREADABLE[name] is not None:
+        (tmp_path / "run.jsonl").write_bytes(UNREADABLE[name])
+    ran = here("diagnose", "run.jsonl")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("penstock: ")
+    assert ran.err.count("\n") == 1
+    assert "run.jsonl" in ran.err
+
+
+def test_a_newer_recording_asks_for_an_update(here, tmp_path):
+    (tmp_path / "run.jsonl").write_bytes(UNREADABLE["newer"])
+    assert "newer penstock" in here("diagnose", "run.jsonl").err
+
+
+def test_a_folder_is_no_run(here, tmp_path):
+    assert here("diagnose", tmp_path).code == 2
+
+
+def test_a_truncated_recording_is_judged_and_said_to_be(here, slow):
+    slow.write_bytes(slow.read_bytes()[:-30])
+    ran = here("diagnose", slow)
+    assert ran.code == 1
+    assert "cut short at the end" in ran.out
+
+
+def test_a_recording_without_steps_is_undetermined(here, record):
+    ran = here("diagnose", record(count=0))
+    assert ran.code == 3
+    assert "Nothing was iterated over" in ran.out
+
+
+@pytest.mark.parametrize("form", [(), ("--format", "md")])
+def test_names_from_the_run_cannot_reach_the_terminal_raw(here, record, form):
+    settings = {HOSTILE: Setting(requested=HOSTILE, in_force=1)}
+    ran = here("diagnose", record(dataset=HOSTILE, settings=settings), *form)
+    assert "\x1b" not in ran.out
+    assert "\r" not in ran.out
+    assert "x1b" in ran.out
+
+
+def test_a_hostile_file_name_is_spelled_out(here):
+    ran = here("diagnose", "\x1b[2Jgone.jsonl")
+    assert ran.code == 2
+    assert "\x1b" not in ran.err
+    assert "\\x1b[2Jgone.jsonl" in ran.err
