@@ -389,7 +389,7 @@ def test_an_optimizer_that_raises_leaves_no_phase_open(watched):
 
 
 def test_checkpoints_collections_and_logs_are_told(watched, tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.observe.hooks.pauses.TOLD_S", 0.0)
+    monkeypatch.setattr("penstock.observe.collector.TOLD_S", 0.0)
 
     class Syncing(logging.FileHandler):
         def emit(self, record):

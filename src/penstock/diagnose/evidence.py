@@ -60,6 +60,17 @@ class Evidence:
         return len({fetch.worker for fetch in self.fetches if fetch.worker >= 0})
 
     @cached_property
+    def dealt_workers(self) -> int:
+        """As many as could have made these batches had each made as many as the busiest: others had less to do.
+
+        Where the dataset deals its samples to the workers itself, that may be fewer than there are.
+        """
+        counts = np.unique(self.by[self.by >= 0], return_counts=True)[1]
+        if self.workers < 2 or self.loader.dataset_size is not None or not len(counts):
+            return self.workers
+        return max(1, min(self.workers, int(counts.sum() / counts.max() + 0.15)))
+
+    @cached_property
     def prefetch(self) -> int:
         """Batches ahead per worker."""
         number = self.setting("prefetch_factor")
@@ -368,7 +379,7 @@ class Evidence:
         if known < 3:
             return None
         return Workload(
-            workers=self.workers,
+            workers=self.dealt_workers,
             prefetch=self.prefetch,
             in_order=self.in_order,
             cores=self.cores,

@@ -23,8 +23,6 @@ class Suspect:
     advice: str
     cure: Cure | None = None
     """For the model; None where `gain` is given outright."""
-    from_measured: bool = False
-    """The cure takes away what the model leaves out, standing in line: its gain counts from the rate as measured."""
     gain: float | None = None
     """For causes that plain arithmetic answers."""
     experiment: str = ""

@@ -107,7 +107,9 @@ def _gain(evidence: Evidence, suspect: Suspect) -> tuple[float, float, float]:
         gain = _said(suspect.gain or 0.0)
         return gain, gain, gain
     found = bootstrap(evidence.workload, suspect.cure, RESAMPLES, seed=0)
-    better = evidence.workload.steady_rate * evidence.cycle_s if suspect.from_measured else 1.0
+    better = (
+        evidence.workload.steady_rate * evidence.cycle_s
+    )  # counted from what was measured, not from the model's own
     low, gain, high = (_said((1 + part) * better - 1) for part in found)
     return low, gain, high
 
@@ -130,7 +132,7 @@ def _verdict(
     verdict: Verdict
     if findings:
         verdict, sentence = "findings", f"{findings[0].summary} ({waits}; without it {findings[0].gain:+.0%} samples/s)"
-    elif evidence.wait_share > WAITING:
+    elif evidence.behind > WAITING:
         verdict, sentence = "undetermined", f"{waits}, and nothing that was seen says why"
         experiment = doubtful[0].experiment if doubtful else _EXPERIMENT
     else:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock import __version__
+from penstock.observe.collector import watch_collector
 from penstock.observe.loaders import Side
 from penstock.observe.machine import machine_facts
 from penstock.observe.ranks import rank_and_world
@@ -47,8 +48,10 @@ class Watching:
         self._main = Sampler(threading.get_native_id(), threading.get_ident())
         self._housekeeper = threading.Thread(target=self._keep_house, name="penstock-watch", daemon=True)
         self.session.off = self.idle
+        self._stop_collector = _nothing
         if not self.idle:
             self.session.looker = self._main
+            self._stop_collector = watch_collector(self.session)
             self._system.start()
             self._housekeeper.start()
         atexit.register(self._at_exit)
@@ -61,6 +64,7 @@ class Watching:
         self.closed = True
         atexit.unregister(self._at_exit)
         self._ended.set()
+        self._stop_collector()
         self._system.stop()
         self._main.stop()
         if self._housekeeper.is_alive():
@@ -73,6 +77,8 @@ class Watching:
 
     def forget(self) -> None:
         """In a forked child, where there are no threads: the run is the parent's to record."""
+        if not self.closed:
+            self._stop_collector()
         self.closed = True
         self.session.off = True
         atexit.unregister(self._at_exit)
@@ -111,6 +117,10 @@ class Watching:
         for side in tuple(self.sides):
             for line in side.poll(self.session.now()):
                 self.session.put(line)
+
+
+def _nothing() -> None:
+    """There is nothing to stop."""
 
 
 def _run_line() -> Run:

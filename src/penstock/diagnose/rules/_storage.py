@@ -17,6 +17,10 @@ from penstock.diagnose.rules._cpu import behind
 
 LEAST = 0.4
 """Share of the workers' time, waiting for a core left out, that they wait for bytes."""
+LARGE_BYTES = 32 << 10
+"""A read of at least this is about bytes, not about seeking."""
+ALIKE = 0.4
+"""Two rates this close, as a logarithm, are no evidence for either pattern."""
 REMOTE = 0.5
 """Of the waiting in the network or a timer: beyond it, what a disk could do does not matter."""
 
@@ -66,7 +70,7 @@ def _waiting(evidence: Evidence) -> Waiting | None:
         open_share=evidence.blocked_in("open"),
         remote=remote,
         busiest=_busiest(evidence),
-        scaling=_scaling(evidence, total / evidence.steady_s) if remote <= REMOTE else None,
+        scaling=_scaling(evidence, total / evidence.steady_s, total / max(1, reads)) if remote <= REMOTE else None,
     )
 
 
@@ -79,11 +83,16 @@ def _busiest(evidence: Evidence) -> float | None:
     return max(busy, default=None)
 
 
-def _scaling(evidence: Evidence, rate: float) -> float | None:
-    """The exponent of a reader's time over the number of readers, from what the storage gave one and all of them.
+def _pattern(known: list[tuple[float, float]], rate: float, *, in_row: bool) -> tuple[float, float]:
+    """The pattern that gives all together about what the run got; where both do, large reads come in a row."""
+    off = [abs(log(together / rate)) for _, together in known]
+    if len(known) == 2 and abs(off[0] - off[1]) < ALIKE:
+        return known[0] if in_row else known[1]
+    return known[off.index(min(off))]
 
-    Reads in a row and scattered ones may scale differently: that pattern counts which gives about what the run got.
-    """
+
+def _scaling(evidence: Evidence, rate: float, read_bytes: float) -> float | None:
+    """The exponent of a reader's time over the number of readers, from what the storage gave one and all of them."""
     for line in evidence.recording.storage:
         if line.loader != evidence.loader.loader or line.readers < 2 or not line.cold:
             continue
@@ -93,6 +102,6 @@ def _scaling(evidence: Evidence, rate: float) -> float | None:
         )
         known = [(alone, together) for alone, together in patterns if alone > 0 and together > 0]
         if known and rate > 0:
-            alone, together = min(known, key=lambda pair: abs(log(pair[1] / rate)))
+            alone, together = _pattern(known, rate, in_row=read_bytes >= LARGE_BYTES)
             return 1 - log(together / alone) / log(line.readers)
     return None

@@ -44,7 +44,6 @@ def look(evidence: Evidence) -> Answer:
         ),
         advice=f"num_workers={max(1, round(evidence.cores) - 1)}, and one library thread in each worker",
         cure=lambda workload: _uncrowded(workload, evidence),
-        from_measured=True,
     )
 
 

@@ -34,7 +34,6 @@ def look(evidence: Evidence) -> Answer:
         ),
         advice="Raise the container's CPU limit, or make samples cheaper",
         cure=lambda workload: _unlimited(workload, evidence),
-        from_measured=True,
     )
 
 

@@ -34,11 +34,9 @@ def look(evidence: Evidence) -> Answer:
     collating = evidence.share_of_fetch(evidence.collate_s)
     if collating > COLLATING:
         return Innocent(f"{collating:.0%} of the workers' time goes into collating")
-    used = evidence.run_cores + evidence.others_cpu
+    used = evidence.decode_cores + evidence.step_cpu * (1 - evidence.wait_share)
     if used < FULL * evidence.cores:
-        return Innocent(f"{evidence.free_cores:.1f} of {evidence.cores:g} cores are free")
-    if evidence.decode_cores < evidence.others_cpu:
-        return Innocent(f"others use {evidence.others_cpu:.1f} cores, decoding {evidence.decode_cores:.1f}")
+        return Innocent(f"decoding and the loop use {used:.1f} of {evidence.cores:g} cores")
     per_batch = evidence.mean(evidence.cpu_s)
     return Suspect(
         strength=0.9 if evidence.system else 0.6,
@@ -46,7 +44,7 @@ def look(evidence: Evidence) -> Answer:
         evidence=(
             f"workers compute {evidence.share_of_fetch(evidence.cpu_s):.0%} of the time they take for a batch "
             f"({milliseconds(per_batch)} of CPU each)",
-            f"{used:.1f} of {evidence.cores:g} usable cores are in use",
+            f"with the loop's own work that is {used:.1f} of {evidence.cores:g} usable cores",
             *top_function(evidence),
         ),
         advice="Make samples cheaper: decode at the size you need, pack the shards, use penstock.Loader; or more cores",

@@ -15,10 +15,10 @@ from __future__ import annotations
 from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Suspect
 
-LEAST = 0.05
+LEAST = 0.08
 """Share of the cycle."""
-LEAST_S = 0.0005
-"""What taking a batch of small tensors costs anyway."""
+LEAST_S = 0.001
+"""What taking a batch from another process costs anyway, however small it is."""
 
 
 def look(evidence: Evidence) -> Answer:

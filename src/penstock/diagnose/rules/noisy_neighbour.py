@@ -37,5 +37,4 @@ def look(evidence: Evidence) -> Answer:
         ),
         advice="Give the run cores of its own, or move the other job",
         cure=without_burners,
-        from_measured=True,
     )

@@ -13,8 +13,8 @@ Remedy: shards, read in large blocks and shuffled in a window; or a disk that ha
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
-from penstock.diagnose.rules._storage import REMOTE, waiting
-from penstock.diagnose.rules.storage_bandwidth import LARGE_BYTES, SHARED, THRASHES
+from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, waiting
+from penstock.diagnose.rules.storage_bandwidth import SHARED, THRASHES
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 OPENING = 0.4

@@ -16,6 +16,7 @@ import numpy as np
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._cpu import behind
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.workload import with_workers
 
 EVEN = 1.3
 """The busiest worker's batches over the mean: less is chance."""
@@ -39,8 +40,7 @@ def look(evidence: Evidence) -> Answer:
             f"the busiest has {uneven:.1f} times the mean",
         ),
         advice="More shards than workers, of about one size; or penstock.Loader, where no worker owns a shard",
-        cure=lambda workload: workload,  # the model deals evenly
-        from_measured=True,
+        cure=lambda workload: with_workers(workload, evidence.workers),
     )
 
 

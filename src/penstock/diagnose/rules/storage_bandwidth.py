@@ -13,11 +13,9 @@ Remedy: fewer bytes (pack the shards: smaller pictures, a codec), a faster disk 
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
-from penstock.diagnose.rules._storage import REMOTE, Waiting, waiting
+from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, Waiting, waiting
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
-LARGE_BYTES = 32 << 10
-"""A read of at least this is about bytes, not about seeking."""
 SHARED = 0.5
 """Exponent of time over readers: above it the storage is shared, below it latency rules."""
 THRASHES = 1.4

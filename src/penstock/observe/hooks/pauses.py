@@ -1,4 +1,4 @@
-"""What interrupts a step: the garbage collector, a checkpoint, the log.
+"""What interrupts a step: a checkpoint, the log. (The garbage collector is watched in every session.)
 
 A log is what goes through `logging`, TensorBoard's writer, or a file that is synced. `print` is left alone: too many
 look at it; a step that hangs in it shows in the looks at the main thread, as `write`.
@@ -7,7 +7,6 @@ look at it; a step that hangs in it shows in the looks at the main thread, as `w
 from __future__ import annotations
 
 import functools
-import gc
 import logging
 import os
 import sys
@@ -20,16 +19,11 @@ from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
 from penstock.recording.lines import Event
 
-TOLD_S = 0.001
-"""Collections that took less are not worth a line."""
 WRITER = ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_text", "flush")
 
 
 def watch_pauses(phases: Phases, patches: Patches) -> None:
-    """Each is a phase inside a step; checkpoints and collections are events too, wherever they happen."""
-    callback = _collector(phases)
-    gc.callbacks.append(callback)
-    patches.also(lambda: gc.callbacks.remove(callback))
+    """Each is a phase inside a step; checkpoints are events too, wherever they happen."""
     save = _told("checkpoint", phases, torch.serialization.save)
     for owner in (torch, torch.serialization):
         patches.set(owner, "save", save)
@@ -41,28 +35,6 @@ def watch_pauses(phases: Phases, patches: Patches) -> None:
     if board is not None:
         for name in WRITER:
             patches.set(board.SummaryWriter, name, phases.around("log", getattr(board.SummaryWriter, name)))
-
-
-def _collector(phases: Phases) -> Callable[[str, dict[str, int]], None]:
-    """Full collections only: the young ones are short, and many."""
-    session = phases.session
-    since: list[tuple[float, bool]] = []
-
-    def collecting(when: str, facts: dict[str, int]) -> None:
-        if facts["generation"] < 2 or session.off:
-            return
-        if when == "start":
-            since[:] = [(session.now(), phases.enter("gc"))]
-        elif since:
-            began, entered = since.pop()
-            if entered:
-                phases.leave()
-            seconds = session.now() - began
-            if seconds >= TOLD_S:
-                with session.guard():
-                    session.put(Event(what="gc", at_s=began, seconds=seconds, detail={"freed": facts["collected"]}))
-
-    return collecting
 
 
 def _told(what: str, phases: Phases, function: Callable[..., Any]) -> Callable[..., Any]:

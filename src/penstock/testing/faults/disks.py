@@ -85,7 +85,7 @@ def tiny_files(case: Case) -> Iterator[Training]:
 def seek_disk(source: Path, *, seek_s: float = 0.0, open_s: float = 0.0, bytes_per_s: float = 200e6) -> Iterator[Path]:
     """The files of a folder again, on a disk with one head (FUSE); nothing of it is cached."""
     with (
-        tempfile.TemporaryDirectory(prefix="penstock-disk-") as mountpoint,
+        tempfile.TemporaryDirectory(prefix=f"penstock-disk-{os.getpid()}-") as mountpoint,
         apart("seekdisk", str(source), mountpoint, str(seek_s), str(open_s), str(bytes_per_s)),
     ):
         yield Path(mountpoint)

@@ -56,7 +56,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a training took, starting its workers included."""
+    """What a training took from its first batch on: how long workers take to come is the same with and without."""
 
     steps: int
     seconds: float
@@ -78,10 +78,10 @@ class Training:
     def run(self, watched: Iterable[Any] | None = None, clock: Clock = SYSTEM_CLOCK) -> Outcome:
         """To its end; over `penstock.watch(training.loader)`, say, instead of the bare loader."""
         batches = self.loader if watched is None else watched
-        steps = 0
-        began = clock.now()
+        steps, began = 0, clock.now()
         for _ in range(self.passes):
             for batch in batches:
+                began = began if steps else clock.now()
                 self.step(batch)
                 steps += 1
         return Outcome(steps=steps, seconds=clock.now() - began)

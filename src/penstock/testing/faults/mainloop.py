@@ -52,7 +52,7 @@ def fsync_log(case: Case) -> Iterator[Training]:
     path = case.folder / f"metrics-{os.getpid()}.jsonl"
     try:
         with path.open("a") as log:
-            yield Training(loader=loader(pictures(case)), step=Logged(log, case.pick(mild=8, severe=32, removed=0)))
+            yield Training(loader=loader(pictures(case)), step=Logged(log, case.pick(mild=24, severe=80, removed=0)))
     finally:
         path.unlink()
 
