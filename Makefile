@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check format bench soak clean
+.PHONY: demo test check format bench bench-faults soak peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/penstock demo
@@ -28,6 +28,10 @@ bench: $(VENV)/.installed-dev
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+# Real faults around real loaders, and whether the diagnosis names them: three quarters of an hour; FUSE and cgroups need root.
+bench-faults: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.faults $(ARGS)
 
 # The loaders we are raced against, in an environment outside the tree; `make bench` makes it too if it is not there.
 peers: $(VENV)/.installed-dev

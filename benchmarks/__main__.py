@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import cold, guards, index, memory, order, pack, pairs, straggler
+from benchmarks import cold, guards, index, memory, order, overhead, pack, pairs, straggler
 from benchmarks.peers import suite as peers
 from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line, Table, machine
@@ -47,6 +47,7 @@ SUITES: dict[str, Callable[[], Iterable[Finding]]] = {
     "straggler": straggler.measure,
     "cold": cold.measure,
     "memory": memory.measure,
+    "overhead": overhead.measure,
     **{f"peers-{kind}": partial(peers.measure, [kind]) for kind in KINDS},
 }
 

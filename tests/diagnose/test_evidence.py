@@ -300,7 +300,7 @@ def any_step(draw):
     device = draw(st.dictionaries(st.sampled_from(PHASES), TIMES, max_size=1))
     some = {name: draw(UNKNOWN | COUNTS) for name in ("samples", "ready", "outstanding", "worker")}
     return Step(loader=draw(st.integers(0, 1)), batch=draw(st.integers(0, 9)), pass_=draw(st.integers(0, 2)),
-                phases=phases, device_phases=device, cpu_s=draw(UNKNOWN | TIMES), **times, **some)  # fmt: skip
+                phases=phases, device_phases=device, **times, **some)  # fmt: skip
 
 
 @st.composite

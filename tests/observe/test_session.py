@@ -99,18 +99,6 @@ def test_a_pass_ends_once(session, kept):
     assert [line.how for line in kept.of(PassEnd)] == ["left"]
 
 
-def test_processor_time_is_that_of_the_loops_thread_and_unknown_elsewhere(session, kept, clock):
-    track = begin(session)
-    ask(track, clock)
-    ask(track, clock)
-    ended = threading.Thread(target=track.ended)  # as when a garbage collector in another thread closes the loop
-    ended.start()
-    ended.join()
-    first, second = kept.of(Step)
-    assert first.cpu_s >= 0
-    assert second.cpu_s is None
-
-
 # -- phases ----------------------------------------------------------------------------------------------------
 
 

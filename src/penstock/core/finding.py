@@ -20,7 +20,8 @@ class Finding:
     gain_high: float
     """95% of the block bootstrap's gains lie between these."""
     confidence: float
-    """That this is the cause, 0 to 1: how often the bootstrap agreed, less what evidence is missing."""
+    """That this is the cause, 0 to 1: how well the evidence tells it from its look-alikes, times how much of the
+    bootstrap's interval is worth a change."""
     summary: str
     """One sentence with the numbers that matter."""
     evidence: tuple[str, ...] = ()

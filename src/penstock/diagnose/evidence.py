@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.model.workload import Workload
-from penstock.recording.lines import Fetch, Loader, Step, System
+from penstock.recording.lines import Fetch, Loader, Process, Step, System
 from penstock.recording.load import Recording
 
 Floats = NDArray[np.float64]
@@ -23,8 +23,11 @@ Ints = NDArray[np.int64]
 PAUSES = ("evaluation", "checkpoint")
 """Phases that are work of their own, not part of a step."""
 TRAINING = frozenset({"forward", "backward", "optimizer"})
+BUSY_THREADS = 0.2
+"""Cores: a thread that computes less holds nobody up."""
 SPARE = 0.15
 """Of the cores: with more than that free nobody is in anybody's way."""
+ENOUGH_ASKS = 5
 UNKNOWN = -1
 """In an array of counts."""
 MOST_WORKERS, MOST_PREFETCH = 10_000, 10_000
@@ -192,15 +195,34 @@ class Evidence:
     def interpreter_s(self) -> float:
         """Of a step, on average, that the loop waited for the interpreter's lock.
 
-        It was ready to run (not in any call that waits), had a core in reach, and yet did not compute. 0 where that
-        cannot be told.
+        In the step: it was ready to run (not in any call that waits), had a core in reach, and yet did not compute. In
+        the loader: its batch was at hand, and taking it took longer than it can. Only where other threads of the main
+        process use a core; 0 where that cannot be told.
         """
-        known = [step.cpu_s for step in self.steps if step.cpu_s is not None]
-        if not known or not self.main_states:
+        if not self.main_states or self.other_threads_cpu < BUSY_THREADS:
             return 0.0
-        own = self.mean(self.busy_s)
-        running = self.main_states.get("running", 0.0) * own
-        return max(0.0, running - self.mean(known) - self.main_queue * self.cycle_s)
+        running = self.main_states.get("running", 0.0) * self.mean(self.busy_s)
+        in_step = max(0.0, running - (self.loop_cpu + self.main_queue) * self.cycle_s)
+        taking = self.wait_s[self.at_hand]
+        if len(taking) < ENOUGH_ASKS:
+            return in_step
+        quickest = float(np.quantile(taking, 0.1))
+        return in_step + float(np.maximum(taking - quickest, 0.0).sum()) / len(self.steps)
+
+    @cached_property
+    def other_threads_cpu(self) -> float:
+        """Cores that the main process's other threads use: the loop's own thread left out."""
+        looks = [p.cpu - p.thread_cpu for p in self._main_looks if p.thread_cpu is not None]
+        return max(0.0, self.mean(looks))
+
+    @cached_property
+    def loop_cpu(self) -> float:
+        """Share of its time that the loop's thread computed, in the loader and out of it."""
+        return self.mean([p.thread_cpu for p in self._main_looks if p.thread_cpu is not None])
+
+    @cached_property
+    def _main_looks(self) -> list[Process]:
+        return [process for look in self.system for process in look.processes if process.worker is None]
 
     def device_s(self, *without: str) -> float:
         """Of a step, on average, on the device's own clock, without these phases; 0 where there is none."""
@@ -361,16 +383,29 @@ class Evidence:
     @cached_property
     def step_cpu(self) -> float:
         """Share of the step that needs a core; 1 where nobody looked: then it does not wait for a device."""
-        used = [p.cpu for look in self.system for p in look.processes if p.worker is None]
+        used = [p.cpu for p in self._main_looks]
         return min(1.0, self.mean(used) / max(1e-9, 1 - self.wait_share)) if used else 1.0
 
     # -- the model ---------------------------------------------------------------------------------------------
 
     @cached_property
     def handover_s(self) -> float:
-        """What taking a batch costs when it lies there ready: copying and unpickling; 0 where that is not known."""
+        """What taking a batch costs when it lies there ready: copying and unpickling; 0 where that is not known.
+
+        From asks that found all tasks done; where there are few of those, from the quicker ones that found something:
+        what was ready need not be the batch whose turn it was.
+        """
+        at_hand = self.wait_s[self.at_hand]
+        if len(at_hand) >= ENOUGH_ASKS:
+            return float(np.median(at_hand))
         ready = self.wait_s[self.ready > 0]
-        return float(np.median(ready)) if len(ready) >= 5 else 0.0
+        return float(np.quantile(ready, 0.25)) if len(ready) >= ENOUGH_ASKS else 0.0
+
+    @cached_property
+    def at_hand(self) -> NDArray[np.bool_]:
+        """Steps whose batch had certainly arrived when the loop asked: everything that was given out had."""
+        given = np.array([UNKNOWN if step.outstanding is None else step.outstanding for step in self.steps], np.int64)
+        return (given > 0) & (self.ready >= given)
 
     @cached_property
     def workload(self) -> Workload | None:

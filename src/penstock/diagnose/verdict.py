@@ -94,7 +94,7 @@ def _finding(evidence: Evidence, name: str, suspect: Suspect) -> Finding:
         gain=gain,
         gain_low=low,
         gain_high=high,
-        confidence=suspect.strength,
+        confidence=suspect.strength * _agreed(low, high),
         summary=suspect.summary,
         evidence=suspect.evidence,
         advice=suspect.advice,
@@ -107,11 +107,16 @@ def _gain(evidence: Evidence, suspect: Suspect) -> tuple[float, float, float]:
         gain = _said(suspect.gain or 0.0)
         return gain, gain, gain
     found = bootstrap(evidence.workload, suspect.cure, RESAMPLES, seed=0)
-    better = (
-        evidence.workload.steady_rate * evidence.cycle_s
-    )  # counted from what was measured, not from the model's own
+    better = evidence.workload.steady_rate * evidence.cycle_s  # gains count from what was measured
     low, gain, high = (_said((1 + part) * better - 1) for part in found)
     return low, gain, high
+
+
+def _agreed(low: float, high: float) -> float:
+    """How much of the bootstrap's interval lies where a gain is worth a finding."""
+    if low >= LEAST_GAIN:
+        return 1.0
+    return max(0.0, (high - LEAST_GAIN) / (high - low)) if high > low else 0.0
 
 
 def _said(gain: float) -> float:

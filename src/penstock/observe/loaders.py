@@ -20,6 +20,8 @@ class Look(NamedTuple):
 
 
 NOTHING = Look()
+_PLAIN = frozenset((list, tuple, dict))
+_THINGS = (str, bytes, int, float, dict)
 
 
 class Side(Protocol):
@@ -161,14 +163,16 @@ def count_samples(batch: object) -> int | None:
     None if it has no length; never an error, whatever a batch may be.
     """
     for _ in range(4):  # nested structures, but not without end
-        shape = getattr(batch, "shape", None)
-        if isinstance(shape, tuple):
-            return int(shape[0]) if shape else None
-        if isinstance(batch, Mapping):
-            batch = next(iter(batch.values()), None)
+        kind = type(batch)
+        if kind not in _PLAIN:  # plain containers are most batches, and asking them for a shape is dear
+            shape = getattr(batch, "shape", None)
+            if isinstance(shape, tuple):
+                return int(shape[0]) if shape else None
+        if kind is dict or (kind not in _PLAIN and isinstance(batch, Mapping)):
+            batch = next(iter(batch.values()), None)  # type: ignore[attr-defined]
         elif isinstance(batch, list | tuple) and batch:
             inner = batch[0]
-            if isinstance(inner, str | bytes | int | float | Mapping):
+            if isinstance(inner, _THINGS):
                 return len(batch)
             batch = inner
         else:

@@ -38,8 +38,10 @@ class ProcessReading:
     """Of all its threads."""
     children_cpu_s: float = 0.0
     """Of children that have ended: a process that ends between two readings is found here, in its parent."""
-    queue_s: float = 0.0
+    thread_cpu_s: float | None = None
     """Of its main thread, which does the work in a loader's worker and drives the training in the main process."""
+    queue_s: float = 0.0
+    """Of that thread."""
     memory_bytes: int = 0
 
 
@@ -59,12 +61,14 @@ def process_readings(workers: Workers) -> dict[Key, ProcessReading]:
 def _of_proc(pid: int) -> tuple[Key, ProcessReading]:
     numbers = read_quickly(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # from the third field on, "state"
     user, system, children_user, children_system = map(int, numbers[11:15])
-    queue_s = 0.0
+    thread_cpu_s, queue_s = None, 0.0
     with suppress(OSError, ValueError, IndexError):
-        queue_s = int(read_quickly(f"/proc/{pid}/schedstat").split()[1]) / 1e9
+        ran, waited = map(int, read_quickly(f"/proc/{pid}/schedstat").split()[:2])
+        thread_cpu_s, queue_s = ran / 1e9, waited / 1e9
     return (pid, int(numbers[19])), ProcessReading(
         cpu_s=(user + system) / _TICKS_PER_S,
         children_cpu_s=(children_user + children_system) / _TICKS_PER_S,
+        thread_cpu_s=thread_cpu_s,
         queue_s=queue_s,
         memory_bytes=int(read_quickly(f"/proc/{pid}/statm").split()[1]) * PAGE_BYTES,  # in stat it may lag behind
     )

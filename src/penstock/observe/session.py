@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
@@ -144,7 +143,6 @@ class Track:
         """The number of the one under way, or of the next."""
         self._asked = 0.0
         self._got: float | None = None
-        self._cpu_s = 0.0
         self._line: dict[str, Any] = {}
         self._ended = False
         self._outer = session._current
@@ -178,7 +176,6 @@ class Track:
         session._current = self
         session._loop = threading.get_ident()
         self.open.clear()
-        self._cpu_s = time.thread_time()
         if session.looker is not None:
             session.looker.resume()
 
@@ -224,7 +221,6 @@ class Track:
                 at_s=self._asked - session.began,
                 wait_s=self._got - self._asked,
                 step_s=now - self._got,
-                cpu_s=time.thread_time() - self._cpu_s if threading.get_ident() == session._loop else None,
                 phases=self.phases,
                 **self._line,
             )

@@ -75,6 +75,9 @@ def _process(then: ProcessReading, now: ProcessReading, rate: _Rate) -> Process:
         worker=now.worker,
         loader=now.loader,
         cpu=rate(then.cpu_s, now.cpu_s),
+        thread_cpu=(
+            None if then.thread_cpu_s is None or now.thread_cpu_s is None else rate(then.thread_cpu_s, now.thread_cpu_s)
+        ),
         queue=rate(then.queue_s, now.queue_s),
         memory_bytes=now.memory_bytes,
     )

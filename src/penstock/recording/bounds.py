@@ -45,7 +45,6 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
         step.at_s,
         step.wait_s,
         step.step_s,
-        step.cpu_s or 0.0,
         step.samples or 0,
         step.ready or 0,
         step.outstanding or 0,

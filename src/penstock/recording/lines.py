@@ -108,8 +108,6 @@ class Step(Line, frozen=True, kw_only=True, tag="step"):
     """Until it came: the loop's time in the loader."""
     step_s: float
     """From then until the loop asked for the next: the loop's own time."""
-    cpu_s: float | None = None
-    """Of the loop's thread in step_s: what is missing it waited for a device, a lock, a core or the interpreter."""
     samples: int | None = None
     phases: dict[str, float] = {}
     """Seconds by name, on the host's clock. A phase inside another is named outer/inner and counted in both.
@@ -194,8 +192,11 @@ class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None: the main process; -2: others that the run started."""
     loader: int = -1
     cpu: float = 0.0
+    """Of all its threads."""
+    thread_cpu: float | None = None
+    """Of its main thread, which makes batches in a worker and trains in the main process."""
     queue: float = 0.0
-    """Runnable without a core."""
+    """Of that thread: runnable without a core."""
     memory_bytes: int = 0
     """PSS where the system tells, else RSS."""
 

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
+from typing import Literal
 
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._cpu import behind
 
 LEAST = 0.4
 """Share of the workers' time, waiting for a core left out, that they wait for bytes."""
+Manner = Literal["apart", "share", "thrash"]
+"""Each gets what one would get alone; all together get what one would; all together get less."""
+THRASHES = 0.65
+"""All readers together get less than this of what one gets: a quarter less happens by chance."""
 LARGE_BYTES = 32 << 10
 """A read of at least this is about bytes, not about seeking."""
 ALIKE = 0.4
@@ -42,8 +47,24 @@ class Waiting:
     """Of the waiting, in the network or a timer."""
     busiest: float | None
     """Share of the time that the busiest disk was busy; None where no disk had traffic of ours."""
-    scaling: float | None
-    """How time grows with readers: 0 not at all, 1 in proportion, more: they get in each other's way. None: unknown."""
+    together: float | None
+    """What all readers got after the run, over what one got alone; None: nobody looked, or it does not matter."""
+    readers: int
+    """How many that were."""
+
+    @property
+    def manner(self) -> Manner | None:
+        """How the storage takes several readers at once."""
+        if self.together is None:
+            return None
+        if self.together <= THRASHES:
+            return "thrash"
+        return "apart" if self.together >= self.readers**0.5 else "share"
+
+    @property
+    def together_words(self) -> str:
+        """For people."""
+        return f"{self.readers} readers get {self.together:.1f} times what one gets alone"
 
 
 def waiting(evidence: Evidence) -> Waiting | None:
@@ -61,6 +82,7 @@ def _waiting(evidence: Evidence) -> Waiting | None:
     total = float(sum(fetch.read_bytes for fetch in evidence.fetches))
     reads = sum(fetch.reads for fetch in evidence.fetches)
     samples = sum(fetch.samples for fetch in evidence.fetches)
+    looked = _together(evidence, total / evidence.steady_s, total / max(1, reads)) if remote <= REMOTE else None
     return Waiting(
         share=blocked / own,
         read_bytes=total / evidence.steady_s,
@@ -70,7 +92,8 @@ def _waiting(evidence: Evidence) -> Waiting | None:
         open_share=evidence.blocked_in("open"),
         remote=remote,
         busiest=_busiest(evidence),
-        scaling=_scaling(evidence, total / evidence.steady_s, total / max(1, reads)) if remote <= REMOTE else None,
+        together=None if looked is None else looked[0],
+        readers=0 if looked is None else looked[1],
     )
 
 
@@ -91,8 +114,8 @@ def _pattern(known: list[tuple[float, float]], rate: float, *, in_row: bool) -> 
     return known[off.index(min(off))]
 
 
-def _scaling(evidence: Evidence, rate: float, read_bytes: float) -> float | None:
-    """The exponent of a reader's time over the number of readers, from what the storage gave one and all of them."""
+def _together(evidence: Evidence, rate: float, read_bytes: float) -> tuple[float, int] | None:
+    """What all got over what one got, and how many all were."""
     for line in evidence.recording.storage:
         if line.loader != evidence.loader.loader or line.readers < 2 or not line.cold:
             continue
@@ -103,5 +126,5 @@ def _scaling(evidence: Evidence, rate: float, read_bytes: float) -> float | None
         known = [(alone, together) for alone, together in patterns if alone > 0 and together > 0]
         if known and rate > 0:
             alone, together = _pattern(known, rate, in_row=read_bytes >= LARGE_BYTES)
-            return 1 - log(together / alone) / log(line.readers)
+            return together / alone, line.readers
     return None

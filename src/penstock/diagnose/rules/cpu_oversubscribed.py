@@ -48,11 +48,10 @@ def look(evidence: Evidence) -> Answer:
 
 
 def _cores_per_worker(evidence: Evidence) -> float:
-    """CPU the worker processes used, over what the thread that makes batches used."""
-    mine = ((p, look) for look in evidence.system for p in look.processes if p.worker is not None and p.worker >= 0)
-    used = sum(process.cpu * look.seconds for process, look in mine)
-    made = float(evidence.cpu_s.sum())
-    return used / made if made > 0 and used > 0 else 1.0
+    """CPU that worker processes used, over what their own thread used, which is the one that makes batches."""
+    mine = [p for look in evidence.system for p in look.processes if p.worker is not None and p.worker >= 0]
+    threads = sum(process.thread_cpu or 0.0 for process in mine)
+    return sum(process.cpu for process in mine) / threads if threads > 0 else 1.0
 
 
 def _uncrowded(workload: Workload, evidence: Evidence) -> Workload:

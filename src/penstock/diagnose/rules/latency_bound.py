@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._storage import REMOTE, Waiting, waiting
-from penstock.diagnose.rules.storage_bandwidth import BUSY, SHARED
+from penstock.diagnose.rules.storage_bandwidth import BUSY
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.workload import Workload
 
@@ -28,9 +28,9 @@ def look(evidence: Evidence) -> Answer:
     seen = waiting(evidence)
     if seen is None or seen.open_share > 0.5:
         return None
-    if seen.scaling is not None and seen.scaling > SHARED:
-        return Innocent(f"with more readers each waits longer (power {seen.scaling:.1f}): something is full")
-    if seen.scaling is None and seen.busiest is not None and seen.busiest >= BUSY:
+    if seen.manner in ("share", "thrash"):
+        return Innocent(f"something is full: {seen.together_words}")
+    if seen.manner is None and seen.busiest is not None and seen.busiest >= BUSY:
         return Innocent(f"the disk is busy {seen.busiest:.0%} of the time")
     each = evidence.mean(evidence.blocked_s) / max(1.0, evidence.samples_per_batch)
     return Suspect(
@@ -53,7 +53,7 @@ def _at_once(workload: Workload) -> Workload:
 
 
 def _strength(seen: Waiting) -> float:
-    if seen.scaling is not None or seen.remote > REMOTE:
+    if seen.manner is not None or seen.remote > REMOTE:
         return 0.9
     return 0.6
 
@@ -62,8 +62,8 @@ def _how(seen: Waiting) -> tuple[str, ...]:
     facts = []
     if seen.remote > 0:
         facts.append(f"{seen.remote:.0%} of the waiting is for the network or a timer")
-    if seen.scaling is not None:
-        facts.append(f"the wait does not depend on how many wait (power {seen.scaling:.1f} of the readers)")
+    if seen.manner is not None:
+        facts.append(seen.together_words)
     return tuple(facts)
 
 

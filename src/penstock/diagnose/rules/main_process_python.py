@@ -14,7 +14,7 @@ from __future__ import annotations
 from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Suspect
 
-LEAST_LOCKED = 0.15
+LEAST_LOCKED = 0.1
 """Share of the cycle in which it waited for the interpreter."""
 LEAST_REST = 0.25
 """Share of the cycle outside all phases, where phases are known."""
@@ -30,6 +30,7 @@ def look(evidence: Evidence) -> Answer:
             evidence=(
                 f"of {milliseconds(evidence.cycle_s)} per step the loop's thread was ready to run for "
                 f"{milliseconds(evidence.interpreter_s)} without a core being short or anything else in its way",
+                f"other threads of the main process use {evidence.other_threads_cpu:.1f} cores",
             ),
             advice="Let that thread wait or sleep, or move it to a process of its own",
             gain=evidence.gain_without(evidence.interpreter_s),

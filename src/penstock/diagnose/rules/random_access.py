@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, waiting
-from penstock.diagnose.rules.storage_bandwidth import SHARED, THRASHES
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 OPENING = 0.4
@@ -30,11 +29,11 @@ def look(evidence: Evidence) -> Answer:
         return Innocent(f"reads are large, {seen.bytes_per_read / 1024:.0f} KiB each")
     if seen.open_share > OPENING:
         return Innocent(f"{seen.open_share:.0%} of the waiting is in opening files")
-    if seen.scaling is not None and not SHARED <= seen.scaling < THRASHES:
-        return Innocent(f"time per read grows with the power {seen.scaling:.1f} of the readers")
+    if seen.manner in ("apart", "thrash"):
+        return Innocent(seen.together_words)
     reads = seen.read_bytes / seen.bytes_per_read
     return Suspect(
-        strength=0.85 if seen.scaling is not None else 0.6,
+        strength=0.85 if seen.manner is not None else 0.6,
         summary=f"Small scattered reads: {reads:.0f} a second is all the storage gives",
         evidence=(
             f"workers wait for bytes {seen.share:.0%} of their time",

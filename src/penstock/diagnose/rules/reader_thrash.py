@@ -12,25 +12,23 @@ from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._storage import waiting
-from penstock.diagnose.rules.storage_bandwidth import THRASHES
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 
 def look(evidence: Evidence) -> Answer:
     """Waiting grows faster than the number of readers."""
     seen = waiting(evidence)
-    if seen is None or evidence.workers < 2 or seen.scaling is None:
+    if seen is None or seen.together is None:
         return None
-    if seen.scaling < THRASHES:
-        return Innocent(f"time per read grows with the power {seen.scaling:.1f} of the readers: they share, no more")
-    alone = evidence.workers ** (seen.scaling - 1)
+    if seen.manner != "thrash":
+        return Innocent(seen.together_words)
+    alone = 1 / seen.together
     return Suspect(
         strength=0.85,
         summary=f"{evidence.workers} readers get in each other's way on the disk",
         evidence=(
             f"workers wait for bytes {seen.share:.0%} of their time",
-            f"with more readers each waits far longer (power {seen.scaling:.1f} of their number): "
-            f"one alone would get about {alone:.1f} times what all get now",
+            f"one reader alone would get about {alone:.1f} times what all get now: {seen.together_words}",
             f"{seen.read_bytes / 1e6:.0f} MB/s in all",
         ),
         advice="Fewer workers, or penstock.Loader with readers=1: reading and decoding are then two settings",

@@ -16,9 +16,6 @@ from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, Waiting, waiting
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
-SHARED = 0.5
-"""Exponent of time over readers: above it the storage is shared, below it latency rules."""
-THRASHES = 1.4
 BUSY = 0.8
 
 
@@ -29,8 +26,8 @@ def look(evidence: Evidence) -> Answer:
         return None
     if 0 < seen.bytes_per_read < LARGE_BYTES:
         return Innocent(f"reads are small, {seen.bytes_per_read / 1024:.1f} KiB each: seeks cost more than bytes")
-    if seen.scaling is not None and not SHARED <= seen.scaling < THRASHES:
-        return Innocent(f"time per read grows with the power {seen.scaling:.1f} of the readers, not in proportion")
+    if seen.manner in ("apart", "thrash"):
+        return Innocent(seen.together_words)
     return Suspect(
         strength=_strength(seen),
         summary=f"The storage is full: {seen.read_bytes / 1e6:.0f} MB/s is all that comes",
@@ -46,7 +43,7 @@ def look(evidence: Evidence) -> Answer:
 
 
 def _strength(seen: Waiting) -> float:
-    if seen.scaling is not None:
+    if seen.manner is not None:
         return 0.9
     return 0.8 if seen.busiest is not None and seen.busiest >= BUSY else 0.45
 
@@ -55,6 +52,6 @@ def _device(seen: Waiting) -> tuple[str, ...]:
     facts = []
     if seen.busiest is not None:
         facts.append(f"the busiest disk was busy {seen.busiest:.0%} of the time")
-    if seen.scaling is not None:
-        facts.append(f"with more readers each waits longer (power {seen.scaling:.1f} of their number)")
+    if seen.manner is not None:
+        facts.append(seen.together_words)
     return tuple(facts)

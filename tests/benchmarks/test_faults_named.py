@@ -1,0 +1,21 @@
+"""A few of the fault bench's real faults, in short: the cause is among the findings.
+
+Tests run beside others on few cores, so a neighbour may be found too, and rightly; what comes first is judged by
+`make bench-faults` on a quiet machine.
+"""
+
+import pytest
+from benchmarks.faults.trials import in_child
+
+from penstock.diagnose.verdict import diagnose
+from penstock.recording.load import load
+from penstock.testing.faults import FAULTS, Case
+
+
+@pytest.mark.parametrize("name", ["slow_worker", "slow_samples", "one_lock", "short_epochs"])
+def test_a_real_fault_is_found(name, tmp_path):
+    record = tmp_path / "run.jsonl"
+    in_child(FAULTS[name], Case(folder=tmp_path, steps=80), record, removed=False)
+    found = {finding.rule: finding for finding in diagnose(load(record)).findings}
+    assert FAULTS[name].expect in found
+    assert found[FAULTS[name].expect].gain > 0.2
