@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from penstock.core.hops import Hop
 from penstock.core.stats import EngineStats, LoaderStats
-from penstock.observe.loaders import NOTHING, OurSide, PlainSide, count_samples, side_of
+from penstock.observe.loaders import NOTHING, UNKNOWN, OurSide, PlainSide, count_samples, side_of
 from penstock.observe.spool import Spool
 from penstock.observe.torchside import TorchSide
 
@@ -66,7 +66,7 @@ def test_any_iterable_is_described_by_its_class_and_length(tmp_path):
         3,
     )
     assert list(side.iterator(0)) == [1, 2, 3]
-    assert (side.look(iter(())), side.sampler_s(iter(())), side.processes(), side.poll(0.0)) == (NOTHING, 0.0, {}, ())
+    assert (side.look(iter(())), side.parts(iter(())), side.processes(), side.poll(0.0)) == (NOTHING, UNKNOWN, {}, ())
 
 
 @pytest.mark.parametrize("loader", [NoLength(), (number for number in ())])

@@ -277,7 +277,7 @@ def test_where_queues_cannot_be_counted_the_rest_is_still_known(spool, monkeypat
 def test_what_another_torch_does_not_have_is_not_known():
     assert torchloader.look(object()) == NOTHING
     assert torchloader.worker_pids(object()) == {}
-    assert torchloader.take_sampler_s(object()) == 0.0
+    assert torchloader.take_parts(object()) == (0.0, None)
 
 
 def test_without_workers_the_loop_itself_is_awaited(spool):
@@ -297,8 +297,8 @@ def test_the_samplers_time_is_taken_once(spool, monkeypatch):
     iterator = torchloader.make_iterator(loader, 0, 0, spool, 0.0)
     next(iterator)
     next(iterator)
-    assert torchloader.take_sampler_s(iterator) == 4.0
-    assert torchloader.take_sampler_s(iterator) == 0.0
+    assert torchloader.take_parts(iterator).sampler_s == 4.0
+    assert torchloader.take_parts(iterator).sampler_s == 0.0
 
 
 def test_the_whereabouts_of_a_worker_that_waits_for_a_lock_say_so(spool):
@@ -313,3 +313,15 @@ def test_the_whereabouts_of_a_worker_that_waits_for_a_lock_say_so(spool):
     assert watched[0].states.keys() == {"lock"}
     assert all(name.startswith("multiprocessing.") for name in watched[0].functions)
     assert len(list(iterator)) == 12
+
+
+def test_of_the_wait_it_is_known_how_long_nothing_came(spool):
+    loader = DataLoader(list(range(8)), batch_size=2, num_workers=1)
+    iterator = torchloader.make_iterator(loader, 0, 0, spool, 0.0)
+    torchloader.take_parts(iterator)
+    began = time.perf_counter()
+    next(iterator)
+    wait_s = time.perf_counter() - began
+    idle_s = torchloader.take_parts(iterator).idle_s
+    assert 0 < idle_s <= wait_s
+    assert torchloader.take_parts(iterator).idle_s == 0.0

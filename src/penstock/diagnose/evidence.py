@@ -392,9 +392,13 @@ class Evidence:
     def handover_s(self) -> float:
         """What taking a batch costs when it lies there ready: copying and unpickling; 0 where that is not known.
 
-        From asks that found all tasks done; where there are few of those, from the quicker ones that found something:
-        what was ready need not be the batch whose turn it was.
+        Known where the queue's own wait was timed. Else from asks that found all tasks done; where there are
+        few of those, from the quicker ones that found something: what was ready need not be the batch whose
+        turn it was.
         """
+        idle = np.array([np.nan if step.idle_s is None else step.idle_s for step in self.steps])
+        if np.isfinite(idle).sum() >= ENOUGH_ASKS:
+            return float(np.nanmedian(np.maximum(self.wait_s - idle, 0.0)))
         at_hand = self.wait_s[self.at_hand]
         if len(at_hand) >= ENOUGH_ASKS:
             return float(np.median(at_hand))

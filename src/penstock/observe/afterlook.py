@@ -11,7 +11,7 @@ import os
 import random
 import stat
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from itertools import chain, zip_longest
@@ -93,17 +93,18 @@ def look_after(
         files, cold = _open(paths, stack)
         if not files or readers < 2:
             return None
-        look = _Look(files, length, budget_s / 4, clock)
-        row_alone, scattered_alone = look.in_row(1), look.scattered(1)
+        look = _Look(files, length, budget_s / 8, clock)
+        row_alone, row_together = look.both(look.in_row, readers)
+        scattered_alone, scattered_together = look.both(look.scattered, readers)
         return Storage(
             loader=loader,
             folder=str(Path(files[0].path).parent),
             readers=readers,
             read_bytes=length,
             in_row_alone=row_alone,
-            in_row_together=look.in_row(readers),
+            in_row_together=row_together,
             scattered_alone=scattered_alone,
-            scattered_together=look.scattered(readers),
+            scattered_together=scattered_together,
             cold=cold,
         )
 
@@ -128,6 +129,11 @@ class _Look:
         self.slice_s = slice_s
         self.clock = clock
         self.dice = random.Random(0)
+
+    def both(self, way: Callable[[int], float], readers: int) -> tuple[float, float]:
+        """Alone and together, then the other way round: who comes first may find a full bucket of credit."""
+        rates = [way(count) for count in (1, readers, readers, 1)]
+        return (rates[0] + rates[3]) / 2, (rates[1] + rates[2]) / 2
 
     def in_row(self, readers: int) -> float:
         """Each reader goes through files of its own, or, where there are too few, through a stretch of one."""

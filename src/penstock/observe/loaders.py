@@ -19,7 +19,17 @@ class Look(NamedTuple):
     worker: int | None = None
 
 
+class Parts(NamedTuple):
+    """Of one wait."""
+
+    sampler_s: float = 0.0
+    """Drawing indices."""
+    idle_s: float | None = None
+    """Until a batch began to arrive."""
+
+
 NOTHING = Look()
+UNKNOWN = Parts()
 _PLAIN = frozenset((list, tuple, dict))
 _THINGS = (str, bytes, int, float, dict)
 
@@ -42,8 +52,8 @@ class Side(Protocol):
         """Asked before every batch: microseconds."""
         ...
 
-    def sampler_s(self, iterator: Iterator[Any]) -> float:
-        """Asked after every batch: the sampler's part of the wait, as far as it is known."""
+    def parts(self, iterator: Iterator[Any]) -> Parts:
+        """Asked after every batch: what is known of the wait."""
         ...
 
     def processes(self) -> dict[int, int]:
@@ -94,9 +104,9 @@ class PlainSide:
         """Nothing."""
         return NOTHING
 
-    def sampler_s(self, iterator: Iterator[Any]) -> float:
+    def parts(self, iterator: Iterator[Any]) -> Parts:
         """Nothing is known."""
-        return 0.0
+        return UNKNOWN
 
     def processes(self) -> dict[int, int]:
         """None that we know of."""

@@ -167,11 +167,18 @@ class Track:
         outstanding: int | None = None,
         worker: int | None = None,
         sampler_s: float = 0.0,
+        idle_s: float | None = None,
     ) -> None:
-        """It has it: what was ready, and whose it was, as seen when it asked; the sampler's part of the wait."""
+        """It has it: what was ready, and whose it was, as seen when it asked; what is known of the wait's parts."""
         session = self._session
         self._got = session.clock.now()
-        self._line = {"ready": ready, "outstanding": outstanding, "worker": worker, "samples": self._samples_of(batch)}
+        self._line = {
+            "ready": ready,
+            "outstanding": outstanding,
+            "worker": worker,
+            "samples": self._samples_of(batch),
+            "idle_s": idle_s,
+        }
         self.phases = {"sampler": sampler_s} if sampler_s else {}
         session._current = self
         session._loop = threading.get_ident()

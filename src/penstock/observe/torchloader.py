@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penstock.observe.asked import asked_for
-from penstock.observe.loaders import NOTHING, Look
+from penstock.observe.loaders import NOTHING, Look, Parts
 from penstock.observe.meter import Meter, count, stamps
 from penstock.observe.spool import Spool
 from penstock.observe.torchsettings import batches, dataset_size, qualified_name, settings
@@ -76,6 +76,7 @@ def make_iterator(
         finally:
             loader.worker_init_fn = init_fn
     _guarded(spool, made_s, lambda: _time_sampler(iterator))
+    _guarded(spool, made_s, lambda: _time_poll(iterator))
     return iterator
 
 
@@ -99,13 +100,14 @@ def worker_pids(iterator: Any) -> dict[int, int]:
     return {process.pid: worker for worker, process in enumerate(getattr(iterator, "_workers", ()))}
 
 
-def take_sampler_s(iterator: Any) -> float:
-    """Seconds in the sampler since last asked. What is drawn ahead when a pass begins is not counted."""
+def take_parts(iterator: Any) -> Parts:
+    """Of the wait that has just ended. What is drawn ahead when a pass begins is not counted."""
     sampler = getattr(iterator, "_sampler_iter", None)
-    if not isinstance(sampler, _TimedSampler):
-        return 0.0
-    seconds, sampler.seconds = sampler.seconds, 0.0
-    return seconds
+    poll = getattr(getattr(iterator, "_data_queue", None), "_poll", None)
+    return Parts(
+        sampler.take() if isinstance(sampler, _TimedSampler) else 0.0,
+        poll.take() if isinstance(poll, _TimedPoll) else None,
+    )
 
 
 def _ready(iterator: Any, known: int) -> int | None:
@@ -148,17 +150,49 @@ def _time_sampler(iterator: Any) -> None:
         iterator._sampler_iter = _TimedSampler(sampler)
 
 
+def _time_poll(iterator: Any) -> None:
+    """The queue of the workers' batches; not that of a thread which pins them."""
+    queue = getattr(iterator, "_data_queue", None)
+    poll = getattr(queue, "_poll", None)
+    if poll is not None and not isinstance(poll, _TimedPoll):
+        queue._poll = _TimedPoll(poll)  # type: ignore[union-attr]
+
+
 def _time_here(iterator: Any, number: int, pass_number: int, spool: Spool, began: float) -> None:
     fetcher = getattr(iterator, "_dataset_fetcher", None)
     if fetcher is not None:
         iterator._dataset_fetcher = _TimedFetcher(fetcher, number, pass_number, spool, began)
 
 
-class _TimedSampler:
+class _Stopwatch:
+    """Adds up seconds until they are taken."""
+
+    seconds = 0.0
+
+    def take(self) -> float:
+        """Since last asked."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+class _TimedPoll(_Stopwatch):
+    """A queue's wait for its next message."""
+
+    def __init__(self, poll: Callable[..., bool]) -> None:
+        self._poll = poll
+
+    def __call__(self, *args: Any) -> bool:
+        began = time.perf_counter()
+        try:
+            return self._poll(*args)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+class _TimedSampler(_Stopwatch):
     """A sampler's iterator and the time it takes."""
 
     def __init__(self, sampler: Iterator[Any]) -> None:
-        self.seconds = 0.0
         self._sampler = sampler
 
     def __iter__(self) -> _TimedSampler:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.observe import torchloader
-from penstock.observe.loaders import Look
+from penstock.observe.loaders import Look, Parts
 from penstock.observe.spool import Spool
 from penstock.recording.lines import AnyLine, Loader
 
@@ -36,9 +36,9 @@ class TorchSide:
         """What has arrived, what is outstanding, whose turn it is."""
         return torchloader.look(iterator)
 
-    def sampler_s(self, iterator: Iterator[Any]) -> float:
+    def parts(self, iterator: Iterator[Any]) -> Parts:
         """Drawing the next indices happens inside the wait."""
-        return torchloader.take_sampler_s(iterator)
+        return torchloader.take_parts(iterator)
 
     def processes(self) -> dict[int, int]:
         """Of the pass under way."""

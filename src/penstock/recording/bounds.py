@@ -44,6 +44,7 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
         step.batch,
         step.at_s,
         step.wait_s,
+        step.idle_s or 0.0,
         step.step_s,
         step.samples or 0,
         step.ready or 0,

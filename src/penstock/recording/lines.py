@@ -106,6 +106,8 @@ class Step(Line, frozen=True, kw_only=True, tag="step"):
     """When the loop asked for it."""
     wait_s: float
     """Until it came: the loop's time in the loader."""
+    idle_s: float | None = None
+    """Of it, until a worker's batch began to arrive, whoever's it was; the rest is taking batches over."""
     step_s: float
     """From then until the loop asked for the next: the loop's own time."""
     samples: int | None = None

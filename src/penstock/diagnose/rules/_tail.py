@@ -55,12 +55,15 @@ def heavy(evidence: Evidence) -> Tail | None:
     ):
         return None
     more_cpu = float(evidence.cpu_s[which].mean() - evidence.cpu_s[~which].mean())
+    more_blocked = float(evidence.blocked_s[which].mean() - evidence.blocked_s[~which].mean())
     more = float(evidence.fetch_s[which].mean() - evidence.fetch_s[~which].mean())
+    if max(more_cpu, more_blocked) < more / 2:  # they stood in line for a core: no fault of the sample or the storage
+        return None
     return Tail(
         which=which,
         count=int(which.sum()),
         share=float(which.mean()),
         times=float(evidence.fetch_s[which].min()) / usual,
         workers=len(counts),
-        computing=more_cpu > more / 2,
+        computing=more_cpu > more_blocked,
     )

@@ -153,7 +153,7 @@ class Loaders:
                 ready=look.ready,
                 outstanding=look.outstanding,
                 worker=look.worker,
-                sampler_s=torchloader.take_sampler_s(iterator),
+                **torchloader.take_parts(iterator)._asdict(),
             )
             self._forward.step(track.batch)
         except Exception as error:
