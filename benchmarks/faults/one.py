@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from penstock.observe.afterlook import add_look
-from penstock.observe.watch import watch
-from penstock.testing.faults import FAULTS, STEPS, Case
+from penstock.observe.hooks import install
+from penstock.observe.start import Watching
+from penstock.testing.faults import FAULTS, STEPS, Case, Outcome, Training
 
 CORES = 2
 """The faults are sized for a small machine; on a larger one they get as much of it."""
@@ -35,11 +36,21 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     with FAULTS[asked.fault].build(case) as training:
-        with watch(training.loader, record=asked.record, live=False) as watched:
-            outcome = training.run(watched)
+        outcome = _watched(training, asked.record)
         if not asked.removed:
-            add_look(asked.record)  # as `penstock run` does, while the disk is still as it was
+            add_look(asked.record)  # while the disk is still as it was
     print(msgspec.json.encode(outcome).decode(), flush=True)
+
+
+def _watched(training: Training, record: Path) -> Outcome:
+    """With all that `penstock run` puts into the process of a script."""
+    watching = Watching(record)
+    undo = install(watching)
+    try:
+        return training.run()
+    finally:
+        undo()
+        watching.close()
 
 
 if __name__ == "__main__":
