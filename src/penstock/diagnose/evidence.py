@@ -207,7 +207,8 @@ class Evidence:
         if len(taking) < ENOUGH_ASKS:
             return in_step
         quickest = float(np.quantile(taking, 0.1))
-        return in_step + float(np.maximum(taking - quickest, 0.0).sum()) / len(self.steps)
+        in_loader = float(np.maximum(taking - quickest, 0.0).sum()) / len(self.steps)
+        return in_step + max(in_loader, self.handover_s - self.loop_cpu * self.cycle_s)
 
     @cached_property
     def other_threads_cpu(self) -> float:

@@ -16,8 +16,8 @@ MOST = 0.25
 """Of all batches: more are not a tail."""
 ITS_SHARE = 0.15
 """Of the workers' time that the excess of the tail must make up to matter."""
-SPREAD = 0.6
-"""No worker has more of them than this share, where there are several: else it is the worker."""
+SPREAD = 3.0
+"""Standard deviations: a worker that has more of them than chance would give it is what is slow, not the samples."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,7 @@ def heavy(evidence: Evidence) -> Tail | None:
     if not which.any() or which.mean() > MOST or excess < ITS_SHARE * float(evidence.fetch_s.sum()):
         return None
     counts = np.unique(evidence.by[which], return_counts=True)[1]
-    if (
-        evidence.workers > 1
-        and which.sum() >= 4
-        and counts.max() > SPREAD * counts.sum() * max(1.0, 2 / evidence.workers)
-    ):
+    if evidence.workers > 1 and counts.max() > _by_chance(int(counts.sum()), evidence.workers):
         return None
     more_cpu = float(evidence.cpu_s[which].mean() - evidence.cpu_s[~which].mean())
     more_blocked = float(evidence.blocked_s[which].mean() - evidence.blocked_s[~which].mean())
@@ -67,3 +63,9 @@ def heavy(evidence: Evidence) -> Tail | None:
         workers=len(counts),
         computing=more_cpu > more_blocked,
     )
+
+
+def _by_chance(count: int, workers: int) -> float:
+    """Of so many, the most that come to one worker if they come to all alike."""
+    share = 1 / workers
+    return float(count * share + SPREAD * (count * share * (1 - share)) ** 0.5)

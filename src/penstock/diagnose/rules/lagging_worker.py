@@ -33,7 +33,8 @@ def look(evidence: Evidence) -> Answer:
     """One worker's batches take longer, nearly all of them, and the loop waits for that worker."""
     if not behind(evidence) or evidence.workers < 2:
         return None
-    times = {int(w): evidence.fetch_s[evidence.by == w] for w in np.unique(evidence.by)}
+    own_s = np.maximum(evidence.fetch_s - evidence.queue_s, 0.0)  # who stands in line for a core is not slow himself
+    times = {int(w): own_s[evidence.by == w] for w in np.unique(evidence.by)}
     times = {worker: seconds for worker, seconds in times.items() if len(seconds) >= ENOUGH}
     if len(times) < 2:
         return None
