@@ -19,3 +19,10 @@ def test_a_real_fault_is_found(name, tmp_path):
     found = {finding.rule: finding for finding in diagnose(load(record)).findings}
     assert FAULTS[name].expect in found
     assert found[FAULTS[name].expect].gain > 0.2
+
+
+def test_workers_that_start_threads_run_to_their_end(tmp_path):
+    outcome = in_child(
+        FAULTS["threads_in_workers"], Case(folder=tmp_path, steps=4), tmp_path / "run.jsonl", removed=False
+    )
+    assert outcome.steps == 4

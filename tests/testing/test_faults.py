@@ -70,10 +70,13 @@ class Alone:
         self.flag.unlink()
 
 
+IN_A_FRESH_PROCESS = ("threads_in_workers",)
+"""Its workers use OpenMP, which hangs in a fork of a process that has used it, as other tests here do."""
+
 # -- the contract --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", [name for name in FAULTS if name not in IN_A_FRESH_PROCESS])
 def test_a_fault_runs_all_its_steps_and_leaves_nothing_behind(name, folder):
     each = FAULTS[name]
     if why := each.missing(folder):
