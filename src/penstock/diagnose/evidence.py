@@ -6,7 +6,8 @@ loader's doing (evaluation, checkpoints) are taken out of the steps and kept in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.model.workload import Workload
-from penstock.recording.lines import Fetch, Loader, Process, Step, System
+from penstock.recording.lines import Fetch, Loader, Process, Step, System, Whereabouts
 from penstock.recording.load import Recording
 
 Floats = NDArray[np.float64]
@@ -302,12 +303,7 @@ class Evidence:
     @cached_property
     def states(self) -> dict[str, float]:
         """Shares of the workers' time while making batches, by what they were in: see lines.Whereabouts."""
-        counts: dict[str, int] = {}
-        for line in self.recording.whereabouts:
-            if line.worker is not None and line.loader == self.loader.loader:
-                for state, count in line.states.items():
-                    counts[state] = counts.get(state, 0) + count
-        return _shares(counts)
+        return _shares(line.states for line in self._looks(main=False))
 
     def blocked_in(self, *states: str) -> float:
         """Share of the workers' blocked time spent in these states: running is not blocked."""
@@ -318,21 +314,18 @@ class Evidence:
     @cached_property
     def main_states(self) -> dict[str, float]:
         """The same for the training loop's thread, outside the loader."""
-        counts: dict[str, int] = {}
-        for line in self.recording.whereabouts:
-            if line.worker is None:
-                for state, count in line.states.items():
-                    counts[state] = counts.get(state, 0) + count
-        return _shares(counts)
+        return _shares(line.states for line in self._looks(main=True))
 
     def functions(self, *, main: bool) -> dict[str, float]:
         """Shares by innermost function, most frequent first."""
-        counts: dict[str, int] = {}
+        shares = _shares(line.functions for line in self._looks(main=main))
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    def _looks(self, *, main: bool) -> Iterator[Whereabouts]:
+        """At the training loop's thread, or at this loader's workers."""
         for line in self.recording.whereabouts:
             if (line.worker is None) == main and (main or line.loader == self.loader.loader):
-                for name, count in line.functions.items():
-                    counts[name] = counts.get(name, 0) + count
-        return dict(sorted(_shares(counts).items(), key=lambda item: -item[1]))
+                yield line
 
     # -- the machine -------------------------------------------------------------------------------------------
 
@@ -362,8 +355,7 @@ class Evidence:
     @cached_property
     def main_queue(self) -> float:
         """Share of its time that the main process stood in line for a core."""
-        queues = [p.queue for look in self.system for p in look.processes if p.worker is None]
-        return self.mean(queues)
+        return self.mean([process.queue for process in self._main_looks])
 
     @cached_property
     def burners(self) -> float:
@@ -464,6 +456,10 @@ def _is_pause(path: str) -> bool:
     return name in PAUSES and not any(other in PAUSES for other in outer)
 
 
-def _shares(counts: dict[str, int]) -> dict[str, float]:
-    total = sum(counts.values())
-    return {name: count / total for name, count in counts.items()} if total else {}
+def _shares(counts: Iterable[Mapping[str, int]]) -> dict[str, float]:
+    """Of all looks together, by name."""
+    together: Counter[str] = Counter()
+    for each in counts:
+        together.update(each)
+    total = together.total()
+    return {name: count / total for name, count in together.items()} if total else {}

@@ -94,7 +94,7 @@ class PlainSide:
         """Its class and, if it has one, its length."""
         kind = type(self.loader)
         dataset = f"{kind.__module__}.{kind.__qualname__}"
-        return Loader(loader=self.number, name=self.name, dataset=dataset, batches=_length(self.loader))
+        return Loader(loader=self.number, name=self.name, dataset=dataset, batches=length_of(self.loader))
 
     def iterator(self, number: int) -> Iterator[Any]:
         """Its own."""
@@ -139,7 +139,7 @@ class OurSide(PlainSide):
             type="penstock",
             settings=settings,
             dataset="penstock.Loader",
-            batches=_length(self.loader),
+            batches=length_of(self.loader),
         )
 
     def look(self, iterator: Iterator[Any]) -> Look:
@@ -198,7 +198,8 @@ def _after(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
     return now
 
 
-def _length(loader: object) -> int | None:
+def length_of(loader: object) -> int | None:
+    """None where it does not tell, or its own __len__ raises."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except Exception:  # of the user's own: his loop may never ask

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.observe.loaders import length_of
 from penstock.recording.lines import Setting
 
 AS_THEY_ARE = (
@@ -35,7 +36,7 @@ def settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, Setting]:
 
 def dataset_size(loader: Any) -> int | None:
     """None where it does not tell."""
-    return _length(loader.dataset)
+    return length_of(loader.dataset)
 
 
 def batches(loader: Any) -> int | None:
@@ -43,8 +44,8 @@ def batches(loader: Any) -> int | None:
     from torch.utils.data import IterableDataset
 
     if not isinstance(loader.dataset, IterableDataset):
-        return _length(loader)
-    samples = _length(loader.dataset)
+        return length_of(loader)
+    samples = length_of(loader.dataset)
     size: int | None = getattr(loader, "batch_size", None)
     if samples is None or size is None:
         return samples
@@ -55,14 +56,6 @@ def qualified_name(thing: Any) -> str:
     """module.Name of a class or function, or of the class of anything else that is called like one."""
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _length(thing: Any) -> int | None:
-    """Whatever the user's __len__ raises, it is not ours to pass on."""
-    try:
-        return len(thing)
-    except Exception:
-        return None
 
 
 def _plain(value: Any) -> Any:

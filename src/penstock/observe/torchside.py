@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from penstock.observe import torchloader
@@ -28,7 +28,10 @@ class TorchSide:
 
     def iterator(self, number: int) -> Iterator[Any]:
         """torch's own, with a stopwatch in its workers."""
-        iterator = torchloader.make_iterator(self.loader, self.number, number, self._spool, self._began)
+        return self._timed(self.loader, number, iter)
+
+    def _timed(self, loader: Any, number: int, make: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
+        iterator = torchloader.make_iterator(loader, self.number, number, self._spool, self._began, make)
         self._pids = torchloader.worker_pids(iterator)
         return iterator
 

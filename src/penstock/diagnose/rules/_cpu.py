@@ -5,6 +5,8 @@ from __future__ import annotations
 from penstock.diagnose.evidence import Evidence
 from penstock.model.workload import with_workers
 
+FULL = 0.85
+"""Of the cores: beyond this they are in use as far as that goes in practice."""
 BEHIND = 0.05
 """Share of the time: a loop that waits less has no supply problem."""
 COMPUTING = 0.6

@@ -18,7 +18,6 @@ from penstock.model.workload import Workload
 
 LEAST_QUEUE = 0.15
 """Share of its time that the main process stood in line."""
-FULL = 0.85
 EXTRA_THREADS = 1.25
 """Cores per worker: one thread cannot use more than one."""
 

@@ -15,14 +15,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.diagnose.evidence import Evidence, milliseconds
-from penstock.diagnose.rules._cpu import computing, top_function
+from penstock.diagnose.rules._cpu import FULL, computing, top_function
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.workload import Workload
 
 THROTTLED = 0.05
 COLLATING = 0.5
-FULL = 0.85
-"""Of the cores: beyond this they are in use as far as that goes in practice."""
 
 
 def look(evidence: Evidence) -> Answer:

@@ -12,13 +12,13 @@ Remedy: another machine or time, cores of one's own (cpuset, affinity), or an en
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._cpu import FULL
 from penstock.diagnose.suspect import Answer, Suspect
 from penstock.model.workload import without_burners
 
 LEAST_CORES = 0.25
 LEAST_QUEUE = 0.1
 """Share of its time that a process stood in line."""
-FULL = 0.85
 
 
 def look(evidence: Evidence) -> Answer:

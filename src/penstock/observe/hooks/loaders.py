@@ -11,6 +11,7 @@ from torch.utils.data import dataloader as torch_loader
 from penstock.observe import torchloader
 from penstock.observe.hooks.callers import asked_by_watch, iterated_name
 from penstock.observe.hooks.forward import Forward
+from penstock.observe.hooks.known import Known
 from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
 from penstock.observe.loaders import count_samples
@@ -34,9 +35,7 @@ class _Met(TorchSide):
     def begin(self, loader: Any, make: Make) -> Iterator[Any]:
         """torch's own iterator, with a stopwatch in its workers."""
         number, self.passes = self.passes, self.passes + 1
-        iterator = torchloader.make_iterator(loader, self.number, number, self._spool, self._began, make)
-        self._pids = torchloader.worker_pids(iterator)
-        return iterator
+        return self._timed(loader, number, make)
 
 
 class _Pass:
@@ -57,7 +56,7 @@ class Loaders:
         self._session = watching.session
         self._phases = phases
         self._forward = forward
-        self._known: weakref.WeakKeyDictionary[Any, _Met] = weakref.WeakKeyDictionary()
+        self._known: Known[_Met] = Known(watching)
         self._open: set[_Pass] = set()
 
     def install(self, patches: Patches) -> None:
@@ -101,11 +100,7 @@ class Loaders:
 
     def _pass_of(self, loader: Any) -> _Pass | None:
         try:
-            side = self._known.get(loader)
-            if side is None:
-                side = self._known[loader] = _Met(loader, self._session.number(), self._watching)
-                self._watching.sides.append(side)
-                self._session.put(side.describe())
+            side = self._known.side_of(loader, lambda number: _Met(loader, number, self._watching))
             before = getattr(getattr(loader, "_iterator", None), MARK, None)
             if before is not None:  # workers persist, and so does their iterator: the pass before may have been left
                 self._ended(before, "left")

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.observe.hooks.callers import asked_by_watch, iterated_name
 from penstock.observe.hooks.forward import Forward
+from penstock.observe.hooks.known import Known
 from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
 from penstock.observe.loaders import OurSide, count_samples
@@ -35,11 +36,10 @@ class OurLoaders:
     """Stands at `iter`; what that gives is a generator, with us or without."""
 
     def __init__(self, watching: Watching, phases: Phases, forward: Forward) -> None:
-        self._watching = watching
         self._session = watching.session
         self._phases = phases
         self._forward = forward
-        self._known: weakref.WeakKeyDictionary[Any, _Met] = weakref.WeakKeyDictionary()
+        self._known: Known[_Met] = Known(watching)
 
     def install(self, patches: Patches) -> None:
         """If the script has any: the module is not imported for our sake."""
@@ -59,11 +59,7 @@ class OurLoaders:
 
     def _begin(self, loader: Any) -> Track | None:
         try:
-            side = self._known.get(loader)
-            if side is None:
-                side = self._known[loader] = _Met(loader, self._session.number())
-                self._session.put(side.describe())
-                self._watching.sides.append(side)
+            side = self._known.side_of(loader, lambda number: _Met(loader, number))
             number, side.passes = side.passes, side.passes + 1
             return self._session.begin(side.number, number, count_samples)
         except Exception as error:
