@@ -9,6 +9,7 @@ from typing import Any
 from penstock import Array, Image, Label
 from penstock.flow.fields import Field
 from penstock.testing import IMAGENET, REID, SA1B, Preset
+from penstock.testing.presets import ArraySpec, NpzSpec
 
 SHARDS = 8
 """Peers deal whole shards to their workers: enough for an even share at 1, 2 and 4."""
@@ -57,55 +58,47 @@ class Kind:
         return [self.preset.key(number) for number in range(self.size(quick).samples)]
 
 
+def _light(preset: Preset, **other: Any) -> Preset:
+    """With pictures of little detail at quality 75, as recompressed datasets have them."""
+    images = tuple(replace(spec, quality=75, detail=0.0) for spec in preset.images)
+    return replace(preset, name=f"{preset.name}-light", images=images, **other)
+
+
+_SA1B: dict[str, Any] = {
+    "fields": {
+        "image": Image(".jpg", size=1024),
+        "features": Array("_features.npz", key="features"),
+        "edge": Array("_features.npz", key="edge"),
+    },
+    "outputs": {
+        "image": ((3, 1024, 1024), "uint8"),
+        "features": ((256, 64, 64), "float16"),
+        "edge": ((256, 256), "uint8"),
+    },
+    "quick": Size(32, 2),
+}
 _IMAGENET: dict[str, Any] = {
     "fields": {"image": Image(".jpg", size=224, fit="crop"), "label": Label(".cls")},
     "outputs": {"image": ((3, 224, 224), "uint8"), "label": ((), "int64")},
     "quick": Size(128, 8),
 }
+_POSE = NpzSpec(".npz", arrays=(ArraySpec("pose", (17, 3), "float32", spatial=False),))
 
 KINDS = {
-    "sa1b": Kind(
-        name="SA-1B-like",
-        preset=SA1B,
-        fields={
-            "image": Image(".jpg", size=1024),
-            "features": Array("_features.npz", key="features"),
-            "edge": Array("_features.npz", key="edge"),
-        },
-        outputs={
-            "image": ((3, 1024, 1024), "uint8"),
-            "features": ((256, 64, 64), "float16"),
-            "edge": ((256, 256), "uint8"),
-        },
-        full=Size(480, 24),
-        quick=Size(32, 2),
-    ),
-    "imagenet": Kind(
-        name="ImageNet-like",
-        preset=replace(IMAGENET, name="imagenet-q75", images=(replace(IMAGENET.images[0], quality=75),)),
-        full=Size(8192, 128),
-        **_IMAGENET,
-    ),
-    "originals": Kind(
-        name="ImageNet-like, originals",
-        preset=IMAGENET,
-        full=Size(4096, 128),
-        **_IMAGENET,
-    ),
+    "sa1b": Kind(name="SA-1B-like", preset=_light(SA1B), full=Size(768, 24), **_SA1B),
+    "sa1b-heavy": Kind(name="SA-1B-like, heavy pictures", preset=SA1B, full=Size(480, 24), **_SA1B),
+    "imagenet": Kind(name="ImageNet-like", preset=_light(IMAGENET), full=Size(8192, 128), **_IMAGENET),
+    "imagenet-heavy": Kind(name="ImageNet-like, heavy pictures", preset=IMAGENET, full=Size(4096, 128), **_IMAGENET),
     "reid": Kind(
         name="ReID-like",
-        preset=REID,
-        fields={
-            "image": Image(".jpg", size=(256, 128), fit="stretch"),
-            "identity": Label(".json", key="identity"),
-            "camera": Label(".json", key="camera"),
-        },
-        outputs={"image": ((3, 256, 128), "uint8"), "identity": ((), "int64"), "camera": ((), "int64")},
+        preset=_light(REID, npzs=(_POSE,), notes=()),
+        fields={"image": Image(".jpg", size=(256, 128), fit="stretch"), "pose": Array(".npz", key="pose")},
+        outputs={"image": ((3, 256, 128), "uint8"), "pose": ((17, 3), "float32")},
         full=Size(20_480, 256),
         quick=Size(256, 16),
     ),
 }
-"""ImageNet-like twice: as many store it (quality 75, some 33 KB a picture), and as it was published (some 90 KB).
+"""Large and middling pictures twice: light (0.2 MB and 20 KB a JPEG), and heavy as cameras make them (0.6 MB, 90 KB).
 
 The heavier the JPEG, the more alike all loaders are: the same Huffman codes are read by all of them.
 """

@@ -23,8 +23,8 @@ from penstock.bench.trial import Trial, digest, in_child
 from penstock.core.cores import usable_cores
 from penstock.errors import PenstockError
 
-SEARCH = (1, 2, 4)
-"""Workers of a peer: the best of these is its result."""
+SEARCH = (2, 4, 1)
+"""Workers of a peer: the best of these is its result. One is not tried where four were better than two."""
 DEFAULT = 0
 """Workers of ours: as many as the loader sees fit."""
 
@@ -75,8 +75,8 @@ def entries_of(kind: str) -> list[Entry]:
     match kind:
         case "sa1b":
             return [*ENTRIES, PACKED]
-        case "originals":  # to be seen beside the lighter ones: no need for everybody
-            return [OURS, BARE, Entry("field", "own"), Entry("webdataset", "own"), Entry("webdataset", "ours")]
+        case "sa1b-heavy" | "imagenet-heavy":  # to be seen beside the light ones: no need for everybody
+            return [entry for entry in ENTRIES if entry.contestant not in ("dali", "litdata", "mosaic")]
     return list(ENTRIES)
 
 
@@ -158,6 +158,8 @@ def scout(course: Course, result: Result) -> Result:
     found: dict[int, float] = {}
     reasons = []
     for workers in course.search(result.entry):
+        if workers == 1 and found.get(4, 0.0) > found.get(2, 0.0):
+            break
         try:
             found[workers] = course.run(result.entry, workers).rate
         except PenstockError as error:

@@ -35,7 +35,7 @@ PREFETCH = 3
 def prepare(task: Task) -> MakeBatches:
     if task.decoder != "own":
         raise SystemExit("DALI's CPU operators take no decode function of ours")
-    native = all(suffix.startswith(".") for suffix in task.kind.suffixes)
+    native = all(suffix.startswith(".") and suffix != ".npz" for suffix in task.kind.suffixes)
     return partial(_native, task, _indexes(task)) if native else partial(_external, task, PairReader(task))
 
 
@@ -108,6 +108,7 @@ class PairReader:
     """Sample by number, for DALI's Python workers: the JPEG as it is, the number, and the arrays of the NPZ."""
 
     def __init__(self, task: Task) -> None:
+        self._npz = next(suffix for suffix in task.kind.suffixes if suffix.endswith(".npz"))
         self._arrays = [field.key for field in task.kind.fields.values() if isinstance(field, Array)]
         self._files: dict[str, int] = {}
         self.samples = [sample for shard in task.shards for sample in _located(task, shard)]
@@ -116,7 +117,7 @@ class PairReader:
         if sample.idx_in_epoch >= len(self.samples):
             raise StopIteration
         _, shard, parts = self.samples[sample.idx_in_epoch]
-        opened = np.load(io.BytesIO(self._read(shard, *parts["_features.npz"])))
+        opened = np.load(io.BytesIO(self._read(shard, *parts[self._npz])))
         jpeg = np.frombuffer(self._read(shard, *parts[".jpg"]), np.uint8)
         return jpeg, np.array([sample.idx_in_epoch]), *(opened[name] for name in self._arrays)
 

@@ -22,18 +22,22 @@ _LUMA = 0
 """First of a scene's planes: luma, red and blue chroma, and how much fine texture to lay over it."""
 
 
-def picture(height: int, width: int, seed: int | np.random.Generator) -> NDArray[np.uint8]:
-    """A natural-looking RGB picture of shape (height, width, 3), the same for the same seed."""
+def picture(height: int, width: int, seed: int | np.random.Generator, detail: float = 1.0) -> NDArray[np.uint8]:
+    """A natural-looking RGB picture of shape (height, width, 3), the same for the same seed.
+
+    `detail` scales fine texture and noise: 0 is a picture out of focus, whose JPEG is a quarter as long.
+    """
     if height < 1 or width < 1:
         raise SettingError(f"a picture of {height}×{width} pixels cannot be made")
     rng = np.random.default_rng(seed)
     shrink = -(-min(height, width) // _SCENE_SIDE)
     scene = _scene(-(-height // shrink), -(-width // shrink), rng)
-    luma, red, blue, detail = (cv2.resize(plane, (width, height)) for plane in scene)
+    luma, red, blue, rough = (cv2.resize(plane, (width, height)) for plane in scene)
     texture = crop(fine_texture, height, width, rng)
     noise = crop(sensor_noise, height, width, rng)
-    relief = cv2.multiply(texture, detail, scale=1 / _FULL_DETAIL, dtype=cv2.CV_16S)
-    luma = cv2.add(luma, cv2.add(relief, noise), dtype=cv2.CV_8U)
+    relief = cv2.multiply(texture, rough, scale=1 / _FULL_DETAIL, dtype=cv2.CV_16S)
+    relief = cv2.addWeighted(relief, detail, noise, detail, 0)
+    luma = cv2.add(luma, relief, dtype=cv2.CV_8U)
     return np.asarray(cv2.cvtColor(cv2.merge((luma, red, blue)), cv2.COLOR_YCrCb2RGB), np.uint8)
 
 

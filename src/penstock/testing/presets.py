@@ -21,6 +21,8 @@ class ImageSpec:
     """(height, width), one of them drawn for each sample."""
     quality: int
     """JPEG quality, chosen so that the file sizes are those of the real dataset."""
+    detail: float = 1.0
+    """How much fine texture and noise: 0 makes a light JPEG, which costs less to decode."""
 
 
 @dataclass(frozen=True, slots=True)

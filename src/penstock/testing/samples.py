@@ -43,7 +43,7 @@ def sample_parts(preset: Preset, index: int, seed: int = 0, scale: float = 1.0) 
 
 def _jpeg(spec: ImageSpec, scale: float, rng: np.random.Generator) -> bytes:
     height, width = spec.sizes[rng.integers(len(spec.sizes))]
-    pixels = picture(_scaled(height, scale, _MIN_SIDE), _scaled(width, scale, _MIN_SIDE), rng)
+    pixels = picture(_scaled(height, scale, _MIN_SIDE), _scaled(width, scale, _MIN_SIDE), rng, spec.detail)
     return bytes(simplejpeg.encode_jpeg(pixels, quality=spec.quality, colorsubsampling="420"))
 
 
