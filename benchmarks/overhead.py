@@ -1,47 +1,41 @@
-"""What watching costs the training: microseconds per step on the main thread, and their share of a step of 10 ms."""
+"""What watching costs the training: microseconds per step on the main thread, and their share of a step of 10 ms.
+
+A training with and without all that `penstock run` puts into a process: each side in fresh processes, in turns, because
+that is how it is met. Putting it in and taking it out of one process would measure how the interpreter takes changes.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
 from benchmarks.result import Line, in_turns, rate
-from penstock.observe.hooks import install
-from penstock.observe.start import Watching
-from penstock.observe.watch import watch
 
 SUBMODULES = 50
-STEPS = 50
-WARM_UP = 10
-"""Steps of each round that do not count: the first of a pass look for modules."""
-ROUNDS = 15
+STEPS = 250
+WARM_UP = 50
+"""Steps of a process that do not count: the first of a pass look for modules, and the interpreter learns."""
+ROUNDS = 9
 STEP_S = 0.010
 EXTRA_US = 20.0
 SHARE = 0.01
 
 
 def measure() -> Iterator[Line]:
-    torch.set_num_threads(1)
+    plain, watched = in_turns([lambda: _in_child("plain"), lambda: _in_child("watched")], ROUNDS)
+    yield _extra("penstock run, 50 submodules: extra µs per step", plain, watched)
+    share = _extra_s(plain, watched) / STEP_S
+    yield Line("penstock run: share of a step of 10 ms", f"{share:.2%}", "", share, SHARE, "at most")
     with tempfile.TemporaryDirectory() as folder:
-        watching = Watching(Path(folder, "run.jsonl"))
-        try:
-            plain, watched = in_turns(_script(watching), ROUNDS)
-        finally:
-            watching.close()
-        yield _extra("penstock run, 50 submodules: extra µs per step", plain, watched)
-        share = _extra_s(plain, watched) / STEP_S
-        yield Line("penstock run: share of a step of 10 ms", f"{share:.2%}", "", share, SHARE, "at most")
         plain, watched = in_turns([_bare, lambda: _watched(Path(folder, "watch.jsonl"))], ROUNDS)
-        yield _extra("penstock.watch, bare iterable: extra µs per step", plain, watched)
+    yield _extra("penstock.watch, bare iterable: extra µs per step", plain, watched)
 
 
 def _extra(what: str, plain: list[float], watched: list[float]) -> Line:
@@ -54,39 +48,51 @@ def _extra_s(plain: list[float], watched: list[float]) -> float:
     return median(a - b for a, b in zip(watched, plain, strict=True))
 
 
-def _script(watching: Watching) -> list[Callable[[], float]]:
-    """A training without and with all that `penstock run` puts into a process; a round is a pass."""
-    data = TensorDataset(torch.zeros(STEPS, 4))
-    loader = DataLoader(data, batch_size=1, num_workers=1, prefetch_factor=8, persistent_workers=True)
+def _in_child(side: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.overhead", side]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def _train(watched: bool) -> float:
+    """CPU-seconds of the main thread per step, the median; the work that fills up its 10 ms is not counted."""
+    import torch
+    from torch import nn
+
+    from penstock.observe.hooks import install
+    from penstock.observe.start import Watching
+
+    torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(4, 1), *(nn.Identity() for _ in range(SUBMODULES - 1)))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-
-    def plain() -> float:
-        return _pass(loader, model, optimizer)
-
-    def watched() -> float:
-        undo = install(watching)
-        try:
-            return plain()
-        finally:
-            undo()
-
-    return [plain, watched]
-
-
-def _pass(loader: Iterable[list[torch.Tensor]], model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
-    """CPU-seconds of the main thread per step, the median; the work that fills up its 10 ms is not counted."""
+    x = torch.zeros(1, 4)
+    # numbers, not tensors: those come through a socket, which costs more and varies more than what is measured
+    loader: Iterable[list[int]] = torch.utils.data.DataLoader(
+        range(STEPS),  # type: ignore[arg-type]
+        num_workers=1,
+        prefetch_factor=8,
+        collate_fn=_as_it_is,
+    )
     taken: list[float] = []
-    since = time.thread_time()
-    for (x,) in loader:
-        loss = model(x).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        taken.append(time.thread_time() - since)
-        _work(_busy_rounds())
+    with tempfile.TemporaryDirectory() as folder:
+        watching = Watching(Path(folder, "run.jsonl")) if watched else None
+        if watching is not None:
+            install(watching)
         since = time.thread_time()
+        for _ in loader:
+            loss = model(x).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            taken.append(time.thread_time() - since)
+            _work(_busy_rounds())
+            since = time.thread_time()
+        if watching is not None:
+            watching.close()
     return median(taken[WARM_UP:])
+
+
+def _as_it_is(batch: list[int]) -> list[int]:
+    return batch
 
 
 def _work(rounds: int) -> None:
@@ -101,14 +107,20 @@ def _busy_rounds() -> int:
 
 
 def _bare() -> float:
-    return _per_batch(range(20 * STEPS))
+    return _per_batch(range(1000))
 
 
 def _watched(record: Path) -> float:
-    with watch(range(20 * STEPS), record=record, live=False) as batches:
+    from penstock.observe.watch import watch
+
+    with watch(range(1000), record=record, live=False) as batches:
         return _per_batch(batches)
 
 
 def _per_batch(batches: Iterable[int]) -> float:
     times = [time.thread_time() for _ in batches]
     return median(after - before for before, after in pairwise(times))
+
+
+if __name__ == "__main__":
+    print(_train(watched=sys.argv[1] == "watched"))

@@ -1,8 +1,8 @@
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.engine import budget
 from penstock.engine.budget import LEAST_SLABS, MOST_SLABS, PROCESS_BYTES, Demand, default_budget, share_out
 from penstock.errors import SettingError
 
@@ -52,43 +52,6 @@ def test_small_batches_get_many_slabs_and_large_ones_some(slab, slabs):
     assert share_out(1 << 30, Demand(slab, MiB, MiB, 8, 2)).slabs == slabs
 
 
-def write(root, **files):
-    for name, text in files.items():
-        path = root / name.replace("__", ".").replace("v1_", "memory/")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-
-
-def test_a_version_2_container_gives_a_quarter_of_what_it_has_left(tmp_path):
-    write(tmp_path, memory__max=f"{40 * MiB}\n", memory__current=f"{8 * MiB}\n")
-    assert default_budget(tmp_path) == 8 * MiB
-
-
-def test_a_version_1_container_too(tmp_path):
-    write(tmp_path, v1_memory__limit_in_bytes=f"{40 * MiB}\n", v1_memory__usage_in_bytes=f"{8 * MiB}\n")
-    assert default_budget(tmp_path) == 8 * MiB
-
-
-def test_cached_files_count_as_free(tmp_path):
-    stat = f"anon {4 * MiB}\nfile {36 * MiB}\ninactive_file {20 * MiB}\nactive_file {16 * MiB}\n"
-    write(tmp_path, memory__max=f"{40 * MiB}\n", memory__current=f"{40 * MiB}\n", memory__stat=stat)
-    assert default_budget(tmp_path) == 9 * MiB
-
-
-def test_cached_files_count_as_free_in_version_1(tmp_path):
-    write(
-        tmp_path,
-        v1_memory__limit_in_bytes=f"{40 * MiB}\n",
-        v1_memory__usage_in_bytes=f"{40 * MiB}\n",
-        v1_memory__stat=f"inactive_file 1\ntotal_inactive_file {20 * MiB}\ntotal_active_file {16 * MiB}\n",
-    )
-    assert default_budget(tmp_path) == 9 * MiB
-
-
-@pytest.mark.parametrize(
-    "files", [{}, {"memory__max": "max\n", "memory__current": "1\n"}, {"memory__max": "junk", "memory__current": "1"}]
-)
-def test_without_a_limit_the_machine_counts(tmp_path, files, monkeypatch):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 400 * MiB}))
-    write(tmp_path, **files)
-    assert default_budget(tmp_path) == 100 * MiB
+def test_a_quarter_of_what_is_free_is_the_default(monkeypatch):
+    monkeypatch.setattr(budget, "free_bytes", lambda: 400 * MiB)
+    assert default_budget() == 100 * MiB

@@ -9,23 +9,8 @@ import psutil
 import pytest
 
 from penstock.observe import machine
-from penstock.observe.machine import cgroup_folders, gpu_handles, machine_facts, memory_limit_bytes, quota_cores
+from penstock.observe.machine import gpu_handles, machine_facts
 from penstock.recording.lines import Gpu
-
-
-@pytest.fixture
-def tree(tmp_path):
-    """Writes the files of a made-up /sys/fs/cgroup, and /proc/self/cgroup."""
-
-    def tree(membership, files):
-        for name, text in files.items():
-            path = tmp_path / "sys" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text + "\n")
-        (tmp_path / "cgroup").write_text(membership + "\n")
-        return tmp_path / "sys", tmp_path / "cgroup"
-
-    return tree
 
 
 def test_this_machine_is_described_in_its_own_words():
@@ -65,69 +50,9 @@ def test_without_torch_there_is_no_version(monkeypatch):
     assert machine_facts().torch is None
 
 
-def test_the_tightest_quota_above_us_counts(tree):
-    where = tree(
-        "0::/job/step",
-        {
-            "cgroup.controllers": "cpu memory",
-            "job/cpu.max": "150000 100000",
-            "job/step/cpu.max": "400000 100000",
-            "job/memory.max": "max",
-            "job/step/memory.max": "1000000",
-        },
-    )
-    assert quota_cores(*where) == 1.5
-    assert memory_limit_bytes(*where) == 1_000_000
-
-
-def test_an_old_cgroup_is_found_by_its_controller(tree):
-    where = tree(
-        "4:memory:/box\n1:cpu,cpuacct:/job\n0::/",
-        {
-            "cpu/job/cpu.cfs_quota_us": "50000",
-            "cpu/job/cpu.cfs_period_us": "100000",
-            "cpu/cpu.cfs_quota_us": "-1",
-            "cpu/cpu.cfs_period_us": "100000",
-            "memory/box/memory.limit_in_bytes": "5000",
-            "unified/cgroup.controllers": "",
-        },
-    )
-    assert quota_cores(*where) == 0.5
-    assert memory_limit_bytes(*where) == 5000
-
-
-def test_a_mixture_of_old_and_new_falls_back_to_the_new_one(tree):
-    root, membership = tree(
-        "1:name=systemd:/x\n0::/job", {"unified/cgroup.controllers": "", "unified/job/cpu.stat": ""}
-    )
-    assert list(cgroup_folders("cpu", root, membership)) == [root / "unified" / "job", root / "unified"]
-
-
-@pytest.mark.parametrize("path", ["/docker/0123/unseen", "/../../other"])
-def test_a_container_that_is_told_the_hosts_path_looks_at_its_own_root(tree, path):
-    root, membership = tree(f"1:cpu:{path}", {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"})
-    assert list(cgroup_folders("cpu", root, membership)) == [root / "cpu"]
-    assert quota_cores(root, membership) == 3.0
-
-
-@pytest.mark.parametrize("text", ["", "nonsense", "max 100000", "1 0", "-1 100000"])
-def test_a_quota_that_makes_no_sense_or_sets_none_is_none(tree, text):
-    assert quota_cores(*tree("0::/", {"cgroup.controllers": "cpu", "cpu.max": text})) is None
-
-
-@pytest.mark.parametrize("membership", ["", "nonsense", "::::", "0::/"])
-def test_without_cgroups_nothing_limits(tree, membership):
-    where = tree(membership, {})
-    assert list(cgroup_folders("cpu", *where)) == []
-    assert (quota_cores(*where), memory_limit_bytes(*where)) == (None, None)
-
-
-def test_a_quota_cuts_the_usable_cores_and_a_limit_beyond_the_machine_is_none(monkeypatch):
-    monkeypatch.setattr(machine, "quota_cores", lambda: 2.5)
-    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+def test_a_limit_beyond_the_machine_is_none(monkeypatch):
     monkeypatch.setattr(machine, "memory_limit_bytes", lambda: 2**62)
-    facts = machine_facts()
-    assert (facts.usable_cores, facts.quota_cores, facts.memory_limit_bytes) == (3, 2.5, None)
+    assert machine_facts().memory_limit_bytes is None
 
 
 class Nvml:

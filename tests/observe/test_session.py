@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from penstock.observe.loaders import Look, Parts
 from penstock.observe.session import Session
 from penstock.recording.lines import Event, Pass, PassEnd, Step
 from penstock.testing import FakeClock
@@ -57,11 +58,11 @@ def session(clock, kept):
     return Session([kept], clock)
 
 
-def ask(track, clock, wait_s=0.0, **got):
+def ask(track, clock, wait_s=0.0, *got):
     """The loop asks, waits, has its batch."""
     track.asked()
     clock.advance(wait_s)
-    track.got([1, 2], **got)
+    track.got([1, 2], *got)
 
 
 def begin(session, loader=0, number=0):
@@ -70,7 +71,7 @@ def begin(session, loader=0, number=0):
 
 def test_a_step_is_the_wait_for_a_batch_and_the_time_until_the_next_ask(session, kept, clock):
     track = begin(session)
-    ask(track, clock, 2.0, ready=3, outstanding=8, worker=1, sampler_s=0.5)
+    ask(track, clock, 2.0, Look(ready=3, outstanding=8, worker=1), Parts(sampler_s=0.5))
     clock.advance(5.0)
     ask(track, clock, 1.0)
     clock.advance(4.0)

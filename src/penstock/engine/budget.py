@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from penstock.errors import SettingError
 from penstock.storage.freememory import free_bytes
@@ -65,6 +64,6 @@ def share_out(budget_bytes: int, demand: Demand) -> Shares:
     return Shares(slabs, arena, left // PROCESS_BYTES)
 
 
-def default_budget(cgroup_root: Path = Path("/sys/fs/cgroup")) -> int:
+def default_budget() -> int:
     """A quarter of what the machine, or our container, has free."""
-    return free_bytes(cgroup_root) // SHARE_OF_FREE
+    return free_bytes() // SHARE_OF_FREE

@@ -38,8 +38,8 @@ PUT_OFF_S = 1.0
 """How long the start of processes waits for the first batch: while they start, they take the cores from it."""
 PLANNED = 64
 """Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
-AT_FIRST = 2
-"""The same, and batches in the making, until the first one is complete: what is read for later ones delays it."""
+AT_FIRST = 1
+"""The same, and batches in the making, until the first one is complete: what is done for later ones delays it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +188,7 @@ class Conductor:
 
     def _plan(self) -> None:
         """Ask for the blocks of coming batches, in order, as far as that is of use."""
-        most = PLANNED if self.tuner.batches else AT_FIRST
-        while self._epoch is not None and len(self._planned) < most and not self.residency.blocked:
+        while self._epoch is not None and len(self._planned) < self._most(PLANNED) and not self.residency.blocked:
             job = next(self._epoch.jobs, None)
             if job is None:
                 self._epoch = None
@@ -201,9 +200,14 @@ class Conductor:
             self._planned.append((job, blocks))
             self.residency.pump()
 
+    def _most(self, usual: int) -> int:
+        """Until the first batch is complete, AT_FIRST; batches that one worker each makes do not delay one another."""
+        alone = bool(self._planned) and self._planned[-1][0].whole
+        return usual if alone or self.tuner.batches else AT_FIRST
+
     def _open_batches(self) -> None:
-        most = self.tuner.knobs.look_ahead.now if self.tuner.batches else AT_FIRST
-        while self._planned and self._free_slabs and len(self._open) + len(self.shelf) < most:
+        look_ahead = self.tuner.knobs.look_ahead.now
+        while self._planned and self._free_slabs and len(self._open) + len(self.shelf) < self._most(look_ahead):
             job, blocks = self._planned.popleft()
             batch = Batch(job, blocks, self._free_slabs.pop())
             for block in set(blocks.tolist()):

@@ -6,15 +6,27 @@ On Linux a memfd: `multiprocessing.shared_memory` leaves segments in /dev/shm af
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
 from typing import Self
 
-_POPULATE_READ = 22
-"""madvise: map these pages now. Linux 5.14 and later; no name in Python."""
+_POPULATE_WRITE = 23
+"""madvise: make these pages now and map them, whatever they hold. Linux 5.14 and later; no name in Python."""
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+def _madvise(address: int, length: int, advice: int) -> None:
+    """Whatever comes of it: it is advice."""
+    _libc().madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_int(advice))
 
 
 class SharedBytes:
@@ -25,6 +37,7 @@ class SharedBytes:
         self.size = size
         self.map = mmap.mmap(fd, size)
         self.view = memoryview(self.map)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.map)) if sys.platform == "linux" else 0
 
     @classmethod
     def create(cls, size: int, name: str) -> Self:
@@ -42,14 +55,13 @@ class SharedBytes:
             raise
 
     def settle(self, start: int, length: int) -> None:
-        """Make these pages and map them here, in two calls: a fault for every page would cost four times as much.
+        """Make these pages and map them here, in one call: a fault for every page would cost four times as much.
 
-        Where the system cannot, or has no memory to give, the faults come as they would have come.
+        Not by `mmap.madvise`, which keeps the interpreter's lock meanwhile. Where the system cannot, or has no memory
+        to give, the faults come as they would have come.
         """
-        if sys.platform == "linux" and length > 0:
-            with suppress(OSError):
-                os.posix_fallocate(self.fd, start, length)
-                self.map.madvise(_POPULATE_READ, start, length)
+        if self._address and 0 <= start < start + length <= self.size:
+            _madvise(self._address + start, length, _POPULATE_WRITE)
 
     def close(self) -> None:
         """Let go. The mapping goes when the last view of it goes: a delivered batch may still look at it.
@@ -58,6 +70,7 @@ class SharedBytes:
         would succeed and leave its arrays pointing at nothing.
         """
         if self.fd >= 0:
+            self._address = 0
             os.close(self.fd)
             self.fd = -1
             with suppress(BufferError):  # somebody looks through the view itself

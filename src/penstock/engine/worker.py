@@ -13,6 +13,7 @@ import signal
 import struct
 import sys
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -26,6 +27,8 @@ from penstock.errors import SampleError
 
 _TASK = struct.Struct("<4q")  # number, slab start, epoch, rows
 _ANSWER = struct.Struct("<qdd")  # number, busy seconds, starved seconds
+SETTLE_BYTES = 4 << 20
+"""Settled in one go: small enough that threads end together, large enough for the two calls not to count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,18 @@ class Settled:
     def __init__(self, slabs: SharedBytes, filled_bytes: int) -> None:
         self._slabs = slabs
         self.filled_bytes = filled_bytes
-        self._starts: set[int] = set()
+        self._left: dict[int, deque[int]] = {}
+        """By where a slab starts: the pieces of it that nobody has begun with."""
 
     def settle(self, start: int) -> None:
-        """Threads may come together; then both ask the system, which does it once."""
-        if start not in self._starts:
-            self._slabs.settle(start, self.filled_bytes)
-            self._starts.add(start)
+        """Threads that come together share it out."""
+        left = self._left.get(start)
+        if left is None:
+            left = self._left.setdefault(start, deque(range(0, self.filled_bytes, SETTLE_BYTES)))
+        while left:
+            with suppress(IndexError):  # another thread took the last piece
+                at = left.popleft()
+                self._slabs.settle(start + at, min(SETTLE_BYTES, self.filled_bytes - at))
 
 
 def timed_run(runner: Runner, settled: Settled, task: Task, waiting_since: float) -> Answer:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.observe.around import Guard, Phase
+from penstock.observe.loaders import NOTHING, UNKNOWN, Look, Parts
 from penstock.recording.lines import AnyLine, Event, Pass, PassEnd, Step
 
 log = logging.getLogger("penstock")
@@ -143,7 +144,9 @@ class Track:
         """The number of the one under way, or of the next."""
         self._asked = 0.0
         self._got: float | None = None
-        self._line: dict[str, Any] = {}
+        self._look = NOTHING
+        self._parts = UNKNOWN
+        self._samples: int | None = None
         self._ended = False
         self._outer = session._current
         self._outer_batch = -1 if self._outer is None else self._outer.batch
@@ -159,27 +162,14 @@ class Track:
         if session.looker is not None:
             session.looker.pause()
 
-    def got(
-        self,
-        batch: Any,
-        *,
-        ready: int | None = None,
-        outstanding: int | None = None,
-        worker: int | None = None,
-        sampler_s: float = 0.0,
-        idle_s: float | None = None,
-    ) -> None:
-        """It has it: what was ready, and whose it was, as seen when it asked; what is known of the wait's parts."""
+    def got(self, batch: Any, look: Look = NOTHING, parts: Parts = UNKNOWN) -> None:
+        """It has it: how the loader stood when it asked, and what is known of the wait."""
         session = self._session
         self._got = session.clock.now()
-        self._line = {
-            "ready": ready,
-            "outstanding": outstanding,
-            "worker": worker,
-            "samples": self._samples_of(batch),
-            "idle_s": idle_s,
-        }
-        self.phases = {"sampler": sampler_s} if sampler_s else {}
+        self._look = look
+        self._parts = parts
+        self._samples = self._samples_of(batch)
+        self.phases = {"sampler": parts.sampler_s} if parts.sampler_s else {}
         session._current = self
         session._loop = threading.get_ident()
         self.open.clear()
@@ -204,8 +194,8 @@ class Track:
 
     def leave(self, now: float) -> None:
         """The innermost phase ends."""
-        path = "/".join(name for name, _ in self.open)
-        _, since = self.open.pop()
+        name, since = self.open.pop()
+        path = "/".join([*(outer for outer, _ in self.open), name]) if self.open else name
         self.phases[path] = self.phases.get(path, 0.0) + now - since
 
     def paused(self, name: str, seconds: float) -> None:
@@ -220,6 +210,7 @@ class Track:
         session = self._session
         while self.open:
             self.leave(now)
+        look = self._look
         session.put(
             Step(
                 loader=self._loader,
@@ -227,9 +218,13 @@ class Track:
                 batch=self.batch,
                 at_s=self._asked - session.began,
                 wait_s=self._got - self._asked,
+                idle_s=self._parts.idle_s,
                 step_s=now - self._got,
+                samples=self._samples,
                 phases=self.phases,
-                **self._line,
+                ready=look.ready,
+                outstanding=look.outstanding,
+                worker=look.worker,
             )
         )
         self.phases = {}  # those of the line are its own from now on

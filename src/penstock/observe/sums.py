@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from penstock.observe.machine import cgroup_folders, gpu_handles
+from penstock.core.cgroups import cgroup_folders
+from penstock.observe.machine import gpu_handles
 from penstock.observe.processes import (
     PAGE_BYTES,
     Key,

@@ -192,7 +192,7 @@ def _watched(watching: Watching, side: Side, loader: int, number: int) -> Iterat
                 return
             if track is not None and not session.off:
                 with session.guard():
-                    track.got(batch, **look._asdict(), **side.parts(iterator)._asdict())
+                    track.got(batch, look, side.parts(iterator))
             yield batch
             if track is not None and not session.off:
                 with session.guard():

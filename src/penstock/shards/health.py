@@ -107,7 +107,7 @@ def _stated_roles(required: Sequence[str]) -> tuple[str, ...]:
 
 def _usual_roles(index: ShardIndex, roles: dict[str, int], role_ids: NDArray[np.int64]) -> tuple[str, ...]:
     """The roles that at least half of the samples have: two of which one has a mask make one whole, not two."""
-    pairs = np.unique(index.sample_ids * max(1, len(roles)) + role_ids)
+    pairs = _distinct(index.sample_ids * max(1, len(roles)) + role_ids)
     samples_with = np.bincount(pairs % max(1, len(roles)), minlength=len(roles))
     return tuple(role for role, number in roles.items() if 2 * samples_with[number] >= len(index))
 
@@ -131,7 +131,13 @@ def _duplicates(
     again = again[matters[again]]
     for at in again[:MAX_LISTED]:
         problems.append(Problem("duplicate", index.name(at), int(index.offsets[at]), "occurs more than once"))
-    return np.unique(index.sample_ids[again])
+    return _distinct(index.sample_ids[again])
+
+
+def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As `np.unique`, which imports the masked arrays when first called: 15 ms of every loader's first batch."""
+    ordered = np.sort(numbers)
+    return np.asarray(ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0])
 
 
 def _lacking(index: ShardIndex, number: int, missing: list[str]) -> Problem:

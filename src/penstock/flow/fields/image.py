@@ -14,9 +14,13 @@ from penstock.flow.fields.fit import Fit, Placement, place
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.codecs.jpeg import decode_jpeg, opencv
 from penstock.shards.codecs.picture import decode_picture
+from penstock.shards.codecs.scratch import Scratch
 from penstock.shards.guards.jpeg import MAX_PIXELS, inspect_jpeg
 
 Pixels = NDArray[np.uint8]
+
+_decoded_into, _resized_into = Scratch(), Scratch()
+"""What is in them is copied into the sample's slot before the next picture comes."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Image:
         info = inspect_jpeg(data)
         placement = self._placed(info.height, info.width)
         height, width = (placement.height, placement.width) if self.quality == "fast" else (0, 0)
-        return decode_jpeg(data, min_height=height, min_width=width, info=info), placement
+        return decode_jpeg(data, min_height=height, min_width=width, info=info, scratch=_decoded_into), placement
 
     def _placed(self, height: int, width: int) -> Placement:
         """Where the picture goes, if what it is enlarged to on the way is not beyond any picture."""
@@ -156,7 +160,8 @@ def _resize_fast(pixels: Pixels, height: int, width: int) -> Pixels:
         smaller = min(pixels.shape[1], width), min(pixels.shape[0], height)
         pixels = cv2.resize(pixels, smaller, interpolation=cv2.INTER_AREA)
     if pixels.shape[:2] != (height, width):
-        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_LINEAR)
+        out = _resized_into.array((height, width, 3))
+        pixels = cv2.resize(pixels, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
     return pixels
 
 

@@ -143,13 +143,7 @@ class Loaders:
         finally:
             self._phases.waiting = False
         try:
-            track.got(
-                batch,
-                ready=look.ready,
-                outstanding=look.outstanding,
-                worker=look.worker,
-                **torchloader.take_parts(iterator)._asdict(),
-            )
+            track.got(batch, look, torchloader.take_parts(iterator))
             self._forward.step(track.batch)
         except Exception as error:
             session.fail(error)

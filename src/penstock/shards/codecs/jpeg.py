@@ -12,6 +12,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from penstock.errors import DecodeError, SampleError, SettingError
+from penstock.shards.codecs.scratch import Scratch
 from penstock.shards.guards.buffer import Buffer, flat
 from penstock.shards.guards.jpeg import JpegInfo, inspect_jpeg, jpeg_segments
 
@@ -28,16 +29,22 @@ _COMMENT = 0xFE
 
 
 def decode_jpeg(
-    data: Buffer, *, min_height: int = 0, min_width: int = 0, info: JpegInfo | None = None
+    data: Buffer,
+    *,
+    min_height: int = 0,
+    min_width: int = 0,
+    info: JpegInfo | None = None,
+    scratch: Scratch | None = None,
 ) -> NDArray[np.uint8]:
     """RGB pixels (height, width, 3) of any JPEG the guard lets through, greyscale and CMYK too.
 
     With a minimum, the decoder shrinks by 2, 4 or 8 on the way as long as neither side falls below it.
     A picture that decodes only with guesswork (cut short, damaged) is a DecodeError. The orientation in
-    the metadata is not applied. Who has been past the guard already gives its `info`.
+    the metadata is not applied. Who has been past the guard already gives its `info`; who is done with the pixels
+    before the next picture gives the memory for them.
     """
     info = inspect_jpeg(data) if info is None else info
-    return _decode(data, info, "RGB", *_scaled(info, min_height, min_width))
+    return _decode(data, info, "RGB", *_scaled(info, min_height, min_width), scratch)
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int) -> bytes:
@@ -89,10 +96,13 @@ def _scaled(info: JpegInfo, min_height: int, min_width: int) -> tuple[int, int]:
     return info.height, info.width
 
 
-def _decode(data: Buffer, info: JpegInfo, colours: str, height: int, width: int) -> NDArray[np.uint8]:
+def _decode(
+    data: Buffer, info: JpegInfo, colours: str, height: int, width: int, scratch: Scratch | None = None
+) -> NDArray[np.uint8]:
     pixels: NDArray[np.uint8]
+    memory = scratch.array((height * width * 3,)) if scratch is not None and not info.cmyk else None
     try:
-        pixels = _turbo(data, "CMYK" if info.cmyk else colours, height, width)
+        pixels = _turbo(data, "CMYK" if info.cmyk else colours, height, width, memory)
     except DecodeError as error:
         if _UNUSUAL_SAMPLING not in error.reason:
             raise
@@ -107,12 +117,14 @@ def _decode(data: Buffer, info: JpegInfo, colours: str, height: int, width: int)
     return pixels
 
 
-def _turbo(data: Buffer, colours: str, height: int, width: int) -> Any:
+def _turbo(data: Buffer, colours: str, height: int, width: int, memory: NDArray[np.uint8] | None) -> Any:
     """Decode with every warning an error, but for the harmless ones above."""
     strict, calmed = True, False
     while True:
         try:
-            return simplejpeg.decode_jpeg(data, colours, min_height=height, min_width=width, strict=strict)
+            return simplejpeg.decode_jpeg(
+                data, colours, min_height=height, min_width=width, strict=strict, buffer=memory
+            )
         except ValueError as error:
             message = str(error)
         if strict and _HARMLESS_LAST in message:
