@@ -24,7 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="NAME", help="which faults")
     parser.add_argument("--severity", choices=SEVERITIES, help="one of them only")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--again", action="store_true", help="run nothing: judge what the folder holds")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--folder", type=Path, help="keep data and recordings here; on a disk, not in memory")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
@@ -34,7 +36,9 @@ def main() -> None:
         folder = asked.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         verdicts: list[Verdict] = []
-        for verdict in run(_possible(asked.only, folder), range(asked.seeds), severities, folder, asked.steps):
+        seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+        names = asked.only if asked.again else _possible(asked.only, folder)
+        for verdict in run(names, seeds, severities, folder, asked.steps, asked.again):
             verdicts.append(verdict)
             print(_said(verdict), file=sys.stderr, flush=True)
     reached = list(lines(verdicts))

@@ -21,27 +21,33 @@ TIMEOUT_S = 300.0
 
 
 def run(
-    names: Sequence[str], seeds: Sequence[int], severities: Sequence[Severity], folder: Path, steps: int
+    names: Sequence[str],
+    seeds: Sequence[int],
+    severities: Sequence[Severity],
+    folder: Path,
+    steps: int,
+    again: bool = False,
 ) -> Iterator[Verdict]:
-    """All of them; the twin goes first every other time."""
+    """All of them; the twin goes first every other time. `again`: those that were recorded before, from the record."""
     count = 0
     for seed in seeds:
         for severity in severities:
             for name in names:
                 case = Case(folder=folder, seed=seed, severity=severity, steps=steps)
-                yield judge(FAULTS[name], case, twin_first=count % 2 == 1)
+                if again and not record_of(FAULTS[name], case).exists():
+                    continue
+                yield judge(FAULTS[name], case, twin_first=count % 2 == 1, again=again)
                 count += 1
 
 
-def judge(fault: Fault, case: Case, twin_first: bool = False) -> Verdict:
-    """Run it, run its twin, and ask what was wrong."""
+def judge(fault: Fault, case: Case, *, twin_first: bool = False, again: bool = False) -> Verdict:
+    """Run it, run its twin, and ask what was wrong; `again`: of what was recorded before."""
     began = time.perf_counter()
-    record = case.folder / f"{fault.name}-{case.severity}-{case.seed}.jsonl"
     outcomes: dict[bool, Outcome] = {}
     twins = [False] if fault.expect is None else [twin_first, not twin_first]
     for removed in twins:
-        outcomes[removed] = in_child(fault, case, record, removed)
-    said = diagnose(load(record))
+        outcomes[removed] = recorded(fault, case, removed) if again else in_child(fault, case, removed)
+    said = diagnose(load(record_of(fault, case)))
     first = said.findings[0] if said.findings else None
     return Verdict(
         fault=fault.name,
@@ -58,9 +64,22 @@ def judge(fault: Fault, case: Case, twin_first: bool = False) -> Verdict:
     )
 
 
-def in_child(fault: Fault, case: Case, record: Path, removed: bool) -> Outcome:
+def record_of(fault: Fault, case: Case, removed: bool = False) -> Path:
+    """Where it is recorded."""
+    return case.folder / f"{fault.name}-{case.severity}-{case.seed}{'.twin' if removed else ''}.jsonl"
+
+
+def recorded(fault: Fault, case: Case, removed: bool) -> Outcome:
+    """What it took, by its recording."""
+    steps = load(record_of(fault, case, removed)).steps
+    first, last = steps[0], steps[-1]
+    seconds = last.at_s + last.wait_s + last.step_s - first.at_s - first.wait_s
+    return Outcome(steps=len(steps), seconds=seconds)
+
+
+def in_child(fault: Fault, case: Case, removed: bool) -> Outcome:
     """A fresh process, so that nothing of one run is left for the next."""
-    path = record.with_suffix(".twin.jsonl") if removed else record
+    path = record_of(fault, case, removed)
     path.unlink(missing_ok=True)
     asked = ["--folder", str(case.folder), "--record", str(path), "--severity", case.severity]
     asked += ["--seed", str(case.seed), "--steps", str(case.steps), *(["--removed"] if removed else [])]

@@ -5,7 +5,7 @@ Tests run beside others on few cores, so a neighbour may be found too, and right
 """
 
 import pytest
-from benchmarks.faults.trials import in_child
+from benchmarks.faults.trials import in_child, record_of, recorded
 
 from penstock.diagnose.verdict import diagnose
 from penstock.recording.load import load
@@ -14,15 +14,14 @@ from penstock.testing.faults import FAULTS, Case
 
 @pytest.mark.parametrize("name", ["slow_worker", "slow_samples", "one_lock", "short_epochs"])
 def test_a_real_fault_is_found(name, tmp_path):
-    record = tmp_path / "run.jsonl"
-    in_child(FAULTS[name], Case(folder=tmp_path, steps=80), record, removed=False)
-    found = {finding.rule: finding for finding in diagnose(load(record)).findings}
+    case = Case(folder=tmp_path, steps=80)
+    outcome = in_child(FAULTS[name], case, removed=False)
+    found = {finding.rule: finding for finding in diagnose(load(record_of(FAULTS[name], case))).findings}
     assert FAULTS[name].expect in found
     assert found[FAULTS[name].expect].gain > 0.2
+    assert recorded(FAULTS[name], case, removed=False).steps_per_s == pytest.approx(outcome.steps_per_s, rel=0.05)
 
 
 def test_workers_that_start_threads_run_to_their_end(tmp_path):
-    outcome = in_child(
-        FAULTS["threads_in_workers"], Case(folder=tmp_path, steps=4), tmp_path / "run.jsonl", removed=False
-    )
+    outcome = in_child(FAULTS["threads_in_workers"], Case(folder=tmp_path, steps=4), removed=False)
     assert outcome.steps == 4

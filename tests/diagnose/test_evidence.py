@@ -204,12 +204,11 @@ def test_only_waiting_beyond_the_handover_is_being_behind():
     found = one(steps)
     assert found.handover_s == pytest.approx(0.01)
     assert found.behind == pytest.approx(1.0 / 10.0, rel=0.01)
-    assert found.starved == pytest.approx(1 / 9)
 
 
 def test_what_was_not_seen_is_unknown_not_nothing():
     found = one()
-    assert (found.starved, found.workload, found.rest_s) == (None, None, None)
+    assert (found.workload, found.rest_s) == (None, None)
     assert math.isnan(found.samples_per_batch)
     assert found.ready.tolist() == [-1] * 39
 

@@ -169,7 +169,7 @@ class Events:
             return
         self._waiting, self._taking = False, batch
         if self._handover_s[batch] > 0:
-            self._loop_for(self._handover_s[batch], self._got, now)
+            self._compute(self._handover_s[batch], self._got, now)
         else:
             self._got(now)
 
@@ -180,14 +180,19 @@ class Events:
         self._give(self._maker[self._taking], now)
         computing_s = self._step_cpu_s[step]
         if computing_s > 0:
-            self._then = self._computed
-            self._cores.enter(now, computing_s, LOOP)
+            self._compute(computing_s, self._computed, now)
         else:
             self._loop_for(self._step_s[step], self._ask, now)
 
     def _computed(self, now: float) -> None:
         step = len(self._yielded_s) - 1
         self._loop_for(self._step_s[step] - self._step_cpu_s[step], self._ask, now)
+
+    def _compute(self, seconds: float, then: Callable[[float], None], now: float) -> None:
+        """On the cores, for the loop: it stays on one of them and shares that with those who are there."""
+        self._then = then
+        others = len(self._cores) + self._crew.burners
+        self._cores.enter(now, seconds * self._crew.crowding(others), LOOP)
 
     def _loop_for(self, seconds: float, then: Callable[[float], None], now: float) -> None:
         self._then = then

@@ -32,7 +32,7 @@ class Batches:
     work: Floats
     """Of its worker: a row per part (see PARTS), a column per batch."""
     handover_s: Floats
-    """Of the main process, to take it from a worker: nothing where there are none."""
+    """Of the main process, on a core that workers may want too, to take it from one; nothing where there are none."""
     step_s: Floats
     """Of the training loop, per step; with in_order=False that is not the step of the batch of the same number."""
     step_cpu_s: Floats
@@ -85,7 +85,22 @@ class Crew:
 
     def core_share(self, wanting: int) -> float:
         """Of a core, for each of those who want one."""
-        return min(1.0, self.cores / (wanting + self.burners))
+        return self.core_share_of(wanting + self.burners)
+
+    def crowding(self, others: float) -> float:
+        """How much longer than by an equal share of all cores one takes who comes while so many others compute.
+
+        A thread that wakes up stays on the core it was on and shares that one with the others there: 1 + others/cores
+        in all, while an equal share of everything would be (1 + others)/cores. It finds an idle one unless all are
+        taken by the time it looks: if each is with the share that is busy, that is this share to the power of cores.
+        """
+        busy = others / self.cores
+        taken = busy if busy >= 1 else busy**self.cores
+        return (1 + taken) * self.core_share_of(1 + others)
+
+    def core_share_of(self, wanting: float) -> float:
+        """Of a core, for each of so many in all, strangers counted among them."""
+        return min(1.0, self.cores / wanting)
 
 
 @dataclass(frozen=True, eq=False)

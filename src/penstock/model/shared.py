@@ -25,6 +25,10 @@ class Shared:
         self.next_s = inf
         """When the next one is done, if nobody comes."""
 
+    def __len__(self) -> int:
+        """How many are there."""
+        return len(self._jobs)
+
     def enter(self, now: float, work_s: float, who: int) -> None:
         """Stay until served for so long."""
         self._served += (now - self._then) * self._speed

@@ -31,14 +31,14 @@ def _contended(batches: Batches, crew: Crew) -> bool:
     """Whether anybody can be in anybody's way."""
     if batches.work[IO].any() or batches.work[SERIAL].any() or crew.lag[IO].any() or crew.lag[SERIAL].any():
         return True
-    loop = 1 if batches.step_cpu_s.any() else 0
+    loop = 1 if batches.step_cpu_s.any() or batches.handover_s.any() else 0
     computing = crew.workers if batches.work[CPU].any() or crew.lag[CPU].any() else 0
     return computing + loop > 0 and computing + loop + crew.burners > crew.cores
 
 
 def _inline(batches: Batches, crew: Crew, steps: int) -> Trace:
     """No workers: the loop makes its batches itself, and has only strangers in its way."""
-    slower = 1 / crew.core_share(1)
+    slower = crew.crowding(crew.burners) / crew.core_share(1)
     work = batches.work[:, :steps].copy()
     work[CPU] *= slower
     work[IO] /= crew.storage(1)

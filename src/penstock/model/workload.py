@@ -56,7 +56,7 @@ class Workload:
     alone_s: Floats
     """Waiting for what others do not make slower: latency, a timer, the network."""
     handover_s: Floats
-    """Of the main process, to take the batch."""
+    """Of the main process, to take the batch: all of it computing."""
     step_s: Floats
     worker: Ints
     """Who made it; -1: the main process."""
@@ -146,7 +146,7 @@ class Workload:
             workers=self.workers,
             service_s=service_s,
             cores=self.cores,
-            cpu_s=float(self.work[CPU].mean() + self.step_cpu_s.mean()),
+            cpu_s=float(self.work[CPU].mean() + self.handover_s.mean() + self.step_cpu_s.mean()),
             serial_s=float(self.work[SERIAL].mean()),
             main_s=step_s + float(self.handover_s.mean()),
         )

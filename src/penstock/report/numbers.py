@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.diagnose.evidence import PAUSES, Evidence, gather
+from penstock.diagnose.evidence import Evidence, gather
+from penstock.diagnose.seen.loop import PAUSES
 from penstock.recording.lines import Loader
 from penstock.recording.load import Recording
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.diagnose.evidence import UNKNOWN, Evidence
+from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.seen.loop import UNKNOWN
 from penstock.recording.lines import System
 
 Floats = NDArray[np.float64]

@@ -12,12 +12,16 @@ Remedy: no more workers than cores, one library thread per worker (`torch.set_nu
 
 from __future__ import annotations
 
+import numpy as np
+
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.workload import Workload
 
 LEAST_QUEUE = 0.15
 """Share of its time that the main process stood in line."""
+QUICK = 0.05
+"""Of the batches: made while the other workers had nothing to do."""
 EXTRA_THREADS = 1.25
 """Cores per worker: one thread cannot use more than one."""
 
@@ -42,7 +46,7 @@ def look(evidence: Evidence) -> Answer:
             "running in each while it makes a batch",
         ),
         advice=f"num_workers={max(1, round(evidence.cores) - 1)}, and one library thread in each worker",
-        cure=lambda workload: _uncrowded(workload, evidence),
+        cure=lambda workload: _uncrowded(workload, evidence, spinning=threads >= EXTRA_THREADS),
     )
 
 
@@ -53,7 +57,12 @@ def _cores_per_worker(evidence: Evidence) -> float:
     return sum(process.cpu for process in mine) / threads if threads > 0 else 1.0
 
 
-def _uncrowded(workload: Workload, evidence: Evidence) -> Workload:
-    """The loop's thread gets its core whenever it wants one, and the workers share the rest."""
+def _uncrowded(workload: Workload, evidence: Evidence, *, spinning: bool) -> Workload:
+    """The loop's thread gets its core whenever it wants one, and the workers share the rest.
+
+    Threads of a library spin while they wait for one another, and the more are in the line the longer: what a batch
+    computes without them is what the quickest did, whose threads happened to run together.
+    """
     loop = min(workload.cores / 2, evidence.step_cpu * (1 - evidence.wait_share))
-    return workload.with_(step_cpu_s=workload.step_cpu_s * 0, cores=workload.cores - loop)
+    cpu_s = np.minimum(workload.cpu_s, np.quantile(workload.cpu_s, QUICK)) if spinning else workload.cpu_s
+    return workload.with_(step_cpu_s=workload.step_cpu_s * 0, cores=workload.cores - loop, cpu_s=cpu_s)

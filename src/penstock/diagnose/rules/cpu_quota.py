@@ -11,12 +11,16 @@ speed.
 
 from __future__ import annotations
 
+import numpy as np
+
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
-from penstock.model.workload import Workload, with_cores
+from penstock.model.workload import Workload, with_cores, with_step
 
 LEAST = 0.05
 """Share of the time throttled."""
+UNSTOPPED = 0.1
+"""Of the steps: so many fell between two stops."""
 
 
 def look(evidence: Evidence) -> Answer:
@@ -38,6 +42,7 @@ def look(evidence: Evidence) -> Answer:
 
 
 def _unlimited(workload: Workload, evidence: Evidence) -> Workload:
-    """All cores of the machine."""
+    """All cores of the machine, and steps like those that were not stopped."""
     cores = float(evidence.recording.run.machine.cores)
-    return with_cores(workload, cores)
+    step_s = np.minimum(workload.step_s, np.quantile(workload.step_s, UNSTOPPED))
+    return with_step(with_cores(workload, cores), step_s)

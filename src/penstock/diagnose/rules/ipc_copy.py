@@ -12,19 +12,17 @@ GPU), `pin_memory=True` so that another thread takes them; or penstock.Loader, w
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence import LEAST_TAKING_S, Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 LEAST = 0.08
 """Share of the cycle."""
-LEAST_S = 0.001
-"""What taking a batch from another process costs anyway, however small it is."""
 
 
 def look(evidence: Evidence) -> Answer:
     """Waits with a batch at hand are long."""
     sampler = evidence.mean(evidence.phase_s("sampler"))
-    taking = max(0.0, evidence.handover_s - sampler - LEAST_S)
+    taking = max(0.0, evidence.taking_s - sampler - LEAST_TAKING_S)
     if evidence.workers == 0 or evidence.cycle_s <= 0 or taking < LEAST * evidence.cycle_s:
         return None
     if evidence.interpreter_s > taking / 2:

@@ -11,11 +11,9 @@ Remedy: move work out of the loop (every n-th step, another process), threads th
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence import LEAST_LOCKED, Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Suspect
 
-LEAST_LOCKED = 0.1
-"""Share of the cycle in which it waited for the interpreter."""
 LEAST_REST = 0.25
 """Share of the cycle outside all phases, where phases are known."""
 

@@ -10,7 +10,9 @@ Remedy: `num_workers` of at least one; more while the workers, not the step, set
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+import numpy as np
+
+from penstock.diagnose.evidence import LEAST_TAKING_S, Evidence, milliseconds
 from penstock.diagnose.rules._cpu import best_workers
 from penstock.diagnose.suspect import Answer, Suspect
 from penstock.model.workload import with_workers
@@ -32,5 +34,5 @@ def look(evidence: Evidence) -> Answer:
             f"{milliseconds(evidence.cycle_s * (1 - evidence.wait_share))}: each waits for the other",
         ),
         advice=f"num_workers={workers} (with persistent_workers=True)",
-        cure=lambda workload: with_workers(workload, workers),
+        cure=lambda workload: with_workers(workload, workers).with_(handover_s=np.full(1, LEAST_TAKING_S)),
     )

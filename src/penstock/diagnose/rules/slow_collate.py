@@ -12,10 +12,12 @@ write straight into the batch.
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence, milliseconds
-from penstock.diagnose.suspect import Answer, Suspect
+from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 LEAST = 0.2
 """Share of the workers' time."""
+IDLE = 0.2
+"""Workers that are busy for less of their time than this hold nobody up."""
 
 
 def look(evidence: Evidence) -> Answer:
@@ -23,6 +25,8 @@ def look(evidence: Evidence) -> Answer:
     share = evidence.share_of_fetch(evidence.collate_s)
     if share < LEAST or not evidence.fetches:
         return None
+    if evidence.making < IDLE:
+        return Innocent(f"workers make batches for {evidence.making:.0%} of their time: nobody waits for them")
     return Suspect(
         strength=0.9,
         summary=f"Collating takes {share:.0%} of the time a batch takes to make",

@@ -18,6 +18,8 @@ OPENS = 0.5
 """Per sample."""
 OPENING = 0.3
 """Of the waiting."""
+SMALL_BYTES = 256 << 10
+"""Per file: the read of a smaller one costs as much as any request, and many of them lie in one read of a shard."""
 
 
 def look(evidence: Evidence) -> Answer:
@@ -30,6 +32,7 @@ def look(evidence: Evidence) -> Answer:
     if seen.open_share < OPENING:
         return Innocent(f"{seen.open_share:.0%} of the waiting is in opening files")
     opening = seen.open_share
+    gone = opening + (evidence.blocked_in("read") if _bytes_per_open(evidence) < SMALL_BYTES else 0.0)
     return Suspect(
         strength=0.85,
         summary=f"{seen.opens_per_sample:.1f} files are opened for every sample, and that is what takes the time",
@@ -38,5 +41,10 @@ def look(evidence: Evidence) -> Answer:
             f"{seen.opens_per_sample:.1f} files opened per sample, {seen.bytes_per_read / 1024:.1f} KiB per read",
         ),
         advice="Put the files into shards (tar) and read those",
-        cure=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - opening)),
+        cure=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - gone)),
     )
+
+
+def _bytes_per_open(evidence: Evidence) -> float:
+    opens = sum(fetch.opens for fetch in evidence.fetches)
+    return sum(fetch.read_bytes for fetch in evidence.fetches) / max(1, opens)

@@ -25,7 +25,7 @@ def look(evidence: Evidence) -> Answer:
         return None
     again = evidence.startups_s[1:]
     usual = evidence.cycle_s * evidence.wait_share
-    lost = float((again - usual).clip(min=0.0).sum())
+    lost = float((again - usual).clip(min=0.0).sum() + evidence.endings_s.sum())
     if lost <= LEAST * evidence.total_s:
         return Innocent(f"the first batch of a pass takes {milliseconds(evidence.mean(again))}: little in all")
     rest_s = evidence.total_s - lost
@@ -36,7 +36,7 @@ def look(evidence: Evidence) -> Answer:
         evidence=(
             f"the first batch of each of {len(again)} later passes took {milliseconds(evidence.mean(again))}, "
             f"others {milliseconds(usual)}",
-            f"persistent_workers is {persistent}",
+            f"ending a pass took {milliseconds(evidence.mean(evidence.endings_s))}; persistent_workers is {persistent}",
         ),
         advice="persistent_workers=True" if not persistent else "See what the dataset does at the start of each pass",
         gain=lost / rest_s if rest_s > 0 else inf,
