@@ -9,10 +9,21 @@ if TYPE_CHECKING:
     from penstock.flow.fields import Array, Image, Json, Label, Raw, Text
     from penstock.loader import Loader
     from penstock.observe.watch import watch
+    from penstock.plan.probes.compute import probe_step
+    from penstock.tuning.adaptive import AdaptiveLoader
+    from penstock.tuning.tune import tune
 
-__all__ = ["Array", "Image", "Json", "Label", "Loader", "Raw", "Text", "watch"]
+__all__ = [
+    "AdaptiveLoader", "Array", "Image", "Json", "Label", "Loader", "Raw", "Text", "probe_step", "tune", "watch",
+]  # fmt: skip
 __version__ = "0.1.0.dev0"
-_ROOMS = {"Loader": "penstock.loader", "watch": "penstock.observe.watch"}
+_ROOMS = {
+    "AdaptiveLoader": "penstock.tuning.adaptive",
+    "Loader": "penstock.loader",
+    "probe_step": "penstock.plan.probes.compute",
+    "tune": "penstock.tuning.tune",
+    "watch": "penstock.observe.watch",
+}
 
 
 def __getattr__(name: str) -> Any:

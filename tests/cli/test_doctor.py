@@ -7,6 +7,9 @@ from typer.testing import CliRunner
 
 from penstock.cli.doctor import doctor
 from penstock.errors import StorageError
+from penstock.plan.doctor.check import Check, Mark, not_known
+from penstock.plan.doctor.examine import Examined
+from penstock.plan.doctor.examine import examine as really_examine
 from penstock.storage.curve import OpenStat, Point, StorageCurve
 from penstock.storage.kind import identify
 
@@ -54,6 +57,14 @@ def _plenty_of_room(monkeypatch):
     from penstock.report.storage import Room
 
     monkeypatch.setattr("penstock.cli.doctor._room", lambda path: Room(True, 80 * 10**9, 250 * 10**9))
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """A machine without a fault, unless the test gives other rows: what is wrong with the real one is its affair."""
+    rows = {"machine": (Check("cores", "16 of 16", "Plenty."), not_known("GPU", "No driver.")), "script": ()}
+    monkeypatch.setattr("penstock.cli.doctor.examine", lambda script: Examined(**rows))
+    return rows
 
 
 def test_a_real_path_is_measured_and_explained(tmp_path, monkeypatch):
@@ -138,3 +149,77 @@ def test_the_help_teaches_with_an_example():
     text = run("--help").stdout
     assert "penstock doctor shards/ --sample-size 2500000" in text
     assert "Exit code" in text
+    assert "penstock doctor --script train.py" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_without_a_path_the_machine_alone_is_looked_at():
+    result = run()
+    assert result.exit_code == 0
+    assert "this machine" in result.stdout
+    assert "storage" not in result.stdout
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert any(words[:2] == ["✓", "cores"] for words in lines)
+    assert any(words[:4] == ["–", "GPU", "not", "known"] for words in lines)
+
+
+@pytest.mark.parametrize(("mark", "sign"), [(Mark.LOOK, "!"), (Mark.BAD, "✗")])
+def test_one_fault_of_the_machine_exits_1(machine, mark, sign):
+    machine["machine"] = (Check("swap", "8 GB used", "Short of memory.", mark),)
+    result = run()
+    assert result.exit_code == 1
+    assert any(line.split()[:2] == [sign, "swap"] for line in result.stdout.splitlines())
+
+
+def test_machine_and_script_are_in_the_json(machine):
+    machine["script"] = (Check("line 3 num_workers", "32", "Too many.", Mark.BAD),)
+    result = run("--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert document["machine"][0] == {"name": "cores", "value": "16 of 16", "meaning": "Plenty.", "mark": "good"}
+    assert document["script"][0]["mark"] == "bad"
+    assert (document["storage"], document["curve"], document["rows"], document["ok"]) == (None, None, [], False)
+
+
+def test_a_script_is_read_and_judged(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.cli.doctor.examine", really_examine)
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit(9)\nDataLoader(ds, num_workers=4096, batch_size=24)\n")
+    result = run("--script", script)
+    assert result.exit_code == 1
+    text = " ".join(result.stdout.split())
+    assert "DataLoaders in" in text
+    assert "4096 workers share" in text
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+
+
+def test_the_real_machine_is_described_whatever_it_is(monkeypatch):
+    monkeypatch.setattr("penstock.cli.doctor.examine", really_examine)
+    result = run("--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == (0 if document["ok"] else 1)
+    assert document["ok"] == all(row["mark"] in ("good", "open") for row in document["machine"])
+
+
+def test_a_script_that_is_not_there_is_wrong_usage(tmp_path):
+    assert run("--script", tmp_path / "nowhere.py").exit_code == 2
+    assert run("--script", tmp_path).exit_code == 2
+
+
+@pytest.mark.parametrize("option", [("--refresh",), ("--sample-size", 100)])
+def test_options_about_a_storage_want_its_path(here, option):
+    ran = here("doctor", *option)
+    assert (ran.code, ran.out) == (2, "")
+    assert "Give its PATH" in ran.err
+
+
+def test_a_storage_that_refuses_every_look_is_a_row(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("penstock.cli.doctor.identify", refuse)
+    result = run(tmp_path, "--json")
+    document = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert [(row["name"], row["value"]) for row in document["rows"]] == [("storage", "not known")]
+    assert document["machine"][0]["name"] == "cores"

@@ -20,6 +20,10 @@ def test_version_is_the_packages(penstock):
         ("diagnose",),
         ("report",),
         ("compare",),
+        ("plan",),
+        ("probe",),
+        ("tune",),
+        ("verify",),
         ("shards",),
         ("shards", "ls"),
         ("shards", "index"),
@@ -46,7 +50,8 @@ def test_an_unknown_command_is_exit_code_2(penstock):
 
 
 def test_the_public_names_are_these_and_no_more():
-    assert package.__all__ == ["Array", "Image", "Json", "Label", "Loader", "Raw", "Text", "watch"]
+    fields = ["Array", "Image", "Json", "Label", "Raw", "Text"]
+    assert sorted(package.__all__) == sorted([*fields, "AdaptiveLoader", "Loader", "probe_step", "tune", "watch"])
     assert all(getattr(package, name).__name__ == name for name in package.__all__)
     assert set(package.__all__) <= set(dir(package))
     assert {name for name in vars(package) if not name.startswith("_") and not _is_module(package, name)} <= {

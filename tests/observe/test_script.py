@@ -249,3 +249,17 @@ def test_a_script_with_our_own_loader_is_recorded_too(run, tmp_path):
     assert (ran.out, ran.err, ran.code) == ("[4, 4, 4]\n", "", 0)
     assert [(loader.type, loader.name) for loader in ran.recording.loaders.values()] == [("penstock", "train")]
     assert len(ran.recording.steps) == 3
+
+
+def test_a_script_that_watches_itself_is_recorded_by_the_run_and_told_so(run, tmp_path):
+    text = """
+        import penstock
+        from torch.utils.data import DataLoader
+        with penstock.watch(DataLoader(range(12), batch_size=4), record="mine.jsonl") as batches:
+            print([len(batch) for batch in batches])
+    """
+    ran = run(text)
+    assert (ran.out, ran.code) == ("[4, 4, 4]\n", 0)
+    assert "record cannot be set now" in ran.err
+    assert [step.samples for step in ran.recording.steps] == [4, 4, 4]
+    assert not (tmp_path / "mine.jsonl").exists()

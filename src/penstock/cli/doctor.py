@@ -1,4 +1,4 @@
-"""`penstock doctor`: the storage under a path, measured, not guessed."""
+"""`penstock doctor`: the machine, the storage under a path, a script's DataLoaders: measured, not guessed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,9 @@ import msgspec
 import typer
 from rich.console import Console
 
-from penstock.errors import StorageError
+from penstock.errors import SettingError, StorageError
+from penstock.plan.doctor.examine import Examined, examine
+from penstock.report.doctor import as_checks, check_table
 from penstock.report.storage import Room, Row, claim_rows, curve_rows
 from penstock.report.text import table
 from penstock.storage.curve import StorageCurve
@@ -22,27 +25,36 @@ from penstock.storage.probe import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe
 
 
 def doctor(
-    path: Annotated[Path, typer.Argument(exists=True, metavar="PATH", help="A folder of shards, or one shard.")],
+    path: Annotated[
+        Path | None, typer.Argument(exists=True, metavar="[PATH]", help="A folder of shards, or one shard.")
+    ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, metavar="FILE", help="A training script; it is read, not run."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     sample_size: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
             max=SAMPLE_BYTES_MAX,
             metavar="BYTES",
-            help="Size of one sample on disk; measured at the next power of two.",
+            help=f"Size of one sample under PATH; measured at the next power of two.  [default: {SAMPLE_BYTES}]",
         ),
-    ] = SAMPLE_BYTES,
+    ] = None,
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure again, though a curve is kept.")] = False,
 ) -> None:
-    """What is under PATH, and how fast can it feed a GPU?
+    """Can this machine feed a GPU, and what is under PATH?
 
-    Says what the path lies on, seen through partitions, encryption, RAID
-    and container layers. Then measures it for about six seconds, past the
+    Looks at the cores that may really be used, memory and its limits,
+    /dev/shm, swap, open files, NUMA, the GPU and its link, versions. With
+    PATH, says what it lies on, seen through partitions, encryption, RAID
+    and container layers, and measures it for about six seconds, past the
     page cache: large reads in order, reads of one sample at random places,
     both with 1 to 32 in flight, and the time to open a file. Reads your own
     files where there are enough, else a scratch file of 256 MiB that is gone
-    afterwards. Curves are kept per device for a week.
+    afterwards. Curves are kept per device for a week. With --script, says
+    how its DataLoaders suit this machine.
 
     Compare "sequential" with what your GPU eats (samples/s × bytes per
     sample): where it is lower, no number of workers will help. Give the
@@ -50,26 +62,50 @@ def doctor(
 
         penstock doctor shards/ --sample-size 2500000
 
-    Exit code: 0 all is well, 1 a row marked ! needs you, 2 wrong usage.
+        penstock doctor --script train.py
+
+    ✓ good, ! costs something, ✗ will fail or crawl, – not known or not there.
+
+    Exit code: 0 all is well, 1 a row marked ! or ✗ needs you, 2 wrong usage.
     """
+    if path is None and (refresh or sample_size is not None):
+        raise SettingError("--refresh and --sample-size are about the storage", advice="Give its PATH, too")
+    examined = examine(script)
+    under = None if path is None else _look_under(path, sample_size or SAMPLE_BYTES, refresh)
+    ok = examined.ok and (under is None or all(row.ok for row in under.rows))
+    if as_json:
+        typer.echo(json.dumps({**_document(examined, under), "ok": ok}, indent=2))
+    else:
+        _print(examined, under, script)
+    raise typer.Exit(0 if ok else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Under:
+    """What is known of the storage under a path."""
+
+    path: Path
+    storage: Storage | None
+    curve: StorageCurve | None
+    rows: list[Row]
+
+
+def _look_under(path: Path, sample_bytes: int, refresh: bool) -> _Under:
+    """Claim and curve; what cannot be had is a row that says why."""
+    storage: Storage | None = None
+    curve: StorageCurve | None = None
+    rows: list[Row] = []
     try:
         storage = identify(path)
-        rows = list(claim_rows(storage, _room(storage.path)))
-    except OSError as error:
-        typer.echo(f"penstock doctor: {error}", err=True)
-        raise typer.Exit(1) from error
-    curve: StorageCurve | None = None
-    try:
+        rows += claim_rows(storage, _room(storage.path))
         with Console(stderr=True).status("measuring the storage …"):
-            curve = probe(path, sample_bytes=sample_size, refresh=refresh)
+            curve = probe(path, sample_bytes=sample_bytes, refresh=refresh)
         rows += curve_rows(storage, curve, time.time() - curve.measured_unix_s)
     except StorageError as error:
         rows.append(Row("measured", "no", str(error), ok=False))
-    if as_json:
-        typer.echo(json.dumps(_document(storage, curve, rows), indent=2))
-    else:
-        _print(path, curve, rows)
-    raise typer.Exit(0 if all(row.ok for row in rows) else 1)
+    except OSError as error:
+        rows.append(Row("storage", "not known", str(error), ok=False))
+    return _Under(path, storage, curve, rows)
 
 
 def _room(path: Path) -> Room:
@@ -78,12 +114,19 @@ def _room(path: Path) -> Room:
     return Room(os.access(folder, os.W_OK), usage.free, usage.total)
 
 
-def _print(path: Path, curve: StorageCurve | None, rows: list[Row]) -> None:
+def _print(examined: Examined, under: _Under | None, script: Path | None) -> None:
     console = Console()
-    lines = [("" if row.ok else "!", row.name, row.value, row.meaning) for row in rows]
-    console.print(table(f"storage under {path}", ("", "what", "found", "which means"), lines))
-    if curve is None:
+    console.print(check_table("this machine", examined.machine))
+    if script is not None:
+        console.print(check_table(f"DataLoaders in {script}", examined.script))
+    if under is None:
         return
+    console.print(check_table(f"storage under {under.path}", as_checks(under.rows)))
+    if under.curve is not None:
+        _print_curve(console, under.curve)
+
+
+def _print_curve(console: Console, curve: StorageCurve) -> None:
     columns = ("in flight", "sequential MB/s", "random reads/s", "random MB/s")
     numbers = [
         (
@@ -97,8 +140,14 @@ def _print(path: Path, curve: StorageCurve | None, rows: list[Row]) -> None:
     console.print(table("measured curve", columns, numbers, right=columns))
 
 
-def _document(storage: Storage, curve: StorageCurve | None, rows: list[Row]) -> dict[str, Any]:
-    parts = {"storage": storage, "curve": curve, "rows": rows}
+def _document(examined: Examined, under: _Under | None) -> dict[str, Any]:
+    parts = {
+        "machine": examined.machine,
+        "script": examined.script,
+        "storage": under.storage if under else None,
+        "curve": under.curve if under else None,
+        "rows": under.rows if under else [],
+        "in_flight": under.curve.in_flight_needed() if under and under.curve else None,
+    }
     document: dict[str, Any] = msgspec.to_builtins(parts, enc_hook=str)
-    needed = curve.in_flight_needed() if curve else None
-    return {**document, "in_flight": needed, "ok": all(row.ok for row in rows)}
+    return document

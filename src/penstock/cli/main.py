@@ -16,12 +16,16 @@ from penstock.cli.compare import compare
 from penstock.cli.demo import demo
 from penstock.cli.diagnose import diagnose
 from penstock.cli.doctor import doctor
+from penstock.cli.plan import plan
+from penstock.cli.probe import probe
 from penstock.cli.report import report
 from penstock.cli.run import CONTEXT, run
 from penstock.cli.shards.check import check
 from penstock.cli.shards.index import index
 from penstock.cli.shards.ls import ls
 from penstock.cli.shards.pack import pack
+from penstock.cli.tune import tune
+from penstock.cli.verify import verify
 from penstock.errors import PenstockError, SettingError, printable
 
 app = typer.Typer(
@@ -36,10 +40,14 @@ shards_app = typer.Typer(
 )
 app.add_typer(shards_app, name="shards")
 app.command()(doctor)
+app.command()(probe)
 app.command()(bench)
 app.command()(demo)
 app.command(context_settings=CONTEXT)(run)
 app.command()(diagnose)
+app.command()(plan)
+app.command()(tune)
+app.command()(verify)
 app.command()(report)
 app.command()(compare)
 for command in (ls, index, check, pack):

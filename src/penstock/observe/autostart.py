@@ -15,6 +15,8 @@ from types import ModuleType
 from typing import Any
 
 VARIABLE = "PENSTOCK_RUN"
+ENOUGH = "enough"
+"""The file in the run's folder by which a process says that a loader of its has had its steps."""
 WANTED = {"torch.utils.data.dataloader": "DataLoader", "penstock.loader": "Loader"}
 _waiting: list[Callable[[], None]] = []
 """What takes our stand-ins out again, while no loader has been iterated over."""
@@ -47,6 +49,8 @@ class _Waiting:
             del loader.exec_module
             execute(module)
             _wait_for_first_pass(getattr(module, kind))
+            if kind == "DataLoader":
+                _apply_plan(getattr(module, kind))
 
         loader.exec_module = execute_and_wait  # type: ignore[method-assign]
         return spec
@@ -56,11 +60,9 @@ def _wait_for_first_pass(kind: Any) -> None:
     make = kind.__iter__
 
     def __iter__(loader: Any) -> Any:
-        if _in_worker():
+        if in_worker():
             return make(loader)
-        while _waiting:
-            _waiting.pop()()
-        _start()
+        start()
         return kind.__iter__(loader)
 
     def step_aside() -> None:
@@ -70,18 +72,37 @@ def _wait_for_first_pass(kind: Any) -> None:
     _waiting.append(step_aside)
 
 
-def _in_worker() -> bool:
+def in_worker() -> bool:
     """A loader inside a worker of another is no training."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
 
 
-def _start() -> None:
-    """Once. What goes wrong in here is told and forgotten: the script goes on unwatched."""
+def _apply_plan(kind: Any) -> None:
+    """Where the run is to have a plan's settings. What goes wrong in here leaves the script its own."""
+    try:
+        plan = json.loads(os.environ[VARIABLE]).get("dataloader")
+        if plan:
+            from penstock.observe.applied import apply
+
+            apply(plan, kind)
+    except Exception as error:
+        import logging
+
+        logging.getLogger("penstock").warning("the plan is not applied: %s: %s", type(error).__name__, error)
+
+
+def start() -> None:
+    """Once, if a run waits for it: when a loader is first iterated over, or watched by the script itself.
+
+    What goes wrong in here is told and forgotten: the script goes on unwatched.
+    """
     global _started
-    if _started:
+    if _started or VARIABLE not in os.environ:
         return
     _started = True
+    while _waiting:
+        _waiting.pop()()
     import logging
 
     try:

@@ -7,31 +7,76 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 PASSED_ON = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL) if sys.platform != "win32" else (signal.SIGTERM,)
+"""How a child is ended that has done enough: as by Ctrl-C first, so that it can tidy up."""
+GRACE_S = 15.0
+"""Until the next of them."""
+LOOK_S = 0.05
+"""Between looks whether it has done enough."""
+
+Enough = Callable[[], bool]
 
 
-def run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int]:
-    """Its pid and its exit code, which is minus the signal's number if one killed it."""
+def run(
+    command: Sequence[str], environment: Mapping[str, str], output: BinaryIO | None = None, enough: Enough | None = None
+) -> tuple[int, int]:
+    """Its pid and its exit code, which is minus the signal's number if one killed it.
+
+    With `output` it prints there and has no input. Once `enough` says so it is ended: see ENDINGS.
+    """
+    streams: dict[str, Any] = {}
+    if output is not None:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
     if hasattr(signal, "sigwaitinfo"):
-        return _run_and_listen(command, environment)
-    child = subprocess.Popen(command, env=environment)
+        return _run_and_listen(command, environment, streams, enough)
+    child = subprocess.Popen(command, env=environment, **streams)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT,)}
     for number in set(PASSED_ON) - {signal.SIGINT}:  # the terminal gives a Ctrl-C to both of us
         before[number] = signal.signal(number, lambda number, _: child.send_signal(number))
+    ending = Ending(child, enough)
     try:
-        return child.pid, child.wait()
+        while child.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(ending.look())
+        return child.pid, child.returncode
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _run_and_listen(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int]:
+class Ending:
+    """Ends a child that has done enough: one signal after the other until it goes."""
+
+    def __init__(
+        self, child: subprocess.Popen[bytes], enough: Enough | None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._child = child
+        self._enough = enough
+        self._now = now
+        self._signals = list(ENDINGS)
+        self._due_s = float("-inf")
+
+    def look(self) -> float | None:
+        """Seconds until it wants to look again; None: never."""
+        if self._enough is None:
+            return None
+        if self._signals and self._now() >= self._due_s and self._enough():
+            self._child.send_signal(self._signals.pop(0))
+            self._due_s = self._now() + GRACE_S
+        return LOOK_S
+
+
+def _run_and_listen(
+    command: Sequence[str], environment: Mapping[str, str], streams: Mapping[str, Any], enough: Enough | None
+) -> tuple[int, int]:
     """Signals sent to us are passed on; what the terminal sent to us it has sent to the child too."""
     heard = {signal.SIGCHLD, *PASSED_ON}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
@@ -43,9 +88,13 @@ def _run_and_listen(command: Sequence[str], environment: Mapping[str, str]) -> t
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     try:
-        child = subprocess.Popen(command, env=environment, preexec_fn=as_if_alone)
+        child = subprocess.Popen(command, env=environment, preexec_fn=as_if_alone, **streams)
+        ending = Ending(child, enough)
         while child.poll() is None:
-            told = signal.sigwaitinfo(heard)
+            seconds = ending.look()
+            told = signal.sigwaitinfo(heard) if seconds is None else signal.sigtimedwait(heard, seconds)
+            if told is None:
+                continue
             if told.si_signo != signal.SIGCHLD and told.si_code <= 0:  # above: by the kernel, for the terminal
                 child.send_signal(told.si_signo)
         while signal.sigtimedwait(heard, 0) is not None:  # they were the script's, and it has ended

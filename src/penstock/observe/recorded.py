@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import atexit
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from penstock.observe import watch
+from penstock.observe.autostart import ENOUGH
 from penstock.observe.hooks import install
 from penstock.observe.live import Live, terminal
 from penstock.observe.ranks import claim, rank_and_world
 from penstock.observe.session import Sink
 from penstock.observe.start import Watching
-from penstock.recording.lines import Event
+from penstock.recording.lines import AnyLine, Event, Loader, Step
 
 _OURS = str(Path(__file__).parent)
 
@@ -27,9 +29,34 @@ def record_this_process(job: Mapping[str, Any]) -> None:
     sinks: list[Sink] = []
     if job["live"] and rank == 0 and terminal():
         sinks.append(Live(slow_s=job["slow_s"]))
+    if job.get("steps") and rank == 0:
+        sinks.append(_Enough(Path(job["folder"]), job["steps"]))
     watching = Watching(path, sinks)
     watch._active.append(watching)  # a `penstock.watch` in the script joins in
     _Ending(watching, install(watching))
+
+
+class _Enough:
+    """A sink that tells whoever started the script when a loader has had so many steps."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self._file = folder / ENOUGH
+        self._steps = steps
+        self._names: dict[int, str] = {}
+        self._had: Counter[str] = Counter()
+
+    def put(self, line: AnyLine) -> None:
+        """Counts steps, of each loader on its own; one that is made anew for every epoch keeps its name."""
+        if type(line) is Loader:
+            self._names[line.loader] = line.name or str(line.loader)
+        elif type(line) is Step:
+            name = self._names.get(line.loader, "")
+            self._had[name] += 1
+            if self._had[name] == self._steps:
+                self._file.touch()
+
+    def close(self) -> None:
+        """Nothing is left to do."""
 
 
 class _Ending:

@@ -16,13 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock import __version__
 from penstock.errors import RecordingError
 from penstock.observe import child
-from penstock.observe.autostart import VARIABLE
+from penstock.observe.autostart import ENOUGH, VARIABLE
 from penstock.observe.ending import tell_end
 from penstock.observe.machine import machine_facts
 from penstock.observe.ranks import claims
@@ -61,6 +63,8 @@ class Outcome:
     """The script's exit code; minus the signal's number if one killed it."""
     recordings: tuple[Path, ...]
     """The first rank's, or the only one's, first."""
+    stopped: bool = False
+    """It had its steps (`Terms.steps`), and was ended if it had not ended by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +80,35 @@ class Script:
         return [sys.executable, *(["-m"] if self.module else []), *self.argv]
 
 
-def run_script(script: Script, record: Path, *, live: bool = True, slow_s: float | None = None) -> Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is not as under python: for a trial, not for a training."""
+
+    dataloader: Mapping[str, Any] = field(default_factory=dict)
+    """Settings in the place of the script's own, for all its DataLoaders: see `applied`."""
+    steps: int | None = None
+    """Of one loader; then the script is ended as by Ctrl-C, and if that does not end it, for good: see `child`."""
+    output: Path | None = None
+    """Where it prints, stderr included; it then has no input. None: where we do."""
+
+
+def run_script(
+    script: Script, record: Path, *, live: bool = True, slow_s: float | None = None, terms: Terms | None = None
+) -> Outcome:
     """Run it to its end. A script that never came to train leaves a recording of that too."""
+    terms = terms or Terms()
     record = record.absolute()
     began = time.time()
     with tempfile.TemporaryDirectory(prefix="penstock-run-") as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(folder=name))
-        job = {"folder": name, "record": str(record), "live": live, "slow_s": slow_s}
-        pid, code = child.run(script.command, _environment(name, job))
-        claimed = claims(folder)
+        job: dict[str, object] = {"folder": name, "record": str(record), "live": live, "slow_s": slow_s}
+        job |= {"dataloader": dict(terms.dataloader), "steps": terms.steps}
+        with ExitStack() as stack:
+            output = stack.enter_context(open(terms.output, "wb")) if terms.output is not None else None
+            enough = (folder / ENOUGH).exists if terms.steps is not None else None
+            pid, code = child.run(script.command, _environment(name, job), output, enough)
+        claimed, stopped = claims(folder), (folder / ENOUGH).exists()
     if not claimed:
         claimed = [(pid, record)]
         try:
@@ -96,7 +119,7 @@ def run_script(script: Script, record: Path, *, live: bool = True, slow_s: float
     if own:
         tell_end(own[-1], code)
     recordings = {path: None for _, path in claimed if path.is_file()}
-    return Outcome(code, tuple(sorted(recordings, key=lambda path: path != record)))
+    return Outcome(code, tuple(sorted(recordings, key=lambda path: path != record)), stopped)
 
 
 def _environment(folder: str, job: Mapping[str, object]) -> dict[str, str]:

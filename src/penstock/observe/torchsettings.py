@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.observe.applied import replaced
 from penstock.observe.loaders import length_of
 from penstock.recording.lines import Setting
 
@@ -20,7 +21,10 @@ AS_THEY_ARE = (
 
 
 def settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, Setting]:
-    """By name. Requested is None where nobody told us, so only a pair of values can show a change on the way."""
+    """By name. Requested is None where nobody told us, so only a pair of values can show a change on the way.
+
+    Where a plan was applied, the script's own values are those that were requested.
+    """
     in_force: dict[str, Any] = {name: getattr(loader, name) for name in AS_THEY_ARE if hasattr(loader, name)}
     in_force["pin_memory"] = _pins(loader)
     in_force["multiprocessing_context"] = _start_method(loader)
@@ -28,7 +32,10 @@ def settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, Setting]:
     in_force["shuffle"] = _shuffles(_sampler(loader))
     in_force["collate_fn"] = qualified_name(getattr(loader, "collate_fn", None))
     in_force["worker_init_fn"] = getattr(loader, "worker_init_fn", None) is not None
-    asked = {"pin_memory": bool(getattr(loader, "pin_memory", False)), **requested}
+    changed = replaced(loader)
+    in_force = {name: now for name, (_, now) in changed.items()} | in_force
+    own = {name: was for name, (was, _) in changed.items()}
+    asked = {"pin_memory": bool(getattr(loader, "pin_memory", False)), **requested, **own}
     return {
         name: Setting(requested=_plain(asked.get(name)), in_force=_plain(value)) for name, value in in_force.items()
     }

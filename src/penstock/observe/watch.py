@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.errors import SettingError, printable
+from penstock.observe import autostart
 from penstock.observe.live import Live, terminal
 from penstock.observe.loaders import NOTHING, Side, count_samples, side_of
 from penstock.observe.session import Sink, Track
@@ -143,6 +145,8 @@ def _unwatched(loader: T) -> T:
 
 def _join(options: _Options) -> tuple[Watching, bool]:
     """The open one, or a new one and whether it is the caller's to close."""
+    if "torch" in sys.modules and not autostart.in_worker():
+        autostart.start()
     with _lock:
         _active[:] = [watching for watching in _active if not watching.closed]  # a forked child has those of its parent
         if not _active:

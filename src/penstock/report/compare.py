@@ -11,13 +11,14 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from penstock.diagnose.evidence import Evidence, gather
-from penstock.errors import RecordingError, printable
+from penstock.diagnose.evidence import Evidence
+from penstock.errors import printable
 from penstock.recording.load import Recording
 from penstock.report.markdown import escaped
-from penstock.report.measures import ENOUGH_BLOCKS, Answer, Floats, Measure, Side, measure
 from penstock.report.numbers import IN_THE_WAIT, loader_name, outer_phase, phase_means
 from penstock.report.text import human_duration, table
+from penstock.verify.measures import ENOUGH_BLOCKS, Answer, Floats, Measure, Side, measure
+from penstock.verify.runs import cycles, main_loader, namesake, samples
 
 SAME_BATCH = 0.01
 """Batch sizes that differ by less are the same."""
@@ -41,8 +42,8 @@ class Comparison:
 
 def compare(a: Recording, b: Recording) -> Comparison:
     """The loader that took most of a's time, against its namesake in b."""
-    left = _main(a, "the first recording")
-    right = _namesake(b, left)
+    left = main_loader(a, "the first recording")
+    right = namesake(b, left.loader, "the second recording")
     known = not np.isnan(left.samples_per_batch) and not np.isnan(right.samples_per_batch)
     same = known and abs(right.samples_per_batch / left.samples_per_batch - 1) < SAME_BATCH
     pair = _Pair(left, right, per_sample=known and not same)
@@ -61,18 +62,6 @@ class _Pair:
         return "s/sample" if self.per_sample else "s/batch"
 
 
-def _main(recording: Recording, which: str) -> Evidence:
-    found = [evidence for evidence in gather(recording) if evidence.steps]
-    if not found:
-        raise RecordingError(f"{which} has no steps to compare", advice="Record at least two batches of a pass")
-    return max(found, key=lambda evidence: evidence.steady_s)
-
-
-def _namesake(recording: Recording, of: Evidence) -> Evidence:
-    found = [e for e in gather(recording) if e.steps and loader_name(e.loader) == loader_name(of.loader)]
-    return found[0] if found else _main(recording, "the second recording")
-
-
 # -- what is measured ----------------------------------------------------------------------------------------------
 
 
@@ -81,10 +70,10 @@ def _measures(pair: _Pair, known: bool) -> Iterator[Measure]:
         left, right = (Side(top(run), bottom(run), run.workers) for run in (pair.left, pair.right))
         return left, right
 
-    counts = _samples if known else _ones
-    per = _samples if pair.per_sample else _ones
-    yield measure("rate", "samples/s" if known else "batches/s", *both(counts, _cycle), more_is_better=True)
-    yield measure("share waiting", "share", *both(_wait, _cycle))
+    counts = samples if known else _ones
+    per = samples if pair.per_sample else _ones
+    yield measure("rate", "samples/s" if known else "batches/s", *both(counts, cycles), more_is_better=True)
+    yield measure("share waiting", "share", *both(_wait, cycles))
     yield measure("wait", pair.unit, *both(_wait, per))
     yield measure("step", pair.unit, *both(lambda run: run.busy_s, per))
     for name in _shared_phases(pair.left, pair.right):
@@ -99,22 +88,12 @@ def _wait(run: Evidence) -> Floats:
     return run.wait_s
 
 
-def _cycle(run: Evidence) -> Floats:
-    return run.wait_s + run.busy_s
-
-
 def _ones(run: Evidence) -> Floats:
     return np.ones(len(run.steps))
 
 
 def _fetched(per_sample: bool, run: Evidence) -> Floats:
     return np.array([fetch.samples if per_sample else 1 for fetch in run.fetches], np.float64)
-
-
-def _samples(evidence: Evidence) -> Floats:
-    """Per batch; where one was not counted, as many as the others have on average."""
-    usual = evidence.samples_per_batch
-    return np.array([usual if step.samples is None else step.samples for step in evidence.steps], float)
 
 
 def _shared_phases(left: Evidence, right: Evidence) -> list[str]:

@@ -52,13 +52,18 @@ class Side:
         """0 where there is nothing to divide by."""
         return float(self.top.sum() / self.bottom.sum()) if self.bottom.sum() > 0 else 0.0
 
-    def resampled(self, dice: np.random.Generator) -> Floats | None:
+    def starts(self, most: int = BLOCKS) -> NDArray[np.int64]:
+        """Where each block begins: whole rounds of the workers; what is left over at the end is the last block's."""
+        round_ = max(self.workers, 1)
+        size = round_ * max(1, -(-len(self.top) // (round_ * most)))
+        return np.arange(len(self.top) // size, dtype=np.int64) * size
+
+    def resampled(self, dice: np.random.Generator, most: int = BLOCKS) -> Floats | None:
         """The value in each resample of blocks; None where that cannot be: too short, or nothing to divide by."""
-        blocks = min(BLOCKS, len(self.top) // max(self.workers, 1))
-        if blocks < ENOUGH_BLOCKS:
+        starts = self.starts(most)
+        if len(starts) < ENOUGH_BLOCKS:
             return None
-        starts = np.linspace(0, len(self.top), blocks, endpoint=False).astype(np.int64)
-        picked = dice.integers(0, blocks, (RESAMPLES, blocks))
+        picked = dice.integers(0, len(starts), (RESAMPLES, len(starts)))
         tops, bottoms = (np.add.reduceat(column, starts)[picked].sum(axis=1) for column in (self.top, self.bottom))
         values: Floats | None = tops / bottoms if (bottoms > 0).all() else None
         return values
@@ -70,8 +75,19 @@ def measure(name: str, unit: str, a: Side, b: Side, *, more_is_better: bool = Fa
     drawn_a, drawn_b = a.resampled(dice), b.resampled(dice)
     if drawn_a is None or drawn_b is None or not (drawn_a > 0).all():
         return Measure(name=name, unit=unit, a=a.value, b=b.value, low=None, high=None, answer="inconclusive")
-    low, high = (float(bound) for bound in np.percentile(drawn_b / drawn_a, [2.5, 97.5]))
-    answer: Answer = "inconclusive"
-    if low > 1 + SAME or high < 1 - SAME:
-        answer = "better" if (low > 1) == more_is_better else "worse"
+    low, high = interval(drawn_b / drawn_a)
+    answer = answer_of(low, high, more_is_better=more_is_better)
     return Measure(name=name, unit=unit, a=a.value, b=b.value, low=low, high=high, answer=answer)
+
+
+def interval(ratios: Floats) -> tuple[float, float]:
+    """In which 95% of them lie."""
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def answer_of(low: float, high: float, *, more_is_better: bool) -> Answer:
+    """What may be said of a ratio whose interval this is."""
+    if low > 1 + SAME or high < 1 - SAME:
+        return "better" if (low > 1) == more_is_better else "worse"
+    return "inconclusive"

@@ -1,0 +1,105 @@
+"""`penstock probe`: what each resource can do by itself, measured in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from penstock.bench.fields import SIZE, RacedField, guess_fields, parse_fields
+from penstock.cli import console
+from penstock.cli.arguments import AsJson
+from penstock.errors import PenstockError, SettingError
+from penstock.flow.fields import Array, Field, Image
+from penstock.plan.probes.material import Material, from_shard, made_up
+from penstock.plan.probes.results import Probes, Skipped
+from penstock.plan.probes.together import NAMES, SECONDS, SECONDS_MAX, Name, Subject, run_probes
+from penstock.report.doctor import check_table
+from penstock.report.probes import probe_rows
+from penstock.storage.paths import expand
+
+
+def probe(
+    what: Annotated[
+        Literal["all", "storage", "decode", "handover", "copy"], typer.Argument(help="Which of them.")
+    ] = "all",
+    path: Annotated[
+        Path | None, typer.Argument(exists=True, metavar="[PATH]", help="A folder of shards, or one shard.")
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SUFFIX[:SIZE|:KEY]", help="A part to decode (may be repeated); else guessed."),
+    ] = None,
+    size: Annotated[int, typer.Option(min=1, help="Pixels a side of pictures without a size of their own.")] = SIZE,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in the batch that is handed over and copied.")] = 32,
+    seconds: Annotated[float, typer.Option(min=1, max=SECONDS_MAX, help="For all probes together, about.")] = SECONDS,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure the storage anew, though it is known.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What can storage, cores, hand-over and GPU link do, each by itself?
+
+    \b
+    storage   reads of the files under PATH, past the page cache
+    decode    samples of its first shard, from memory, at 1, 2, 4 … workers
+    handover  dummy batches of that shape through a torch DataLoader
+    copy      the same batch to the GPU, from pinned and ordinary memory
+
+    A training cannot be faster than the slowest of them, or than its own
+    step (in Python: penstock.probe_step(step, batch)). Without PATH,
+    made-up pictures are decoded and no storage is measured.
+
+        penstock probe all sa1b/ --field image=.jpg:1024 --batch-size 24
+
+    Exit code: 0 measured, 2 wrong usage, 3 nothing could be measured.
+    """
+    if what == "storage" and path is None:
+        raise SettingError("the storage of what?", advice="Give a PATH: penstock probe storage shards/")
+    if field and path is None:
+        raise SettingError("--field names parts of shards", advice="Give their PATH, too")
+    names: tuple[Name, ...] = NAMES if what == "all" else (what,)
+    subject = Subject(material=_material(path, field, size), path=path, batch_size=batch_size, refresh=refresh)
+    with console.notices.status(f"measuring {', '.join(names)} …"):
+        probes = run_probes(subject, names, seconds=seconds)
+    if as_json:
+        console.print_json(_document(probes))
+    else:
+        console.out.print(check_table("measured, each by itself", probe_rows(probes)))
+    raise typer.Exit(console.OK if probes.measured else console.FAILED)
+
+
+def _material(path: Path | None, field: list[str] | None, size: int) -> Material | Skipped:
+    """Samples of the first shard; made-up ones where there is none, which is said."""
+    if path is None:
+        return made_up(size)
+    try:
+        shard = expand(path)[0]
+    except SettingError as error:
+        if field:
+            raise
+        _notice(f"{error}: made-up pictures are decoded instead")
+        return made_up(size)
+    chosen = parse_fields(field, size) if field else None
+    try:
+        raced = chosen or guess_fields(shard, size).fields
+        if not chosen:
+            _notice(f"fields guessed: {' '.join(f'--field {each}' for each in raced)}")
+        return from_shard(shard, {each.name: _declare(each) for each in raced})
+    except (PenstockError, OSError) as error:  # the other probes need no samples
+        return Skipped(str(error))
+
+
+def _notice(text: str) -> None:
+    console.notices.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _declare(field: RacedField) -> Field:
+    if field.kind == "image":
+        return Image(field.suffix, size=field.size, fit="stretch")
+    return Array(field.suffix, key=field.key)
+
+
+def _document(probes: Probes) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.to_builtins(probes, enc_hook=str)
+    return document

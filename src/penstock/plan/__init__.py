@@ -1,0 +1,1 @@
+"""What to change in a training and what it should give: prediction, memory, profiles, proposals, probes."""

@@ -1,0 +1,55 @@
+"""Processes that keep cores busy as decoding does, for as long as something is measured beside them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.core.cores import usable_cores
+from penstock.errors import WorkerCrash
+
+FEW_CORES = 4
+"""Where there are more, a loader leaves one to the training loop."""
+
+_BURN = """
+import os, sys, threading, zlib
+
+def follow_parent():
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+threading.Thread(target=follow_parent, daemon=True).start()
+packed = zlib.compress(os.urandom(1 << 16) * 16)
+print("burning", flush=True)
+while True:
+    zlib.decompress(packed)
+"""
+"""Inflating takes a core and moves memory, which a bare loop would not."""
+
+
+def loader_cores() -> int:
+    """As many as a loader would keep busy on this machine."""
+    cores = usable_cores()
+    return cores - (cores > FEW_CORES)
+
+
+@contextmanager
+def burning(count: int) -> Iterator[None]:
+    """So many busy processes until the block ends; they are busy when it begins."""
+    burners: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(count):
+            command = [sys.executable, "-I", "-S", "-c", _BURN]
+            burners.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        for burner in burners:
+            assert burner.stdout is not None
+            if burner.stdout.readline().strip() != b"burning":
+                raise WorkerCrash("a process that should keep a core busy did not start", stage="probe")
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+        for burner in burners:
+            burner.communicate()

@@ -1,0 +1,25 @@
+"""The doctor's rows as a terminal shows them: the sign alone says whether to act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.table import Table
+
+from penstock.plan.doctor.check import Check, Mark
+from penstock.report.storage import Row
+from penstock.report.text import table
+
+SIGNS = {Mark.GOOD: "✓", Mark.LOOK: "!", Mark.BAD: "✗", Mark.OPEN: "–"}
+
+
+def check_table(title: str, checks: Iterable[Check]) -> Table:
+    """One row each: sign, what, found, which means."""
+    lines = [(SIGNS[check.mark], check.name, check.value, check.meaning) for check in checks]
+    return table(title, ("", "what", "found", "which means"), lines)
+
+
+def as_checks(rows: Iterable[Row]) -> Iterator[Check]:
+    """Rows about a storage, in the same table."""
+    for row in rows:
+        yield Check(row.name, row.value, row.meaning, Mark.GOOD if row.ok else Mark.LOOK)

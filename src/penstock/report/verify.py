@@ -1,0 +1,158 @@
+"""A verification as a terminal shows it, and for programs; and what became of earlier ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+from rich.console import Group
+from rich.text import Text
+
+from penstock.errors import printable
+from penstock.report.text import table
+from penstock.verify.history import WITHIN, Entry, History, ModelError, model_error
+from penstock.verify.judge import Judgement
+from penstock.verify.trials import Trial
+
+_COLUMNS = ("run", "samples/s", "waiting", "steps", "workers", "page cache")
+_HISTORY = ("when", "plan", "predicted", "measured, 95%", "error", "")
+
+
+def verification_text(judgement: Judgement, trials: Sequence[Trial], notes: Sequence[str] = ()) -> Group:
+    """The answer, the prediction beside it, the runs, and what to keep in mind."""
+    unit = trials[0].unit if trials else _COLUMNS[1]
+    columns = tuple(unit if column == _COLUMNS[1] else column for column in _COLUMNS)
+    grid = table("the runs, in order", columns, (_row(trial) for trial in trials), right=columns[1:5])
+    lines = [answer_sentence(judgement), prediction_sentence(judgement)]
+    return Group(*_texts(lines), Text(), grid, *_texts(all_notes(judgement, trials, notes)))
+
+
+def verification_document(judgement: Judgement, trials: Sequence[Trial], notes: Sequence[str] = ()) -> dict[str, Any]:
+    """The same for programs."""
+    found = asdict(judgement)
+    found |= {"ratio": judgement.ratio, "gain": judgement.gain, "model_error": judgement.model_error}
+    found["sentence"] = answer_sentence(judgement)
+    found["cold"] = all_cold(trials)
+    found["runs"] = [
+        {
+            "settings": trial.turn.settings,
+            "number": trial.turn.number,
+            "rate": trial.rate,
+            "unit": trial.unit,
+            "steps": len(trial.side.top),
+            "workers": trial.side.workers,
+            "wait_share": trial.wait_share,
+            "cold": trial.cold,
+        }
+        for trial in trials
+    ]
+    found["notes"] = list(all_notes(judgement, trials, notes))
+    return found
+
+
+def all_cold(trials: Sequence[Trial]) -> bool:
+    """A result is cold only if every run was."""
+    return bool(trials) and all(trial.cold for trial in trials)
+
+
+def all_notes(judgement: Judgement, trials: Sequence[Trial], notes: Sequence[str]) -> Iterator[str]:
+    """Each once, however many runs say it."""
+    if trials and trials[0].unit != _COLUMNS[1]:
+        yield f"Samples could not be counted: rates are in {trials[0].unit}."
+    yield from dict.fromkeys([*notes, *(note for trial in trials for note in trial.notes), *judgement.notes])
+
+
+def answer_sentence(judgement: Judgement) -> str:
+    """What may be said of the plan."""
+    rates = f"{_rate(judgement.before_samples_s)} → {_rate(judgement.after_samples_s)}"
+    if judgement.low is None or judgement.high is None:
+        return f"Inconclusive: {rates}, {judgement.gain:+.0%}, in too short a time to tell it from chance."
+    span = f"95%: {judgement.low - 1:+.0%} to {judgement.high - 1:+.0%}"
+    if judgement.answer == "inconclusive":
+        return f"Inconclusive: {rates}, {judgement.gain:+.0%}, which may be chance ({span})."
+    return f"{judgement.answer.capitalize()}: {rates}, {judgement.gain:+.0%} ({span})."
+
+
+def prediction_sentence(judgement: Judgement) -> str:
+    """How far off the plan was; empty where it predicted nothing."""
+    if judgement.predicted_gain is None or judgement.model_error is None:
+        return ""
+    words = f"Predicted {judgement.predicted_gain:+.0%}, measured {judgement.gain:+.0%}"
+    if judgement.low is not None and judgement.high is not None:
+        inside = judgement.low <= 1 + judgement.predicted_gain <= judgement.high
+        words += ", within the interval" if inside else ", outside the interval"
+    return f"{words}: the predicted rate is {abs(judgement.model_error):.0%} {_side(judgement.model_error)}."
+
+
+def history_text(history: History) -> Group:
+    """Every verification that was kept, and the model's error over all of them."""
+    grid = table("verifications", _HISTORY, (_entry(entry) for entry in history.entries), right=_HISTORY[2:5])
+    return Group(grid, *_texts(history_sentences(history)))
+
+
+def history_document(history: History) -> dict[str, Any]:
+    """The same for programs."""
+    error = model_error(history.entries)
+    entries = [{**msgspec.to_builtins(entry), "error": entry.error} for entry in history.entries]
+    return {"entries": entries, "skipped": history.skipped, "model": None if error is None else asdict(error)}
+
+
+def history_sentences(history: History) -> list[str]:
+    """What the model's error is, and what could not be read."""
+    sentences = [_error_sentence(model_error(history.entries))]
+    if history.skipped:
+        lines = "line was" if history.skipped == 1 else "lines were"
+        sentences.append(f"{history.skipped} damaged {lines} skipped.")
+    return sentences
+
+
+def _error_sentence(error: ModelError | None) -> str:
+    if error is None:
+        return "No verification with a prediction is kept yet."
+    many = "prediction" if error.count == 1 else "predictions"
+    return (
+        f"{error.count} {many}: the median error of the predicted rate is {error.median:.0%}, "
+        f"{error.within:.0%} are within {WITHIN:.0%}."
+    )
+
+
+def _row(trial: Trial) -> tuple[str, ...]:
+    steps, workers = str(len(trial.side.top)), str(trial.side.workers)
+    cache = "cold" if trial.cold else "warm"
+    return (
+        f"{trial.turn.settings} {trial.turn.number}",
+        _rate(trial.rate),
+        f"{trial.wait_share:.0%}",
+        steps,
+        workers,
+        cache,
+    )
+
+
+def _entry(entry: Entry) -> tuple[str, ...]:
+    span = ""
+    if entry.low is not None and entry.high is not None:
+        span = f" ({entry.low - 1:+.0%} to {entry.high - 1:+.0%})"
+    return (
+        time.strftime("%Y-%m-%d", time.localtime(entry.at_unix_s)),
+        entry.plan[:6],
+        "–" if entry.predicted_gain is None else f"{entry.predicted_gain:+.0%}",
+        f"{entry.gain:+.0%}{span}",
+        "–" if entry.error is None else f"{entry.error:+.0%}",
+        f"{entry.answer}{', cold' if entry.cold else ''}",
+    )
+
+
+def _side(error: float) -> str:
+    return "above the measured one" if error >= 0 else "below the measured one"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _texts(lines: Sequence[str] | Iterator[str]) -> list[Text]:
+    return [Text(printable(line)) for line in lines if line]

@@ -1,0 +1,194 @@
+"""When a loader should have other settings while it runs. Pure: what was seen in, what to do out.
+
+While the loop waits for data, workers are added: as many as would cover the wait if each made as much as those there
+are, twice as many at most. What does not gain 3% is taken back, and then that knob stays: no oscillation. Where workers
+are no help, a deeper prefetch is tried in the same way. Short memory takes workers away, for good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Protocol
+
+from penstock.plan.memory import mega
+from penstock.tuning.result import Setting
+
+WAITING = 0.1
+"""Share of the loop's time in the loader from which on it is worth acting: less cannot gain more."""
+GAIN = 0.03
+"""Two runs of the same settings differ by about this."""
+MOST_WORKERS = 64
+MOST_PREFETCH = 16
+GROWTH_SHARE = 0.5
+"""Of the free memory, for the new workers and their batches: the page cache and the training want some, too."""
+PRESSURE = 0.1
+"""Free memory below such a part of what the loader itself holds: the next allocation may be the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a window of steps was like: whole rounds of the workers, the warm-up left out."""
+
+    batches: int
+    wait_s: float
+    """In the loader, all steps together."""
+    compute_s: float
+    """Out of it."""
+    batch_bytes: int = 0
+    worker_bytes: int = 0
+    """Of one worker, for itself."""
+    free_bytes: int | None = None
+    """That could still be taken; None where nobody knows."""
+
+    @property
+    def rate(self) -> float:
+        """Batches per second."""
+        seconds = self.wait_s + self.compute_s
+        return self.batches / seconds if seconds > 0 else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """Of the loop's time, in the loader."""
+        seconds = self.wait_s + self.compute_s
+        return self.wait_s / seconds if seconds > 0 else 0.0
+
+    def held_bytes(self, setting: Setting) -> int:
+        """By a loader with that setting: the batches ahead, one in the making per worker, and the workers."""
+        each = self.worker_bytes + (setting.prefetch + 1) * self.batch_bytes
+        return setting.workers * each
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, and why."""
+
+    setting: Setting
+    reason: str
+    overlap: bool = True
+    """Whether the new workers may start while the old ones finish: not where memory is short."""
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.reason}"
+
+
+class Decides(Protocol):
+    """What the loader asks."""
+
+    setting: Setting
+    """In force."""
+
+    def decide(self, seen: Seen) -> Decision | None:
+        """What to change after such a window; None: nothing, and nothing to say."""
+        ...
+
+    def refused(self, reason: str) -> Decision:
+        """The last change could not be made: what holds instead."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A change whose effect is yet to be seen."""
+
+    before: Setting
+    rate: float
+
+
+class Controller:
+    """Remembers what was tried, nothing else."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        workers_pinned: bool = False,
+        prefetch_pinned: bool = False,
+        most_workers: int = MOST_WORKERS,
+    ) -> None:
+        self.setting = setting
+        self._workers_pinned = workers_pinned
+        self._workers_stay = workers_pinned
+        self._prefetch_stays = prefetch_pinned
+        self._most = most_workers
+        self._trial: _Trial | None = None
+        self._before = setting
+        self._complained = False
+
+    def decide(self, seen: Seen) -> Decision | None:
+        """One knob at a time."""
+        if not self.setting.workers:
+            return None  # the loop makes its batches itself, because the user says so
+        return self._back_off(seen) or self._judge(seen) or self._grow(seen)
+
+    def refused(self, reason: str) -> Decision:
+        """What was before the last change holds, and stays."""
+        return self._return_to(self._before, f"{self.setting} cannot be had ({reason})")
+
+    # -- less ------------------------------------------------------------------------------------------------------
+
+    def _back_off(self, seen: Seen) -> Decision | None:
+        held, free = seen.held_bytes(self.setting), seen.free_bytes
+        if free is None or free >= PRESSURE * held:
+            return None
+        short = f"{mega(free)} of memory are free and the loader holds {mega(held)}"
+        workers = self.setting.workers // 2
+        if self._workers_pinned or workers < 1:
+            if self._complained:
+                return None
+            self._complained = True
+            return Decision(self.setting, f"{short}, but num_workers is {'yours' if workers else 'at its least'}")
+        self._trial, self._workers_stay, self._prefetch_stays = None, True, True
+        return replace(self._turn(replace(self.setting, workers=workers), short), overlap=False)
+
+    def _judge(self, seen: Seen) -> Decision | None:
+        """Whether the last change was worth it."""
+        trial, self._trial = self._trial, None
+        if trial is None or seen.rate >= trial.rate * (1 + GAIN):
+            return None
+        gained = seen.rate / trial.rate - 1 if trial.rate > 0 else 0.0
+        return self._return_to(trial.before, f"{self.setting} gained {gained:.1%}, less than {GAIN:.0%}")
+
+    def _return_to(self, before: Setting, reason: str) -> Decision:
+        self._stay(before)
+        self._trial = None
+        return self._turn(before, f"{reason}; back, and staying")
+
+    def _stay(self, other: Setting) -> None:
+        """The knob by which that setting differs from the one in force is not turned any more."""
+        if other.workers != self.setting.workers:
+            self._workers_stay = True
+        else:
+            self._prefetch_stays = True
+
+    # -- more ------------------------------------------------------------------------------------------------------
+
+    def _grow(self, seen: Seen) -> Decision | None:
+        if seen.wait_share < WAITING:
+            return None
+        waits = f"the loop waits {seen.wait_share:.0%} of its time for data"
+        if not self._workers_stay and self.setting.workers < self._most:
+            return self._try(self._more_workers(seen), seen, waits)
+        if not self._prefetch_stays and self.setting.prefetch < MOST_PREFETCH:
+            deeper = replace(self.setting, prefetch=2 * self.setting.prefetch)
+            return self._try(deeper, seen, f"{waits}, and the number of workers stays")
+        return None
+
+    def _more_workers(self, seen: Seen) -> Setting:
+        """W workers that make W/S batches a second are enough if that is one per step."""
+        now = self.setting.workers
+        covers = ceil(now / (1 - seen.wait_share)) if seen.wait_share < 0.5 else 2 * now
+        return replace(self.setting, workers=min(self._most, 2 * now, max(now + 1, covers)))
+
+    def _try(self, setting: Setting, seen: Seen, reason: str) -> Decision:
+        need = seen.held_bytes(setting)  # beside what is held now: for a while both are there
+        if seen.free_bytes is not None and need > GROWTH_SHARE * seen.free_bytes:
+            self._stay(setting)
+            room = f"{setting} would take {mega(need)} of memory, and {mega(seen.free_bytes)} are free"
+            return Decision(self.setting, f"{reason}, but {room}")
+        self._trial = _Trial(self.setting, seen.rate)
+        return self._turn(setting, reason)
+
+    def _turn(self, setting: Setting, reason: str) -> Decision:
+        self._before, self.setting = self.setting, setting
+        return Decision(setting, reason)

@@ -1,0 +1,139 @@
+"""The inner loaders of an AdaptiveLoader: each has one setting, and works on a share of the order."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+from torch.utils.data import DataLoader
+
+from penstock.core.clock import Clock
+from penstock.observe.torchloader import worker_pids
+from penstock.tuning.cursor import Cursor, Share
+from penstock.tuning.dealing import SameDice, repeats_itself
+from penstock.tuning.decide import Decides, Decision
+from penstock.tuning.measure import shut_down
+from penstock.tuning.result import Setting
+from penstock.tuning.source import is_iterable, like
+from penstock.tuning.trials import one_line, quiet
+from penstock.tuning.window import Window
+
+log = logging.getLogger("penstock")
+
+KEPT_DECISIONS = 100
+
+
+@dataclass(slots=True)
+class Lane:
+    """One inner loader at work."""
+
+    setting: Setting
+    loader: DataLoader[Any]
+    iterator: Iterator[Any]
+    share: Share | None
+    """None: an iterable dataset, which has an order of its own."""
+    delivered: int = 0
+
+    @property
+    def warm(self) -> bool:
+        """Whether the batches that were made while nobody asked are delivered, and those that started it."""
+        return self.delivered > self.setting.workers * self.setting.prefetch
+
+    @property
+    def seed(self) -> int:
+        """That its workers' seeds come from."""
+        return int(getattr(self.iterator, "_base_seed", 0))
+
+    @property
+    def workers(self) -> list[Any]:
+        """Its processes."""
+        return list(getattr(self.iterator, "_workers", ()))
+
+    def worker_bytes(self) -> int:
+        """What its first worker holds for itself; 0 where the system does not say."""
+        with suppress(psutil.Error, AttributeError, StopIteration):
+            return int(psutil.Process(next(iter(worker_pids(self.iterator)))).memory_full_info().uss)
+        return 0
+
+
+class Workshop:
+    """Makes lanes, and remembers from epoch to epoch: what was decided, what was seen, workers that stay."""
+
+    def __init__(self, controller: Decides, clock: Clock) -> None:
+        self.controller = controller
+        self.clock = clock
+        self.window = Window()
+        self.decisions: deque[str] = deque(maxlen=KEPT_DECISIONS)
+        self._staying: Lane | None = None
+        self._made = 0
+        self._deals: bool | None = None
+
+    def begin(self, pattern: DataLoader[Any], cursor: Cursor | None) -> Lane:
+        """The first lane of an epoch; workers that stayed go on with it where the setting is still theirs."""
+        self._check_dealing(pattern)
+        kept, self._staying = self._staying, None
+        if kept is not None and kept.setting == self.controller.setting:
+            if kept.share is not None and cursor is not None:
+                kept.share.open(cursor)
+            self._staying = lane = Lane(kept.setting, kept.loader, iter(kept.loader), kept.share)
+            return lane
+        if kept is not None:
+            shut_down(kept.iterator)
+        return self.lane(pattern, self.controller.setting, cursor)
+
+    def lane(self, pattern: DataLoader[Any], setting: Setting, cursor: Cursor | None, seed: int | None = None) -> Lane:
+        """A new one. The first of an epoch seeds its workers from the loader's dice, as any DataLoader does.
+
+        Others seed them from `seed`, so that the dice lie as if there had been no others.
+        """
+        self._made += 1
+        changes: dict[str, Any] = {"num_workers": setting.workers, "prefetch_factor": setting.prefetch}
+        if seed is not None:
+            changes["generator"] = torch.Generator().manual_seed(seed + self._made)
+        share = None if cursor is None else Share(cursor)
+        try:
+            with quiet():
+                loader = like(pattern, changes, order=share)
+                lane = Lane(setting, loader, iter(loader), share)
+        except BaseException:
+            if share is not None:
+                share.undo()
+            raise
+        if share is not None:
+            share.settle()
+        if pattern.persistent_workers:
+            self._staying = lane
+        self.window.reset()
+        return lane
+
+    def forget(self) -> None:
+        """No workers stay for the next epoch: they are not whole."""
+        self._staying = None
+
+    def say(self, before: Setting, decision: Decision) -> None:
+        """One line for every decision."""
+        line = f"{before} → {decision}" if decision.setting != before else f"still {decision}"
+        log.info("AdaptiveLoader: %s", line)
+        self.decisions.append(line)
+
+    def _check_dealing(self, pattern: DataLoader[Any]) -> None:
+        """Before an iterable dataset gets its second worker: one that deals nothing out would repeat its samples."""
+        before = self.controller.setting
+        if not is_iterable(pattern) or before.workers < 2 or pattern.num_workers > 1 or self._deals:
+            return
+        changes = {"num_workers": 2, "prefetch_factor": 1, "persistent_workers": False}
+        dice = {"worker_init_fn": SameDice(pattern.worker_init_fn), "generator": torch.Generator()}
+        try:
+            with quiet():
+                self._deals = not repeats_itself(like(pattern, {**changes, **dice}))
+            reason = "its dataset gives every worker the same samples"
+        except Exception as error:
+            self._deals, reason = False, one_line(error)
+        if not self._deals:
+            self.say(before, self.controller.refused(reason))

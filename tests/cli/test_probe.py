@@ -1,0 +1,129 @@
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from penstock.cli.probe import probe
+from penstock.errors import SettingError
+from penstock.plan.probes.results import DecodePoint, DecodeRates, Probes, Skipped
+from penstock.testing import REID, SA1B, make_shards
+
+app = typer.Typer(rich_markup_mode=None)
+app.command()(probe)
+
+RATES = DecodeRates(
+    points=(DecodePoint(1, 500.0, 0.002), DecodePoint(2, 990.0, 0.002)),
+    sample_bytes=112_000.0,
+    decoded_bytes=150_528,
+    samples=16,
+    bad=0,
+    source="a.tar",
+    seconds=6.0,
+)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Answers for all probes, and keeps what they were asked."""
+    asked = {"answer": Probes(decode=RATES, copy=Skipped("torch sees no CUDA device"))}
+
+    def run_probes(subject, names, *, seconds):
+        asked.update(subject=subject, names=names, seconds=seconds)
+        return asked["answer"]
+
+    monkeypatch.setattr("penstock.cli.probe.run_probes", run_probes)
+    return asked
+
+
+def test_rows_say_what_was_measured_and_why_not(asked):
+    result = run()
+    assert result.exit_code == 0
+    assert asked["names"] == ("storage", "decode", "handover", "copy")
+    assert "made-up" in asked["subject"].material.source
+    text = " ".join(result.stdout.split())
+    assert "990 samples/s" in text
+    assert "torch sees no CUDA device" in text
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+
+
+def test_json_is_alone_on_stdout(asked):
+    document = json.loads(run("--json").stdout)
+    assert document["decode"]["points"][1] == {"workers": 2, "samples_per_s": 990.0, "cpu_s_per_sample": 0.002}
+    assert document["copy"] == {"reason": "torch sees no CUDA device"}
+    assert document["storage"] is None
+
+
+def test_samples_of_the_first_shard_are_decoded(asked, tmp_path):
+    make_shards(tmp_path, SA1B, samples=2, scale=0.05)
+    result = run("all", tmp_path, "--batch-size", 3, "--seconds", 5, "--refresh", "--size", 32)
+    subject = asked["subject"]
+    assert result.exit_code == 0
+    assert list(subject.material.fields) == ["image", "features", "edge"]
+    assert subject.material.slots["image"].shape == (3, 32, 32)
+    assert (subject.path, subject.batch_size, subject.refresh, asked["seconds"]) == (tmp_path, 3, True, 5.0)
+    assert "fields guessed: --field image=.jpg:32" in result.stderr
+
+
+def test_fields_may_be_given(asked, tmp_path):
+    make_shards(tmp_path, SA1B, samples=1, scale=0.05)
+    run("decode", tmp_path, "--field", "edge=_features.npz:edge")
+    assert list(asked["subject"].material.fields) == ["edge"]
+    assert asked["names"] == ("decode",)
+
+
+def test_a_folder_without_shards_is_decoded_with_made_up_pictures_and_that_is_said(asked, tmp_path):
+    (tmp_path / "a.txt").write_text("hello")
+    result = run("all", tmp_path)
+    assert "made-up" in asked["subject"].material.source
+    assert "made-up pictures are decoded instead" in result.stderr
+
+
+def test_a_shard_that_is_broken_costs_the_probes_that_need_it(asked, tmp_path):
+    (tmp_path / "bad.tar").write_bytes(b"not a tar" * 200)
+    run("all", tmp_path)
+    assert isinstance(asked["subject"].material, Skipped)
+
+
+def test_nothing_measured_exits_3(asked):
+    asked["answer"] = Probes(copy=Skipped("torch sees no CUDA device"))
+    assert run("copy").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("storage",), "the storage of what"),
+        (("decode", "--field", "image=.jpg"), "Give their PATH"),
+    ],
+)
+def test_questions_without_a_path_are_refused(asked, arguments, words):
+    result = run(*arguments)
+    assert isinstance(result.exception, SettingError)
+    assert words in str(result.exception)
+
+
+@pytest.mark.parametrize("arguments", [("everything",), ("all", "nowhere/"), ("all", "--seconds", "1000")])
+def test_wrong_usage_exits_2(asked, arguments):
+    assert run(*arguments).exit_code == 2
+
+
+def test_decoding_is_really_measured(tmp_path):
+    make_shards(tmp_path, REID, samples=4, scale=0.5)
+    result = run("decode", tmp_path, "--seconds", 1, "--size", 16, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["decode"]
+    assert found["points"][0]["workers"] == 1
+    assert found["points"][0]["samples_per_s"] > 10
+    assert found["samples"] == 4
+
+
+def test_the_help_teaches_with_an_example():
+    text = run("--help").stdout
+    assert "penstock probe all sa1b/ --field image=.jpg:1024 --batch-size 24" in text
+    assert "Exit code" in text
+    assert all(len(line) <= 80 for line in text.splitlines())

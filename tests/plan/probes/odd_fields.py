@@ -1,0 +1,16 @@
+"""Fields that go wrong in the process that decodes with them."""
+
+import os
+
+
+class Deadly:
+    suffixes = (".x",)
+    fixed = False
+
+    def decode(self, suffix, data):
+        os._exit(3)
+
+
+class Raising(Deadly):
+    def decode(self, suffix, data):
+        raise ValueError("cannot be decoded here")

@@ -1,0 +1,44 @@
+import psutil
+import pytest
+
+from penstock.core.cores import usable_cores
+from penstock.errors import WorkerCrash
+from penstock.plan.probes import burners
+from penstock.plan.probes.burners import burning, loader_cores
+
+
+def children():
+    return [child.pid for child in psutil.Process().children()]
+
+
+def test_burners_are_there_while_the_block_lasts_and_gone_after_it():
+    before = children()
+    with burning(2):
+        ours = set(children()) - set(before)
+        assert len(ours) == 2
+    assert not ours & set(children())
+
+
+def test_burners_go_though_the_block_fails():
+    before = children()
+    with pytest.raises(KeyError), burning(1):
+        raise KeyError
+    assert children() == before
+
+
+def test_a_burner_that_does_not_start_is_an_error(monkeypatch):
+    before = children()
+    monkeypatch.setattr(burners, "_BURN", "raise SystemExit(1)")
+    with pytest.raises(WorkerCrash, match="did not start"), burning(1):
+        pass
+    assert children() == before
+
+
+@pytest.mark.parametrize(("cores", "count"), [(1, 1), (4, 4), (5, 4), (16, 15)])
+def test_as_many_as_a_loader_would_keep_busy(monkeypatch, cores, count):
+    monkeypatch.setattr(burners, "usable_cores", lambda: cores)
+    assert loader_cores() == count
+
+
+def test_this_machine_has_some():
+    assert 1 <= loader_cores() <= usable_cores()

@@ -1,0 +1,55 @@
+"""What a recording says about a loader's place, where it says little or much."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from made import Made
+
+from penstock.diagnose.evidence import gather
+from penstock.plan.observed import place_of, workload_of
+from penstock.plan.stored import Stored
+
+
+def seen(made):
+    return gather(made.recording())[0]
+
+
+def test_a_recording_without_looks_leaves_memory_unknown():
+    evidence = gather(replace(Made().recording(), system=()))[0]
+    place = place_of(evidence)
+    assert place.free_bytes is None
+    assert place.worker_bytes is None
+    assert (place.threads, place.uncrowded) == (1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("torch", "known"), [("2.13.0+cpu", True), ("2.6.1", True), ("2.5.1", False), ("nightly", False), (None, False)]
+)
+def test_whether_order_can_be_given_up_is_read_off_the_version(torch, known):
+    recording = Made().recording()
+    run = msgspec.structs.replace(recording.run, machine=msgspec.structs.replace(recording.run.machine, torch=torch))
+    assert place_of(gather(replace(recording, run=run))[0]).has_in_order is known
+
+
+def test_a_batch_is_at_least_what_was_read_for_it_unless_somebody_knows_better():
+    evidence = seen(Made(fetch={"read_bytes": 1000}))
+    assert place_of(evidence).batch_bytes == 1000
+    assert place_of(evidence, batch_bytes=5000).batch_bytes == 5000
+    assert place_of(seen(Made())).batch_bytes is None
+
+
+def test_a_start_is_read_off_later_passes():
+    evidence = seen(Made(passes=3, count=30, startup_s=2.0, workers=4))
+    assert place_of(evidence).start.seconds(4) == pytest.approx(2.0, rel=0.05)
+    assert place_of(evidence).passes == 3
+    assert place_of(evidence).epoch_batches == 30
+
+
+def test_late_answers_hold_up_nobody_but_their_own_batch():
+    alone_s = [0.1] * 190 + [2.0] * 10
+    evidence = seen(Made(workers=4, cpu_s=0.001, alone_s=alone_s, states={"read": 90}))
+    workload, _ = workload_of(evidence)
+    assert isinstance(workload, Stored)
+    assert workload.alone_s.max() == pytest.approx(1.8, rel=0.01)  # all but twice the usual wait
+    assert workload.io_s.max() == pytest.approx(2 * workload.io_s.min())

@@ -1,0 +1,60 @@
+import os
+import sys
+
+import pytest
+
+from penstock.errors import SettingError
+from penstock.observe.script import Script
+from penstock.verify.command import parse
+
+
+@pytest.fixture(autouse=True)
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+
+def test_a_script_and_a_module_are_taken_with_their_arguments():
+    assert parse([sys.executable, "train.py", "--epochs", "1"]) == Script(("train.py", "--epochs", "1"))
+    assert parse([sys.executable, "-m", "pkg.train", "-o", "x"]) == Script(("pkg.train", "-o", "x"), module=True)
+
+
+def test_python_by_name_is_taken_where_it_is_ours(monkeypatch, tmp_path):
+    folder = os.path.dirname(sys.executable)
+    monkeypatch.setenv("PATH", folder)
+    assert parse([os.path.basename(sys.executable), "train.py"]) == Script(("train.py",))
+
+
+def test_another_python_is_refused_with_both_named(monkeypatch, tmp_path):
+    other = tmp_path / "bin" / "python"
+    other.parent.mkdir()
+    other.symlink_to(os.path.realpath(sys.executable))  # as in another virtual environment
+    monkeypatch.setenv("PATH", str(other.parent))
+    with pytest.raises(SettingError) as refused:
+        parse(["python", "train.py"])
+    assert str(other) in str(refused.value)
+    assert sys.executable in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ([], "no command"),
+        ([sys.executable], "nothing to run"),
+        ([sys.executable, "-m"], "names no module"),
+        ([sys.executable, "-m", "-v"], "names no module"),
+        ([sys.executable, "-c", "print()"], "-c is not passed on"),
+        ([sys.executable, "-u", "train.py"], "PYTHONUNBUFFERED"),
+        ([sys.executable, "none.py"], "there is no script none.py"),
+        (["torchrun", "train.py"], "python -m torch.distributed.run"),
+        (["accelerate", "launch", "train.py"], "python -m accelerate"),
+        (["train.py"], "Put python before it"),
+        (["bash", "run.sh"], "the python command that is inside it"),
+        (["/nowhere/python", "train.py"], "there is no /nowhere/python"),
+        (["ipython", "train.py"], "ipython is not python"),
+    ],
+)
+def test_what_else_is_refused_with_what_to_write_instead(command, words):
+    with pytest.raises(SettingError) as refused:
+        parse(command)
+    assert words in str(refused.value)
