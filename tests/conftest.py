@@ -1,5 +1,6 @@
 """What every test gets."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 import penstock
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests and their worker processes find loading.py there
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its background jobs so, and ours would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # time is not what our tests are about
 hypothesis.settings.load_profile("penstock")
