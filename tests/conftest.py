@@ -11,7 +11,7 @@ import penstock
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests and their worker processes find loading.py there
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its background jobs so, and ours would inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts its background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # time is not what our tests are about
