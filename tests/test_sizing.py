@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from penstock import sizing
+from penstock.core import cores as cores_module
 from penstock.core.layout import SlabLayout, Slot
 from penstock.core.settings import EngineSettings
 from penstock.errors import SettingError
@@ -18,7 +19,8 @@ BLOCKS = np.full(100, 2 << 20)
 @pytest.fixture
 def cores(monkeypatch):
     def have(count):
-        monkeypatch.setattr(sizing, "usable_cores", lambda: count)
+        for module in (sizing, cores_module):
+            monkeypatch.setattr(module, "usable_cores", lambda: count)
 
     return have
 

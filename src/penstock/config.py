@@ -188,10 +188,12 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _function(value: Any) -> Any:
-    """What "package.module:function" names, or None."""
     name = _typed(value, str | None)
-    if name is None:
-        return None
+    return None if name is None else function_named(name)
+
+
+def function_named(name: str) -> Callable[..., Any]:
+    """What "package.module:function" names: it is imported, so trust it."""
     if ":" not in name:
         raise SettingError(f"{name!r} names no function", advice='Write "package.module:function"')
     try:
@@ -200,7 +202,7 @@ def _function(value: Any) -> Any:
         raise SettingError(f"{name!r} cannot be imported: {error}") from error
     if not callable(found):
         raise SettingError(f"{name!r} is not a function")
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 _SPECIAL: Mapping[str, Callable[[Any], Any]] = {

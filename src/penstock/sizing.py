@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.cores import usable_cores, worker_cores
+from penstock.core.cores import loader_cores, usable_cores, worker_cores
 from penstock.core.layout import SlabLayout
 from penstock.core.settings import EngineSettings
 from penstock.engine.budget import Demand, default_budget, share_out
@@ -22,8 +22,6 @@ MOST_READERS = 32
 """As many as an object store likes."""
 WORKERS = 8
 """Workers to begin with, where there are that many cores: more come when decoding is seen to be the bottleneck."""
-FEW_CORES = 4
-"""Where there are more, one is left to the training loop and to handing out work."""
 
 
 def plan_engine(
@@ -31,8 +29,7 @@ def plan_engine(
 ) -> EnginePlan:
     """`own_code` says that workers run nothing of the user's: then threads may stand in while processes start."""
     executor = choose_executor(settings)
-    cores = usable_cores()
-    cores -= cores > FEW_CORES
+    cores = loader_cores()
     workers = settings.workers or min(WORKERS, cores)
     demand = Demand(
         slab_bytes=layout.size,

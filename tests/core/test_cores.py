@@ -5,7 +5,7 @@ import os
 import pytest
 
 from penstock.core import cores as cores_module
-from penstock.core.cores import usable_cores, worker_cores
+from penstock.core.cores import loader_cores, usable_cores, worker_cores
 from penstock.errors import SettingError
 
 
@@ -85,3 +85,13 @@ def test_pinning_where_the_system_cannot_is_refused(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     with pytest.raises(SettingError, match="cannot be pinned"):
         worker_cores(2, 0, tmp_path)
+
+
+@pytest.mark.parametrize(("cores", "count"), [(1, 1), (4, 4), (5, 4), (16, 15)])
+def test_as_many_as_a_loader_would_keep_busy(monkeypatch, cores, count):
+    monkeypatch.setattr(cores_module, "usable_cores", lambda: cores)
+    assert loader_cores() == count
+
+
+def test_this_machine_has_some():
+    assert 1 <= loader_cores() <= usable_cores()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import SettingError, ShardError
+from penstock.flow.fields import Array, Field, Image
 from penstock.shards.codecs.arrays import decode_npz
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.scan import index_of
@@ -28,6 +29,12 @@ class RacedField:
     """Of an image: it is stretched to size × size."""
     key: str | None = None
     """Of an array: its name in the NPZ; None for an NPY."""
+
+    def declared(self) -> Field:
+        """As our loader and our probes have it."""
+        if self.kind == "image":
+            return Image(self.suffix, size=self.size, fit="stretch")
+        return Array(self.suffix, key=self.key)
 
     def __str__(self) -> str:
         if self.kind == "image":

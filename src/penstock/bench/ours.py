@@ -10,23 +10,15 @@ import torch  # noqa: F401  (the loader imports it with the first batch; imports
 
 from penstock.bench.contest import OURS_NAME
 from penstock.bench.course import Course, load_course
-from penstock.bench.fields import RacedField
 from penstock.bench.trial import measure, print_trial
 from penstock.core.cores import usable_cores
-from penstock.flow.fields import Array, Field, Image
 from penstock.loader import Loader
 
 
 def batches(course: Course) -> Iterable[dict[str, Any]]:
     """One epoch, all settings at their defaults."""
-    fields = {field.name: _declare(field) for field in course.fields}
+    fields = {field.name: field.declared() for field in course.fields}
     return Loader(course.shards, fields, course.batch_size)
-
-
-def _declare(field: RacedField) -> Field:
-    if field.kind == "image":
-        return Image(field.suffix, size=field.size, fit="stretch")
-    return Array(field.suffix, key=field.key)
 
 
 def main(course_path: str) -> None:

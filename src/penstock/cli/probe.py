@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from penstock.bench.fields import SIZE, RacedField, guess_fields, parse_fields
+from penstock.bench.fields import SIZE, guess_fields, parse_fields
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
 from penstock.errors import PenstockError, SettingError
-from penstock.flow.fields import Array, Field, Image
 from penstock.plan.probes.material import Material, from_shard, made_up
 from penstock.plan.probes.results import Probes, Skipped
 from penstock.plan.probes.together import NAMES, SECONDS, SECONDS_MAX, Name, Subject, run_probes
@@ -85,19 +84,13 @@ def _material(path: Path | None, field: list[str] | None, size: int) -> Material
         raced = chosen or guess_fields(shard, size).fields
         if not chosen:
             _notice(f"fields guessed: {' '.join(f'--field {each}' for each in raced)}")
-        return from_shard(shard, {each.name: _declare(each) for each in raced})
+        return from_shard(shard, {each.name: each.declared() for each in raced})
     except (PenstockError, OSError) as error:  # the other probes need no samples
         return Skipped(str(error))
 
 
 def _notice(text: str) -> None:
     console.notices.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _declare(field: RacedField) -> Field:
-    if field.kind == "image":
-        return Image(field.suffix, size=field.size, fit="stretch")
-    return Array(field.suffix, key=field.key)
 
 
 def _document(probes: Probes) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
+from penstock.config import function_named
 from penstock.core.plan import Profile
 from penstock.errors import SettingError, printable
 from penstock.report.text import human_duration, table
@@ -83,19 +83,11 @@ def _need_torch() -> None:
 
 
 def _function(name: str) -> Any:
-    """What "package.module:function" names."""
-    if ":" not in name:
-        raise SettingError(f"{name!r} names no function", advice='Write "package.module:function"')
+    """As in a config, but looked for in the working directory, too."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        found = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingError(f"{name!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise SettingError(f"{name!r} is not a function")
-    return found
+    return function_named(name)
 
 
 def _call(make: Any) -> Any:

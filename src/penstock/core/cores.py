@@ -10,12 +10,21 @@ from pathlib import Path
 from penstock.core.cgroups import MEMBERSHIP, ROOT, quota_cores
 from penstock.errors import SettingError
 
+FEW_CORES = 4
+"""Where there are no more, a loader uses them all."""
+
 
 def usable_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
     """The affinity mask, cut down to the CPU quota of our cgroups where there is one; never less than 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = quota_cores(root, membership)
     return cores if quota is None else max(1, min(cores, ceil(quota)))
+
+
+def loader_cores() -> int:
+    """Those that a loader may keep busy: where there are many, one is left to the loop and to handing out work."""
+    cores = usable_cores()
+    return cores - (cores > FEW_CORES)
 
 
 def worker_cores(workers: int, local_rank: int = 0, nodes: Path = Path("/sys/devices/system/node")) -> tuple[int, ...]:

@@ -52,14 +52,15 @@ class Evidence(SeenMachine):
             return 0.0
         computed_s = self.loop_cpu * self.cycle_s
         ready_s = self.main_states.get("running", 0.0) * self.mean(self.busy_s)
-        seen_s = max(0.0, ready_s - computed_s - self.main_queue * self.cycle_s) + self._held_in_loader_s(computed_s)
+        held_s = self._held_in_loader_s(computed_s)
+        seen_s = max(0.0, ready_s - computed_s - self.main_queue * self.cycle_s) + held_s
         if seen_s < LEAST_LOCKED * self.cycle_s:
             return seen_s
         beyond_s = self.mean(self.busy_s) - float(np.quantile(self.busy_s, QUICKEST))
         if self.handover_s > computed_s:
             beyond_s += max(0.0, self.mean(self.wait_s) - LEAST_TAKING_S)
         else:
-            beyond_s += self._held_in_loader_s(computed_s)
+            beyond_s += held_s
         return max(seen_s, beyond_s)
 
     def _held_in_loader_s(self, computed_s: float) -> float:

@@ -12,7 +12,6 @@ from penstock.model.workload import STRAGGLES, Workload
 from penstock.plan.profiles import Start
 from penstock.plan.situation import Place, Settings
 from penstock.plan.stored import on_storage
-from penstock.recording.lines import Process
 
 IN_ORDER_SINCE = (2, 6)
 """The torch that brought the setting."""
@@ -112,7 +111,7 @@ def place_of(evidence: Evidence, batch_bytes: int | None = None) -> Place:
         most_workers=dealt if dealt < evidence.workers else None,
         copy_s=evidence.mean(evidence.phase_s("h2d")),
         device_s=evidence.device_s("h2d"),
-        threads=_threads(evidence),
+        threads=evidence.threads_per_worker,
         uncrowded=_uncrowded(evidence),
     )
 
@@ -133,7 +132,7 @@ def _free_bytes(evidence: Evidence) -> int | None:
 
 
 def _worker_memory(evidence: Evidence) -> list[int]:
-    return [process.memory_bytes for process in _worker_looks(evidence) if process.memory_bytes > 0]
+    return [process.memory_bytes for process in evidence.worker_looks if process.memory_bytes > 0]
 
 
 def _start(evidence: Evidence) -> Start:
@@ -145,26 +144,15 @@ def _start(evidence: Evidence) -> Start:
     return Start.measured(float(np.median(waits)), usual, evidence.mean_fetch_s, evidence.workers)
 
 
-def _threads(evidence: Evidence) -> float:
-    """CPU that worker processes used, over what their own thread used, which is the one that makes batches."""
-    mine = _worker_looks(evidence)
-    own = sum(process.thread_cpu or 0.0 for process in mine)
-    return sum(process.cpu for process in mine) / own if own > 0 else 1.0
-
-
 def _extra_cores(evidence: Evidence) -> float:
     """That all workers' other threads used."""
-    mine = _worker_looks(evidence)
+    mine = evidence.worker_looks
     return sum(p.cpu - p.thread_cpu for p in mine if p.thread_cpu is not None) / max(1, len(evidence.system))
-
-
-def _worker_looks(evidence: Evidence) -> list[Process]:
-    return [p for look in evidence.system for p in look.processes if p.worker is not None and p.worker >= 0]
 
 
 def _uncrowded(evidence: Evidence) -> Cure | None:
     """The rule's own cure, where it is threads that crowd the cores and not the number of workers."""
-    if _threads(evidence) < cpu_oversubscribed.EXTRA_THREADS or _extra_cores(evidence) < BUSY_THREADS:
+    if evidence.threads_per_worker < cpu_oversubscribed.EXTRA_THREADS or _extra_cores(evidence) < BUSY_THREADS:
         return None
     answer = cpu_oversubscribed.look(evidence)
     return answer.cure if isinstance(answer, Suspect) else None

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import platform
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-import msgspec
-
-from penstock.errors import StorageError
+from penstock.storage import kept
 from penstock.storage.curve import StorageCurve
 from penstock.storage.kind import Storage
-from penstock.storage.userdirs import cache_dir
 
 VERSION = 1
 """Raised whenever the way of measuring changes: older curves are then not comparable."""
 MAX_AGE_S = 7 * 86400.0
 _FILE_BYTES_MAX = 64 << 10
+_FOLDER = "storage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +43,14 @@ def key_of(storage: Storage, sample_bytes: int) -> CurveKey:
 
 def load(key: CurveKey) -> StorageCurve | None:
     """The kept curve, or None where there is none, or it is old, corrupt or of something else."""
-    try:
-        with open(_file(key), "rb") as stream:
-            data = stream.read(_FILE_BYTES_MAX + 1)
-        record = msgspec.json.decode(data, type=_Record) if len(data) <= _FILE_BYTES_MAX else None
-    except (OSError, StorageError, msgspec.MsgspecError, ValueError, RecursionError):
-        return None
+    record = kept.load(_FOLDER, key, _Record, _FILE_BYTES_MAX)
     if record is None:
         return None
     age_s = time.time() - record.curve.measured_unix_s
-    usable = record.key == key and record.curve.sample_bytes == key.sample_bytes and 0 <= age_s <= MAX_AGE_S
+    usable = record.curve.sample_bytes == key.sample_bytes and 0 <= age_s <= MAX_AGE_S
     return record.curve if usable else None
 
 
 def store(key: CurveKey, curve: StorageCurve) -> None:
-    """Keep a curve; where nothing can be kept, the next run measures again and nothing else is lost."""
-    try:
-        file = _file(key)
-        scratch = file.with_name(f"{file.name}.{os.getpid()}")
-        scratch.write_bytes(msgspec.json.encode(_Record(key, curve)))
-        scratch.replace(file)
-    except (OSError, StorageError):
-        return
-
-
-def _file(key: CurveKey) -> Path:
-    digest = hashlib.sha256(msgspec.json.encode(asdict(key))).hexdigest()[:32]
-    return cache_dir("storage") / f"{digest}.json"
+    """Keep a curve."""
+    kept.store(_FOLDER, _Record(key, curve))

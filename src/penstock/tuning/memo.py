@@ -8,23 +8,20 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from penstock.errors import StorageError
 from penstock.observe.loaders import length_of
 from penstock.observe.machine import machine_facts
 from penstock.observe.torchsettings import qualified_name
-from penstock.storage.userdirs import cache_dir
+from penstock.storage import kept
 from penstock.tuning.result import Findings
 
 VERSION = 1
 """Raised whenever the way of tuning changes: older findings are then not comparable."""
 MAX_AGE_S = 30 * 86400.0
 _FILE_BYTES_MAX = 1 << 20
+_FOLDER = "tune"
 _PLAIN = (str, int, float, bool, type(None))
 _MOST_INSIDE = 256
 """Attributes or keys: with more it is data, not settings."""
@@ -107,28 +104,12 @@ def _digest(text: str) -> str:
 
 def load(key: MemoKey) -> Findings | None:
     """What is kept, or None where there is nothing, or it is old, corrupt or of something else."""
-    try:
-        with open(_file(key), "rb") as stream:
-            data = stream.read(_FILE_BYTES_MAX + 1)
-        record = msgspec.json.decode(data, type=_Record) if len(data) <= _FILE_BYTES_MAX else None
-    except (OSError, StorageError, msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-    if record is None or record.key != key or not 0 <= time.time() - record.measured_unix_s <= MAX_AGE_S:
+    record = kept.load(_FOLDER, key, _Record, _FILE_BYTES_MAX)
+    if record is None or not 0 <= time.time() - record.measured_unix_s <= MAX_AGE_S:
         return None
     return record.findings
 
 
 def store(key: MemoKey, findings: Findings) -> None:
-    """Keep them; where nothing can be kept, the next run measures again and nothing else is lost."""
-    try:
-        file = _file(key)
-        scratch = file.with_name(f"{file.name}.{os.getpid()}")
-        scratch.write_bytes(msgspec.json.encode(_Record(key, time.time(), findings)))
-        scratch.replace(file)
-    except (OSError, StorageError):
-        return
-
-
-def _file(key: MemoKey) -> Path:
-    digest = hashlib.sha256(msgspec.json.encode(asdict(key))).hexdigest()[:32]
-    return cache_dir("tune") / f"{digest}.json"
+    """Keep them."""
+    kept.store(_FOLDER, _Record(key, time.time(), findings))

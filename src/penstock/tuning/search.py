@@ -30,8 +30,7 @@ def model_guess(workload: Workload, most: int, give_away: float) -> int:
 
 def knee(rates: Mapping[int, float], give_away: float) -> int:
     """The smallest number whose rate is within `give_away` of the best."""
-    enough = max(rates.values()) * (1 - give_away)
-    return min(number for number, rate in rates.items() if rate >= enough)
+    return smallest_within(rates.__getitem__, rates, give_away, every=False)
 
 
 def next_workers(measured: Mapping[int, float], guess: int, most: int, give_away: float) -> int | None:

@@ -1,10 +1,9 @@
 import psutil
 import pytest
 
-from penstock.core.cores import usable_cores
 from penstock.errors import WorkerCrash
 from penstock.plan.probes import burners
-from penstock.plan.probes.burners import burning, loader_cores
+from penstock.plan.probes.burners import burning
 
 
 def children():
@@ -32,13 +31,3 @@ def test_a_burner_that_does_not_start_is_an_error(monkeypatch):
     with pytest.raises(WorkerCrash, match="did not start"), burning(1):
         pass
     assert children() == before
-
-
-@pytest.mark.parametrize(("cores", "count"), [(1, 1), (4, 4), (5, 4), (16, 15)])
-def test_as_many_as_a_loader_would_keep_busy(monkeypatch, cores, count):
-    monkeypatch.setattr(burners, "usable_cores", lambda: cores)
-    assert loader_cores() == count
-
-
-def test_this_machine_has_some():
-    assert 1 <= loader_cores() <= usable_cores()

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from penstock.core.cores import loader_cores
 from penstock.errors import SettingError
 from penstock.plan.probes import compute as room
-from penstock.plan.probes.burners import loader_cores
 from penstock.plan.probes.compute import probe_step
 from penstock.plan.probes.results import StepProbe, StepTime
 from penstock.testing import FakeClock

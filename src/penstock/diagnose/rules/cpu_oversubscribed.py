@@ -31,7 +31,7 @@ def look(evidence: Evidence) -> Answer:
     queue = max(evidence.main_queue, evidence.share_of_fetch(evidence.queue_s))
     if queue < LEAST_QUEUE or evidence.workers == 0:
         return None
-    threads = _cores_per_worker(evidence)
+    threads = evidence.threads_per_worker
     if evidence.workers <= evidence.cores and threads < EXTRA_THREADS:
         return Innocent(f"{evidence.workers} workers with one thread each fit on {evidence.cores:g} cores")
     if evidence.others_cpu > evidence.run_cores / 2 or evidence.throttled > LEAST_QUEUE:
@@ -48,13 +48,6 @@ def look(evidence: Evidence) -> Answer:
         advice=f"num_workers={max(1, round(evidence.cores) - 1)}, and one library thread in each worker",
         cure=lambda workload: _uncrowded(workload, evidence, spinning=threads >= EXTRA_THREADS),
     )
-
-
-def _cores_per_worker(evidence: Evidence) -> float:
-    """CPU that worker processes used, over what their own thread used, which is the one that makes batches."""
-    mine = [p for look in evidence.system for p in look.processes if p.worker is not None and p.worker >= 0]
-    threads = sum(process.thread_cpu or 0.0 for process in mine)
-    return sum(process.cpu for process in mine) / threads if threads > 0 else 1.0
 
 
 def _uncrowded(workload: Workload, evidence: Evidence, *, spinning: bool) -> Workload:

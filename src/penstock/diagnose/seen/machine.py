@@ -49,6 +49,17 @@ class SeenMachine(SeenWorkers):
         return self.others_cpu * max(1.0, wanting / self.run_cores)
 
     @cached_property
+    def worker_looks(self) -> list[Process]:
+        """At worker processes, all of them together."""
+        return [p for look in self.system for p in look.processes if p.worker is not None and p.worker >= 0]
+
+    @cached_property
+    def threads_per_worker(self) -> float:
+        """CPU that worker processes used, over what their own thread used, which is the one that makes batches."""
+        own = sum(process.thread_cpu or 0.0 for process in self.worker_looks)
+        return sum(process.cpu for process in self.worker_looks) / own if own > 0 else 1.0
+
+    @cached_property
     def run_cores(self) -> float:
         """Cores the whole run kept busy; by the machine's count where there is one, else loop and workers."""
         looks = [sum(process.cpu for process in look.processes) for look in self.system if look.processes]

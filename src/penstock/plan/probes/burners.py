@@ -7,11 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.core.cores import usable_cores
 from penstock.errors import WorkerCrash
-
-FEW_CORES = 4
-"""Where there are more, a loader leaves one to the training loop."""
 
 _BURN = """
 import os, sys, threading, zlib
@@ -27,12 +23,6 @@ while True:
     zlib.decompress(packed)
 """
 """Inflating takes a core and moves memory, which a bare loop would not."""
-
-
-def loader_cores() -> int:
-    """As many as a loader would keep busy on this machine."""
-    cores = usable_cores()
-    return cores - (cores > FEW_CORES)
 
 
 @contextmanager
