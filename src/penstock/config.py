@@ -20,13 +20,13 @@ import os
 import pkgutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
 
+from penstock.core.names import meant
 from penstock.errors import SettingError
 from penstock.flow.fields import Array, Image, Json, Label, Raw, Text
 
@@ -226,9 +226,7 @@ def _known(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     """A copy, if there is no key of another name."""
     for key in settings:
         if key not in names:
-            near = get_close_matches(str(key), names, 1)
-            advice = f"Perhaps {near[0]} is meant" if near else f"There are {', '.join(names)}"
-            raise _KeyRefused([str(key)], "is not known", advice)
+            raise _KeyRefused([str(key)], "is not known", meant(str(key), names))
     return dict(settings)
 
 

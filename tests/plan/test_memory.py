@@ -15,10 +15,10 @@ from penstock.plan.memory import (
     fits,
     loader_need,
     mega,
+    own_bytes,
     power_of_two,
     shared_free_bytes,
     torch_need,
-    worker_bytes,
 )
 
 MB = 1_000_000
@@ -121,13 +121,13 @@ def test_shared_memory_that_is_not_there_is_not_known(tmp_path):
 
 
 def test_a_worker_is_measured_on_the_process_that_asks():
-    assert 1 * MB < worker_bytes() < 64_000 * MB
+    assert 1 * MB < own_bytes() < 64_000 * MB
 
 
 def test_torch_is_added_where_it_is_not_imported():
     code = (
-        "import sys; from penstock.plan.memory import worker_bytes; a = worker_bytes(); "
-        "sys.modules['torch'] = sys; print(a - worker_bytes())"
+        "import sys; from penstock.plan.memory import own_bytes; a = own_bytes(); "
+        "sys.modules['torch'] = sys; print(a - own_bytes())"
     )
     more = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)
     assert more == pytest.approx(TORCH_BYTES, rel=0.1)

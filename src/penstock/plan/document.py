@@ -20,12 +20,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from penstock.core.names import meant
 from penstock.core.plan import Change, Limit, Plan
 from penstock.errors import SettingError, StorageError
 from penstock.plan.strictyaml import plain, read_yaml, write_yaml
@@ -182,9 +182,9 @@ def _known(place: str, section: Any, names: Collection[str]) -> None:
         raise SettingError(f"{place}: holds no keys", advice="Write one 'key: value' a line")
     for key in section:
         if key not in names:
-            near = get_close_matches(key[:100], names, 1)
-            advice = f"Perhaps {near[0]} is meant" if near else f"There are {', '.join(names)}"
-            raise SettingError(f"{place}{'.' if place else ''}{key[:100]}: is not known", advice=advice)
+            shown = key[:100]
+            where = f"{place}." if place else ""
+            raise SettingError(f"{where}{shown}: is not known", advice=meant(shown, names))
 
 
 def _check_numbers(plan: Plan) -> None:

@@ -63,7 +63,7 @@ def torch_need(
     waiting = power_of_two(batch_bytes) if pinned else batch_bytes
     if not workers:
         return Need(batches_bytes=2 * batch_bytes + waiting, workers_bytes=0, words="one batch at a time")
-    each = _worker_bytes() if worker_bytes is None else worker_bytes
+    each = own_bytes() if worker_bytes is None else worker_bytes
     made, in_the_making = workers * prefetch, workers
     return Need(
         batches_bytes=(made + 1) * waiting + in_the_making * batch_bytes + (batch_bytes if pinned else 0),
@@ -84,7 +84,7 @@ def loader_need(*, slabs: int, slab_bytes: int, arena_bytes: int, workers: int, 
     )
 
 
-def worker_bytes() -> int:
+def own_bytes() -> int:
     """What a worker process may come to hold for itself, measured on the process that asks.
 
     Its own resident memory without pages that are shared with other processes. A spawned worker imports the same
@@ -92,10 +92,6 @@ def worker_bytes() -> int:
     included: both come to this at most. Where torch is not imported here, what it would add is added (TORCH_BYTES);
     a dataset that this process has not loaded yet is not in it.
     """
-    return _worker_bytes()
-
-
-def _worker_bytes() -> int:
     info = psutil.Process().memory_info()
     own = int(info.rss) - int(getattr(info, "shared", 0))
     return own if "torch" in sys.modules else own + TORCH_BYTES
