@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import median
@@ -32,10 +33,12 @@ GROWTH_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Look:
+    """Pages of libraries are left out: whether they count as our own depends on what other programs run just now."""
+
     own_memory_bytes: int
-    """Private pages of this process; slabs and arena are shared and counted below."""
+    """Anonymous pages of this process: heap, stacks, everything that malloc ever took."""
     tree_memory_bytes: int
-    """Proportional share of everything, workers included."""
+    """The same of all workers too, and the arena and the slabs."""
     files: int
     threads: int
     processes: int
@@ -45,14 +48,21 @@ def look() -> Look:
     gc.collect()
     us = psutil.Process()
     children = us.children(recursive=True)
-    own = us.memory_full_info()
-    tree = own.pss
+    own = pages(us.pid)
+    tree = Counter(own)
     for child in children:
-        try:
-            tree += child.memory_full_info().pss
-        except psutil.Error:
-            pass  # it has just gone
-    return Look(own.uss, tree, us.num_fds(), threading.active_count(), len(children))
+        with suppress(OSError):  # it has just gone
+            tree.update(pages(child.pid))
+    return Look(
+        own["Pss_Anon"], tree["Pss_Anon"] + tree["Pss_Shmem"], us.num_fds(), threading.active_count(), len(children)
+    )
+
+
+def pages(pid: int) -> dict[str, int]:
+    """Proportional shares by kind, in bytes."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    named = (line.split() for line in lines if line.startswith("Pss_"))
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in named}
 
 
 def one_pass(loader: penstock.Loader, dice: random.Random) -> str:

@@ -43,10 +43,13 @@ class Reads:
             self.slices.append([])
             began = self.clock.now()
             found = rate(look, ways, scattered=scattered)
+            self.in_line.append(self.slices[-1].pop(0))
             self.took_s.append(self.clock.now() - began)
             return found
 
         self.took_s = []
+        self.in_line = []
+        """The read before each slice, which does not count."""
         monkeypatch.setattr(afterlook.ColdFile, "read_into", read_into)
         monkeypatch.setattr(afterlook._Look, "_rate", counted)
 
@@ -57,6 +60,26 @@ def test_rates_of_real_files_are_rates(files):
     assert line.folder == str(Path(files[0]).parent)
     rates = (line.in_row_alone, line.in_row_together, line.scattered_alone, line.scattered_together)
     assert all(1e3 < rate < 1e12 for rate in rates), rates
+
+
+def test_what_was_read_ahead_and_is_still_queued_does_not_count_against_the_next(files, monkeypatch):
+    clock = FakeClock()
+    debt = [0.0]
+    real_read, real_drop = afterlook.ColdFile.read_into, afterlook.ColdFile.drop
+
+    def read_into(file, buffer, offset, length):
+        clock.advance(0.001 + debt.pop() if debt else 0.001)
+        return real_read(file, buffer, offset, length)
+
+    def drop(file, *, random):
+        real_drop(file, random=random)
+        debt[:] = [10.0]  # a slow device still has much to do of what came before
+
+    monkeypatch.setattr(afterlook.ColdFile, "read_into", read_into)
+    monkeypatch.setattr(afterlook.ColdFile, "drop", drop)
+    line = look_after(0, files, 64 * KIB, readers=2, clock=clock)
+    assert line.scattered_alone == pytest.approx(64 * KIB / 0.001, rel=0.1)
+    assert line.in_row_alone == pytest.approx(64 * KIB / 0.001, rel=0.1)
 
 
 def test_every_pattern_reads_every_place_once_if_there_is_time(files, monkeypatch):

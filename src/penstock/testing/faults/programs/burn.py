@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 
 
 def burn() -> None:
-    """Forever."""
+    """Forever, in a session of its own: a kernel that shares cores out by session would count all burners as one."""
+    os.setsid()
     number = 1
     while True:
         number = number * 1103515245 + 12345 & 0x7FFFFFFF
