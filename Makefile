@@ -5,13 +5,17 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check format bench bench-faults soak peers clean
+.PHONY: demo test test-gpu check format bench bench-faults bench-plan soak peers clean
 
-demo: $(VENV)/.installed
-	$(BIN)/penstock demo
+demo: $(VENV)/.installed-torch
+	$(BIN)/penstock demo $(ARGS)
 
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto
+
+# On a machine with a GPU: what `make test` has to skip elsewhere.
+test-gpu: $(VENV)/.installed-dev
+	$(BIN)/pytest tests/gpu
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -33,6 +37,10 @@ soak: $(VENV)/.installed-dev
 bench-faults: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.faults $(ARGS)
 
+# What the model predicts and what tuning finds, beside real DataLoaders: 25 minutes; its disks need root.
+bench-plan: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.plan $(ARGS)
+
 # The loaders we are raced against, in an environment outside the tree; `make bench` makes it too if it is not there.
 peers: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.peers.environment
@@ -47,6 +55,10 @@ $(VENV)/bin/python:
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q -c constraints.txt -U pip
 	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-torch: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -8,7 +8,11 @@ import pytest
 import penstock
 from loading import keys_of
 from penstock import config
+from penstock.core.plan import Plan
 from penstock.errors import SettingError, StorageError
+from penstock.observe.machine import machine_facts
+from penstock.plan.document import save_plan
+from penstock.plan.fingerprint import fingerprint
 from penstock.testing import REID, make_shards
 
 SAMPLES = 12
@@ -231,8 +235,8 @@ def test_what_is_missing_is_named(shards, missing):
         ("batch_size: 4\nbatch_size: 8\n", "does not read as YAML: 'batch_size' is there twice"),
         ("fields: {a: {type: raw, type: json}}\n", "does not read as YAML: 'type' is there twice"),
         ("a: [1, 2\n", "does not read as YAML: while parsing"),
-        ("a: !!python/object/apply:os.getcwd []\n", "does not read as YAML: could not determine a constructor"),
-        ("a: 2026-13-41\n", "does not read as YAML: month must be in 1..12"),
+        ("a: !!python/object/apply:os.getcwd []\n", "does not read as YAML: tags are not used here"),
+        ("batch_size: 0b_\n", "does not read as YAML: "),
         ("- shards\n", "holds no keys"),
         ("", "holds no keys"),
         ("fields: {a: {type: image, size: x}}\nbatch_size: 2\nshards: a\n", "fields.a.size: Expected `int"),
@@ -267,3 +271,80 @@ def test_an_alias_bomb_costs_nothing(write, key):
     plain = {"shards": "a", "fields": "{a: {type: raw, suffix: .a}}", "batch_size": 1}
     text += "".join(f"{name}: {value}\n" for name, value in plain.items() if name != key)
     assert f"train.yaml: {key}" in refusal(write(text))
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """A plan's file for this machine, unless said otherwise."""
+
+    def write(loader, **machine):
+        here = fingerprint(machine_facts())
+        found = {"machine": {**here["machine"], **machine}}
+        save_plan(Plan(source="recording", fingerprint=found, loader=loader), tmp_path / "plan.yaml")
+        return tmp_path / "plan.yaml"
+
+    return write
+
+
+def planned(plan, **settings):
+    return config.build(_keep, {"shards": "x.tar", **PLAIN, **settings}, plan)
+
+
+def test_a_plan_sets_what_the_config_leaves_open(plan, caplog):
+    path = plan({"readers": 3, "workers": 5})
+    assert {"readers": 3, "workers": 5, "batch_size": 4}.items() <= planned(path).items()
+    assert {"readers": 8, "workers": 5}.items() <= planned(path, readers=8).items()
+    assert caplog.messages == []
+
+
+def test_the_configs_own_word_for_a_setting_counts_too(plan):
+    path = plan({"workers": 5})
+    assert planned(path, num_workers=2)["workers"] == 2
+    assert {"workers": 1, "executor": "thread"}.items() <= planned(path, num_workers=0).items()
+
+
+def test_a_loader_is_made_with_the_plans_settings(plan, shards, monkeypatch):
+    path = plan({"workers": 1, "executor": "thread"})
+    loader = penstock.Loader.from_config({**PLAIN, "shards": shards}, plan=path)
+    assert loader.num_workers == 1
+    assert len(keys_of(loader)) == SAMPLES
+    loader.close()
+
+
+def test_a_plan_for_another_machine_is_explained_and_used(plan, caplog):
+    path = plan({"readers": 3}, usable_cores=1000, platform="Windows AMD64")
+    assert planned(path)["readers"] == 3
+    assert [message.partition(": ")[0] for message in caplog.messages] == [str(path)] * 2
+    assert "counts on 1000 usable cores" in caplog.text
+    assert "is for Windows AMD64" in caplog.text
+
+
+def test_a_plan_that_sets_nothing_of_a_loader_says_so(plan, caplog):
+    assert planned(plan({})) == arguments()
+    assert "sets nothing of penstock.Loader" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        ({"reader": 3}, "loader.reader: is not known. Perhaps readers is meant."),
+        ({"readers": "three"}, "loader.readers: Expected `int"),
+        ({"executor": "gpu"}, "loader.executor: 'gpu' is not known. Use one of auto, process, thread."),
+        ({"shards": "other.tar"}, "loader.shards: is not known"),
+        ({"transform": "os:system"}, "loader.transform: is not known"),
+        ({"collate_fn": "a:b"}, "loader.collate_fn: is not known"),
+    ],
+)
+def test_what_is_wrong_in_a_plan_is_refused_with_the_plans_name(plan, loader, message):
+    path = plan(loader)
+    with pytest.raises(SettingError) as caught:
+        planned(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_a_plan_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SettingError, match=r"no\.yaml: cannot be read"):
+        planned(tmp_path / "no.yaml")

@@ -405,3 +405,9 @@ def test_shards_without_a_whole_sample_are_refused(tmp_path):
     path.write_bytes(tar_bytes([("a.jpg", b"x"), ("b.json", b"{}")]))
     with pytest.raises(ShardError, match="no whole sample"):
         penstock.Loader(path, FIELDS, 2, on_error="skip")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_that_is_not_there_is_refused_before_anything_starts(loader):
+    with pytest.raises(SettingError, match="there is no cuda:1: torch sees no CUDA device"):
+        next(iter(loader(device="cuda:1")))

@@ -11,15 +11,18 @@ if TYPE_CHECKING:
     from penstock.observe.watch import watch
     from penstock.plan.probes.compute import probe_step
     from penstock.tuning.adaptive import AdaptiveLoader
+    from penstock.tuning.planfor import plan_for
     from penstock.tuning.tune import tune
 
 __all__ = [
-    "AdaptiveLoader", "Array", "Image", "Json", "Label", "Loader", "Raw", "Text", "probe_step", "tune", "watch",
+    "AdaptiveLoader", "Array", "Image", "Json", "Label", "Loader", "Raw", "Text",
+    "plan_for", "probe_step", "tune", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0.dev0"
 _ROOMS = {
     "AdaptiveLoader": "penstock.tuning.adaptive",
     "Loader": "penstock.loader",
+    "plan_for": "penstock.tuning.planfor",
     "probe_step": "penstock.plan.probes.compute",
     "tune": "penstock.tuning.tune",
     "watch": "penstock.observe.watch",

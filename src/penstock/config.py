@@ -8,6 +8,8 @@
     shuffle: true
     transform: mypackage.augment:flip
 
+A plan may fill in what the config leaves open: see `penstock.plan.here`.
+
 Paths mean what they mean in Python: they start at the working directory, not at the file. `transform` and
 `batch_transform` name functions, which are imported: a config is as trusted as the script that reads it. Nothing is
 ignored: a key is used, or refused with the reason.
@@ -24,9 +26,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-import yaml
 
 from penstock.core.names import meant
+from penstock.core.strictyaml import read_anchored_yaml
 from penstock.errors import SettingError
 from penstock.flow.fields import Array, Image, Json, Label, Raw, Text
 
@@ -42,11 +44,28 @@ Source = str | os.PathLike[str] | Mapping[str, Any]
 Made = TypeVar("Made")
 
 
-def build(make: Callable[..., Made], source: Source) -> Made:
-    """`make(**arguments)` with what the source says; an error names the file and the key."""
-    name = "config" if isinstance(source, Mapping) else os.fspath(source)
+def build(make: Callable[..., Made], source: Source, plan: str | os.PathLike[str] | None = None) -> Made:
+    """`make(**arguments)` with what the source says, and what a plan says of the rest; errors name file and key."""
+    planned = {} if plan is None else _planned(make, plan)
+    with _naming("config" if isinstance(source, Mapping) else os.fspath(source)):
+        given = _arguments(make, source if isinstance(source, Mapping) else _read(source))
+        return make(**{**planned, **given})
+
+
+def _planned(make: Callable[..., Any], plan: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a plan sets of a loader. Shards, fields and functions are the config's alone."""
+    from penstock.plan.here import loader_settings  # only where there is one
+
+    settings = loader_settings(plan)
+    with _naming(os.fspath(plan)), _at("loader"):
+        return _checked(make, _known(settings, [key for key in _settable(make) if key not in _SPECIAL]), required=[])
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Errors name the file, and the keys that lead to what is wrong."""
     try:
-        return make(**_arguments(make, source if isinstance(source, Mapping) else _read(source)))
+        yield
     except _KeyRefused as error:
         path = ".".join(error.path).replace(".[", "[")
         raise SettingError(f"{name}: {path}: {error.reason}", advice=error.advice) from error.__cause__
@@ -103,26 +122,10 @@ def _read(path: str | os.PathLike[str]) -> Mapping[str, Any]:
         raise SettingError(f"cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:
         raise SettingError(f"more than {MAX_BYTES} bytes are no config")
-    try:
-        content = yaml.load(data, _UniqueKeys)  # a SafeLoader: makes plain values only
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date of month 13
-        raise SettingError(f"does not read as YAML: {' '.join(str(error).split())}") from error
+    content = read_anchored_yaml(data)
     if not isinstance(content, dict):
         raise SettingError("holds no keys", advice="Write one 'key: value' a line")
     return content
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML lets the last of two equal keys win; here somebody meant both."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 # -- what torch's users know: in our own words, or a reason why there is no such thing here ----------------------

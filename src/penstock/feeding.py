@@ -14,16 +14,20 @@ from penstock.flow.fields.base import Field
 from penstock.flow.mapfeed import MapFeed, is_dataset
 from penstock.flow.mapwork import Samples
 from penstock.flow.order import Ranks
+from penstock.flow.pickedfeed import PickedFeed
 from penstock.flow.picks import ByBatchSampler, BySampler, OwnOrder, Picks
 from penstock.flow.ranks import find_ranks
 from penstock.flow.shardfeed import OrderSettings, ShardFeed
 from penstock.flow.sources import find_sources
 from penstock.sizing import choose_executor
 
+GUESSED_BATCH = 64
+"""Of a batch_sampler that decides how many samples a batch has: for the first plan of memory."""
+
 
 @dataclass(frozen=True)
 class Brought:
-    """What users bring along with a map-style dataset, as they would to a DataLoader."""
+    """What users bring along, as they would to a DataLoader."""
 
     sampler: Iterable[Any] | None = None
     batch_sampler: Iterable[Any] | None = None
@@ -33,10 +37,6 @@ class Brought:
     def has_order(self) -> bool:
         """Whether the order is theirs: then it is taken to be this rank's already, as a DataLoader takes it."""
         return self.sampler is not None or self.batch_sampler is not None
-
-    def names(self) -> list[str]:
-        """The arguments that were given."""
-        return [name for name in ("sampler", "batch_sampler", "collate_fn") if getattr(self, name) is not None]
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,25 @@ def make_feed(data: Any, fields: Mapping[str, Field] | None, wanted: Wanted) -> 
     return _map_feed(data, fields, wanted) if is_dataset(data) else _shard_feed(data, fields, wanted)
 
 
-def _shard_feed(shards: Any, fields: Mapping[str, Field] | None, wanted: Wanted) -> ShardFeed:
-    for name in wanted.brought.names():
+def _shard_feed(shards: Any, fields: Mapping[str, Field] | None, wanted: Wanted) -> Feed:
+    brought = wanted.brought
+    if brought.collate_fn is not None:
         raise SettingError(
-            f"{name} is for map-style datasets; shards are read in whole blocks, and their fields say how they batch",
-            advice="Use penstock.datasets.ShardDataset for access by index, or batch_transform to change batches",
+            "collate_fn is for map-style datasets: the fields of shards say how they batch",
+            advice="Use batch_transform to change batches",
         )
-    cut = wanted.cut(find_ranks(wanted.rank, wanted.world_size, wanted.order.lanes))
+    _check_brought(wanted)
     on_bad: Literal["raise", "skip"] = "raise" if wanted.errors.on_error == "raise" else "skip"
     sources = find_sources(shards)
-    return ShardFeed(sources, fields or {}, wanted.order, wanted.transform, on_bad, cut, wanted.engine.page_cache)
+    # a sampler is taken to be this rank's own
+    ranks = Ranks() if brought.has_order else find_ranks(wanted.rank, wanted.world_size, wanted.order.lanes)
+    cut = Cut() if brought.batch_sampler is not None else wanted.cut(ranks)
+    feed = ShardFeed(sources, fields or {}, wanted.order, wanted.transform, on_bad, cut, wanted.engine.page_cache)
+    if not brought.has_order:
+        return feed
+    if len(sources) > 1:
+        raise SettingError("weights of shards cannot be used with a sampler, which decides the order itself")
+    return PickedFeed(feed, _picks(len(feed), wanted), wanted.batch.batch_size or GUESSED_BATCH)
 
 
 def _map_feed(dataset: Any, fields: Mapping[str, Field] | None, wanted: Wanted) -> MapFeed:

@@ -19,8 +19,10 @@ from penstock.engine.engine import Engine, EnginePlan
 from penstock.errors import PenstockError, SettingError
 from penstock.feeding import Brought, Wanted, make_feed
 from penstock.flow.ahead import Ahead
+from penstock.flow.coming import Coming
 from penstock.flow.decode import Transform
 from penstock.flow.deliver import Delivery, Slabs
+from penstock.flow.device import Way, check_device, find_way
 from penstock.flow.feed import Feed, Share
 from penstock.flow.fields.base import Field
 from penstock.flow.mapfeed import MapFeed
@@ -46,9 +48,12 @@ class Loader:
     the shards. Shards may be a mapping, such as `{"web/*.tar": 3, "own/*.tar": 1}`: then an epoch is as long as all
     sources together, three samples of four come from the first, and each source is gone through as often as that takes.
 
+    A sampler or batch_sampler may say which sample comes when, by its number: shard after shard, in the order of the
+    index, as `ShardDataset` counts. It is taken to be this rank's own; to resume in the middle of an epoch, it must give
+    the same order again. Samples that lie together are read together, but a sequential epoch reads faster.
+
     Instead of shards and fields there may be a map-style dataset, with a sampler, batch_sampler or collate_fn as a
-    DataLoader takes them. Then batches are what `default_collate` or collate_fn makes of the dataset's samples. A
-    sampler is taken to be this rank's own; to resume in the middle of an epoch, it must give the same order again.
+    DataLoader takes them. Then batches are what `default_collate` or collate_fn makes of the dataset's samples.
     """
 
     def __init__(
@@ -117,14 +122,20 @@ class Loader:
         """Of batches, over all passes."""
         self._pass_under_way: object | None = None
         self._asked_epoch: int | None = None
-        self._close: weakref.finalize[[Slabs, Engine, Feed], Loader] | None = None
+        self._close: weakref.finalize[[Way, Slabs, Engine, Feed], Loader] | None = None
 
     @classmethod
-    def from_config(cls, source: str | os.PathLike[str] | Mapping[str, Any]) -> Self:
-        """A loader as a YAML file or a mapping says; what may stand in it is in `penstock.config`."""
+    def from_config(
+        cls, source: str | os.PathLike[str] | Mapping[str, Any], *, plan: str | os.PathLike[str] | None = None
+    ) -> Self:
+        """A loader as a YAML file or a mapping says; what may stand in it is in `penstock.config`.
+
+        `plan` is a file of `penstock plan`: its `loader` section sets what the config leaves open. One made for
+        another machine is used with a warning for each thing that is otherwise here.
+        """
         from penstock.config import build
 
-        return build(cls, source)
+        return build(cls, source, plan)
 
     # -- what a DataLoader has ---------------------------------------------------------------------------------
 
@@ -225,18 +236,19 @@ class Loader:
         try:
             while not ahead.over:  # once, unless a batch comes that is larger than all before it
                 engine, delivery = self._begin(epoch, share, ahead)
+                coming = Coming(ahead, delivery, engine.wait_for, engine.has)
                 asked = 0
-                while (following := ahead.next_delivered()) is not None:
-                    number, portion = following
+                while not coming.over:
                     self._check_under_way(this)
-                    made = engine.wait_for(number)
+                    if (portion := coming.wait()) is None:
+                        break
                     self._stopwatch.waited()
-                    batch = delivery.deliver(made)
+                    batch = coming.hand_over()
                     if self._batch_transform is not None:
                         batch = self._batch_transform(batch)
                     self._at = Position(epoch, portion.end, under_way=True)
                     asked += len(portion.samples)
-                    finished = _was_last(ahead, delivery, asked)
+                    finished = _was_last(coming, delivery, asked)
                     self._tell(len(portion.samples), bar)
                     yield batch
                     del batch  # else its slab would be held here while the next one is waited for
@@ -288,14 +300,20 @@ class Loader:
             self.close()
             room += room // 2  # so that sizes that creep up do not make us start again and again
         if self._running is None or self._delivery is None:
+            check_device(self._batch.device)
             layout = self._feed.layout(room)
             self._room = layout.batch_size
             plan = self._plan(layout)
             engine = Engine(self._feed.supply, self._feed.work(layout), plan)
             slabs = Slabs(engine.slabs.view, plan.slabs, engine.conductor.release)
+            try:
+                way = find_way(self._batch.device, engine.slabs.view, layout.size, layout.filled_bytes)
+            except BaseException:
+                engine.close()
+                raise
             self._running = engine
-            self._close = weakref.finalize(self, _stop, slabs, engine, self._feed)
-            self._delivery = Delivery(layout, slabs, self._feed, self._errors, self._batch.device)
+            self._close = weakref.finalize(self, _stop, way, slabs, engine, self._feed)
+            self._delivery = Delivery(layout, slabs, self._feed, self._errors, way)
         self._delivery.begin()
         return self._running, self._delivery
 
@@ -336,15 +354,16 @@ class Loader:
         return f"<Loader: {self._feed!r}, {size}; {where}; {state}>"
 
 
-def _was_last(ahead: Ahead, delivery: Delivery, asked: int) -> bool:
+def _was_last(coming: Coming, delivery: Delivery, asked: int) -> bool:
     """Whether nothing follows, and then all is accounted for. Asked ahead: frameworks count batches, and stop there."""
-    if ahead.over:
+    if coming.over:
         delivery.check_books(asked)
-    return ahead.over
+    return coming.over
 
 
-def _stop(slabs: Slabs, engine: Engine, feed: Feed) -> None:
+def _stop(way: Way, slabs: Slabs, engine: Engine, feed: Feed) -> None:
     """Nothing is left running or open; batches that somebody still holds stay valid."""
+    way.close()
     slabs.close()
     engine.close()
     feed.close()

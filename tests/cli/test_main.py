@@ -22,6 +22,7 @@ def test_version_is_the_packages(penstock):
         ("compare",),
         ("plan",),
         ("probe",),
+        ("sweep",),
         ("tune",),
         ("verify",),
         ("shards",),
@@ -51,7 +52,8 @@ def test_an_unknown_command_is_exit_code_2(penstock):
 
 def test_the_public_names_are_these_and_no_more():
     fields = ["Array", "Image", "Json", "Label", "Raw", "Text"]
-    assert sorted(package.__all__) == sorted([*fields, "AdaptiveLoader", "Loader", "probe_step", "tune", "watch"])
+    functions = ["plan_for", "probe_step", "tune", "watch"]
+    assert sorted(package.__all__) == sorted([*fields, "AdaptiveLoader", "Loader", *functions])
     assert all(getattr(package, name).__name__ == name for name in package.__all__)
     assert set(package.__all__) <= set(dir(package))
     assert {name for name in vars(package) if not name.startswith("_") and not _is_module(package, name)} <= {

@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 
+import msgspec
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -10,8 +12,13 @@ from typer.testing import CliRunner
 from penstock.cli.plan import plan
 from penstock.core.plan import Change, Plan
 from penstock.errors import SettingError
+from penstock.observe.machine import machine_facts
 from penstock.plan.document import load_plan
-from penstock.recording.lines import Setting
+from penstock.plan.fingerprint import fingerprint
+from penstock.plan.probes.file import probes_document
+from penstock.plan.probes.results import DecodePoint, DecodeRates, Handover, Probes, Skipped
+from penstock.recording.lines import Event, Run, Setting
+from penstock.recording.write import Recorder
 
 APP = typer.Typer(rich_markup_mode=None)
 APP.command()(plan)
@@ -49,13 +56,132 @@ def test_a_healthy_run_has_nothing_to_change(planned, record):
 
 
 def test_a_cause_with_a_remedy_whose_gain_nobody_knows_is_a_change_all_the_same(planned, record, monkeypatch):
-    """And without a cause it is only something to try."""
+    """And where the run does not wait, it is only something to try."""
     trial = Change(scope="step", name="precision", now=None, then="bfloat16", reason="try it")
-    found = Plan(source="recording", fingerprint={}, changes=(trial,))
-    monkeypatch.setattr("penstock.cli.plan.plan_from_recording", lambda recording, profile: found)
-    assert planned(record()).exit_code == 0
-    assert planned(record("slow.jsonl", wait_s=0.03, workers=0)).exit_code == 1
-    assert planned(record("few.jsonl", count=3)).exit_code == 3
+
+    def code(wait_share):
+        found = Plan(source="recording", fingerprint={}, changes=(trial,), wait_share=wait_share)
+        monkeypatch.setattr("penstock.cli.plan.plan_from_recording", lambda recording, profile: found)
+        return planned(record()).exit_code
+
+    assert (code(0.0), code(0.05), code(0.5), code(None)) == (0, 0, 1, 3)
+
+
+def test_the_share_of_the_waiting_is_in_the_document(planned, slow, record):
+    assert json.loads(planned(slow, "--json").stdout)["prediction"]["wait_share"] == pytest.approx(0.6, abs=0.01)
+    assert "wait_share" not in json.loads(planned(record("few.jsonl", count=3), "--json").stdout)["prediction"]
+
+
+# -- from parts ------------------------------------------------------------------------------------------------------
+
+PROBES = Probes(
+    decode=DecodeRates(
+        points=(DecodePoint(1, 100.0, 0.01), DecodePoint(2, 199.0, 0.01)),
+        sample_bytes=100_000.0,
+        decoded_bytes=150_000,
+        samples=16,
+        bad=0,
+        source="a.tar",
+        seconds=6.0,
+    ),
+    handover=Handover(
+        batch_size=8, batch_bytes=1_200_000, arrays=1, batches=100, batch_s=0.002, main_cpu_s=0.001, seconds=1.0
+    ),
+    storage=Skipped("no PATH was given"),
+)
+
+
+@pytest.fixture
+def probes(tmp_path):
+    document = probes_document(PROBES, fingerprint(machine_facts()))
+    (tmp_path / "probes.json").write_bytes(msgspec.json.encode(document))
+    return "probes.json"
+
+
+@pytest.fixture
+def probed(tmp_path):
+    """The recording of a probe of the step."""
+
+    def write(samples=8, stages=("alone", "beside"), probe="compute"):
+        recorder = Recorder(tmp_path / "probe.jsonl", Run(probe=probe))
+        for stage in stages:
+            detail = {"stage": stage, "steps": 10, "burners": 2, "samples": samples, "device": "cuda"}
+            recorder.put(Event(what="probe", at_s=1.0, seconds=5.0, detail=detail))
+        recorder.close()
+        return "probe.jsonl"
+
+    return write
+
+
+def test_probes_are_planned_from(planned, probes, tmp_path):
+    ran = planned("--probes", probes, "-o", "plan.yaml")
+    assert ran.exit_code == 1, ran.output
+    assert "Made from probes" in ran.stdout
+    found = load_plan(tmp_path / "plan.yaml")
+    assert (found.source, found.fingerprint) == ("probes", fingerprint(machine_facts()))
+    assert found.dataloader["num_workers"] > 0
+
+
+def test_a_step_makes_the_difference_as_said_or_as_probed(planned, probes, probed):
+    said = json.loads(planned("--probes", probes, "--step-ms", 500, "--json").stdout)
+    measured = json.loads(planned("--probes", probes, probed(), "--json").stdout)
+    assert said["prediction"]["limits"] == measured["prediction"]["limits"]
+    assert said["prediction"]["planned_samples_s"] == pytest.approx(8 / 0.5, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("recording", "words"),
+    [
+        ({"samples": 24}, "the step was timed with batches of 24, the hand-over with batches of 8"),
+        ({"stages": ("alone",)}, "the probe was not complete"),
+        ({"probe": ""}, "is the recording of a run"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_refused(planned, probes, probed, recording, words):
+    assert words in str(planned("--probes", probes, probed(**recording)).exception)
+
+
+def test_a_probe_alone_is_no_run(planned, probed):
+    ran = planned(probed())
+    assert ran.exit_code == 2
+    assert "the recording of a probe (compute), not of a run" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "nothing to plan from"),
+        (("run.jsonl", "--dataset", "a:b"), "planned for by itself"),
+        (("run.jsonl", "--batch-size", "8"), "--batch-size is for --dataset"),
+        (("run.jsonl", "--step-ms", "8"), "Keep one of them"),
+        (("--probes", "probes.json", "-o", "probes.json"), "is what is to be planned from"),
+        (("--probes", "none.json"), "none.json: cannot be read"),
+        (("--dataset", "no_such_module:make"), "cannot be imported"),
+    ],
+)
+def test_wrong_usage_is_said_to_be(planned, probes, arguments, words):
+    ran = planned(*arguments)
+    assert isinstance(ran.exception, SettingError)
+    assert words in str(ran.exception)
+
+
+def test_a_dataset_is_planned_for(planned, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    (tmp_path / "penstock_planned_data.py").write_text(
+        "import time\n"
+        "class Slow:\n"
+        "    def __len__(self): return 10_000\n"
+        "    def __getitem__(self, at): time.sleep(0.002); return at\n"
+        "def make(): return Slow()\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    ran = planned("--dataset", "penstock_planned_data:make", "--batch-size", 8, "--step-ms", 4, "--json")
+    sys.modules.pop("penstock_planned_data", None)
+    assert ran.exit_code == 1, ran.output
+    document = json.loads(ran.stdout)
+    assert document["source"] == "dataset"
+    assert document["fingerprint"]["dataset"]["size"] == 10_000
+    assert document["dataloader"]["num_workers"] >= 3
 
 
 def test_a_run_nobody_can_judge_is_undetermined(planned, record):

@@ -141,3 +141,69 @@ def test_a_name_with_escapes_in_it_is_shown_as_text(penstock, script, tmp_path):
     script("print('done')")
     ran = penstock("run", "--no-diagnose", "-o", "a\x1b[31m.jsonl", "train.py")
     assert ran.err == "penstock: recorded to a\\x1b[31m.jsonl\n"
+
+
+# -- probes ----------------------------------------------------------------------------------------------------------
+
+TRAINING = """
+    import sys, time
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Slow(TensorDataset):
+        def __getitem__(self, at):
+            time.sleep(0.002)
+            return super().__getitem__(at)
+
+    def main():
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+        loader = DataLoader(Slow(torch.ones(32, 4)), batch_size=8, num_workers=1)
+        for epoch in range(int(sys.argv[1])):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                model(x).mean().backward()
+                optimizer.step()
+        {end}
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_a_probe_times_the_step_without_its_data_and_ends_the_script(penstock, script, tmp_path):
+    script(TRAINING.format(end="print('trained to the end')"))
+    ran = penstock("run", "--probe", "compute", "--seconds", "0.3", "-o", "probe.jsonl", "train.py", "100000")
+    assert ran.code == 0, ran.err
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    before, *after = ran.err.splitlines()
+    assert "keep nothing that it saves" in before
+    assert after[0] == "penstock: recorded to probe.jsonl"
+    told = " ".join(ran.err.split())
+    for words in ("with its own data", "alone", "beside 1 busy process ", "With any loader at most"):
+        assert words in told
+    assert "times as long: `penstock run` says what it waits for" in told
+    for command in ("diagnose", "plan"):
+        refused = penstock(command, "probe.jsonl")
+        assert refused.code == 2
+        assert "the recording of a probe (compute), not of a run" in refused.err
+
+
+def test_a_script_that_ends_before_it_is_measured_has_no_numbers(penstock, script):
+    script(TRAINING.format(end="print('trained to the end')"))
+    ran = penstock("run", "--probe", "compute", "-o", "probe.jsonl", "train.py", "1")
+    assert (ran.code, ran.out) == (3, "trained to the end\n")
+    assert "Not all was measured: the script ended before." in ran.err
+
+
+def test_a_script_that_fails_under_a_probe_fails_as_ever(penstock, script):
+    script(TRAINING.format(end="sys.exit(7)"))
+    assert penstock("run", "--probe", "compute", "-o", "probe.jsonl", "train.py", "1").code == 7
+
+
+def test_only_the_step_can_be_probed(penstock, script):
+    script("print('ran')")
+    ran = penstock("run", "--probe", "storage", "train.py")
+    assert (ran.code, ran.out) == (2, "")
+    assert "'compute'" in ran.err

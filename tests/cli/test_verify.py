@@ -89,7 +89,7 @@ def test_the_exit_code_is_the_answer(run, plan, script, played, before_s, after_
     assert ran.exit_code == code
     assert ran.stdout.startswith(f"{word}: ")
     assert "Predicted +90%" in ran.stdout
-    assert "5 runs, the whole script each" in ran.stderr
+    assert "7 runs, the whole script each" in ran.stderr
 
 
 def test_json_is_alone_on_stdout(run, plan, script, played):
@@ -98,6 +98,12 @@ def test_json_is_alone_on_stdout(run, plan, script, played):
     assert document["answer"] == "better"
     assert len(document["runs"]) == 2
     assert document["predicted_gain"] == pytest.approx(0.9)
+
+
+def test_a_plan_that_nothing_was_run_for_predicts_nothing_of_this_script(run, plan, script, played):
+    ran = run(plan(source="probes"), "--repeats", 1, *script)
+    assert "was made from probes" in " ".join(ran.stdout.split())
+    assert "Predicted" not in ran.stdout
 
 
 def test_every_verification_is_kept_and_the_models_error_told(run, plan, script, played):
@@ -115,7 +121,7 @@ def test_every_verification_is_kept_and_the_models_error_told(run, plan, script,
 def test_a_plan_for_another_machine_is_told_before_anything_runs(run, plan, script, played):
     elsewhere = {"machine": {"usable_cores": 4096, "platform": "Plan9 mips"}}
     ran = run(plan(fingerprint=elsewhere), *script)
-    before, _, after = ran.stderr.partition("5 runs")
+    before, _, after = ran.stderr.partition("7 runs")
     assert "4096 usable cores" in before
     assert after
 

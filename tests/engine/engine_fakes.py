@@ -62,7 +62,7 @@ class Numbers:
         everything = np.concatenate([*batches, np.zeros(0, np.int64)])
         uses = np.bincount(everything // self.per_block, minlength=self.blocks).astype(np.int64)
         jobs = (Job(first + at, number, samples) for at, samples in enumerate(batches))
-        return Epoch(jobs, uses)
+        return Epoch(jobs, uses.item)
 
 
 @dataclass(frozen=True)

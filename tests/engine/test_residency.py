@@ -33,7 +33,7 @@ class Room:
         counts = np.zeros(self.supply.blocks, np.int64)
         for block, count in uses.items():
             counts[int(block.removeprefix("b"))] = count
-        self.residency.begin(counts)
+        self.residency.begin(counts.item)
 
     def want(self, *blocks):
         for block in blocks:

@@ -14,6 +14,7 @@ from penstock.core.settings import ErrorSettings
 from penstock.core.work import BAD
 from penstock.errors import DecodeError, PenstockError, SampleError
 from penstock.flow.deliver import Delivery, Slabs
+from penstock.flow.device import Here
 
 LAYOUT = SlabLayout({"x": Slot((2,), "<i4")}, batch_size=4)
 
@@ -44,7 +45,7 @@ class Desk:
         self.memory = bytearray(3 * layout.size)
         self.back = []
         self.slabs = Slabs(memoryview(self.memory), 3, self.back.append)
-        self.delivery = Delivery(layout, self.slabs, Names(), ErrorSettings(**errors), "numpy")
+        self.delivery = Delivery(layout, self.slabs, Names(), ErrorSettings(**errors), Here("numpy"))
         for slab in range(3):
             for array in layout.arrays(memoryview(self.memory), slab * layout.size).values():
                 array[:] = 10 * slab + np.arange(4)[:, None]
@@ -124,7 +125,7 @@ def test_arrays_of_any_shape_are_delivered_as_a_list_over_the_slab():
 @pytest.mark.parametrize("layout", [RAGGED, SlabLayout({}, 4, {"points": PAGE})], ids=["with arrays", "alone"])
 def test_one_of_them_is_enough_to_keep_the_slab(layout):
     desk = Desk(RAGGED)
-    desk.delivery = Delivery(layout, desk.slabs, Names(), ErrorSettings(), "numpy")
+    desk.delivery = Delivery(layout, desk.slabs, Names(), ErrorSettings(), Here("numpy"))
     rooms = layout.rooms(memoryview(desk.memory), layout.size)["points"]
     kept = desk(1, [5, 6], [(slot, "points", place(np.full(3, slot), rooms[slot])) for slot in range(2)])["points"][1]
     gc.collect()

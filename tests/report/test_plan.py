@@ -75,7 +75,7 @@ def test_nothing_to_change_is_told_in_few_lines():
     ("plan", "words"),
     [
         (BARE, "Nothing to change."),
-        (replace(BARE, samples_s=1234.0), "Nothing to change: 1,234 samples/s as it runs."),
+        (replace(BARE, samples_s=1234.0), "Nothing to change: 1,234 samples/s predicted."),
         (
             replace(FULL, changes=FULL.changes[:1]),
             "1 change: 36 → 71.5 samples/s (+99%) by those to DataLoader and step, predicted.",

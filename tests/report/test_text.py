@@ -3,30 +3,13 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.report.text import human_bytes, human_duration, human_rate, table
+from penstock.report.text import human_duration, human_rate, table
 
 
 def shown(grid, width=80):
     stream = io.StringIO()
     Console(file=stream, width=width).print(grid)
     return stream.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1 kB"),
-        (524_288, "524 kB"),
-        (999_600, "1 MB"),
-        (1_234_567, "1.23 MB"),
-        (83_100_000_000, "83.1 GB"),
-        (2.5e18, "2500 PB"),
-    ],
-)
-def test_sizes_read_in_three_digits(count, text):
-    assert human_bytes(count) == text
 
 
 def test_rates_are_sizes_a_second():

@@ -99,7 +99,7 @@ def test_workers_for_which_there_is_no_room_are_not_added():
     tight = seen(batch_bytes=GB // 4, worker_bytes=GB // 4, free_bytes=6 * GB)
     decision = controller.decide(tight)
     assert decision.setting == Setting(2)
-    assert "would take 4.3 GB of memory, and 6.4 GB are free" in decision.reason
+    assert "would take 4.29 GB of memory, and 6.44 GB are free" in decision.reason
     assert controller.decide(tight) is None  # said once
 
 

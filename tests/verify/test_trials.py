@@ -81,7 +81,7 @@ def nobody(turn):
 
 def test_before_and_after_take_turns_behind_a_run_that_is_not_counted(stage, ask):
     told = []
-    found = run_trials(ask(steps=50), told.append)
+    found = run_trials(ask(repeats=2, steps=50), told.append)
     assert list(map(str, told)) == ["the first run", "run 1 before", "run 1 after", "run 2 before", "run 2 after"]
     assert [dict(terms.dataloader) for terms in stage.terms] == [{}, {}, PLAN, {}, PLAN]
     assert {terms.steps for terms in stage.terms} == {50}
@@ -91,6 +91,7 @@ def test_before_and_after_take_turns_behind_a_run_that_is_not_counted(stage, ask
 
 def test_where_the_cold_files_are_known_no_run_goes_ahead(ask, tmp_path):
     assert turns(ask(repeats=1, cold=True, paths=(tmp_path,))) == (Turn("before", 1), Turn("after", 1))
+    assert turns(ask()) == turns(ask(repeats=3))
     assert len(turns(ask(repeats=3))) == 7
     assert len(turns(ask(repeats=3, cold=True))) == 7
 

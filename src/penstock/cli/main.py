@@ -24,6 +24,7 @@ from penstock.cli.shards.check import check
 from penstock.cli.shards.index import index
 from penstock.cli.shards.ls import ls
 from penstock.cli.shards.pack import pack
+from penstock.cli.sweep import sweep
 from penstock.cli.tune import tune
 from penstock.cli.verify import verify
 from penstock.errors import PenstockError, SettingError, printable
@@ -47,6 +48,7 @@ app.command(context_settings=CONTEXT)(run)
 app.command()(diagnose)
 app.command()(plan)
 app.command()(tune)
+app.command()(sweep)
 app.command()(verify)
 app.command()(report)
 app.command()(compare)

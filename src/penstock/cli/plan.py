@@ -9,12 +9,16 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
+from penstock.cli.factory import made_by, need_torch
 from penstock.core.plan import Plan, Profile
-from penstock.diagnose.verdict import diagnose, most_waiting
+from penstock.diagnose.verdict import WAITING, most_waiting
 from penstock.errors import RecordingError, SettingError, printable
 from penstock.plan.document import plan_document, save_plan
+from penstock.plan.fromprobes import NO_STEP, Step, plan_from_probes
 from penstock.plan.fromrecording import plan_from_recording
-from penstock.recording.load import Recording
+from penstock.plan.probes.file import read_probes
+from penstock.plan.probes.scripted import script_probe
+from penstock.recording.load import load
 from penstock.recording.ranks import load_ranks
 from penstock.report.plan import plan_markdown, plan_text
 
@@ -22,7 +26,9 @@ NOTHING, CHANGES, UNDETERMINED = 0, 1, 3
 
 
 def plan(
-    run: Annotated[Path, typer.Argument(metavar="RECORDING", help="Of `penstock run` or `penstock.watch`.")],
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RECORDING]", help="Of `penstock run`, or of `penstock.watch`.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan there, as YAML.")
     ] = None,
@@ -30,6 +36,17 @@ def plan(
         Profile,
         typer.Option(help="speed: the last percent too; memory: as little of it as does; balanced: between."),
     ] = "balanced",
+    probes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Plan from what `penstock probe --json` printed.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Plan for the dataset, or DataLoader, that it makes.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="With --dataset; a DataLoader has its own.")] = None,
+    step_ms: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="MS", help="With --probes or --dataset: that the device is busy with a batch."),
+    ] = None,
     form: Annotated[Literal["text", "md"], typer.Option("--format", help="How it is printed.")] = "text",
     as_json: AsJson = False,
 ) -> None:
@@ -53,18 +70,32 @@ def plan(
 
     Of several ranks the one that waited most is planned for.
 
+    Before anything was run, a plan can be made of its parts. The recording
+    is then one of `penstock run --probe compute`, and says what a step takes.
+
+        penstock plan --probes probes.json [probe.jsonl]
+
+        penstock plan --dataset mypackage.data:make_dataset --batch-size 64
+
     Exit code: 0 nothing to change (at most things to try in a step that has
     its data in time), 1 changes are proposed, 2 wrong usage or nothing to
     read, 3 the run waits, or is too short, and no change is known for it.
     """
-    if output is not None and output.exists() and run.exists() and output.samefile(run):
-        raise SettingError(f"{output} is the recording itself", advice="Name another file with -o")
+    for source in (run, probes):
+        if source is not None and output is not None and _same(output, source):
+            raise SettingError(f"{output} is what is to be planned from", advice="Name another file with -o")
+    _check(run, probes, dataset, batch_size, step_ms)
     try:
-        recording = most_waiting(load_ranks(run))
+        if probes is not None:
+            found = plan_from_probes(read_probes(probes), _step(run, step_ms), profile)
+        elif dataset is not None:
+            found = _for_dataset(dataset, batch_size, step_ms, profile)
+        else:
+            assert run is not None
+            found = plan_from_recording(most_waiting(load_ranks(run)), profile=profile)
     except RecordingError as error:
         typer.echo(f"penstock: {error}", err=True)
         raise typer.Exit(console.USAGE) from error
-    found = plan_from_recording(recording, profile=profile)
     if as_json:
         console.print_json(plan_document(found))
     elif form == "md":
@@ -74,14 +105,56 @@ def plan(
     if output is not None:
         save_plan(found, output)
         console.notices.print(f"{printable(str(output))} written", highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(_exit_code(found, recording))
+    raise typer.Exit(_exit_code(found))
 
 
-def _exit_code(found: Plan, recording: Recording) -> int:
-    """Changes without a gain count where the diagnosis has a finding: else they are only things to try."""
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def _check(
+    run: Path | None, probes: Path | None, dataset: str | None, batch_size: int | None, step_ms: float | None
+) -> None:
+    """One thing to plan from, and nothing beside it that would not be used."""
+    if run is None and probes is None and dataset is None:
+        raise SettingError("there is nothing to plan from", advice="Give a recording, --probes or --dataset")
+    if dataset is not None and (run is not None or probes is not None):
+        raise SettingError("a dataset is planned for by itself", advice="Leave out the recording and --probes")
+    if batch_size is not None and dataset is None:
+        raise SettingError("--batch-size is for --dataset", advice="Recordings and probes have their own")
+    if step_ms is not None and run is not None:
+        raise SettingError("the recording says what a step takes, and --step-ms too", advice="Keep one of them")
+
+
+def _step(run: Path | None, step_ms: float | None) -> Step:
+    """As said, as probed, or none."""
+    if run is None:
+        return NO_STEP if step_ms is None else Step(step_ms / 1000)
+    recording = load(run)
+    if not recording.run.probe:
+        raise SettingError(f"{run} is the recording of a run", advice="Plan from it alone, without --probes")
+    found = script_probe(recording).step
+    if found is None:
+        raise SettingError(f"{run} does not say what a step takes: the probe was not complete")
+    return Step.probed(found)
+
+
+def _for_dataset(dataset: str, batch_size: int | None, step_ms: float | None, profile: Profile) -> Plan:
+    need_torch("it is its DataLoader that is planned for")
+    source = made_by(dataset, "a dataset or a DataLoader")
+    from penstock.tuning.planfor import plan_for
+
+    with console.notices.status("timing one worker …"):
+        step_s = None if step_ms is None else step_ms / 1000
+        return plan_for(source, batch_size=batch_size, step_s=step_s, profile=profile)
+
+
+def _exit_code(found: Plan) -> int:
+    """Changes without a gain count where the run waits: else they are only things to try."""
     if any(change.gain is not None for change in found.changes):
         return CHANGES
-    verdict = diagnose(recording).verdict
-    if verdict == "healthy":
+    if found.source == "recording" and found.wait_share is None:
+        return UNDETERMINED
+    if (found.wait_share or 0.0) <= WAITING:
         return NOTHING
-    return CHANGES if found.changes and verdict == "findings" else UNDETERMINED
+    return CHANGES if found.changes else UNDETERMINED

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 import typer
 
 from penstock.bench.fields import SIZE, guess_fields, parse_fields
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
 from penstock.errors import PenstockError, SettingError
+from penstock.observe.machine import machine_facts
+from penstock.plan.fingerprint import fingerprint
+from penstock.plan.probes.file import probes_document
 from penstock.plan.probes.material import Material, from_shard, made_up
-from penstock.plan.probes.results import Probes, Skipped
+from penstock.plan.probes.results import Skipped
 from penstock.plan.probes.together import NAMES, SECONDS, SECONDS_MAX, Name, Subject, run_probes
 from penstock.report.doctor import check_table
 from penstock.report.probes import probe_rows
@@ -51,6 +53,8 @@ def probe(
 
         penstock probe all sa1b/ --field image=.jpg:1024 --batch-size 24
 
+    With --json, what is printed is what `penstock plan --probes` reads.
+
     Exit code: 0 measured, 2 wrong usage, 3 nothing could be measured.
     """
     if what == "storage" and path is None:
@@ -62,7 +66,7 @@ def probe(
     with console.notices.status(f"measuring {', '.join(names)} …"):
         probes = run_probes(subject, names, seconds=seconds)
     if as_json:
-        console.print_json(_document(probes))
+        console.print_json(probes_document(probes, fingerprint(machine_facts())))
     else:
         console.out.print(check_table("measured, each by itself", probe_rows(probes)))
     raise typer.Exit(console.OK if probes.measured else console.FAILED)
@@ -91,8 +95,3 @@ def _material(path: Path | None, field: list[str] | None, size: int) -> Material
 
 def _notice(text: str) -> None:
     console.notices.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _document(probes: Probes) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.to_builtins(probes, enc_hook=str)
-    return document

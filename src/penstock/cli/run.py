@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -15,10 +15,15 @@ from penstock.cli import console
 from penstock.errors import PenstockError, SettingError, printable
 from penstock.observe.afterlook import add_look
 from penstock.observe.child import end_like
-from penstock.observe.script import Outcome, Script, run_script
+from penstock.observe.script import Outcome, Script, Terms, run_script
 
 CONTEXT = {"allow_interspersed_args": False}
 """What follows the script is the script's."""
+PROBE_S = 8.0
+BEFORE_PROBE = (
+    "penstock: this is a probe of the step, not a training: after some steps the script gets one batch over and over, "
+    "and is then ended as by Ctrl-C. Its weights are worthless: keep nothing that it saves"
+)
 
 
 def run(
@@ -34,10 +39,17 @@ def run(
         float | None,
         typer.Option(min=0, metavar="SECONDS", help="Waiting longer is a slow batch.  [default: by the run itself]"),
     ] = None,
-    probed: Annotated[
-        bool, typer.Option("--probe/--no-probe", help="If workers waited for bytes, 2 s of reading afterwards.")
+    look: Annotated[
+        bool, typer.Option("--look/--no-look", help="If workers waited for bytes, 2 s of reading afterwards.")
     ] = True,
     diagnosed: Annotated[bool, typer.Option("--diagnose/--no-diagnose", help="The verdict, at the end.")] = True,
+    probe: Annotated[
+        Literal["compute"] | None,
+        typer.Option(help="No training: the step on one batch over and over, alone and beside a load; then it ends."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=30, help="With --probe: for each of its measurements.")
+    ] = PROBE_S,
 ) -> None:
     """Run a training script as it is; then say where its time went, and why.
 
@@ -54,13 +66,24 @@ def run(
     Each rank has a recording of its own: run.jsonl, run.rank1.jsonl, …
     Read it again with "penstock diagnose" or "penstock report".
 
-    Exit code: the script's own, always; 2 if there is nothing to run.
+        penstock run --probe compute train.py
+
+    How fast would it be if data cost nothing? After some steps every loader
+    that it trains on gives one batch over and over; the step is timed alone,
+    then beside as many busy processes as the loader has workers, and the
+    script is ended as by Ctrl-C. Keep nothing that it saves.
+
+    Exit code: the script's own, always; 2 if there is nothing to run. Of a
+    probe: 0 measured, 3 not; the script's own if it failed before.
     """
     record = output or Path(time.strftime("penstock-%Y%m%d-%H%M%S.jsonl"))
     _check(script, module, record)
-    outcome = run_script(Script((script, *(arguments or ())), module), record, live=live, slow_s=slow)
+    what = Script((script, *(arguments or ())), module)
+    if probe is not None:
+        _probe(what, record, seconds)
+    outcome = run_script(what, record, live=live, slow_s=slow)
     try:
-        _tell(outcome, probed, diagnosed)
+        _tell(outcome, look, diagnosed)
     finally:
         end_like(outcome.code)
 
@@ -75,15 +98,19 @@ def _check(script: str, module: bool, record: Path) -> None:
         )
 
 
-def _tell(outcome: Outcome, probed: bool, diagnosed: bool) -> None:
-    if outcome.code < 0:
-        typer.echo(f"penstock: the script was killed by {signal.Signals(-outcome.code).name}", err=True)
-    names = ", ".join(printable(os.path.relpath(path)) for path in outcome.recordings)
-    typer.echo(f"penstock: recorded to {names}" if names else "penstock: nothing was recorded", err=True)
-    if probed:
+def _tell(outcome: Outcome, look: bool, diagnosed: bool) -> None:
+    _tell_end(outcome)
+    if look:
         _look_at_storage(outcome.recordings)
     if diagnosed and outcome.recordings:
         _diagnose(outcome.recordings[0])
+
+
+def _tell_end(outcome: Outcome) -> None:
+    if outcome.code < 0 and not outcome.stopped:
+        typer.echo(f"penstock: the script was killed by {signal.Signals(-outcome.code).name}", err=True)
+    names = ", ".join(printable(os.path.relpath(path)) for path in outcome.recordings)
+    typer.echo(f"penstock: recorded to {names}" if names else "penstock: nothing was recorded", err=True)
 
 
 def _look_at_storage(recordings: Sequence[Path]) -> None:
@@ -107,3 +134,21 @@ def _diagnose(path: Path) -> None:
         console.notices.print(diagnosis_text(diagnose(recording), recording), soft_wrap=True)
     except Exception as error:
         typer.echo(f"penstock: no verdict: {type(error).__name__}: {printable(str(error))}", err=True)
+
+
+def _probe(script: Script, record: Path, seconds: float) -> NoReturn:
+    """The script, its step measured, and an end of our own: it did not come to its own."""
+    from penstock.plan.probes.scripted import ScriptProbe, script_probe
+    from penstock.recording.load import load
+    from penstock.report.scriptprobe import script_probe_text
+
+    typer.echo(BEFORE_PROBE, err=True)
+    outcome = run_script(script, record, live=False, terms=Terms(probe_s=seconds))
+    _tell_end(outcome)
+    found = script_probe(load(outcome.recordings[0])) if outcome.recordings else ScriptProbe()
+    console.notices.print(script_probe_text(found))
+    if found.step is not None:
+        raise typer.Exit(console.OK)
+    if outcome.code and not outcome.stopped:
+        end_like(outcome.code)
+    raise typer.Exit(console.FAILED)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
-from penstock.config import function_named
+from penstock.cli.factory import made_by, need_torch
 from penstock.core.plan import Profile
-from penstock.errors import SettingError, printable
+from penstock.errors import printable
 from penstock.report.text import human_duration, table
 
 if TYPE_CHECKING:
@@ -55,8 +52,8 @@ def tune(
 
     Exit code: 0 tuned, 2 wrong usage, 3 it could not be measured.
     """
-    _need_torch()
-    source = _call(_function(factory))
+    need_torch("it is its DataLoader that is tuned")
+    source = made_by(factory, "a dataset or a DataLoader")
     from penstock.tuning.tune import tune as tune_source
 
     with console.notices.status("measuring …"):
@@ -72,32 +69,6 @@ def tune(
         console.print_json({**msgspec.to_builtins(found.findings()), "remembered": found.remembered})
     else:
         _print(found)
-
-
-def _need_torch() -> None:
-    if find_spec("torch") is None:
-        raise SettingError(
-            "torch is not installed, and it is its DataLoader that is tuned",
-            advice="Install it: pip install 'penstock[torch]'",
-        )
-
-
-def _function(name: str) -> Any:
-    """As in a config, but looked for in the working directory, too."""
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    return function_named(name)
-
-
-def _call(make: Any) -> Any:
-    try:
-        return make()
-    except Exception as error:
-        raise SettingError(
-            f"{getattr(make, '__name__', make)} raised {type(error).__name__}: {error}",
-            advice="It is called without arguments and must return a dataset or a DataLoader",
-        ) from error
 
 
 def _print(found: Tuned) -> None:

@@ -16,6 +16,7 @@ from penstock.core.plan import Plan
 from penstock.errors import SettingError, printable
 from penstock.plan.document import load_plan
 from penstock.plan.fingerprint import differences
+from penstock.report.plan import SOURCES
 from penstock.report.verify import (
     all_cold,
     history_document,
@@ -38,7 +39,7 @@ def verify(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- python SCRIPT [ARGS]...", help="The training, as you run it.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs before, and as many after.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs before, and as many after.")] = 3,
     steps: Annotated[
         int | None, typer.Option(min=2, help="End each run after so many steps.  [default: the whole script]")
     ] = None,
@@ -60,10 +61,10 @@ def verify(
 
     The script is run unchanged, first as it is, then with the plan's
     settings in every torch DataLoader it makes, in turn: before, after,
-    before, after. One run more goes ahead, to warm the page cache, and is
-    not counted. Of each run the first steps are left out. The answer comes
-    with a 95% interval over rounds of the workers and over runs, beside
-    what the plan predicted; "inconclusive" is an answer.
+    before, after, three of each. One run more goes ahead, to warm the page
+    cache, and is not counted. Of each run the first steps are left out. The
+    answer comes with a 95% interval over rounds of the workers and over
+    runs, beside what the plan predicted; "inconclusive" is an answer.
 
     With --steps a run is ended as by Ctrl-C (SIGINT) once a loader has had
     so many steps; 15 s later, if it still runs, by SIGTERM, then by
@@ -101,7 +102,7 @@ def verify(
             paths=tuple(drop or ()),
         )
         trials = _run(ask)
-    gain, note = predicted(what)
+    gain, note = _predicted(what)
     judgement = judge(_sides(trials, "before"), _sides(trials, "after"), gain)
     _keep(kept.entry_of(what, judgement, command or (), cold=all_cold(trials)))
     _tell(judgement, trials, (note,) if note else (), as_json)
@@ -118,6 +119,15 @@ def _read(path: Path) -> Plan:
     for sentence in differences(plan):
         _notice(f"{sentence}.")
     return plan
+
+
+def _predicted(plan: Plan) -> tuple[float | None, str | None]:
+    if plan.source != "recording":
+        return (
+            None,
+            f"The plan was made from {SOURCES[plan.source]}: over this script's own settings it predicts nothing.",
+        )
+    return predicted(plan)
 
 
 @contextmanager

@@ -45,13 +45,15 @@ class Plan:
     """Of the machine and the data it was made for: elsewhere it is somebody else's plan."""
     profile: Profile = "balanced"
     samples_s: float | None = None
-    """As it runs now, measured."""
+    """As it runs now, measured; where nothing was run, as the model has it for the settings of now."""
     planned_samples_s: float | None = None
     """With all changes to the scopes `dataloader` and `step` that have a gain."""
     limits: tuple[Limit, ...] = ()
     """The one that binds first, then the next."""
     most_gain: float | None = None
     """The most that any change to the supply of data could give: then the step alone sets the pace."""
+    wait_share: float | None = None
+    """Of the steady time as it runs now, waiting for a batch that was not ready; None where that was not seen."""
     memory_bytes: int | None = None
     """That the planned loader needs on the host."""
     changes: tuple[Change, ...] = ()

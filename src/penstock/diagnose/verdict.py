@@ -14,7 +14,7 @@ from penstock.diagnose.evidence import Evidence, gather
 from penstock.diagnose.impact import impact_of
 from penstock.diagnose.suspect import Answer, Innocent, Rule, Suspect
 from penstock.model.workload import bootstrap
-from penstock.recording.load import Recording
+from penstock.recording.load import Recording, need_run
 
 LEAST_GAIN = 0.05
 """Less is not worth a change, and within what runs differ by."""
@@ -41,6 +41,7 @@ def all_rules() -> dict[str, Rule]:
 
 def diagnose(recording: Recording) -> Diagnosis:
     """What this run waited for, and why."""
+    need_run(recording)
     seen = gather(recording)
     if not seen:
         return Diagnosis(

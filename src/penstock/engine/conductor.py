@@ -16,9 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from penstock.core.supply import NO_BLOCK, Supply
 from penstock.core.work import BAD, Answer
 from penstock.engine.batch import Batch, Ids, Job
@@ -27,7 +24,7 @@ from penstock.engine.crew import ProcessWorker
 from penstock.engine.dispatch import Dispatch, Given, Seat
 from penstock.engine.meter import Crowd
 from penstock.engine.readers import Fetched
-from penstock.engine.residency import Residency
+from penstock.engine.residency import Residency, Uses
 from penstock.engine.shelf import LONGEST_WAIT_S, Shelf
 from penstock.engine.tuner import Tuner
 from penstock.errors import WorkerCrash
@@ -47,7 +44,7 @@ class Epoch:
     """What one epoch is: its batches, and how often it will use each block."""
 
     jobs: Iterator[Job]
-    uses: NDArray[np.int64]
+    uses: Uses
 
 
 class Conductor:
@@ -194,7 +191,9 @@ class Conductor:
                 self._epoch = None
                 return
             blocks = self._supply.blocks_of(job.samples)
-            for block in dict.fromkeys(blocks.tolist()):
+            # All are needed: in the order of their place a disk seeks less. Not by np.unique, whose C++ aborts a program
+            # that ends meanwhile, as it may around a daemon thread.
+            for block in sorted(set(blocks.tolist())):
                 if block != NO_BLOCK:
                     self.residency.want(block)
             self._planned.append((job, blocks))

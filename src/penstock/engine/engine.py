@@ -125,6 +125,10 @@ class Engine:
         """The next batch."""
         return self.conductor.shelf.take(number)
 
+    def has(self, number: int) -> bool:
+        """Whether that batch is complete."""
+        return self.conductor.shelf.has(number)
+
     def stats(self) -> EngineStats:
         """What everybody has done so far."""
         return self.tuner.stats(time.monotonic())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,8 @@ from penstock.engine.readers import Fetched, Readers
 from penstock.errors import SettingError
 
 Ids = NDArray[np.int64]
+Uses = Callable[[int], int]
+"""How many samples of a block an epoch will take; none of a block that is not of this epoch."""
 LOADING, READY = "loading", "ready"
 SPARE = 4
 """One request more for each so many reads in flight waits at the readers: none of them idles until we hear of it."""
@@ -42,14 +45,17 @@ class Residency:
         self._arena = arena
         self._readers = readers
         self._supply = supply
-        self._uses: list[int] = []
+        self._uses: Uses = _none
+        self._left: dict[int, int] = {}
+        """Of blocks of this epoch that have been met: samples that are still to be decoded."""
         self._here: dict[int, _Resident] = {}
         self._wanted: deque[int] = deque()
         self._asked: set[int] = set()
 
-    def begin(self, uses: NDArray[np.int64]) -> None:
+    def begin(self, uses: Uses) -> None:
         """A new epoch: `uses` is how many samples of each block it will take."""
-        self._uses = uses.tolist()
+        self._uses = uses
+        self._left.clear()
         self._wanted.clear()
         self._asked.clear()
         self.blocked = False
@@ -94,7 +100,7 @@ class Residency:
         self.loading -= 1
         resident = self._here[fetched.block]
         resident.state = READY
-        if self._uses[fetched.block] <= 0:  # asked for by an epoch that was given up
+        if self._still_used(fetched.block) <= 0:  # asked for by an epoch that was given up
             self._drop(fetched.block)
             return False
         return True
@@ -120,9 +126,8 @@ class Residency:
                 continue
             resident = self._here[block]
             resident.pins -= 1
-            if done:
-                self._uses[block] -= 1
-            if resident.pins == 0 and self._uses[block] <= 0:
+            left = self._left[block] = self._still_used(block) - done
+            if resident.pins == 0 and left <= 0:
                 self._drop(block)
 
     def make_room(self) -> bool:
@@ -141,5 +146,13 @@ class Residency:
             advice="Give more memory, or pack the shards: a compressed shard must fit in one piece",
         )
 
+    def _still_used(self, block: int) -> int:
+        left = self._left.get(block)
+        return self._uses(block) if left is None else left
+
     def _drop(self, block: int) -> None:
         self._arena.give_back(self._here.pop(block).start)
+
+
+def _none(block: int) -> int:  # noqa: ARG001
+    return 0

@@ -71,6 +71,11 @@ class Shelf:
         since = self._waiting_since
         return self._waited_s + (now - since if since is not None else 0.0)
 
+    def has(self, number: int) -> bool:
+        """Whether `take` would not wait."""
+        with self._changed:
+            return number in self._complete and not self._closed
+
     def take(self, number: int) -> Batch:
         """Batch `number`, when it is complete; the engine's failure, if it has one."""
         with self._changed:

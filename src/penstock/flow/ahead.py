@@ -46,6 +46,11 @@ class Ahead:
         """Whether the last portion there is has been taken."""
         return not self._to_deliver and not self._drawn
 
+    @property
+    def next_number(self) -> int | None:
+        """Of what `next_delivered` would give."""
+        return self._to_deliver[0][0] if self._to_deliver else None
+
     def next_delivered(self) -> tuple[int, Portion] | None:
         """Number and portion of what comes next; None after the last, and before one that needs a larger slab."""
         if not self._to_deliver:

@@ -14,7 +14,7 @@ from penstock.core.layout import Placed, SlabLayout
 from penstock.core.settings import ErrorSettings
 from penstock.core.work import BAD
 from penstock.errors import PenstockError, SampleError
-from penstock.flow.device import Arrays, copy, lease, to_tensors
+from penstock.flow.device import Arrays, Here, Way, copy, lease
 
 Ids = NDArray[np.int64]
 Views = dict[str | tuple[str, int], NDArray[Any]]
@@ -100,16 +100,30 @@ class _Content:
         return _Content(arrays, lists, self.samples[slots])
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A batch on its way to the training loop."""
+
+    sent: Any
+    lists: dict[str, list[Any]]
+    samples: Ids
+
+
 class Delivery:
     """Keeps the books: delivered + bad = asked for, at the end of every pass."""
 
-    def __init__(self, layout: SlabLayout, slabs: Slabs, naming: Naming, errors: ErrorSettings, device: str) -> None:
+    def __init__(self, layout: SlabLayout, slabs: Slabs, naming: Naming, errors: ErrorSettings, way: Way) -> None:
         self._layout = layout
         self._slabs = slabs
         self._naming = naming
         self._errors = errors
-        self._device = device
+        self._way = way
         self.begin()
+
+    @property
+    def works_ahead(self) -> bool:
+        """Whether a batch should set off before the one ahead of it is handed over: elsewhere that gains nothing."""
+        return not isinstance(self._way, Here)
 
     def begin(self) -> None:
         """A new pass."""
@@ -119,6 +133,14 @@ class Delivery:
 
     def deliver(self, batch: Finished) -> Any:
         """The batch as the training loop gets it."""
+        return self.hand_over(self.prepare(batch))
+
+    def make_room(self) -> None:
+        """Before a batch is asked for: slabs that are done with go back."""
+        self._way.make_room()
+
+    def prepare(self, batch: Finished) -> Prepared:
+        """Deal with bad samples, and set the batch on its way."""
         samples: Ids = batch.job.samples
         views = self._views(batch)
         failures = {slot: error for slot, name, error in batch.extras if name == BAD}
@@ -133,9 +155,11 @@ class Delivery:
             self._spare = content.take([-1])
         self.delivered += len(samples) - len(failures)
         self.bad += len(failures)
-        arrays = content.arrays
-        values: dict[str, Any] = dict(arrays) if self._device == "numpy" else to_tensors(arrays, self._device)
-        return self._naming.finish({**values, **content.lists}, content.samples)
+        return Prepared(self._way.send(content.arrays, batch.slab), content.lists, content.samples)
+
+    def hand_over(self, prepared: Prepared) -> Any:
+        """The batch as the training loop gets it."""
+        return self._naming.finish({**self._way.receive(prepared.sent), **prepared.lists}, prepared.samples)
 
     def _views(self, batch: Finished) -> Views:
         """What the workers have put into the slab."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +49,85 @@ def copy(arrays: Mapping[Key, NDArray[Any]]) -> dict[Key, NDArray[Any]]:
     return {name: array.copy() for name, array in arrays.items()}
 
 
+class Way(Protocol):
+    """How the arrays of a finished batch come to the training loop."""
+
+    def make_room(self) -> None:
+        """Called before a batch is asked for: let go of slabs that are done with."""
+        ...
+
+    def send(self, arrays: Arrays, slab: int) -> Any:
+        """Set off."""
+        ...
+
+    def receive(self, sent: Any) -> dict[str, Any]:
+        """What was sent, where the training loop can use it."""
+        ...
+
+    def close(self) -> None:
+        """Before the slabs go."""
+        ...
+
+
+class Here:
+    """They stay where they are, as arrays or as tensors; a device that has no way of its own gets plain copies."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def make_room(self) -> None:
+        """Slabs come back by themselves, when nobody looks at them any more."""
+
+    def send(self, arrays: Arrays, slab: int) -> Arrays:
+        """Nothing to do yet."""
+        return arrays
+
+    def receive(self, sent: Arrays) -> dict[str, Any]:
+        """As the device has them."""
+        return dict(sent) if self._device == "numpy" else to_tensors(sent, self._device)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def find_way(device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int) -> Way:
+    """Of `slabs` each is `slab_bytes` long, and holds arrays in its first `pinned_bytes`."""
+    if not _is_cuda(device):
+        return Here(device)
+    from penstock.flow.card import Card
+
+    return Card(device, slabs, slab_bytes, pinned_bytes)
+
+
+def check_device(device: str) -> None:
+    """That it is there: before anything is started."""
+    if not _is_cuda(device):
+        return
+    torch = _torch()
+    number = torch.device(device).index or 0
+    if number >= torch.cuda.device_count():
+        seen = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
+        raise SettingError(
+            f"there is no {device}: torch sees {seen}", advice='Use device="cpu", or see `penstock doctor`'
+        )
+
+
+def _is_cuda(device: str) -> bool:
+    return device.partition(":")[0] == "cuda"
+
+
 def to_tensors(arrays: Mapping[str, NDArray[Any]], device: str) -> dict[str, Any]:
     """Tensors; on the CPU over the same memory."""
-    try:
-        import torch
-    except ImportError as error:
-        raise SettingError("torch is not installed", advice='Install it, or use device="numpy"') from error
+    torch = _torch()
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if device == "cpu":
         return tensors
     return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _torch() -> ModuleType:
+    try:
+        import torch
+    except ImportError as error:
+        raise SettingError("torch is not installed", advice='Install it, or use device="numpy"') from error
+    return torch

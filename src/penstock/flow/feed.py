@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,8 +25,8 @@ class Share:
 
     portions: Iterator[Portion]
     """Its batches; without end where a sampler has none."""
-    uses: Ids
-    """How many of its samples each block has."""
+    uses: Callable[[int], int]
+    """How many of its samples a block has."""
     whole: bool = False
     """Whether each batch must be made by one worker."""
 

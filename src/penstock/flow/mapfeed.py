@@ -112,9 +112,9 @@ class MapFeed:
         portions = self._picks.portions(epoch, position)
         first = next(portions, None)
         if first is None:
-            return Share(iter(()), NOTHING)
+            return Share(iter(()), NOTHING.item)
         self._first = first.samples
-        return Share(chain([first], portions), NOTHING, whole=self._collate_fn is not None)
+        return Share(chain([first], portions), NOTHING.item, whole=self._collate_fn is not None)
 
     def reading(self) -> Reading:
         """Nothing is read by us."""

@@ -100,13 +100,25 @@ def _wanted_parts(path: str, index: ShardIndex, whole: Ids, wanted: Sequence[tup
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class BlockLayout:
     """How a block lies in the arena."""
 
     extents: list[Extent]
     rows: Ids
     """Of all its samples, for slot 0 and as if the block lay at the arena's start."""
     size: int
+
+
+def lay_out_samples(dataset: Dataset, shard: int, inside: slice | Ids) -> BlockLayout:
+    """Some samples of a shard as one block; `inside` are their numbers there."""
+    index, parts = dataset.indexes[shard], dataset.parts[shard][inside]
+    extents, places, size = _lay_out(index.offsets[parts], index.lengths[parts])
+    rows = np.zeros((len(parts), PARTS + WIDTH * parts.shape[1]), np.int64)
+    offsets, lengths, choices, crcs = (rows[:, PARTS + column :: WIDTH] for column in range(WIDTH))
+    offsets[:], lengths[:] = places, index.lengths[parts]
+    choices[:] = dataset.choices[shard][inside]
+    crcs[:] = NO_CRC if index.crcs is None else index.crcs[parts]
+    return BlockLayout(extents, rows, size)
 
 
 class ShardSupply:
@@ -162,20 +174,13 @@ class ShardSupply:
     def _width(self) -> int:
         return int(self.dataset.parts[0].shape[1])
 
-    def _make_layout(self, block: int) -> _Layout:
+    def _make_layout(self, block: int) -> BlockLayout:
         first, last = self.blocks.first_samples[block : block + 2].tolist()
         shard = int(self.blocks.shards[block])
-        index = self.dataset.indexes[shard]
-        inside = slice(first - int(self.dataset.firsts[shard]), last - int(self.dataset.firsts[shard]))
-        parts = self.dataset.parts[shard][inside]
-        extents, places, size = _lay_out(index.offsets[parts], index.lengths[parts])
-        rows = np.zeros((last - first, PARTS + WIDTH * self._width), np.int64)
-        rows[:, 1] = np.arange(first, last)
-        offsets, lengths, choices, crcs = (rows[:, PARTS + column :: WIDTH] for column in range(WIDTH))
-        offsets[:], lengths[:] = places, index.lengths[parts]
-        choices[:] = self.dataset.choices[shard][inside]
-        crcs[:] = NO_CRC if index.crcs is None else index.crcs[parts]
-        return _Layout(extents, rows, size)
+        start = int(self.dataset.firsts[shard])
+        layout = lay_out_samples(self.dataset, shard, slice(first - start, last - start))
+        layout.rows[:, 1] = np.arange(first, last)
+        return layout
 
 
 def _lay_out(offsets: Ids, lengths: Ids) -> tuple[list[Extent], Ids, int]:

@@ -97,9 +97,8 @@ class ShardFeed:
             raise ShardError("the shards have no whole sample with all these fields", stage="pair")
         self._tell_problems(sum(map(len, indexes)) - len(self.dataset))
         self.sources = sources
-        if page_cache is None:
-            page_cache = holds(sum(index.binding.size for index in indexes))
-        shard_supply = ShardSupply(self.dataset, order.block_bytes, direct=not page_cache)
+        self.page_cache = holds(sum(index.binding.size for index in indexes)) if page_cache is None else page_cache
+        shard_supply = ShardSupply(self.dataset, order.block_bytes, direct=not self.page_cache)
         self.mix = _mix(sources, self.dataset, shard_supply.blocks, len(self)) if len(sources) > 1 else None
         self.supply = shard_supply if self.mix is None else MixedSupply(shard_supply, self.mix)
 
@@ -142,7 +141,7 @@ class ShardFeed:
         """The epoch from that position on."""
         portions = list(self.cut.portions(self.order(epoch), position))
         mine = np.concatenate([np.zeros(0, np.int64), *(portion.samples for portion in portions)])
-        return Share(iter(portions), self.uses(mine))
+        return Share(iter(portions), self.uses(mine).item)
 
     def reading(self) -> Reading:
         """Blocks, and how many of them an order goes through at a time."""

@@ -17,6 +17,8 @@ from typing import Any
 VARIABLE = "PENSTOCK_RUN"
 ENOUGH = "enough"
 """The file in the run's folder by which a process says that a loader of its has had its steps."""
+PROBE = "compute"
+"""What the recording of a probe says that it is of."""
 WANTED = {"torch.utils.data.dataloader": "DataLoader", "penstock.loader": "Loader"}
 _waiting: list[Callable[[], None]] = []
 """What takes our stand-ins out again, while no loader has been iterated over."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from penstock.observe import watch
-from penstock.observe.autostart import ENOUGH
+from penstock.observe.autostart import ENOUGH, PROBE
 from penstock.observe.hooks import install
 from penstock.observe.live import Live, terminal
 from penstock.observe.ranks import claim, rank_and_world
@@ -29,18 +29,27 @@ def record_this_process(job: Mapping[str, Any]) -> None:
     sinks: list[Sink] = []
     if job["live"] and rank == 0 and terminal():
         sinks.append(Live(slow_s=job["slow_s"]))
+    enough = Path(job["folder"]) / ENOUGH
     if job.get("steps") and rank == 0:
-        sinks.append(_Enough(Path(job["folder"]), job["steps"]))
-    watching = Watching(path, sinks)
+        sinks.append(_Enough(enough, job["steps"]))
+    probe_s = job.get("probe_s")
+    watching = Watching(path, sinks, probe=PROBE if probe_s else "")
     watch._active.append(watching)  # a `penstock.watch` in the script joins in
-    _Ending(watching, install(watching))
+    ends = [_probe(watching, probe_s, enough if rank == 0 else None)] if probe_s else []  # beneath the hooks
+    _Ending(watching, [install(watching), *ends], enough)
+
+
+def _probe(watching: Watching, seconds: float, enough: Path | None) -> Callable[[], None]:
+    from penstock.observe.probing.begin import begin_probe
+
+    return begin_probe(watching.session, seconds, enough)
 
 
 class _Enough:
     """A sink that tells whoever started the script when a loader has had so many steps."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        self._file = folder / ENOUGH
+    def __init__(self, file: Path, steps: int) -> None:
+        self._file = file
         self._steps = steps
         self._names: dict[int, str] = {}
         self._had: Counter[str] = Counter()
@@ -62,9 +71,10 @@ class _Enough:
 class _Ending:
     """Learns how the script ends, and has the last word in the recording."""
 
-    def __init__(self, watching: Watching, uninstall: Callable[[], None]) -> None:
+    def __init__(self, watching: Watching, uninstall: Sequence[Callable[[], None]], enough: Path) -> None:
         self._watching = watching
         self._uninstall = uninstall
+        self._enough = enough
         self._exit_code = 0
         self._how = "done"
         self._hook = sys.excepthook
@@ -80,11 +90,13 @@ class _Ending:
             told = f"{kind.__name__}: {error}"[:500]
             session.put(Event(what="raised", at_s=session.now(), detail={"error": told}))
             trace = _hide_us(error)
-        self._hook(kind, error, trace)
+        if not (interrupted and self._enough.exists()):  # it was told to end, and there is nothing to trace
+            self._hook(kind, error, trace)
 
     def _end(self) -> None:
         """The exit code of `sys.exit` is not known here: whoever started the script corrects it."""
-        self._uninstall()
+        for uninstall in self._uninstall:
+            uninstall()
         self._watching.close(self._exit_code, self._how)
 
 

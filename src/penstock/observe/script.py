@@ -24,7 +24,7 @@ from typing import Any
 from penstock import __version__
 from penstock.errors import RecordingError
 from penstock.observe import child
-from penstock.observe.autostart import ENOUGH, VARIABLE
+from penstock.observe.autostart import ENOUGH, PROBE, VARIABLE
 from penstock.observe.ending import tell_end
 from penstock.observe.machine import machine_facts
 from penstock.observe.ranks import claims
@@ -64,7 +64,7 @@ class Outcome:
     recordings: tuple[Path, ...]
     """The first rank's, or the only one's, first."""
     stopped: bool = False
-    """It had its steps (`Terms.steps`), and was ended if it had not ended by then."""
+    """It had its steps (`Terms.steps`), or its probe, and was ended if it had not ended by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,8 @@ class Terms:
     """Of one loader; then the script is ended as by Ctrl-C, and if that does not end it, for good: see `child`."""
     output: Path | None = None
     """Where it prints, stderr included; it then has no input. None: where we do."""
+    probe_s: float | None = None
+    """Probe its step, so long for each measurement, and end it then; the recording is marked: see `probing`."""
 
 
 def run_script(
@@ -103,16 +105,17 @@ def run_script(
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(folder=name))
         job: dict[str, object] = {"folder": name, "record": str(record), "live": live, "slow_s": slow_s}
-        job |= {"dataloader": dict(terms.dataloader), "steps": terms.steps}
+        job |= {"dataloader": dict(terms.dataloader), "steps": terms.steps, "probe_s": terms.probe_s}
         with ExitStack() as stack:
             output = stack.enter_context(open(terms.output, "wb")) if terms.output is not None else None
-            enough = (folder / ENOUGH).exists if terms.steps is not None else None
+            bounded = terms.steps is not None or terms.probe_s is not None
+            enough = (folder / ENOUGH).exists if bounded else None
             pid, code = child.run(script.command, _environment(name, job), output, enough)
         claimed, stopped = claims(folder), (folder / ENOUGH).exists()
     if not claimed:
         claimed = [(pid, record)]
         try:
-            _record_nothing(record, script, began, pid)
+            _record_nothing(record, script, began, pid, terms)
         except RecordingError as error:  # the script has run, and its end is what counts
             log.warning("%s", error)
     own = [path for claimer, path in claimed if claimer == pid]
@@ -128,6 +131,13 @@ def _environment(folder: str, job: Mapping[str, object]) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, VARIABLE: json.dumps(job)}
 
 
-def _record_nothing(record: Path, script: Script, began: float, pid: int) -> None:
-    run = Run(penstock=__version__, began_unix_s=began, command=script.argv, pid=pid, machine=machine_facts())
+def _record_nothing(record: Path, script: Script, began: float, pid: int, terms: Terms) -> None:
+    run = Run(
+        penstock=__version__,
+        began_unix_s=began,
+        command=script.argv,
+        pid=pid,
+        machine=machine_facts(),
+        probe="" if terms.probe_s is None else PROBE,
+    )
     Recorder(record, run).close()

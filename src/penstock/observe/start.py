@@ -32,10 +32,10 @@ _alive: weakref.WeakSet[Watching] = weakref.WeakSet()
 class Watching:
     """A session with all that runs beside it. Closed by whoever opened it, or when the interpreter ends."""
 
-    def __init__(self, record: str | Path | None, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(self, record: str | Path | None, sinks: Sequence[Sink] = (), *, probe: str = "") -> None:
         all_sinks = list(sinks)
         if record is not None:
-            all_sinks.insert(0, Recorder(record, _run_line()))
+            all_sinks.insert(0, Recorder(record, _run_line(probe)))
         self.record = record
         self.idle = not all_sinks
         """Nobody is told anything: then nothing is watched."""
@@ -123,7 +123,7 @@ def _nothing() -> None:
     """There is nothing to stop."""
 
 
-def _run_line() -> Run:
+def _run_line(probe: str) -> Run:
     rank, world_size = rank_and_world()
     return Run(
         penstock=__version__,
@@ -133,6 +133,7 @@ def _run_line() -> Run:
         world_size=world_size,
         pid=os.getpid(),
         machine=machine_facts(),
+        probe=probe,
     )
 
 

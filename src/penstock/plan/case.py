@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isnan
 
+from penstock.core.words import human_bytes
 from penstock.diagnose.evidence import Evidence
 from penstock.model.workload import Workload
 
@@ -77,7 +78,7 @@ class Case:
         per_batch, cycle_s = self.evidence.samples_per_batch, self.evidence.cycle_s
         words = []
         if self.size_bytes is not None:
-            words.append(f"up to {_bytes(self.size_bytes)} written once")
+            words.append(f"up to {human_bytes(self.size_bytes)} written once")
         if self.samples is not None and not isnan(per_batch) and cycle_s > 0:
             rate = per_batch / cycle_s
             words.append(f"about {_hours(self.samples / rate)} at the measured {rate:,.0f} samples/s")
@@ -88,17 +89,13 @@ class Case:
         if self.size_bytes is None:
             return "the data once more on that disk; how much that is was not seen"
         took = _hours(self.size_bytes / self.bytes_s)
-        return f"{_bytes(self.size_bytes)} on that disk, {took} at the measured {self.bytes_s / 1e6:,.0f} MB/s"
+        return f"{human_bytes(self.size_bytes)} on that disk, {took} at the measured {self.bytes_s / 1e6:,.0f} MB/s"
 
 
 def _package(function: str, packages: frozenset[str]) -> bool:
     """Whether `module:name` belongs to one of them."""
     module = function.partition(":")[0]
     return any(module == package or module.startswith(f"{package}.") for package in packages)
-
-
-def _bytes(count: float) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
 
 
 def _hours(seconds: float) -> str:

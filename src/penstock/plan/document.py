@@ -27,13 +27,13 @@ import msgspec
 
 from penstock.core.names import meant
 from penstock.core.plan import Change, Limit, Plan
+from penstock.core.strictyaml import plain, read_yaml, write_yaml
 from penstock.errors import SettingError, StorageError
-from penstock.plan.strictyaml import plain, read_yaml, write_yaml
 
 VERSION = 1
 MAX_BYTES = 256 << 10
 """A plan larger than this is some other file."""
-PREDICTION = ("samples_s", "planned_samples_s", "most_gain", "memory_bytes", "limits")
+PREDICTION = ("samples_s", "planned_samples_s", "most_gain", "wait_share", "memory_bytes", "limits")
 """Fields of a Plan that stand together in a section of their own."""
 SECTIONS = ("source", "profile", "fingerprint", "prediction", "changes", "dataloader", "loader", "notes")
 _HEAD = """\

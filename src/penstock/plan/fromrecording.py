@@ -20,7 +20,7 @@ from penstock.plan.fingerprint import fingerprint
 from penstock.plan.observed import place_of, settings_of, workload_of
 from penstock.plan.profiles import manner
 from penstock.plan.step import step_changes
-from penstock.recording.load import Recording
+from penstock.recording.load import Recording, need_run
 
 MODEL_ERROR = 0.15
 """A model that is further off than this on the run as it was is told, with both numbers."""
@@ -48,6 +48,7 @@ def plan_from_recording(
     without `batch_bytes` it is taken to be what was read for it, which decoded pictures exceed.
     """
     manner(profile)  # refused before anything else
+    need_run(recording)
     machine, seen = recording.run.machine, gather(recording)
     evidence = next((each for each in seen if len(each.steps) >= ENOUGH_STEPS and each.cycle_s > 0), None)
     if evidence is None:
@@ -72,6 +73,7 @@ def plan_from_recording(
         planned_samples_s=_known(_planned_batches_s(evidence, proposal, of_step) * per_batch),
         limits=_limits(evidence, proposal, per_batch),
         most_gain=most_gain,
+        wait_share=evidence.behind,
         memory_bytes=proposal.need.total_bytes if proposal and proposal.need else None,
         changes=tuple(sorted(changes, key=lambda change: -inf if change.gain is None else change.gain, reverse=True)),
         dataloader=proposal.kwargs if proposal else {},

@@ -16,12 +16,15 @@ from pathlib import Path
 
 import psutil
 
+from penstock.core.words import human_bytes
 from penstock.errors import SettingError
 from penstock.storage.freememory import free_bytes
 
 TORCH_BYTES = 140 << 20
 """What `import torch` (2.13) adds to a process's own memory, pages of the library that all share left out."""
 SHM = Path("/dev/shm")
+mega = human_bytes
+"""Its name in `knobs` and `tuning.decide`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,8 @@ def torch_need(
         batches_bytes=(made + 1) * waiting + in_the_making * batch_bytes + (batch_bytes if pinned else 0),
         workers_bytes=workers * each,
         shared_bytes=(workers + 1 if pinned else made + 1) * batch_bytes,
-        words=f"{workers} workers × (prefetch {prefetch} + 1 in the making) × {mega(batch_bytes)} a batch, "
-        f"and {mega(each)} for each worker itself",
+        words=f"{workers} workers × (prefetch {prefetch} + 1 in the making) × {human_bytes(batch_bytes)} a batch, "
+        f"and {human_bytes(each)} for each worker itself",
     )
 
 
@@ -79,8 +82,8 @@ def loader_need(*, slabs: int, slab_bytes: int, arena_bytes: int, workers: int, 
     return Need(
         batches_bytes=slabs * slab_bytes + arena_bytes,
         workers_bytes=workers * worker_bytes,
-        words=f"{slabs} batches × {mega(slab_bytes)}, {mega(arena_bytes)} of blocks, "
-        f"{workers} workers × {mega(worker_bytes)}",
+        words=f"{slabs} batches × {human_bytes(slab_bytes)}, {human_bytes(arena_bytes)} of blocks, "
+        f"{workers} workers × {human_bytes(worker_bytes)}",
     )
 
 
@@ -107,15 +110,16 @@ def fits(need: Need, free: int | None = None, *, shared_free: int | None = None,
     problems = tuple(_problems(need, room, shared_free, share))
     if problems:
         return Fit(False, "; ".join(problems))
-    return Fit(True, f"needs {mega(need.total_bytes)} of {mega(room)} free")
+    return Fit(True, f"needs {human_bytes(need.total_bytes)} of {human_bytes(room)} free")
 
 
 def _problems(need: Need, room: int, shared_free: int | None, share: float) -> Iterator[str]:
     if need.total_bytes > share * room:
         of = "" if share >= 1 else f", of which {share:.0%} may be used"
-        yield f"needs {mega(need.total_bytes)} ({need.words}) and {mega(room)} are free{of}"
+        yield f"needs {human_bytes(need.total_bytes)} ({need.words}) and {human_bytes(room)} are free{of}"
     if shared_free is not None and need.shared_bytes > shared_free:
-        yield f"needs {mega(need.shared_bytes)} of shared memory and {mega(shared_free)} are free: see --shm-size"
+        shared, room_there = human_bytes(need.shared_bytes), human_bytes(shared_free)
+        yield f"needs {shared} of shared memory and {room_there} are free: see --shm-size"
 
 
 def shared_free_bytes(path: Path = SHM) -> int | None:
@@ -129,8 +133,3 @@ def shared_free_bytes(path: Path = SHM) -> int | None:
 def power_of_two(size_bytes: int) -> int:
     """What the host allocator for pinned memory gives for so many bytes."""
     return 1 << (size_bytes - 1).bit_length() if size_bytes > 1 else size_bytes
-
-
-def mega(size_bytes: float) -> str:
-    """For people: 1 MB is 10⁶ bytes, 1 GB is 10⁹."""
-    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.3g} MB"

@@ -68,6 +68,8 @@ def _with_device(workload: Workload, evidence: Evidence, seen: Waiting) -> Workl
     together, readers = (1.0, 2) if seen.together is None else (seen.together, max(2, seen.readers))
     if seen.manner == "share":
         together = max(1.0, together)  # a little less than one gets alone is chance
+    if seen.manner == "thrash":
+        readers = 2  # a head goes back and forth between two as it does between many
     scale = float(np.interp(in_flight, (0, 1, readers), (0, 1, together)))
     # In batches, not in bytes: reads that nobody could count take their time all the same.
     curve = ((1.0, rate / scale, 0.0), (float(readers), rate / scale * together, 0.0))

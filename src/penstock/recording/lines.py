@@ -51,6 +51,8 @@ class Run(Line, frozen=True, kw_only=True, tag="run"):
     world_size: int = 1
     pid: int = 0
     machine: Machine = Machine()
+    probe: str = ""
+    """compute: its steps were given one batch over and over, and say nothing about data. Empty: a run."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -87,6 +87,15 @@ def load(path: str | Path) -> Recording:
         raise RecordingError(f"cannot read {path}: {reason}") from error
 
 
+def need_run(recording: Recording) -> None:
+    """Refused where it is of a probe, whose steps had no data to wait for."""
+    if recording.run.probe:
+        raise RecordingError(
+            f"this is the recording of a probe ({printable(recording.run.probe)}), not of a run: it waited for no data",
+            advice="Record a run: `penstock run` without --probe",
+        )
+
+
 def is_recording(path: str | Path) -> bool:
     """Whether it begins like one; a training log does not."""
     try:

@@ -89,7 +89,9 @@ def headline(plan: Plan) -> str:
         return f"{count}."
     counted = any(change.gain and change.scope in ("dataloader", "step") for change in plan.changes)
     if not counted or plan.planned_samples_s is None:
-        return f"{count}: {plan.samples_s:,.4g} samples/s as it runs."
+        return (
+            f"{count}: {plan.samples_s:,.4g} samples/s {'as it runs' if plan.source == 'recording' else 'predicted'}."
+        )
     gain = gain_text(plan.planned_samples_s / plan.samples_s - 1)
     rates = f"{plan.samples_s:,.4g} → {plan.planned_samples_s:,.4g} samples/s ({gain})"
     return f"{count}: {rates} by those to DataLoader and step, predicted."

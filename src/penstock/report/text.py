@@ -8,7 +8,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from penstock.core.words import human_bytes
 from penstock.errors import printable
+
+__all__ = ["human_bytes", "human_duration", "human_rate", "table"]
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> Table:
@@ -19,16 +22,6 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
     for row in rows:
         grid.add_row(*(Text(printable(cell)) for cell in row))
     return grid
-
-
-def human_bytes(count: float) -> str:
-    """Three digits and a decimal unit: 1 MB is 10⁶ bytes, as in every rate."""
-    value, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if abs(value) < 999.5 or unit == "PB":
-            break
-        value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 99.95 else f"{value:.3g} {unit}"
 
 
 def human_rate(bytes_per_s: float) -> str:

@@ -48,7 +48,7 @@ class Ask:
     """The plan's settings."""
     folder: Path
     """For recordings and what the script prints."""
-    repeats: int = 2
+    repeats: int = 3
     """Of each of the two."""
     steps: int | None = None
     """Of each run; None: the whole script."""

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.core.cores import loader_cores
 from penstock.errors import SettingError
+from penstock.observe.burners import burning
 from penstock.observe.loaders import count_samples
-from penstock.plan.probes.burners import burning
 from penstock.plan.probes.results import StepProbe, StepTime
 
 SECONDS = 10.0

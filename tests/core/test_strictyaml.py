@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.strictyaml import DEEPEST, plain, read_yaml, write_yaml
 from penstock.errors import SettingError
-from penstock.plan.strictyaml import DEEPEST, plain, read_yaml, write_yaml
 
 NUMBERS = st.integers(-(2**62), 2**62) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(

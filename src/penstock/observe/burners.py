@@ -10,19 +10,20 @@ from contextlib import contextmanager
 from penstock.errors import WorkerCrash
 
 _BURN = """
-import os, sys, threading, zlib
+import os, signal, sys, threading, zlib
 
 def follow_parent():
     sys.stdin.buffer.read()
     os._exit(0)
 
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 threading.Thread(target=follow_parent, daemon=True).start()
 packed = zlib.compress(os.urandom(1 << 16) * 16)
 print("burning", flush=True)
 while True:
     zlib.decompress(packed)
 """
-"""Inflating takes a core and moves memory, which a bare loop would not."""
+"""Inflating takes a core and moves memory, which a bare loop would not. A Ctrl-C is for whoever started it."""
 
 
 @contextmanager

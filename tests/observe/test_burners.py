@@ -2,8 +2,8 @@ import psutil
 import pytest
 
 from penstock.errors import WorkerCrash
-from penstock.plan.probes import burners
-from penstock.plan.probes.burners import burning
+from penstock.observe import burners
+from penstock.observe.burners import burning
 
 
 def children():

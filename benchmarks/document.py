@@ -1,0 +1,77 @@
+"""Where findings go: a terminal, JSON, or a section of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.result import Line, Table, machine
+from penstock.report.text import table
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+INTRODUCTION = """\
+# Benchmarks
+
+Written by `make bench ARGS=--write` and `make bench-plan ARGS=--write`. Both sides of a line ran in one run, in turns,
+the order rotated; the ratio is the median of the rounds' own ratios. Absolute figures move from machine to machine.
+"""
+COLUMNS = ("what", "ours", "against", "ratio", "to reach", "")
+
+Finding = Line | Table
+Findings = Mapping[str, Sequence[Finding]]
+"""By the name of their section."""
+
+
+def lines_of(found: Findings) -> list[Line]:
+    return [finding for findings in found.values() for finding in findings if isinstance(finding, Line)]
+
+
+def show(found: Findings) -> None:
+    console = Console()
+    tables = [finding for findings in found.values() for finding in findings if isinstance(finding, Table)]
+    for each in tables:
+        console.print(table(each.title, each.columns, each.rows, right=each.columns[2:]))
+    for note in dict.fromkeys(each.note for each in tables):
+        console.print(note)
+    console.print(table(machine(), COLUMNS, [_cells(line) for line in lines_of(found)], right=("ratio",)))
+
+
+def as_json(found: Findings) -> str:
+    return json.dumps([asdict(line) | {"reached": line.reached} for line in lines_of(found)], indent=2)
+
+
+def write(found: Findings) -> None:
+    """Sections that did not run stay as they are, with the machine and the day of their own; new ones come last."""
+    written = _sections(DOCUMENT.read_text()) if DOCUMENT.exists() else {}
+    written |= {name: _section(findings) for name, findings in found.items()}
+    DOCUMENT.write_text(INTRODUCTION + "".join(f"\n## {name}\n\n{text}\n" for name, text in written.items()))
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    number = f"{line.ratio:.1f}" if line.ratio >= 2 else f"{line.ratio:.3f}"
+    return line.what, line.ours, line.other, number, f"{line.sense} {line.target:g}", "✓" if line.reached else "✗"
+
+
+def _sections(document: str) -> dict[str, str]:
+    _, *parts = re.split(r"^## (.*)\n", document, flags=re.MULTILINE)
+    return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _section(findings: Sequence[Finding]) -> str:
+    lines = [_cells(finding) for finding in findings if isinstance(finding, Line)]
+    blocks = [f"{machine()}, {date.today().isoformat()}.", _markdown(COLUMNS, lines)]
+    tables = [finding for finding in findings if isinstance(finding, Table)]
+    blocks += [f"### {each.title}\n\n{_markdown(each.columns, each.rows)}" for each in tables]
+    blocks += dict.fromkeys(each.note for each in tables)
+    return "\n\n".join(blocks)
+
+
+def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = [columns, ["---"] * len(columns)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in [*head, *rows])

@@ -1,0 +1,121 @@
+"""What `penstock.tune` finds, beside every point of a grid, torch's defaults and the settings of the field reports.
+
+Every point of the grid is run once, briefly: that screens. Those that came near the best, and all that tuning, torch
+and the reports name, then get the rounds that count, in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from benchmarks.plan.fresh import fresh
+from benchmarks.plan.loads import Load
+from benchmarks.plan.one import measured, tuned
+from benchmarks.plan.times import Times
+from benchmarks.result import in_turns, median_ratio
+from penstock.tuning.result import PREFETCH, Findings, Setting
+
+DEFAULT = Setting()
+GRID = (DEFAULT, *(Setting(workers, depth) for workers in (1, 2, 4, 8) for depth in (2, 4, 8)))
+QUICK_GRID = (DEFAULT, Setting(1), Setting(2))
+FOLKLORE = (Setting(2, 2), Setting(8, 4), Setting(16, 8), Setting(32, 12), DEFAULT)
+"""What five teams recommend for any training."""
+FOREMOST = 3
+"""Points of the grid that get the rounds in any case."""
+NEAR = 0.9
+"""And, for each number of workers, its best, if it came within this of the best of all: the fewest are looked for."""
+AS_GOOD = 0.97
+"""Of two rates, what counts as the same."""
+
+Rates = Mapping[Setting, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """One load, all its settings."""
+
+    load: str
+    tuned: Setting
+    tune_s: float
+    grid: tuple[Setting, ...]
+    screened: Rates
+    """Samples per second, of one short run each."""
+    counted: Mapping[Setting, list[float]]
+    """Of the finalists, a figure a round."""
+
+    @property
+    def rates(self) -> dict[Setting, float]:
+        return {setting: median(figures) for setting, figures in self.counted.items()}
+
+    @property
+    def best(self) -> Setting:
+        """Of the grid."""
+        return max((setting for setting in self.rates if setting in self.grid), key=lambda each: self.rates[each])
+
+    @property
+    def of_best(self) -> float:
+        return median_ratio(self.counted[self.tuned], self.counted[self.best])
+
+    @property
+    def of_default(self) -> float:
+        return median_ratio(self.counted[self.tuned], self.counted[DEFAULT])
+
+    @property
+    def fewest(self) -> int:
+        """Workers of the grid that are as good as its best."""
+        enough = AS_GOOD * self.rates[self.best]
+        return min(each.workers for each, rate in self.rates.items() if each in self.grid and rate >= enough)
+
+
+def run(of: Load, folder: Path, times: Times, *, quick: bool) -> Course:
+    """Each run in a process of its own."""
+
+    def rate(seconds: float, setting: Setting) -> float:
+        return fresh(measured, of.name, setting, folder, seconds)
+
+    findings = fresh(tuned, of.name, folder, times.tune_s, timeout_s=4 * times.tune_s)
+    grid, folklore = (QUICK_GRID, ()) if quick else (GRID, FOLKLORE)
+    return course(of.name, findings, grid, folklore, times, rate)
+
+
+def course(
+    name: str,
+    findings: Findings,
+    grid: tuple[Setting, ...],
+    folklore: tuple[Setting, ...],
+    times: Times,
+    rate: Callable[[float, Setting], float],
+) -> Course:
+    """Screen, then the rounds."""
+    chosen = setting_of(findings)
+    screened = {setting: rate(times.screen_s, setting) for setting in grid}
+    racing = finalists(screened, (chosen, DEFAULT, *folklore))
+    figures = in_turns([partial(rate, times.measure_s, setting) for setting in racing], times.rounds)
+    return Course(
+        load=name,
+        tuned=chosen,
+        tune_s=findings.seconds,
+        grid=grid,
+        screened=screened,
+        counted=dict(zip(racing, figures, strict=True)),
+    )
+
+
+def finalists(screened: Rates, named: tuple[Setting, ...]) -> list[Setting]:
+    """Who gets the rounds: those that are named, the foremost of the grid, and each number's best that came near."""
+    ranked = sorted(screened, key=lambda setting: -screened[setting])
+    best_of = {setting.workers: setting for setting in reversed(ranked)}
+    near = [each for each in best_of.values() if screened[each] >= NEAR * screened[ranked[0]]]
+    return sorted({*named, *ranked[:FOREMOST], *near}, key=Setting.cost)
+
+
+def setting_of(findings: Findings) -> Setting:
+    """As the tuned keyword arguments have it."""
+    kwargs = findings.kwargs
+    if not kwargs["num_workers"]:
+        return DEFAULT
+    return Setting(kwargs["num_workers"], kwargs.get("prefetch_factor", PREFETCH), kwargs.get("in_order", True))

@@ -1,0 +1,158 @@
+"""What is loaded: datasets of the fault bench and a few more, each with its batch size, its step and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch.utils.data import DataLoader
+
+from benchmarks.plan.material import large_arrays, one_head, tiny_samples
+from penstock.testing.faults import FAULTS, Case, Fault, Severity, Step
+from penstock.tuning.result import Setting
+
+ENDLESS = 20_000
+"""Steps of eight samples: more than anybody runs."""
+COLD = 480
+"""The same of data that must not be read twice: its file is written first."""
+QUICK = Step(cpu_s=0.0002, device_s=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """One dataset with its step. Recorded under one setting; judged is what is predicted for others."""
+
+    name: str
+    fault: Fault
+    severity: Severity = "severe"
+    batch_size: int = 8
+    step: Step = field(default_factory=Step)
+    steps: int = ENDLESS
+    recorded: Setting
+    judged: tuple[Setting, ...]
+
+    @contextmanager
+    def open(self, folder: Path, setting: Setting) -> Iterator[DataLoader[object]]:
+        """A DataLoader with these settings, on a disk or beside a store as the fault makes it."""
+        case = Case(folder=folder, severity=self.severity, steps=self.steps)
+        with self.fault.build(case) as training:
+            assert isinstance(training.loader, DataLoader)
+            yield DataLoader(training.loader.dataset, batch_size=self.batch_size, **setting.kwargs())
+
+    def missing(self, folder: Path) -> str | None:
+        """Why it cannot be had here."""
+        return self.fault.missing(folder)
+
+
+def _of(*pairs: tuple[int, int]) -> tuple[Setting, ...]:
+    return tuple(Setting(workers, prefetch) if workers else Setting() for workers, prefetch in pairs)
+
+
+_ALL = (
+    Load(
+        name="decode, 640 pixels",
+        fault=FAULTS["large_pictures"],
+        severity="mild",
+        batch_size=16,
+        recorded=Setting(1),
+        judged=_of((0, 2), (2, 2), (4, 2), (8, 4)),
+    ),
+    Load(
+        name="decode, 960 pixels",
+        fault=FAULTS["large_pictures"],
+        recorded=Setting(4),
+        judged=_of((0, 2), (1, 2), (2, 2), (8, 4)),
+    ),
+    Load(
+        name="a wait per sample",
+        fault=FAULTS["slow_samples"],
+        severity="mild",
+        recorded=Setting(2),
+        judged=_of((0, 2), (1, 2), (4, 2), (8, 4)),
+    ),
+    Load(
+        name="a store that answers late",
+        fault=FAULTS["slow_store"],
+        batch_size=4,
+        recorded=Setting(4),
+        judged=_of((0, 2), (2, 2), (8, 2), (16, 8)),
+    ),
+    Load(
+        name="some answers very late",
+        fault=FAULTS["late_answers"],
+        recorded=Setting(4),
+        judged=_of((1, 2), (2, 2), (4, 8), (8, 2)),
+    ),
+    Load(
+        name="a disk of 30 MB/s",
+        fault=FAULTS["slow_disk"],
+        steps=COLD,
+        recorded=Setting(2),
+        judged=_of((0, 2), (1, 2), (4, 2), (8, 4)),
+    ),
+    Load(
+        name="a disk of 900 reads/s",
+        fault=FAULTS["few_reads"],
+        steps=COLD,
+        batch_size=4,
+        recorded=Setting(4),
+        judged=_of((1, 2), (2, 2), (8, 2)),
+    ),
+    Load(
+        name="a disk with one head",
+        fault=one_head,
+        recorded=Setting(4),
+        judged=_of((0, 2), (1, 2), (2, 2), (8, 4)),
+    ),
+    Load(
+        name="files slow to open",
+        fault=FAULTS["tiny_files"],
+        severity="mild",
+        recorded=Setting(2),
+        judged=_of((0, 2), (1, 2), (4, 2)),
+    ),
+    Load(
+        name="heavy samples among light",
+        fault=FAULTS["stragglers"],
+        severity="mild",
+        recorded=Setting(2),
+        judged=_of((0, 2), (1, 2), (2, 8), (4, 2)),
+    ),
+    Load(
+        name="tiny samples",
+        fault=tiny_samples,
+        batch_size=64,
+        step=QUICK,
+        steps=200_000,
+        recorded=Setting(1),
+        judged=_of((0, 2), (2, 2), (4, 2)),
+    ),
+    Load(
+        name="large arrays",
+        fault=large_arrays,
+        recorded=Setting(2),
+        judged=_of((0, 2), (1, 2), (4, 2)),
+    ),
+    Load(
+        name="a long step",
+        fault=FAULTS["compute_bound"],
+        step=Step(cpu_s=0.018, device_s=0.0),
+        recorded=Setting(2),
+        judged=_of((0, 2), (1, 2), (4, 2), (8, 4)),
+    ),
+)
+
+LOADS: dict[str, Load] = {load.name: load for load in _ALL}
+GRID_LOADS = (
+    "decode, 960 pixels",
+    "a wait per sample",
+    "a disk with one head",
+    "heavy samples among light",
+    "tiny samples",
+    "a long step",
+)
+"""Of which every setting is measured."""
+QUICK_LOADS = ("a wait per sample", "tiny samples")
+"""For a look whether all of it runs: they need nothing special."""

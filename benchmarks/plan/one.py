@@ -1,0 +1,55 @@
+"""What is done in a fresh process: one setting measured, one run recorded, one load tuned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import penstock
+from benchmarks.faults.one import _watched
+from benchmarks.plan.loads import LOADS
+from penstock.core.clock import SYSTEM_CLOCK
+from penstock.observe.afterlook import add_look
+from penstock.testing.faults import Training
+from penstock.tuning.measure import pace
+from penstock.tuning.result import Findings, Setting
+from penstock.tuning.trials import quiet
+
+PATIENCE_S = 15.0
+"""Most settings have found their rhythm long before; of others what came until then is counted."""
+LEAST_BATCHES = 60
+"""Of a recording: fewer are no run."""
+
+
+def measured(name: str, setting: Setting, folder: Path, seconds: float) -> float:
+    """Samples per second of a plain loop, its warm-up (W·P batches) left out, over whole rounds of the workers."""
+    load = LOADS[name]
+    with load.open(folder, setting) as loader, quiet():
+        until_s = SYSTEM_CLOCK.now() + PATIENCE_S
+        return pace(loader, load.step, seconds=seconds, until_s=until_s).batches_s * load.batch_size
+
+
+def recorded(name: str, folder: Path, record: Path, seconds: float) -> None:
+    """The training as `penstock run` would watch it, under the one setting it is recorded with."""
+    load = LOADS[name]
+    with load.open(folder, load.recorded) as loader, quiet():
+        _watched(Training(loader=_lasting(loader, seconds), step=load.step), record)
+        add_look(record)  # while the disk is still as it was
+
+
+def tuned(name: str, folder: Path, seconds: float) -> Findings:
+    """By `penstock.tune` with the load's own step; nothing is remembered from before."""
+    os.environ["PENSTOCK_CACHE"] = str(folder / "cache")
+    load = LOADS[name]
+    with load.open(folder, Setting()) as loader:
+        return penstock.tune(loader.dataset, batch_size=load.batch_size, step=load.step, seconds=seconds).findings()
+
+
+def _lasting(loader: Iterable[Any], seconds: float) -> Iterator[Any]:
+    until_s = SYSTEM_CLOCK.now() + seconds
+    for number, batch in enumerate(loader, 1):
+        yield batch
+        if number >= LEAST_BATCHES and SYSTEM_CLOCK.now() >= until_s:
+            return

@@ -1,0 +1,42 @@
+"""`python -m benchmarks.train`: samplers against the uncached one of field report 003; what a helper costs a step."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+
+from benchmarks.document import Finding, as_json, lines_of, show, write
+from benchmarks.result import Line
+from benchmarks.train import samplers, steps
+
+SUITES: dict[str, Callable[[], Iterable[Finding]]] = {
+    "train-samplers": samplers.measure,
+    "train-steps": steps.measure,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="which ones; all if none is named")
+    parser.add_argument("--json", action="store_true", help="print the lines as JSON")
+    parser.add_argument("--write", action="store_true", help="write the sections into docs/benchmarks.md")
+    asked = parser.parse_args()
+    found: dict[str, list[Finding]] = {}
+    for name in asked.suites or SUITES:
+        found[name] = []
+        for finding in SUITES[name]():
+            found[name].append(finding)
+            if isinstance(finding, Line):
+                print(f"{finding.what}: {finding.ratio:.3g}", file=sys.stderr)
+    if asked.json:
+        print(as_json(found))
+    else:
+        show(found)
+    if asked.write:
+        write(found)
+    sys.exit(0 if all(line.reached for line in lines_of(found)) else 1)
+
+
+if __name__ == "__main__":
+    main()

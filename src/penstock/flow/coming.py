@@ -1,0 +1,67 @@
+"""The batches of a pass as they come: waited for in order, and set on their way to the device one ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.flow.ahead import Ahead
+from penstock.flow.batch import Portion
+from penstock.flow.deliver import Delivery, Finished, Prepared
+
+
+class Coming:
+    """One that is complete sets off before the one ahead of it is handed over, so that the way hides behind a step."""
+
+    def __init__(
+        self,
+        ahead: Ahead,
+        delivery: Delivery,
+        take: Callable[[int], Finished],
+        is_complete: Callable[[int], bool],
+    ) -> None:
+        """`take` waits for a batch by its number; `is_complete` says whether it would have to."""
+        self._ahead = ahead
+        self._delivery = delivery
+        self._take = take
+        self._is_complete = is_complete
+        self._next: tuple[Portion, Prepared | Exception] | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing follows what was handed over last."""
+        return self._next is None and self._ahead.over
+
+    def wait(self) -> Portion | None:
+        """For the next batch; None after the last, and before one that needs a larger slab."""
+        if self._next is None:
+            following = self._ahead.next_delivered()
+            if following is None:
+                return None
+            number, portion = following
+            self._delivery.make_room()
+            self._next = portion, self._delivery.prepare(self._take(number))
+        return self._next[0]
+
+    def hand_over(self) -> Any:
+        """What was waited for."""
+        assert self._next is not None
+        (_, prepared), self._next = self._next, None
+        if isinstance(prepared, Exception):
+            raise prepared
+        if self._delivery.works_ahead:
+            self._set_off()
+        return self._delivery.hand_over(prepared)
+
+    def _set_off(self) -> None:
+        """What goes wrong with a batch is raised in its turn: the one before it is a good one."""
+        number = self._ahead.next_number
+        if number is None or not self._is_complete(number):
+            return
+        following = self._ahead.next_delivered()
+        assert following is not None
+        self._delivery.make_room()
+        try:
+            self._next = following[1], self._delivery.prepare(self._take(number))
+        except Exception as error:
+            self._next = following[1], error

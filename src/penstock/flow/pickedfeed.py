@@ -1,0 +1,91 @@
+"""Shards whose order is the user's: a sampler or a batch_sampler says which sample comes when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.layout import SlabLayout
+from penstock.core.work import Work
+from penstock.flow.batch import Portion
+from penstock.flow.feed import Reading, Share
+from penstock.flow.picked import PickedSupply
+from penstock.flow.picks import Picks
+from penstock.flow.shardfeed import UNDER_WAY, ShardFeed
+
+Ids = NDArray[np.int64]
+
+
+class PickedFeed:
+    """What a sample is, is for the shards' own feed to say; only where it is read, and when, is decided here."""
+
+    def __init__(self, shards: ShardFeed, picks: Picks, batch_size: int) -> None:
+        """`batch_size` is what a batch usually has; where a batch_sampler decides, a guess."""
+        self._shards = shards
+        self._picks = picks
+        self._batch_size = batch_size
+        self._block_bytes = shards.order_settings.block_bytes
+        self.supply = PickedSupply(shards.dataset, self._block_bytes, direct=not shards.page_cache)
+
+    @property
+    def own_code(self) -> bool:
+        """Whether workers run nothing of the user's."""
+        return self._shards.own_code
+
+    def __len__(self) -> int:
+        return len(self._shards.dataset)
+
+    def count(self) -> int:
+        """Batches of an epoch on this rank."""
+        return self._picks.count()
+
+    def per_rank(self) -> int:
+        """Samples of an epoch on this rank."""
+        return sum(len(portion.samples) for portion in self._picks.portions(0, 0))
+
+    def share(self, epoch: int, position: int) -> Share:
+        """The epoch from that position on, drawn as far as anybody asks for it."""
+        return Share(self._drawn(self._picks.portions(epoch, position)), self.supply.uses)
+
+    def _drawn(self, portions: Iterator[Portion]) -> Iterator[Portion]:
+        for portion in portions:
+            samples = portion.samples
+            yield Portion(self.supply.draw(samples, portion.end - len(samples)), portion.end)
+
+    def reading(self) -> Reading:
+        """A block is a sample, or as many neighbours as `block_bytes` hold."""
+        sizes = np.append(self.supply.sample_sizes(), self._block_bytes)
+        return Reading(sizes, min(UNDER_WAY * self._batch_size, len(sizes)))
+
+    def layout(self, batch_size: int) -> SlabLayout:
+        """As the first samples have it."""
+        return self._shards.layout(batch_size)
+
+    def work(self, layout: SlabLayout) -> Work:
+        """What workers run."""
+        return self._shards.work(layout)
+
+    def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
+        """Shard, name and offset of that part of a pick."""
+        return self._shards.where(int(self.supply.own_numbers(np.array([sample]))[0]), suffix)
+
+    def finish(self, values: dict[str, Any], samples: Ids) -> dict[str, Any]:
+        """The fields, and the samples' keys."""
+        batch = self._shards.finish(values, self.supply.own_numbers(samples))
+        self.supply.deliver(samples)
+        return batch
+
+    def identity(self) -> dict[str, str | int | bool]:
+        """The shards, and what can be known of the sampler."""
+        return {"kind": "picked", "fingerprint": self._shards.identity()["fingerprint"], **self._picks.identity()}
+
+    def __repr__(self) -> str:
+        return repr(self._shards)
+
+    def close(self) -> None:
+        """Close the shards."""
+        self.supply.close()
+        self._shards.close()

@@ -1,0 +1,98 @@
+"""Metadata kept in the user's cache: columns as bytes in a JSON file, checked before they are believed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from filelock import FileLock
+
+from penstock.errors import PenstockError
+from penstock.storage import kept
+from penstock.storage.userdirs import cache_dir
+from penstock.train.table import Column, MetadataTable
+
+VERSION = 1
+"""Raised whenever metadata is read in another way."""
+_FOLDER = "metadata"
+_FILE_BYTES_MAX = 1 << 30
+"""Some thirty million samples with three columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableKey:
+    """What a table holds for."""
+
+    fingerprint: str
+    source: str
+    """Suffix of the part, or name of the function."""
+    columns: tuple[str, ...] | None
+    """As asked for."""
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    dtype: Literal["<i1", "<i2", "<i4", "<i8", "<f8"]
+    data: bytes
+    words: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    key: TableKey
+    columns: dict[str, _Stored]
+
+
+def load(key: TableKey, samples: int) -> MetadataTable | None:
+    """What is kept, if it is whole and of as many samples."""
+    record = kept.load(_FOLDER, key, _Record, _FILE_BYTES_MAX)
+    if record is None or not record.columns or not samples:
+        return None
+    columns = {name: _loaded(stored, samples) for name, stored in record.columns.items()}
+    whole = {name: column for name, column in columns.items() if column is not None}
+    return MetadataTable(whole) if len(whole) == len(columns) else None
+
+
+def store(key: TableKey, table: MetadataTable) -> None:
+    """Keep it."""
+    kept.store(_FOLDER, _Record(key, {name: _stored(column) for name, column in table.columns.items()}))
+
+
+@contextmanager
+def one_reader(key: TableKey) -> Iterator[None]:
+    """Of the ranks on a machine one reads the metadata, and the others find it kept; a lock ends with its holder."""
+    try:
+        digest = hashlib.sha256(key.fingerprint.encode()).hexdigest()[:32]
+        lock = FileLock(cache_dir(_FOLDER) / f"{digest}.lock")
+        lock.acquire()
+    except (PenstockError, OSError, NotImplementedError):  # no cache, or no locks in it: then everybody reads
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _stored(column: Column) -> _Stored:
+    if column.data.dtype == np.float64:
+        return _Stored("<f8", column.data.astype("<f8").tobytes(), None)
+    kind = np.result_type(np.min_scalar_type(int(column.data.min())), np.min_scalar_type(int(column.data.max())), "i1")
+    dtype: Literal["<i1", "<i2", "<i4", "<i8"] = f"<i{min(kind.itemsize, 8)}"  # type: ignore[assignment]
+    return _Stored(dtype, column.data.astype(dtype).tobytes(), None if column.words is None else list(column.words))
+
+
+def _loaded(stored: _Stored, samples: int) -> Column | None:
+    if len(stored.data) != samples * np.dtype(stored.dtype).itemsize:
+        return None
+    wide = np.float64 if stored.dtype == "<f8" else np.int64
+    data = np.frombuffer(stored.data, stored.dtype).astype(wide)
+    if stored.words is None:
+        return Column(data)
+    sound = stored.dtype != "<f8" and data.min() >= 0 and data.max() < len(stored.words)
+    return Column(data, tuple(stored.words)) if sound else None

@@ -1,0 +1,72 @@
+"""The demo's training, in this process: what its loaders deliver, and that a step is a step."""
+
+from argparse import Namespace
+from itertools import islice
+
+import pytest
+import torch
+
+from penstock.demo.material import pack_for_training
+from penstock.demo.train import from_penstock, from_tars, train
+
+SIZE = 64
+STEPS = 8
+"""More than there are shards: the second time round, too."""
+
+
+def batches(make, folder, **options):
+    settings = {"shards": folder, "size": SIZE, "batch_size": 4, "num_workers": 0, "prefetch_factor": 2}
+    return list(islice(make(Namespace(**{**settings, "quality": "fast", **options})), STEPS))
+
+
+@pytest.fixture(scope="module")
+def plain(lot):
+    """As the reports have it, without workers."""
+    return batches(from_tars, lot.folder)
+
+
+def features(batches):
+    return torch.stack([batch["features"] for batch in batches])
+
+
+def images(batches):
+    return torch.stack([batch["image"] for batch in batches]).int()
+
+
+def test_pictures_and_features_come_in_the_teachers_sizes(plain):
+    assert images(plain).shape == (STEPS, 4, 3, SIZE, SIZE)
+    assert features(plain).shape == (STEPS, 4, 256, 4, 4)
+    assert torch.equal(features(plain[:2]), features(plain[6:]))
+    assert not torch.equal(features(plain[:1]), features(plain[1:2]))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker processes")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_any_number_of_workers_delivers_the_same_batches_in_the_same_order(lot, plain, workers):
+    found = batches(from_tars, lot.folder, num_workers=workers)
+    assert torch.equal(images(found), images(plain))
+    assert torch.equal(features(found), features(plain))
+
+
+def test_our_loader_delivers_the_very_same_pixels_where_it_is_asked_to(lot, plain):
+    found = batches(from_penstock, lot.folder, quality="exact")
+    assert torch.equal(images(found), images(plain))
+    assert torch.equal(features(found), features(plain))
+
+
+def test_packed_shards_give_the_same_features_and_nearly_the_same_pixels(lot, plain, tmp_path):
+    packed = pack_for_training(lot, tmp_path / "packed", SIZE)
+    found = batches(from_penstock, packed.folder)
+    assert torch.equal(features(found), features(plain))
+    assert (images(found) - images(plain)).abs().float().mean() < 8
+
+
+def test_training_is_the_same_for_the_same_batches_and_learns(plain):
+    losses = train(plain, seconds=60)
+    assert len(losses) == STEPS
+    assert losses == train(plain, seconds=60)
+    assert losses[6] < losses[0]
+
+
+def test_training_ends_when_its_time_is_up(plain):
+    assert len(train(plain, seconds=0)) == 1

@@ -1,0 +1,92 @@
+"""Which batch is waited for, which one is on its way already, and in whose turn an error is raised."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from penstock.errors import DecodeError
+from penstock.flow.ahead import Ahead
+from penstock.flow.batch import Portion
+from penstock.flow.coming import Coming
+
+
+class Desk:
+    """Stands for engine and delivery, and writes down what was done in which order."""
+
+    def __init__(self, batches, *, complete=(), bad=(), works_ahead=True):
+        self.done = []
+        self.works_ahead = works_ahead
+        self._bad = bad
+        portions = iter([Portion(np.arange(4), 4 * number + 4) for number in range(batches)])
+        ahead = Ahead(portions, iter(range(batches)))
+        ahead.open(4, 3)
+        self.coming = Coming(ahead, self, self.take, complete.__contains__)
+
+    def take(self, number):
+        self.done.append(f"take {number}")
+        return SimpleNamespace(number=number)
+
+    def make_room(self):
+        self.done.append("make room")
+
+    def prepare(self, batch):
+        if batch.number in self._bad:
+            raise DecodeError(f"batch {batch.number}", stage="decode")
+        self.done.append(f"send {batch.number}")
+        return batch.number
+
+    def hand_over(self, prepared):
+        self.done.append(f"hand over {prepared}")
+        return prepared
+
+    def all(self):
+        handed = []
+        while (portion := self.coming.wait()) is not None:
+            handed.append((portion.end, self.coming.hand_over()))
+        return handed
+
+
+def test_batches_come_in_order_with_their_portions():
+    assert Desk(3, complete={1, 2}).all() == [(4, 0), (8, 1), (12, 2)]
+    assert Desk(3).all() == [(4, 0), (8, 1), (12, 2)]
+    assert Desk(0).all() == []
+
+
+def test_a_complete_batch_sets_off_before_the_one_ahead_of_it_is_handed_over():
+    desk = Desk(3, complete={1, 2})
+    desk.coming.wait()
+    desk.coming.hand_over()
+    assert desk.done == ["make room", "take 0", "send 0", "make room", "take 1", "send 1", "hand over 0"]
+
+
+def test_one_that_is_not_complete_is_not_waited_for_before_its_turn():
+    desk = Desk(3)
+    desk.coming.wait()
+    desk.coming.hand_over()
+    assert desk.done == ["make room", "take 0", "send 0", "hand over 0"]
+
+
+def test_nothing_sets_off_early_where_there_is_no_way_to_go():
+    desk = Desk(3, complete={0, 1, 2}, works_ahead=False)
+    desk.coming.wait()
+    desk.coming.hand_over()
+    assert "take 1" not in desk.done
+
+
+def test_an_error_is_raised_in_the_turn_of_its_own_batch():
+    desk = Desk(3, complete={1, 2}, bad={1})
+    desk.coming.wait()
+    assert desk.coming.hand_over() == 0
+    assert desk.coming.wait().end == 8
+    with pytest.raises(DecodeError, match="batch 1"):
+        desk.coming.hand_over()
+
+
+def test_it_is_over_when_nothing_follows_neither_waiting_nor_on_its_way():
+    desk = Desk(2, complete={1})
+    overs = []
+    while desk.coming.wait() is not None:
+        desk.coming.hand_over()
+        overs.append(desk.coming.over)
+    assert overs == [False, True]

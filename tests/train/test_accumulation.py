@@ -1,0 +1,107 @@
+"""Several batches for one step."""
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from penstock.errors import SettingError
+from penstock.train import accumulate
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Linear(4, 2)
+
+
+def batches(count):
+    torch.manual_seed(1)
+    return [torch.randn(3, 4) for _ in range(count)]
+
+
+def gradients(model, loader, n):
+    """Of every step of the optimizer, had there been one."""
+    found = []
+    for batch, micro in accumulate(loader, n, model):
+        with micro:
+            model(batch).square().mean().backward()
+        if micro.last:
+            found.append(torch.cat([each.grad.flatten() for each in model.parameters()]))
+            model.zero_grad()
+    return found
+
+
+def expected(data, groups):
+    model, found, at = net(), [], 0
+    for size in groups:
+        torch.stack([model(batch).square().mean() for batch in data[at : at + size]]).mean().backward()
+        found.append(torch.cat([each.grad.flatten() for each in model.parameters()]))
+        model.zero_grad()
+        at += size
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count", "n", "groups"),
+    [(8, 4, [4, 4]), (10, 4, [4, 4, 2]), (9, 4, [4, 4, 1]), (3, 8, [3]), (3, 1, [1, 1, 1]), (0, 4, [])],
+)
+def test_gradients_are_the_mean_over_the_group_however_long_it_is(count, n, groups):
+    data = batches(count)
+    found = gradients(net(), data, n)
+    wanted = expected(data, groups)
+    assert len(found) == len(wanted)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, wanted, strict=True))
+
+
+def test_a_loader_of_unknown_length_is_taken_as_it_comes_and_none_ahead_between_groups():
+    taken = []
+
+    def loader():
+        for number in range(5):
+            taken.append(number)
+            yield number
+
+    model = net()
+    seen = [(batch, micro.count, micro.last, len(taken)) for batch, micro in accumulate(loader(), 2, model)]
+    assert seen == [(0, 1, False, 2), (1, 2, True, 2), (2, 1, False, 4), (3, 2, True, 4), (4, 1, True, 5)]
+
+
+@pytest.fixture
+def group(tmp_path):
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def test_under_ddp_gradients_are_exchanged_once_a_group(group):
+    exchanged = []
+
+    def hook(state, bucket):
+        exchanged.append(1)
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    data = batches(10)
+    model = DistributedDataParallel(net())
+    model.register_comm_hook(None, hook)
+    found = gradients(model, data, 4)
+    assert len(exchanged) == 3
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, expected(data, [4, 4, 2]), strict=True))
+
+
+def test_an_error_inside_leaves_the_gradients_as_they_are():
+    model = net()
+    with pytest.raises(RuntimeError, match="mine"):  # noqa: PT012
+        for batch, micro in accumulate(batches(2), 2, model):
+            with micro:
+                model(batch).sum().backward()
+                if micro.last:
+                    before = model.weight.grad.clone()
+                    raise RuntimeError("mine")
+    assert torch.equal(model.weight.grad, before)
+
+
+def test_a_group_of_none_is_refused():
+    with pytest.raises(SettingError, match="n=0"):
+        next(accumulate([1], 0, net()))
