@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test test-gpu check format bench bench-faults bench-plan soak peers clean
+.PHONY: demo test test-gpu check format bench bench-faults bench-plan bench-train soak peers clean
 
 demo: $(VENV)/.installed-torch
 	$(BIN)/penstock demo $(ARGS)
@@ -40,6 +40,10 @@ bench-faults: $(VENV)/.installed-dev
 # What the model predicts and what tuning finds, beside real DataLoaders: 25 minutes; its disks need root.
 bench-plan: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.plan $(ARGS)
+
+# Samplers and the helpers of a cheap step: what each costs, what it saves.
+bench-train: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.train $(ARGS)
 
 # The loaders we are raced against, in an environment outside the tree; `make bench` makes it too if it is not there.
 peers: $(VENV)/.installed-dev

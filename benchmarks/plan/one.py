@@ -26,7 +26,7 @@ LEAST_BATCHES = 60
 def measured(name: str, setting: Setting, folder: Path, seconds: float) -> float:
     """Samples per second of a plain loop, its warm-up (W·P batches) left out, over whole rounds of the workers."""
     load = LOADS[name]
-    with load.open(folder, setting) as loader, quiet():
+    with quiet(), load.open(folder, setting) as loader:
         until_s = SYSTEM_CLOCK.now() + PATIENCE_S
         return pace(loader, load.step, seconds=seconds, until_s=until_s).batches_s * load.batch_size
 
@@ -34,7 +34,7 @@ def measured(name: str, setting: Setting, folder: Path, seconds: float) -> float
 def recorded(name: str, folder: Path, record: Path, seconds: float) -> None:
     """The training as `penstock run` would watch it, under the one setting it is recorded with."""
     load = LOADS[name]
-    with load.open(folder, load.recorded) as loader, quiet():
+    with quiet(), load.open(folder, load.recorded) as loader:
         _watched(Training(loader=_lasting(loader, seconds), step=load.step), record)
         add_look(record)  # while the disk is still as it was
 

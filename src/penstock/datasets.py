@@ -34,6 +34,11 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def __init__(self, shards: Shards, fields: Mapping[str, Field], *, transform: Transform | None = None) -> None:
         self._source = _Samples(ShardFeed([Source(expand(shards))], fields, OrderSettings(), transform, "raise"))
 
+    @property
+    def feed(self) -> ShardFeed:
+        """Where its samples lie, for whoever reads a part of them without decoding the rest."""
+        return self._source.feed
+
     def __len__(self) -> int:
         return len(self._source.feed)
 

@@ -1,7 +1,9 @@
 """From answers to a verdict: which loader is judged, what is first, what is said when nothing can be."""
 
+from dataclasses import replace
 from math import isfinite
 
+import msgspec
 import pytest
 from made import Made
 from test_evidence import WORKERS, fetch, recorded, step
@@ -9,6 +11,7 @@ from test_evidence import WORKERS, fetch, recorded, step
 from penstock.diagnose import verdict
 from penstock.diagnose.suspect import Innocent, Suspect
 from penstock.diagnose.verdict import ENOUGH_STEPS, MOST_GAIN, all_rules, diagnose
+from penstock.errors import RecordingError
 from penstock.recording.lines import Loader, Machine
 
 
@@ -122,3 +125,10 @@ def test_a_few_slow_steps_of_an_evaluation_do_not_hide_the_training():
 def test_the_same_recording_is_judged_the_same_way_twice():
     run = Made(cores=2, cpu_s=0.2, step_s=0.01, count=80).recording()
     assert diagnose(run) == diagnose(run)
+
+
+def test_a_probe_is_not_diagnosed():
+    recording = Made().recording()
+    probe = replace(recording, run=msgspec.structs.replace(recording.run, probe="compute"))
+    with pytest.raises(RecordingError, match="not of a run"):
+        diagnose(probe)

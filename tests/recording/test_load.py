@@ -26,7 +26,7 @@ from penstock.recording.lines import (
     System,
     Whereabouts,
 )
-from penstock.recording.load import is_recording, load
+from penstock.recording.load import is_recording, load, need_run
 from penstock.recording.ranks import load_ranks
 from penstock.recording.write import Recorder
 
@@ -386,3 +386,15 @@ def test_a_recording_may_come_through_a_pipe(tmp_path):
     writer.start()
     assert load(pipe) == load(plain)
     writer.join()
+
+
+def test_a_probe_is_marked_and_is_no_run(tmp_path):
+    for probe in ("", "compute"):
+        Recorder(tmp_path / "run.jsonl", Run(probe=probe)).close()
+        found = load(tmp_path / "run.jsonl")
+        assert found.run.probe == probe
+        if probe:
+            with pytest.raises(RecordingError, match=r"of a probe \(compute\), not of a run"):
+                need_run(found)
+        else:
+            need_run(found)

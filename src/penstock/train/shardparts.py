@@ -22,7 +22,7 @@ _ROW = "row"
 
 def feed_of(dataset: Any) -> ShardFeed | None:
     """What a ShardDataset reads from; None for any other dataset."""
-    feed = getattr(getattr(dataset, "_source", None), "feed", None)
+    feed = getattr(dataset, "feed", None)
     return feed if isinstance(feed, ShardFeed) else None
 
 
