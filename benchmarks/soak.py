@@ -15,20 +15,25 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import median
 
 import psutil
-from rich.console import Console
 
 import penstock
-from penstock.report.text import table
+from benchmarks.document import Finding, lines_of, show, write
+from benchmarks.result import Line, Table
 from penstock.testing import IMAGENET, make_shards
 
-GROWTH_BYTES = 16 << 20
+GROWTH_MB = 16
 """What counts as no growth of memory: below it, allocators breathe."""
+NOTE = (
+    "Epochs that end as they do in life: whole, broken off, resumed, with a worker killed. After each, one whole epoch, "
+    "then a look."
+)
 
 
 @dataclass(frozen=True)
@@ -107,20 +112,32 @@ def soak(folder: Path, minutes: float) -> tuple[list[Look], Counter[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--write", action="store_true", help="write the section into docs/benchmarks.md")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         looks, kinds = soak(Path(name), wanted.minutes)
+    passes = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    title = f"{wanted.minutes:g} minutes, {len(looks)} looks between passes"
+    found: dict[str, list[Finding]] = {"soak": [*growth(looks), Table(title, ("passes",), [(passes,)], NOTE)]}
+    show(found)
+    if wanted.write:
+        write(found)
+    sys.exit(0 if all(line.reached for line in lines_of(found)) else 1)
+
+
+def growth(looks: Sequence[Look]) -> Iterator[Line]:
+    """From the second tenth to the last; the first is warm-up."""
     tenth = max(1, len(looks) // 10)
-    early, late = looks[tenth : 2 * tenth], looks[-tenth:]
-    rows, fine = [], True
     for place, field in enumerate(fields(Look)):
-        before, after = (median(astuple(one)[place] for one in part) for part in (early, late))
-        allowed = GROWTH_BYTES if field.name.endswith("bytes") else 0
-        fine &= after - before <= allowed
-        rows.append((field.name, f"{before:,.0f}", f"{after:,.0f}", "grew" if after - before > allowed else "steady"))
-    title = f"{wanted.minutes:g} minutes, {len(looks)} looks; passes: {', '.join(f'{n} {k}' for k, n in kinds.items())}"
-    Console().print(table(title, ("what", "early", "late", ""), rows, right=("early", "late")))
-    sys.exit(0 if fine else 1)
+        early, late = (
+            median(astuple(one)[place] for one in part) for part in (looks[tenth : 2 * tenth], looks[-tenth:])
+        )
+        what = field.name.removesuffix("_bytes").replace("_", " ")
+        if field.name.endswith("bytes"):
+            sizes = f"{late / 1e6:,.1f} MB", f"early: {early / 1e6:,.1f} MB"
+            yield Line(f"{what}: growth in MB", *sizes, (late - early) / 1e6, GROWTH_MB, "at most")
+        else:
+            yield Line(f"{what}: growth", f"{late:g}", f"early: {early:g}", late - early, 0, "at most")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from penstock.tuning.measure import pace
 from penstock.tuning.result import Findings, Setting
 from penstock.tuning.trials import quiet
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 """Most settings have found their rhythm long before; of others what came until then is counted."""
 LEAST_BATCHES = 60
 """Of a recording: fewer are no run."""

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from penstock.observe.whereabouts import IDLE_S, WINDOW_S, ProcFile, Sampler, Whereabouts
+from penstock.observe.procfs import ProcFile
+from penstock.observe.whereabouts import IDLE_S, WINDOW_S, Sampler, Whereabouts
 from penstock.testing import FakeClock
 
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")

@@ -15,7 +15,8 @@ import time
 from collections import deque
 from typing import Any
 
-from penstock.observe.whereabouts import ProcFile, Sampler
+from penstock.observe.procfs import ProcFile
+from penstock.observe.whereabouts import Sampler
 
 Numbers = dict[str, float]
 

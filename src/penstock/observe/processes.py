@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 
 import psutil
 
+from penstock.observe.procfs import read_all, read_quickly
+
 SHARED_BUDGET_S = 0.001
 """CPU time a sample may spend, in the long run, on finding out what processes share."""
 SHARED_EVERY_S = 10.0
@@ -157,19 +159,7 @@ def _group(key: Key, process: ProcessReading) -> object:
 def _shared_bytes(pid: int) -> int:
     """RSS less PSS; 0 where the system does not tell."""
     with suppress(OSError, ValueError, KeyError):
-        lines = read_quickly(f"/proc/{pid}/smaps_rollup").splitlines()[1:]
+        lines = read_all(f"/proc/{pid}/smaps_rollup").splitlines()[1:]
         kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(b":") for line in lines)}
         return (kib[b"Rss"] - kib[b"Pss"]) * 1024
     return 0
-
-
-def read_quickly(path: str) -> bytes:
-    """Without a file object around it: hundreds of these are read a second."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        parts = []
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(fd)

@@ -19,8 +19,8 @@ from penstock.observe.processes import (
     Sharing,
     Workers,
     process_readings,
-    read_quickly,
 )
+from penstock.observe.procfs import read_quickly
 from penstock.recording.lines import GpuLoad
 from penstock.storage.freememory import free_bytes
 
@@ -179,4 +179,6 @@ def _gpu_loads() -> Iterable[GpuLoad]:
 
 def _table(path: Path) -> dict[str, int]:
     """Lines of a name and a number."""
-    return {name: int(number) for name, number in (line.split() for line in path.read_text().splitlines())}
+    return {
+        name: int(number) for name, number in (line.split() for line in read_quickly(str(path)).decode().splitlines())
+    }

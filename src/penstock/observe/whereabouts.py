@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
+from penstock.observe.procfs import ProcFile
 from penstock.observe.syscalls import FUTEX, STATES
 
 LOOKS_HZ = 20.0
@@ -25,23 +26,6 @@ IDLE_S = 2.0
 FUNCTIONS = 12
 _RUNTIME_BYTES = 1 << 17
 """The part of the interpreter's own state in which its lock lies (96 KiB deep in Python 3.13)."""
-
-
-class ProcFile:
-    """A file under /proc, kept open: its text as of now costs a microsecond. Empty where the system has none."""
-
-    def __init__(self, path: str) -> None:
-        self._fd: int | None = None
-        with suppress(OSError):
-            self._fd = os.open(path, os.O_RDONLY)
-
-    def read(self) -> bytes:
-        """From its start."""
-        return b"" if self._fd is None else os.pread(self._fd, 1024, 0)
-
-    def __del__(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
 
 
 @dataclass(slots=True)

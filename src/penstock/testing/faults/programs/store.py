@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -22,7 +23,12 @@ class Store:
         self._chance = random.Random(7)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, request after request."""
+        """One connection, request after request; a worker may still hold it when we end."""
+        with suppress(asyncio.CancelledError):
+            await self._answer(reader, writer)
+        writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while name := (await reader.readline()).decode().strip():
             late = self._tail_s if self._chance.random() < self._tail_share else 0.0
             if self._delay_s + late > 0:
@@ -30,7 +36,6 @@ class Store:
             data = self._files[name]
             writer.write(b"%d\n" % len(data) + data)
             await writer.drain()
-        writer.close()
 
 
 async def main() -> None:
