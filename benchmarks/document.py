@@ -18,9 +18,9 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`, `make bench-faults`, `make bench-plan`, `make bench-train` and `make soak`, each with `ARGS=--write`. Both sides
-of a line ran in one run, in turns, the order rotated; the ratio is the median of the rounds' own ratios. Absolute figures move from
-machine to machine.
+Written by `make bench`, `make bench-faults`, `make bench-plan`, `make bench-train` and `make soak`, each with
+`ARGS=--write`. Both sides of a line ran in one run, in turns, the order rotated; the ratio is the median of the rounds'
+own ratios. Absolute figures move from machine to machine.
 """
 COLUMNS = ("what", "ours", "against", "ratio", "to reach", "")
 

@@ -31,8 +31,8 @@ from penstock.testing import IMAGENET, make_shards
 GROWTH_MB = 16
 """What counts as no growth of memory: below it, allocators breathe."""
 NOTE = (
-    "Epochs that end as they do in life: whole, broken off, resumed, with a worker killed. After each, one whole epoch, "
-    "then a look."
+    "Epochs that end as they do in life: whole, broken off, resumed, with a worker killed. After each, one whole "
+    "epoch, then a look."
 )
 
 

@@ -49,8 +49,8 @@ class Loader:
     sources together, three samples of four come from the first, and each source is gone through as often as that takes.
 
     A sampler or batch_sampler may say which sample comes when, by its number: shard after shard, in the order of the
-    index, as `ShardDataset` counts. It is taken to be this rank's own; to resume in the middle of an epoch, it must give
-    the same order again. Samples that lie together are read together, but a sequential epoch reads faster.
+    index, as `ShardDataset` counts. It is taken to be this rank's own; to resume in the middle of an epoch, it must
+    give the same order again. Samples that lie together are read together, but a sequential epoch reads faster.
 
     Instead of shards and fields there may be a map-style dataset, with a sampler, batch_sampler or collate_fn as a
     DataLoader takes them. Then batches are what `default_collate` or collate_fn makes of the dataset's samples.

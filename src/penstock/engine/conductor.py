@@ -191,8 +191,8 @@ class Conductor:
                 self._epoch = None
                 return
             blocks = self._supply.blocks_of(job.samples)
-            # All are needed: in the order of their place a disk seeks less. Not by np.unique, whose C++ aborts a program
-            # that ends meanwhile, as it may around a daemon thread.
+            # All are needed: in the order of their place a disk seeks less. Not by np.unique, whose C++ aborts a
+            # program that ends meanwhile, as it may around a daemon thread.
             for block in sorted(set(blocks.tolist())):
                 if block != NO_BLOCK:
                     self.residency.want(block)
