@@ -12,7 +12,7 @@ def test_every_shard_holds_one_batch_however_many_samples_are_asked_for(lot):
 
 
 def test_pictures_and_features_shrink_together():
-    assert (Size(scale=1.0).image_size, Size(scale=0.5).image_size) == (1024, 512)
+    assert (Size(16, scale=1.0).image_size, Size(16, scale=0.5).image_size) == (1024, 512)
 
 
 def test_indexing_counts_the_parts_of_all_shards(lot):

@@ -74,3 +74,18 @@ def test_the_look_ahead_bounds_the_batches_that_are_begun(start, eventually):
     eventually(engine, lambda: engine.stats().ready_batches == 4)
     assert engine.stats().look_ahead == 4
     assert engine.stats().batches == 4
+
+
+def test_passes_that_are_shorter_than_a_window_are_looked_at_together(start, eventually, monkeypatch):
+    engine = start(Numbers(64), Copy(), plan("thread"))
+    windows = []
+    tuner = engine.tuner
+    engine.conductor.stop(5)  # from here on it is ours
+    monkeypatch.setattr(Controller, "look", lambda self, window, knobs: windows.append(window.seconds))
+    tuner._before, tuner._seconds, tuner._since = tuner.stats(0.0), 0.0, None
+    for begin in (10.0, 20.0, 30.0):
+        tuner.look(begin)
+        tuner.look(begin + 0.4)
+        tuner.pause(begin + 0.4)
+        tuner.pause(begin + 5.0)
+    assert windows == [pytest.approx(1.2)]

@@ -42,7 +42,7 @@ def demo(
 
         penstock demo --folder /tmp/demo
 
-    Takes about 90 s on 2 cores and 0.4 GB of disk; with a GPU it trains
+    Takes about 90 s on 2 cores and 0.3 GB of disk; with a GPU it trains
     there. Needs torch. An earlier demo in the folder is replaced; a folder
     that is not from a demo is refused.
 

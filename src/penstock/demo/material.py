@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import SettingError
+from penstock.errors import SettingError, ShardError
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
@@ -25,7 +25,7 @@ PACKED_SHARD_BYTES = 32 << 20
 class Size:
     """How much is made."""
 
-    samples: int = 256
+    samples: int
     """At least: the last shard is filled up."""
     batch_size: int = 8
     scale: float = 0.5
@@ -83,7 +83,7 @@ def index(shards: Sequence[Path]) -> int:
     parts = 0
     for scanned in index_all(shards, rebuild=True):
         if scanned.index is None:
-            raise scanned.error or SettingError("cannot be indexed", shard=scanned.shard)
+            raise scanned.error or ShardError("cannot be indexed", shard=scanned.shard)
         parts += scanned.index.parts
     return parts
 

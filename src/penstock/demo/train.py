@@ -138,9 +138,6 @@ class Student(nn.Module):
 def train(batches: Iterable[Batch], seconds: float) -> list[float]:
     """The loss of every step; the time begins with the first batch."""
     torch.manual_seed(0)
-    torch.set_num_threads(
-        1
-    )  # on a CPU, threads that wait for each other among busy workers make a step many times longer
     student = Student().to(DEVICE)
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-3)
     losses: list[Tensor] = []
@@ -171,6 +168,7 @@ def main() -> None:
     parser.add_argument("--prefetch-factor", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
+    torch.set_num_threads(1)  # of a CPU: threads that wait for each other among busy workers make a step far longer
     batches = from_tars(args) if args.loader == "torch" else from_penstock(args)
     args.losses.write_text(json.dumps(train(batches, args.seconds)))
 

@@ -240,7 +240,7 @@ class Conductor:
         now = time.monotonic()
         if self._epoch is None and not self._planned and not self._open:
             self.tuner.note(now, None, None)
-            self.tuner.pause()
+            self.tuner.pause(now)
             return
         reads = self.residency.in_flight
         loading, (busy, able) = min(reads, self.residency.loading), self.dispatch.working

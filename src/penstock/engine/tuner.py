@@ -33,7 +33,11 @@ class Tuner:
         self._controller = Controller()
         self._read = Meter("read")
         self._decode = Meter("decode")
-        self._last: tuple[float, EngineStats] | None = None
+        self._before: EngineStats | None = None
+        """When the window began."""
+        self._seconds = 0.0
+        """That the window has had before `_since`: pauses do not count, passes may be shorter than a window."""
+        self._since: float | None = None
         self._changes: deque[str] = deque(maxlen=KEPT_CHANGES)
 
     def note(self, now: float, reading: Crowd | None, decoding: Crowd | None) -> None:
@@ -41,21 +45,25 @@ class Tuner:
         self._read.note(now, reading)
         self._decode.note(now, decoding)
 
-    def pause(self) -> None:
-        """The window has a gap in it (no epoch under way): the next look starts a new one."""
-        self._last = None
+    def pause(self, now: float) -> None:
+        """No epoch is under way: the window goes on with the next one."""
+        if self._since is not None:
+            self._seconds += now - self._since
+            self._since = None
 
     def look(self, now: float) -> None:
         """Once in LOOK_S, see whether something should be turned, and turn it."""
-        if self._last is None or not self._dispatch.settled:
-            self._last = (now, self.stats(now))
+        if self._since is None:
+            self._since = now
+        seconds = self._seconds + now - self._since
+        settled, before = self._dispatch.settled, self._before
+        if settled and before is not None and seconds < LOOK_S:
             return
-        since, before = self._last
-        if now - since < LOOK_S:
+        stats = self._before = self.stats(now)
+        self._seconds, self._since = 0.0, now
+        if not settled or before is None:
             return
-        stats = self.stats(now)
-        self._last = (now, stats)
-        change = self._controller.look(_window(now - since, before, stats), self.knobs)
+        change = self._controller.look(_window(seconds, before, stats), self.knobs)
         if change is not None:
             self._apply(change)
 
