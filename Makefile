@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test test-gpu check format bench bench-faults bench-plan bench-train soak peers clean
+.PHONY: demo test test-gpu check format bench bench-faults bench-plan bench-train examples soak peers clean
 
 demo: $(VENV)/.installed-torch
 	$(BIN)/penstock demo $(ARGS)
@@ -44,6 +44,10 @@ bench-plan: $(VENV)/.installed-dev
 # Samplers and the helpers of a cheap step: what each costs, what it saves.
 bench-train: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.train $(ARGS)
+
+# The worked examples before and after: where there is a GPU at real size, some six minutes each; else at toy size.
+examples: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.examples $(ARGS)
 
 # The loaders we are raced against, in an environment outside the tree; `make bench` makes it too if it is not there.
 peers: $(VENV)/.installed-dev

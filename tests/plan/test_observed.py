@@ -8,6 +8,7 @@ from made import Made
 
 from penstock.diagnose.evidence import gather
 from penstock.plan.observed import place_of, workload_of
+from penstock.plan.predict import predict
 from penstock.plan.stored import Stored
 
 
@@ -53,3 +54,15 @@ def test_late_answers_hold_up_nobody_but_their_own_batch():
     assert isinstance(workload, Stored)
     assert workload.alone_s.max() == pytest.approx(1.8, rel=0.01)  # all but twice the usual wait
     assert workload.io_s.max() == pytest.approx(2 * workload.io_s.min())
+
+
+def test_a_head_between_two_readers_is_as_slow_as_between_many():
+    look = {"in_row_alone": 120e6, "in_row_together": 12e6}
+    reading = {"states": {"read": 90}, "fetch": {"read_bytes": 1 << 19, "reads": 8}}
+    made = Made(workers=4, cpu_s=0.001, io_s=0.01, storage=lambda readers: 1.0 if readers < 2 else 0.1, after=look)
+    evidence = seen(replace(made, **reading))
+    workload, _ = workload_of(evidence)
+    measured = 1 / evidence.cycle_s
+    assert predict(workload).batches_s == pytest.approx(measured, rel=0.05)
+    assert predict(workload.with_(workers=8)).batches_s == pytest.approx(measured, rel=0.05)
+    assert workload.reads.bytes_s(1) == pytest.approx(10 * measured, rel=0.05)

@@ -1,0 +1,1 @@
+"""Trainings to read and to copy from; run them from the root of the tree."""

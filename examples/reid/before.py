@@ -1,0 +1,53 @@
+"""Sampler and loader of field report 003: loose files, every sample read again to learn what it is, Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from benchmarks.train.baseline import LooseFiles, UncachedModalAwarePKSampler
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from examples.common.material import loose_files
+from examples.common.settings import SEED
+
+
+class Before(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Their DataLoader's."""
+
+    workers: int
+    prefetch: int
+
+
+def crops_in(shards: Path) -> LooseFiles:
+    """The shards' pictures as files, numbered as in the shards."""
+    return LooseFiles([path for path in loose_files(shards) if path.suffix == ".jpg"])
+
+
+def uncached_sampler(crops: LooseFiles, identities: int, instances: int) -> UncachedModalAwarePKSampler:
+    """It draws in the loop's own process, as every batch sampler of a DataLoader does."""
+    return UncachedModalAwarePKSampler(crops, identities, instances, SEED)
+
+
+def crop_loader(crops: LooseFiles, sampler: Iterable[list[int]], before: Before) -> DataLoader[Any]:
+    """As they set it."""
+    return DataLoader(
+        crops,
+        batch_sampler=sampler,
+        num_workers=before.workers,
+        prefetch_factor=before.prefetch if before.workers else None,
+        persistent_workers=before.workers > 0,
+        collate_fn=compatible_collate_fn,
+    )
+
+
+def compatible_collate_fn(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Whatever light a picture was taken in."""
+    return {
+        "image": torch.stack([next(iter(sample["images"].values())) for sample in samples]),
+        "identity": torch.tensor([sample["identity"] for sample in samples]),
+    }

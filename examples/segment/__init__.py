@@ -1,0 +1,1 @@
+"""A map of the ground from six cameras: field report 004."""

@@ -1,0 +1,82 @@
+"""The benchmark behind `make examples`."""
+
+import importlib
+
+import pytest
+import torch
+from benchmarks.examples.meter import Limits, Meter, Pace
+from benchmarks.examples.one import timed
+from benchmarks.examples.report import findings
+from benchmarks.examples.runs import Measured
+from benchmarks.result import Line, Table
+
+from penstock.testing import FakeClock
+
+without_a_card = pytest.mark.skipif(torch.cuda.is_available(), reason="a card has a clock of its own")
+
+
+class Slow:
+    """A loader of two batches that takes its time."""
+
+    def __init__(self, clock, seconds):
+        self.clock = clock
+        self.seconds = seconds
+
+    def __iter__(self):
+        for _ in range(2):
+            self.clock.advance(self.seconds)
+            yield {"image": torch.zeros(4, 3)}
+
+
+@without_a_card
+def test_a_meter_counts_what_comes_after_the_warm_up():
+    clock = FakeClock()
+    meter = Meter(Slow(clock, 3.0), Limits(warm_up=2, iterations=5, seconds=0.0), clock)
+    for _ in meter:
+        clock.advance(1.0)
+    assert meter.pace() == Pace(iterations=5, samples=20, seconds=20.0, data_s=15.0)
+    assert meter.pace().data_share == 0.75
+
+
+@without_a_card
+def test_a_meter_goes_on_for_its_seconds():
+    clock = FakeClock()
+    meter = Meter(Slow(clock, 0.5), Limits(warm_up=1, iterations=1, seconds=10.0), clock)
+    for _ in meter:
+        clock.advance(0.5)
+    assert meter.pace().seconds == 10.0
+
+
+def test_a_toy_is_timed_over_several_passes(tmp_path):
+    example = importlib.import_module("examples.distill.train")
+    changed = {"samples": 16, "shards": 2}
+    outcome = timed(example, tmp_path, ["copies"], Limits(1, 4, 0.0), toy=True, changed=changed)
+    assert outcome.pace is not None
+    assert (outcome.pace.iterations, outcome.pace.samples) == (4, 32)
+    assert 0 <= outcome.pace.data_share < 1
+
+
+def measured(device):
+    fast, slow = Pace(30, 240, 10.0, 0.1), Pace(30, 120, 10.0, 8.0)
+    return Measured("distill", device, [fast] * 3, [slow] * 3, {"clip": [slow, fast]}, [2.0, 1.0], [2.0, 1.1])
+
+
+def test_a_card_has_more_to_reach_than_a_cpu():
+    on_card, on_cpu = (
+        {each.what: each for each in findings(measured(device), "make") if isinstance(each, Line)}
+        for device in ("NVIDIA H200", "CPU, one thread")
+    )
+    assert on_card["distill: samples/s"].ratio == on_cpu["distill: samples/s"].ratio == 2.0
+    assert (on_card["distill: samples/s"].reached, on_cpu["distill: samples/s"].reached) == (False, True)
+    assert on_card["distill: data share of the step"].reached
+    assert "distill: data share of the step" not in on_cpu
+    assert not on_cpu["distill: losses of the first 2 steps apart, at most"].reached
+
+
+def test_the_table_has_every_way_and_what_it_is_of_the_default():
+    (table,) = (each for each in findings(measured("CPU"), "make") if isinstance(each, Table))
+    assert [(row[0], row[-1]) for row in table.rows] == [
+        ("default", "1.00"),
+        ("--before", "0.50"),
+        ("default, but for: clip", "0.50"),
+    ]
