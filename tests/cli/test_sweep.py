@@ -20,7 +20,7 @@ def make_step():
     def step(batch):
         if len(batch) > 8:
             raise MemoryError
-        time.sleep(0.002)
+        time.sleep(0.002 if len(batch) == 8 else 0.03)  # so much quicker that a busy machine cannot hide it
     return step, lambda size: [0] * size
 
 def bad_step():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 from made import Made
 
@@ -56,13 +57,32 @@ def test_late_answers_hold_up_nobody_but_their_own_batch():
     assert workload.io_s.max() == pytest.approx(2 * workload.io_s.min())
 
 
-def test_a_head_between_two_readers_is_as_slow_as_between_many():
+@pytest.mark.parametrize("recorded", [2, 4])
+def test_a_head_between_two_readers_is_as_slow_as_between_many(recorded):
     look = {"in_row_alone": 120e6, "in_row_together": 12e6}
     reading = {"states": {"read": 90}, "fetch": {"read_bytes": 1 << 19, "reads": 8}}
-    made = Made(workers=4, cpu_s=0.001, io_s=0.01, storage=lambda readers: 1.0 if readers < 2 else 0.1, after=look)
-    evidence = seen(replace(made, **reading))
+    made = Made(workers=recorded, cpu_s=0.001, io_s=0.01, storage=lambda _readers: 0.1, after=look, **reading)
+    evidence = seen(made)
     workload, _ = workload_of(evidence)
     measured = 1 / evidence.cycle_s
-    assert predict(workload).batches_s == pytest.approx(measured, rel=0.05)
-    assert predict(workload.with_(workers=8)).batches_s == pytest.approx(measured, rel=0.05)
+    for workers in (2, 4, 8):
+        assert predict(workload.with_(workers=workers)).batches_s == pytest.approx(measured, rel=0.1)
     assert workload.reads.bytes_s(1) == pytest.approx(10 * measured, rel=0.05)
+
+
+def test_batches_that_find_their_data_read_ahead_wait_for_the_device_with_the_others():
+    evidence = seen(
+        Made(
+            workers=2,
+            cpu_s=0.001,
+            io_s=np.resize([0.0, 0.0, 0.0, 0.12], 200),
+            storage=lambda _readers: 1.0,
+            after={"in_row_alone": 30e6, "in_row_together": 30e6},
+            states={"read": 90},
+            fetch={"read_bytes": 1 << 20, "reads": 8},
+        )
+    )
+    workload, _ = workload_of(evidence)
+    measured = 1 / evidence.cycle_s
+    for workers in (1, 4):
+        assert predict(workload.with_(workers=workers)).batches_s == pytest.approx(measured, rel=0.1)

@@ -15,6 +15,8 @@ from penstock.plan.stored import on_storage
 
 IN_ORDER_SINCE = (2, 6)
 """The torch that brought the setting."""
+USUAL = 0.9
+"""Of the batches wait no longer than usual."""
 UNDETERMINED = (
     "Workers wait for bytes, and nothing that was seen says whether they share one device: no gain is expected of "
     "more workers. Halve num_workers: the same rate says they do, half the rate says each waits on its own"
@@ -58,9 +60,10 @@ def _with_lock(workload: Workload, evidence: Evidence) -> Workload:
 def _with_device(workload: Workload, evidence: Evidence, seen: Waiting) -> Workload:
     """On a storage that gives so much to one reader and so much to all; both follow from what the run got.
 
-    A batch's usual wait is for the device; what is far beyond it came late, and holds up nobody else.
+    A batch's usual wait is for the device; what is far beyond it came late, and holds up nobody else. The median would
+    not be usual: where the system reads ahead, one batch waits for what several find read.
     """
-    io_s = np.minimum(workload.alone_s, STRAGGLES * np.median(workload.alone_s))
+    io_s = np.minimum(workload.alone_s, STRAGGLES * np.quantile(workload.alone_s, USUAL))
     rate = 1 / evidence.cycle_s
     in_flight = min(rate * float(io_s.mean()), float(max(1, workload.workers)))
     if in_flight <= 0:
@@ -68,12 +71,14 @@ def _with_device(workload: Workload, evidence: Evidence, seen: Waiting) -> Workl
     together, readers = (1.0, 2) if seen.together is None else (seen.together, max(2, seen.readers))
     if seen.manner == "share":
         together = max(1.0, together)  # a little less than one gets alone is chance
-    if seen.manner == "thrash":
-        readers = 2  # a head goes back and forth between two as it does between many
+    one_head = seen.manner == "thrash"
+    if one_head:
+        readers, in_flight = 2, 2.0  # between two the head goes back and forth as it does between many
     scale = float(np.interp(in_flight, (0, 1, readers), (0, 1, together)))
     # In batches, not in bytes: reads that nobody could count take their time all the same.
     curve = ((1.0, rate / scale, 0.0), (float(readers), rate / scale * together, 0.0))
-    return on_storage(workload.with_(alone_s=workload.alone_s - io_s, io_s=io_s), curve, batch_bytes=1.0)
+    waiting_s = {"alone_s": workload.alone_s - io_s, "io_s": io_s}
+    return on_storage(workload.with_(**waiting_s), curve, batch_bytes=1.0, one_head=one_head)
 
 
 # -- its settings --------------------------------------------------------------------------------------------------

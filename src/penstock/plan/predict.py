@@ -192,7 +192,8 @@ def _in_flight(workload: Workload) -> float | None:
     if not workload.workers:
         return 1.0
     per_part = _plain_s(workload) + _lags(workload).mean(axis=1)
-    return workload.reads.in_flight(workload.workers, float(per_part.sum() - per_part[IO]))
+    found = workload.reads.in_flight(workload.workers, float(per_part.sum() - per_part[IO]))
+    return workload.reads.depth(found, workload.workers)
 
 
 def _cores(workload: Workload) -> float:

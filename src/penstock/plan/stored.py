@@ -4,6 +4,9 @@ A worker reads one thing at a time, so at most W reads are in flight. How many t
 those workers that do nothing else, q = W - X·(seconds of other work), while the storage gives X = rate(q). That is a
 fixed point; where a thrashing disk has several, the one with the most in flight is taken, because a pass begins with
 all workers reading at once.
+
+A disk with one head is slow because others have moved it since a reader's last read, not because they read at the same
+moment: two workers that take turns are as bad for it as two that wait for it together (`one_head`).
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ class Reads:
     """0: bytes do not bound anything."""
     batch_requests: float = 0.0
     """0: requests do not bound anything."""
+    one_head: bool = False
+    """Two workers count as two reads in flight, whenever they read."""
 
     def __post_init__(self) -> None:
         depths = [point[0] for point in self.curve]
@@ -64,11 +69,15 @@ class Reads:
         """Of a batch in the storage, by Little's law: R = q / X(q)."""
         return in_flight / self.batches_s(in_flight)
 
+    def depth(self, in_flight: float, workers: int) -> float:
+        """Where on the curve so many workers are with so many reads in flight."""
+        return max(in_flight, min(2.0, workers)) if self.one_head else in_flight
+
     def in_flight(self, workers: int, other_s: float) -> float:
         """Reads in flight when workers never wait for the loop and do `other_s` of other work per batch."""
 
-        def surplus(q: float) -> float:
-            return workers - other_s * self.batches_s(q) - q  # workers that neither read nor work would start to read
+        def surplus(q: float) -> float:  # workers that neither read nor work would start to read
+            return workers - other_s * self.batches_s(self.depth(q, workers)) - q
 
         high = float(workers)
         low = next((q for q in np.linspace(high, 0.0, GRID, endpoint=False)[1:] if surplus(q) >= 0), 0.0)
@@ -96,13 +105,17 @@ class Stored(Workload):
 
     def crew(self) -> Crew:
         """As ever, with this storage."""
-        alone = self.reads.batches_s(1.0)
-        return replace(super().crew(), storage=lambda readers: self.reads.batches_s(readers) / alone)
+        reads, alone = self.reads, self.reads.batches_s(1.0)
+        return replace(
+            super().crew(), storage=lambda readers: reads.batches_s(reads.depth(readers, self.workers)) / alone
+        )
 
 
-def on_storage(workload: Workload, curve: Curve, *, batch_bytes: float, batch_requests: float = 0.0) -> Stored:
+def on_storage(
+    workload: Workload, curve: Curve, *, batch_bytes: float, batch_requests: float = 0.0, one_head: bool = False
+) -> Stored:
     """The same run reading so much per batch from this storage; where batches read unequally long, they still do."""
-    reads = Reads(curve=tuple(curve), batch_bytes=batch_bytes, batch_requests=batch_requests)
+    reads = Reads(curve=tuple(curve), batch_bytes=batch_bytes, batch_requests=batch_requests, one_head=one_head)
     alone_s = reads.residence_s(1.0)
     usual_s = float(workload.io_s.mean())
     io_s = workload.io_s * (alone_s / usual_s) if usual_s > 0 else np.array([alone_s])
