@@ -1,74 +1,104 @@
 """What watching costs the training: microseconds per step on the main thread, and their share of a step of 10 ms.
 
-A training with and without all that `penstock run` puts into a process: each side in fresh processes, in turns, because
-that is how it is met. Putting it in and taking it out of one process would measure how the interpreter takes changes.
+A training with and without all that `penstock run` puts into a process, in two processes that take turns of ten steps,
+forked from one so that their memory lies alike. Putting it in and taking it out of one process would measure how the
+interpreter takes changes; processes that run one after the other differ by more than what is measured.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from functools import cache
 from itertools import pairwise
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
 from benchmarks.result import Line, in_turns, rate
 
 SUBMODULES = 50
-STEPS = 150
-WARM_UP = 50
-"""Steps of a process that do not count: the first of a pass look for modules, and the interpreter learns."""
-ROUNDS = 25
-"""Processes differ by more than what is measured: cores change their speed, and memory lies elsewhere."""
+TURN = 10
+"""Steps."""
+TURNS = 60
+WARM_UP = 10
+"""Turns that do not count: the first steps of a pass look for modules, and the interpreter learns."""
+ROUNDS = 9
+WATCH_ROUNDS = 25
 STEP_S = 0.010
 EXTRA_US = 20.0
 SHARE = 0.01
 
 
 def measure() -> Iterator[Line]:
-    plain, watched = in_turns([lambda: _in_child("plain"), lambda: _in_child("watched")], ROUNDS)
-    yield _extra("penstock run, 50 submodules: extra µs per step", plain, watched)
-    share = _extra_s(plain, watched) / STEP_S
-    yield Line("penstock run: share of a step of 10 ms", f"{share:.2%}", "", share, SHARE, "at most")
+    for step_s, what in ((0.0, "steps back to back"), (STEP_S, "steps of 10 ms")):
+        pairs = [_in_child(step_s) for _ in range(ROUNDS)]
+        plain, extra = (median(numbers) for numbers in zip(*pairs, strict=True))
+        yield _extra(f"penstock run, 50 submodules, {what}: extra µs per step", plain, extra)
+    yield Line("penstock run: share of a step of 10 ms", f"{extra / STEP_S:.2%}", "", extra / STEP_S, SHARE, "at most")
     with tempfile.TemporaryDirectory() as folder:
-        plain, watched = in_turns([_bare, lambda: _watched(Path(folder, "watch.jsonl"))], ROUNDS)
-    yield _extra("penstock.watch, bare iterable: extra µs per step", plain, watched)
+        bare, watched = in_turns([_bare, lambda: _watched(Path(folder, "watch.jsonl"))], WATCH_ROUNDS)
+    each = median(after - before for after, before in zip(watched, bare, strict=True))
+    yield _extra("penstock.watch, bare iterable: extra µs per step", median(bare), each)
 
 
-def _extra(what: str, plain: list[float], watched: list[float]) -> Line:
-    extra_us = _extra_s(plain, watched) * 1e6
-    return Line(what, f"{extra_us:.1f} µs", f"unwatched: {median(plain) * 1e6:.1f} µs", extra_us, EXTRA_US, "at most")
+def _extra(what: str, plain_s: float, extra_s: float) -> Line:
+    return Line(
+        what, f"{extra_s * 1e6:.1f} µs", f"unwatched: {plain_s * 1e6:.1f} µs", extra_s * 1e6, EXTRA_US, "at most"
+    )
 
 
-def _extra_s(plain: list[float], watched: list[float]) -> float:
-    """The median of the rounds' own differences: a slow moment of the machine strikes both sides of one."""
-    return median(a - b for a, b in zip(watched, plain, strict=True))
+def _in_child(step_s: float) -> tuple[float, float]:
+    """A fresh process's answer: CPU-seconds per step without us, and what watching adds to them."""
+    command = [sys.executable, "-m", "benchmarks.overhead", str(step_s)]
+    plain, extra = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-2:]
+    return float(plain), float(extra)
 
 
-def _in_child(side: str) -> float:
-    command = [sys.executable, "-m", "benchmarks.overhead", side]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+def _compare(step_s: float) -> tuple[float, float]:
+    """The medians over the turns; a slow moment of the machine strikes both sides of one."""
+    import torch
+
+    torch.set_num_threads(1)
+    rounds = int(rate(lambda: _work(1), 0.5) * step_s)
+    fork = multiprocessing.get_context("fork")
+    sides = []
+    for watched in (False, True):
+        ours, theirs = fork.Pipe()
+        process = fork.Process(target=_train, args=(watched, rounds, theirs))
+        process.start()
+        sides.append((process, ours))
+    turns = [[_turn(pipe) for _, pipe in sides] for _ in range(TURNS)][WARM_UP:]
+    for process, pipe in sides:
+        pipe.send("end")
+        process.join()
+    return median(plain for plain, _ in turns), median(watched - plain for plain, watched in turns)
 
 
-def _train(watched: bool) -> float:
-    """CPU-seconds of the main thread per step, the median; the work that fills up its 10 ms is not counted."""
+def _turn(pipe: Connection) -> float:
+    pipe.send("go")
+    taken: list[float] = pipe.recv()
+    return median(taken)
+
+
+def _train(watched: bool, rounds: int, pipe: Connection) -> None:
+    """Tells the CPU-seconds of the main thread for each step; the work that fills it up is not counted."""
     import torch
     from torch import nn
 
     from penstock.observe.hooks import install
     from penstock.observe.start import Watching
 
-    torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(4, 1), *(nn.Identity() for _ in range(SUBMODULES - 1)))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     x = torch.zeros(1, 4)
     # numbers, not tensors: those come through a socket, which costs more and varies more than what is measured
     loader: Iterable[list[int]] = torch.utils.data.DataLoader(
-        range(STEPS),  # type: ignore[arg-type]
+        range(TURN * TURNS),  # type: ignore[arg-type]
         num_workers=1,
         prefetch_factor=8,
         collate_fn=_as_it_is,
@@ -78,6 +108,7 @@ def _train(watched: bool) -> float:
         watching = Watching(Path(folder, "run.jsonl")) if watched else None
         if watching is not None:
             install(watching)
+        pipe.recv()
         since = time.thread_time()
         for _ in loader:
             loss = model(x).sum()
@@ -85,11 +116,21 @@ def _train(watched: bool) -> float:
             loss.backward()
             optimizer.step()
             taken.append(time.thread_time() - since)
-            _work(_busy_rounds())
+            _work(rounds)
+            if len(taken) == TURN:
+                pipe.send(taken)
+                taken = []
+                pipe.recv()
+                _stay_on_one_core()
             since = time.thread_time()
         if watching is not None:
             watching.close()
-    return median(taken[WARM_UP:])
+
+
+def _stay_on_one_core() -> None:
+    """This thread, on the same core as the other side's: cores differ."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def _as_it_is(batch: list[int]) -> list[int]:
@@ -97,14 +138,9 @@ def _as_it_is(batch: list[int]) -> list[int]:
 
 
 def _work(rounds: int) -> None:
+    """An amount, not a wait for the clock, so that nothing hides in it."""
     for _ in range(rounds):
         sum(range(1000))
-
-
-@cache
-def _busy_rounds() -> int:
-    """How much work takes 10 ms here: an amount, not a wait for the clock, so that nothing hides in it."""
-    return int(rate(lambda: _work(1), 0.5) * STEP_S)
 
 
 def _bare() -> float:
@@ -124,4 +160,4 @@ def _per_batch(batches: Iterable[int]) -> float:
 
 
 if __name__ == "__main__":
-    print(_train(watched=sys.argv[1] == "watched"))
+    print(*_compare(float(sys.argv[1])))

@@ -62,8 +62,12 @@ class Rig:
         self.track = self.session.begin(0, 0, lambda batch: 1)
         self.lines.all.clear()
 
-    def step(self, *names):
+    def over(self):
         self.track.asked()
+        self.session.settle()
+
+    def step(self, *names):
+        self.over()
         self.track.got(None)
         for name in names:
             self.phase(name)
@@ -84,21 +88,21 @@ def rig():
 
 def test_a_step_waits_for_its_events_and_is_never_waited_for(rig):
     rig.step("forward", "backward")
-    rig.track.asked()
+    rig.over()
     assert rig.lines.all == []
     rig.device.done = 3  # the end of backward has not come
     rig.step("forward")
-    rig.track.asked()
+    rig.over()
     assert rig.lines.all == []
     rig.device.done = 4
     rig.step("forward")
-    rig.track.asked()
+    rig.over()
     assert rig.device_phases == [{"forward": 0.01, "backward": 0.01}]
 
 
 def test_the_hosts_own_phases_take_no_events(rig):
     rig.step("gc", "sync", "log")
-    rig.track.asked()
+    rig.over()
     assert rig.device.recorded == 0
     assert rig.device_phases == [{}]
 
@@ -110,7 +114,7 @@ def test_a_phase_inside_another_is_counted_in_both(rig):
     rig.phase("forward")
     rig.phases.leave()
     rig.device.done = 100
-    rig.track.asked()
+    rig.over()
     assert rig.device_phases == [{"optimizer/forward": 0.02, "optimizer": pytest.approx(0.05)}]
 
 
@@ -150,7 +154,7 @@ def test_events_are_used_again(rig):
 def test_a_device_in_an_error_state_gives_no_times_and_no_error(rig):
     rig.step("forward")
     rig.device.broken = True
-    rig.track.asked()
+    rig.over()
     assert rig.device_phases == [{}]
     assert not rig.session.off
 
@@ -162,6 +166,6 @@ def test_a_stream_that_is_being_captured_gets_no_events(rig):
     rig.phase("backward")
     rig.phases.leave()
     rig.device.usable = True
-    rig.track.asked()
+    rig.over()
     assert rig.device.recorded == 1
     assert rig.device_phases == [{}]

@@ -194,6 +194,7 @@ def test_starting_workers_counts_as_waiting_but_dawdling_does_not(watched):
     next(iterator)
     clock.sleep(1.0)
     next(iterator)
+    watched.session.settle()
     assert [(step.wait_s, step.step_s) for step in watched.lines.of(Step)] == [(0.0, 1.0)]
 
 

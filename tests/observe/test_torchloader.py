@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import observing
 from penstock.observe import torchloader
-from penstock.observe.loaders import NOTHING, Look
+from penstock.observe.loaders import NOTHING, Look, Parts
 from penstock.observe.spool import Spool
 from penstock.recording.lines import Event, Fetch, Whereabouts
 from penstock.testing import FakeClock
@@ -277,7 +277,7 @@ def test_where_queues_cannot_be_counted_the_rest_is_still_known(spool, monkeypat
 def test_what_another_torch_does_not_have_is_not_known():
     assert torchloader.look(object()) == NOTHING
     assert torchloader.worker_pids(object()) == {}
-    assert torchloader.take_parts(object()) == (0.0, None)
+    assert torchloader.take_parts(object()) == Parts(0.0, None)
 
 
 def test_without_workers_the_loop_itself_is_awaited(spool):

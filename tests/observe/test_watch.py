@@ -361,7 +361,7 @@ def test_a_sink_that_fails_ends_the_watching_not_the_training(record, caplog):
     assert [event.detail["error"] for event in found.events if event.what == "watcher_failed"] == [
         "RuntimeError: the sink is full"
     ]
-    assert (len(found.steps), found.end.how) == (1, "done")
+    assert (len(found.steps), found.end.how) == (4, "done")
     assert sink.lines[-1] == "closed"
 
 

@@ -21,9 +21,8 @@ class Clock(Protocol):
 class SystemClock:
     """The real one."""
 
-    def now(self) -> float:
-        """Seconds from an arbitrary start."""
-        return time.perf_counter()
+    now = staticmethod(time.perf_counter)
+    """Seconds from an arbitrary start: the function itself, since it is asked for at every phase of every step."""
 
     def sleep(self, seconds: float) -> None:
         """Block the calling thread."""

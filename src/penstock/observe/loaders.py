@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from penstock.core.stats import LoaderStats
 from penstock.observe.spool import Spool
 from penstock.recording.lines import AnyLine, Hops, Loader, Setting
 
 
-class Look(NamedTuple):
+class Look(msgspec.Struct, frozen=True):
     """How a loader stood when the loop asked."""
 
     ready: int | None = None
@@ -19,7 +21,7 @@ class Look(NamedTuple):
     worker: int | None = None
 
 
-class Parts(NamedTuple):
+class Parts(msgspec.Struct, frozen=True):
     """Of one wait."""
 
     sampler_s: float = 0.0

@@ -1,7 +1,9 @@
 """One watched run: who is iterated over, what the loop is doing now, and where all of it goes.
 
-Everything here runs on the training's own threads, so it is a handful of clock reads and appends per step; encoding and
-writing happen in the recorder's thread. A failure in here turns the watching off and never reaches the training.
+What runs on the training's own threads is a handful of clock reads and one append per step. Its code is never warm
+there, the step has had the caches for itself, so every call costs microseconds: lines are made of what was noted, and
+told to the sinks, by `settle` on another thread. A failure in here turns the watching off and never reaches the
+training.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.observe.around import Guard, Phase
@@ -21,8 +24,12 @@ from penstock.recording.lines import AnyLine, Event, Pass, PassEnd, Step
 log = logging.getLogger("penstock")
 
 
+SETTLE_WAIT_S = 1.0
+"""For another thread that is at it; it takes a millisecond."""
+
+
 class Sink(Protocol):
-    """Takes lines as they come, on the training's threads: it must be quick, and leave the work to a thread."""
+    """Takes lines as they come, also on the training's threads: it must be quick, and leave the work to a thread."""
 
     def put(self, line: AnyLine) -> None:
         """One line."""
@@ -36,13 +43,27 @@ class Sink(Protocol):
 class Looker(Protocol):
     """Somebody who may look at the loop's thread, or may not."""
 
+    active: bool
+    """Not while the loop is in the loader: others watch that."""
+
     def resume(self) -> None:
         """The loop has its batch."""
         ...
 
-    def pause(self) -> None:
-        """The loop is in the loader: others watch that."""
-        ...
+
+class _Noted(NamedTuple):
+    """A step that is over, as the loop noted it; times on the session's clock."""
+
+    loader: int
+    pass_: int
+    batch: int
+    asked: float
+    got: float
+    over: float
+    samples: int | None
+    phases: dict[str, float]
+    look: Look
+    parts: Parts
 
 
 class Session:
@@ -55,6 +76,9 @@ class Session:
         self.off = False
         self._guard = Guard(self)
         self._sinks = sinks
+        self._noted: deque[tuple[Any, ...]] = deque()
+        """Steps that no sink has been told of, each as a `_Noted` holds it."""
+        self._settling = threading.Lock()
         self._numbers = itertools.count()
         self._current: Track | None = None
         """The pass whose batch the loop is working on: phases are counted there."""
@@ -68,9 +92,42 @@ class Session:
         return self.clock.now() - self.began
 
     def put(self, line: AnyLine) -> None:
-        """To every sink."""
+        """To every sink, after the steps before it."""
+        if self._noted:
+            self.settle()
         for sink in self._sinks:
             sink.put(line)
+
+    def settle(self, wait_s: float = 0.0) -> None:
+        """Tell the sinks of all steps that are over; leave it to whoever is at it now, or wait for him so long.
+
+        It must not wait without end: a collector's pause or a signal may bring the same thread here twice.
+        """
+        if not self._settling.acquire(timeout=wait_s):
+            return
+        try:
+            while self._noted:
+                line = self._line(_Noted(*self._noted.popleft()))
+                for sink in self._sinks:
+                    sink.put(line)
+        finally:
+            self._settling.release()
+
+    def _line(self, noted: _Noted) -> Step:
+        return Step(
+            loader=noted.loader,
+            pass_=noted.pass_,
+            batch=noted.batch,
+            at_s=noted.asked - self.began,
+            wait_s=noted.got - noted.asked,
+            idle_s=noted.parts.idle_s,
+            step_s=noted.over - noted.got,
+            samples=noted.samples,
+            phases=noted.phases,
+            ready=noted.look.ready,
+            outstanding=noted.look.outstanding,
+            worker=noted.look.worker,
+        )
 
     def fail(self, error: BaseException) -> None:
         """Say it once, and watch no more."""
@@ -80,10 +137,12 @@ class Session:
         self.put_last(Event(what="watcher_failed", at_s=self.now(), detail=detail))
 
     def put_last(self, line: AnyLine) -> None:
-        """To every sink that takes it still: one that fails keeps no other from hearing of the end."""
-        for sink in self._sinks:
-            with suppress(Exception):
-                sink.put(line)
+        """To every sink that takes it still: one that fails keeps no other from hearing of it, and what led to it."""
+        steps = [self._line(_Noted(*self._noted.popleft())) for _ in range(len(self._noted))]
+        for each in (*steps, line):
+            for sink in self._sinks:
+                with suppress(Exception):
+                    sink.put(each)
 
     def guard(self) -> AbstractContextManager[None]:
         """Around whatever the watcher does on the training's thread: its errors end here."""
@@ -92,6 +151,8 @@ class Session:
     def close(self) -> None:
         """Give every sink its end; nothing is recorded after it."""
         self.off = True
+        with suppress(Exception):
+            self.settle(SETTLE_WAIT_S)
         for sink in self._sinks:
             with suppress(Exception):
                 sink.close()
@@ -157,10 +218,29 @@ class Track:
         """The loop wants the next batch: the step of the last one is over."""
         session = self._session
         now = session.clock.now()
-        self._finish(now)
+        if self._got is not None:
+            while self.open:  # phases that were left open end with the step
+                self.leave(now)
+            session._noted.append(  # as _Noted has it, which takes three times as long to make
+                (
+                    self._loader,
+                    self._number,
+                    self.batch,
+                    self._asked,
+                    self._got,
+                    now,
+                    self._samples,
+                    self.phases,
+                    self._look,
+                    self._parts,
+                )
+            )
+            self.phases = {}  # those of the line are its own from now on
+            self.batch += 1
+            self._got = None
         self._asked = now
         if session.looker is not None:
-            session.looker.pause()
+            session.looker.active = False
 
     def got(self, batch: Any, look: Look = NOTHING, parts: Parts = UNKNOWN) -> None:
         """It has it: how the loader stood when it asked, and what is known of the wait."""
@@ -181,16 +261,18 @@ class Track:
         if self._ended:
             return
         self._ended = True
-        now = self._session.clock.now()
-        self._finish(now)
-        session = self._session
+        self.asked()
+        session, now = self._session, self._asked
+        session.settle(SETTLE_WAIT_S)
         session.put(PassEnd(loader=self._loader, number=self._number, at_s=now - session.began, how=how))
         if session._current is self:
             session._current = outer = self._outer if self._outer is not None and not self._outer._ended else None
             if outer is not None and outer.batch == self._outer_batch:  # inside one step of another: an evaluation
                 outer.paused("evaluation", now - self._began)
             if session.looker is not None:
-                session.looker.pause() if outer is None else session.looker.resume()
+                session.looker.active = False
+                if outer is not None:
+                    session.looker.resume()
 
     def leave(self, now: float) -> None:
         """The innermost phase ends."""
@@ -202,31 +284,3 @@ class Track:
         """Something that is no part of the step has just ended: phases around it do not count that time."""
         self.phases[name] = self.phases.get(name, 0.0) + seconds
         self.open[:] = [(phase, since + seconds) for phase, since in self.open]
-
-    def _finish(self, now: float) -> None:
-        """The step is over, and with it whatever phase was left open."""
-        if self._got is None:
-            return
-        session = self._session
-        while self.open:
-            self.leave(now)
-        look = self._look
-        session.put(
-            Step(
-                loader=self._loader,
-                pass_=self._number,
-                batch=self.batch,
-                at_s=self._asked - session.began,
-                wait_s=self._got - self._asked,
-                idle_s=self._parts.idle_s,
-                step_s=now - self._got,
-                samples=self._samples,
-                phases=self.phases,
-                ready=look.ready,
-                outstanding=look.outstanding,
-                worker=look.worker,
-            )
-        )
-        self.phases = {}  # those of the line are its own from now on
-        self.batch += 1
-        self._got = None

@@ -106,6 +106,7 @@ class Watching:
                 return
 
     def _poll(self, *, last: bool = False) -> None:
+        self.session.settle()
         for spooled in self.spool.drain(last=last):
             self.session.put(spooled)
         seen = self._main.take()

@@ -87,10 +87,17 @@ def look(iterator: Any) -> Look:
         if all(workers):
             known = len(tasks) - iterator._tasks_outstanding  # arrived before their turn
             outstanding = len(tasks)
+            task = tasks.get(iterator._rcvd_idx) if getattr(iterator, "_in_order", True) else None
+            worker = None if task is None else task[0]
         else:  # the tasks of workers that have ended come to nothing
             known = sum(len(task) == 2 for task in tasks.values())
             outstanding = sum(len(task) == 2 or workers[task[0]] for task in tasks.values())
-        return Look(_ready(iterator, known), outstanding, _awaited(iterator, tasks, workers))
+            worker = _awaited(iterator, tasks, workers)
+        try:  # with those in the queue to the loop: pinned already, where memory is pinned
+            ready = known + iterator._data_queue.qsize()
+        except NotImplementedError:  # macOS does not count
+            ready = None
+        return Look(ready, outstanding, worker)
     except AttributeError:  # no workers, or another torch
         return Look(worker=-1) if hasattr(iterator, "_dataset_fetcher") else NOTHING
 
@@ -104,18 +111,12 @@ def take_parts(iterator: Any) -> Parts:
     """Of the wait that has just ended. What is drawn ahead when a pass begins is not counted."""
     sampler = getattr(iterator, "_sampler_iter", None)
     poll = getattr(getattr(iterator, "_data_queue", None), "_poll", None)
-    return Parts(
-        sampler.take() if isinstance(sampler, _TimedSampler) else 0.0,
-        poll.take() if isinstance(poll, _TimedPoll) else None,
-    )
-
-
-def _ready(iterator: Any, known: int) -> int | None:
-    """With those in the queue to the loop: pinned already, where memory is pinned."""
-    try:
-        return known + int(iterator._data_queue.qsize())
-    except NotImplementedError:  # macOS does not count
-        return None
+    sampler_s, idle_s = 0.0, None
+    if type(sampler) is _TimedSampler:
+        sampler_s, sampler.seconds = sampler.seconds, 0.0
+    if type(poll) is _TimedPoll:
+        idle_s, poll.seconds = poll.seconds, 0.0
+    return Parts(sampler_s, idle_s)
 
 
 def _awaited(iterator: Any, tasks: Mapping[int, Any], workers: list[bool]) -> int | None:
@@ -164,21 +165,11 @@ def _time_here(iterator: Any, number: int, pass_number: int, spool: Spool, began
         iterator._dataset_fetcher = _TimedFetcher(fetcher, number, pass_number, spool, began)
 
 
-class _Stopwatch:
-    """Adds up seconds until they are taken."""
-
-    seconds = 0.0
-
-    def take(self) -> float:
-        """Since last asked."""
-        seconds, self.seconds = self.seconds, 0.0
-        return seconds
-
-
-class _TimedPoll(_Stopwatch):
+class _TimedPoll:
     """A queue's wait for its next message."""
 
     def __init__(self, poll: Callable[..., bool]) -> None:
+        self.seconds = 0.0
         self._poll = poll
 
     def __call__(self, *args: Any) -> bool:
@@ -189,10 +180,11 @@ class _TimedPoll(_Stopwatch):
             self.seconds += time.perf_counter() - began
 
 
-class _TimedSampler(_Stopwatch):
+class _TimedSampler:
     """A sampler's iterator and the time it takes."""
 
     def __init__(self, sampler: Iterator[Any]) -> None:
+        self.seconds = 0.0
         self._sampler = sampler
 
     def __iter__(self) -> _TimedSampler:

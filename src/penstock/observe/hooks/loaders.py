@@ -68,14 +68,8 @@ class Loaders:
                 return make(loader)
             return self._begin(loader, make)
 
-        def __next__(iterator: Any) -> Any:
-            under_way = iterator.__dict__.get(MARK)
-            if under_way is None or self._session.off:
-                return advance(iterator)
-            return self._next(under_way, iterator, advance)
-
         patches.set(torch_loader.DataLoader, "__iter__", __iter__)
-        patches.set(torch_loader._BaseDataLoaderIter, "__next__", __next__)
+        patches.set(torch_loader._BaseDataLoaderIter, "__next__", self._advancing(advance))
         patches.also(self._leave_all)
 
     def _begin(self, loader: Any, make: Make) -> Iterator[Any]:
@@ -120,31 +114,41 @@ class Loaders:
         for under_way in tuple(self._open):
             self._ended(under_way, "left")
 
-    def _next(self, under_way: _Pass, iterator: Any, advance: Callable[[Any], Any]) -> Any:
-        session, track = self._session, under_way.track
-        try:
-            look = torchloader.look(iterator)
-            track.asked()
-            if under_way.made_s:
-                track._asked -= under_way.made_s
-                under_way.made_s = 0.0
-        except Exception as error:
-            session.fail(error)
-            return advance(iterator)
-        self._phases.waiting = True
-        try:
-            batch = advance(iterator)
-        except StopIteration:
-            self._ended(under_way, "done")
-            raise
-        except BaseException:
-            self._ended(under_way, "raised")
-            raise
-        finally:
-            self._phases.waiting = False
-        try:
-            track.got(batch, look, torchloader.take_parts(iterator))
-            self._forward.step(track.batch)
-        except Exception as error:
-            session.fail(error)
-        return batch
+    def _advancing(self, advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`next` of torch's iterators; one function, because it runs at every step with cold caches."""
+        session, phases, forward = self._session, self._phases, self._forward
+        look, take_parts = torchloader.look, torchloader.take_parts
+
+        def __next__(iterator: Any) -> Any:
+            under_way: _Pass | None = iterator.__dict__.get(MARK)
+            if under_way is None or session.off:
+                return advance(iterator)
+            track = under_way.track
+            try:
+                seen = look(iterator)
+                track.asked()
+                if under_way.made_s:
+                    track._asked -= under_way.made_s
+                    under_way.made_s = 0.0
+            except Exception as error:
+                session.fail(error)
+                return advance(iterator)
+            phases.waiting = True
+            try:
+                batch = advance(iterator)
+            except StopIteration:
+                self._ended(under_way, "done")
+                raise
+            except BaseException:
+                self._ended(under_way, "raised")
+                raise
+            finally:
+                phases.waiting = False
+            try:
+                track.got(batch, seen, take_parts(iterator))
+                forward.step(track.batch)
+            except Exception as error:
+                session.fail(error)
+            return batch
+
+        return __next__

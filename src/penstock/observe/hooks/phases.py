@@ -26,13 +26,15 @@ class Phases:
         return not (self.waiting or session.off or session._current is None) and (get_ident() == session._loop)
 
     def enter(self, name: str) -> bool:
-        """A phase begins, if what this thread does now belongs to a step: only then it is to be left.
+        """A phase begins, if this thread is now in a step, and not in such a phase already: then it is to be left.
 
         What `session.enter` does, with fewer calls: this runs several times a step.
         """
         session = self.session
         track = session._current
         if track is None or self.waiting or session.off or get_ident() != session._loop:
+            return False
+        if track.open and self.is_open(name):
             return False
         track.open.append((name, session.clock.now()))
         if self._timer is not None:
@@ -49,7 +51,9 @@ class Phases:
         if self._timer is not None:
             with session.guard():
                 self._timer.leave()
-        track.leave(session.clock.now())
+        name, since = track.open.pop()  # what track.leave does
+        path = "/".join([*(outer for outer, _ in track.open), name]) if track.open else name
+        track.phases[path] = track.phases.get(path, 0.0) + session.clock.now() - since
 
     def is_open(self, name: str) -> bool:
         """A log that syncs its file is one phase, not two."""
@@ -57,11 +61,34 @@ class Phases:
         return track is not None and bool(track.open) and any(name == under_way for under_way, _ in track.open)
 
     def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, as a phase of the step wherever it is called in one."""
+        """The function, as a phase of the step wherever it is called in one.
+
+        It says what `enter` and `leave` do, in one piece: see session.py for why.
+        """
+        if self._timer is not None:
+            return self._around_with_events(name, function)
+        session, now = self.session, self.session.clock.now
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if self.is_open(name) or not self.enter(name):
+            track = session._current
+            if track is None or self.waiting or session.off or get_ident() != session._loop:
+                return function(*args, **kwargs)
+            if track.open and self.is_open(name):
+                return function(*args, **kwargs)
+            track.open.append((name, now()))
+            try:
+                return function(*args, **kwargs)
+            finally:
+                if track.open:
+                    track.leave(now())
+
+        return timed
+
+    def _around_with_events(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if not self.enter(name):
                 return function(*args, **kwargs)
             try:
                 return function(*args, **kwargs)

@@ -22,10 +22,10 @@ def watch_update(phases: Phases, patches: Patches) -> None:
     def begins(*_: Any) -> None:
         if is_dynamo_compiling():
             return
-        if phases.is_open("optimizer"):
-            outermost.append(False)
-        elif phases.enter("optimizer"):
+        if phases.enter("optimizer"):
             outermost[:] = [True]
+        elif phases.is_open("optimizer"):
+            outermost.append(False)
 
     def ends(*_: Any) -> None:
         if not is_dynamo_compiling() and outermost and outermost.pop():
