@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.document import Finding, as_json, lines_of, show, write
@@ -13,6 +14,7 @@ from benchmarks.plan import grid, predict
 from benchmarks.plan.loads import GRID_LOADS, LOADS, QUICK_LOADS, Load
 from benchmarks.plan.report import LeftOut, grid_findings, in_short, predict_findings
 from benchmarks.plan.times import FULL, QUICK
+from penstock.errors import PenstockError
 
 PARTS = ("predict", "grid")
 
@@ -49,14 +51,15 @@ def _predict(names: Sequence[str], folder: Path, *, quick: bool) -> list[Finding
     loads, left_out = _possible(names, folder)
     judged = []
     for load in loads:
-        for each in predict.judge(load, folder, QUICK if quick else FULL):
-            judged.append(each)
-            case = f"{each.load} {in_short(each.setting)}"
-            print(
-                f"{'✓' if each.near else '✗'} {case}: {each.predicted:.0f} predicted, {each.measured:.0f} measured "
-                f"({each.error:+.0%}, {each.binds})",
-                file=sys.stderr,
-            )
+        with _or_left_out(load, left_out):
+            for each in predict.judge(load, folder, QUICK if quick else FULL):
+                judged.append(each)
+                case = f"{each.load} {in_short(each.setting)}"
+                print(
+                    f"{'✓' if each.near else '✗'} {case}: {each.predicted:.0f} predicted, {each.measured:.0f} measured "
+                    f"({each.error:+.0%}, {each.binds})",
+                    file=sys.stderr,
+                )
     return list(predict_findings(judged, left_out))
 
 
@@ -64,11 +67,24 @@ def _grid(names: Sequence[str], folder: Path, *, quick: bool) -> list[Finding]:
     loads, left_out = _possible(names, folder)
     courses = []
     for load in loads:
-        course = grid.run(load, folder, QUICK if quick else FULL, quick=quick)
-        courses.append(course)
-        said = f"tuned to {in_short(course.tuned)} in {course.tune_s:.0f} s, {course.of_best:.2f} of the grid's best"
-        print(f"{load.name}: {said}", file=sys.stderr)
+        with _or_left_out(load, left_out):
+            course = grid.run(load, folder, QUICK if quick else FULL, quick=quick)
+            courses.append(course)
+            said = (
+                f"tuned to {in_short(course.tuned)} in {course.tune_s:.0f} s, {course.of_best:.2f} of the grid's best"
+            )
+            print(f"{load.name}: {said}", file=sys.stderr)
     return list(grid_findings(courses, left_out))
+
+
+@contextmanager
+def _or_left_out(load: Load, left_out: LeftOut) -> Iterator[None]:
+    """A load that fails is told in its place: half an hour of the others must not be lost with it."""
+    try:
+        yield
+    except PenstockError as error:
+        left_out[load.name] = str(error)
+        print(f"{load.name} left out: {error}", file=sys.stderr)
 
 
 def _possible(names: Sequence[str], folder: Path) -> tuple[list[Load], LeftOut]:

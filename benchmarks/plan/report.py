@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from benchmarks.plan.grid import AS_GOOD, DEFAULT, FOLKLORE, Course
 from benchmarks.plan.predict import WITHIN, Judged
@@ -12,8 +12,8 @@ from penstock.tuning.tune import SECONDS
 
 PREDICTED = 0.8
 TUNED = 0.95
-LeftOut = Mapping[str, str]
-"""Loads that cannot be had here, and why."""
+LeftOut = dict[str, str]
+"""Loads that cannot be had here or did not come to an end, and why."""
 
 PREDICT_COLUMNS = ("load", "recorded with", "setting", "predicted", "measured", "error", "what binds", "")
 PREDICT_NOTE = (

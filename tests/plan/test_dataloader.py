@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.model.workload import Workload, with_cores
+from penstock.model.edits import with_cores
+from penstock.model.workload import Workload
 from penstock.plan.dataloader import propose
 from penstock.plan.desk import LEAST_GAIN
 from penstock.plan.knobs import KNOBS
@@ -52,6 +53,11 @@ def test_workers_that_cannot_keep_up_get_help_up_to_what_the_step_takes():
     assert "samples/s" in more.reason
     assert found.kwargs["num_workers"] == more.then
     assert found.gain >= more.gain - 0.02
+
+
+def test_strangers_on_the_cores_do_not_keep_it_from_more_workers():
+    found = ask(run(workers=1, cpu_s=0.2, step_s=0.005, cores=16.0, burners=1.0))
+    assert change(found, "num_workers").then > 8
 
 
 def test_a_loop_without_workers_gets_some():

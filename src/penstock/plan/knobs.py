@@ -10,9 +10,10 @@ from math import ceil
 import numpy as np
 
 from penstock.core.plan import Change
-from penstock.model.workload import stragglers, with_step
+from penstock.core.words import human_bytes
+from penstock.model.edits import with_step
+from penstock.model.workload import stragglers
 from penstock.plan.desk import LEAST_GAIN, Desk
-from penstock.plan.memory import mega
 from penstock.plan.predict import MEANING, service_s, variation
 from penstock.plan.profiles import USUAL_PREFETCH, Start, counts, smallest_within, spawns
 from penstock.plan.situation import Situation
@@ -231,7 +232,7 @@ KNOBS: tuple[Callable[[Desk], None], ...] = (
 def most_workers(situation: Situation) -> int:
     """Beyond which no more can help: with W/S at SPARE times the lowest limit that does not move with W."""
     needed = MOST_WORKERS
-    bounds = situation.with_settings(num_workers=1).prediction.bounds
+    bounds = situation.with_settings(num_workers=MOST_WORKERS).prediction.bounds  # strangers leave more to many
     limits = [bound.rate for bound in bounds if bound.name in SHARED_LAWS]
     if limits:
         needed = min(needed, ceil(SPARE * service_s(situation.workload) * min(limits)) + 1)
@@ -252,4 +253,4 @@ def _more_memory(before: Situation, after: Situation) -> str:
     if before.need is None or after.need is None:
         return ""
     more = after.need.total_bytes - before.need.total_bytes
-    return f"{mega(abs(more))} {'more' if more > 0 else 'less'} memory" if more else ""
+    return f"{human_bytes(abs(more))} {'more' if more > 0 else 'less'} memory" if more else ""
