@@ -77,7 +77,7 @@ def run(of: Load, folder: Path, times: Times, *, quick: bool) -> Course:
     def rate(seconds: float, setting: Setting) -> float:
         return fresh(measured, of.name, setting, folder, seconds)
 
-    findings = fresh(tuned, of.name, folder, times.tune_s, timeout_s=4 * times.tune_s)
+    findings = fresh(tuned, of.name, folder, times.tune_s, timeout_s=60 + 4 * times.tune_s)
     grid, folklore = (QUICK_GRID, ()) if quick else (GRID, FOLKLORE)
     return course(of.name, findings, grid, folklore, times, rate)
 
