@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test test-gpu check format bench bench-faults bench-plan bench-train examples soak peers clean
+.PHONY: demo test test-gpu test-ray check format bench bench-gpu bench-store bench-scale bench-faults bench-plan bench-train examples soak peers clean
 
 demo: $(VENV)/.installed-torch
 	$(BIN)/penstock demo $(ARGS)
@@ -16,6 +16,10 @@ test: $(VENV)/.installed-dev
 # On a machine with a GPU: what `make test` has to skip elsewhere.
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/pytest tests/gpu
+
+# A real Ray cluster of several nodes on this machine, and Ray Train: two minutes that `make test` leaves out.
+test-ray: $(VENV)/.installed-dev
+	$(BIN)/pytest -m ray tests/shards/cluster tests/ranks
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -29,6 +33,18 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# On a machine with a GPU: its tests, then what arrives on the card.
+bench-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+# A store that answers late, and how much of it each loader delivers: about ten minutes, in the peers' environment.
+bench-store: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.store $(ARGS)
+
+# Many ranks as simulated, beside real ones: four minutes.
+bench-scale: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.soak $(ARGS)

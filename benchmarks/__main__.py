@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from benchmarks import cold, guards, index, memory, order, overhead, pack, pairs, straggler
+from benchmarks import cold, guards, index, memory, order, overhead, pack, pairs, ranks, ray, straggler
 from benchmarks.document import DOCUMENT, Finding, as_json, lines_of, show, write
 from benchmarks.peers import suite as peers
 from benchmarks.peers.kinds import KINDS
@@ -26,6 +26,8 @@ SUITES: dict[str, Callable[[], Iterable[Finding]]] = {
     "order": order.measure,
     "guards": guard_lines,
     "pack": pack.measure,
+    "ray": ray.measure,
+    "ranks": ranks.measure,
     "straggler": straggler.measure,
     "cold": cold.measure,
     "memory": memory.measure,

@@ -18,9 +18,9 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`, `make bench-faults`, `make bench-plan`, `make bench-train` and `make soak`, each with
-`ARGS=--write`. Both sides of a line ran in one run, in turns, the order rotated; the ratio is the median of the rounds'
-own ratios. Absolute figures move from machine to machine.
+Written by `make bench`, `make bench-faults`, `make bench-plan`, `make bench-train`, `make examples`, `make bench-gpu`,
+`make bench-store` and `make soak`, each with `ARGS=--write`. Both sides of a line ran in one run, in turns, the order
+rotated; the ratio is the median of the rounds' own ratios. Absolute figures move from machine to machine.
 """
 COLUMNS = ("what", "ours", "against", "ratio", "to reach", "")
 
@@ -66,13 +66,14 @@ def _sections(document: str) -> dict[str, str]:
 
 def _section(findings: Sequence[Finding]) -> str:
     lines = [_cells(finding) for finding in findings if isinstance(finding, Line)]
-    blocks = [f"{machine()}, {date.today().isoformat()}.", _markdown(COLUMNS, lines)]
+    blocks = [f"{machine()}, {date.today().isoformat()}.", table_markdown(COLUMNS, lines)]
     tables = [finding for finding in findings if isinstance(finding, Table)]
-    blocks += [f"### {each.title}\n\n{_markdown(each.columns, each.rows)}" for each in tables]
+    blocks += [f"### {each.title}\n\n{table_markdown(each.columns, each.rows)}" for each in tables]
     blocks += dict.fromkeys(each.note for each in tables)
     return "\n\n".join(blocks)
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """As GitHub reads it."""
     head = [columns, ["---"] * len(columns)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in [*head, *rows])

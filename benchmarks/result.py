@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -72,4 +72,12 @@ def machine() -> str:
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo") as lines:
             cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
-    return f"{os.cpu_count()} cores ({cpu}), Python {sys.version.split()[0]}, {platform.system()}"
+    return f"{_card()}{os.cpu_count()} cores ({cpu}), Python {sys.version.split()[0]}, {platform.system()}"
+
+
+def _card() -> str:
+    """Where what is measured has brought torch and there is a GPU; looking must not bring it."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return ""
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, "

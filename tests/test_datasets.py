@@ -5,6 +5,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 import penstock
+import penstock.errors
 from penstock.datasets import ShardDataset, ShardStream
 from penstock.flow.fields import Image, Label
 from penstock.testing import REID, make_shards
@@ -31,6 +32,13 @@ def test_map_style_gives_the_same_sample_by_index_from_any_worker(shards):
     loader = DataLoader(dataset, batch_size=7, num_workers=2)
     images = torch.cat([batch["image"] for batch in loader])
     assert torch.equal(images, torch.stack([sample["image"] for sample in alone]))
+
+
+@pytest.mark.parametrize("asked", [{"finish": penstock.Finish()}, {"decode": "gpu"}])
+@pytest.mark.parametrize("kind", [ShardDataset, ShardStream])
+def test_what_is_done_to_batches_is_refused_for_single_samples(shards, kind, asked):
+    with pytest.raises(penstock.errors.SettingError, match="Loader's batches"):
+        kind(shards, {"image": Image(".jpg", size=32, **asked)})
 
 
 def test_map_style_goes_to_workers_that_are_spawned(shards):

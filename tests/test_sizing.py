@@ -19,8 +19,7 @@ BLOCKS = np.full(100, 2 << 20)
 @pytest.fixture
 def cores(monkeypatch):
     def have(count):
-        for module in (sizing, cores_module):
-            monkeypatch.setattr(module, "usable_cores", lambda: count)
+        monkeypatch.setattr(cores_module, "usable_cores", lambda: count)
 
     return have
 
@@ -63,12 +62,16 @@ def test_what_is_not_set_has_room(cores):
     assert (knobs.readers.least, knobs.readers.now, knobs.readers.most) == (1, 4, 32)
 
 
-def test_auto_is_processes_unless_there_is_one_core(cores):
+def test_auto_is_processes_unless_there_is_one_core_for_this_rank(cores, monkeypatch):
     cores(2)
     assert choose_executor(EngineSettings()) == "process"
     cores(1)
     assert choose_executor(EngineSettings()) == "thread"
     assert choose_executor(EngineSettings(executor="process")) == "process"
+    cores(2)
+    monkeypatch.setattr(cores_module, "_launcher_cores", lambda: 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert choose_executor(EngineSettings()) == "thread"
 
 
 def test_auto_is_threads_without_a_gil_and_on_windows(cores, monkeypatch):
@@ -88,6 +91,7 @@ def test_pinned_workers_of_two_ranks_of_a_machine_share_no_core(cores, monkeypat
     taken = []
     for rank in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", rank)
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
         taken.append(set(plan(workers=2, pin_workers=True).cores))
     assert taken[0] | taken[1] == {0, 1, 2, 3}
     assert plan(workers=2).cores == ()
@@ -118,3 +122,14 @@ def test_what_every_batch_fills_is_told_to_the_engine(cores):
     made = plan_engine(EngineSettings(memory_bytes=1 << 30), layout, BLOCKS, 64, own_code=True)
     assert made.filled_bytes == 12288
     assert made.slab_bytes > 2 * 100_000
+
+
+def test_ranks_of_a_machine_divide_its_cores_and_its_memory(cores, monkeypatch):
+    cores(32)
+    monkeypatch.setattr(cores_module, "_launcher_cores", lambda: 32)
+    monkeypatch.setattr(sizing, "default_budget", lambda: 2 << 30)
+    alone = plan(memory_bytes=None, executor="thread")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    one_of_four = plan(memory_bytes=None, executor="thread")
+    assert (alone.most_workers, alone.slabs) == (31, 32)
+    assert (one_of_four.most_workers, one_of_four.slabs) == (7, 8)

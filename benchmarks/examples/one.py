@@ -1,4 +1,4 @@
-"""One run of an example, in a process of its own; the last line it prints is what came of it.
+"""One timed run of an example, in a process of its own; the last line it prints is what came of it.
 
 `python -m benchmarks.examples.one distill --data FOLDER --toy --before loader copies --set width=16`
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import warnings
 from collections.abc import Iterable, Iterator
@@ -25,11 +26,12 @@ COMPARED = 320
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Of a run that was timed, or of one for its losses."""
+    """Of a run."""
 
     device: str
-    pace: Pace | None = None
+    pace: Pace
     losses: list[float] = []
+    """Step by step, if they were asked for."""
 
 
 def main() -> None:
@@ -39,7 +41,7 @@ def main() -> None:
     parser.add_argument("--toy", action="store_true")
     parser.add_argument("--before", nargs="*", default=[], metavar="HABIT")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other settings than the config's")
-    parser.add_argument("--losses", action="store_true", help="not timed: the loss of every step, nothing shuffled")
+    parser.add_argument("--losses", action="store_true", help="first the loss of every step, nothing shuffled")
     parser.add_argument("--warm-up", type=int, default=10)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -49,30 +51,28 @@ def main() -> None:
         torch.set_num_threads(1)  # threads that wait for each other among busy workers make a step many times longer
     changed = yaml.safe_load("\n".join(each.replace("=", ": ", 1) for each in asked.set)) or {}
     example = importlib.import_module(f"examples.{asked.example}.train")
-    if asked.losses:
-        outcome = losses(example, asked.data, asked.before, toy=asked.toy, changed=changed)
-    else:
-        limits = Limits(asked.warm_up, asked.iterations, asked.seconds)
-        outcome = timed(example, asked.data, asked.before, limits, toy=asked.toy, changed=changed)
-    print(msgspec.json.encode(outcome).decode(), flush=True)
+    found = losses(example, asked.data, asked.before, toy=asked.toy, changed=changed) if asked.losses else []
+    gc.collect()  # its loader ends here
+    limits = Limits(asked.warm_up, asked.iterations, asked.seconds)
+    pace = timed(example, asked.data, asked.before, limits, toy=asked.toy, changed=changed)
+    print(msgspec.json.encode(Outcome(_device(), pace, found)).decode(), flush=True)
 
 
-def timed(
-    example: Any, data: Path, habits: list[str], limits: Limits, *, toy: bool, changed: dict[str, Any]
-) -> Outcome:
+def timed(example: Any, data: Path, habits: list[str], limits: Limits, *, toy: bool, changed: dict[str, Any]) -> Pace:
     settings = _settings(example, toy, {**changed, "epochs": 1})
     meter = Meter(example.make_loader(settings, example.prepare(settings, data), habits), limits)
     example.train(meter, settings, habits)
-    return Outcome(_device(), pace=meter.pace())
+    return meter.pace()
 
 
-def losses(example: Any, data: Path, habits: list[str], *, toy: bool, changed: dict[str, Any]) -> Outcome:
-    """Batches come in the order of the shards, or as the sampler has them: the same with and without the habits."""
+def losses(example: Any, data: Path, habits: list[str], *, toy: bool, changed: dict[str, Any]) -> list[float]:
+    """Batches come in the order of the shards, or as one sampler has them: no two samplers draw the same."""
     in_order = {"shuffle": False} if "shuffle" in example.Config.__struct_fields__ else {}
     settings = _settings(example, toy, {**changed, **in_order, "epochs": 1, "log_every": 1})
-    loader = example.make_loader(settings, example.prepare(settings, data), habits)
-    printed = example.train(_first(loader, COMPARED), settings, habits)
-    return Outcome(_device(), losses=[each["loss"] for each in printed])
+    same_samples = [habit for habit in habits if habit != "sampler"]
+    loader = example.make_loader(settings, example.prepare(settings, data), same_samples)
+    printed = example.train(_first(loader, COMPARED), settings, same_samples)
+    return [each["loss"] for each in printed]
 
 
 def _settings(example: Any, toy: bool, changed: dict[str, Any]) -> Settings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,8 @@ from benchmarks.examples.one import Outcome
 from benchmarks.result import in_turns
 from penstock.errors import PenstockError
 
-TIMEOUT_S = 300.0
 TOLD = 2000
 """Characters of what a run that failed has printed."""
-ABLATED = 2
-"""Rounds of the runs with one habit, at most."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,10 @@ class Plan:
     arguments: tuple[str, ...]
     """For every run: its size and limits."""
     rounds: int
+    ablated: int
+    """Rounds of the runs with one habit alone."""
+    timeout_s: float
+    """For one run, the first of which makes the data."""
 
 
 @dataclass(frozen=True)
@@ -52,42 +54,52 @@ class Measured:
 
 
 def measure(plan: Plan) -> Measured:
-    default_losses = _run(plan, (), "--losses")
-    before_losses = _run(plan, [habit for habit in plan.habits if habit != "sampler"], "--losses")
-    default, before = _timed(plan, [(), plan.habits], plan.rounds)
-    alone = _timed(plan, [(habit,) for habit in plan.habits], min(plan.rounds, ABLATED))
+    default, before = _outcomes(plan, [(), plan.habits], plan.rounds, "--losses")
+    alone = _outcomes(plan, [(habit,) for habit in plan.habits], plan.ablated)
     return Measured(
         example=plan.example,
-        device=default_losses.device,
-        default=default,
-        before=before,
-        ablated=dict(zip(plan.habits, alone, strict=True)),
-        default_losses=default_losses.losses,
-        before_losses=before_losses.losses,
+        device=default[0].device,
+        default=_paces(default),
+        before=_paces(before),
+        ablated={habit: _paces(outcomes) for habit, outcomes in zip(plan.habits, alone, strict=True) if outcomes},
+        default_losses=default[0].losses,
+        before_losses=before[0].losses,
     )
 
 
-def _timed(plan: Plan, ways: Sequence[Sequence[str]], rounds: int) -> list[list[Pace]]:
-    """The paces of each way, one per round."""
-    paces: list[list[Pace]] = [[] for _ in ways]
+def _paces(outcomes: Sequence[Outcome]) -> list[Pace]:
+    return [outcome.pace for outcome in outcomes]
+
+
+def _outcomes(plan: Plan, ways: Sequence[Sequence[str]], rounds: int, *at_first: str) -> list[list[Outcome]]:
+    """Of each way, one per round; `at_first` is asked for in the first one alone."""
+    outcomes: list[list[Outcome]] = [[] for _ in ways]
 
     def run(number: int) -> float:
-        pace = _run(plan, ways[number]).pace
-        assert pace is not None
-        paces[number].append(pace)
-        told = ", ".join(ways[number]) or "nothing"
-        print(f"{plan.example}, of its report {told}: {pace.samples_s:,.0f} samples/s", file=sys.stderr)
+        start = time.perf_counter()
+        outcome = _run(plan, ways[number], *(() if outcomes[number] else at_first))
+        outcomes[number].append(outcome)
+        told, pace = ", ".join(ways[number]) or "nothing", outcome.pace
+        print(
+            f"{plan.example}, of its report {told}: {pace.samples_s:,.0f} samples/s, {pace.data_share:.1%} without "
+            f"data; took {time.perf_counter() - start:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
         return pace.samples_s
 
     in_turns([lambda number=number: run(number) for number in range(len(ways))], rounds)
-    return paces
+    return outcomes
 
 
 def _run(plan: Plan, habits: Sequence[str], *more: str) -> Outcome:
     given = [plan.example, "--data", str(plan.data), *plan.arguments, *more, "--before", *habits]
     command = [sys.executable, "-m", "benchmarks.examples.one", *given]
     with tempfile.TemporaryFile() as logged:  # a pipe would have the log wait for us
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=logged, timeout=TIMEOUT_S)
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=logged, timeout=plan.timeout_s)
+        except subprocess.TimeoutExpired:
+            raise PenstockError(f"{' '.join(given)}: not done after {plan.timeout_s:.0f} s") from None
         if done.returncode:
             logged.seek(0)
             raise PenstockError(f"{' '.join(given)}: {logged.read().decode(errors='replace')[-TOLD:]}")

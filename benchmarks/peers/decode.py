@@ -29,7 +29,7 @@ def ours(kind: Kind, parts: Mapping[str, Any]) -> Arrays:
     arrays = {}
     for name, field in kind.fields.items():
         suffix = field.suffixes[0]
-        arrays[name] = field.decode(suffix, memoryview(parts[suffix]))
+        arrays[name] = field.decoded(suffix, memoryview(parts[suffix]))
     return arrays
 
 

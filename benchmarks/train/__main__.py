@@ -1,4 +1,4 @@
-"""`python -m benchmarks.train`: samplers against the uncached one of field report 003; what a helper costs a step."""
+"""`python -m benchmarks.train`: samplers against the uncached one of report 003; what helpers cost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 
 from benchmarks.document import Finding, as_json, lines_of, show, write
 from benchmarks.result import Line
-from benchmarks.train import samplers, steps
+from benchmarks.train import reading, samplers, steps
 
 SUITES: dict[str, Callable[[], Iterable[Finding]]] = {
     "train-samplers": samplers.measure,
+    "train-reading": reading.measure,
     "train-steps": steps.measure,
 }
 

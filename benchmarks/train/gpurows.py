@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -21,8 +21,10 @@ from benchmarks.train.gpuloads import (
     pictures_on_gpu,
     timed,
     trained,
+    transformer,
 )
 from penstock.train import GradClip, Metrics, Prefetcher, compile, precision, to_device
+from penstock.train.compiling import Compiled
 
 ROUNDS = 5
 
@@ -31,8 +33,9 @@ def measure() -> Iterator[Line]:
     yield from _copies()
     yield from _clips()
     yield _row("Metrics", trained(_adding()), "item() at every step", trained(_fetching()), 1.0)
-    yield _row("precision bf16", trained(_precise("bf16")), "fp32", trained(_precise("fp32")), 1.2)
-    yield _row("compile", _compiled(), "as it is", trained(_plain(layers())), 1.0)
+    in_half = trained(_precise("bf16"))
+    yield _row("precision bf16, ViT-S", in_half, "fp32", trained(_precise("fp32")), 1.2)
+    yield _row("compile, ViT-S in bf16", _compiled(), "as it is", in_half, 1.0)
 
 
 def _copies() -> Iterator[Line]:
@@ -123,10 +126,11 @@ def _fetching() -> Step:
     return fetch
 
 
-def _precise(kind: Literal["bf16", "fp32"]) -> Step:
-    model, data = convolutions(), pictures_on_gpu()
-    amp = precision(model, kind, watch=10**9)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-5, fused=True)
+def _precise(kind: Literal["bf16", "fp32"], change: Callable[[nn.Module], Any] = lambda model: model) -> Step:
+    plain, data = transformer(), pictures_on_gpu()
+    model = change(plain)
+    amp = precision(plain, kind, watch=10**9)
+    optimizer = torch.optim.AdamW(plain.parameters(), 1e-5, fused=True)
 
     def step(_batch: Batch) -> torch.Tensor:
         with amp.autocast():
@@ -140,10 +144,15 @@ def _precise(kind: Literal["bf16", "fp32"]) -> Step:
 
 
 def _compiled() -> Callable[[], float]:
-    model = compile(layers())
-    run = trained(_plain(model))
+    made: list[Compiled] = []
+
+    def compiling(model: nn.Module) -> Compiled:
+        made.append(compile(model))
+        return made[0]
+
+    run = trained(_precise("bf16", compiling))
     run()
-    print(f"compile: {model.graphs} graphs, {model.recompiled} recompilations, failure {model.failure}")
+    print(f"compile: {made[0].graphs} graphs, {made[0].recompiled} recompilations, failure {made[0].failure}")
     return run
 
 

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from examples.common.settings import Settings
-from penstock.testing import Preset, make_shards
+import numpy as np
+
+from examples.common.settings import SEED, Settings
+from penstock.testing import Preset, sample_parts, tar_bytes
+
+Parts = dict[str, bytes]
 
 
 def shards_in(folder: Path, preset: Preset, settings: Settings) -> Path:
     """Those that are there, or new ones."""
 
     def make(into: Path) -> None:
-        make_shards(into, preset, samples=settings.samples, shards=settings.shards, scale=settings.scale)
+        known = _distinct(preset, settings)
+        for shard in range(settings.shards):
+            first, last = (settings.samples * place // settings.shards for place in (shard, shard + 1))
+            members = _members(preset, known, range(first, last))
+            (into / f"{preset.name}-{shard:06d}.tar").write_bytes(tar_bytes(members))
 
     return _once(folder / "shards", make)
+
+
+def _distinct(preset: Preset, settings: Settings) -> list[Parts]:
+    """Painting and deflating leave the interpreter's lock, so threads help."""
+    make = partial(sample_parts, preset, scale=settings.scale)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(make, range(min(settings.distinct, settings.samples))))
+
+
+def _members(preset: Preset, known: Sequence[Parts], numbers: range) -> Iterator[tuple[str, bytes]]:
+    """Pictures come again after a while, under other names and with other notes: painting them takes its time."""
+    for number in numbers:
+        dice = np.random.default_rng([SEED, number])
+        notes = {spec.suffix: spec.write(number, dice).encode() for spec in preset.notes}
+        for suffix, data in {**known[number % len(known)], **notes}.items():
+            yield preset.key(number) + suffix, data
 
 
 def loose_files(shards: Path) -> list[Path]:

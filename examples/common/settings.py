@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import torch
 
+from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.core.strictyaml import read_yaml
 from penstock.errors import SettingError
 
@@ -24,6 +26,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     samples: int
     """That are made up."""
+    distinct: int
+    """Of their pictures and arrays; then they come again."""
     shards: int
     scale: float
     """Of the sides of made-up pictures and maps."""
@@ -39,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,28 @@ class Run(Generic[S]):
     settings: S
     data: Path
     habits: Collection[str]
+    seconds: float
+    """After which training ends."""
+
+
+class Bounded(Generic[T]):
+    """A loader, pass after pass, until its time is over: counted from the first batch on."""
+
+    def __init__(self, loader: Iterable[T], seconds: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.loader = loader
+        self.seconds = seconds
+        self.clock = clock
+        self._end: float | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        for batch in self.loader:
+            now = self.clock.now()
+            if self._end is None:
+                self._end = now + self.seconds
+            if now >= self._end:
+                return
+            yield batch
+            del batch  # else its memory would be held here while the next one is waited for
 
 
 def ask(kind: type[S], config: Path, habits: Sequence[str], about: str | None) -> Run[S]:
@@ -63,9 +90,10 @@ def ask(kind: type[S], config: Path, habits: Sequence[str], about: str | None) -
         metavar="HABIT",
         help=f"the report's habits; all, or: {', '.join(habits)}",
     )
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of training, at most; all epochs if left out")
     given = parser.parse_args()
     restored = () if given.before is None else given.before or habits
-    return Run(read_settings(kind, given.config, toy=given.toy), given.data, restored)
+    return Run(read_settings(kind, given.config, toy=given.toy), given.data, restored, given.seconds)
 
 
 def read_settings(kind: type[S], config: Path, *, toy: bool, changed: Mapping[str, Any] | None = None) -> S:

@@ -21,7 +21,7 @@ import penstock
 from examples.common.backbone import Backbone
 from examples.common.habits import Copied, LogEveryStep, NormEveryStep
 from examples.common.material import shards_in
-from examples.common.settings import DEVICE, SEED, Settings, ask
+from examples.common.settings import DEVICE, SEED, Bounded, Settings, ask
 from examples.reid.before import Before, crop_loader, crops_in, uncached_sampler
 from examples.reid.data import crops
 from penstock.datasets import ShardDataset
@@ -123,7 +123,8 @@ def main() -> None:
     """As the command line says."""
     run = ask(Config, CONFIG, HABITS, __doc__)
     shards = prepare(run.settings, run.data)
-    train(make_loader(run.settings, shards, run.habits), run.settings, run.habits)
+    loader = make_loader(run.settings, shards, run.habits)
+    train(Bounded(loader, run.seconds), run.settings, run.habits)
 
 
 if __name__ == "__main__":

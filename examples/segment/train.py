@@ -21,7 +21,7 @@ import penstock
 from examples.common.backbone import STRIDE, Backbone, Block
 from examples.common.habits import Copied, LogEveryStep, NormEveryStep
 from examples.common.material import shards_in
-from examples.common.settings import DEVICE, SEED, Settings, ask
+from examples.common.settings import DEVICE, SEED, Bounded, Settings, ask
 from examples.segment.before import Before, file_loader
 from examples.segment.data import CAMERAS, DRIVE, GROUND
 from penstock.train import Every, GradClip, Metrics, accumulate, precision
@@ -124,7 +124,8 @@ def main() -> None:
     """As the command line says."""
     run = ask(Config, CONFIG, HABITS, __doc__)
     shards = prepare(run.settings, run.data)
-    train(make_loader(run.settings, shards, run.habits), run.settings, run.habits)
+    loader = make_loader(run.settings, shards, run.habits)
+    train(Bounded(loader, run.seconds), run.settings, run.habits)
 
 
 if __name__ == "__main__":

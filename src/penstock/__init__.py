@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.flow.fields import Array, Image, Json, Label, Raw, Text
+    from penstock.flow.fields import Array, Finish, Image, Json, Label, Raw, Text
     from penstock.loader import Loader
     from penstock.observe.watch import watch
     from penstock.plan.probes.compute import probe_step
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.tuning.tune import tune
 
 __all__ = [
-    "AdaptiveLoader", "Array", "Image", "Json", "Label", "Loader", "Raw", "Text",
+    "AdaptiveLoader", "Array", "Finish", "Image", "Json", "Label", "Loader", "Raw", "Text",
     "plan_for", "probe_step", "tune", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0.dev0"

@@ -11,13 +11,15 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from penstock.core.layout import SlabLayout
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingError
+from penstock.flow.blocks import BLOCK_BYTES
 from penstock.flow.decode import Decoder, Transform
 from penstock.flow.deliver import locate
 from penstock.flow.fields.base import Field
+from penstock.flow.fields.image import Image
 from penstock.flow.order import LANES, Ranks
 from penstock.flow.ranks import find_ranks
-from penstock.flow.shardfeed import BLOCK_BYTES, Ids, OrderSettings, ShardFeed
+from penstock.flow.shardfeed import Ids, OrderSettings, ShardFeed
 from penstock.flow.sources import Source
 from penstock.storage.paths import expand
 
@@ -104,6 +106,10 @@ class _Samples:
     """Decodes samples where it stands: in whatever process torch has put us."""
 
     def __init__(self, feed: ShardFeed) -> None:
+        for name, field in feed.fields.items():
+            if isinstance(field, Image) and (field.finish is not None or field.decode != "cpu"):
+                told = f"{name}: finish and decode work on a Loader's batches"
+                raise SettingError(told, advice="Use penstock.Loader")
         self.feed = feed
         self._decoder = Decoder(feed.fields, SlabLayout({}, 1), feed.order_settings.seed, feed.transform)
 

@@ -33,6 +33,13 @@ class Brought:
     batch_sampler: Iterable[Any] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
 
+    @classmethod
+    def of(cls, sampler: Any, batch_sampler: Any, collate_fn: Any) -> Brought:
+        """A sampler that gives whole batches, as those of penstock.train do, is a batch sampler."""
+        if batch_sampler is None and hasattr(sampler, "batch_size") and hasattr(sampler, "drop_last"):
+            return cls(None, sampler, collate_fn)
+        return cls(sampler, batch_sampler, collate_fn)
+
     @property
     def has_order(self) -> bool:
         """Whether the order is theirs: then it is taken to be this rank's already, as a DataLoader takes it."""

@@ -19,6 +19,9 @@ from penstock.engine.engine import Engine, EnginePlan
 from penstock.errors import PenstockError, SettingError
 from penstock.feeding import Brought, Wanted, make_feed
 from penstock.flow.ahead import Ahead
+from penstock.flow.arrival import Plans
+from penstock.flow.blocks import BLOCK_BYTES
+from penstock.flow.cardclock import CardTimes
 from penstock.flow.coming import Coming
 from penstock.flow.decode import Transform
 from penstock.flow.deliver import Delivery, Slabs
@@ -27,8 +30,9 @@ from penstock.flow.feed import Feed, Share
 from penstock.flow.fields.base import Field
 from penstock.flow.mapfeed import MapFeed
 from penstock.flow.mapwork import SampleTransform
-from penstock.flow.shardfeed import BLOCK_BYTES, Ids, OrderSettings
+from penstock.flow.shardfeed import Ids, OrderSettings
 from penstock.flow.sources import Shards
+from penstock.flow.stable import Stable
 from penstock.flow.state import Position, read_state, write_state
 from penstock.sizing import plan_engine
 from penstock.status import Bar, Stopwatch, Ticker
@@ -54,6 +58,8 @@ class Loader:
 
     Instead of shards and fields there may be a map-style dataset, with a sampler, batch_sampler or collate_fn as a
     DataLoader takes them. Then batches are what `default_collate` or collate_fn makes of the dataset's samples.
+
+    With `static` every batch comes in the same tensors, for CUDA graphs, and is gone when the next one is asked for.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class Loader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         transform: Transform | SampleTransform | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
+        static: bool = False,
         max_samples: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -96,7 +103,7 @@ class Loader:
         self._errors = ErrorSettings(on_error, max_bad, ledger)
         self._batch_transform = batch_transform
         self._shuffle = shuffle
-        self._brought = Brought(sampler, batch_sampler, collate_fn)
+        self._brought = Brought.of(sampler, batch_sampler, collate_fn)
         wanted = Wanted(
             self._batch,
             self._engine_settings,
@@ -107,7 +114,11 @@ class Loader:
             rank,
             world_size,
         )
-        self._feed = make_feed(shards, fields, wanted)
+        if static and device == "numpy":
+            raise SettingError("static keeps tensors where they are", advice='Use device="cpu" or "cuda"')
+        self._stable = Stable() if static else None
+        self._plans = Plans(fields, device, seed, transformed=transform is not None)
+        self._feed = make_feed(shards, self._plans.fields, wanted)
         self._at = Position()
         self._stopwatch = Stopwatch()
         self._ticker = Ticker() if verbose else None
@@ -304,16 +315,17 @@ class Loader:
             layout = self._feed.layout(room)
             self._room = layout.batch_size
             plan = self._plan(layout)
+            arrival = self._plans.begin(self._batch.device, plan.most_workers, self._feed.supply)
             engine = Engine(self._feed.supply, self._feed.work(layout), plan)
             slabs = Slabs(engine.slabs.view, plan.slabs, engine.conductor.release)
             try:
-                way = find_way(self._batch.device, engine.slabs.view, layout.size, layout.filled_bytes)
+                way = find_way(self._batch.device, engine.slabs.view, layout.size, layout.filled_bytes, arrival)
             except BaseException:
                 engine.close()
                 raise
             self._running = engine
             self._close = weakref.finalize(self, _stop, way, slabs, engine, self._feed)
-            self._delivery = Delivery(layout, slabs, self._feed, self._errors, way)
+            self._delivery = Delivery(layout, slabs, self._feed, self._errors, way, self._stable)
         self._delivery.begin()
         return self._running, self._delivery
 
@@ -325,6 +337,7 @@ class Loader:
             reading.block_sizes,
             reading.blocks_in_use,
             own_code=self._feed.own_code,
+            remote=reading.remote,
         )
 
     # -- the rest ----------------------------------------------------------------------------------------------
@@ -338,6 +351,11 @@ class Loader:
         return LoaderStats(
             at.epoch, at.samples, len(self._feed), watch.samples, watch.batches, bad, *watch.hops(), engine
         )
+
+    @property
+    def card_times(self) -> CardTimes | None:
+        """Where the GPU's time went between steps, on its own clock; None where batches stay on the CPU."""
+        return self._delivery.card_times if self._delivery is not None else None
 
     def close(self) -> None:
         """Stop workers and readers and give back their memory; the next pass starts them again."""

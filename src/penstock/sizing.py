@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.cores import loader_cores, usable_cores, worker_cores
+from penstock.core.cores import loader_cores, rank_cores, worker_cores
+from penstock.core.launch import local_place
 from penstock.core.layout import SlabLayout
 from penstock.core.settings import EngineSettings
 from penstock.engine.budget import Demand, default_budget, share_out
@@ -20,16 +20,24 @@ READERS = 4
 """Reads in flight to begin with: enough for an SSD, not too many for a disk."""
 MOST_READERS = 32
 """As many as an object store likes."""
+REMOTE_READERS = 16
+"""To begin with, where every read waits for a network: climbing there from a disk's few takes seconds."""
 WORKERS = 8
 """Workers to begin with, where there are that many cores: more come when decoding is seen to be the bottleneck."""
 
 
 def plan_engine(
-    settings: EngineSettings, layout: SlabLayout, block_sizes: NDArray[np.int64], blocks_in_use: int, *, own_code: bool
+    settings: EngineSettings,
+    layout: SlabLayout,
+    block_sizes: NDArray[np.int64],
+    blocks_in_use: int,
+    *,
+    own_code: bool,
+    remote: bool = False,
 ) -> EnginePlan:
     """`own_code` says that workers run nothing of the user's: then threads may stand in while processes start."""
     executor = choose_executor(settings)
-    cores = loader_cores()
+    cores, here = loader_cores(), local_place()
     workers = settings.workers or min(WORKERS, cores)
     demand = Demand(
         slab_bytes=layout.size,
@@ -38,12 +46,12 @@ def plan_engine(
         blocks_in_use=blocks_in_use,
         processes=workers if executor == "process" else 0,
     )
-    shares = share_out(settings.memory_bytes or default_budget(), demand)
+    shares = share_out(settings.memory_bytes or default_budget() // here.of, demand)
     most_workers = settings.workers or min(cores, workers + shares.more_processes)
     return EnginePlan(
         executor,
         workers,
-        settings.readers or READERS,
+        settings.readers or (REMOTE_READERS if remote else READERS),
         shares.slabs,
         layout.size,
         shares.arena_bytes,
@@ -52,7 +60,7 @@ def plan_engine(
         most_readers=0 if settings.readers else MOST_READERS,
         stopgaps=own_code,
         filled_bytes=layout.filled_bytes,
-        cores=worker_cores(most_workers, _local_rank()) if settings.pin_workers else (),
+        cores=worker_cores(most_workers, here.rank) if settings.pin_workers else (),
     )
 
 
@@ -63,10 +71,4 @@ def choose_executor(settings: EngineSettings) -> Literal["process", "thread"]:
             raise SettingError("worker processes are not available on Windows", advice="Use executor='thread'")
         return settings.executor
     free_threaded = not getattr(sys, "_is_gil_enabled", lambda: True)()
-    return "thread" if sys.platform == "win32" or free_threaded or usable_cores() == 1 else "process"
-
-
-def _local_rank() -> int:
-    """Which of this machine's ranks we are, so that they do not all pin to the same cores."""
-    text = os.environ.get("LOCAL_RANK", "0")
-    return int(text) if text.isdecimal() else 0
+    return "thread" if sys.platform == "win32" or free_threaded or rank_cores() == 1 else "process"

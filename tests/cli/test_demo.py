@@ -154,7 +154,7 @@ def test_a_folder_that_is_not_from_a_demo_is_refused(penstock, tmp_path):
 
 
 def test_without_torch_it_says_what_to_install(run, monkeypatch):
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.cli.needs.find_spec", lambda name: None)
     with pytest.raises(SettingError, match=r"penstock\[torch\]"):
         run()
 

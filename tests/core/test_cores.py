@@ -5,7 +5,8 @@ import os
 import pytest
 
 from penstock.core import cores as cores_module
-from penstock.core.cores import loader_cores, usable_cores, worker_cores
+from penstock.core.cgroups import quota_cores
+from penstock.core.cores import loader_cores, rank_cores, usable_cores, worker_cores
 from penstock.errors import SettingError
 
 
@@ -91,6 +92,51 @@ def test_pinning_where_the_system_cannot_is_refused(monkeypatch, tmp_path):
 def test_as_many_as_a_loader_would_keep_busy(monkeypatch, cores, count):
     monkeypatch.setattr(cores_module, "usable_cores", lambda: cores)
     assert loader_cores() == count
+
+
+@pytest.fixture
+def ranks(monkeypatch, tree):
+    """So many ranks on a machine whose cgroup has that quota; masks are of this process and of its launcher."""
+
+    def have(count, mine, launchers, quota="max 100000"):
+        where = tree("0::/", {"cgroup.controllers": "cpu", "cpu.max": quota})
+        monkeypatch.setattr(cores_module, "quota_cores", lambda *_: quota_cores(*where))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(launchers if pid else mine)), raising=False)
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(count))
+
+    return have
+
+
+@pytest.mark.parametrize(
+    ("count", "mine", "launchers", "share"),
+    [
+        (1, 64, 64, 64),
+        (8, 64, 64, 8),
+        (8, 8, 64, 8),
+        (8, 32, 64, 8),
+        (4, 4, 64, 4),
+        (8, 2, 2, 1),
+        (3, 8, 8, 2),
+        (2, 8, 1, 4),
+    ],
+    ids=["alone", "shared", "bound each", "bound to a node", "bound to few", "too few", "rest", "launcher bound"],
+)
+def test_ranks_divide_the_cores_that_they_share_once(ranks, count, mine, launchers, share):
+    ranks(count, mine, launchers)
+    assert rank_cores() == share
+
+
+def test_ranks_divide_the_quota_too(ranks):
+    ranks(4, 64, 64, "1600000 100000")
+    assert (rank_cores(), loader_cores()) == (4, 4)
+
+
+def test_tasks_that_slurm_does_not_bind_divide_what_the_job_was_given(ranks, monkeypatch):
+    ranks(4, 64, 64)
+    for name, value in {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_CPUS_ON_NODE": "32"}.items():
+        monkeypatch.setenv(name, value)
+    assert (rank_cores(), loader_cores()) == (8, 7)
 
 
 def test_this_machine_has_some():

@@ -5,7 +5,7 @@ import importlib
 import pytest
 import torch
 from benchmarks.examples.meter import Limits, Meter, Pace
-from benchmarks.examples.one import timed
+from benchmarks.examples.one import losses, timed
 from benchmarks.examples.report import findings
 from benchmarks.examples.runs import Measured
 from benchmarks.result import Line, Table
@@ -50,10 +50,19 @@ def test_a_meter_goes_on_for_its_seconds():
 def test_a_toy_is_timed_over_several_passes(tmp_path):
     example = importlib.import_module("examples.distill.train")
     changed = {"samples": 16, "shards": 2}
-    outcome = timed(example, tmp_path, ["copies"], Limits(1, 4, 0.0), toy=True, changed=changed)
-    assert outcome.pace is not None
-    assert (outcome.pace.iterations, outcome.pace.samples) == (4, 32)
-    assert 0 <= outcome.pace.data_share < 1
+    pace = timed(example, tmp_path, ["copies"], Limits(1, 4, 0.0), toy=True, changed=changed)
+    assert (pace.iterations, pace.samples) == (4, 32)
+    assert 0 <= pace.data_share < 1
+
+
+def test_losses_are_of_the_same_samples_with_another_sampler_among_the_habits(tmp_path):
+    example = importlib.import_module("examples.reid.train")
+    changed = {"samples": 160, "people": 16, "distinct": 8}
+    default, before = (
+        losses(example, tmp_path, list(habits), toy=True, changed=changed) for habits in ((), example.HABITS)
+    )
+    assert default == pytest.approx(before, rel=1e-4)
+    assert len(default) > 1
 
 
 def measured(device):

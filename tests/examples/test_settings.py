@@ -1,13 +1,15 @@
 """Configs of the examples."""
 
 import importlib
+import json
 
 import pytest
 from examples.common.material import loose_files, shards_in
-from examples.common.settings import read_settings
+from examples.common.settings import Bounded, read_settings
+from examples.reid.data import crops
 
 from penstock.errors import SettingError
-from penstock.testing import REID
+from penstock.testing import REID, FakeClock
 
 EXAMPLES = ("distill", "reid", "segment")
 
@@ -52,3 +54,23 @@ def test_data_is_made_once(reid, tmp_path):
     (shards / "reid-000001.tar").unlink()
     assert shards_in(tmp_path, REID, settings) == shards
     assert len(list(shards.iterdir())) == 1
+
+
+def test_pictures_come_again_with_notes_of_their_own(reid, tmp_path):
+    settings = read_settings(reid.Config, reid.CONFIG, toy=True, changed={"samples": 12, "distinct": 4})
+    files = {path.name: path.read_bytes() for path in loose_files(shards_in(tmp_path, crops(6), settings))}
+    pictures = [data for name, data in files.items() if name.endswith(".jpg")]
+    people = [json.loads(data)["identity"] for name, data in files.items() if name.endswith(".json")]
+    assert (len(pictures), len(set(pictures))) == (12, 4)
+    assert sorted(people) == sorted([*range(6), *range(6)])
+
+
+def test_a_bounded_loader_ends_with_its_time_and_stays_ended():
+    clock = FakeClock()
+    loader = Bounded(range(100), 10.0, clock)
+    seen = []
+    for _ in range(2):
+        for batch in loader:
+            seen.append(batch)
+            clock.advance(3.0)
+    assert seen == [0, 1, 2, 3]

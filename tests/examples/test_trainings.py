@@ -1,6 +1,5 @@
 """The three worked examples at toy size: for real, and both ways."""
 
-import gc
 import importlib
 import subprocess
 import sys
@@ -36,15 +35,6 @@ def shards(tmp_path_factory):
         return made[name]
 
     return of
-
-
-@pytest.fixture(autouse=True)
-def _one_thread_and_nothing_left():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-    gc.collect()  # loaders end their workers when they go
 
 
 def loaded(name, **others):

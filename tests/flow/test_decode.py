@@ -72,7 +72,7 @@ def test_only_the_tasks_own_slab_is_written():
 
 def test_the_alternative_that_a_sample_has_is_the_one_that_is_decoded():
     class Told(Raw):
-        def decode(self, suffix, data):
+        def decoded(self, suffix, data):
             return suffix
 
     arena = Arena().add(0, 0, b"a", choices=[1]).add(1, 1, b"b", choices=[0])
@@ -99,7 +99,7 @@ def test_an_array_of_another_shape_is_a_bad_sample_with_expected_and_found():
 
 def test_an_unforeseen_failure_of_a_decoder_is_a_bad_sample_that_names_it():
     class Broken(Raw):
-        def decode(self, suffix, data):
+        def decoded(self, suffix, data):
             raise ZeroDivisionError("oh")
 
     ((slot, name, error),), _ = run(Decoder({"a": Broken(".a")}, SlabLayout({}, 8), seed=0), Arena().add(3, 0, b"a"))

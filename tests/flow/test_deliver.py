@@ -27,7 +27,7 @@ class Batch:
 
     @property
     def job(self):
-        return SimpleNamespace(samples=np.array(self.samples, np.int64))
+        return SimpleNamespace(samples=np.array(self.samples, np.int64), epoch=0)
 
 
 class Names:

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.flow.device import copy, lease, to_tensors
+from penstock.flow.arrival import Shipment
+from penstock.flow.device import Here, copy, lease
+
+
+def delivered(arrays, device):
+    return Here(device).receive(Shipment(arrays, 0, np.arange(4), 0)).tensors
 
 
 class Loan:
@@ -94,14 +99,14 @@ def test_a_mapping_cannot_be_closed_under_a_lent_array(loan):
 
 
 def test_tensors_on_the_cpu_share_the_memory(loan):
-    tensors = to_tensors(loan.take(), "cpu")
+    tensors = delivered(loan.take(), "cpu")
     loan.view[0] = 77
     assert int(tensors["image"][0, 0]) == 77
     assert tensors["label"].dtype == torch.int64
 
 
 def test_tensors_elsewhere_do_not_keep_the_slab(loan):
-    tensors = to_tensors(loan.take(), "meta")
+    tensors = delivered(loan.take(), "meta")
     gc.collect()
     assert tensors["image"].shape == (4, 3)
     assert loan.back == 1

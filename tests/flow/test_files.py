@@ -1,6 +1,7 @@
 """Open shards: few at a time, and none closed under its reader."""
 
 import ctypes
+import errno
 import mmap
 import os
 import subprocess
@@ -216,3 +217,17 @@ def cached_pages(mapped):
     start = np.frombuffer(mapped, np.uint8).ctypes.data
     assert ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(len(mapped)), found) == 0
     return sum(flag & 1 for flag in found)
+
+
+def test_a_file_that_the_server_forgot_is_opened_anew(opened, shards, monkeypatch):
+    real, left = os.preadv, [2]
+
+    def preadv(fd, buffers, offset):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return real(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert head(opened, 0) == shards[0].read_bytes()[:512]
+    assert left == [0]

@@ -12,7 +12,7 @@ from penstock.flow.ranks import find_ranks
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE"):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -30,6 +30,14 @@ def test_the_launchers_environment_is_believed(monkeypatch):
     assert find_ranks(None, None, 64) == Ranks(3, 8)
 
 
+def test_tasks_of_a_slurm_step_are_ranks(monkeypatch):
+    for name, value in {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}.items():
+        monkeypatch.setenv(name, value)
+    assert find_ranks(None, None, 64) == Ranks(3, 8)
+    launch(monkeypatch, "1", "4")
+    assert find_ranks(None, None, 64) == Ranks(1, 4)
+
+
 def test_what_is_stated_goes_before_the_environment(monkeypatch):
     launch(monkeypatch, "3", "8")
     assert find_ranks(1, 2, 64) == Ranks(1, 2)
@@ -43,7 +51,7 @@ def test_one_of_the_two_alone_is_refused(rank, world_size):
 
 def test_an_environment_that_is_no_number_is_refused(monkeypatch):
     launch(monkeypatch, "first", "8")
-    with pytest.raises(SettingError, match="RANK and WORLD_SIZE are not numbers"):
+    with pytest.raises(SettingError, match=r"RANK=.first. in the environment is not a number"):
         find_ranks(None, None, 64)
 
 

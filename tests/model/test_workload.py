@@ -6,14 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.model.laws import bounds
-from penstock.model.workload import (
-    Workload,
-    bootstrap,
-    gain,
+from penstock.model.bootstrap import bootstrap
+from penstock.model.edits import (
     out_of_order,
     overlapped,
-    stragglers,
     with_cores,
     with_prefetch,
     with_step,
@@ -27,7 +23,9 @@ from penstock.model.workload import (
     without_lock,
     without_stragglers,
 )
-from penstock.model.workload import without_startup as at_once
+from penstock.model.edits import without_startup as at_once
+from penstock.model.laws import bounds
+from penstock.model.workload import Workload, gain, stragglers
 
 
 def run(count=64, workers=4, *, step_s=0.01, handover_s=0.0, cpu_s=0.0, alone_s=0.0, **others):

@@ -193,7 +193,9 @@ def test_threads_that_crowd_the_cores_are_seen():
 
 
 def test_memory_is_checked_against_what_was_free_while_it_ran():
-    made = Made(workers=1, cpu_s=0.16, step_s=0.01, system={"memory_free_bytes": 2000 * MB})
+    worker = Process(loader=0, worker=0, cpu=0.9, memory_bytes=100 * MB)
+    looks = {"processes": (Process(cpu=0.1), worker), "memory_free_bytes": 2000 * MB}
+    made = Made(workers=1, cpu_s=0.16, step_s=0.01, system=looks)
     tight, unknown = (plan_from_recording(made.recording(), batch_bytes=size) for size in (100 * MB, None))
     assert tight.memory_bytes <= 1100 * MB
     assert tight.dataloader["num_workers"] < unknown.dataloader["num_workers"]

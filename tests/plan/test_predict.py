@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.model.workload import Workload, with_cores, with_prefetch, with_workers
+from penstock.model.edits import with_cores, with_prefetch, with_workers
+from penstock.model.workload import Workload
 from penstock.plan.predict import CROSSOVER, MOST_BATCHES, even, predict, service_s, thinned
 from penstock.plan.stored import Reads, on_storage
 

@@ -1,5 +1,6 @@
 """A local file, read at any offset by anybody."""
 
+import errno
 import os
 import threading
 
@@ -92,6 +93,58 @@ def test_closing_twice_is_harmless_and_reading_afterwards_is_an_error_of_ours(pa
     file = LocalFile(path)
     file.close()
     file.close()
-    with pytest.raises(StorageError, match="cannot read 5 bytes") as caught:
+    with pytest.raises(StorageError, match="cannot read") as caught:
         file.read_at(17, 5)
     assert caught.value.where() == {"shard": str(path), "offset": 17, "stage": "read"}
+
+
+def failing(code, times, real=local.pread):
+    """A pread that fails so many times, as a file server's does; `failed` counts."""
+
+    def read(fd, length, offset):
+        if read.failed < times:
+            read.failed += 1
+            raise OSError(code, os.strerror(code))
+        return real(fd, length, offset)
+
+    read.failed = 0
+    return read
+
+
+def test_a_file_that_the_server_forgot_is_opened_anew(path, monkeypatch):
+    with LocalFile(path) as file:
+        fd = file.fd
+        monkeypatch.setattr(local, "pread", failing(errno.ESTALE, local.REOPENED))
+        assert file.read_at(0, len(DATA)) == DATA
+        assert file.fd == fd
+
+
+def test_a_file_that_stays_forgotten_is_an_error_that_says_so(path, monkeypatch):
+    with LocalFile(path) as file:
+        read = failing(errno.ESTALE, 100)
+        monkeypatch.setattr(local, "pread", read)
+        with pytest.raises(StorageError, match="file server no longer knows this file"):
+            file.read_at(0, 5)
+        assert read.failed == local.REOPENED + 1
+
+
+def test_a_file_that_was_replaced_meanwhile_is_not_read(path, tmp_path, monkeypatch):
+    with LocalFile(path) as file:
+        other = tmp_path / "other"
+        other.write_bytes(DATA[::-1])
+        os.utime(other, ns=(0, 1))
+        os.replace(other, path)
+        monkeypatch.setattr(local, "pread", failing(errno.ESTALE, 1))
+        with pytest.raises(StorageError, match="has changed since it was opened"):
+            file.read_at(0, 5)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT])
+def test_a_lost_server_is_told_at_once(path, monkeypatch, code):
+    with LocalFile(path) as file:
+        read = failing(code, 100)
+        monkeypatch.setattr(local, "pread", read)
+        with pytest.raises(StorageError, match="does not answer") as caught:
+            file.read_at(17, 5)
+        assert caught.value.where() == {"shard": str(path), "offset": 17, "stage": "read"}
+        assert read.failed == 1

@@ -1,7 +1,11 @@
 """Several batches for one step."""
 
+import json
+
 import pytest
 import torch
+from onerank import accumulating, batch_of, gradients_of, loss_of
+from onerank import net as rank_net
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -88,6 +92,22 @@ def test_under_ddp_gradients_are_exchanged_once_a_group(group):
     found = gradients(model, data, 4)
     assert len(exchanged) == 3
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, expected(data, [4, 4, 2]), strict=True))
+
+
+def test_two_ranks_have_the_gradients_of_one_big_batch_and_exchange_them_once_a_step(tmp_path):
+    torch.multiprocessing.spawn(accumulating, (2, str(tmp_path), 5, 2), nprocs=2)
+    model, wanted = rank_net(), []
+    for group in ([0, 1], [2, 3], [4]):
+        big = torch.cat([batch_of(rank, number) for rank in range(2) for number in group])
+        loss_of(model, big).backward()
+        wanted.append(gradients_of(model))
+        model.zero_grad()
+    for rank in range(2):
+        told = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert told["exchanged"] == [0, 1, 2]  # once in every step, at its last batch
+        assert len(told["gradients"]) == len(wanted)
+        for found, expected in zip(told["gradients"], wanted, strict=True):
+            assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_an_error_inside_leaves_the_gradients_as_they_are():

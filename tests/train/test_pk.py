@@ -1,6 +1,7 @@
 """Identity-balanced batches, as a training sees them."""
 
 import json
+import logging
 from collections import Counter
 
 import numpy as np
@@ -299,6 +300,25 @@ def test_over_a_shard_dataset_the_samples_are_those_of_the_metadata(tmp_path):
         pairs = batch["id"].reshape(3, 2)
         assert (pairs[:, 0] == pairs[:, 1]).all()
         assert len(pairs[:, 0].unique()) == 3
+
+
+def test_over_shards_the_loader_says_what_the_order_costs(tmp_path, caplog):
+    make_shards(tmp_path, REID, samples=60, shards=3, scale=0.05)
+    fields = {"id": Label(".json", key="identity")}
+    sampler = PKSampler(read_metadata(ShardDataset(tmp_path, fields), ".json"), 3, 2)
+    loader = penstock.Loader(tmp_path, fields, batch_sampler=sampler, executor="thread", workers=1)
+    with caplog.at_level(logging.INFO, "penstock"):
+        for epoch in range(2):
+            batches = [batch["id"] for batch in loader]
+            told = [each.message for each in caplog.records if each.message.startswith("read by a sampler")]
+            assert len(told) == epoch + 1
+    counted = loader._feed.supply.counted
+    assert counted.batches == 2 * len(batches) == 2 * len(sampler)
+    assert counted.samples == 6 * counted.batches
+    assert 1 <= counted.reads / counted.batches <= 3  # one for each shard that a batch has samples of: they are short
+    assert f"each of {len(sampler)} batches: 6 samples in" in told[-1]
+    assert f"by a sampler (each of {counted.batches} batches: 6 samples" in repr(loader)
+    loader.close()
 
 
 # -- what cannot be ----------------------------------------------------------------------------------------------

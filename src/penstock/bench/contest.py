@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from statistics import median
 from penstock.bench.course import Course, lay_out
 from penstock.bench.fields import RacedField
 from penstock.bench.trial import Trial, in_child
-from penstock.errors import PenstockError, SettingError
+from penstock.errors import PenstockError
 
 WORKERS = (1, 2, 4)
 """Tried for the plain loader, whose best one counts."""
@@ -69,15 +68,6 @@ class Limits:
     """None: as many as the plain loader with one worker takes about `seconds` for."""
     seconds: float = SECONDS
     workers: tuple[int, ...] = WORKERS
-
-
-def need_torch() -> None:
-    """The rival is torch's own DataLoader: without torch there is no race."""
-    if importlib.util.find_spec("torch") is None:
-        raise SettingError(
-            "torch is not installed, and the rival is its DataLoader",
-            advice="Install it: pip install 'penstock[torch]'",
-        )
 
 
 def prepare(

@@ -22,6 +22,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from penstock.bench.contest import PLAIN_NAME
 from penstock.bench.course import Course, load_course
 from penstock.bench.trial import measure, print_trial
+from penstock.storage.remote.object import RemoteFile
+from penstock.storage.remote.url import is_remote
 
 PREFETCH = 2
 """Batches ahead per worker: the reports' value, and torch's default."""
@@ -44,7 +46,7 @@ class PlainTars(IterableDataset[dict[str, Any]]):
 
     def _samples(self, shard: str) -> Iterator[dict[str, Any]]:
         waiting: dict[str, dict[str, bytes]] = {}
-        with tarfile.open(shard, "r|*") as tar:
+        with _opened(shard) as tar:
             for member in tar:
                 key, suffix = self._split(member.name)
                 file = tar.extractfile(member) if suffix in self._wanted else None
@@ -72,6 +74,13 @@ class PlainTars(IterableDataset[dict[str, Any]]):
             loaded = arrays[field.suffix]
             sample[field.name] = torch.from_numpy(loaded if field.key is None else loaded[field.key])
         return sample
+
+
+def _opened(shard: str) -> tarfile.TarFile:
+    """From a store through a stream that fetches ahead: tarfile itself reads files only."""
+    if is_remote(shard):
+        return tarfile.open(fileobj=RemoteFile(shard).stream(), mode="r|*")
+    return tarfile.open(shard, "r|*")
 
 
 def _picture(data: io.BytesIO, size: int) -> torch.Tensor:

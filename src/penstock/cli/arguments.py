@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 Shards = Annotated[
-    list[str], typer.Argument(help="Shards: files, folders, globs, or ranges like 's-{000..127}.tar' (quoted).")
+    list[str],
+    typer.Argument(help="Shards: files, folders, globs, ranges like 's-{000..127}.tar' (quoted), or URLs of these."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Require = Annotated[

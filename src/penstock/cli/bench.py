@@ -19,7 +19,6 @@ from penstock.bench.contest import (
     Limits,
     Standing,
     entries,
-    need_torch,
     prepare,
     race,
     standings,
@@ -29,6 +28,7 @@ from penstock.bench.fields import SIZE, RacedField, guess_fields, parse_fields
 from penstock.bench.trial import Trial
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, Shards
+from penstock.cli.needs import need_torch
 from penstock.report.bench import Racer, bench_meaning, bench_table
 from penstock.storage.paths import expand
 
@@ -74,7 +74,7 @@ def bench(
 
     Exit code: 0 raced, 2 wrong usage, 3 a contestant failed.
     """
-    need_torch()
+    need_torch("the rival is its DataLoader")
     paths = expand(shards)
     fields = parse_fields(field, size) if field else _guess(paths[0], size)
     limits = Limits(batch_size, max_samples, seconds, tuple(workers or WORKERS))

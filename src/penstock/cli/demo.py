@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -14,10 +13,11 @@ from rich.console import Console, RenderableType
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
+from penstock.cli.needs import need_torch
 from penstock.demo.material import Size, clear
 from penstock.demo.table import result_document, result_text
 from penstock.demo.way import Result, Said, Way
-from penstock.errors import SettingError, printable
+from penstock.errors import printable
 
 INTERRUPTED = 130
 
@@ -49,7 +49,7 @@ def demo(
     Exit code: 0 shown, 1 losses that should agree do not, 2 wrong usage,
     3 a training failed.
     """
-    _need_torch()
+    need_torch("the demo trains with it")
     clear(folder)
     teller = _Teller(console.notices if as_json else console.out)
     try:
@@ -62,13 +62,6 @@ def demo(
     else:
         _print(result)
     raise typer.Exit(console.OK if all(each.agrees for each in result.agreements.values()) else console.FOUND)
-
-
-def _need_torch() -> None:
-    if find_spec("torch") is None:
-        raise SettingError(
-            "torch is not installed, and the demo trains with it", advice="Install it: pip install 'penstock[torch]'"
-        )
 
 
 class _Teller:

@@ -11,9 +11,8 @@ from penstock.cli import console
 from penstock.cli.arguments import AsJson
 from penstock.core.finding import Diagnosis
 from penstock.diagnose.logs.read import read_log
+from penstock.diagnose.together import diagnose_ranks
 from penstock.diagnose.trainlog import diagnose_log
-from penstock.diagnose.verdict import diagnose as diagnose_recording
-from penstock.diagnose.verdict import most_waiting
 from penstock.errors import RecordingError, SettingError
 from penstock.recording.load import Recording, is_recording
 from penstock.recording.ranks import load_ranks
@@ -50,6 +49,9 @@ def diagnose(
     Trainer, Lightning, or of your own with --pattern. A log knows less than
     a recording: what it cannot decide is said.
 
+    Of a run of several ranks name the first one's recording: the others lie
+    beside it. Which of them holds the others back is said, and why.
+
     Exit code: 0 healthy, 1 findings, 2 wrong usage or nothing to read,
     3 undetermined.
     """
@@ -75,6 +77,5 @@ def _diagnosed(
     if pattern is None and is_recording(run):
         if workers is not None or batch_size is not None:
             raise SettingError("a recording knows its own settings", advice="Leave out --workers and --batch-size")
-        recording = most_waiting(load_ranks(run))
-        return recording, diagnose_recording(recording)
+        return diagnose_ranks(load_ranks(run))
     return None, diagnose_log(read_log(run, pattern), workers, batch_size)

@@ -22,11 +22,23 @@ from penstock.report.text import table
 from penstock.storage.curve import StorageCurve
 from penstock.storage.kind import Storage, identify
 from penstock.storage.probe import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe
+from penstock.storage.remote.probed import storage_of
+from penstock.storage.remote.url import is_remote, shown
+
+
+def there(path: str | None) -> str | None:
+    """A path that is not there is wrong usage; of a URL the store will say."""
+    if path is not None and not is_remote(path) and not Path(path).exists():
+        raise typer.BadParameter(f"Path '{path}' does not exist.")
+    return path
 
 
 def doctor(
     path: Annotated[
-        Path | None, typer.Argument(exists=True, metavar="[PATH]", help="A folder of shards, or one shard.")
+        str | None,
+        typer.Argument(
+            metavar="[PATH]", callback=there, help="A folder of shards, or one shard; or its URL (s3://bucket/folder/)."
+        ),
     ] = None,
     script: Annotated[
         Path | None,
@@ -53,7 +65,8 @@ def doctor(
     page cache: large reads in order, reads of one sample at random places,
     both with 1 to 32 in flight, and the time to open a file. Reads your own
     files where there are enough, else a scratch file of 256 MiB that is gone
-    afterwards. Curves are kept per device for a week. With --script, says
+    afterwards. Of a bucket, requests are timed and ranges read of objects that
+    are there. Curves are kept per device for a week. With --script, says
     how its DataLoaders suit this machine.
 
     Compare "sequential" with what your GPU eats (samples/s × bytes per
@@ -84,20 +97,21 @@ def doctor(
 class _Under:
     """What is known of the storage under a path."""
 
-    path: Path
+    path: str
     storage: Storage | None
     curve: StorageCurve | None
     rows: list[Row]
 
 
-def _look_under(path: Path, sample_bytes: int, refresh: bool) -> _Under:
+def _look_under(path: str, sample_bytes: int, refresh: bool) -> _Under:
     """Claim and curve; what cannot be had is a row that says why."""
     storage: Storage | None = None
     curve: StorageCurve | None = None
     rows: list[Row] = []
     try:
-        storage = identify(path)
-        rows += claim_rows(storage, _room(storage.path))
+        remote = is_remote(path)
+        storage = storage_of(path) if remote else identify(path)
+        rows += claim_rows(storage, None if remote else _room(storage.path))
         with Console(stderr=True).status("measuring the storage …"):
             curve = probe(path, sample_bytes=sample_bytes, refresh=refresh)
         rows += curve_rows(storage, curve, time.time() - curve.measured_unix_s)
@@ -121,7 +135,7 @@ def _print(examined: Examined, under: _Under | None, script: Path | None) -> Non
         console.print(check_table(f"DataLoaders in {script}", examined.script))
     if under is None:
         return
-    console.print(check_table(f"storage under {under.path}", as_checks(under.rows)))
+    console.print(check_table(f"storage under {shown(under.path)}", as_checks(under.rows)))
     if under.curve is not None:
         _print_curve(console, under.curve)
 

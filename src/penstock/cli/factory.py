@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from typing import Any
 
 from penstock.config import function_named
 from penstock.errors import SettingError
-
-
-def need_torch(why: str) -> None:
-    """Refused where it is not installed."""
-    if find_spec("torch") is None:
-        raise SettingError(f"torch is not installed, and {why}", advice="Install it: pip install 'penstock[torch]'")
 
 
 def made_by(name: str, returns: str) -> Any:

@@ -21,6 +21,7 @@ from penstock.cli.probe import probe
 from penstock.cli.report import report
 from penstock.cli.run import CONTEXT, run
 from penstock.cli.shards.check import check
+from penstock.cli.shards.cluster import RayMayStandAlone
 from penstock.cli.shards.index import index
 from penstock.cli.shards.ls import ls
 from penstock.cli.shards.pack import pack
@@ -53,7 +54,7 @@ app.command()(verify)
 app.command()(report)
 app.command()(compare)
 for command in (ls, index, check, pack):
-    shards_app.command()(command)
+    shards_app.command(cls=RayMayStandAlone)(command)
 
 
 def _version(wanted: bool) -> None:

@@ -9,11 +9,29 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
-from penstock.cli.factory import made_by, need_torch
+from penstock.cli.factory import made_by
+from penstock.cli.fleet import (
+    Asked,
+    CacheBandwidth,
+    CacheBytes,
+    DatasetBytes,
+    GpusPerNode,
+    Network,
+    NodeCores,
+    Nodes,
+    PriceGb,
+    PriceRequests,
+    StoreBandwidth,
+    StoreRequests,
+    show_fleet,
+)
+from penstock.cli.needs import need_torch
 from penstock.core.plan import Plan, Profile
 from penstock.diagnose.verdict import WAITING, most_waiting
 from penstock.errors import RecordingError, SettingError, printable
 from penstock.plan.document import plan_document, save_plan
+from penstock.plan.fleet.need import Need
+from penstock.plan.fleet.sources import need_from_probes, need_from_recording
 from penstock.plan.fromprobes import NO_STEP, Step, plan_from_probes
 from penstock.plan.fromrecording import plan_from_recording
 from penstock.plan.probes.file import read_probes
@@ -47,6 +65,17 @@ def plan(
         float | None,
         typer.Option(min=0, metavar="MS", help="With --probes or --dataset: that the device is busy with a batch."),
     ] = None,
+    nodes: Nodes = None,
+    gpus_per_node: GpusPerNode = None,
+    node_cores: NodeCores = None,
+    network: Network = None,
+    store_bandwidth: StoreBandwidth = None,
+    store_requests: StoreRequests = None,
+    cache_bytes: CacheBytes = None,
+    cache_bandwidth: CacheBandwidth = None,
+    dataset_bytes: DatasetBytes = None,
+    price_gb: PriceGb = None,
+    price_requests: PriceRequests = None,
     form: Annotated[Literal["text", "md"], typer.Option("--format", help="How it is printed.")] = "text",
     as_json: AsJson = False,
 ) -> None:
@@ -77,15 +106,39 @@ def plan(
 
         penstock plan --dataset mypackage.data:make_dataset --batch-size 64
 
+    From one node to many: what the store, the network, the caches and the
+    cores of so many ranks must give, which of them bites first, and what an
+    epoch costs. All ranks are simulated in step, each waiting for the slowest.
+
+        penstock plan run.jsonl --nodes 128 --gpus-per-node 8 --store-bandwidth 40GB/s
+
     Exit code: 0 nothing to change (at most things to try in a step that has
     its data in time), 1 changes are proposed, 2 wrong usage or nothing to
-    read, 3 the run waits, or is too short, and no change is known for it.
+    read, 3 the run waits, or is too short, and no change is known for it. With
+    --nodes: 0 the GPU's step bites first, 1 something else does, 2 as above.
     """
     for source in (run, probes):
         if source is not None and output is not None and _same(output, source):
             raise SettingError(f"{output} is what is to be planned from", advice="Name another file with -o")
     _check(run, probes, dataset, batch_size, step_ms)
+    asked = Asked(
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        node_cores=node_cores,
+        network=network,
+        store_bandwidth=store_bandwidth,
+        store_requests=store_requests,
+        cache_bytes=cache_bytes,
+        cache_bandwidth=cache_bandwidth,
+        dataset_bytes=dataset_bytes,
+        price_gb=price_gb,
+        price_requests=price_requests,
+    )
+    if asked.wanted:
+        _check_fleet(dataset, output, profile, form)
     try:
+        if asked.wanted:
+            raise typer.Exit(show_fleet(_need(run, probes, step_ms), asked, as_json=as_json))
         if probes is not None:
             found = plan_from_probes(read_probes(probes), _step(run, step_ms), profile)
         elif dataset is not None:
@@ -124,6 +177,23 @@ def _check(
         raise SettingError("--batch-size is for --dataset", advice="Recordings and probes have their own")
     if step_ms is not None and run is not None:
         raise SettingError("the recording says what a step takes, and --step-ms too", advice="Keep one of them")
+
+
+def _check_fleet(dataset: str | None, output: Path | None, profile: Profile, form: str) -> None:
+    """What settings for one loader need is of no use for many ranks."""
+    if dataset is not None:
+        raise SettingError("--nodes plans from a recording or probes", advice="`penstock run` makes a recording")
+    unused = {"-o": output is not None, "--profile": profile != "balanced", "--format": form != "text"}
+    if given := [name for name, there in unused.items() if there]:
+        raise SettingError(f"{', '.join(given)} is for the plan of one loader, not with --nodes", advice="Use --json")
+
+
+def _need(run: Path | None, probes: Path | None, step_ms: float | None) -> Need:
+    """Of one rank."""
+    if probes is not None:
+        return need_from_probes(read_probes(probes), _step(run, step_ms))
+    assert run is not None
+    return need_from_recording(most_waiting(load_ranks(run)))
 
 
 def _step(run: Path | None, step_ms: float | None) -> Step:

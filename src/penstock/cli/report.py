@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli import console
-from penstock.core.finding import Diagnosis
 from penstock.diagnose.curve import rates_over_workers
-from penstock.diagnose.verdict import diagnose
+from penstock.diagnose.together import diagnose_ranks
 from penstock.errors import SettingError, printable
-from penstock.recording.load import Recording, load
+from penstock.recording.load import load
+from penstock.recording.ranks import load_ranks
 from penstock.report.html import render_html
 from penstock.report.markdown import render_markdown
 from penstock.report.trace import trace_json
@@ -38,22 +38,24 @@ def report(
     a text in the shape of an incident report; with .json a trace of a window
     to open in https://ui.perfetto.dev or chrome://tracing.
 
+    Of several ranks the one that holds the others back is drawn, or that
+    waited most; name a rank's own recording to see that one.
+
     Exit code: 0 written, 2 wrong usage, 3 could not be read or written.
     """
     form = form or SUFFIXES.get(output.suffix if output else ".html")
     if form is None:
         raise SettingError(f"{output} has no format's suffix", advice="Use .html, .md or .json, or give --format")
-    recording = load(run)
+    text = trace_json(load(run), first, first + seconds) if form == "trace" else _page(run, form)
     target = output or run.with_suffix({"html": ".html", "md": ".md", "trace": ".trace.json"}[form])
     if target.exists() and target.samefile(run):
         raise SettingError(f"{target} is the recording itself", advice="Name another file with -o")
-    text = trace_json(recording, first, first + seconds) if form == "trace" else _page(recording, form)
     target.write_text(text, encoding="utf-8")
     console.out.print(f"{printable(str(target))} written", highlight=False, markup=False, soft_wrap=True)
 
 
-def _page(recording: Recording, form: Format) -> str:
-    diagnosis: Diagnosis = diagnose(recording)
+def _page(run: Path, form: Format) -> str:
+    recording, diagnosis = diagnose_ranks(load_ranks(run))
     if form == "md":
         return render_markdown(recording, diagnosis)
     curve, measured = rates_over_workers(recording)

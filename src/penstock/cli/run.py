@@ -126,12 +126,12 @@ def _look_at_storage(recordings: Sequence[Path]) -> None:
 def _diagnose(path: Path) -> None:
     """What goes wrong in here must not become the script's failure."""
     try:
-        from penstock.diagnose.verdict import diagnose, most_waiting
+        from penstock.diagnose.together import diagnose_ranks
         from penstock.recording.ranks import load_ranks
         from penstock.report.diagnosis import diagnosis_text
 
-        recording = most_waiting(load_ranks(path))
-        console.notices.print(diagnosis_text(diagnose(recording), recording), soft_wrap=True)
+        recording, diagnosis = diagnose_ranks(load_ranks(path))
+        console.notices.print(diagnosis_text(diagnosis, recording), soft_wrap=True)
     except Exception as error:
         typer.echo(f"penstock: no verdict: {type(error).__name__}: {printable(str(error))}", err=True)
 

@@ -9,7 +9,8 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
-from penstock.cli.factory import made_by, need_torch
+from penstock.cli.factory import made_by
+from penstock.cli.needs import need_torch
 from penstock.core.plan import Profile
 from penstock.errors import printable
 from penstock.report.text import human_duration, table

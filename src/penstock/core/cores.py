@@ -8,6 +8,7 @@ from math import ceil
 from pathlib import Path
 
 from penstock.core.cgroups import MEMBERSHIP, ROOT, quota_cores
+from penstock.core.launch import cores_of_job, local_place
 from penstock.errors import SettingError
 
 FEW_CORES = 4
@@ -21,9 +22,19 @@ def usable_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
     return cores if quota is None else max(1, min(cores, ceil(quota)))
 
 
+def rank_cores() -> int:
+    """Our part of them: ranks of one machine divide what they share, and one that is bound to fewer has those."""
+    ranks, usable = local_place().of, usable_cores()
+    if ranks == 1:
+        return usable
+    pool = max(usable, _launcher_cores())
+    limits = [limit for limit in (quota_cores(), cores_of_job()) if limit]
+    return max(1, min(usable, int(min([pool, *limits])) // ranks))
+
+
 def loader_cores() -> int:
-    """Those that a loader may keep busy: where there are many, one is left to the loop and to handing out work."""
-    cores = usable_cores()
+    """Those that a loader may keep busy: where a rank has many, one is left to its loop and to handing out work."""
+    cores = rank_cores()
     return cores - (cores > FEW_CORES)
 
 
@@ -37,6 +48,13 @@ def worker_cores(workers: int, local_rank: int = 0, nodes: Path = Path("/sys/dev
         os.sched_getaffinity(0), key=lambda core: (node_of.get(core, 0) != here, node_of.get(core, 0), core)
     )
     return tuple(allowed[(local_rank * workers + at) % len(allowed)] for at in range(workers))
+
+
+def _launcher_cores() -> int:
+    """Of whoever started this rank and those beside it, which may have bound each to some of its own; 0: unknown."""
+    with suppress(OSError, AttributeError):
+        return len(os.sched_getaffinity(os.getppid()))
+    return 0
 
 
 def _nodes(root: Path) -> dict[int, int]:

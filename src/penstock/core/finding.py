@@ -55,6 +55,35 @@ class Impact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankWait:
+    """One rank of a run, and what its waiting cost the others."""
+
+    rank: int
+    waited_s: float
+    """Of its own, beyond what handing over a ready batch takes."""
+    last: float
+    """Share of the steps in which it was the last to have its batch."""
+    alone_s: float
+    """What it held the others back: its wait beyond the next longest, in those steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmongRanks:
+    """How the ranks of a run held each other up: a step goes on when the last of them has its batch."""
+
+    sentence: str
+    steps: int
+    """That all of them had, the first of each pass left out."""
+    exposed_s: float
+    """Over those steps, the longest wait of any rank: what the run as a whole waited for data."""
+    share: float
+    """Of the time of those steps."""
+    holder: int | None = None
+    """The rank that holds the others back; None: they wait alike, or in turns."""
+    each: tuple[RankWait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """All that is said about one run."""
 
@@ -65,5 +94,7 @@ class Diagnosis:
     experiment: str = ""
     """When undetermined: the one that would decide."""
     impact: Impact | None = None
+    ranks: AmongRanks | None = None
+    """Where the run had several and their recordings were found."""
     notes: tuple[str, ...] = field(default=())
     """What else the reader should know: a truncated file, settings that were changed on the way."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence, gather
-from penstock.model.workload import with_workers
+from penstock.model.edits import with_workers
 from penstock.recording.load import Recording
 
 Points = tuple[tuple[int, float], ...]

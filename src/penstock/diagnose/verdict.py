@@ -12,8 +12,9 @@ from penstock.core.finding import Diagnosis, Finding, Impact, Rejected, Verdict
 from penstock.diagnose import rules
 from penstock.diagnose.evidence import Evidence, gather
 from penstock.diagnose.impact import impact_of
+from penstock.diagnose.ranks import waits_of
 from penstock.diagnose.suspect import Answer, Innocent, Rule, Suspect
-from penstock.model.workload import bootstrap
+from penstock.model.bootstrap import bootstrap
 from penstock.recording.load import Recording, need_run
 
 LEAST_GAIN = 0.05
@@ -68,12 +69,16 @@ def diagnose(recording: Recording) -> Diagnosis:
 
 
 def most_waiting(ranks: Sequence[Recording]) -> Recording:
-    """Of the ranks of a run the one to judge: all others wait for it at the end of every step. Its notes say so."""
+    """Of the ranks of a run the one to judge: it holds the others back, or waited most. Its notes say so."""
     if len(ranks) == 1:
         return ranks[0]
     waited = [sum(step.wait_s for step in rank.steps) for rank in ranks]
-    worst = max(range(len(ranks)), key=waited.__getitem__)
-    told = f"rank {ranks[worst].run.rank} waited most, {waited[worst]:.1f} s of {len(ranks)} ranks' {sum(waited):.1f} s"
+    waits = waits_of(ranks)
+    holder = None if waits is None else waits.holder
+    worst = max(range(len(ranks)), key=waited.__getitem__) if holder is None else holder
+    why = "waited most" if holder is None else "holds the others back"
+    waited_s = f"{waited[worst]:.1f} s of {len(ranks)} ranks' {sum(waited):.1f} s"
+    told = f"rank {ranks[worst].run.rank} {why}: it waited {waited_s}"
     return replace(ranks[worst], notes=(*ranks[0].notes, told))
 
 

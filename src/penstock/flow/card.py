@@ -1,7 +1,8 @@
 """The way to a GPU: slabs are pinned, copies run on a stream of their own, and a slab goes back when its copy is done.
 
 The training loop's stream waits for a copy on the card itself. The host waits only where the loop is so far ahead that
-nearly all slabs are being copied from, and then for the oldest copy alone.
+nearly all slabs are being copied from, and then for the oldest copy alone. Pictures are finished behind the copy, on
+the same stream. Decoding on the card keeps a host thread busy: where that is done, a thread of ours sends the batch.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from penstock.flow.arrival import Arrival, Arrived, Shipment
+from penstock.flow.cardclock import CardClock, CardTimes
+from penstock.flow.finishing.draw import Drawn
 
 log = logging.getLogger("penstock")
 
@@ -28,23 +34,29 @@ _PORTABLE = 1
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Tensors on the card, and when they have arrived."""
+    """A batch on the card, and when it has arrived."""
 
-    tensors: dict[str, Any]
-    arrived: Any
+    arrived: Arrived
+    ready: Any
     """An event on the copying stream."""
 
 
 class Card:
     """One device, and the slabs that are copied to it."""
 
-    def __init__(self, device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int) -> None:
+    works_ahead = True
+
+    def __init__(
+        self, device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: Arrival | None = None
+    ) -> None:
         """Of each slab the first `pinned_bytes` are arrays, which are copied."""
         import torch
 
         self._torch = torch
         self._cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        self.device = torch.device(device)
+        self._arrival = arrival or Arrival()
+        # by number: a thread of ours has a current device of its own
+        self.device = torch.device(device if ":" in device else f"{device}:{torch.cuda.current_device()}")
         with torch.cuda.device(self.device):
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._slabs = np.frombuffer(slabs, np.uint8)
@@ -55,6 +67,17 @@ class Card:
         self._can_pin = pinned_bytes > 0
         self._copying: deque[tuple[Any, Mapping[str, NDArray[Any]]]] = deque()
         """With the arrays, which hold their slab."""
+        self._clock = CardClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        self._sender = ThreadPoolExecutor(1, "penstock-card") if self._arrival.pictures else None
+
+    @property
+    def times(self) -> CardTimes:
+        """Where the card's time went, as far as it has come."""
+        return self._clock.times()
+
+    def asked(self) -> None:
+        """The loop wants the next batch: what it has given the card to do lies before this."""
+        self._clock.asked(self._torch.cuda.current_stream(self.device))
 
     def make_room(self) -> None:
         """Let go of the slabs that have been copied; if too many have not, wait for the oldest.
@@ -66,28 +89,41 @@ class Card:
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
 
-    def send(self, arrays: Mapping[str, NDArray[Any]], slab: int) -> Sent:
+    def send(self, shipment: Shipment) -> Sent | Future[Sent]:
         """Begin to copy. The arrays are kept until they have been copied, whoever else lets them go."""
-        torch = self._torch
-        self._pin(slab)
-        with torch.cuda.stream(self._stream):
-            tensors = {
-                name: torch.from_numpy(array).to(self.device, non_blocking=True) for name, array in arrays.items()
-            }
-            arrived = self._stream.record_event()
-        self._copying.append((arrived, arrays))
-        return Sent(tensors, arrived)
+        self._pin(shipment.slab)
+        drawn = self._arrival.draw(shipment)
+        if self._sender is not None:
+            return self._sender.submit(self._send, shipment, drawn)
+        return self._send(shipment, drawn)
 
-    def receive(self, sent: Sent) -> dict[str, Any]:
+    def _send(self, shipment: Shipment, drawn: Mapping[str, Drawn]) -> Sent:
+        torch = self._torch
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            begun = self._clock.mark(self._stream)
+            arrived = self._arrival.unpack(shipment, self.device)
+            copied = self._clock.mark(self._stream)
+            self._arrival.finish(arrived.tensors, drawn)
+            ready = self._stream.record_event()
+        self._clock.copied(begun, copied)
+        self._copying.append((copied, shipment.arrays))
+        return Sent(arrived, ready)
+
+    def receive(self, sent: Sent | Future[Sent]) -> Arrived:
         """The tensors, safe to use on the current stream: it waits for them, and their memory waits for it."""
+        batch = sent.result() if isinstance(sent, Future) else sent
         stream = self._torch.cuda.current_stream(self.device)
-        stream.wait_event(sent.arrived)
-        for tensor in sent.tensors.values():
+        before = self._clock.mark(stream)
+        stream.wait_event(batch.ready)
+        self._clock.given(before, stream)
+        for tensor in batch.arrived.tensors.values():
             tensor.record_stream(stream)
-        return sent.tensors
+        return batch.arrived
 
     def close(self) -> None:
         """Wait for copies under way, and unpin: before the slabs' memory goes."""
+        if self._sender is not None:
+            self._sender.shutdown()
         while self._copying:
             self._copying.popleft()[0].synchronize()
         for slab in self._pinned:

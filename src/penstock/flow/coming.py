@@ -34,6 +34,7 @@ class Coming:
 
     def wait(self) -> Portion | None:
         """For the next batch; None after the last, and before one that needs a larger slab."""
+        self._delivery.asked()
         if self._next is None:
             following = self._ahead.next_delivered()
             if following is None:

@@ -87,9 +87,11 @@ class Decoder:
                 failing.suffix = suffix = suffixes[row[at + 2]]
                 data = _part(row, at, arena)
                 if fixed:
-                    field.decode_into(suffix, data, slab.arrays[name][slot, ...])
+                    encoded = field.decode_into(suffix, data, slab.arrays[name][slot, ...])
+                    if encoded is not None:
+                        extras.append((slot, name, encoded))
                 else:
-                    slab.send(slot, name, field.decode(suffix, data), extras)
+                    slab.send(slot, name, field.decoded(suffix, data), extras)
 
     def _transformed(self, row: list[int], epoch: int, arena: memoryview, slab: _Slab, extras: Extras) -> None:
         given = self.sample(row, epoch, arena)
@@ -129,7 +131,7 @@ class Decoder:
         with _Failing("decode") as failing:
             for at, name, field, suffixes, _ in self._columns:
                 failing.suffix = suffix = suffixes[row[at + 2]]
-                values[name] = field.decode(suffix, _part(row, at, arena))
+                values[name] = field.decoded(suffix, _part(row, at, arena))
         return values
 
 

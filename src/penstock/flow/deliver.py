@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.core.layout import Placed, SlabLayout
 from penstock.core.settings import ErrorSettings
 from penstock.core.work import BAD
 from penstock.errors import PenstockError, SampleError
-from penstock.flow.device import Arrays, Here, Way, copy, lease
+from penstock.flow.arrival import Ids, Shipment
+from penstock.flow.cardclock import CardTimes
+from penstock.flow.content import Content, Views, content_of, stand_ins, taken
+from penstock.flow.device import Way, copy, lease
+from penstock.flow.stable import Stable
 
-Ids = NDArray[np.int64]
-Views = dict[str | tuple[str, int], NDArray[Any]]
-"""Everything of a batch that lies in its slab: arrays by name, values without a fixed shape by name and slot."""
 LEAST_FOR_RATE = 100
 """Samples seen before the share of bad ones is judged."""
 
@@ -31,7 +31,7 @@ class Finished(Protocol):
 
     @property
     def job(self) -> Any:
-        """Has `samples`, the samples of its slots."""
+        """Has `samples`, those of its slots, and their `epoch`."""
         ...
 
 
@@ -86,21 +86,6 @@ class Slabs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    """What is in a batch, slot by slot."""
-
-    arrays: Arrays
-    lists: dict[str, list[Any]]
-    samples: Ids
-
-    def take(self, slots: list[int]) -> _Content:
-        """These slots, in this order, in memory of their own."""
-        arrays = {name: array[slots] for name, array in self.arrays.items()}
-        lists = {name: [_own(values[slot]) for slot in slots] for name, values in self.lists.items()}
-        return _Content(arrays, lists, self.samples[slots])
-
-
-@dataclass(frozen=True, slots=True)
 class Prepared:
     """A batch on its way to the training loop."""
 
@@ -112,28 +97,46 @@ class Prepared:
 class Delivery:
     """Keeps the books: delivered + bad = asked for, at the end of every pass."""
 
-    def __init__(self, layout: SlabLayout, slabs: Slabs, naming: Naming, errors: ErrorSettings, way: Way) -> None:
+    def __init__(
+        self,
+        layout: SlabLayout,
+        slabs: Slabs,
+        naming: Naming,
+        errors: ErrorSettings,
+        way: Way,
+        stable: Stable | None = None,
+    ) -> None:
         self._layout = layout
         self._slabs = slabs
         self._naming = naming
         self._errors = errors
         self._way = way
+        self._stable = stable
         self.begin()
 
     @property
     def works_ahead(self) -> bool:
-        """Whether a batch should set off before the one ahead of it is handed over: elsewhere that gains nothing."""
-        return not isinstance(self._way, Here)
+        """Whether a batch should set off before the one ahead of it is handed over."""
+        return self._way.works_ahead
+
+    @property
+    def card_times(self) -> CardTimes | None:
+        """Where the card's time went, if there is one."""
+        return self._way.times
 
     def begin(self) -> None:
         """A new pass."""
         self.delivered = self.bad = 0
-        self._spare: _Content | None = None
+        self._spare: Content | None = None
         """A good sample, where bad ones are replaced: for a batch that has none itself."""
 
     def deliver(self, batch: Finished) -> Any:
         """The batch as the training loop gets it."""
         return self.hand_over(self.prepare(batch))
+
+    def asked(self) -> None:
+        """The loop has come back for the next batch."""
+        self._way.asked()
 
     def make_room(self) -> None:
         """Before a batch is asked for: slabs that are done with go back."""
@@ -146,20 +149,29 @@ class Delivery:
         failures = {slot: error for slot, name, error in batch.extras if name == BAD}
         if failures:
             try:
-                content = self._without(failures, _content(batch, views))
+                content = self._without(failures, content_of(samples, batch.extras, views))
             finally:
                 self._slabs.give_back(batch.slab)
         else:
-            content = _content(batch, self._slabs.lend(batch.slab, views))
+            content = content_of(samples, batch.extras, self._slabs.lend(batch.slab, views))
         if self._errors.on_error == "replace":
-            self._spare = content.take([-1])
+            self._spare = content.take([len(samples) - 1])
         self.delivered += len(samples) - len(failures)
         self.bad += len(failures)
-        return Prepared(self._way.send(content.arrays, batch.slab), content.lists, content.samples)
+        shipment = Shipment(content.arrays, batch.slab, content.samples, batch.job.epoch, content.encoded)
+        return Prepared(self._way.send(shipment), content.lists, content.samples)
 
     def hand_over(self, prepared: Prepared) -> Any:
         """The batch as the training loop gets it."""
-        return self._naming.finish({**self._way.receive(prepared.sent), **prepared.lists}, prepared.samples)
+        arrived, lists, samples = self._way.receive(prepared.sent), prepared.lists, prepared.samples
+        tensors = arrived.tensors
+        if arrived.failures:
+            slots = self._left_late(arrived.failures, samples)
+            tensors = {name: tensor[slots] for name, tensor in tensors.items()}
+            lists, samples = taken(lists, slots), samples[slots]
+        if self._stable is not None:
+            tensors = self._stable.hold(tensors)
+        return self._naming.finish({**tensors, **lists}, samples)
 
     def _views(self, batch: Finished) -> Views:
         """What the workers have put into the slab."""
@@ -180,31 +192,41 @@ class Delivery:
                 stage="deliver",
             )
 
-    def _without(self, failures: dict[int, Exception], content: _Content) -> _Content:
-        """List the bad samples; what to deliver instead, by the policy."""
-        count = len(content.samples)
-        named = [self._name(int(content.samples[slot]), error) for slot, error in sorted(failures.items())]
+    def _without(self, failures: Mapping[int, Exception], content: Content) -> Content:
+        """What to deliver instead, by the policy."""
+        named = self._named(failures, content.samples)
+        self._check_rate(len(failures), len(content.samples), named[0])
+        slots = self._left(failures, len(content.samples))
+        if not slots and self._spare is not None:
+            return self._spare.take([0] * len(content.samples))
+        if not slots:
+            raise _nothing_left(len(content.samples), named[0])
+        return content.take(slots)
+
+    def _left_late(self, failures: Mapping[int, Exception], samples: Ids) -> list[int]:
+        """The same for pictures that failed on the card: which slots to deliver; they had been counted as good."""
+        named = self._named(failures, samples)
+        bad = len(np.unique(samples[list(failures)]))  # one that stands in for another may fail in both places
+        self.delivered -= bad
+        self._check_rate(bad, bad, named[0])
+        self.bad += bad
+        slots = self._left(failures, len(samples))
+        if not slots:
+            raise _nothing_left(len(samples), named[0])
+        return slots
+
+    def _named(self, failures: Mapping[int, Exception], samples: Ids) -> list[PenstockError]:
+        """List the bad samples; where one is too many, raise the first."""
+        named = [self._name(int(samples[slot]), error) for slot, error in sorted(failures.items())]
         self._write_ledger(named)
         if self._errors.on_error == "raise":
             raise named[0]
-        self._check_rate(len(failures), count, named[0])
-        good = [slot for slot in range(count) if slot not in failures]
-        if not good:
-            return self._instead_of_all(count, named[0])
-        return content.take(good if self._errors.on_error == "skip" else stand_ins(good, count))
+        return named
 
-    def _instead_of_all(self, count: int, example: PenstockError) -> _Content:
-        """Not an empty batch, which hardly any training step survives, nor one fewer: the ranks would part company."""
-        if self._spare is not None:
-            return self._spare.take([0] * count)
-        raise SampleError(
-            f"all {count} samples of a batch are bad, so there is nothing to deliver; the first: {example.reason}",
-            shard=example.shard,
-            member=example.member,
-            offset=example.offset,
-            stage="deliver",
-            advice='Use on_error="replace", which repeats a good sample seen before, or larger batches',
-        )
+    def _left(self, failures: Mapping[int, Exception], count: int) -> list[int]:
+        """Slots to deliver, by the policy; none if all are bad."""
+        good = [slot for slot in range(count) if slot not in failures]
+        return good if self._errors.on_error == "skip" or not good else stand_ins(good, count)
 
     def _name(self, sample: int, error: Exception) -> PenstockError:
         named = error if isinstance(error, PenstockError) else SampleError(str(error), stage="decode")
@@ -230,21 +252,13 @@ class Delivery:
                     ledger.write(msgspec.json.encode({**error.where(), "reason": error.reason}) + b"\n")
 
 
-def stand_ins(good: Sequence[int], count: int) -> list[int]:
-    """For each of `count` slots a good one: itself, or the next that is; after the last the first."""
-    return [next((slot for slot in good if slot >= wanted), good[0]) for wanted in range(count)]
-
-
-def _content(batch: Finished, views: Views) -> _Content:
-    samples: Ids = batch.job.samples
-    arrays = {name: view for name, view in views.items() if isinstance(name, str)}
-    lists: dict[str, list[Any]] = {}
-    for slot, name, value in batch.extras:
-        if name != BAD:
-            lists.setdefault(name, [None] * len(samples))[slot] = views.get((name, slot), value)
-    return _Content(arrays, lists, samples)
-
-
-def _own(value: Any) -> Any:
-    """An array may lie in the slab, which will be used again."""
-    return value.copy() if isinstance(value, np.ndarray) else value
+def _nothing_left(count: int, example: PenstockError) -> SampleError:
+    """Not an empty batch, which hardly any training step survives, nor one fewer: the ranks would part company."""
+    return SampleError(
+        f"all {count} samples of a batch are bad, so there is nothing to deliver; the first: {example.reason}",
+        shard=example.shard,
+        member=example.member,
+        offset=example.offset,
+        stage="deliver",
+        advice='Use on_error="replace", which repeats a good sample seen before, or larger batches',
+    )

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import SettingError
+from penstock.flow.arrival import Arrival, Arrived, Shipment
+from penstock.flow.cardclock import CardTimes
 
-Arrays = dict[str, NDArray[Any]]
 Key = TypeVar("Key")
 
 
@@ -50,17 +51,31 @@ def copy(arrays: Mapping[Key, NDArray[Any]]) -> dict[Key, NDArray[Any]]:
 
 
 class Way(Protocol):
-    """How the arrays of a finished batch come to the training loop."""
+    """How a finished batch comes to the training loop."""
+
+    @property
+    def works_ahead(self) -> bool:
+        """Whether a batch should set off before the one ahead of it is handed over: elsewhere that gains nothing."""
+        ...
+
+    @property
+    def times(self) -> CardTimes | None:
+        """Where the card's time went, if there is one."""
+        ...
+
+    def asked(self) -> None:
+        """Called when the loop wants the next batch, before anything is waited for."""
+        ...
 
     def make_room(self) -> None:
         """Called before a batch is asked for: let go of slabs that are done with."""
         ...
 
-    def send(self, arrays: Arrays, slab: int) -> Any:
+    def send(self, shipment: Shipment) -> Any:
         """Set off."""
         ...
 
-    def receive(self, sent: Any) -> dict[str, Any]:
+    def receive(self, sent: Any) -> Arrived:
         """What was sent, where the training loop can use it."""
         ...
 
@@ -72,31 +87,42 @@ class Way(Protocol):
 class Here:
     """They stay where they are, as arrays or as tensors; a device that has no way of its own gets plain copies."""
 
-    def __init__(self, device: str) -> None:
+    works_ahead = False
+    times = None
+
+    def __init__(self, device: str, arrival: Arrival | None = None) -> None:
         self._device = device
+        self._arrival = arrival or Arrival()
+
+    def asked(self) -> None:
+        """Nobody keeps the time."""
 
     def make_room(self) -> None:
         """Slabs come back by themselves, when nobody looks at them any more."""
 
-    def send(self, arrays: Arrays, slab: int) -> Arrays:
+    def send(self, shipment: Shipment) -> Shipment:
         """Nothing to do yet."""
-        return arrays
+        return shipment
 
-    def receive(self, sent: Arrays) -> dict[str, Any]:
-        """As the device has them."""
-        return dict(sent) if self._device == "numpy" else to_tensors(sent, self._device)
+    def receive(self, sent: Shipment) -> Arrived:
+        """As the device has them; on the CPU over the same memory, but for what is finished."""
+        if self._device == "numpy":
+            return Arrived(dict(sent.arrays))
+        arrived = self._arrival.unpack(sent, _torch().device(self._device))
+        self._arrival.finish(arrived.tensors, self._arrival.draw(sent))
+        return arrived
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def find_way(device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int) -> Way:
+def find_way(device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: Arrival | None = None) -> Way:
     """Of `slabs` each is `slab_bytes` long, and holds arrays in its first `pinned_bytes`."""
     if not _is_cuda(device):
-        return Here(device)
+        return Here(device, arrival)
     from penstock.flow.card import Card
 
-    return Card(device, slabs, slab_bytes, pinned_bytes)
+    return Card(device, slabs, slab_bytes, pinned_bytes, arrival)
 
 
 def check_device(device: str) -> None:
@@ -114,15 +140,6 @@ def check_device(device: str) -> None:
 
 def _is_cuda(device: str) -> bool:
     return device.partition(":")[0] == "cuda"
-
-
-def to_tensors(arrays: Mapping[str, NDArray[Any]], device: str) -> dict[str, Any]:
-    """Tensors; on the CPU over the same memory."""
-    torch = _torch()
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    if device == "cpu":
-        return tensors
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _torch() -> ModuleType:

@@ -39,6 +39,8 @@ class Reading:
     """About how much each block takes; none where nothing is read."""
     blocks_in_use: int
     """On this rank, at any moment."""
+    remote: bool = False
+    """Every read waits for a network."""
 
 
 class Feed(Naming, Protocol):

@@ -12,8 +12,13 @@ from typing import Any
 
 from penstock.core.layout import PAGE, whole_pages
 from penstock.errors import StorageError
+from penstock.flow.extent import Extent
+from penstock.flow.objects import ObjectShards
 from penstock.shards.index import Binding, ShardIndex
-from penstock.shards.source import CompressedShard, Shard, open_shard
+from penstock.shards.source import AnyShard, Shard, open_shard
+from penstock.storage.remote.url import is_remote
+
+__all__ = ["Extent", "OpenShards"]
 
 MOST_OPEN = 256
 """Opening again costs little beside a block; a process may have 1024 descriptors, and they are not all ours."""
@@ -21,15 +26,6 @@ OUR_SHARE = 4
 """Where a process may have fewer, we take one of this many."""
 
 _DIRECT_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_DIRECT", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """A run of bytes of a shard and its place in the block's memory, which is as far into a page as the offset is."""
-
-    offset: int
-    length: int
-    at: int
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +59,7 @@ class OpenShards:
     def __init__(self, paths: Sequence[str], indexes: Sequence[ShardIndex], *, direct: bool = False) -> None:
         self._paths = paths
         self._indexes = indexes
+        self._objects = ObjectShards(paths, indexes)
         self._direct = direct and hasattr(os, "O_DIRECT")
         self._most = _most_open()
         self._open: dict[int, _Open] = {}  # in the order of last use
@@ -78,6 +75,8 @@ class OpenShards:
             with open_shard(self._paths[shard]) as stream:
                 _check(stream, self._indexes[shard].binding)
                 return sum(_stream(stream, extent, into) for extent in extents)
+        if is_remote(self._paths[shard]):
+            return self._objects.read(shard, extents, into)
         with self._borrowed(shard) as file:
             return sum(_fetch(file, extent, into) for extent in extents)
 
@@ -145,12 +144,12 @@ def _most_open() -> int:
     return MOST_OPEN if soft == resource.RLIM_INFINITY else max(1, min(MOST_OPEN, soft // OUR_SHARE))
 
 
-def _check(shard: Shard | CompressedShard, binding: Binding) -> None:
-    if (shard.size, shard.mtime_ns) != (binding.size, binding.mtime_ns):
+def _check(shard: AnyShard, binding: Binding) -> None:
+    if Binding.of(shard) != binding:
         raise StorageError("has changed since it was indexed", shard=shard.path, stage="read", advice="Start again")
 
 
-def _stream(stream: Shard | CompressedShard, extent: Extent, into: memoryview) -> int:
+def _stream(stream: AnyShard, extent: Extent, into: memoryview) -> int:
     data = stream.read_at(extent.offset, extent.length)
     into[extent.at : extent.at + len(data)] = data
     return _whole(len(data), extent, stream.path)
@@ -177,12 +176,7 @@ def _pread(file: Shard, extent: Extent, into: memoryview) -> int:
     done = 0
     while done < extent.length:
         view = into[extent.at + done : extent.at + extent.length]
-        try:
-            count = os.preadv(file.fd, [view], extent.offset + done)
-        except OSError as error:
-            raise StorageError(
-                f"cannot read: {error.strerror}", shard=file.path, offset=extent.offset + done, stage="read"
-            ) from error
+        count = file.surely(os.preadv, [view], extent.offset + done)
         if count == 0:
             break
         done += count

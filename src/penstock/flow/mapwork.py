@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.core.layout import SlabLayout
 from penstock.core.work import BAD, Runner, Task
 from penstock.errors import PenstockError, SampleError
-from penstock.flow.deliver import stand_ins
+from penstock.flow.content import stand_ins
 from penstock.flow.dice import own_rng, throw_for
 from penstock.flow.structure import ROOT, as_leaf, take_apart
 

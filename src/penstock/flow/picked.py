@@ -7,19 +7,39 @@ A batch is known from when it is drawn until it, or one after it, is delivered.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import SettingError
 from penstock.flow.files import OpenShards
-from penstock.flow.read import GAP_BYTES, BlockLayout, Dataset, lay_out_samples
+from penstock.flow.pickedlayout import PickedBlock, lay_out_picks
+from penstock.flow.read import Dataset
 from penstock.flow.rows import PARTS, WIDTH
 
 Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What was read for picks so far: some batches more than are delivered, until an epoch is over."""
+
+    batches: int = 0
+    """Delivered."""
+    samples: int = 0
+    """Of which so many."""
+    reads: int = 0
+    """Requests to the storage: samples that lie together have one."""
+    bytes_read: int = 0
+    bytes_wanted: int = 0
+    """By the picks; the rest lies between them."""
+
+    def since(self, before: Picked) -> Picked:
+        """What happened between the two."""
+        return Picked(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +48,6 @@ class _Drawn:
 
     picks: Ids
     blocks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    shard: int
-    layout: BlockLayout
 
 
 class PickedSupply:
@@ -50,13 +64,14 @@ class PickedSupply:
         self._dataset = dataset
         self._block_bytes = block_bytes
         self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct)
-        self._ranges = [_ranges(dataset, shard) for shard in range(len(dataset.paths))]
         self._next_block = 0
         self._next_pick = 0
         self._drawn: deque[_Drawn] = deque()
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, PickedBlock] = {}
         self._places: dict[int, tuple[int, int]] = {}
         """Of each pick: its block, and its row there."""
+        self._batches = self._samples = self._reads = self._bytes_read = self._bytes_wanted = 0
+        self._counting = threading.Lock()
 
     def sample_sizes(self) -> Ids:
         """Bytes of the wanted parts of each sample."""
@@ -71,37 +86,19 @@ class PickedSupply:
             raise SettingError(f"the sampler gave {wrong}, and there are {total} samples", stage="plan")
         picks = np.arange(self._next_pick, self._next_pick + len(samples)) * total + samples
         self._next_pick += len(samples)
-        places = np.arange(position, position + len(samples))
-        blocks = []
         order = np.argsort(samples, kind="stable")
-        shards = np.searchsorted(self._dataset.firsts, samples[order], side="right") - 1
-        for shard in np.unique(shards).tolist():
-            of_shard = order[shards == shard]
-            inside = samples[of_shard] - self._dataset.firsts[shard]
-            for run in self._runs(shard, inside):
-                mine = of_shard[run]
-                blocks.append(self._add(shard, inside[run], picks[mine], places[mine]))
-        self._drawn.append(_Drawn(picks, tuple(blocks)))
+        blocks = lay_out_picks(self._dataset, samples[order], self._block_bytes) if len(samples) else ()
+        numbers = tuple(self._add(block, picks[order[block.samples]], position + order) for block in blocks)
+        self._drawn.append(_Drawn(picks, numbers))
         return picks
 
-    def _runs(self, shard: int, inside: Ids) -> Iterator[slice]:
-        """Which of a shard's samples, that are in the order of their place, make a block together."""
-        starts, ends = (column[inside] for column in self._ranges[shard])
-        first = 0
-        for place in range(1, len(inside)):
-            far = starts[place] > ends[place - 1] + GAP_BYTES
-            if far or ends[place] - starts[first] > self._block_bytes:
-                yield slice(first, place)
-                first = place
-        yield slice(first, len(inside))
-
-    def _add(self, shard: int, inside: Ids, picks: Ids, places: Ids) -> int:
-        block, self._next_block = self._next_block, self._next_block + 1
-        layout = lay_out_samples(self._dataset, shard, inside)
-        layout.rows[:, 1] = places  # for the dice: a sample that comes again has another fate, the same in every run
-        self._blocks[block] = _Block(shard, layout)
-        self._places.update((pick, (block, row)) for row, pick in enumerate(picks.tolist()))
-        return block
+    def _add(self, block: PickedBlock, picks: Ids, places: Ids) -> int:
+        number, self._next_block = self._next_block, self._next_block + 1
+        # for the dice: a sample that comes again has another fate, the same in every run
+        block.rows[:, 1] = places[block.samples]
+        self._blocks[number] = block
+        self._places.update((pick, (number, row)) for row, pick in enumerate(picks.tolist()))
+        return number
 
     def own_numbers(self, picks: Ids) -> Ids:
         """Which samples they are."""
@@ -109,20 +106,33 @@ class PickedSupply:
 
     def deliver(self, picks: Ids) -> None:
         """They have arrived: what was drawn up to them is not needed any more."""
+        self._batches += 1
+        self._samples += len(picks)
         last = int(picks.max(initial=-1))
         while self._drawn and (not len(self._drawn[0].picks) or self._drawn[0].picks[0] <= last):
             done = self._drawn.popleft()
-            for block in done.blocks:
-                del self._blocks[block]
+            for number in done.blocks:
+                del self._blocks[number]
             for pick in done.picks.tolist():
                 del self._places[pick]
+
+    @property
+    def waiting(self) -> int:
+        """Batches that are drawn and not delivered."""
+        return len(self._drawn)
+
+    @property
+    def counted(self) -> Picked:
+        """All so far."""
+        with self._counting:
+            return Picked(self._batches, self._samples, self._reads, self._bytes_read, self._bytes_wanted)
 
     # -- the engine's side -----------------------------------------------------------------------------------
 
     def uses(self, block: int) -> int:
         """How many picks lie in it; none if it is of an epoch that was given up."""
         found = self._blocks.get(block)
-        return 0 if found is None else len(found.layout.rows)
+        return 0 if found is None else len(found.rows)
 
     def blocks_of(self, samples: Ids) -> Ids:
         """The block of each pick."""
@@ -130,19 +140,26 @@ class PickedSupply:
 
     def block_bytes(self, block: int) -> int:
         """What it takes in the arena."""
-        return self._blocks[block].layout.size
+        return self._blocks[block].size
 
     def fill(self, block: int, into: memoryview) -> int:
-        """Read it."""
+        """Read it, in the order of place."""
         found = self._blocks.get(block)
-        return 0 if found is None else self._files.read(found.shard, found.layout.extents, into)
+        if found is None:
+            return 0
+        count = sum(self._files.read(shard, extents, into) for shard, extents in found.reads.items())
+        with self._counting:
+            self._reads += sum(map(len, found.reads.values()))
+            self._bytes_read += count
+            self._bytes_wanted += int(found.rows[:, PARTS + 1 :: WIDTH].sum())
+        return count
 
     def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
         """What workers are told."""
         rows = np.empty((len(samples), PARTS + WIDTH * self._dataset.parts[0].shape[1]), np.int64)
         for at, pick in enumerate(samples.tolist()):
             block, row = self._places[pick]
-            rows[at] = self._blocks[block].layout.rows[row]
+            rows[at] = self._blocks[block].rows[row]
         rows[:, 0] = slots
         rows[:, PARTS::WIDTH] += bases[:, None]
         return rows
@@ -150,9 +167,3 @@ class PickedSupply:
     def close(self) -> None:
         """Close the shards."""
         self._files.close()
-
-
-def _ranges(dataset: Dataset, shard: int) -> tuple[Ids, Ids]:
-    """First and last byte of each of a shard's samples, as far as its parts are wanted."""
-    index, parts = dataset.indexes[shard], dataset.parts[shard]
-    return index.offsets[parts].min(axis=1), (index.offsets[parts] + index.lengths[parts]).max(axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.layout import SlabLayout
+from penstock.core.words import human_bytes
 from penstock.core.work import Work
 from penstock.flow.batch import Portion
 from penstock.flow.feed import Reading, Share
-from penstock.flow.picked import PickedSupply
+from penstock.flow.picked import Picked, PickedSupply
+from penstock.flow.pickedlayout import MOST_READS
 from penstock.flow.picks import Picks
 from penstock.flow.shardfeed import UNDER_WAY, ShardFeed
+
+log = logging.getLogger("penstock")
 
 Ids = NDArray[np.int64]
 
@@ -29,6 +34,9 @@ class PickedFeed:
         self._batch_size = batch_size
         self._block_bytes = shards.order_settings.block_bytes
         self.supply = PickedSupply(shards.dataset, self._block_bytes, direct=not shards.page_cache)
+        self._before = Picked()
+        """When this epoch began."""
+        self._all_drawn = False
 
     @property
     def own_code(self) -> bool:
@@ -48,17 +56,20 @@ class PickedFeed:
 
     def share(self, epoch: int, position: int) -> Share:
         """The epoch from that position on, drawn as far as anybody asks for it."""
+        self._before, self._all_drawn = self.supply.counted, False
         return Share(self._drawn(self._picks.portions(epoch, position)), self.supply.uses)
 
     def _drawn(self, portions: Iterator[Portion]) -> Iterator[Portion]:
         for portion in portions:
             samples = portion.samples
             yield Portion(self.supply.draw(samples, portion.end - len(samples)), portion.end)
+        self._all_drawn = True
 
     def reading(self) -> Reading:
-        """A block is a sample, or as many neighbours as `block_bytes` hold."""
-        sizes = np.append(self.supply.sample_sizes(), self._block_bytes)
-        return Reading(sizes, min(UNDER_WAY * self._batch_size, len(sizes)))
+        """A block is a few samples, or as many neighbours as `block_bytes` hold, or one long sample."""
+        samples = self.supply.sample_sizes()
+        blocks = np.minimum(MOST_READS * samples, np.maximum(samples, self._block_bytes))
+        return Reading(np.append(blocks, self._block_bytes), UNDER_WAY * -(-self._batch_size // MOST_READS))
 
     def layout(self, batch_size: int) -> SlabLayout:
         """As the first samples have it."""
@@ -76,14 +87,29 @@ class PickedFeed:
         """The fields, and the samples' keys."""
         batch = self._shards.finish(values, self.supply.own_numbers(samples))
         self.supply.deliver(samples)
+        if self._all_drawn and not self.supply.waiting:
+            log.info("read by a sampler, %s", self._told(self.supply.counted.since(self._before)))
         return batch
+
+    def _told(self, read: Picked) -> str:
+        """What the sampler's order costs, and what the shards' own would."""
+        batches = max(1, read.batches)
+        own_blocks = len(self._shards.supply.blocks) * read.samples / len(self)
+        return (
+            f"each of {read.batches:,} batches: {read.samples / batches:.3g} samples in {read.reads / batches:.3g} "
+            f"reads of {human_bytes(read.bytes_read / max(1, read.reads))}, {human_bytes(read.bytes_read / batches)} "
+            f"for {human_bytes(read.bytes_wanted / batches)} that are wanted; in the shards' own order "
+            f"{own_blocks / batches:.2g} reads"
+        )
 
     def identity(self) -> dict[str, str | int | bool]:
         """The shards, and what can be known of the sampler."""
         return {"kind": "picked", "fingerprint": self._shards.identity()["fingerprint"], **self._picks.identity()}
 
     def __repr__(self) -> str:
-        return repr(self._shards)
+        """With what a batch has cost so far."""
+        read = self.supply.counted
+        return f"{self._shards!r} by a sampler" + (f" ({self._told(read)})" if read.batches else "")
 
     def close(self) -> None:
         """Close the shards."""

@@ -112,7 +112,7 @@ class BlockLayout:
 def lay_out_samples(dataset: Dataset, shard: int, inside: slice | Ids) -> BlockLayout:
     """Some samples of a shard as one block; `inside` are their numbers there."""
     index, parts = dataset.indexes[shard], dataset.parts[shard][inside]
-    extents, places, size = _lay_out(index.offsets[parts], index.lengths[parts])
+    extents, places, size = lay_out(index.offsets[parts], index.lengths[parts])
     rows = np.zeros((len(parts), PARTS + WIDTH * parts.shape[1]), np.int64)
     offsets, lengths, choices, crcs = (rows[:, PARTS + column :: WIDTH] for column in range(WIDTH))
     offsets[:], lengths[:] = places, index.lengths[parts]
@@ -183,7 +183,7 @@ class ShardSupply:
         return layout
 
 
-def _lay_out(offsets: Ids, lengths: Ids) -> tuple[list[Extent], Ids, int]:
+def lay_out(offsets: Ids, lengths: Ids) -> tuple[list[Extent], Ids, int]:
     """Join ranges that lie close together; say where each part comes to lie in the block's memory."""
     flat, sizes = offsets.ravel(), lengths.ravel()
     order = np.argsort(flat, kind="stable")

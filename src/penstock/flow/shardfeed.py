@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.core.layout import SlabLayout
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError
 from penstock.flow.batch import Cut
-from penstock.flow.blocks import BlockTable
+from penstock.flow.blocks import BLOCK_BYTES, BlockTable
 from penstock.flow.decode import Decoder, Transform
 from penstock.flow.deliver import locate
 from penstock.flow.feed import Reading, Share
@@ -29,15 +29,16 @@ from penstock.shards.health import Problem, whole_samples
 from penstock.shards.index import ShardIndex
 from penstock.shards.scan import index_all
 from penstock.storage.pagecache import holds
+from penstock.storage.remote.url import is_remote
 
 log = logging.getLogger("penstock")
 
 Ids = NDArray[np.int64]
 
-BLOCK_BYTES = 2 << 20
-"""Long enough that a disk streams and a request pays, short enough that 64 of them fit in memory."""
 UNDER_WAY = 3
 """Batches whose bytes are in memory at a time, at least: one being decoded, one waiting for workers, one being read."""
+AT_ONCE = 32
+"""Blocks in use, at least, where reads wait for a network: as many as the engine may have in flight."""
 TRIES = 16
 """Samples looked at for one that is good, where bad ones are to be skipped: the next one is, almost always."""
 
@@ -149,7 +150,9 @@ class ShardFeed:
         settings = self.order_settings
         lanes = settings.lanes // self.cut.ranks.world_size if settings.shuffle else 1
         under_way = UNDER_WAY * self.cut.batch_size * len(sizes) // len(self.dataset)
-        return Reading(sizes, max(1, min(lanes * len(self.sources) + under_way, len(sizes))))
+        remote = any(map(is_remote, self.dataset.paths))
+        in_use = max(AT_ONCE if remote else 1, lanes * len(self.sources) + under_way)
+        return Reading(sizes, max(1, min(in_use, len(sizes))), remote)
 
     def uses(self, samples: Ids) -> Ids:
         """How many of these samples each block has."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from penstock.errors import SettingError
 from penstock.storage.paths import expand
+from penstock.storage.remote.url import apart
 
 Shards = (
     str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Mapping[str, float] | Mapping[os.PathLike[str], float]
@@ -22,7 +23,7 @@ class Source:
 
     paths: Sequence[str]
     name: str = ""
-    """As the user wrote it."""
+    """As the user wrote it, but for the query of a web address."""
     weight: float = 1.0
 
 
@@ -32,7 +33,8 @@ def find_sources(shards: Shards) -> list[Source]:
         return [Source(expand(shards))]
     if not shards:
         raise SettingError("a mixture needs sources", advice='For example {"web/*.tar": 3, "own/*.tar": 1}')
-    sources = [Source(expand(name), str(name), _weight(str(name), weight)) for name, weight in shards.items()]
+    named = [(name, apart(str(name))[0], weight) for name, weight in shards.items()]
+    sources = [Source(expand(name), written, _weight(written, weight)) for name, written, weight in named]
     _check_apart(sources)
     return sources
 

@@ -1,18 +1,14 @@
-"""A run as the model takes it: what each batch cost and who made it; and the same run with one thing otherwise.
-
-An edit is a small function from workload to workload. What its rate gains is what the thing cost.
-"""
+"""A run as the model takes it: what each batch cost and who made it; `edits` has it with one thing otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import inf, isinf
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from penstock.errors import SettingError
 from penstock.model.lag import Lags, find_lags, take_off
@@ -26,10 +22,6 @@ STRAGGLES = 2.0
 """A batch straggles if it takes more than so many medians..."""
 DEVIATIONS = 5.0
 """...and is so many standard deviations (by the median deviation) beyond the median."""
-MOST_BATCHES = 500
-"""In a resample: of longer runs so many are drawn, and the interval is made as much narrower as more would make it."""
-LEAST_BLOCKS = 5
-"""In a resample: fewer would all look alike."""
 
 _COLUMNS = (*PARTS, "handover_s", "step_s", "step_cpu_s")
 
@@ -161,146 +153,9 @@ def gain(before: Workload, after: Workload) -> float:
     return 0.0 if isinf(before.rate()) else after.rate() / before.rate() - 1
 
 
-# -- edits: other settings, another machine ------------------------------------------------------------------------
-
-
-def with_workers(workload: Workload, workers: int) -> Workload:
-    """More or fewer."""
-    return workload.with_(workers=workers)
-
-
-def overlapped(workload: Workload, workers: int) -> Workload:
-    """A loop that makes its batches itself, with so many workers to do it meanwhile."""
-    if workload.workers:
-        raise SettingError(f"{workload.workers} workers overlap with the loop already")
-    return with_workers(workload, workers)
-
-
-def with_prefetch(workload: Workload, prefetch: int) -> Workload:
-    """More or less ahead per worker."""
-    return workload.with_(prefetch=prefetch)
-
-
-def out_of_order(workload: Workload) -> Workload:
-    """Batches in the order in which they are made."""
-    return workload.with_(in_order=False)
-
-
-def with_cores(workload: Workload, cores: float) -> Workload:
-    """More or fewer."""
-    return workload.with_(cores=cores)
-
-
-def with_step(workload: Workload, step_s: ArrayLike) -> Workload:
-    """Another time per step, one for all or one each; it computes the same share of it as before."""
-    new = column("step_s", step_s, len(workload))
-    share = np.divide(workload.step_cpu_s, workload.step_s, out=np.zeros(len(workload)), where=workload.step_s > 0)
-    return workload.with_(step_s=new, step_cpu_s=new * share)
-
-
-# -- edits: one cost gone ------------------------------------------------------------------------------------------
-
-
-def without_cpu(workload: Workload) -> Workload:
-    """Making batches takes no computing."""
-    return workload.with_(cpu_s=np.zeros(1))
-
-
-def without_io(workload: Workload) -> Workload:
-    """Storage that answers at once."""
-    return workload.with_(io_s=np.zeros(1))
-
-
-def without_alone(workload: Workload) -> Workload:
-    """No latency, no timers."""
-    return workload.with_(alone_s=np.zeros(1))
-
-
-def without_lock(workload: Workload) -> Workload:
-    """What was done under the lock takes as long as before, side by side."""
-    return workload.with_(serial_s=np.zeros(1), alone_s=workload.alone_s + workload.serial_s)
-
-
-def without_handover(workload: Workload) -> Workload:
-    """Batches change hands for nothing."""
-    return workload.with_(handover_s=np.zeros(1))
-
-
-def without_burners(workload: Workload) -> Workload:
-    """Nobody else on the cores."""
-    return workload.with_(burners=0.0)
-
-
-def without_startup(workload: Workload) -> Workload:
-    """Passes that begin at once."""
-    return workload.with_(startup_s=0.0)
-
-
-def without_lag(workload: Workload, worker: int) -> Workload:
-    """One worker's batches cost what the others' cost at the median."""
-    mine = workload.worker == worker
-    if mine.all() or not mine.any():
-        return workload  # a resample may hold none of its batches, or no others to compare with
-    return _with_work(workload, mine, np.median(workload.work[:, ~mine], axis=1))
-
-
 def stragglers(workload: Workload) -> NDArray[np.bool_]:
     """Batches that cost far more than others; those of a lagging worker are judged without its lag."""
     total = workload.plain_work.sum(axis=0)
     median = float(np.median(total))
     deviation_s = 1.4826 * float(np.median(np.abs(total - median)))
     return np.asarray(total > max(STRAGGLES * median, median + DEVIATIONS * deviation_s))
-
-
-def without_stragglers(workload: Workload) -> Workload:
-    """They cost what the others of their worker cost at the median."""
-    slow = stragglers(workload)
-    found = workload
-    for worker in np.unique(workload.worker[slow]):
-        mine = workload.worker == worker
-        usual = mine & ~slow if (mine & ~slow).any() else ~slow
-        found = _with_work(found, mine & slow, np.median(workload.work[:, usual], axis=1))
-    return found
-
-
-def _with_work(workload: Workload, which: NDArray[np.bool_], cost_s: Floats) -> Workload:
-    work = workload.work.copy()
-    work[:, which] = cost_s[:, None]
-    return workload.with_(**dict(zip(PARTS, work, strict=True)))
-
-
-# -- how sure ------------------------------------------------------------------------------------------------------
-
-
-class Interval(NamedTuple):
-    """Of a gain: 95% of the resamples lie between low and high."""
-
-    low: float
-    median: float
-    high: float
-
-
-def bootstrap(
-    workload: Workload, change: Callable[[Workload], Workload], resamples: int = 50, seed: int = 0
-) -> Interval:
-    """How sure the gain of a change is: the run is drawn anew in blocks, and simulated before and after.
-
-    A block is two windows or more, or a fifth of a run that is too short for that.
-    """
-    gains = [gain(sample, change(sample)) for sample in _resamples(workload, resamples, seed)]
-    low, median, high = (float(found) for found in np.quantile(gains, (0.025, 0.5, 0.975), method="nearest"))
-    narrower = (MOST_BATCHES / len(workload)) ** 0.5
-    if narrower < 1:
-        low, high = median + (low - median) * narrower, median + (high - median) * narrower
-    return Interval(low, median, high)
-
-
-@lru_cache(maxsize=1)
-def _resamples(workload: Workload, number: int, seed: int) -> tuple[Workload, ...]:
-    """Kept for the next change to the same run: each knows its rate by then."""
-    random = np.random.default_rng(seed)
-    count, window = len(workload), max(1, workload.workers)
-    drawn = min(count, MOST_BATCHES)
-    block = min(2 * window * max(1, round(drawn ** (1 / 3) / (2 * window))), max(1, drawn // LEAST_BLOCKS))
-    begins = random.integers(count, size=(number, -(-drawn // block)))
-    return tuple(workload.take((each[:, None] + np.arange(block)).ravel()[:drawn] % count) for each in begins)

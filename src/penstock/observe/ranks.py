@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
+
+from penstock.core.launch import place
+from penstock.errors import SettingError
 
 
 def rank_and_world() -> tuple[int, int]:
-    """As torch.distributed has it, else as the launcher says (torchrun, and who follows it), else alone."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return _number("RANK", 0), _number("WORLD_SIZE", 1)
+    """As torch.distributed has it, else as the launcher says, else alone: nonsense in its words keeps nobody.
+
+    Half of what a launcher says is enough here: ranks that know only their number must not write to one file.
+    """
+    try:
+        found = place()
+    except SettingError:
+        rank = os.environ.get("RANK", "")
+        return (int(rank), int(rank) + 1) if rank.isdecimal() else (0, 1)
+    return (0, 1) if found is None else (found.rank, found.of)
+
+
+def own_recording(path: str | Path | None) -> Path | None:
+    """Of this rank, where all ask for the same file."""
+    return None if path is None else recording_of(Path(path), rank_and_world()[0])
 
 
 def recording_of(path: Path, rank: int) -> Path:
@@ -40,8 +52,3 @@ def claims(folder: Path) -> list[tuple[int, Path]]:
     """All that were claimed, oldest first: process, recording."""
     found = sorted(folder.glob("*.claim"), key=lambda file: file.stat().st_mtime_ns)
     return [(int(pid), Path(path)) for pid, _, path in (file.read_text().partition("\n") for file in found)]
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else default

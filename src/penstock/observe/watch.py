@@ -16,6 +16,7 @@ from penstock.errors import SettingError, printable
 from penstock.observe import autostart
 from penstock.observe.live import Live, terminal
 from penstock.observe.loaders import NOTHING, Side, count_samples, side_of
+from penstock.observe.ranks import own_recording
 from penstock.observe.session import Sink, Track
 from penstock.observe.start import Watching
 
@@ -150,7 +151,7 @@ def _join(options: _Options) -> tuple[Watching, bool]:
     with _lock:
         _active[:] = [watching for watching in _active if not watching.closed]  # a forked child has those of its parent
         if not _active:
-            watching = Watching(options.record, options.all_sinks())
+            watching = Watching(own_recording(options.record), options.all_sinks())
             if not watching.idle:
                 _active.append(watching)
                 _asked_for.clear()

@@ -54,22 +54,9 @@ NO_STEP = Step()
 
 def plan_from_probes(found: Probed, step: Step = NO_STEP, profile: Profile = "balanced") -> Plan:
     """For a torch DataLoader over such samples, in batches as large as those that were handed over."""
-    decode, handover = _needed("decode", found.decode, found), _needed("handover", found.handover, found)
-    if step.samples is not None and step.samples != handover.batch_size:
-        raise SettingError(
-            f"the step was timed with batches of {step.samples}, the hand-over with batches of {handover.batch_size}",
-            advice=f"Probe again with --batch-size {step.samples}",
-        )
+    workload, handover = probed_workload(found, step), _needed("handover", found.handover, found)
     elsewhere = differences(Plan(source="probes", fingerprint=found.fingerprint))
-    curve = found.curve if found.curve is not None and found.curve.cold else None
-    workload = _workload(decode, handover, step, found)
-    if curve is not None:
-        workload = on_storage(
-            workload,
-            [(p.in_flight, p.sequential_mb_per_s * 1e6, p.random_reads_per_s) for p in curve.points],
-            batch_bytes=handover.batch_size * decode.sample_bytes,
-            batch_requests=handover.batch_size,
-        )
+    curve = _cold(found)
     parts = Parts(
         source="probes",
         workload=workload,
@@ -81,6 +68,30 @@ def plan_from_probes(found: Probed, step: Step = NO_STEP, profile: Profile = "ba
         notes=(*elsewhere, *_notes(found, curve)),
     )
     return plan_from_parts(parts, profile)
+
+
+def probed_workload(found: Probed, step: Step = NO_STEP) -> Workload:
+    """With torch's own settings; samples read one by one at random places of the storage that was measured."""
+    decode, handover = _needed("decode", found.decode, found), _needed("handover", found.handover, found)
+    if step.samples is not None and step.samples != handover.batch_size:
+        raise SettingError(
+            f"the step was timed with batches of {step.samples}, the hand-over with batches of {handover.batch_size}",
+            advice=f"Probe again with --batch-size {step.samples}",
+        )
+    workload, curve = _workload(decode, handover, step, found), _cold(found)
+    if curve is None:
+        return workload
+    return on_storage(
+        workload,
+        [(p.in_flight, p.sequential_mb_per_s * 1e6, p.random_reads_per_s) for p in curve.points],
+        batch_bytes=handover.batch_size * decode.sample_bytes,
+        batch_requests=handover.batch_size,
+    )
+
+
+def _cold(found: Probed) -> StorageCurve | None:
+    """What was read out of the page cache says nothing of the storage."""
+    return found.curve if found.curve is not None and found.curve.cold else None
 
 
 def _needed(name: str, measured: Any, found: Probed) -> Any:

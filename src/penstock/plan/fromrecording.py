@@ -12,7 +12,7 @@ from penstock.core.plan import Change, Limit, Plan, Profile
 from penstock.diagnose.evidence import Evidence, gather
 from penstock.diagnose.rules._storage import REMOTE, waiting
 from penstock.diagnose.verdict import ENOUGH_STEPS
-from penstock.model.workload import with_step
+from penstock.model.edits import with_step
 from penstock.plan.data import data_changes
 from penstock.plan.dataloader import Proposal, propose
 from penstock.plan.desk import LEAST_GAIN

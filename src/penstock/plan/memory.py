@@ -23,8 +23,6 @@ from penstock.storage.freememory import free_bytes
 TORCH_BYTES = 140 << 20
 """What `import torch` (2.13) adds to a process's own memory, pages of the library that all share left out."""
 SHM = Path("/dev/shm")
-mega = human_bytes
-"""Its name in `knobs` and `tuning.decide`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

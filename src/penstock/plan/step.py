@@ -18,7 +18,7 @@ from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.rules.small_batch import ENOUGH
 from penstock.diagnose.suspect import Innocent
 from penstock.diagnose.verdict import ENOUGH_STEPS, LEAST_GAIN, all_rules
-from penstock.model.workload import with_step
+from penstock.model.edits import with_step
 from penstock.plan.causes import causes, model_gain
 
 ACCUMULATED = 4

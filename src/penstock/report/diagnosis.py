@@ -27,6 +27,7 @@ def diagnosis_text(diagnosis: Diagnosis, recording: Recording | None = None) -> 
     """
     blocks = [
         _wrapped(f"{diagnosis.verdict}: {diagnosis.sentence}", style=_STYLES[diagnosis.verdict]),
+        _wrapped(diagnosis.ranks.sentence if diagnosis.ranks else ""),
         *(_finding(number, finding) for number, finding in enumerate(diagnosis.findings, 1)),
         _rejected(diagnosis),
         _block("To decide", [diagnosis.experiment] if diagnosis.experiment else []),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from penstock.core.finding import Diagnosis, Finding
+from penstock.core.finding import AmongRanks, Diagnosis, Finding
 from penstock.errors import printable
 from penstock.recording.load import Recording
 from penstock.report.diagnosis import full_stop, gain_words, impact_words
@@ -15,6 +15,9 @@ from penstock.report.strip import strip
 from penstock.report.text import human_duration
 
 _SPECIAL = re.compile(r"[\\`*\[\]#|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+>](?=\s)|^\d+(?=[.)]\s)")
+
+MOST_RANKS = 16
+"""In the table, those that cost most first."""
 
 
 def escaped(text: str) -> str:
@@ -42,6 +45,9 @@ def render_markdown(recording: Recording, diagnosis: Diagnosis) -> str:
 def _summary(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
     yield f"**{diagnosis.verdict.capitalize()}.** {escaped(diagnosis.sentence)}"
     yield ""
+    if diagnosis.ranks is not None:
+        yield escaped(diagnosis.ranks.sentence)
+        yield ""
     if recording.run.command:
         yield f"- command: {escaped(' '.join(recording.run.command))}"
     for name, value in machine_rows(recording):
@@ -87,6 +93,9 @@ def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
         every = f", one every {found.period} batches" if found.period else ""
         longest = human_duration(float(evidence.wait_s.max()))
         yield f"{found.slow} of {len(evidence.steps)} batches were slow{every}. The longest wait was {longest}."
+    if diagnosis.ranks is not None:
+        yield ""
+        yield from _ranks(diagnosis.ranks)
     rows = setting_rows(recording)
     if rows:
         yield ""
@@ -99,6 +108,19 @@ def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
     for note in dict.fromkeys((*diagnosis.notes, *recording.notes)):
         yield ""
         yield f"Note: {escaped(note)}"
+
+
+def _ranks(seen: AmongRanks) -> Iterator[str]:
+    yield "### Ranks"
+    yield ""
+    worst = sorted(seen.each, key=lambda rank: -rank.alone_s)[:MOST_RANKS]
+    yield from _table(
+        ("rank", "waited for data", "was last", "cost the others"),
+        [
+            (str(rank.rank), human_duration(rank.waited_s), f"{rank.last:.0%}", human_duration(rank.alone_s))
+            for rank in worst
+        ],
+    )
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:

@@ -27,6 +27,7 @@ _KIND_MEANS = {
     StorageKind.LUSTRE: "A parallel filesystem: large reads are its strength, small files its weakness.",
     StorageKind.CLUSTER: "A parallel filesystem: large reads are its strength, small files its weakness.",
     StorageKind.FUSE: "A program serves each read: its cache and its backend decide the speed.",
+    StorageKind.OBJECT_STORE: "Each request waits a round trip: read large ranges, and many at once.",
     StorageKind.HOST_SHARE: "A folder of the host: each read and open crosses into the host and back.",
     StorageKind.TMPFS: "Memory: as fast as it gets, and its bytes are taken from the training's own memory.",
     StorageKind.RAM: "A disk in memory: as fast as it gets, and taken from the training's own memory.",
@@ -57,11 +58,13 @@ class Room:
     total_bytes: int
 
 
-def claim_rows(storage: Storage, room: Room) -> Iterator[Row]:
-    """What is known without reading a byte."""
+def claim_rows(storage: Storage, room: Room | None) -> Iterator[Row]:
+    """What is known without reading a byte; a store does not tell how much room it has."""
     named = storage.filesystem in ("", storage.kind)
     yield Row("kind", storage.kind if named else f"{storage.kind} ({storage.filesystem})", _KIND_MEANS[storage.kind])
     yield Row("mount", " → ".join(storage.chain), "From the mount down to what holds the bytes.")
+    if room is None:
+        return
     if storage.read_only or not room.writable:
         yield Row("writable", "no", "Reading works; index files go to your cache folder instead.")
         return

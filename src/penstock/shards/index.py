@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +21,28 @@ from penstock.shards.source import Compression
 from penstock.shards.tar import Members
 
 
+class Looked(Protocol):
+    """What every open shard knows of itself."""
+
+    size: int
+    mtime_ns: int
+    etag: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """What the shard looked like when it was indexed; another look means another shard."""
 
     size: int
     mtime_ns: int
+    """0 where there is an ETag."""
+    etag: str | None = None
+    """Of an object in a store."""
+
+    @classmethod
+    def of(cls, shard: Looked) -> Self:
+        """As an open shard looks."""
+        return cls(shard.size, shard.mtime_ns, shard.etag)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@
     rest      zstd(msgpack(_Body)): tables as lists, columns as little-endian bytes
 
 An index is data from outside like any other: no pickle, sizes capped before allocation, and every offset checked
-against the shard before use. It lies beside its shard, or in the user's cache directory where that is read-only.
+against the shard before use. It lies beside its shard, in a folder or in a bucket, or in the user's cache directory
+where that is read-only.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from penstock.shards.codecs import zstd
 from penstock.shards.index import Binding, ShardIndex
 from penstock.shards.source import Compression
 from penstock.storage.local import LocalFile
+from penstock.storage.remote.object import read_object, write_object
+from penstock.storage.remote.url import is_remote
 from penstock.storage.userdirs import cache_dir
 
 MAGIC = b"PSTKIDX1"
@@ -50,6 +53,12 @@ class _Body(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     lengths: bytes
     crcs: bytes | None
     notes: list[tuple[str, int, str]]
+    etag: str | None = None
+    """Of a shard in an object store; files from before that have none."""
+
+
+_DECODER = msgspec.msgpack.Decoder(_Body)
+"""Made here, once: threads that decode into a type for the first time together can crash msgspec (seen with 0.22.0)."""
 
 
 def beside(shard: str | os.PathLike[str]) -> Path:
@@ -59,14 +68,17 @@ def beside(shard: str | os.PathLike[str]) -> Path:
 
 def in_cache(shard: str | os.PathLike[str]) -> Path:
     """Where it lies otherwise: named after the shard's absolute path."""
-    path = os.path.realpath(shard)
+    path = os.fspath(shard) if is_remote(shard) else os.path.realpath(shard)
     return cache_dir("index") / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + SUFFIX)
 
 
-def save(index: ShardIndex, shard: str | os.PathLike[str]) -> Path:
+def save(index: ShardIndex, shard: str | os.PathLike[str]) -> str | Path:
     """Write the sidecar, atomically, where it can be written; returns where."""
     data = dumps(index)
     try:
+        if is_remote(shard):
+            write_object(os.fspath(shard) + SUFFIX, data)
+            return os.fspath(shard) + SUFFIX
         return _replace(beside(shard), data)
     except OSError:
         return _replace(in_cache(shard), data)
@@ -79,8 +91,8 @@ def load(shard: str | os.PathLike[str], now: Binding | None = None) -> ShardInde
     that describes the shard as it is `now`.
     """
     other: ShardIndex | IndexFileError | None = None
-    for place in (beside, in_cache):
-        found = _load_file(place(shard))
+    for place in (os.fspath(shard) + SUFFIX, os.fspath(in_cache(shard))):
+        found = _load_file(place)
         if isinstance(found, ShardIndex) and now in (None, found.binding):
             return found
         other = found if other is None else other
@@ -89,9 +101,11 @@ def load(shard: str | os.PathLike[str], now: Binding | None = None) -> ShardInde
     return other
 
 
-def _load_file(path: Path) -> ShardIndex | IndexFileError | None:
+def _load_file(path: str) -> ShardIndex | IndexFileError | None:
     """What lies there; None if nothing does."""
     try:
+        if is_remote(path):
+            return loads(read_object(path, MAX_BODY_BYTES))
         with LocalFile(path) as file:
             if file.size > MAX_BODY_BYTES:
                 raise IndexFileError(f"index file has {file.size} bytes")
@@ -99,7 +113,7 @@ def _load_file(path: Path) -> ShardIndex | IndexFileError | None:
     except StorageError:
         return None
     except IndexFileError as error:
-        return error.at(shard=str(path), stage="index")
+        return error.at(shard=path, stage="index")
 
 
 def dumps(index: ShardIndex) -> bytes:
@@ -118,6 +132,7 @@ def dumps(index: ShardIndex) -> bytes:
             lengths=_bytes(index.lengths, "<i8"),
             crcs=None if index.crcs is None else _bytes(index.crcs, "<u4"),
             notes=index.notes,
+            etag=index.binding.etag,
         )
     )
     packed = zstd.compress(body)
@@ -137,7 +152,7 @@ def loads(data: bytes) -> ShardIndex:
     if length > MAX_BODY_BYTES:
         raise IndexFileError(f"index claims {length} bytes")
     try:
-        body = msgspec.msgpack.decode(zstd.decompress(data[_HEAD.size :], max_length=length), type=_Body)
+        body = _DECODER.decode(zstd.decompress(data[_HEAD.size :], max_length=length))
     except (msgspec.MsgspecError, SampleError, UnicodeDecodeError) as error:
         raise IndexFileError(f"index cannot be parsed: {error}") from error
     return _checked(body)
@@ -167,7 +182,7 @@ def _checked(body: _Body) -> ShardIndex:
     if not sound:
         raise IndexFileError("index contradicts itself")
     return ShardIndex(
-        binding=Binding(body.size, body.mtime_ns),
+        binding=Binding(body.size, body.mtime_ns, body.etag),
         compression=body.compression,
         data_length=body.data_length,
         keys=body.keys,

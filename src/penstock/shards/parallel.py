@@ -1,6 +1,7 @@
 """Runs independent tasks on worker processes; a worker that dies costs its task, not the run.
 
 One pipe per worker: a queue shared by all would die with the first worker killed while holding its lock.
+Around a run, `tasks_run_by` puts somebody else in the processes' place: a cluster.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.core.cores import usable_cores
 from penstock.errors import WorkerCrash
@@ -36,11 +38,38 @@ class Done(Generic[Task, Result]):
     error: Exception | None
 
 
+class Runner(Protocol):
+    """Whoever runs tasks: as many at a time as asked for, results as they come, errors as results."""
+
+    def __call__(
+        self, work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None
+    ) -> Iterator[Done[Task, Result]]:
+        """Take tasks one at a time, so that a long list of them need never exist."""
+        ...
+
+
 def run_tasks(
     work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
 ) -> Iterator[Done[Task, Result]]:
     """Results as they come. `work` and the tasks must pickle; an exception in `work` is a result like any other."""
-    waiting = iter(tasks)  # taken one at a time: a long list of tasks need never exist
+    return _runner.get()(work, tasks, workers)
+
+
+@contextmanager
+def tasks_run_by(runner: Runner) -> Iterator[None]:
+    """Within, tasks go to this runner, whoever has them done."""
+    before = _runner.set(runner)
+    try:
+        yield
+    finally:
+        _runner.reset(before)
+
+
+def run_here(
+    work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
+) -> Iterator[Done[Task, Result]]:
+    """On worker processes of this machine."""
+    waiting = iter(tasks)
     most = workers or usable_cores()
     idle: list[_Worker] = []
     busy: dict[_Worker, Task] = {}
@@ -65,6 +94,27 @@ def run_tasks(
             worker.stop()
 
 
+_runner: ContextVar[Runner] = ContextVar("_runner", default=run_here)
+
+
+def answer(work: Callable[[Any], Any], task: Any) -> bytes:
+    """Do one task; the outcome, pickled: what is sent from the process that worked to the one that asked."""
+    try:
+        result, error = work(task), None
+    except Exception as reason:
+        result, error = None, reason
+    return _pickled(result, error)
+
+
+def outcome(task: Task, answered: bytes) -> Done[Task, Any]:
+    """What an answer says."""
+    try:
+        result, error = ForkingPickler.loads(answered)
+    except Exception as reason:  # an error whose constructor wants more than its message
+        return Done(task, None, WorkerCrash(f"the answer cannot be unpickled: {reason}", stage="work"))
+    return Done(task, result, error)
+
+
 class _Worker:
     """A process and our end of its pipe."""
 
@@ -83,17 +133,13 @@ class _Worker:
     def take(self, task: Any) -> Done[Any, Any]:
         """The answer, which may be that the worker is dead."""
         try:
-            answer = self.pipe.recv_bytes()
+            answered = self.pipe.recv_bytes()
         except (EOFError, OSError):
             self.dead = True
             self.process.join()
             crash = WorkerCrash(f"worker process died: {_death(self.process.exitcode)}", stage="work")
             return Done(task, None, crash)
-        try:
-            result, error = ForkingPickler.loads(answer)
-        except Exception as reason:  # an error whose constructor wants more than its message
-            return Done(task, None, WorkerCrash(f"the answer cannot be unpickled: {reason}", stage="work"))
-        return Done(task, result, error)
+        return outcome(task, answered)
 
     def stop(self) -> None:
         self.pipe.close()
@@ -116,19 +162,15 @@ def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
             task = pipe.recv()
         except (EOFError, OSError):
             return
-        try:
-            result, error = work(task), None
-        except Exception as reason:
-            result, error = None, reason
-        pipe.send_bytes(_pickled(result, error))
+        pipe.send_bytes(answer(work, task))
 
 
-def _pickled(result: Any, error: Exception | None) -> Any:
+def _pickled(result: Any, error: Exception | None) -> bytes:
     try:
-        return ForkingPickler.dumps((result, error))
+        return bytes(ForkingPickler.dumps((result, error)))
     except Exception as reason:
         crash = WorkerCrash(f"the answer ({error or type(result)!r}) cannot be pickled: {reason}", stage="work")
-        return ForkingPickler.dumps((None, crash))
+        return bytes(ForkingPickler.dumps((None, crash)))
 
 
 def _follow_parent() -> None:

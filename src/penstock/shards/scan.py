@@ -8,16 +8,24 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
+from penstock.core.launch import local_place
 from penstock.errors import IndexFileError, PenstockError, ShardError
 from penstock.shards import indexfile
+from penstock.shards.adopt import adopt, may_be_of
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
-from penstock.shards.source import compression_of, open_shard
-from penstock.shards.tar import walk
+from penstock.shards.source import AnyShard, RemoteShard, compression_of, open_shard
+from penstock.shards.tar import Source, walk
+from penstock.storage.inturn import in_turn
+from penstock.storage.remote.held import Headers
+from penstock.storage.remote.object import RemoteFile
+from penstock.storage.remote.url import is_remote
 
 log = logging.getLogger("penstock")
 
 SCAN_THREADS = 8
 """A walk is one short read after another: threads hide the storage's latency, and the pages are read once."""
+REMOTE_THREADS = 32
+"""The same for an object store, where a read takes tens of milliseconds and is mostly waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +43,9 @@ def scan(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -
     """Walk the headers now, whatever is stored."""
     path = os.fspath(shard)
     with open_shard(path) as source:
-        members = walk(source, path)
-        opened = Opened(Binding(source.size, source.mtime_ns), source.compression, source.end)
-        if _binding(path) != opened.binding:
+        members = walk(_headers(source), path)
+        opened = Opened(Binding.of(source), source.compression, source.end)
+        if not is_remote(path) and _binding(path) != opened.binding:  # a store has compared every request itself
             raise ShardError(
                 "changed while it was being indexed",
                 shard=path,
@@ -47,16 +55,22 @@ def scan(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -
     return build_index(members, opened, suffixes)
 
 
+def _headers(source: AnyShard) -> Source:
+    """As a walk should read it: from a store not header by header."""
+    return Headers(source.file) if isinstance(source, RemoteShard) else source
+
+
 def index_of(shard: str | os.PathLike[str], *, rebuild: bool = False) -> ShardIndex:
     """The shard's index: stored and still true, or built now and stored."""
     return _indexed(os.fspath(shard), rebuild)[0]
 
 
 def index_all(
-    shards: Sequence[str | os.PathLike[str]], *, rebuild: bool = False, threads: int = SCAN_THREADS
+    shards: Sequence[str | os.PathLike[str]], *, rebuild: bool = False, threads: int | None = None
 ) -> Iterator[Scanned]:
     """Index many shards side by side; results come as they are ready, errors as results."""
-    paths = [os.fspath(shard) for shard in shards]
+    paths = _from_our_place([os.fspath(shard) for shard in shards])
+    threads = threads or (REMOTE_THREADS if any(map(is_remote, paths)) else SCAN_THREADS)
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(paths)))) as pool:
         futures = [pool.submit(_try, path, rebuild) for path in paths]
         try:
@@ -64,6 +78,13 @@ def index_all(
                 yield future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _from_our_place(paths: list[str]) -> list[str]:
+    """Ranks of one machine begin at different shards, and come to those that others have indexed by then."""
+    here = local_place()
+    first = len(paths) * here.rank // here.of
+    return paths[first:] + paths[:first]
 
 
 def _try(path: str, rebuild: bool) -> Scanned:
@@ -78,12 +99,24 @@ def _indexed(path: str, rebuild: bool) -> tuple[ShardIndex, bool]:
     stored = None if rebuild else _stored(path)
     if stored is not None:
         return stored, False
+    if local_place().of == 1:
+        return _walked(path), True
+    with in_turn("index", path):  # all ranks of this machine want it: one walks, the others find it stored
+        stored = None if rebuild else _stored(path)
+        return (_walked(path), True) if stored is None else (stored, False)
+
+
+def _walked(path: str) -> ShardIndex:
     index = scan(path)
+    _save(index, path)
+    return index
+
+
+def _save(index: ShardIndex, path: str) -> None:
     try:
         indexfile.save(index, path)
     except OSError as error:
         log.warning("%s: index not stored: %s", path, error)
-    return index, True
 
 
 def _stored(path: str) -> ShardIndex | None:
@@ -98,6 +131,9 @@ def _stored(path: str) -> ShardIndex | None:
         return None
     if index is None:
         return None
+    if is_remote(path) and may_be_of(index, now) and (adopted := adopt(path, index, now)) is not None:
+        _save(adopted, path)
+        return adopted
     if index.binding != now or index.compression != compression_of(path):
         log.warning("%s: the shard has changed since it was indexed; rebuilding its index", path)
         return None
@@ -107,6 +143,8 @@ def _stored(path: str) -> ShardIndex | None:
 def _binding(path: str) -> Binding | None:
     """What the shard looks like now; None if it cannot be seen."""
     try:
+        if is_remote(path):
+            return Binding.of(RemoteFile(path))
         facts = os.stat(path)
     except OSError:
         return None

@@ -1,4 +1,7 @@
-"""Opens a shard for reading: plain ones at any offset, compressed ones as a stream that only goes forward."""
+"""Opens a shard for reading: plain ones at any offset, compressed ones as a stream that only goes forward.
+
+Where it lies, on a disk or in an object store, is told by its name and matters no further.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from typing import Literal, Protocol, Self
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
 from penstock.storage.local import LocalFile, copying_filler
+from penstock.storage.remote.held import Forward
+from penstock.storage.remote.object import RemoteFile
+from penstock.storage.remote.url import is_remote
 
 Compression = Literal["gz", "zst"]
 
@@ -42,6 +48,31 @@ class Shard(LocalFile):
         return self.size
 
 
+class RemoteShard:
+    """The same in an object store, for one reader: whoever reads on from place to place gets ahead of the requests."""
+
+    compression: Compression | None = None
+
+    def __init__(self, path: str) -> None:
+        self.file = RemoteFile(path)
+        self.path = self.file.path
+        self.size = self.end = self.file.size
+        self.mtime_ns = self.file.mtime_ns
+        self.etag = self.file.etag
+        ahead = Forward(self.file)
+        self.read_at = ahead.read_at
+        self.filler = ahead.filler
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Readable(Protocol):
     """What the decompressors have in common."""
 
@@ -58,12 +89,13 @@ class CompressedShard:
     """An open compressed shard. Offsets are those of the uncompressed stream and must not go back."""
 
     def __init__(self, path: str | os.PathLike[str], compression: Compression) -> None:
-        self._file = LocalFile(path)
+        self._file = RemoteFile(os.fspath(path)) if is_remote(path) else LocalFile(path)
         self.path = self._file.path
         self.size = self._file.size
         self.mtime_ns = self._file.mtime_ns
+        self.etag = self._file.etag
         self.compression: Compression | None = compression
-        self._raw = open(self._file.fd, "rb", closefd=False)  # noqa: SIM115 (lives as long as we do)
+        self._raw = self._file.stream()
         self._stream: Readable = (
             gzip.GzipFile(fileobj=self._raw, mode="rb") if compression == "gz" else zstd.ZstdFile(self._raw)
         )
@@ -122,7 +154,12 @@ class CompressedShard:
         self.close()
 
 
-def open_shard(path: str | os.PathLike[str]) -> Shard | CompressedShard:
+AnyShard = Shard | RemoteShard | CompressedShard
+
+
+def open_shard(path: str | os.PathLike[str]) -> AnyShard:
     """The shard, opened as its name says it must be."""
     compression = compression_of(path)
-    return CompressedShard(path, compression) if compression else Shard(path)
+    if compression:
+        return CompressedShard(path, compression)
+    return RemoteShard(os.fspath(path)) if is_remote(path) else Shard(path)

@@ -15,6 +15,7 @@ from typing import Self
 
 from penstock.errors import SettingError, StorageError
 from penstock.storage.cachedir import CacheDirectory, is_copy_of
+from penstock.storage.remote.url import is_remote
 from penstock.storage.staging import Fallback, Source, copy_verified
 
 _LOG = logging.getLogger(__name__)
@@ -151,6 +152,13 @@ class ShardCache:
 
 
 def _open_direct(source: Source) -> CachedShard:
+    if is_remote(source.path):
+        raise StorageError(
+            "cannot be staged now, and an object cannot be opened where it lies",
+            shard=source.path,
+            stage="cache",
+            advice="Give the cache room for it, or read the URL itself",
+        )
     try:
         fd = os.open(source.path, _READ_FLAGS)
     except OSError as error:

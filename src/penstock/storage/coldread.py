@@ -29,6 +29,8 @@ class ReadMethod(StrEnum):
     DIRECT = "direct"
     DROPPED = "dropped"
     WARM = "warm"
+    REQUESTS = "requests"
+    """To a store: there is no page cache on the way."""
 
 
 class ColdFile:

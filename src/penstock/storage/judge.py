@@ -19,12 +19,16 @@ class Behaviour(StrEnum):
     """Random reads cost little more than their bytes."""
     SPINNING = "spinning disk"
     """Every random read loses `SEEK_MS` or more that no number of reads in flight hides."""
+    STORE = "object store"
+    """Every request waits for its first byte; many in flight hide that."""
     UNDETERMINED = "undetermined"
     """The reads came from memory, so they say nothing of what is below."""
 
 
 def behaviour(storage: Storage, curve: StorageCurve) -> Behaviour:
     """The rule: a random read that loses `SEEK_MS` or more, at its best number in flight, is seeking."""
+    if storage.kind is StorageKind.OBJECT_STORE:
+        return Behaviour.STORE
     if not curve.cold and not storage.kind.in_memory:
         return Behaviour.UNDETERMINED
     return Behaviour.SPINNING if curve.lost_ms_per_read() >= SEEK_MS else Behaviour.FLASH
@@ -42,6 +46,8 @@ def claim(storage: Storage) -> Behaviour:
 def judge(storage: Storage, curve: StorageCurve) -> str:
     """One sentence: agreement, or the disagreement and that the measurement is believed."""
     seen, said = behaviour(storage, curve), claim(storage)
+    if seen is Behaviour.STORE:
+        return _of_a_store(curve)
     if seen is Behaviour.UNDETERMINED:
         return "Undetermined: the reads could not be made cold, so they measured memory, not the storage."
     lost = f"a random read costs {curve.lost_ms_per_read():.1f} ms more than its bytes"
@@ -53,6 +59,16 @@ def judge(storage: Storage, curve: StorageCurve) -> str:
     if seen is Behaviour.SPINNING:
         rule = f"under {SEEK_MS} ms it would be flash's"
     return f"The system says {said}, the measurement {seen}: {lost} ({rule}). The measurement is believed."
+
+
+def _of_a_store(curve: StorageCurve) -> str:
+    """Whether more requests at once are still the answer, or fewer bytes."""
+    alone, best = curve.points[0], curve.best_sequential()
+    gain = f"one request at a time brings {alone.sequential_mb_per_s:.0f} MB/s, {best.in_flight} at once "
+    gain += f"{best.sequential_mb_per_s:.0f}"
+    if best is curve.points[-1] and len(curve.points) > 1:
+        return f"Latency-bound as far as was tried: {gain}. More requests in flight bring more."
+    return f"Bandwidth-bound from there on: {gain}. Only fewer bytes help: a cache in front, or smaller codecs."
 
 
 def _with_article(seen: Behaviour) -> str:

@@ -22,6 +22,8 @@ class StorageKind(StrEnum):
     CLUSTER = "cluster"
     """Another parallel filesystem: Ceph, GPFS, BeeGFS, Weka."""
     FUSE = "fuse"
+    OBJECT_STORE = "object store"
+    """A bucket or a web server, read by requests for ranges."""
     HOST_SHARE = "host share"
     """A folder of the host shown to a virtual machine: virtiofs, 9p, vboxsf."""
     TMPFS = "tmpfs"
@@ -48,6 +50,7 @@ _REMOTE = (
     StorageKind.SMB,
     StorageKind.LUSTRE,
     StorageKind.CLUSTER,
+    StorageKind.OBJECT_STORE,
 )
 
 _SLOWEST_FIRST = (

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Self
+from io import BufferedReader
+from typing import Self, TypeVar
 
 from penstock.errors import StorageError
+
+Wanted = TypeVar("Wanted")
+Result = TypeVar("Result")
 
 # A named pipe must not make us wait for its writer; on files O_NONBLOCK means nothing.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
+REOPENED = 3
+"""How often a read begins anew when the server of a network file system has forgotten the file."""
+_MEANS = {
+    errno.ESTALE: "The file server no longer knows this file: it was replaced, or the server was set up anew",
+    errno.EIO: "The disk failed, or the file server does not answer",
+    errno.ETIMEDOUT: "The file server does not answer",
+    errno.ENOTCONN: "The file server is not connected",
+    errno.EHOSTDOWN: "The file server is down",
+}
+
 
 class LocalFile:
     """An open file: its size and mtime as they were when it was opened, and `read_at`."""
+
+    etag: str | None = None
+    """Objects in a store have one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
@@ -34,18 +52,42 @@ class LocalFile:
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
-        try:
-            data = pread(self.fd, length, offset)
-            while len(data) < length:  # a signal or a network file system may cut a read short
-                more = pread(self.fd, length - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
-        except OSError as error:
-            raise StorageError(
-                f"cannot read {length} bytes: {error.strerror}", shard=self.path, offset=offset, stage="read"
-            ) from error
+        data = self.surely(pread, length, offset)
+        while len(data) < length:  # a signal or a network file system may cut a read short
+            more = self.surely(pread, length - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
         return data
+
+    def surely(self, read: Callable[[int, Wanted, int], Result], wanted: Wanted, offset: int) -> Result:
+        """What `read(fd, wanted, offset)` gives; where a file server has forgotten the file, it is opened anew."""
+        reopened = 0
+        while True:
+            try:
+                return read(self.fd, wanted, offset)
+            except OSError as error:
+                if error.errno != errno.ESTALE or reopened == REOPENED:
+                    raise StorageError(
+                        f"cannot read: {error.strerror}",
+                        shard=self.path,
+                        offset=offset,
+                        stage="read",
+                        advice=_MEANS.get(error.errno or 0),
+                    ) from error
+            reopened += 1
+            self._reopen()
+
+    def _reopen(self) -> None:
+        """The same file under the same descriptor, whoever reads from it just now; another one is refused."""
+        with LocalFile(self.path) as fresh:
+            if (fresh.size, fresh.mtime_ns) != (self.size, self.mtime_ns):
+                raise StorageError("has changed since it was opened", shard=self.path, stage="read")
+            os.dup2(fresh.fd, self.fd, inheritable=False)
+
+    def stream(self) -> BufferedReader:
+        """All of it, from the start, through our descriptor."""
+        return open(self.fd, "rb", closefd=False)
 
     def filler(self) -> Callable[[list[memoryview], int], int]:
         """Reads at an offset into memory, with nothing around the system call, which may raise or fall short."""

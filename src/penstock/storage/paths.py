@@ -1,4 +1,4 @@
-"""From what a user writes to a list of shards: files, folders, globs, brace ranges."""
+"""From what a user writes to a list of shards: files, folders, globs, brace ranges; all of these as URLs, too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from penstock.errors import SettingError
+from penstock.storage.remote.url import apart, is_remote
 
 SHARD_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
 MAX_EXPANDED = 1_000_000
@@ -24,8 +25,9 @@ def expand(patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
         patterns = [patterns]
     found: dict[str, None] = {}
     for pattern in patterns:
-        for braceless in expand_braces(os.fspath(pattern)):
-            found.update(dict.fromkeys(_matches(braceless)))
+        front, query = apart(os.fspath(pattern))  # a query may be secret: no message about the pattern shows it
+        for braceless in expand_braces(front):
+            found.update(dict.fromkeys(_matches(f"{braceless}?{query}" if query else braceless)))
     return list(found)
 
 
@@ -57,6 +59,10 @@ def _choices(inside: str, pattern: str) -> list[str]:
 
 
 def _matches(pattern: str) -> list[str]:
+    if is_remote(pattern):
+        from penstock.storage.remote.listing import find  # brings asyncio: not everybody has a store
+
+        return find(pattern, is_shard)
     path = Path(pattern)
     if path.is_dir():
         inside = sorted(str(file) for file in path.iterdir() if is_shard(file.name))

@@ -18,7 +18,10 @@ from penstock.storage import curvecache
 from penstock.storage.coldread import ALIGNMENT, ReadMethod
 from penstock.storage.curve import OpenStat, Point, StorageCurve
 from penstock.storage.kind import Storage, identify
+from penstock.storage.paths import is_shard
 from penstock.storage.probefiles import Pool, Target, probe_pool, survey
+from penstock.storage.remote.probed import opened, probed_objects, storage_of
+from penstock.storage.remote.url import is_remote
 
 IN_FLIGHT = (1, 2, 4, 8, 16, 32)
 SEQUENTIAL_BYTES = 4 << 20
@@ -44,12 +47,13 @@ def probe(
     Sizes are measured at the next power of two, `curve.sample_bytes`, so that curves can be shared.
     """
     size = size_class(sample_bytes)
-    storage = identify(path)
+    store = os.fspath(path) if is_remote(path) else None
+    storage = identify(path) if store is None else storage_of(store)
     key = curvecache.key_of(storage, size)
     kept = None if refresh else curvecache.load(key)
     if kept is not None:
         return kept
-    curve = measure(storage, size, budget_s, clock)
+    curve = measure(storage, size, budget_s, clock) if store is None else measure_store(store, size, budget_s, clock)
     curvecache.store(key, curve)
     return curve
 
@@ -78,14 +82,29 @@ def measure(storage: Storage, sample_bytes: int, budget_s: float, clock: Clock) 
         raise
     except OSError as error:
         raise StorageError(f"cannot measure: {error}", shard=str(storage.path), stage="probe") from error
+    return _curve(points, sample_bytes, open_stat, method, probe_bytes, clock.now() - start)
+
+
+def measure_store(path: str, sample_bytes: int, budget_s: float, clock: Clock) -> StorageCurve:
+    """The same of a bucket: a request to look at an object stands for opening it, requests in flight for reads."""
+    start = clock.now()
+    objects, taken_s = opened(probed_objects(path, is_shard), SEQUENTIAL_BYTES, clock.now)
+    pool = Pool(objects)
+    points = tuple(_Run(pool, sample_bytes, start + budget_s, clock).points())
+    return _curve(points, sample_bytes, _open_stat(taken_s), ReadMethod.REQUESTS, pool.size_bytes, clock.now() - start)
+
+
+def _curve(
+    points: tuple[Point, ...], sample_bytes: int, open_stat: OpenStat, method: ReadMethod, read: int, seconds: float
+) -> StorageCurve:
     return StorageCurve(
         points=points,
         sample_bytes=sample_bytes,
         open_stat=open_stat,
         cold=method is not ReadMethod.WARM,
         method=method,
-        probe_bytes=probe_bytes,
-        seconds=clock.now() - start,
+        probe_bytes=read,
+        seconds=seconds,
         measured_unix_s=time.time(),
     )
 
@@ -176,6 +195,10 @@ def measure_open_stat(names: Sequence[Path], stop_s: float, clock: Clock) -> Ope
         taken_s.append(clock.now() - before)
         if clock.now() >= stop_s:
             break
-    taken_s.sort()
+    return _open_stat(taken_s)
+
+
+def _open_stat(taken_s: list[float]) -> OpenStat:
+    taken_s = sorted(taken_s)
     median, p99 = taken_s[len(taken_s) // 2], taken_s[(len(taken_s) * 99) // 100]
     return OpenStat(max(median, 1e-9) * 1e6, max(p99, 1e-9) * 1e6, len(taken_s))

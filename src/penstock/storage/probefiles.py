@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import random
 import shutil
@@ -14,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from typing import Protocol
 
 from penstock.core.clock import Clock
 from penstock.errors import StorageError
-from penstock.storage.coldread import ColdFile, choose_method
+from penstock.storage.coldread import ColdFile, ReadMethod, choose_method
 from penstock.storage.kind import Storage
 
 ENOUGH_BYTES = 64 << 20
@@ -28,14 +30,34 @@ _LARGE_BYTES = 8 << 20
 _FILES_MAX = 64
 _ENTRIES_MAX = 20_000
 
-Target = tuple[ColdFile, int]
+
+class Measured(Protocol):
+    """A file or an object that many threads may read at once."""
+
+    size_bytes: int
+
+    @property
+    def method(self) -> ReadMethod:
+        """How reads get past what this machine remembers."""
+        ...
+
+    def read_into(self, buffer: mmap.mmap, offset: int, length: int) -> int:
+        """Fill the head of a buffer; returns the bytes read."""
+        ...
+
+    def drop(self, *, random: bool) -> None:
+        """Forget what is remembered, before the next reads."""
+        ...
+
+
+Target = tuple[Measured, int]
 """A file and an offset in it."""
 
 
 class Pool:
     """Open files, cut into slots of equal length, so that one cell never reads the same bytes twice."""
 
-    def __init__(self, files: Sequence[ColdFile]) -> None:
+    def __init__(self, files: Sequence[Measured]) -> None:
         self.files = tuple(files)
         self.size_bytes = sum(file.size_bytes for file in files)
 

@@ -9,13 +9,16 @@ import os
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 import deflate
 
 from penstock.errors import StorageError
 from penstock.storage.coldread import drop_pages
+from penstock.storage.remote.fetch import Version
+from penstock.storage.remote.object import RemoteFile
+from penstock.storage.remote.url import is_remote
 
 _COPY_BYTES = 8 << 20
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9]{1,8}){1,2}$")
@@ -52,12 +55,18 @@ class Source:
     """A shard as it is now: when it changes, it is another source and gets another entry."""
 
     path: str
+    """Or a URL."""
     size_bytes: int
     mtime_ns: int
+    etag: str | None = None
+    """Of an object in a store."""
 
     @classmethod
     def of(cls, path: str | Path) -> Source:
         """Look at a shard."""
+        if is_remote(path):
+            file = RemoteFile(os.fspath(path))
+            return cls(file.path, file.size, file.mtime_ns, file.etag)
         real = os.path.realpath(path)
         try:
             status = Path(real).stat()
@@ -68,7 +77,7 @@ class Source:
     @property
     def digest(self) -> str:
         """The name of its entry."""
-        identity = f"{self.path}\0{self.size_bytes}\0{self.mtime_ns}"
+        identity = f"{self.path}\0{self.size_bytes}\0{self.mtime_ns}" + (f"\0{self.etag}" if self.etag else "")
         return hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
 
     @property
@@ -76,6 +85,12 @@ class Source:
         """`.tar`, `.tar.zst`: readers tell the compression by it."""
         match = _SUFFIX.search(self.path)
         return match[0] if match else ""
+
+    def stream(self) -> FileIO | BufferedReader:
+        """Its bytes, from the start; of an object, those of this version only."""
+        if is_remote(self.path):
+            return RemoteFile(self.path, Version(self.size_bytes, self.etag, self.mtime_ns)).stream()
+        return open(self.path, "rb", buffering=0)
 
 
 def copy_verified(source: Source, part: Path) -> Fallback | None:
@@ -85,20 +100,28 @@ def copy_verified(source: Source, part: Path) -> Fallback | None:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stream = stack.enter_context(open(source.path, "rb", buffering=0))
+            stream = source.stream()
         except OSError:
             return Fallback.SOURCE
+        stack.callback(stream.close)
         target = stack.enter_context(open(part, "r+b", buffering=0))
         _reserve(target.fileno(), source.size_bytes)
         crc = _copy(stream, target)
         if crc is None:
             return Fallback.SOURCE
-        status = os.fstat(stream.fileno())
-        if (status.st_size, status.st_mtime_ns) != (source.size_bytes, source.mtime_ns):
+        if not _unchanged(source, stream):
             return Fallback.CHANGED
         os.fsync(target.fileno())
     drop_pages(part)
     return None if crc32_of(part, source.size_bytes) == crc else Fallback.DAMAGED
+
+
+def _unchanged(source: Source, stream: FileIO | BufferedReader) -> bool:
+    """Whether the file is as it was; a store has compared every request itself."""
+    if is_remote(source.path):
+        return True
+    status = os.fstat(stream.fileno())
+    return (status.st_size, status.st_mtime_ns) == (source.size_bytes, source.mtime_ns)
 
 
 def crc32_of(path: Path, size_bytes: int) -> int | None:
@@ -111,7 +134,7 @@ def crc32_of(path: Path, size_bytes: int) -> int | None:
     return crc if total == size_bytes else None
 
 
-def _copy(stream: FileIO, target: FileIO) -> int | None:
+def _copy(stream: FileIO | BufferedReader, target: FileIO) -> int | None:
     """Checksum of all that was read; None when the source failed."""
     crc, buffer = 0, bytearray(_COPY_BYTES)
     while True:

@@ -1,4 +1,4 @@
-"""For tests, ours and yours: a shard maker, byte-level corrupters, a clock you own."""
+"""For tests, ours and yours: a shard maker, byte-level corrupters, a clock you own, a network that fails."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from penstock.testing.clock import FakeClock
 from penstock.testing.maker import make_folder, make_shards
 from penstock.testing.pictures import picture
 from penstock.testing.presets import IMAGENET, MULTICAMERA, PRESETS, REID, SA1B, Preset
+from penstock.testing.proxy import FaultProxy
 from penstock.testing.samples import sample_parts
 from penstock.testing.tars import tar_bytes
 
@@ -17,6 +18,7 @@ __all__ = [
     "REID",
     "SA1B",
     "FakeClock",
+    "FaultProxy",
     "Preset",
     "corrupt",
     "hostile",

@@ -16,7 +16,7 @@ def of_shards(feed: ShardFeed) -> str:
     """Of the samples, and of every shard's size and time: a part may change without changing its length."""
     digest = hashlib.sha256(str(feed.identity()["fingerprint"]).encode())
     for index in feed.dataset.indexes:
-        digest.update(f"{index.binding.size} {index.binding.mtime_ns}\n".encode())
+        digest.update(f"{index.binding.size} {index.binding.mtime_ns} {index.binding.etag}\n".encode())
     return digest.hexdigest()[:32]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Protocol
 
-from penstock.plan.memory import mega
+from penstock.core.words import human_bytes
 from penstock.tuning.result import Setting
 
 WAITING = 0.1
@@ -131,7 +131,7 @@ class Controller:
         held, free = seen.held_bytes(self.setting), seen.free_bytes
         if free is None or free >= PRESSURE * held:
             return None
-        short = f"{mega(free)} of memory are free and the loader holds {mega(held)}"
+        short = f"{human_bytes(free)} of memory are free and the loader holds {human_bytes(held)}"
         workers = self.setting.workers // 2
         if self._workers_pinned or workers < 1:
             if self._complained:
@@ -184,7 +184,7 @@ class Controller:
         need = seen.held_bytes(setting)  # beside what is held now: for a while both are there
         if seen.free_bytes is not None and need > GROWTH_SHARE * seen.free_bytes:
             self._stay(setting)
-            room = f"{setting} would take {mega(need)} of memory, and {mega(seen.free_bytes)} are free"
+            room = f"{setting} would take {human_bytes(need)} of memory, and {human_bytes(seen.free_bytes)} are free"
             return Decision(self.setting, f"{reason}, but {room}")
         self._trial = _Trial(self.setting, seen.rate)
         return self._turn(setting, reason)

@@ -25,7 +25,7 @@ from penstock.tuning.outlook import Room, room_for, workload_of
 from penstock.tuning.result import PREFETCH
 from penstock.tuning.service import Service
 from penstock.tuning.source import HAS_IN_ORDER, is_iterable, pattern_of, untouched
-from penstock.tuning.tune import _check
+from penstock.tuning.tune import check_question
 from penstock.tuning.tuner import Question, Tuner
 
 SECONDS = 30.0
@@ -49,7 +49,7 @@ def plan_for(
         print(penstock.plan_for(dataset, batch_size=64, step_s=0.05).changes)
     """
     ways = manner(profile)
-    _check(step, step_s, seconds)
+    check_question(step, step_s, seconds)
     pattern = pattern_of(source, batch_size)
     with untouched(pattern):
         question = Question(step=step, step_s=step_s, ways=ways, seconds=seconds)

@@ -41,7 +41,7 @@ def tune(
     neither, loading alone is measured. Findings are kept for a month; `refresh` measures anew.
     """
     ways = manner(profile)
-    _check(step, step_s, seconds)
+    check_question(step, step_s, seconds)
     pattern = pattern_of(source, batch_size)
 
     def make(kwargs: Mapping[str, Any]) -> DataLoader[Any]:
@@ -59,7 +59,8 @@ def tune(
         return _tuned(found, make, remembered=False)
 
 
-def _check(step: Step | None, step_s: float | None, seconds: float) -> None:
+def check_question(step: Step | None, step_s: float | None, seconds: float) -> None:
+    """Refused where it contradicts itself, or leaves no time."""
     if step is not None and step_s is not None:
         raise SettingError("step and step_s are two answers to the same question", advice="Keep one of them")
     if step is not None and not callable(step):

@@ -7,10 +7,10 @@ class Deadly:
     suffixes = (".x",)
     fixed = False
 
-    def decode(self, suffix, data):
+    def decoded(self, suffix, data):
         os._exit(3)
 
 
 class Raising(Deadly):
-    def decode(self, suffix, data):
+    def decoded(self, suffix, data):
         raise ValueError("cannot be decoded here")

@@ -22,7 +22,7 @@ class Slow:
         self.clock, self.seconds, self.fixed = clock, seconds, fixed
         self.into = self.alone = 0
 
-    def decode(self, suffix, data):
+    def decoded(self, suffix, data):
         self.alone += 1
         self.clock.advance(self.seconds)
 

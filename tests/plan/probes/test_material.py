@@ -71,7 +71,7 @@ def test_a_field_of_the_users_own_may_raise_anything(tmp_path):
         suffixes = (".jpg",)
         fixed = False
 
-        def decode(self, suffix, data):
+        def decoded(self, suffix, data):
             raise ZeroDivisionError("mine")
 
     shard = tmp_path / "s.tar"

@@ -12,6 +12,7 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Workers
+from penstock.cli.shards.cluster import Ray, seen_from_all, tasks_on
 from penstock.report.text import human_bytes, table
 from penstock.shards.check import Flaw, Structure, check_shards
 from penstock.storage.paths import expand
@@ -26,6 +27,7 @@ def check(
     decode: Annotated[bool, typer.Option("--decode", help="Also decode every part, on all cores.")] = False,
     require: Require = None,
     workers: Workers = None,
+    ray: Ray = None,
     quarantine: Quarantine = QUARANTINE,
     as_json: AsJson = False,
 ) -> None:
@@ -38,10 +40,11 @@ def check(
 
     Exit code: 0 all is well, 1 flaws found (see the quarantine file), 2 wrong usage, 3 could not finish.
     """
-    paths = expand(shards)
+    paths = [seen_from_all(path, ray) for path in expand(shards)]
     structures: list[Structure] = []
     flaws: list[Flaw] = []
-    with console.progress("checking", 0) as bar:
+    with tasks_on(ray, workers) as shared, console.progress("checking", 0) as bar:
+        shared += paths
         task = bar.task_ids[0]
         bar.update(task, total=None)
         for event in check_shards(paths, decode=decode, required=require, workers=workers):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
+from penstock.cli.shards.cluster import Ray, seen_from_all, tasks_on
+from penstock.shards.cluster.index import Indexed, index_by_tasks
 from penstock.shards.scan import SCAN_THREADS, index_all
 from penstock.storage.paths import expand
 
@@ -20,7 +23,11 @@ def index(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Walk the headers again, though an index is there.")
     ] = False,
-    threads: Annotated[int, typer.Option(min=1, help="Shards walked side by side.")] = SCAN_THREADS,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Shards walked side by side; with --ray, by each task. Of a store more by default."),
+    ] = None,
+    ray: Ray = None,
     as_json: AsJson = False,
 ) -> None:
     """Build the index of each shard: where every part of every sample lies.
@@ -32,20 +39,20 @@ def index(
 
     Exit code: 0 all indexed, 1 some shards could not be, 2 wrong usage.
     """
-    paths = expand(shards)
+    paths = [seen_from_all(path, ray) for path in expand(shards)]
     samples = parts = built = 0
     errors: list[str] = []
-    start = time.perf_counter()
-    with console.progress("indexing", len(paths)) as bar:
-        for scanned in index_all(paths, rebuild=rebuild, threads=threads):
-            if scanned.index is None:
-                errors.append(str(scanned.error))
-            else:
-                samples += len(scanned.index)
-                parts += scanned.index.parts
-                built += scanned.fresh
+    with tasks_on(ray) as shared, console.progress("indexing", len(paths)) as bar:
+        shared += paths
+        start = time.perf_counter()
+        for indexed in _index(paths, rebuild, threads, by_tasks=ray is not None):
+            if indexed.error is not None:
+                errors.append(str(indexed.error))
+            samples += indexed.samples
+            parts += indexed.parts
+            built += indexed.fresh
             bar.advance(bar.task_ids[0])
-    seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start
     if as_json:
         facts = {"shards": len(paths), "built": built, "samples": samples, "parts": parts, "seconds": seconds}
         console.print_json({**facts, "errors": errors})
@@ -58,3 +65,10 @@ def index(
             f"{samples:,} samples in {parts:,} parts, {seconds:.2f} s"
         )
     raise typer.Exit(console.FOUND if errors else console.OK)
+
+
+def _index(paths: list[str], rebuild: bool, threads: int | None, by_tasks: bool) -> Iterator[Indexed]:
+    """Threads of this process are enough for one machine: a walk waits for the storage more than it computes."""
+    if by_tasks:
+        return index_by_tasks(paths, rebuild=rebuild, threads=threads or SCAN_THREADS)
+    return map(Indexed.of, index_all(paths, rebuild=rebuild, threads=threads))

@@ -20,7 +20,7 @@ MOST_ROWS = 20
 
 def ls(
     shards: Annotated[
-        list[str], typer.Argument(help="Shards: files, folders, globs, or ranges like s-{000..127}.tar.")
+        list[str], typer.Argument(help="Shards: files, folders, globs, ranges like s-{000..127}.tar, or URLs of these.")
     ],
     require: Require = None,
     as_json: AsJson = False,

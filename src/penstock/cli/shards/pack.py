@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +12,7 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Workers
+from penstock.cli.shards.cluster import Ray, seen_from_all, tasks_on
 from penstock.core.cores import usable_cores
 from penstock.errors import SettingError
 from penstock.report.text import human_bytes, table
@@ -20,9 +22,10 @@ from penstock.shards.pack.manifest import FieldFact, PackedShard
 from penstock.shards.pack.options import ArrayCodec, PackOptions
 from penstock.shards.pack.plan import PackPlan, make_plan
 from penstock.shards.pack.run import pack as run_pack
-from penstock.shards.pack.run import settled_arrays
+from penstock.shards.pack.run import plan_path, settled_arrays
 from penstock.shards.pack.sources import Source, find_sources
 from penstock.storage.probe import probe
+from penstock.storage.remote.url import is_remote
 
 MB = 1 << 20
 
@@ -50,6 +53,7 @@ def pack(
     ] = "raise",
     quarantine: Quarantine = QUARANTINE,
     workers: Workers = None,
+    ray: Ray = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another pack in DST.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and the sizes.")] = False,
     as_json: AsJson = False,
@@ -64,6 +68,11 @@ def pack(
 
     A killed run goes on where it was when the same command is given again: finished shards are kept.
 
+    With --ray the work is done by a cluster, with the same bytes as result; SRC and DST must be folders that all its
+    nodes share under the same path. A node that dies costs its tasks only.
+
+        penstock shards pack /data/sa1b /data/packed --ray auto
+
     Exit code: 0 packed, 1 packed with samples left out (see the quarantine file), 2 wrong usage, 3 not finished.
     """
     options = PackOptions(
@@ -77,19 +86,26 @@ def pack(
         on_bad=on_bad,
         require=tuple(require or ()),
     )
-    with console.notices.status("looking at the sources …"):
-        sources = list(find_sources(src, options))
-        reason = "as you said"
-        if arrays == "auto":
-            codec, reason = _settle(options, sources, dst, None if overwrite else settled_arrays(dst))
-            options = replace(options, arrays=codec)
-        plan = make_plan(sources, options)
-    if not as_json:
-        console.out.print(f"arrays: {options.arrays} ({reason})", markup=False, highlight=False, soft_wrap=True)
-    if dry_run:
-        _show_plan(plan, reason, as_json)
-        return
-    reports = _run(plan, dst, workers, overwrite)
+    if is_remote(str(dst)):
+        raise SettingError(
+            "packed shards are written to a folder", advice="Pack to a disk, then upload the folder whole"
+        )
+    src, dst = seen_from_all(src, ray), Path(seen_from_all(str(dst), ray))
+    with tasks_on(None if dry_run else ray, workers) as shared:
+        with console.notices.status("looking at the sources …"):
+            sources = list(find_sources(src, options))
+            reason = "as you said"
+            if arrays == "auto":
+                codec, reason = _settle(options, sources, dst, None if overwrite else settled_arrays(dst))
+                options = replace(options, arrays=codec)
+            plan = make_plan(sources, options)
+        if not as_json:
+            console.out.print(f"arrays: {options.arrays} ({reason})", markup=False, highlight=False, soft_wrap=True)
+        if dry_run:
+            _show_plan(plan, reason, as_json)
+            return
+        shared += [str(plan_path(dst)), *map(_a_file_of, sources)]
+        reports = _run(plan, dst, workers, overwrite)
     left_out = [problem for source in sources for problem in source.problems]
     _write_quarantine(quarantine, sources, reports)
     if as_json:
@@ -98,6 +114,11 @@ def pack(
         _print_result(plan, reports, left_out)
     skipped = bool(left_out) or any(report.skipped for report in reports)
     raise typer.Exit(console.FOUND if skipped else console.OK)
+
+
+def _a_file_of(source: Source) -> str:
+    """By which a node shows that it sees the source."""
+    return os.path.join(source.path, source.index.name(0)) if source.is_folder else source.path
 
 
 def _settle(options: PackOptions, sources: list[Source], dst: Path, begun: ArrayCodec | None) -> tuple[ArrayCodec, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
-from penstock.model.workload import with_workers
+from penstock.model.edits import with_workers
 
 FULL = 0.85
 """Of the cores: beyond this they are in use as far as that goes in practice."""

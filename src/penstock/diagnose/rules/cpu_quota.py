@@ -15,7 +15,8 @@ import numpy as np
 
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
-from penstock.model.workload import Workload, with_cores, with_step
+from penstock.model.edits import with_cores, with_step
+from penstock.model.workload import Workload
 
 LEAST = 0.05
 """Share of the time throttled."""

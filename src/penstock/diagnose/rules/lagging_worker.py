@@ -19,7 +19,7 @@ import numpy as np
 from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._cpu import behind
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
-from penstock.model.workload import without_lag
+from penstock.model.edits import without_lag
 
 TIMES = 1.5
 """So many times slower than the others' median, at three quarters of its batches."""

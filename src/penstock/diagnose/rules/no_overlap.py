@@ -15,7 +15,7 @@ import numpy as np
 from penstock.diagnose.evidence import LEAST_TAKING_S, Evidence, milliseconds
 from penstock.diagnose.rules._cpu import best_workers
 from penstock.diagnose.suspect import Answer, Suspect
-from penstock.model.workload import with_workers
+from penstock.model.edits import with_workers
 
 LEAST_SHARE = 0.03
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._cpu import FULL
 from penstock.diagnose.suspect import Answer, Suspect
-from penstock.model.workload import without_burners
+from penstock.model.edits import without_burners
 
 LEAST_CORES = 0.25
 LEAST_QUEUE = 0.1

@@ -16,7 +16,7 @@ import numpy as np
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._cpu import behind
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
-from penstock.model.workload import with_workers
+from penstock.model.edits import with_workers
 
 EVEN = 1.3
 """The busiest worker's batches over the mean: less is chance."""

@@ -17,7 +17,7 @@ import numpy as np
 from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._tail import heavy
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
-from penstock.model.workload import without_stragglers
+from penstock.model.edits import without_stragglers
 
 
 def look(evidence: Evidence) -> Answer:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._tail import heavy
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
-from penstock.model.workload import without_stragglers
+from penstock.model.edits import without_stragglers
 
 
 def look(evidence: Evidence) -> Answer:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._cpu import computing
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
-from penstock.model.workload import with_workers
+from penstock.model.edits import with_workers
 
 FREE = 0.4
 """Cores: less is what a loop and its threads leave idle anyway."""

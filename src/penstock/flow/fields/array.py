@@ -64,7 +64,7 @@ class Array:
         """Unless it was declared ragged."""
         return not self.ragged
 
-    def decode(self, suffix: str, data: memoryview) -> NDArray[Any]:
+    def decoded(self, suffix: str, data: memoryview) -> NDArray[Any]:
         """A copy: the arena will be used again, and a transform may write into what it is given."""
         return np.array(self._view(suffix, data))
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Encoded(NamedTuple):
+    """Said of a slot that holds a JPEG, to be decoded on the card, instead of its pixels."""
+
+    length: int
+    """Bytes, from the start of the slot."""
+    height: int
+    width: int
 
 
 class Field(Protocol):
@@ -21,11 +30,11 @@ class Field(Protocol):
         """Whether all samples have one shape and go into a slab; others are delivered as lists."""
         ...
 
-    def decode(self, suffix: str, data: memoryview) -> Any:
+    def decoded(self, suffix: str, data: memoryview) -> Any:
         """The value, on its own."""
         ...
 
-    def decode_into(self, suffix: str, data: memoryview, slot: NDArray[np.generic]) -> None:
+    def decode_into(self, suffix: str, data: memoryview, slot: NDArray[np.generic]) -> Encoded | None:
         """The value, into its slot; one that does not fit is a SampleError saying what was expected and found."""
         ...
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import GuardError, SampleError, SettingError
 from penstock.flow.fields.base import as_suffixes
+from penstock.flow.fields.finish import Finish
 from penstock.flow.fields.fit import Fit, Placement, place
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.codecs.jpeg import decode_jpeg, opencv
@@ -30,6 +31,9 @@ class Image:
     quality "fast" lets the JPEG decoder shrink by 2, 4 or 8 on the way and resizes linearly, or by area where more than
     a half is left to shrink; "exact" decodes in full and resizes with antialiasing, as Pillow does. Without a size, or
     with fit="short", pictures keep their shape and are delivered as a list. dtype "float32" or "float16" scales to 0…1.
+
+    `finish` says what is done after the copy, on the GPU where there is one; then `layout` is how the bytes get there.
+    `decode` says who decodes JPEGs where batches go to a GPU: the cores, the card, both, or whoever is measured to.
     """
 
     suffix: str | tuple[str, ...] = (".jpg", ".jpeg", ".png")
@@ -38,9 +42,11 @@ class Image:
     quality: Literal["fast", "exact"] = "fast"
     layout: Literal["CHW", "HWC"] = "CHW"
     dtype: Literal["uint8", "float16", "float32"] = "uint8"
+    finish: Finish | None = None
+    decode: Literal["cpu", "gpu", "hybrid", "auto"] = "cpu"
 
     def __post_init__(self) -> None:
-        if self.size is not None and min(self._size) < 1:
+        if self.size is not None and min(self.sides) < 1:
             raise SettingError(f"a picture of size {self.size} has no pixels")
         if self.fit == "short" and isinstance(self.size, tuple):
             raise SettingError('fit="short" takes one number, the short side')
@@ -49,11 +55,23 @@ class Image:
             ("quality", self.quality, ("fast", "exact")),
             ("layout", self.layout, ("CHW", "HWC")),
             ("dtype", self.dtype, ("uint8", "float16", "float32")),
+            ("decode", self.decode, ("cpu", "gpu", "hybrid", "auto")),
         ):
             if value not in known:
                 raise SettingError(f"{name} {value!r} is not known", advice=f"Use one of {', '.join(known)}")
         if self.size is None and (self.fit, self.quality) != ("pad", "fast"):
             raise SettingError("fit and quality say how a picture is resized", advice="Give a size, or leave them out")
+        self._check_afterwards()
+
+    def _check_afterwards(self) -> None:
+        given = {"finish": self.finish is not None, f"decode={self.decode!r}": self.decode != "cpu"}
+        for name in (name for name, is_given in given.items() if is_given):
+            if not self.fixed:
+                raise SettingError(f"{name} needs pictures of one shape", advice="Give a size, and no fit='short'")
+            if self.dtype != "uint8":
+                raise SettingError(f"{name} needs dtype='uint8', not {self.dtype!r}", advice="Give finish the dtype")
+        if self.finish is not None:
+            self.finish.check_fits(self.sides)
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -66,17 +84,18 @@ class Image:
         return self.size is not None and self.fit != "short"
 
     @property
-    def _size(self) -> tuple[int, int]:
+    def sides(self) -> tuple[int, int]:
+        """Height and width of all pictures, where they have one shape."""
         assert self.size is not None
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
-    def decode(self, suffix: str, data: memoryview) -> NDArray[Any]:
+    def decoded(self, suffix: str, data: memoryview) -> NDArray[Any]:
         """The picture in memory of its own."""
         if self.size is None:
             pixels = decode_jpeg(data) if codec_of(suffix) == "jpeg" else decode_picture(data)
             height, width = pixels.shape[:2]
         else:
-            pixels, placement = self._decoded(suffix, data)
+            pixels, placement = self._pixels(suffix, data)
             height, width = placement.out_height, placement.out_width
         shape = (3, height, width) if self.layout == "CHW" else (height, width, 3)
         out = np.empty(shape, self.dtype)
@@ -88,24 +107,24 @@ class Image:
 
     def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> None:
         """From JPEG bytes to the slot: one decode, one resize, and the split into planes if asked for."""
-        pixels, placement = self._decoded(suffix, data)
-        expected = (3, *self._size) if self.layout == "CHW" else (*self._size, 3)
+        pixels, placement = self._pixels(suffix, data)
+        expected = (3, *self.sides) if self.layout == "CHW" else (*self.sides, 3)
         if slot.shape != expected:
             raise SampleError(f"picture is {list(expected)} where {list(slot.shape)} is expected", stage="decode")
         self._fill(pixels, placement, slot)
 
-    def _decoded(self, suffix: str, data: memoryview) -> tuple[Pixels, Placement]:
+    def _pixels(self, suffix: str, data: memoryview) -> tuple[Pixels, Placement]:
         if codec_of(suffix) != "jpeg":
             pixels = decode_picture(data)
-            return pixels, self._placed(pixels.shape[0], pixels.shape[1])
+            return pixels, self.placed(pixels.shape[0], pixels.shape[1])
         info = inspect_jpeg(data)
-        placement = self._placed(info.height, info.width)
+        placement = self.placed(info.height, info.width)
         height, width = (placement.height, placement.width) if self.quality == "fast" else (0, 0)
         return decode_jpeg(data, min_height=height, min_width=width, info=info, scratch=_decoded_into), placement
 
-    def _placed(self, height: int, width: int) -> Placement:
+    def placed(self, height: int, width: int) -> Placement:
         """Where the picture goes, if what it is enlarged to on the way is not beyond any picture."""
-        placement = place(height, width, self._size, self.fit)
+        placement = place(height, width, self.sides, self.fit)
         if placement.height * placement.width > MAX_PIXELS:
             raise GuardError(
                 f"a picture of {height}×{width} would be enlarged to {placement.height}×{placement.width}",

@@ -37,7 +37,7 @@ class _Plain:
 class Json(_Plain):
     """A JSON part, parsed."""
 
-    def decode(self, suffix: str, data: memoryview) -> Any:
+    def decoded(self, suffix: str, data: memoryview) -> Any:
         """Whatever the JSON says."""
         try:
             return json.loads(bytes(data))
@@ -48,7 +48,7 @@ class Json(_Plain):
 class Text(_Plain):
     """A UTF-8 part, as a string."""
 
-    def decode(self, suffix: str, data: memoryview) -> str:
+    def decoded(self, suffix: str, data: memoryview) -> str:
         """The text as it stands, no stripping."""
         try:
             return str(data, "utf-8")
@@ -59,7 +59,7 @@ class Text(_Plain):
 class Raw(_Plain):
     """A part's bytes, untouched."""
 
-    def decode(self, suffix: str, data: memoryview) -> bytes:
+    def decoded(self, suffix: str, data: memoryview) -> bytes:
         """A copy: the arena will be used again."""
         return bytes(data)
 
@@ -81,7 +81,7 @@ class Label:
         """A number per sample."""
         return True
 
-    def decode(self, suffix: str, data: memoryview) -> NDArray[np.int64]:
+    def decoded(self, suffix: str, data: memoryview) -> NDArray[np.int64]:
         """A 0-d array."""
         try:
             value = int(bytes(data)) if self.key is None else json.loads(bytes(data))[self.key]
@@ -93,4 +93,4 @@ class Label:
 
     def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> None:
         """One number."""
-        slot[...] = self.decode(suffix, data)
+        slot[...] = self.decoded(suffix, data)

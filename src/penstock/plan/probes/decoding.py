@@ -44,7 +44,7 @@ def decode_for(
         for field, slot in ways:
             suffix, data = part_of(field, sample)
             if slot is None:
-                field.decode(suffix, memoryview(data))
+                field.decoded(suffix, memoryview(data))
             else:
                 field.decode_into(suffix, memoryview(data), slot)
         passed_s = clock.now() - began

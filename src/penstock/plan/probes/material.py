@@ -126,7 +126,7 @@ def _decoded(sample: Sample, fields: Mapping[str, Field]) -> dict[str, Any]:
     values = {}
     for name, field in fields.items():
         suffix, data = part_of(field, sample)
-        values[name] = field.decode(suffix, memoryview(data))
+        values[name] = field.decoded(suffix, memoryview(data))
     return values
 
 

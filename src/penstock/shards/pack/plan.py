@@ -22,6 +22,7 @@ from penstock.shards.pack.names import packed_key
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.sources import Source, Take, read_samples
 from penstock.shards.tarheader import BLOCK
+from penstock.storage.remote.url import is_remote
 
 Length = TypeVar("Length", int, NDArray[np.int64])
 
@@ -78,7 +79,7 @@ class PackPlan:
 
     def fingerprint(self) -> str:
         """Of everything that decides the output."""
-        facts = [(os.path.realpath(source.path), asdict(source.index.binding)) for source in self.sources]
+        facts = [(_place(source.path), asdict(source.index.binding)) for source in self.sources]
         return _digest(self.options.decisive(), facts, [[asdict(cut) for cut in cuts] for cuts in self.shards])
 
     def tasks(self) -> Iterator[PackTask]:
@@ -87,7 +88,7 @@ class PackPlan:
             takes = tuple(self._take(cut) for cut in cuts)
             bindings = [asdict(self.sources[cut.source].index.binding) for cut in cuts]
             content = [
-                (os.path.realpath(take.path), take.prefix, [(s.key, [p.length for p in s.parts]) for s in take.samples])
+                (_place(take.path), take.prefix, [(s.key, [p.length for p in s.parts]) for s in take.samples])
                 for take in takes
             ]
             fingerprint = _digest(self.options.decisive(), bindings, content)
@@ -212,6 +213,11 @@ def _prefixes(sources: Sequence[Source]) -> tuple[str, ...]:
         twice = next(name for name in names if names.count(name) > 1)
         raise SettingError(f"the shard {twice!r} is given twice", advice="Name each source once.")
     return tuple(name + "/" for name in names)
+
+
+def _place(path: str) -> str:
+    """Which source that is, whatever folder we are in."""
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 def _digest(*facts: object) -> str:

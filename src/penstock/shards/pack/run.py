@@ -1,4 +1,4 @@
-"""Runs a pack on this machine: takes the folder, does what is missing, writes the manifest."""
+"""Runs a pack: takes the folder, has done what is missing, writes the manifest."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def pack(plan: PackPlan, folder: Path, *, workers: int | None = None, overwrite:
 
 def settled_arrays(folder: Path) -> ArrayCodec | None:
     """The codec that a pack begun in this folder has settled on: measured again, it might come out otherwise."""
-    begun = _read_plan(_plan_path(folder))
+    begun = _read_plan(plan_path(folder))
     return None if begun is None else begun.arrays
 
 
@@ -109,7 +109,7 @@ def _sweep(folder: Path) -> None:
 
 def _claim(plan: PackPlan, folder: Path, overwrite: bool) -> None:
     """Note which pack this folder holds; another one's shards are refused, or removed when told so."""
-    path = _plan_path(folder)
+    path = plan_path(folder)
     ours = _PlanFile(plan.fingerprint(), plan.options.arrays, [plan.name(number) for number in range(len(plan.shards))])
     theirs = _read_plan(path)
     if theirs is not None and theirs.fingerprint != ours.fingerprint:
@@ -132,7 +132,8 @@ def _claim(plan: PackPlan, folder: Path, overwrite: bool) -> None:
     replace_file(path, msgspec.json.encode(ours))
 
 
-def _plan_path(folder: Path) -> Path:
+def plan_path(folder: Path) -> Path:
+    """Where it is noted which pack a folder holds; there as soon as tasks run."""
     return folder / WORK_FOLDER / "plan.json"
 
 

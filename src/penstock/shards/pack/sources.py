@@ -17,7 +17,7 @@ from penstock.shards.health import Problem, whole_samples
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.scan import index_all
-from penstock.shards.source import CompressedShard, Shard, open_shard
+from penstock.shards.source import AnyShard, open_shard
 from penstock.shards.tar import Members
 from penstock.storage.paths import expand, is_shard
 
@@ -154,10 +154,10 @@ def _read_file(root: str, name: str) -> bytes:
         raise StorageError(f"cannot read: {error.strerror}", shard=root, member=name, stage="read") from error
 
 
-def _open(take: Take) -> Shard | CompressedShard:
+def _open(take: Take) -> AnyShard:
     """The shard, if it is still the one that was indexed: offsets into another would be nonsense."""
     shard = open_shard(take.path)
-    if Binding(shard.size, shard.mtime_ns) != take.binding:
+    if Binding.of(shard) != take.binding:
         shard.close()
         raise ShardError(
             "changed since it was indexed",

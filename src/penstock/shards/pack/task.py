@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ def finished(task: PackTask, folder: Path) -> PackedShard | None:
 def pack_shard(task: PackTask, folder: Path) -> PackedShard:
     """Write the shard under a temporary name, then its index and report; the report is the sign that all is done."""
     final = folder / task.name
-    temporary = folder / f".{task.name}.{os.getpid()}.tmp"
+    temporary = folder / f".{task.name}.{platform.node()}-{os.getpid()}.tmp"  # nodes of a cluster share the folder
     with writing(final):
         try:
             with open(temporary, "wb", buffering=_BUFFER_BYTES) as file:

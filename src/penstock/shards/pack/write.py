@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import tarfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -115,7 +116,7 @@ def writing(path: Path) -> Iterator[None]:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write under another name, then rename; what could not be written leaves nothing behind."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)
         os.replace(temporary, path)

@@ -1,0 +1,90 @@
+"""`python -m benchmarks.gpu`: the GPU's tests, then what arrives on the card, beside the loaders that people use.
+
+Needs a CUDA device, torchvision with its CUDA decoder, and some 6 GB in the folder that is given; the shards have to
+stay in memory. `--short` is over in two and a half minutes: rows that would begin later are left out, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+
+from benchmarks.document import Finding, as_json, lines_of, show, write
+from benchmarks.gpu import hop, supplies, training
+from benchmarks.gpu.supplies import Material
+from benchmarks.result import Line
+
+SHORT_S = 150
+LAST_START_S = 120
+"""A row that begins later would not be over in time."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help=f"be done in {SHORT_S} s")
+    parser.add_argument("--json", action="store_true", help="print the lines as JSON")
+    parser.add_argument("--write", action="store_true", help="write the section into docs/benchmarks.md")
+    parser.add_argument("--folder", type=Path, help="where shards are made; a temporary one if not given")
+    parser.add_argument("--no-tests", action="store_true", help="only the table")
+    asked = parser.parse_args()
+    start = time.perf_counter()
+    if not torch.cuda.is_available():
+        sys.exit("there is no CUDA device here")
+    passed = asked.no_tests or _tests()
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+        lines, complete = _measured(Path(folder), start if asked.short else None)
+    found: dict[str, list[Finding]] = {"gpu": [*lines]}
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", file=sys.stderr)
+    if asked.json:
+        print(as_json(found))
+    else:
+        show(found)
+    if asked.write:
+        write(found)
+    sys.exit(0 if passed and complete and all(line.reached for line in lines_of(found)) else 1)
+
+
+def _tests() -> bool:
+    return subprocess.run([sys.executable, "-m", "pytest", "tests/gpu"], check=False).returncode == 0
+
+
+def _measured(folder: Path, since: float | None) -> tuple[list[Line], bool]:
+    """The lines, and whether every row was run to its end; one that fails costs only itself."""
+    material = Material(folder)
+    rows: dict[str, Callable[[], Iterable[Line]]] = {
+        "decoding on the card": lambda: supplies.decoding(material),
+        "ImageNet-like": lambda: supplies.imagenet(material),
+        "copies": lambda: hop.measure(folder),
+        "training": lambda: training.measure(material),
+        "SA-1B-like": lambda: supplies.sa1b(material),
+        "ReID-like": lambda: supplies.reid(material),
+    }
+    lines: list[Line] = []
+    complete = True
+    for name, row in rows.items():
+        if since is not None and time.perf_counter() - since > LAST_START_S:
+            print(f"{name}: left out, there is no time for it", file=sys.stderr)
+            complete = False
+            continue
+        begun = time.perf_counter()
+        try:
+            for line in row():
+                print(f"{line.what}: {line.ours} ({line.other}): {line.ratio:.3g}", file=sys.stderr, flush=True)
+                lines.append(line)
+        except Exception:
+            print(f"{name}: failed\n{traceback.format_exc()}", file=sys.stderr)
+            complete = False
+        print(f"{name}: {time.perf_counter() - begun:.1f} s", file=sys.stderr, flush=True)
+    return lines, complete
+
+
+if __name__ == "__main__":
+    main()

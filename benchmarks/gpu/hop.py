@@ -1,0 +1,92 @@
+"""The copy itself: at which rate it runs beside everything else, and how much of it a step hides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu import data
+from benchmarks.result import Line
+from penstock import Array, Loader
+
+BATCH = 32
+BATCH_BYTES = BATCH * 3 * 1024 * 1024
+SHARDS = data.Amount(distinct=8, per_shard=64, shards=4, names=8)
+
+
+def measure(folder: Path) -> Iterator[Line]:
+    pinned = _pinned_rate()
+    shards = data.write(folder / "arrays", data.arrays(SHARDS.distinct), SHARDS)
+    loader = Loader(shards, {"x": Array(".npy")}, BATCH, shuffle=True, device="cuda")
+    for _ in loader:  # slabs are pinned, workers there
+        pass
+    yield from _copies(loader, pinned)
+    yield from _hidden(loader)
+    loader.close()
+
+
+def _copies(loader: Loader, pinned: float) -> Iterator[Line]:
+    before, start, batches = loader.card_times, time.perf_counter(), 0
+    for _ in loader:
+        batches += 1
+    torch.cuda.synchronize()
+    elapsed, after = time.perf_counter() - start, loader.card_times
+    assert before is not None
+    assert after is not None
+    rate = batches * BATCH_BYTES / (after.copying_s - before.copying_s)
+    against = f"pinned memory, alone: {pinned / 1e9:.1f} GB/s"
+    yield Line(
+        "copies to the card, while batches are made", f"{rate / 1e9:.1f} GB/s", against, rate / pinned, 0.9, "at least"
+    )
+    through = batches * BATCH_BYTES / elapsed
+    yield Line("raw arrays through the loader", f"{through / 1e9:.1f} GB/s", against, through / pinned, 0.9, "at least")
+
+
+def _hidden(loader: Loader) -> Iterator[Line]:
+    step = step_of(0.02)
+    before = loader.card_times
+    for batch in loader:
+        step()
+        batch["x"].view(-1)[:8].float().sum()
+    torch.cuda.synchronize()
+    after = loader.card_times
+    assert before is not None
+    assert after is not None
+    exposed, copying = after.exposed_s - before.exposed_s, after.copying_s - before.copying_s
+    figure, against = f"{exposed * 1e3:.2f} ms seen", f"copies took {copying * 1e3:.1f} ms"
+    yield Line("copies hidden behind a step of 20 ms", figure, against, 1 - exposed / copying, 0.95, "at least")
+
+
+def step_of(seconds: float) -> Callable[[], None]:
+    """Products of matrices that take about so long."""
+    matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
+    times = 1
+
+    def step() -> None:
+        result = matrix
+        for _ in range(times):
+            result = result @ matrix
+
+    for _ in range(2):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times = max(1, round(times * seconds / (time.perf_counter() - start)))
+    return step
+
+
+def _pinned_rate() -> float:
+    host = torch.empty(BATCH_BYTES, dtype=torch.uint8, pin_memory=True)
+    card = torch.empty_like(host, device="cuda")
+    for _ in range(3):
+        card.copy_(host, non_blocking=True)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(20):
+        card.copy_(host, non_blocking=True)
+    torch.cuda.synchronize()
+    return 20 * BATCH_BYTES / (time.perf_counter() - start)

@@ -1,0 +1,143 @@
+"""What arrives on the card, of each kind of shards, beside the loaders that people use."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu import data
+from benchmarks.gpu.clock import Batch, Supply, supply, to_card
+from benchmarks.gpu.data import Amount
+from benchmarks.peers.contestants import field as field_reports
+from benchmarks.peers.kinds import KINDS, Kind
+from benchmarks.peers.task import Decoder, MakeBatches, Task
+from benchmarks.result import Line
+from penstock import Image, Loader
+from penstock.core.cores import loader_cores
+from penstock.flow.fields import Finish
+
+OURS_S = (3.0, 2.5)
+"""Warming up, then counted."""
+PEERS_S = (2.0, 2.5)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FINISH = Finish("float16", mean=MEAN, std=STD, layout="channels_last")
+FIELD_WORKERS = (8, 16, 32)
+
+
+class Material:
+    """The shards of each kind, made when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._shards: dict[str, list[str]] = {}
+        self._parts: dict[str, list[data.Parts]] = {}
+
+    def shards(self, name: str, kind: Kind, amount: Amount, change: Callable[[data.Parts], data.Parts]) -> list[str]:
+        if name not in self._shards:
+            if kind.name not in self._parts:
+                self._parts[kind.name] = data.make_parts(kind, amount.distinct)
+            samples = map(change, self._parts[kind.name])
+            self._shards[name] = data.write(self._folder / name, list(samples), amount)
+        return self._shards[name]
+
+    def sa1b(self) -> list[str]:
+        return self.shards("sa1b", KINDS["sa1b"], Amount(48, 48, 16, 4), dict)
+
+    def packed(self) -> list[str]:
+        return self.shards("packed", KINDS["sa1b"], Amount(48, 48, 16, 16), data.packed)
+
+    def imagenet(self) -> list[str]:
+        return self.shards("imagenet", KINDS["imagenet"], Amount(512, 1024, 32, 2), dict)
+
+    def reid(self) -> list[str]:
+        return self.shards("reid", KINDS["reid"], Amount(1024, 2048, 32, 2), dict)
+
+
+def ours(shards: list[str], fields: dict[str, object], batch_size: int) -> Supply:
+    workers = loader_cores()  # where it gets to by itself, in a few seconds more
+    loader = Loader(shards, fields, batch_size, shuffle=True, device="cuda", workers=workers)  # type: ignore[arg-type]
+    try:
+        return supply(lambda: loader, *OURS_S, use=len)
+    finally:
+        loader.close()
+
+
+def sa1b(material: Material) -> Iterator[Line]:
+    kind, shards = KINDS["sa1b"], material.sa1b()
+    found = ours(shards, dict(kind.fields), 24)
+    field = _best(field_reports.prepare, kind, shards, 24, "own", FIELD_WORKERS)
+    yield _beside("SA-1B-like shards as they are, on the card", found, "field reports' loader", field, 5)
+    peer = _webdataset(kind, shards, 24)
+    if peer is not None:
+        yield _beside("SA-1B-like shards as they are, on the card", found, "webdataset, our decoding", peer, 1.4)
+    small = ours(material.packed(), dict(kind.fields), 24)
+    yield _reach("SA-1B-like shards, packed, warm", small, 4000)
+    yield _beside("SA-1B-like shards, packed, warm", small, "field reports' loader, not packed", field, 20)
+
+
+def decoding(material: Material) -> Iterator[Line]:
+    image = Image(".jpg", size=1024, quality="exact", decode="gpu")
+    found = ours(material.sa1b(), {"image": image}, 32)
+    yield _reach("JPEGs of 1500×2250, decoded on the card to 1024", found, 2700)
+    yield Line("the same: CPU per picture", f"{found.core_ms:.2f} ms", "", found.core_ms, 0.6, "at most")
+    both = ours(material.sa1b(), {"image": replace(image, quality="fast", decode="hybrid")}, 32)
+    cores = ours(material.sa1b(), {"image": Image(".jpg", size=1024)}, 32)
+    yield _beside("JPEGs of 1500×2250, by card and cores (hybrid)", both, "cores alone", cores, 1)
+
+
+def imagenet(material: Material) -> Iterator[Line]:
+    kind, shards = KINDS["imagenet"], material.imagenet()
+    found = ours(shards, {**kind.fields, "image": replace(kind.image, finish=FINISH, layout="HWC")}, 256)
+    yield _reach("ImageNet-like to 224, normalised on the card", found, 15_000)
+    peer = _webdataset(kind, shards, 256)
+    if peer is not None:
+        yield _beside("ImageNet-like to 224, normalised on the card", found, "webdataset, our decoding", peer, 2.5)
+
+
+def reid(material: Material) -> Iterator[Line]:
+    found = ours(material.reid(), dict(KINDS["reid"].fields), 256)
+    yield _reach("ReID-like, on the card", found, 35_000)
+
+
+def _webdataset(kind: Kind, shards: list[str], batch_size: int) -> Supply | None:
+    """None where it is not installed."""
+    if importlib.util.find_spec("webdataset") is None:
+        return None
+    from benchmarks.peers.contestants import webdataset
+
+    return _best(webdataset.prepare, kind, shards, batch_size, "ours", (16,))
+
+
+def _best(
+    prepare: Callable[[Task], MakeBatches],
+    kind: Kind,
+    shards: list[str],
+    batch_size: int,
+    decoder: Decoder,
+    workers: Iterable[int],
+) -> Supply:
+    def run(count: int) -> Supply:
+        task = Task(kind, shards, batch_size, count, decoder)
+        return supply(prepare(task), *PEERS_S, use=_normalised if kind.name.startswith("ImageNet") else to_card)
+
+    return max(map(run, workers), key=lambda found: found.rate)
+
+
+def _normalised(batch: Batch) -> torch.Tensor:
+    """What ours is asked for too."""
+    image = to_card(batch)["image"].to(torch.float16, memory_format=torch.channels_last)
+    mean, std = (torch.tensor(numbers, device="cuda", dtype=torch.float16)[:, None, None] for numbers in (MEAN, STD))
+    return (image / 255 - mean) / std
+
+
+def _reach(what: str, found: Supply, target: float) -> Line:
+    return Line(what, f"{found.rate:,.0f} samples/s", f"to reach: {target:,.0f}", found.rate / target, 1, "at least")
+
+
+def _beside(what: str, found: Supply, name: str, other: Supply, target: float) -> Line:
+    against = f"{name}: {other.rate:,.0f}"
+    return Line(what, f"{found.rate:,.0f} samples/s", against, found.rate / other.rate, target, "at least")

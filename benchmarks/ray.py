@@ -1,0 +1,52 @@
+"""Packing on a Ray of this machine alone, against packing with worker processes: the same tasks, cores and bytes."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from benchmarks import pack
+from benchmarks.result import Line, Table, in_turns, median_ratio
+from penstock.shards.cluster.join import LOCAL, joined
+from penstock.shards.cluster.run import RayRunner
+from penstock.shards.parallel import tasks_run_by
+from penstock.testing import SA1B, sample_parts
+
+TARGET = 0.9
+ROUNDS = 5
+
+
+def measure() -> Iterator[Line | Table]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pack._lay_out(folder / "loose", [sample_parts(SA1B, number) for number in range(pack.DISTINCT)], pack.SAMPLES)
+        start = time.perf_counter()
+        with joined(LOCAL) as cluster:
+            started_s = time.perf_counter() - start
+            runner = RayRunner(cluster)
+            start = time.perf_counter()
+            list(runner(len, [""] * cluster.cpus))
+            warm_s = time.perf_counter() - start
+            here, there = in_turns([lambda: pack._pack(folder), lambda: _pack_there(folder, runner)], ROUNDS)
+    yield Line(
+        f"pack {pack.SAMPLES} SA-1B-like samples on a Ray of one node",
+        f"{median(there):.0f} samples/s",
+        f"worker processes: {median(here):.0f}",
+        median_ratio(there, here),
+        TARGET,
+        "at least",
+    )
+    yield Table(
+        "what a Ray of one's own costs before the first task",
+        ("what", "seconds"),
+        [("Ray imported and started", f"{started_s:.1f}"), ("its workers started", f"{warm_s:.1f}")],
+        "Once, and not in the figures above; a cluster that runs already is joined in less.",
+    )
+
+
+def _pack_there(folder: Path, runner: RayRunner) -> float:
+    with tasks_run_by(runner):
+        return pack._pack(folder)

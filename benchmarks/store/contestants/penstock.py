@@ -1,0 +1,24 @@
+"""Ourselves, with default settings. The index lies beside the shards in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch  # noqa: F401  what delivery imports; imports are not timed, for anybody
+
+from benchmarks.peers.task import Batch, MakeBatches
+from benchmarks.store.task import Task
+from penstock import Array, Loader
+from penstock.shards.scan import index_of
+
+
+def prepare(task: Task) -> MakeBatches:
+    """Indexes the shards, once for all runs."""
+    with ThreadPoolExecutor(task.size.shards) as pool:
+        list(pool.map(index_of, task.s3))
+
+    def make_batches() -> Iterable[Batch]:
+        return Loader(task.s3, {"array": Array(".npy")}, task.size.batch_size, workers=task.workers or None)
+
+    return make_batches

@@ -1,0 +1,130 @@
+"""What a sampler's order costs over shards: P×K batches, read by index, beside reading from front to back."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.document import Finding
+from benchmarks.result import Line, Table, in_turns, median_ratio, seconds
+from benchmarks.train import data
+from benchmarks.train.samplers import BATCH, FIELDS
+from penstock.core.words import human_bytes
+from penstock.datasets import ShardDataset
+from penstock.flow.pickedfeed import PickedFeed
+from penstock.loader import Loader
+from penstock.train import PKSampler, read_metadata
+
+ROUNDS = 3
+SAMPLES = 6400
+COLUMNS = (
+    "order",
+    "samples/s",
+    "around the page cache",
+    "reads a batch",
+    "bytes a read",
+    "bytes read, of those wanted",
+)
+NOTE = (
+    f"Epochs of {SAMPLES:,} crops in 8 shards, batches of {BATCH}, no training; samples/s with the shards in "
+    "the page cache and, to see the storage, with direct reads around it. Reads are requests to the storage: a P×K "
+    "batch takes its samples from anywhere, each where it lies, in the order of their place, and near ones in one read."
+)
+
+
+@dataclass
+class Way:
+    """A loader that is timed epoch after epoch."""
+
+    loader: Loader
+    samples: int = 0
+    batches: int = 0
+
+    def epoch(self) -> float:
+        """Samples per second."""
+        before = self.samples
+
+        def run() -> None:
+            for batch in self.loader:
+                self.samples += len(batch["__key__"])
+                self.batches += 1
+
+        taken = seconds(run)
+        return (self.samples - before) / taken
+
+    def reads(self) -> tuple[float, float]:
+        """Of a batch, and the bytes of all."""
+        engine, feed = self.loader.stats().engine, self.loader._feed
+        counted = feed.supply.counted if isinstance(feed, PickedFeed) else engine
+        return counted.reads / self.batches, counted.bytes_read / self.batches
+
+
+def measure(samples: int = SAMPLES, rounds: int = ROUNDS) -> Iterator[Finding]:
+    with tempfile.TemporaryDirectory(prefix="penstock-reading-") as scratch:
+        shards = data.make(Path(scratch), samples)
+        dataset = ShardDataset(shards, FIELDS)
+        table = read_metadata(dataset, ".json")
+        known = dataset.feed.dataset
+        columns = zip(known.indexes, known.parts, strict=True)
+        wanted = BATCH * sum(float(index.lengths[parts].sum()) for index, parts in columns) / len(known)
+
+        def sampler() -> PKSampler:
+            return PKSampler(table, data.PER_BATCH, data.INSTANCES, ensure="rgb", prefer_complete=True)
+
+        orders: dict[str, Callable[[bool], Loader]] = {
+            "front to back": lambda cached: Loader(shards, FIELDS, BATCH, page_cache=cached),
+            "the loader's own shuffle": lambda cached: Loader(shards, FIELDS, BATCH, shuffle=True, page_cache=cached),
+            "P×K": lambda cached: Loader(shards, FIELDS, batch_sampler=sampler(), page_cache=cached),
+        }
+        warm, cold = ({name: Way(make(cached)) for name, make in orders.items()} for cached in (True, False))
+        try:
+            rates, around = _timed(warm, rounds), _timed(cold, rounds)
+            yield from _lines(warm, rates, around, wanted)
+            rows = [_row(name, warm[name], rates[name], around[name], wanted) for name in orders]
+            yield Table("Reading in a sampler's order", COLUMNS, rows, NOTE)
+        finally:
+            for way in (*warm.values(), *cold.values()):
+                way.loader.close()
+
+
+def _timed(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
+    """Each way's rates; an epoch before them starts the workers."""
+    for way in ways.values():
+        way.epoch()
+    return dict(zip(ways, in_turns([way.epoch for way in ways.values()], rounds), strict=True))
+
+
+def _lines(
+    ways: dict[str, Way], rates: dict[str, list[float]], around: dict[str, list[float]], wanted: float
+) -> Iterator[Line]:
+    plain, picked = "front to back", "P×K"
+    for what, figures, target in (("in the page cache", rates, 0.8), ("around the page cache", around, 0.5)):
+        yield Line(
+            f"P×K over shards, {what}: samples/s",
+            f"{median(figures[picked]):,.0f}",
+            f"{plain}: {median(figures[plain]):,.0f}",
+            median_ratio(figures[picked], figures[plain]),
+            target,
+            "at least",
+        )
+    reads, bytes_read = ways[picked].reads()
+    yield Line(
+        "P×K over shards: reads of a sample", f"{reads:.1f} a batch", f"{BATCH} samples", reads / BATCH, 1.0, "at most"
+    )
+    yield Line(
+        "P×K over shards: bytes read, of those wanted",
+        f"{human_bytes(bytes_read)} a batch",
+        f"its parts: {human_bytes(wanted)}",
+        bytes_read / wanted,
+        1.5,
+        "at most",
+    )
+
+
+def _row(name: str, way: Way, rates: list[float], around: list[float], wanted: float) -> tuple[str, ...]:
+    reads, bytes_read = way.reads()
+    each = human_bytes(bytes_read / reads)
+    return name, f"{median(rates):,.0f}", f"{median(around):,.0f}", f"{reads:.2f}", each, f"{bytes_read / wanted:.2f}"

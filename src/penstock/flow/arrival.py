@@ -1,0 +1,182 @@
+"""What is done to a batch where it arrives: JPEGs that were left to the card are decoded, pictures finished."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.supply import Supply
+from penstock.errors import PenstockError, SettingError
+from penstock.flow.fields.base import Encoded, Field
+from penstock.flow.fields.cardimage import CardImage
+from penstock.flow.fields.image import Image
+from penstock.flow.finishing.draw import Drawn, draw
+from penstock.flow.picked import PickedSupply
+
+if TYPE_CHECKING:
+    import torch
+
+    from penstock.flow.oncard.pictures import Pictures
+
+log = logging.getLogger("penstock")
+
+Ids = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """A complete batch, as it lies in its slab."""
+
+    arrays: Arrays
+    slab: int
+    samples: Ids
+    epoch: int
+    encoded: Mapping[str, Mapping[int, Encoded]] = field(default_factory=dict)
+    """By field: which slots hold a JPEG and not its pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What came out."""
+
+    tensors: dict[str, Any]
+    failures: dict[int, PenstockError] = field(default_factory=dict)
+    """Slots whose picture could not be decoded after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dice:
+    """By what samples throw them: on arrival as in workers."""
+
+    seed: int
+    supply: Supply
+
+    def numbers(self, samples: Ids) -> Ids:
+        """Each sample's own; one that a sampler picks throws by its place in the epoch."""
+        if not isinstance(self.supply, PickedSupply):
+            return samples
+        zeros = np.zeros_like(samples)
+        try:
+            return self.supply.rows(samples, zeros, zeros)[:, 1]
+        except KeyError:  # picked for an earlier batch, and stands in for one of which all is bad
+            return samples
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """For all fields of a loader."""
+
+    finishing: Mapping[str, Image] = field(default_factory=dict)
+    """Fields that have a finish."""
+    pictures: Mapping[str, Pictures] = field(default_factory=dict)
+    """Fields whose JPEGs may have been left to the card."""
+    dice: Dice | None = None
+    """Where anything is finished."""
+
+    def draw(self, shipment: Shipment) -> dict[str, Drawn]:
+        """What chance has in store, for each field that is finished."""
+        if self.dice is None:
+            return {}
+        numbers = self.dice.numbers(shipment.samples)
+        return {
+            name: draw(image.finish, image.sides, self.dice.seed, shipment.epoch, numbers)
+            for name, image in self.finishing.items()
+            if image.finish is not None
+        }
+
+    def unpack(self, shipment: Shipment, device: torch.device) -> Arrived:
+        """Every array on the device, on its current stream; pixels where there were JPEGs."""
+        import torch
+
+        arrived = Arrived({})
+        for name, array in shipment.arrays.items():
+            encoded = shipment.encoded.get(name)
+            if encoded:
+                arrived.tensors[name], failures = self.pictures[name].arrive(array, encoded, device)
+                arrived.failures.update(failures)
+            else:
+                arrived.tensors[name] = torch.from_numpy(array).to(device, non_blocking=True)
+        return arrived
+
+    def finish(self, tensors: dict[str, Any], drawn: Mapping[str, Drawn]) -> None:
+        """Replace those that are to be finished, on the current stream of their device."""
+        if not drawn:
+            return
+        from penstock.flow.finishing.apply import finished
+
+        for name, chances in drawn.items():
+            image = self.finishing[name]
+            assert image.finish is not None
+            tensors[name] = finished(_planes(name, image, tensors), image.finish, chances)
+
+
+def _planes(name: str, image: Image, tensors: Mapping[str, Any]) -> Any:
+    """(samples, 3, height, width), however it lies, if a transform has left it as it was."""
+    pixels = tensors.get(name)
+    shape = (3, *image.sides) if image.layout == "CHW" else (*image.sides, 3)
+    if pixels is None or tuple(pixels.shape[1:]) != shape or str(pixels.dtype) != "torch.uint8":
+        found = "is missing" if pixels is None else f"is {pixels.dtype}{list(pixels.shape[1:])}"
+        raise SettingError(
+            f"{name} {found} after the transform, where its finish expects uint8{list(shape)}",
+            advice="Let the transform keep its shape and dtype, or do without finish",
+        )
+    return pixels.permute(0, 3, 1, 2) if image.layout == "HWC" else pixels
+
+
+class Plans:
+    """What a loader's fields want done on arrival; made once, and begun for each engine."""
+
+    def __init__(self, fields: Mapping[str, Field] | None, device: str, seed: int, *, transformed: bool) -> None:
+        self._seed = seed
+        self.fields = None if fields is None else {name: _for_workers(field) for name, field in fields.items()}
+        """As workers are to have them."""
+        own = (self.fields or {}).items()
+        self._on_card = {name: field for name, field in own if isinstance(field, CardImage)}
+        images = {name: field.image if isinstance(field, CardImage) else field for name, field in own}
+        self._finishing = {
+            name: image for name, image in images.items() if isinstance(image, Image) and image.finish is not None
+        }
+        if device == "numpy" and (self._finishing or self._on_card):
+            raise SettingError("finish and decode need tensors", advice='Use device="cpu" or "cuda"')
+        if transformed and self._on_card:
+            raise SettingError(
+                "a transform runs in the workers and needs pixels there, so the card cannot decode",
+                advice="Use finish or batch_transform, or decode='cpu'",
+            )
+
+    def begin(self, device: str, workers: int, supply: Supply) -> Arrival:
+        """For a loader that has looked at its first samples; decides what each side decodes."""
+        pictures = {name: found for name in self._on_card if (found := self._pictures(name, device, workers))}
+        return Arrival(self._finishing, pictures, Dice(self._seed, supply) if self._finishing else None)
+
+    def _pictures(self, name: str, device: str, workers: int) -> Pictures | None:
+        import torch
+
+        from penstock.flow.oncard import decoders
+        from penstock.flow.oncard.pictures import Pictures
+        from penstock.flow.oncard.share import measured_share
+
+        field = self._on_card[name]
+        try:
+            decoder = decoders.find_decoder(device)
+        except SettingError as error:
+            if field.image.decode != "auto":
+                raise
+            log.info("decode='auto': the cores decode, because %s", error.reason)
+            field.share = 0.0
+            return None
+        found = Pictures(field.image, decoder)
+        field.share = measured_share(field.image, found, field.example, torch.device(device), workers)
+        field.example = None  # it need not go to every worker
+        return found
+
+
+def _for_workers(field: Field) -> Field:
+    """A picture that may be left to the card has a worker's side of its own."""
+    return CardImage(field) if isinstance(field, Image) and field.decode != "cpu" else field

@@ -1,0 +1,80 @@
+"""Where the card's time goes between steps, on its own clock: events are recorded now and read later, never waited for.
+
+    asked ──────────────── stalled ────────────────▶ given
+                           before ──── exposed ────▶ given
+    begun ──── copying ────▶ copied                            (on the copying stream)
+
+`asked` lies behind all that the loop has given the card to do when it asks for the next batch, `given` behind the
+waiting for that batch: a card that still has work passes both at once, one that has none is stalled between them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["copying_s", "exposed_s", "stalled_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class CardTimes:
+    """Sums since the start; subtract two for what happened between."""
+
+    copying_s: float = 0.0
+    """Batches on their way: the copy itself, decoding on the card included."""
+    exposed_s: float = 0.0
+    """Of copying and finishing, what the training's stream had to wait for: not hidden behind a step."""
+    stalled_s: float = 0.0
+    """The card had nothing to do for the training, because the next batch was not there yet, for whatever reason."""
+
+
+class CardClock:
+    """Spans between two events. Batches may be sent by one thread and received by another."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        """`make` gives an event that can be timed."""
+        self._make = make
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Kind, Any, Any]] = deque()
+        """For their events; no longer than what a stream may have to do."""
+        self._sums: dict[Kind, float] = {"copying_s": 0.0, "exposed_s": 0.0, "stalled_s": 0.0}
+        self._asked: Any = None
+
+    def mark(self, stream: Any) -> Any:
+        """An event behind what the stream has to do."""
+        event = self._make()
+        event.record(stream)
+        return event
+
+    def asked(self, stream: Any) -> None:
+        """The loop wants the next batch."""
+        self._asked = self.mark(stream)
+
+    def copied(self, begun: Any, copied: Any) -> None:
+        """A batch has been sent between these."""
+        with self._lock:
+            self._waiting.append(("copying_s", begun, copied))
+
+    def given(self, before: Any, stream: Any) -> None:
+        """The stream has been told to wait for a batch, from `before` on."""
+        after = self.mark(stream)
+        asked, self._asked = self._asked, None
+        with self._lock:
+            self._waiting.append(("exposed_s", before, after))
+            if asked is not None:
+                self._waiting.append(("stalled_s", asked, after))
+            self._read()
+
+    def times(self) -> CardTimes:
+        """As far as the card has come by."""
+        with self._lock:
+            self._read()
+            return CardTimes(**self._sums)
+
+    def _read(self) -> None:
+        while self._waiting and all(event.query() for event in self._waiting[0][1:]):
+            kind, begin, end = self._waiting.popleft()
+            self._sums[kind] += begin.elapsed_time(end) / 1e3

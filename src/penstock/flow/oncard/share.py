@@ -1,0 +1,97 @@
+"""How many of the pictures the card decodes: all, or as many as it would in the time the cores take for the others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from penstock.flow.fields.base import Encoded
+from penstock.flow.fields.image import Image
+from penstock.flow.oncard.pictures import Pictures
+from penstock.shards.guards.jpeg import inspect_jpeg
+
+log = logging.getLogger("penstock")
+
+TRIED = 16
+"""Copies of one picture that the card is given at a time, to be measured."""
+ROUNDS = 3
+"""The best of them counts: the others were disturbed."""
+LEAST_AUTO = 0.25
+"""What the card would take less than this of is left to the cores: it would slow the step down for little."""
+MOST_AUTO = 0.5
+"""Of the pictures, where we decide: the card has a training to do."""
+
+
+def share_of(how: Literal["gpu", "hybrid", "auto"], card_rate: float, cores_rate: float) -> float:
+    """Of the pictures, for the card; rates are pictures per second, each side alone. Both then finish together."""
+    if how == "gpu":
+        return 1.0
+    share = card_rate / (card_rate + cores_rate)
+    if how == "hybrid":
+        return share
+    return 0.0 if share < LEAST_AUTO else min(share, MOST_AUTO)
+
+
+def measured_share(image: Image, pictures: Pictures, jpeg: bytes | None, device: torch.device, workers: int) -> float:
+    """By one picture of the data, before workers start."""
+    assert image.decode != "cpu"
+    if image.decode == "gpu":
+        return 1.0
+    if jpeg is None:
+        log.info("decode=%r: the first sample has no JPEG to measure with, so the cores decode", image.decode)
+        return 0.0
+    array = np.zeros((TRIED, *_shape(image)), np.uint8)
+    core_s = _best(lambda: image.decode_into(".jpg", memoryview(jpeg), array[0]))
+    card_s = _on_card(pictures, jpeg, array, device)
+    if card_s is None:
+        log.info("decode=%r: the first JPEG is longer than its pixels, so the cores decode", image.decode)
+        return 0.0
+    share = share_of(image.decode, 1 / card_s, workers / core_s)
+    log.info(
+        "decode=%r: %.0f%% of the pictures to the card, which decodes %.0f a second, %d workers %.0f",
+        image.decode, 100 * share, 1 / card_s, workers, workers / core_s,
+    )  # fmt: skip
+    return share
+
+
+def _on_card(
+    pictures: Pictures,
+    jpeg: bytes,
+    array: NDArray[np.uint8],
+    device: torch.device,
+) -> float | None:
+    """Seconds per picture; None if it has no room in its slot."""
+    if len(jpeg) > array[0].nbytes:
+        return None
+    info = inspect_jpeg(jpeg)
+    for slot in array:
+        slot.reshape(-1)[: len(jpeg)] = np.frombuffer(jpeg, np.uint8)
+    encoded = dict.fromkeys(range(TRIED), Encoded(len(jpeg), info.height, info.width))
+
+    def decode() -> None:
+        pictures.arrive(array, encoded, device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # nothing is being trained yet
+
+    decode()
+    return _best(decode) / TRIED
+
+
+def _best(work: Callable[[], object]) -> float:
+    """Seconds."""
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return max(min(times), 1e-9)
+
+
+def _shape(image: Image) -> tuple[int, ...]:
+    return (3, *image.sides) if image.layout == "CHW" else (*image.sides, 3)

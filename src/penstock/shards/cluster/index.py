@@ -1,0 +1,60 @@
+"""Indexes shards by tasks, a handful each, where the shards are near. The indexes stay there: only counts come back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from penstock.errors import PenstockError
+from penstock.shards import indexfile
+from penstock.shards.parallel import run_tasks
+from penstock.shards.scan import SCAN_THREADS, Scanned, index_all
+from penstock.storage.remote.url import is_remote
+
+log = logging.getLogger("penstock")
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What became of one shard."""
+
+    shard: str
+    samples: int
+    parts: int
+    fresh: bool
+    """Whether the headers were walked now, rather than read from a stored index."""
+    error: Exception | None
+
+    @classmethod
+    def of(cls, scanned: Scanned) -> Indexed:
+        """The counts of an index, without the index."""
+        if scanned.index is None:
+            return cls(scanned.shard, 0, 0, False, scanned.error)
+        return cls(scanned.shard, len(scanned.index), scanned.index.parts, scanned.fresh, None)
+
+
+def index_by_tasks(
+    shards: Sequence[str], *, rebuild: bool = False, threads: int = SCAN_THREADS, workers: int | None = None
+) -> Iterator[Indexed]:
+    """Each shard's outcome as it is known, errors as outcomes; a task walks `threads` shards side by side."""
+    handfuls = (tuple(shards[first : first + threads]) for first in range(0, len(shards), threads))
+    for done in run_tasks(partial(_index_some, rebuild=rebuild), handfuls, workers):
+        if done.result is not None:
+            yield from done.result
+        else:
+            yield from (Indexed(shard, 0, 0, False, _at(done.error, shard)) for shard in done.task)
+
+
+def _index_some(shards: Sequence[str], rebuild: bool) -> list[Indexed]:
+    found = [Indexed.of(scanned) for scanned in index_all(shards, rebuild=rebuild, threads=len(shards))]
+    for indexed in found:
+        if indexed.fresh and not is_remote(indexed.shard) and not indexfile.beside(indexed.shard).exists():
+            log.warning("%s: cannot be written beside: its index lies in the cache of one node only", indexed.shard)
+    return found
+
+
+def _at(error: Exception | None, shard: str) -> Exception | None:
+    """The crash of a task speaks of each of its shards."""
+    return type(error)(error.reason, shard=shard) if isinstance(error, PenstockError) else error

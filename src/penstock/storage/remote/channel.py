@@ -1,0 +1,84 @@
+"""The one thread of this process that speaks to stores; everybody else hands it what is to be asked.
+
+Requests run side by side in an asyncio loop: they can be given up at any moment, which a blocking call cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from penstock.errors import StorageError
+
+Result = TypeVar("Result")
+
+STOP_S = 2.0
+"""For everything to come to rest when the interpreter ends."""
+
+
+class _Channel:
+    """A loop in a daemon thread, stopped when the interpreter ends."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-remote", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    def run(self, asked: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C here: nobody waits for the answer any more
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        if self.pid != os.getpid():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_S)
+        deadline = time.monotonic() + STOP_S
+        while _callers_of_python() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+def _callers_of_python() -> bool:
+    """Whether a thread of the library's is still handing us an answer: an interpreter that ends meanwhile aborts."""
+    ours = {thread.ident for thread in threading.enumerate()}
+    return any(ident not in ours for ident in sys._current_frames())
+
+
+_channel: _Channel | None = None
+_lock = threading.Lock()
+
+
+def run(asked: Coroutine[Any, Any, Result]) -> Result:
+    """Do it in the channel's thread, and wait for what comes of it."""
+    try:
+        channel = _open()
+    except BaseException:
+        asked.close()
+        raise
+    return channel.run(asked)
+
+
+def _open() -> _Channel:
+    global _channel
+    with _lock:
+        if _channel is None:
+            _channel = _Channel()
+        if _channel.pid != os.getpid():
+            raise StorageError(
+                "an object store was read before this process was forked, and cannot be read after it",
+                stage="open",
+                advice="Start workers otherwise: DataLoader(..., multiprocessing_context='spawn')",
+            )
+        return _channel

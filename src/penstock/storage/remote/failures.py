@@ -1,0 +1,78 @@
+"""What went wrong with a request, as a kind and in words of ours: a store's own text may hold keys and signatures."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+_STATUS = re.compile(r"status(?: code)?:? \(?([1-5][0-9]{2})\b")
+_CODE = re.compile(r"<Code>([A-Za-z]{3,64})</Code>")
+_EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
+_PASSING = (408, 409, 425, 429)
+"""Client errors that another try may overcome."""
+
+
+class Kind(StrEnum):
+    """What to do about it."""
+
+    GONE = "gone"
+    CHANGED = "changed"
+    REFUSED = "refused"
+    """Credentials are missing, wrong or too old: new ones may help, once."""
+    PASSING = "passing"
+    """The network or the server stumbled: another try may go well."""
+    FINAL = "final"
+
+
+class Stalled(Exception):
+    """Fewer bytes came than a living server sends."""
+
+
+class Inconsistent(Exception):
+    """The answer is not to what was asked."""
+
+
+class Overwritten(Exception):
+    """The answer is of another version of the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One request that failed."""
+
+    kind: Kind
+    reason: str
+
+
+def judge(error: BaseException) -> Failure:
+    """What kind of failure it is. The text of the error goes no further than its status and the store's word for it."""
+    if isinstance(error, FileNotFoundError):
+        return Failure(Kind.GONE, "there is no such object")
+    if isinstance(error, Overwritten) or _named(error, "PreconditionError"):
+        return Failure(Kind.CHANGED, "has changed since it was indexed")
+    if isinstance(error, Stalled | Inconsistent):
+        return Failure(Kind.PASSING, str(error))
+    if isinstance(error, asyncio.TimeoutError):
+        return Failure(Kind.PASSING, "the store did not answer in time")
+    text = str(error)
+    status = next((int(found) for found in _STATUS.findall(text)), None)
+    word = next(iter(_CODE.findall(text)), None)
+    if _named(error, "PermissionDeniedError", "UnauthenticatedError") or status in (401, 403) or word in _EXPIRED:
+        return Failure(Kind.REFUSED, _said("access was refused", status, word))
+    if "169.254.169.254" in text or "MissingCredential" in text or "credentials" in text.lower():
+        return Failure(Kind.REFUSED, "no credentials were found")
+    if _named(error, "GenericError") and not (status is not None and 300 <= status < 500 and status not in _PASSING):
+        return Failure(Kind.PASSING, _said("the request failed", status, word))
+    return Failure(Kind.FINAL, _said(f"the request failed ({type(error).__name__})", status, word))
+
+
+def _named(error: BaseException, *names: str) -> bool:
+    """By name: its classes are known only where obstore is installed."""
+    return type(error).__name__ in names
+
+
+def _said(what: str, status: int | None, word: str | None) -> str:
+    said = " ".join(str(part) for part in (status, word) if part is not None)
+    return f"{what}: the store answered {said}" if said else what

@@ -1,0 +1,82 @@
+"""How failures are borne: pauses that grow and vary, within a budget of time that progress renews."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from penstock.errors import StorageError
+from penstock.storage.remote.counts import counts
+from penstock.storage.remote.failures import Failure, Kind, judge
+
+_ADVICE = {
+    Kind.CHANGED: "Let nothing write to the shards while they are read, and start again",
+    Kind.REFUSED: "Set credentials in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; "
+    "AWS_SKIP_SIGNATURE=true for public buckets). A signed address is known only to the process it was given to",
+    Kind.PASSING: "Look after the network and the store; a read is tried for as long as the budget allows",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """With whom to be patient, and for how long."""
+
+    budget_s: float = 60.0
+    """Without a single byte, tries are made for this long."""
+    first_pause_s: float = 0.1
+    longest_pause_s: float = 5.0
+    stall_s: float = 10.0
+    """A chunk (`fetch.CHUNK_BYTES`) must come within this time, or the request is given up and made again."""
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    dice: Callable[[], float] = random.random
+
+    def pause_s(self, failures: int) -> float:
+        """Before the next try: anything up to a bound that doubles, so that many readers do not come back at once."""
+        return self.dice() * min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 16))
+
+
+PATIENCE = Patience()
+
+
+class Trouble:
+    """The failures of one read since its last byte."""
+
+    def __init__(self, shard: str, patience: Patience, renew: Callable[[], None]) -> None:
+        self._shard = shard
+        self._patience = patience
+        self._renew = renew
+        self._renewed = False
+        self._failures = 0
+        self._since = patience.now()
+
+    def over(self) -> None:
+        """Bytes have come: the budget is whole again."""
+        self._failures = 0
+        self._since = self._patience.now()
+
+    async def met(self, error: BaseException, offset: int | None = None) -> None:
+        """Returns when it is time to try again; raises when there is no use in that."""
+        failure = judge(error)
+        self._failures += 1
+        if failure.kind is Kind.REFUSED and not self._renewed:
+            self._renewed = True
+            counts.renewals += 1
+            self._renew()
+            return
+        pause_s = self._patience.pause_s(self._failures)
+        late = self._patience.now() + pause_s > self._since + self._patience.budget_s
+        if failure.kind is not Kind.PASSING or late:
+            raise self._given_up(failure, offset)
+        counts.retries += 1
+        await self._patience.sleep(pause_s)
+
+    def _given_up(self, failure: Failure, offset: int | None) -> StorageError:
+        reason = failure.reason
+        if failure.kind is Kind.PASSING:
+            reason += f" ({self._failures} tries in {self._patience.now() - self._since:.0f} s)"
+        advice = _ADVICE.get(failure.kind)
+        return StorageError(reason, shard=self._shard, offset=offset, stage="read", advice=advice)

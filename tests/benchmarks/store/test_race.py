@@ -1,0 +1,91 @@
+"""Two contestants on a real store, and what the report makes of results."""
+
+import pytest
+from benchmarks.peers.race import Entry, Result
+from benchmarks.peers.task import content_digest
+from benchmarks.result import Line, Table
+from benchmarks.store.contestants import plain, webdataset
+from benchmarks.store.objects import SAMPLE_BYTES, Size, folder_of, samples_of
+from benchmarks.store.race import OURS, PEER_WORKERS, PLAIN, Course
+from benchmarks.store.report import findings
+from benchmarks.store.server import Store
+from benchmarks.store.task import AGREED, Task, stacked
+
+from penstock.bench.trial import Trial
+
+TINY = Size(shards=2, samples=16, batch_size=4)
+WDS, LITDATA = Entry("webdataset", "ours"), Entry("litdata", "ours")
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        with Store(latency_s=0.001, bytes_per_s=1e9).serving(folder_of(TINY)) as address:
+            task = Task(address, TINY, workers=2)
+            for name, value in task.environment.items():
+                patch.setenv(name, value)
+            yield task
+
+
+def test_webdataset_delivers_what_lies_in_the_store(task):
+    samples = (sample for shard in range(TINY.shards) for sample in samples_of(TINY, shard))
+    assert content_digest(AGREED, webdataset.prepare(task)()) == content_digest(AGREED, [stacked(samples)])
+
+
+def test_plain_reads_stand_for_every_sample_once(task):
+    delivered = [key for batch in plain.prepare(task)() for key in batch["__key__"]]
+    assert sorted(delivered) == TINY.keys
+
+
+def test_peers_may_have_more_workers_than_there_are_cores():
+    course = Course(TINY, "", "")
+    assert course.search(OURS) == (0,)
+    assert course.search(LITDATA) == PEER_WORKERS
+
+
+def trial(mb_s):
+    return Trial(
+        contestant="",
+        workers=0,
+        samples=64,
+        batches=4,
+        keys_digest="0",
+        first_batch_s=1.0,
+        seconds=1.0,
+        rate=mb_s * 1e6 / SAMPLE_BYTES,
+        peak_memory_bytes=1 << 20,
+        memory_kind="pss",
+        cpu_s_per_sample=None,
+    )
+
+
+def split(results):
+    found = list(findings(results, 500.0))
+    return [each for each in found if isinstance(each, Line)], [each for each in found if isinstance(each, Table)]
+
+
+def test_we_are_measured_against_the_ceiling_and_against_peers():
+    results = [
+        Result(PLAIN, 32, [trial(400), trial(500)]),
+        Result(OURS, 0, [trial(360), trial(450)]),
+        Result(WDS, 4, [trial(200), trial(300)]),
+    ]
+    lines, _ = split(results)
+    assert [(line.target, pytest.approx(line.ratio), line.reached) for line in lines] == [
+        (0.85, 0.9, True),
+        (2.0, (1.8 + 1.5) / 2, False),
+    ]
+    assert lines[0].other == "32 reads in flight: 450 MB/s"
+
+
+def test_who_is_out_stands_last_with_the_reason():
+    _, (table,) = split([Result(LITDATA, out="no such module"), Result(OURS, 0, [trial(360)])])
+    assert [row[0].split()[0] for row in table.rows] == ["Penstock", "litdata"]
+    assert "no such module" in table.rows[-1][2]
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_without_a_result_of_ours_nothing_is_compared():
+    lines, _ = split([Result(OURS, out="failed"), Result(WDS, 4, [trial(200)])])
+    assert lines == []

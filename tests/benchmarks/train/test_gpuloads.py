@@ -1,0 +1,11 @@
+"""Models of the GPU's benchmark, as far as a CPU can tell."""
+
+import torch
+from benchmarks.train.gpuloads import Transformer, loss_of
+
+
+def test_the_transformer_is_of_real_size_and_learns_from_pictures():
+    assert 20e6 < sum(each.numel() for each in Transformer().parameters()) < 24e6
+    model = Transformer(side=32, width=24, depth=2, heads=2)
+    loss_of(model, {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([3, 7])}).backward()
+    assert all(each.grad is not None for each in model.parameters())

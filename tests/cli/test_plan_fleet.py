@@ -1,0 +1,120 @@
+"""`penstock plan --nodes N --gpus-per-node G`."""
+
+import json
+
+import msgspec
+import pytest
+
+from penstock.cli.amounts import bytes_in
+from penstock.errors import SettingError
+from penstock.observe.machine import machine_facts
+from penstock.plan.fingerprint import fingerprint
+from penstock.plan.probes.file import probes_document
+from penstock.plan.probes.results import DecodePoint, DecodeRates, Handover, Probes
+
+FLEET = ("--nodes", 4, "--gpus-per-node", 8)
+
+
+@pytest.fixture
+def probes(tmp_path):
+    found = Probes(
+        decode=DecodeRates(
+            points=(DecodePoint(1, 100.0, 0.01),),
+            sample_bytes=100_000.0,
+            decoded_bytes=150_000,
+            samples=16,
+            bad=0,
+            source="a.tar",
+            seconds=6.0,
+        ),
+        handover=Handover(
+            batch_size=8, batch_bytes=1_200_000, arrays=1, batches=100, batch_s=0.002, main_cpu_s=0.001, seconds=1.0
+        ),
+    )
+    document = probes_document(found, fingerprint(machine_facts()))
+    (tmp_path / "probes.json").write_bytes(msgspec.json.encode(document))
+    return "probes.json"
+
+
+def test_a_recording_is_planned_from(here, record):
+    ran = here("plan", record(step_s=0.05), *FLEET, "--node-cores", 64)
+    assert ran.code == 0, ran.err
+    assert "4 nodes with 8 GPUs each make 32 ranks" in " ".join(ran.out.split())
+    assert "Bytes were not counted" in " ".join(ran.out.split())
+
+
+def test_probes_are_planned_from_and_a_store_that_is_too_slow_is_named(here, probes):
+    told = ("--step-ms", 100, "--node-cores", 64, "--store-bandwidth", "100MB/s", "--dataset-bytes", "1TB")
+    ran = here("plan", "--probes", probes, *told, *FLEET, "--json")
+    assert ran.code == 1, ran.err
+    found = json.loads(ran.out)
+    assert found["epochs"][0]["limits"][0]["name"] == "store_bandwidth"
+    assert found["demanded"]["store_bytes_s"] == pytest.approx(32 * 800_000 / found["step_s"])
+    assert found["dataset_bytes"] == pytest.approx(1e12)
+    assert found["cores"] == 64
+    assert found["epochs"][0]["samples_s"] <= 1001
+
+
+def test_a_cache_and_prices_are_taken_in(here, probes):
+    told = ("--step-ms", 100, "--node-cores", 64, "--dataset-bytes", "1TB", "--cache-bytes", "2TB")
+    prices = ("--price-gb", 0.02, "--price-requests", 0.4)
+    found = here("plan", "--probes", probes, *told, *prices, *FLEET, "--json").json
+    assert [epoch["hits"] for epoch in found["epochs"]] == [0, pytest.approx(0.25), 1]
+    assert found["epochs"][0]["price"] == pytest.approx(1000 * 0.02 + 10 * 0.4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--nodes", 4), "Give both --nodes and --gpus-per-node"),
+        (("--network", "1GB"), "--network: for how many?"),
+        ((*FLEET, "-o", "plan.yaml"), "-o is for the plan of one loader"),
+        ((*FLEET, "--profile", "speed"), "--profile is for the plan of one loader"),
+        ((*FLEET, "--format", "md"), "--format is for the plan of one loader"),
+        ((*FLEET, "--store-bandwidth", "fast"), "--store-bandwidth: 'fast' is no amount"),
+        ((*FLEET, "--cache-bandwidth", "1GB"), "Give --cache-bytes too"),
+        ((*FLEET, "--price-gb", -1), "--price-gb is below 0"),
+        ((*FLEET, "--node-cores", 0), "a limit is a number above 0"),
+        ((*FLEET, "--dataset-bytes", "1TB"), "bytes were not counted"),
+    ],
+)
+def test_wrong_usage_is_said_to_be(here, record, arguments, words):
+    ran = here("plan", record(step_s=0.05), *arguments)
+    assert ran.code == 2
+    assert words in " ".join(ran.err.split())
+
+
+def test_a_dataset_is_not_planned_for_by_nodes(here):
+    ran = here("plan", "--dataset", "a:b", *FLEET)
+    assert ran.code == 2
+    assert "from a recording or probes" in ran.err
+
+
+def test_probes_without_a_step_are_asked_for_one(here, probes):
+    ran = here("plan", "--probes", probes, *FLEET)
+    assert ran.code == 2
+    assert "--step-ms" in ran.err
+
+
+def test_a_run_of_a_few_steps_is_no_ground(here, record):
+    ran = here("plan", record(count=3), *FLEET)
+    assert ran.code == 2
+    assert "too few to plan from" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("500GB", 500e9), ("25GB/s", 25e9), ("100Gbit/s", 12.5e9), ("8 TiB", 8 * 2**40), ("1000", 1000), ("1.5kB", 1500)],
+)
+def test_amounts_are_read_as_people_write_them(text, number):
+    assert bytes_in(text, "--network") == number
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "12 apples", "1e9", "nan", "1GBB"])
+def test_what_is_no_amount_is_refused(text):
+    with pytest.raises(SettingError, match="--network"):
+        bytes_in(text, "--network")
+
+
+def test_an_amount_that_was_not_given_stays_unknown():
+    assert bytes_in(None, "--network") is None

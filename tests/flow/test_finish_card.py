@@ -1,0 +1,177 @@
+"""The way to a card, with torch's streams and events stood in for: what is recorded where, kept how long, said when.
+
+A real card runs `tests/gpu`; here the same code runs on the CPU, so that it cannot rot on machines without one.
+"""
+
+import contextlib
+import sys
+import weakref
+from concurrent.futures import Future
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.flow.arrival import Arrival, Dice, Shipment
+from penstock.flow.card import Card
+from penstock.flow.fields import Finish, Image
+from penstock.flow.fields.base import Encoded
+from penstock.flow.oncard import decoders
+from penstock.flow.oncard.decoders import Torchvision
+from penstock.flow.oncard.pictures import Pictures
+
+SLAB = 4096
+
+
+class Event:
+    """Has happened when the test says so."""
+
+    happened = True
+
+    def __init__(self, enable_timing=False):
+        pass
+
+    def record(self, stream):
+        stream.did.append("record")
+
+    def query(self):
+        return Event.happened
+
+    def synchronize(self):
+        Event.happened = True
+
+    def elapsed_time(self, other):
+        return 1.0
+
+
+class Stream:
+    def __init__(self, device=None):
+        self.did = []
+
+    def record_event(self):
+        self.did.append("record")
+        return Event()
+
+    def wait_event(self, event):
+        self.did.append("wait")
+
+    def wait_stream(self, other):
+        self.did.append("wait")
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """A card without one; answers with its current stream and what was pinned."""
+    seen = SimpleNamespace(stream=Stream(), pinned=[])
+
+    def register(address, size, flags):
+        seen.pinned.append(size)
+        return 0
+
+    runtime = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=lambda address: seen.pinned.pop())
+    for name, value in {
+        "cudart": lambda: runtime,
+        "Stream": Stream,
+        "Event": Event,
+        "stream": contextlib.nullcontext,
+        "device": contextlib.nullcontext,
+        "current_stream": lambda device: seen.stream,
+        "current_device": lambda: 0,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: stream.did.append("held"))
+    monkeypatch.setattr(Event, "happened", True)
+    return seen
+
+
+def shipment(slab, encoded=None):
+    arrays = {"image": np.full((2, 3, 8, 8), 10 * slab, np.uint8), "label": np.arange(2)}
+    return Shipment(arrays, slab, np.arange(2), 0, encoded or {})
+
+
+def card_of(slabs=4, arrival=None):
+    return Card("cpu", memoryview(bytearray(slabs * SLAB)), SLAB, SLAB, arrival)
+
+
+def test_a_batch_goes_there_pinned_and_the_loop_s_stream_waits_for_it(cuda):
+    card = card_of()
+    arrived = card.receive(card.send(shipment(1)))
+    assert arrived.tensors["image"].unique().tolist() == [10]
+    assert arrived.tensors["label"].tolist() == [0, 1]
+    assert cuda.stream.did == ["record", "wait", "record", "held", "held"]
+    assert cuda.pinned == [SLAB]
+    card.send(shipment(1))
+    assert cuda.pinned == [SLAB]
+    card.close()
+    assert cuda.pinned == []
+
+
+def test_slabs_are_kept_until_they_are_copied(cuda):
+    card = card_of()
+    Event.happened = False
+    sent = shipment(0)
+    array = weakref.ref(sent.arrays["image"])
+    card.send(sent)
+    del sent
+    card.make_room()
+    assert array() is not None
+    Event.happened = True
+    card.make_room()
+    assert array() is None
+    card.close()
+
+
+def test_pictures_are_finished_on_their_way_and_the_card_s_time_is_kept(cuda):
+    image = Image(".jpg", size=8, finish=Finish("float16", size=4))
+    card = card_of(arrival=Arrival({"image": image}, {}, Dice(0, object())))
+    card.asked()
+    arrived = card.receive(card.send(shipment(2)))
+    assert arrived.tensors["image"].dtype == torch.float16
+    assert arrived.tensors["image"].shape == (2, 3, 4, 4)
+    assert torch.allclose(arrived.tensors["image"].float(), torch.tensor(20 / 255), atol=1e-3)
+    assert card.times.copying_s == card.times.exposed_s == card.times.stalled_s == 1e-3
+    card.close()
+
+
+def test_where_the_card_decodes_a_thread_sends_and_its_errors_come_with_the_batch(cuda):
+    class Decoder:
+        name = "a stand-in"
+
+        def decode(self, jpegs):
+            if bytes(jpegs[0]) == b"bad":
+                raise ValueError("something is wrong with us")
+            return [torch.full((3, 8, 8), 7, dtype=torch.uint8) for _ in jpegs]
+
+    card = card_of(arrival=Arrival({}, {"image": Pictures(Image(".jpg", size=8), Decoder())}))
+    sent = card.send(shipment(1, {"image": {1: Encoded(3, 8, 8)}}))
+    assert isinstance(sent, Future)
+    image = card.receive(sent).tensors["image"]
+    assert image[0].unique().tolist() == [10]
+    assert image[1].unique().tolist() == [7]
+    wrong = shipment(1, {"image": {0: Encoded(3, 8, 8)}})
+    wrong.arrays["image"].reshape(2, -1)[0, :3] = list(b"bad")
+    sent = card.send(wrong)
+    with pytest.raises(ValueError, match="wrong with us"):
+        card.receive(sent)
+    card.close()
+
+
+def test_torchvision_is_asked_for_colours_on_that_device_and_its_memory_waits_for_us(cuda, monkeypatch):
+    asked = []
+
+    def decode_jpeg(jpegs, mode, device):
+        asked.append((mode, device, [jpeg.tolist() for jpeg in jpegs]))
+        return [torch.zeros(3, 2, 2, dtype=torch.uint8) for _ in jpegs]
+
+    io = ModuleType("torchvision.io")
+    io.decode_jpeg, io.ImageReadMode = decode_jpeg, SimpleNamespace(RGB="rgb")
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.io", io)
+    monkeypatch.setattr(decoders, "version", lambda name: "0.26")
+    decoder = Torchvision(torch.device("cpu"))
+    pictures = decoder.decode([np.array([1, 2], np.uint8), np.array([3], np.uint8)])
+    assert asked == [("rgb", torch.device("cpu"), [[1, 2], [3]])]
+    assert len(pictures) == 2
+    assert cuda.stream.did == ["wait", "held", "held"]
+    assert decoder.name == "torchvision 0.26 (nvJPEG)"

@@ -1,0 +1,63 @@
+"""Where the card's time goes, with events that we set off ourselves."""
+
+from penstock.flow.cardclock import CardClock, CardTimes
+
+
+class Event:
+    """Of a card whose clock we own; `at` is when it comes by."""
+
+    def __init__(self):
+        self.at = None
+
+    def record(self, stream):
+        stream.append(self)
+
+    def query(self):
+        return self.at is not None
+
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 1e3
+
+
+def passed(stream, *times):
+    """The card comes by at what is recorded, at these times."""
+    for event, at in zip(stream, times, strict=True):
+        event.at = at
+    stream.clear()
+
+
+def test_a_card_that_waits_for_a_late_batch_is_stalled_and_its_copy_exposed():
+    clock, stream, side = CardClock(Event), [], []
+    clock.asked(stream)
+    begun, copied = clock.mark(side), clock.mark(side)
+    clock.copied(begun, copied)
+    clock.given(clock.mark(stream), stream)
+    passed(side, 1.5, 2.0)
+    passed(stream, 1.0, 1.25, 2.0)
+    assert clock.times() == CardTimes(copying_s=0.5, exposed_s=0.75, stalled_s=1.0)
+
+
+def test_a_card_that_still_has_work_is_not_stalled():
+    clock, stream = CardClock(Event), []
+    clock.asked(stream)
+    clock.given(clock.mark(stream), stream)
+    passed(stream, 7.0, 7.0, 7.0)
+    assert clock.times() == CardTimes()
+
+
+def test_what_the_card_has_not_come_by_is_not_waited_for():
+    clock, stream = CardClock(Event), []
+    for _ in range(3):
+        clock.asked(stream)
+        clock.given(clock.mark(stream), stream)
+    assert clock.times() == CardTimes()
+    passed(stream, *range(9))
+    assert clock.times() == CardTimes(exposed_s=3.0, stalled_s=6.0)
+    assert clock.times() == CardTimes(exposed_s=3.0, stalled_s=6.0)
+
+
+def test_the_first_batch_of_all_has_nobody_who_asked():
+    clock, stream = CardClock(Event), []
+    clock.given(clock.mark(stream), stream)
+    passed(stream, 0.0, 2.0)
+    assert clock.times() == CardTimes(exposed_s=2.0)

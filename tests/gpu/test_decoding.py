@@ -1,0 +1,156 @@
+"""`make test-gpu`: JPEGs decoded by a real card, beside what the cores make of them."""
+
+import io
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from PIL import Image as Pillow
+
+import penstock
+from penstock.flow.fields import Finish, Image
+from penstock.testing import picture, tar_bytes
+
+if not torch.cuda.is_available():
+    pytest.skip("there is no CUDA device", allow_module_level=True)
+pytest.importorskip("torchvision")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torchvision's own
+
+SHAPES = [(375, 500), (500, 375), (480, 480), (600, 900)]
+
+
+def jpeg(number, sampling="420"):
+    pixels = picture(*SHAPES[number % len(SHAPES)], number)
+    return simplejpeg.encode_jpeg(pixels, quality=90, colorsubsampling=sampling)
+
+
+def saved(number, **settings):
+    file = io.BytesIO()
+    pixels = Pillow.fromarray(picture(375, 500, number)).convert(settings.pop("mode", "RGB"))
+    pixels.save(file, "JPEG", quality=90, **settings)
+    return file.getvalue()
+
+
+@pytest.fixture
+def shard(tmp_path):
+    def write(*pictures):
+        path = tmp_path / "a.tar"
+        path.write_bytes(tar_bytes([(f"{number:03d}.jpg", data) for number, data in enumerate(pictures)]))
+        return path
+
+    return write
+
+
+def loader_of(path, batch_size=8, *, fit="pad", quality="exact", decode="gpu", finish=None, **settings):
+    image = Image(".jpg", size=256, fit=fit, quality=quality, decode=decode, finish=finish)
+    return penstock.Loader(path, {"image": image}, batch_size, **{"device": "cuda", "workers": 2, **settings})
+
+
+def images(loader):
+    found = torch.cat([batch["image"].cpu() for batch in loader])
+    loader.close()
+    return found
+
+
+def psnr_db(found, expected):
+    error = (found.float() - expected.float()).square().mean()
+    return float("inf") if error == 0 else float(10 * torch.log10(255**2 / error))
+
+
+@pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])
+def test_the_card_s_pictures_are_those_of_the_cores(shard, fit):
+    path = shard(*(jpeg(number, sampling) for number in range(16) for sampling in ("420", "444")))
+    found = images(loader_of(path, fit=fit))
+    expected = images(loader_of(path, fit=fit, decode="cpu", device="cpu"))
+    each = [psnr_db(one, other) for one, other in zip(found, expected, strict=True)]
+    print(f"{fit}: PSNR between decoders {min(each):.1f} to {max(each):.1f} dB")
+    assert min(each) > 35
+
+
+def test_what_is_not_for_the_card_arrives_all_the_same(shard):
+    odd = [saved(1, progressive=True), saved(2, mode="CMYK"), saved(3, mode="L"), saved(4, keep_rgb=True)]
+    path = shard(jpeg(0), *odd, jpeg(5))
+    found, expected = images(loader_of(path, 6)), images(loader_of(path, 6, decode="cpu", device="cpu"))
+    assert min(psnr_db(one, other) for one, other in zip(found, expected, strict=True)) > 35
+
+
+def test_the_neighbours_of_a_damaged_picture_are_whole(shard):
+    whole = jpeg(1)
+    path = shard(jpeg(0), whole[: len(whole) // 2] + b"\xff\xd9", jpeg(2))
+    found = images(loader_of(path, 3, on_error="skip", max_bad=1.0))
+    expected = images(loader_of(shard(jpeg(0), jpeg(2)), 2, decode="cpu", device="cpu"))
+    assert psnr_db(found[0], expected[0]) > 35
+    assert psnr_db(found[-1], expected[-1]) > 35
+
+
+def test_many_batches_come_whole_while_the_card_works_and_nobody_waits_for_it(shard):
+    path = shard(*(jpeg(number) for number in range(48)))
+    expected = images(loader_of(path, decode="cpu", device="cpu"))
+    loader = loader_of(path, shuffle=True, finish=Finish("float32"))
+    matrix = torch.randn(2048, 2048, device="cuda")
+    for _ in loader:
+        pass
+    kept = []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            for batch in loader:
+                for _ in range(4):
+                    matrix = torch.nn.functional.normalize(matrix @ matrix)
+                kept.append((batch["__key__"], batch["image"].clone()))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for keys, image in kept:
+        wanted = expected[[int(key) for key in keys]]
+        assert psnr_db(255 * image.cpu(), wanted) > 35
+    loader.close()
+
+
+@pytest.mark.parametrize("decode", ["hybrid", "auto"])
+def test_card_and_cores_share_the_pictures(shard, decode, caplog):
+    caplog.set_level("INFO", "penstock")
+    path = shard(*(jpeg(number) for number in range(32)))
+    found = images(loader_of(path, decode=decode))
+    expected = images(loader_of(path, decode="cpu", device="cpu"))
+    assert min(psnr_db(one, other) for one, other in zip(found, expected, strict=True)) > 35
+    assert "of the pictures to the card" in caplog.text
+    print([record.message for record in caplog.records if "card" in record.message])
+
+
+def test_without_memory_on_the_card_the_cores_decode(shard, caplog):
+    path = shard(*(jpeg(number) for number in range(16)))
+    expected = images(loader_of(path, decode="cpu", device="cpu"))
+    loader = loader_of(path)
+    batches = iter(loader)
+    found = [next(batches)["image"].cpu()]
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (4 << 20)) / total)
+    try:
+        for batch in batches:
+            found.append(batch["image"].cpu())
+    except torch.OutOfMemoryError:
+        pytest.skip("there was no memory for the batch itself either")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert psnr_db(torch.cat(found), expected) > 35
+    loader.close()
+
+
+def test_memory_on_the_card_stays_within_what_is_stated(shard):
+    loader = loader_of(shard(*(jpeg(number) for number in range(32))), 16)
+    peaks = []
+    for _ in range(4):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        for batch in loader:
+            batch["image"].sum()
+        torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated())
+    pixels = sum(height * width for height, width in SHAPES) * 4
+    assert max(peaks[1:]) < 8 * 3 * pixels + 6 * batch["image"].nbytes + (64 << 20)
+    assert np.ptp(peaks[1:]) < 64 << 20
+    loader.close()

@@ -1,0 +1,134 @@
+"""`make test-gpu`: pictures finished on a real card, batches at the same addresses, the card's own clock."""
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+
+import penstock
+from penstock.flow.fields import Finish, Image, Label
+from penstock.testing import picture, tar_bytes
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+FINISHES = {
+    "normalised": Finish("float16", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)),
+    "resized": Finish(size=(48, 40)),
+    "cut out": Finish(size=32, crop="random", flip=0.5, layout="channels_last"),
+    "everything": Finish("bfloat16", size=40, crop=(0.2, 1.0), flip=0.5, jitter=(0.3, 0.3, 0.3, 0.1)),
+}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """96 pictures in three shards, each with its number."""
+    folder = tmp_path_factory.mktemp("shards")
+    for shard in range(3):
+        members = []
+        for number in range(32 * shard, 32 * shard + 32):
+            members.append((f"{number:04d}.jpg", simplejpeg.encode_jpeg(picture(72, 96, number), quality=90)))
+            members.append((f"{number:04d}.cls", str(number).encode()))
+        (folder / f"{shard}.tar").write_bytes(tar_bytes(members))
+    return sorted(folder.iterdir())
+
+
+def loader_of(shards, finish, **settings):
+    fields = {"image": Image(".jpg", size=64, fit="crop", finish=finish), "label": Label(".cls")}
+    return penstock.Loader(
+        shards, fields, 8, **{"device": "cuda", "shuffle": True, "seed": 5, "workers": 2, **settings}
+    )
+
+
+@pytest.mark.parametrize("name", FINISHES)
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_the_card_makes_what_the_cpu_makes_and_nobody_waits_for_it(shards, name):
+    loader = loader_of(shards, FINISHES[name])
+    for _ in loader:  # kernels are loaded, memory is pinned
+        pass
+    found = []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in loader:
+            found.append(batch["image"].clone())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    reference = loader_of(shards, FINISHES[name], device="cpu")
+    reference.set_epoch(1)
+    for image, batch in zip(found, reference, strict=True):
+        expected = batch["image"]
+        assert image.dtype == expected.dtype
+        assert image.stride() == expected.stride()
+        tolerance = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 2e-2}[expected.dtype]
+        assert torch.allclose(image.cpu().float(), expected.float(), atol=tolerance)
+    loader.close()
+    reference.close()
+
+
+def test_a_cuda_graph_finds_every_batch_at_its_address(shards):
+    loader = loader_of(shards, FINISHES["everything"], static=True)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    first = next(iter(loader))
+    with torch.cuda.stream(side):
+        first["image"].float().mean(dim=(1, 2, 3))
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        means = first["image"].float().mean(dim=(1, 2, 3))
+    address = first["image"].data_ptr()
+    loader.set_epoch(3)
+    seen = []
+    for batch in loader:
+        assert batch["image"].data_ptr() == address
+        graph.replay()
+        seen.append((batch["__key__"], means.clone()))
+    reference = loader_of(shards, FINISHES["everything"], device="cpu")
+    reference.set_epoch(3)
+    for (keys, found), batch in zip(seen, reference, strict=True):
+        assert keys == batch["__key__"]
+        assert torch.allclose(found.cpu(), batch["image"].float().mean(dim=(1, 2, 3)), atol=5e-3)
+    loader.close()
+    reference.close()
+
+
+def test_the_card_s_time_is_accounted_for(shards):
+    loader = loader_of(shards, FINISHES["resized"])
+    assert loader.card_times is None
+    for batch in loader:
+        batch["image"].sum()
+    torch.cuda.synchronize()
+    times = loader.card_times
+    assert 0 < times.copying_s < 10
+    assert 0 <= times.exposed_s < 10
+    assert 0 <= times.stalled_s < 60
+    loader.close()
+
+
+def test_memory_on_the_card_stays_the_same_from_epoch_to_epoch(shards):
+    loader = loader_of(shards, FINISHES["everything"])
+    peaks = []
+    for _ in range(4):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        for batch in loader:
+            batch["image"].sum()
+        torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated())
+    assert max(peaks[1:]) <= min(peaks[1:]) + 4 * batch["image"].nbytes
+    loader.close()
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_compiled_steps_are_not_made_anew_for_static_batches(shards):
+    graphs = []
+
+    def count(graph, example_inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    step = torch.compile(lambda image: (image.float() * 2).mean(), backend=count)
+    loader = loader_of(shards, FINISHES["normalised"], static=True)
+    losses = [float(step(batch["image"])) for batch in loader]
+    assert len(graphs) == 1
+    assert np.isfinite(losses).all()
+    loader.close()

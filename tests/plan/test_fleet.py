@@ -1,0 +1,228 @@
+"""Plans for many ranks, by arithmetic that can be done by hand."""
+
+import numpy as np
+import pytest
+from fleet_needs import BATCH, BATCH_BYTES, STEP_S, need, site
+
+from penstock.errors import SettingError
+from penstock.flow.blocks import BLOCK_BYTES
+from penstock.flow.order import LANES
+from penstock.flow.ranks import find_ranks
+from penstock.plan.fleet import outlook
+from penstock.plan.fleet.lanes import ENOUGH_BLOCKS, lanes_for
+from penstock.plan.fleet.laws import bounds, demanded
+from penstock.plan.fleet.need import expected_most, half_the_side, in_blocks
+from penstock.plan.fleet.outlook import Price, epoch_of, plan_fleet
+from penstock.plan.fleet.site import Site, hit_share
+
+RANKS = 32
+
+
+def by_name(found):
+    return {bound.name: bound.rate for bound in found}
+
+
+# -- what is demanded ------------------------------------------------------------------------------------------------
+
+
+def test_demanded_is_what_all_gpus_take_at_their_own_speed():
+    asked = demanded(need(), site())
+    assert asked.samples_s == pytest.approx(RANKS * BATCH / STEP_S)
+    assert asked.store_bytes_s == pytest.approx(RANKS * BATCH_BYTES / STEP_S)
+    assert asked.store_requests_s == pytest.approx(RANKS * 100 / STEP_S)
+    assert asked.node_bytes_s == pytest.approx(8 * BATCH_BYTES / STEP_S)
+    assert asked.node_cores == pytest.approx(8 * 0.2 / STEP_S)
+    assert asked.in_flight == pytest.approx(2.5)
+
+
+def test_what_caches_have_is_not_demanded_of_the_store():
+    assert demanded(need(), site(), 0.75).store_bytes_s == pytest.approx(RANKS * BATCH_BYTES / STEP_S / 4)
+
+
+def test_what_was_not_counted_is_not_known():
+    asked = demanded(need(batch_bytes=None, batch_requests=None), site())
+    assert (asked.store_bytes_s, asked.store_requests_s, asked.node_bytes_s) == (None, None, None)
+
+
+# -- what bites ------------------------------------------------------------------------------------------------------
+
+
+def test_each_bound_is_capacity_over_demand():
+    found = by_name(
+        bounds(need(), site(network_bytes_s=4e9, store_bytes_s=8e9, store_requests_s=16e3, cache_bytes_s=1e9), 0.5)
+    )
+    assert found["step"] == pytest.approx(1 / STEP_S)
+    assert found["cores"] == pytest.approx(64 / (8 * 0.2))
+    assert found["network"] == pytest.approx(4e9 / (8 * BATCH_BYTES / 2))
+    assert found["cache"] == pytest.approx(1e9 / (8 * BATCH_BYTES / 2))
+    assert found["store_bandwidth"] == pytest.approx(8e9 / (RANKS * BATCH_BYTES / 2))
+    assert found["store_requests"] == pytest.approx(16e3 / (RANKS * 100 / 2))
+
+
+@pytest.mark.parametrize(
+    ("limits", "first"),
+    [
+        ({}, "step"),
+        ({"cores": 8.0}, "cores"),
+        ({"network_bytes_s": 1e8}, "network"),
+        ({"store_bytes_s": 1e9}, "store_bandwidth"),
+        ({"store_requests_s": 1e3}, "store_requests"),
+    ],
+)
+def test_the_first_that_bites_is_named_and_what_is_not_known_bounds_nothing(limits, first):
+    found = bounds(need(), site(**limits))
+    assert found[0].name == first
+    assert len(found) == 3 + len(limits.keys() - {"cores"})
+
+
+def test_too_few_workers_are_a_bound_too():
+    found = bounds(need(workers=1), site())
+    assert (found[0].name, found[0].rate) == ("loader", pytest.approx(1 / 0.25))
+
+
+def test_a_loop_that_makes_its_batches_itself_has_the_step_beside():
+    assert by_name(bounds(need(workers=0), site()))["loader"] == pytest.approx(1 / (0.25 + STEP_S))
+
+
+def test_the_slowest_of_many_is_as_slow_as_the_slowest_seen():
+    steps = np.array([0.1] * 9 + [0.2])
+    assert expected_most(steps, 1) == pytest.approx(0.11)
+    assert expected_most(steps, 2) == pytest.approx(0.1 + 0.1 * (1 - 0.81))
+    assert expected_most(steps, 1024) == pytest.approx(0.2)
+
+
+# -- caches ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_meets_more_of_the_dataset_with_every_epoch():
+    four = site(cache_bytes=1e15)
+    assert [hit_share(four, 1e12, epoch) for epoch in (1, 2, 3)] == [0.0, pytest.approx(0.25), pytest.approx(7 / 16)]
+    assert hit_share(four, 1e12, None) == 1.0
+    assert hit_share(site(nodes=1, cache_bytes=1e15), 1e12, 2) == 1.0
+
+
+def test_a_cache_has_no_more_than_it_holds():
+    assert hit_share(site(cache_bytes=1e11), 1e12, None) == pytest.approx(0.1)
+    assert hit_share(site(), 1e12, None) == 0.0
+    assert hit_share(site(cache_bytes=1e11), None, None) == 0.0
+
+
+# -- lanes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 6, 8, 48, 64, 96, 1024])
+def test_lanes_are_such_that_the_loader_takes_them(ranks):
+    found = lanes_for(ranks, None)
+    assert found.lanes >= LANES
+    assert find_ranks(0, ranks, found.lanes).world_size == ranks
+    assert lanes_for(1, None).lanes == LANES
+
+
+def test_blocks_are_made_smaller_until_each_lane_has_some():
+    plenty = lanes_for(1024, 1e15)
+    assert (plenty.block_bytes, plenty.enough) == (BLOCK_BYTES, True)
+    few = lanes_for(1024, 1024 * ENOUGH_BLOCKS * 300e3)
+    assert few.block_bytes == BLOCK_BYTES // 8
+    assert few.enough
+    assert few.blocks >= ENOUGH_BLOCKS * 1024
+
+
+def test_a_dataset_too_small_for_so_many_ranks_is_said_to_be():
+    assert not lanes_for(1024, 1e6).enough
+    assert lanes_for(1024, 1e6).least_bytes == 1024 * ENOUGH_BLOCKS * BLOCK_BYTES
+
+
+# -- packing ---------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_take_fewer_requests_and_fewer_waits():
+    packed = in_blocks(need())
+    assert packed.batch_requests == pytest.approx(BATCH_BYTES / BLOCK_BYTES)
+    assert packed.waited_s.mean() == pytest.approx(0.05 * packed.batch_requests / 100)
+    assert packed.batch_bytes == BATCH_BYTES
+
+
+def test_what_is_read_in_blocks_already_gains_nothing():
+    assert in_blocks(need(batch_requests=BATCH_BYTES / BLOCK_BYTES)) is None
+    assert in_blocks(need(batch_requests=None)) is None
+    assert half_the_side(need(batch_bytes=None)) is None
+
+
+def test_packing_that_lifts_the_bound_says_which_one_comes_next():
+    found = plan_fleet(need(), site(store_requests_s=1e3))
+    as_is, blocks, half = found.packing
+    assert (as_is.first.name, blocks.first.name) == ("store_requests", "store_requests")
+    assert blocks.first.samples_s > 20 * as_is.first.samples_s
+    assert half.demanded.store_bytes_s == pytest.approx(as_is.demanded.store_bytes_s / 4)
+    assert half.demanded.node_cores == pytest.approx(as_is.demanded.node_cores / 4)
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def test_a_fleet_that_is_bound_by_its_store_gets_what_the_store_gives():
+    epoch = epoch_of(need(), site(store_bytes_s=1e9), "first", 0.0)
+    assert epoch.by == "simulation"
+    assert epoch.samples_s == pytest.approx(1e9 / BATCH_BYTES * BATCH, rel=0.05)
+    assert epoch.store_bytes_s == pytest.approx(1e9, rel=0.05)
+    assert epoch.data_share > 0.5
+
+
+def test_a_fleet_that_is_bound_by_its_steps_waits_for_nothing():
+    epoch = epoch_of(need(), site(store_bytes_s=1e12), "first", 0.0)
+    assert epoch.limits[0].name == "step"
+    assert epoch.samples_s == pytest.approx(RANKS * BATCH / STEP_S, rel=0.02)
+    assert epoch.data_share < 0.02
+
+
+def test_an_epoch_costs_its_bytes_and_requests_and_a_price_only_where_one_is_given():
+    plain, priced = (
+        plan_fleet(need(), site(), price).epochs[0] for price in (None, Price(of_gb=0.01, of_million_requests=0.4))
+    )
+    assert plain.store_bytes == pytest.approx(1e6 * BATCH_BYTES / BATCH)
+    assert plain.store_requests == pytest.approx(1e6 * 100 / BATCH)
+    assert plain.seconds == pytest.approx(1e6 / plain.samples_s)
+    assert plain.price is None
+    assert priced.price == pytest.approx(1e12 / 1e9 * 0.01 + 10 * 0.4)
+
+
+def test_epochs_are_told_apart_only_where_a_cache_makes_them_differ():
+    assert [epoch.name for epoch in plan_fleet(need(), site()).epochs] == ["first"]
+    cached = plan_fleet(need(), site(cache_bytes=1e13, store_bytes_s=1e9)).epochs
+    assert [epoch.name for epoch in cached] == ["first", "second", "later"]
+    assert cached[0].samples_s < cached[1].samples_s < cached[2].samples_s
+    assert cached[2].store_bytes == 0
+
+
+def test_so_many_ranks_that_simulating_takes_too_long_are_left_to_the_laws(monkeypatch):
+    monkeypatch.setattr(outlook, "MOST_EVENTS", 100)
+    epoch = epoch_of(need(), site(), "first", 0.0)
+    assert (epoch.by, epoch.data_share) == ("laws", None)
+    assert epoch.samples_s == pytest.approx(epoch.limits[0].samples_s)
+
+
+def test_what_is_not_known_is_said():
+    notes = " ".join(plan_fleet(need(samples=None), site(cache_bytes=1e12, network_bytes_s=1e9)).notes)
+    assert "--store-bandwidth" in notes
+    assert "--network" not in notes
+    assert "--dataset-bytes" in notes
+    assert "taken to be all alike" in notes
+    vary = plan_fleet(need(step_s=np.linspace(0.1, 0.2, 20), batch_bytes=None), site())
+    assert "vary as steps of one rank do" in " ".join(vary.notes)
+    assert "Bytes were not counted" in " ".join(vary.notes)
+    assert vary.slowest_s > vary.step_s
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"nodes": 0}, {"gpus_per_node": 0}, {"store_bytes_s": 0.0}, {"cores": -1.0}, {"cache_bytes": -1.0}]
+)
+def test_a_site_that_cannot_be_is_refused(wrong):
+    with pytest.raises(SettingError):
+        Site(**{"nodes": 1, "gpus_per_node": 1, **wrong})
+
+
+def test_a_step_without_time_cannot_be_planned_for():
+    with pytest.raises(SettingError, match="takes no time"):
+        need(step_s=np.zeros(20))
+    with pytest.raises(SettingError, match="samples"):
+        need(samples_per_batch=float("nan"))

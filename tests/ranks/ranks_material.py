@@ -1,0 +1,36 @@
+"""Shards whose samples are all alike, so that blocks and lanes come out even."""
+
+import io
+
+import numpy as np
+
+import penstock
+from penstock.testing import tar_bytes
+
+SHARDS, PER_SHARD = 4, 16
+SAMPLES = SHARDS * PER_SHARD
+GLOBAL_BATCH = 8
+STEPS = SAMPLES // GLOBAL_BATCH
+MIDDLE = 3
+FIELDS = {"x": penstock.Array(".npy")}
+SETTINGS = {"shuffle": True, "seed": 3, "lanes": 8, "block_bytes": 2 * (128 + 32 * 8)}
+"""Two samples a block, four blocks a lane."""
+
+
+def make_arrays(folder):
+    rng = np.random.default_rng(0)
+    for shard in range(SHARDS):
+        members = [(f"{shard}{number:03d}.npy", _saved(rng.normal(size=32))) for number in range(PER_SHARD)]
+        (folder / f"arrays-{shard}.tar").write_bytes(tar_bytes(members))
+    return folder
+
+
+def make_loader(folder, ranks, **settings):
+    """Of one rank, as found; the global batch is the same for any number of ranks."""
+    return penstock.Loader(f"{folder}/*.tar", FIELDS, GLOBAL_BATCH // ranks, **{**SETTINGS, **settings})
+
+
+def _saved(array):
+    data = io.BytesIO()
+    np.save(data, array)
+    return data.getvalue()

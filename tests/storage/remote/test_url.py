@@ -1,0 +1,127 @@
+"""URLs: which are read, and that nothing secret stays in them."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import SettingError
+from penstock.flow.sources import find_sources
+from penstock.storage.paths import expand
+from penstock.storage.remote.gate import refuse_forbidden
+from penstock.storage.remote.url import RemoteUrl, is_remote, parse, shown
+
+
+def test_a_url_is_a_bucket_and_a_key():
+    assert parse("s3://bucket/a/b.tar") == RemoteUrl("s3", "bucket", "a/b.tar")
+    assert str(parse("S3://bucket/a/b.tar")) == "s3://bucket/a/b.tar"
+    assert parse("gs://b").key == ""
+
+
+@pytest.mark.parametrize("path", ["a.tar", "/data/a.tar", "C:/a.tar", "s3", "./s3:x"])
+def test_names_of_files_are_no_urls(path):
+    assert not is_remote(path)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/a.tar", "file:///etc/passwd", "gopher://x/y", "pipe://rm"])
+def test_other_schemes_are_refused(url):
+    assert is_remote(url)
+    with pytest.raises(SettingError, match="no store that can be read"):
+        expand(url)
+
+
+def test_a_url_that_pathlib_has_spoilt_is_said_to_be_so():
+    with pytest.raises(SettingError, match="lost a slash"):
+        expand(Path("s3://bucket/a.tar"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://user:hunter2@host/a.tar",
+        "s3://AKIAX:hunter2@bucket/a.tar",
+        "s3://AKIAX:hunter2/x@bucket/a.tar",
+        "https://user:hunter2/x@host/a.tar",
+    ],
+)
+def test_passwords_in_urls_are_refused_and_not_repeated(url):
+    with pytest.raises(SettingError) as caught:
+        parse(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_query_of_a_web_address_is_kept_apart_from_all_that_is_shown():
+    url = parse("https://host/b/a.tar?X-Amz-Signature=hunter2&X-Amz-Expires=60#x")
+    assert url.query == "X-Amz-Signature=hunter2&X-Amz-Expires=60"
+    assert str(url) == shown("https://host/b/a.tar?X-Amz-Signature=hunter2") == "https://host/b/a.tar"
+    for text in (repr(url), str(url), repr(pickle.dumps(url)), *expand("https://host/b/a.tar?sig=hunter2")):
+        assert "hunter2" not in text
+
+
+def test_one_signature_may_be_for_many_objects():
+    shards = expand("https://host/{000..002}.tar?sig=hunter2")
+    assert shards == [f"https://host/00{number}.tar" for number in range(3)]
+    assert [parse(shard).query for shard in shards] == ["sig=hunter2"] * 3
+
+
+@pytest.mark.parametrize(
+    "pattern", ["https://h/{a}.tar?sig=hunter2", "https://h/d/?sig=hunter2", "https://h/{0..9999999}.tar?hunter2"]
+)
+def test_errors_about_a_pattern_do_not_show_its_query(pattern):
+    for shards in (pattern, {pattern: 1.0}, {pattern: -1.0}):
+        with pytest.raises(SettingError) as caught:
+            find_sources(shards)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_plain_http_is_for_this_machine_only():
+    assert parse("http://127.0.0.1:9000/a.tar").bucket == "127.0.0.1:9000"
+    assert parse("http://localhost/a.tar").scheme == "http"
+    with pytest.raises(SettingError, match="not encrypted"):
+        parse("http://example.org/a.tar")
+    with pytest.raises(SettingError, match="not encrypted"):
+        parse("http://localhost.example.org/a.tar")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://169.254.169.254",
+        "https://169.254.170.2/v2",
+        "http://2852039166",
+        "http://0xa9fea9fe",
+        "https://[fe80::1]/",
+        "https://[::ffff:169.254.169.254]",
+        "https://[fd00:ec2::254]",
+        "https://metadata.google.internal",
+        "https://metadata.google.internal./x",
+    ],
+)
+def test_addresses_that_hand_out_credentials_are_never_asked(address):
+    with pytest.raises(SettingError, match="never read"):
+        refuse_forbidden(address)
+
+
+def test_other_addresses_are():
+    refuse_forbidden("http://127.0.0.1:9000")
+    refuse_forbidden("https://[2001:db8::1]")
+    refuse_forbidden("https://no-such-host.invalid")
+
+
+def test_an_endpoint_of_the_environment_is_refused_too(monkeypatch):
+    pytest.importorskip("obstore")
+    from penstock.storage.remote.object import RemoteFile
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://169.254.169.254/")
+    with pytest.raises(SettingError, match="never read"):
+        RemoteFile("s3://bucket/a.tar")
+
+
+def test_without_obstore_it_is_said_what_to_install(monkeypatch):
+    import sys
+
+    from penstock.storage.remote.object import RemoteFile
+
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(SettingError, match=r"pip install 'penstock\[s3\]'"):
+        RemoteFile("s3://never-seen-before/a.tar")
