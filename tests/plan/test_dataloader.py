@@ -13,8 +13,9 @@ from penstock.model.workload import Workload
 from penstock.plan.dataloader import propose
 from penstock.plan.desk import LEAST_GAIN
 from penstock.plan.knobs import KNOBS
-from penstock.plan.profiles import Start
-from penstock.plan.situation import Place, Settings
+from penstock.plan.predict import predict
+from penstock.plan.profiles import Start, manner
+from penstock.plan.situation import Place, Settings, Situation
 from penstock.plan.stored import on_storage
 
 MB = 1_000_000
@@ -277,6 +278,23 @@ def test_gains_count_from_what_was_measured_where_the_model_says_less():
     believed, corrected = (propose(slow, given, LINUX, measured_batches_s=rate).gain for rate in (0.0, 40.0))
     assert believed == pytest.approx(1.0, rel=0.1)
     assert corrected == pytest.approx(0.24, abs=0.03)
+
+
+def test_a_model_that_has_the_run_too_slow_has_it_too_slow_with_other_settings_as_well():
+    """Two workers on two cores beside a loop that computes: less crowded than the model thinks."""
+    crowded = run(workers=2, cpu_s=0.012, step_s=0.018, step_cpu_s=np.array([0.018]), cores=2.0, burners=0.5)
+    said = predict(crowded).batches_s
+    measured = 1.1 * said
+    now = Situation(
+        workload=crowded,
+        settings=Settings(num_workers=2),
+        place=LINUX,
+        manner=manner("balanced"),
+        measured_batches_s=measured,
+    )
+    same = now.with_settings(num_workers=2)
+    assert same.batches_s == pytest.approx(measured)
+    assert now.with_settings(num_workers=0).batches_s <= predict(crowded.with_(workers=0)).bounds[0].rate
 
 
 def test_a_profile_of_another_name_is_refused():

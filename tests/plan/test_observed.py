@@ -87,3 +87,39 @@ def test_batches_that_find_their_data_read_ahead_wait_for_the_device_with_the_ot
     for workers, prefetch in ((1, 8), (4, 2)):  # one worker needs a stock for the loop to eat while it waits
         changed = workload.with_(workers=workers, prefetch=prefetch)
         assert predict(changed).batches_s == pytest.approx(measured, rel=0.1)
+
+
+def test_a_device_that_reads_ahead_gives_its_rate_to_however_few_ask():
+    lumps = [8 << 20 if number % 8 == 7 else 0 for number in range(200)]
+    made = Made(
+        workers=2,
+        cpu_s=0.001,
+        io_s=np.resize([0.0, 0.0, 0.0, 0.12], 200),
+        storage=lambda _readers: 1.0,
+        after={"in_row_alone": 30e6, "in_row_together": 30e6},
+        states={"read": 90},
+        fetch={"read_bytes": 1 << 20, "reads": 8, "device_bytes": 0},
+    )
+    recording = made.recording()
+    fetches = [msgspec.structs.replace(f, device_bytes=lump) for f, lump in zip(recording.fetches, lumps, strict=True)]
+    evidence = gather(replace(recording, fetches=tuple(fetches)))[0]
+    workload, _ = workload_of(evidence)
+    assert workload.reads.ahead
+    for workers in (0, 1, 4):
+        found = predict(workload.with_(workers=workers))
+        assert found.batches_s == pytest.approx(1 / evidence.cycle_s, rel=0.1)
+        assert found.binding.name == "bandwidth"
+
+
+def test_a_device_asked_for_each_batch_as_it_is_wanted_does_not_read_ahead():
+    made = Made(
+        workers=2,
+        cpu_s=0.001,
+        io_s=0.03,
+        storage=lambda _readers: 1.0,
+        after={"in_row_alone": 30e6, "in_row_together": 30e6},
+        states={"read": 90},
+        fetch={"read_bytes": 1 << 20, "reads": 8, "device_bytes": 1 << 20},
+    )
+    workload, _ = workload_of(seen(made))
+    assert not workload.reads.ahead

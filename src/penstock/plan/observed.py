@@ -78,7 +78,15 @@ def _with_device(workload: Workload, evidence: Evidence, seen: Waiting) -> Workl
     # In batches, not in bytes: reads that nobody could count take their time all the same.
     curve = ((1.0, rate / scale, 0.0), (float(readers), rate / scale * together, 0.0))
     waiting_s = {"alone_s": workload.alone_s - io_s, "io_s": io_s}
-    return on_storage(workload.with_(**waiting_s), curve, batch_bytes=1.0, one_head=one_head)
+    ahead = not one_head and _reads_ahead(evidence)
+    return on_storage(workload.with_(**waiting_s), curve, batch_bytes=1.0, one_head=one_head, ahead=ahead)
+
+
+def _reads_ahead(evidence: Evidence) -> bool:
+    """Most batches found their bytes in memory, and few had the device bring those of many."""
+    brought = np.array([fetch.device_bytes for fetch in evidence.fetches])
+    read = np.array([fetch.read_bytes for fetch in evidence.fetches])
+    return bool(len(read)) and float(np.median(brought)) == 0 and float(brought.sum()) > float(read.sum()) / 2
 
 
 # -- its settings --------------------------------------------------------------------------------------------------

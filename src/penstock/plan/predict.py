@@ -94,6 +94,8 @@ class Prediction:
 def predict(workload: Workload, samples_per_batch: float = 1.0) -> Prediction:
     """Of a workload as it is; `on_storage` gives it a curve, its edits other settings."""
     in_flight = _in_flight(workload)
+    if isinstance(workload, Stored) and workload.reads.ahead:  # the device is a law of its own then
+        workload = workload.with_(io_s=np.zeros(1))
     found = bounds(_demands(workload, in_flight))
     tightest = found[0].rate if found else inf
     alone = _laws_suffice(workload, found)
@@ -156,14 +158,13 @@ def _laws_suffice(workload: Workload, found: tuple[Bound, ...]) -> bool:
 def _demands(workload: Workload, in_flight: float | None) -> Demands:
     """On average; lagging workers lag for as many batches as they would make with this number of workers."""
     plain, step_s = _plain_s(workload), float(workload.step_s.mean())
+    stored = {} if in_flight is None or not isinstance(workload, Stored) else _stored(workload, in_flight)
     if not workload.workers:
         cpu_s = float(plain[CPU] + workload.step_cpu_s.mean())
-        return Demands(
-            workers=0, cores=_cores(workload), cpu_s=cpu_s, main_s=float(plain.sum()) + step_s, step_s=step_s
-        )
+        main_s = float(plain.sum()) + step_s
+        return Demands(workers=0, cores=_cores(workload), cpu_s=cpu_s, main_s=main_s, step_s=step_s, **stored)
     lag = _lags(workload).mean(axis=1) if workload.in_order else np.zeros(len(plain))
     taking_s = float(workload.handover_s.mean())
-    stored = {} if in_flight is None or not isinstance(workload, Stored) else _stored(workload, in_flight)
     return Demands(
         workers=workload.workers,
         service_s=service_s(workload),
@@ -189,6 +190,8 @@ def _stored(workload: Stored, in_flight: float) -> dict[str, float]:
 def _in_flight(workload: Workload) -> float | None:
     if not isinstance(workload, Stored):
         return None
+    if workload.reads.ahead:
+        return workload.reads.curve[-1][0]
     if not workload.workers:
         return 1.0
     per_part = _plain_s(workload) + _lags(workload).mean(axis=1)

@@ -71,6 +71,8 @@ class Situation:
     samples_per_batch: float = 1.0
     measured_batches_s: float = 0.0
     """Between starts, of this very run: a model that says less is not believed. 0: not measured."""
+    faster: float | None = None
+    """Than the model makes it, so many times, the run was that all of this is asked from; None: this is the run."""
 
     def with_settings(self, **changes: Any) -> Self:
         """The same run with these settings."""
@@ -79,11 +81,21 @@ class Situation:
         settings = replace(self.settings, **changes)
         if not edits:
             return replace(self, settings=settings)
-        return replace(self, settings=settings, workload=self.workload.with_(**edits), measured_batches_s=0.0)
+        return self._otherwise(self.workload.with_(**edits), settings)
 
     def cured(self, cure: Cure) -> Self:
         """The same settings in a run that is otherwise."""
-        return replace(self, workload=cure(self.workload), measured_batches_s=0.0)
+        return self._otherwise(cure(self.workload), self.settings)
+
+    def _otherwise(self, workload: Workload, settings: Settings) -> Self:
+        return replace(self, settings=settings, workload=workload, measured_batches_s=0.0, faster=self._scale)
+
+    @cached_property
+    def _scale(self) -> float:
+        if self.faster is not None:
+            return self.faster
+        said = self.prediction.batches_s
+        return max(1.0, self.measured_batches_s / said) if 0 < said < inf else 1.0
 
     @cached_property
     def prediction(self) -> Prediction:
@@ -96,7 +108,13 @@ class Situation:
         place = self.place
         paid = 1 / max(1, place.passes) if self.settings.persistent_workers else 1.0
         start_s = place.start.seconds(self.settings.num_workers) * paid
-        return amortised(max(self.prediction.batches_s, self.measured_batches_s), start_s, place.epoch_batches)
+        return amortised(max(self._steady, self.measured_batches_s), start_s, place.epoch_batches)
+
+    @property
+    def _steady(self) -> float:
+        """Where the model had the run slower than it was, it has everything slower; but a law is a law."""
+        said, bounds = self.prediction.batches_s, self.prediction.bounds
+        return max(said, min(said * self._scale, bounds[0].rate)) if bounds else said
 
     @property
     def started(self) -> float:

@@ -40,6 +40,8 @@ class Reads:
     """0: requests do not bound anything."""
     one_head: bool = False
     """Two workers count as two reads in flight, whenever they read."""
+    ahead: bool = False
+    """The system reads on while nobody asks: what is waited for is the device's rate alone, however few ask for it."""
 
     def __post_init__(self) -> None:
         depths = [point[0] for point in self.curve]
@@ -112,10 +114,10 @@ class Stored(Workload):
 
 
 def on_storage(
-    workload: Workload, curve: Curve, *, batch_bytes: float, batch_requests: float = 0.0, one_head: bool = False
+    workload: Workload, curve: Curve, *, batch_bytes: float, batch_requests: float = 0.0, **manners: bool
 ) -> Stored:
     """The same run reading so much per batch from this storage; where batches read unequally long, they still do."""
-    reads = Reads(curve=tuple(curve), batch_bytes=batch_bytes, batch_requests=batch_requests, one_head=one_head)
+    reads = Reads(curve=tuple(curve), batch_bytes=batch_bytes, batch_requests=batch_requests, **manners)
     alone_s = reads.residence_s(1.0)
     usual_s = float(workload.io_s.mean())
     io_s = workload.io_s * (alone_s / usual_s) if usual_s > 0 else np.array([alone_s])
