@@ -107,13 +107,15 @@ class Session:
             return
         try:
             while self._noted:
-                line = self._line(_Noted(*self._noted.popleft()))
+                line = self._oldest()
                 for sink in self._sinks:
                     sink.put(line)
         finally:
             self._settling.release()
 
-    def _line(self, noted: _Noted) -> Step:
+    def _oldest(self) -> Step:
+        """The line of the step that waits longest, which waits no more."""
+        noted = _Noted(*self._noted.popleft())
         return Step(
             loader=noted.loader,
             pass_=noted.pass_,
@@ -138,7 +140,7 @@ class Session:
 
     def put_last(self, line: AnyLine) -> None:
         """To every sink that takes it still: one that fails keeps no other from hearing of it, and what led to it."""
-        steps = [self._line(_Noted(*self._noted.popleft())) for _ in range(len(self._noted))]
+        steps = [self._oldest() for _ in range(len(self._noted))]
         for each in (*steps, line):
             for sink in self._sinks:
                 with suppress(Exception):

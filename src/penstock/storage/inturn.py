@@ -20,10 +20,21 @@ LOCKS = 64
 
 @contextmanager
 def in_turn(folder: str, what: str) -> Iterator[None]:
-    """One at a time for each `what`. A lock ends with its holder; where there can be none, everybody goes ahead."""
+    """One at a time for each `what`; not longer than WAIT_S."""
+    number = zlib.crc32(os.fsencode(what)) % LOCKS
+    with one_at_a_time(folder, f"{number}.lock", WAIT_S):
+        yield
+
+
+@contextmanager
+def one_at_a_time(folder: str, name: str, wait_s: float | None = None) -> Iterator[None]:
+    """Under a lock in the user's cache, waited for without end if not said otherwise.
+
+    It ends with its holder; where there can be none, everybody goes ahead.
+    """
     try:
-        number = zlib.crc32(os.fsencode(what)) % LOCKS
-        lock = FileLock(cache_dir(folder) / f"{number}.lock", timeout=WAIT_S, mode=0o600, poll_interval=0.005)
+        timeout_s = -1.0 if wait_s is None else wait_s
+        lock = FileLock(cache_dir(folder) / name, timeout=timeout_s, mode=0o600, poll_interval=0.005)
         lock.acquire()
     except (PenstockError, OSError, NotImplementedError):  # also TimeoutError
         yield

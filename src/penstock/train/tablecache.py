@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from filelock import FileLock
 
-from penstock.errors import PenstockError
 from penstock.storage import kept
-from penstock.storage.userdirs import cache_dir
+from penstock.storage.inturn import one_at_a_time
 from penstock.train.table import Column, MetadataTable
 
 VERSION = 1
@@ -63,20 +60,10 @@ def store(key: TableKey, table: MetadataTable) -> None:
     kept.store(_FOLDER, _Record(key, {name: _stored(column) for name, column in table.columns.items()}))
 
 
-@contextmanager
-def one_reader(key: TableKey) -> Iterator[None]:
-    """Of the ranks on a machine one reads the metadata, and the others find it kept; a lock ends with its holder."""
-    try:
-        digest = hashlib.sha256(key.fingerprint.encode()).hexdigest()[:32]
-        lock = FileLock(cache_dir(_FOLDER) / f"{digest}.lock")
-        lock.acquire()
-    except (PenstockError, OSError, NotImplementedError):  # no cache, or no locks in it: then everybody reads
-        yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
+def one_reader(key: TableKey) -> AbstractContextManager[None]:
+    """Of the ranks on a machine one reads the metadata, and the others find it kept."""
+    digest = hashlib.sha256(key.fingerprint.encode()).hexdigest()[:32]
+    return one_at_a_time(_FOLDER, f"{digest}.lock")
 
 
 def _stored(column: Column) -> _Stored:
