@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test test-gpu test-ray check format bench bench-gpu bench-store bench-scale bench-faults bench-plan bench-train examples soak peers clean
+.PHONY: demo test test-gpu test-ray test-bench check format bench bench-gpu bench-store bench-scale bench-faults bench-plan bench-train examples soak peers clean
 
 demo: $(VENV)/.installed-torch
 	$(BIN)/penstock demo $(ARGS)
@@ -20,6 +20,9 @@ test-gpu: $(VENV)/.installed-dev
 # A real Ray cluster of several nodes on this machine, and Ray Train: two minutes that `make test` leaves out.
 test-ray: $(VENV)/.installed-dev
 	$(BIN)/pytest -m ray tests/shards/cluster tests/ranks
+
+test-bench: $(VENV)/.installed-dev
+	$(BIN)/pytest -m bench tests/benchmarks
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -1,8 +1,10 @@
 """What watching costs the training: microseconds per step on the main thread, and their share of a step of 10 ms.
 
-A training with and without all that `penstock run` puts into a process, in two processes that take turns of ten steps,
-forked from one so that their memory lies alike. Putting it in and taking it out of one process would measure how the
-interpreter takes changes; processes that run one after the other differ by more than what is measured.
+A training with and without all that `penstock run` puts into a process, in two processes that take turns, forked from
+one so that their memory lies alike. Of a turn the mean counts: of short steps one in 32 has its phases looked at, which
+costs many times what the others do, and a turn has one of those. Of the turns the median counts: the machine has its
+moments. Putting it in and taking it out of one process would measure how the interpreter takes changes;
+processes that run one after the other differ by more than what is measured.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
 
 from benchmarks.result import Line, in_turns, rate
+from penstock.observe.choice import BLOCK, YOUNG
 
 SUBMODULES = 50
-TURN = 10
-"""Steps."""
-TURNS = 60
-WARM_UP = 10
-"""Turns that do not count: the first steps of a pass look for modules, and the interpreter learns."""
-ROUNDS = 9
+TURN = BLOCK
+"""Steps, of both kinds as they come."""
+TURNS = 50
+WARM_UP = 2 * YOUNG // TURN
+"""Turns that do not count: the first steps of a run are all looked at, look for modules, and the interpreter learns."""
+ROUNDS = 5
 WATCH_ROUNDS = 25
 STEP_S = 0.010
 EXTRA_US = 20.0
@@ -38,7 +44,7 @@ def measure() -> Iterator[Line]:
     for step_s, what in ((0.0, "steps back to back"), (STEP_S, "steps of 10 ms")):
         pairs = [_in_child(step_s) for _ in range(ROUNDS)]
         plain, extra = (median(numbers) for numbers in zip(*pairs, strict=True))
-        yield _extra(f"penstock run, 50 submodules, {what}: extra µs per step", plain, extra)
+        yield _extra(f"penstock run, 50 submodules, {what}: extra µs per step, mean", plain, extra)
     yield Line("penstock run: share of a step of 10 ms", f"{extra / STEP_S:.2%}", "", extra / STEP_S, SHARE, "at most")
     with tempfile.TemporaryDirectory() as folder:
         bare, watched = in_turns([_bare, lambda: _watched(Path(folder, "watch.jsonl"))], WATCH_ROUNDS)
@@ -60,7 +66,7 @@ def _in_child(step_s: float) -> tuple[float, float]:
 
 
 def _compare(step_s: float) -> tuple[float, float]:
-    """The medians over the turns; a slow moment of the machine strikes both sides of one."""
+    """The medians over the turns of their means; a slow moment of the machine strikes both sides of one."""
     import torch
 
     torch.set_num_threads(1)
@@ -82,7 +88,7 @@ def _compare(step_s: float) -> tuple[float, float]:
 def _turn(pipe: Connection) -> float:
     pipe.send("go")
     taken: list[float] = pipe.recv()
-    return median(taken)
+    return fmean(taken)
 
 
 def _train(watched: bool, rounds: int, pipe: Connection) -> None:
@@ -96,12 +102,12 @@ def _train(watched: bool, rounds: int, pipe: Connection) -> None:
     model = nn.Sequential(nn.Linear(4, 1), *(nn.Identity() for _ in range(SUBMODULES - 1)))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     x = torch.zeros(1, 4)
-    # numbers, not tensors: those come through a socket, which costs more and varies more than what is measured
-    loader: Iterable[list[int]] = torch.utils.data.DataLoader(
+    # arrays, not tensors: those come through a socket, which costs more and varies more than what is measured
+    loader: Iterable[Any] = torch.utils.data.DataLoader(
         range(TURN * TURNS),  # type: ignore[arg-type]
         num_workers=1,
-        prefetch_factor=8,
-        collate_fn=_as_it_is,
+        prefetch_factor=TURN,
+        collate_fn=np.array,
     )
     taken: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -131,10 +137,6 @@ def _stay_on_one_core() -> None:
     """This thread, on the same core as the other side's: cores differ."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-
-def _as_it_is(batch: list[int]) -> list[int]:
-    return batch
 
 
 def _work(rounds: int) -> None:

@@ -1,5 +1,7 @@
 """What every test gets."""
 
+import gc
+import os
 import signal
 import sys
 from pathlib import Path
@@ -14,8 +16,16 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests and their worker process
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts its background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # beside others, threads of torch mostly wait for each other, busily
+
 hypothesis.settings.register_profile("penstock", deadline=None)  # time is not what our tests are about
 hypothesis.settings.load_profile("penstock")
+
+
+def pytest_collection_finish():
+    """What is there now stays to the end: collections need not walk it, nor forked workers copy it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

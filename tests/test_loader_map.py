@@ -239,6 +239,11 @@ def test_a_batch_larger_than_all_that_were_foreseen_gets_larger_slabs(loader, da
     assert labels(grown) == growing
 
 
+def test_a_first_batch_without_samples_is_refused_with_the_reason(loader, data):
+    with pytest.raises(SettingError, match="the first batch is empty"):
+        list(loader(data.Pictures(), batch_sampler=[[], [1, 2]]))
+
+
 def test_an_endless_batch_sampler_is_not_waited_for(loader, data):
     class Endless:
         def __iter__(self):

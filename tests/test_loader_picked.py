@@ -1,6 +1,7 @@
 """Shards in the order of a sampler: the very samples it asks for, read together where they lie together."""
 
 import gzip
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import penstock
 from loading import keys_of
 from penstock.datasets import ShardDataset
 from penstock.errors import SettingError
+from penstock.flow import picked
 from penstock.testing import REID, make_shards
 
 SAMPLES = 48
@@ -132,7 +134,20 @@ def test_nothing_is_kept_of_batches_that_were_delivered(loader):
     for _ in range(3):
         keys_of(made)
     supply = made._feed.supply
-    assert (len(supply._drawn), supply._blocks, supply._places) == (0, {}, {})
+    assert (len(supply._drawn), supply._new, supply._blocks, supply._places) == (0, {}, {}, {})
+
+
+def test_how_a_batch_is_read_is_not_worked_out_in_the_training_loop(loader, monkeypatch):
+    threads = set()
+    real = picked.lay_out_picks
+
+    def lay_out(*given):
+        threads.add(threading.current_thread().name)
+        return real(*given)
+
+    monkeypatch.setattr(picked, "lay_out_picks", lay_out)
+    assert len(keys_of(loader(sampler=Scattered(100)))) == 100
+    assert threads == {"penstock-conductor"}
 
 
 def test_torch_samplers_work(loader, keys):

@@ -62,6 +62,17 @@ def test_what_is_not_set_has_room(cores):
     assert (knobs.readers.least, knobs.readers.now, knobs.readers.most) == (1, 4, 32)
 
 
+def test_threads_that_send_to_a_card_have_cores_of_their_own_where_there_are_enough(cores):
+    def most(senders):
+        settings = EngineSettings(memory_bytes=8 << 30)
+        return plan_engine(settings, slab_of(8 << 20), BLOCKS, 64, own_code=True, senders=senders).most_workers
+
+    cores(16)
+    assert most(senders=2) == most(senders=0) - 2
+    cores(4)
+    assert most(senders=2) == most(senders=0)
+
+
 def test_auto_is_processes_unless_there_is_one_core_for_this_rank(cores, monkeypatch):
     cores(2)
     assert choose_executor(EngineSettings()) == "process"

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu import data
+from benchmarks.gpu.bare import bare_rate
 from benchmarks.gpu.clock import Batch, Supply, supply, to_card
 from benchmarks.gpu.data import Amount
 from benchmarks.peers.contestants import field as field_reports
@@ -18,6 +19,7 @@ from benchmarks.peers.task import Decoder, MakeBatches, Task
 from benchmarks.result import Line
 from penstock import Image, Loader
 from penstock.core.cores import loader_cores
+from penstock.flow.arrival import SENDERS
 from penstock.flow.fields import Finish
 
 OURS_S = (3.0, 2.5)
@@ -44,6 +46,10 @@ class Material:
             self._shards[name] = data.write(self._folder / name, list(samples), amount)
         return self._shards[name]
 
+    def parts(self, kind: Kind) -> list[data.Parts]:
+        """Of the different samples, once there are shards of them."""
+        return self._parts[kind.name]
+
     def sa1b(self) -> list[str]:
         return self.shards("sa1b", KINDS["sa1b"], Amount(48, 48, 16, 4), dict)
 
@@ -58,7 +64,8 @@ class Material:
 
 
 def ours(shards: list[str], fields: dict[str, object], batch_size: int) -> Supply:
-    workers = loader_cores()  # where it gets to by itself, in a few seconds more
+    on_card = any(isinstance(field, Image) and field.decode != "cpu" for field in fields.values())
+    workers = loader_cores() - (SENDERS if on_card else 0)  # where it gets to by itself, in a few seconds more
     loader = Loader(shards, fields, batch_size, shuffle=True, device="cuda", workers=workers)  # type: ignore[arg-type]
     try:
         return supply(lambda: loader, *OURS_S, use=len)
@@ -74,9 +81,11 @@ def sa1b(material: Material) -> Iterator[Line]:
     peer = _webdataset(kind, shards, 24)
     if peer is not None:
         yield _beside("SA-1B-like shards as they are, on the card", found, "webdataset, our decoding", peer, 1.4)
-    small = ours(material.packed(), dict(kind.fields), 24)
-    yield _reach("SA-1B-like shards, packed, warm", small, 4000)
-    yield _beside("SA-1B-like shards, packed, warm", small, "field reports' loader, not packed", field, 20)
+    small = ours(material.packed(), {**kind.fields, "image": replace(kind.image, decode="gpu")}, 64)
+    yield _reach("SA-1B-like shards, packed, warm, JPEGs decoded on the card", small, 4000)
+    yield _beside("the same", small, "field reports' loader, not packed", field, 20)
+    by_cores = ours(material.packed(), dict(kind.fields), 64)
+    yield _reach("SA-1B-like shards, packed, warm, JPEGs decoded by the cores", by_cores, 4000)
 
 
 def decoding(material: Material) -> Iterator[Line]:
@@ -93,14 +102,30 @@ def imagenet(material: Material) -> Iterator[Line]:
     kind, shards = KINDS["imagenet"], material.imagenet()
     found = ours(shards, {**kind.fields, "image": replace(kind.image, finish=FINISH, layout="HWC")}, 256)
     yield _reach("ImageNet-like to 224, normalised on the card", found, 15_000)
+    yield _of_bare(kind, found, material)
     peer = _webdataset(kind, shards, 256)
     if peer is not None:
         yield _beside("ImageNet-like to 224, normalised on the card", found, "webdataset, our decoding", peer, 2.5)
 
 
 def reid(material: Material) -> Iterator[Line]:
-    found = ours(material.reid(), dict(KINDS["reid"].fields), 256)
+    kind = KINDS["reid"]
+    found = ours(material.reid(), dict(kind.fields), 256)
     yield _reach("ReID-like, on the card", found, 35_000)
+    yield _of_bare(kind, found, material)
+
+
+def _of_bare(kind: Kind, found: Supply, material: Material) -> Line:
+    rate = bare_rate(material.parts(kind), kind.fields)
+    against = f"a bare loop on all cores: {rate:,.0f}"
+    return Line(
+        f"{kind.name}: of what the cores can decode",
+        f"{found.rate:,.0f} samples/s",
+        against,
+        found.rate / rate,
+        0.9,
+        "at least",
+    )
 
 
 def _webdataset(kind: Kind, shards: list[str], batch_size: int) -> Supply | None:

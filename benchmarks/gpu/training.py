@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -25,7 +26,7 @@ def measure(material: Material) -> Iterator[Line]:
     step = _step()
     by_cores = Image(".jpg", size=256, fit="crop", layout="HWC", finish=FINISH)
     yield from _beside_cached("ImageNet-like, decoded by the cores", material.imagenet(), by_cores, step, 1.03)
-    by_card = Image(".jpg", size=512, fit="crop", quality="exact", decode="gpu", finish=FINISH)
+    by_card = replace(by_cores, quality="exact", decode="gpu")
     yield from _beside_cached("ImageNet-like, decoded by the card", material.imagenet(), by_card, step, 1.08)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import penstock
@@ -41,9 +42,9 @@ def recorded(name: str, folder: Path, record: Path, seconds: float) -> None:
 
 def tuned(name: str, folder: Path, seconds: float) -> Findings:
     """By `penstock.tune` with the load's own step; nothing is remembered from before."""
-    os.environ["PENSTOCK_CACHE"] = str(folder / "cache")
     load = LOADS[name]
-    with load.open(folder, Setting()) as loader:
+    with TemporaryDirectory(dir=folder) as cache, load.open(folder, Setting()) as loader:
+        os.environ["PENSTOCK_CACHE"] = cache
         return penstock.tune(loader.dataset, batch_size=load.batch_size, step=load.step, seconds=seconds).findings()
 
 

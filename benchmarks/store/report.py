@@ -34,9 +34,10 @@ def note(mb_s: float) -> str:
         f"Samples of {SAMPLE_BYTES >> 10} KiB in shards of 64 MiB, in a store of our own on the same machine. It lets "
         f"every request wait {LATENCY_S * 1e3:.0f} ms and gives {mb_s:,.0f} MB/s at most to all of them together, so "
         "that it is the limit and not the cores, which all share. Every contestant delivered every key once and the "
-        "same values, in batches, without shuffling. Each run is a process of its own; figures are medians over the "
-        "rounds, at the best of 1 to 16 workers (plain reads: 16 or 32 requests in flight), which a round before them "
-        "found. litdata reads chunks of its own format with the same bytes, and downloads them to memory. What is "
+        "same values, in batches, without shuffling. Each run is a process of its own, and its rate that of all of it, "
+        "from making the loader to the last batch; figures are medians over the rounds, at the best of 1 to 16 "
+        "workers (plain reads: 16 or 32 requests in flight), which a round before them found. litdata reads chunks "
+        "of its own format with the same bytes, and downloads them to memory. What is "
         "made once for a dataset (our index, litdata's chunks) is not timed."
     )
 

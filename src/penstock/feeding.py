@@ -20,6 +20,7 @@ from penstock.flow.ranks import find_ranks
 from penstock.flow.shardfeed import OrderSettings, ShardFeed
 from penstock.flow.sources import find_sources
 from penstock.sizing import choose_executor
+from penstock.storage.tier import CacheSettings
 
 GUESSED_BATCH = 64
 """Of a batch_sampler that decides how many samples a batch has: for the first plan of memory."""
@@ -58,6 +59,7 @@ class Wanted:
     transform: Callable[..., Any] | None
     rank: int | None
     world_size: int | None
+    cache: CacheSettings | None = None
 
     def cut(self, ranks: Ranks) -> Cut:
         """How the order becomes batches, where a batch_sampler does not say."""
@@ -84,7 +86,8 @@ def _shard_feed(shards: Any, fields: Mapping[str, Field] | None, wanted: Wanted)
     # a sampler is taken to be this rank's own
     ranks = Ranks() if brought.has_order else find_ranks(wanted.rank, wanted.world_size, wanted.order.lanes)
     cut = Cut() if brought.batch_sampler is not None else wanted.cut(ranks)
-    feed = ShardFeed(sources, fields or {}, wanted.order, wanted.transform, on_bad, cut, wanted.engine.page_cache)
+    page_cache, cache = wanted.engine.page_cache, wanted.cache
+    feed = ShardFeed(sources, fields or {}, wanted.order, wanted.transform, on_bad, cut, page_cache, cache)
     if not brought.has_order:
         return feed
     if len(sources) > 1:
@@ -120,6 +123,7 @@ def _check_reading(wanted: Wanted) -> None:
         "block_bytes": wanted.order.block_bytes != plain.block_bytes,
         "readers": wanted.engine.readers is not None,
         "page_cache": wanted.engine.page_cache is not None,
+        "cache": wanted.cache is not None,
     }
     for name in (name for name, is_given in given.items() if is_given):
         raise SettingError(f"{name} is for shards; a dataset reads for itself, in the workers")

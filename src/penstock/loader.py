@@ -10,23 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Self
 
 from penstock.core.cores import usable_cores
-from penstock.core.layout import SlabLayout
 from penstock.core.settings import BatchSettings, EngineSettings, ErrorSettings
-from penstock.core.stats import EngineStats, LoaderStats
+from penstock.core.stats import CardTimes, EngineStats, LoaderStats
 from penstock.engine.batch import Job
 from penstock.engine.conductor import PLANNED, Epoch
-from penstock.engine.engine import Engine, EnginePlan
+from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SettingError
 from penstock.feeding import Brought, Wanted, make_feed
 from penstock.flow.ahead import Ahead
 from penstock.flow.arrival import Plans
 from penstock.flow.blocks import BLOCK_BYTES
-from penstock.flow.cardclock import CardTimes
 from penstock.flow.coming import Coming
 from penstock.flow.decode import Transform
-from penstock.flow.deliver import Delivery, Slabs
-from penstock.flow.device import Way, check_device, find_way
-from penstock.flow.feed import Feed, Share
+from penstock.flow.deliver import Delivery
+from penstock.flow.feed import Share
 from penstock.flow.fields.base import Field
 from penstock.flow.mapfeed import MapFeed
 from penstock.flow.mapwork import SampleTransform
@@ -34,8 +31,9 @@ from penstock.flow.shardfeed import Ids, OrderSettings
 from penstock.flow.sources import Shards
 from penstock.flow.stable import Stable
 from penstock.flow.state import Position, read_state, write_state
-from penstock.sizing import plan_engine
+from penstock.running import Settings, start
 from penstock.status import Bar, Stopwatch, Ticker
+from penstock.storage.tier import CacheSettings
 
 log = logging.getLogger("penstock")
 
@@ -58,6 +56,9 @@ class Loader:
 
     Instead of shards and fields there may be a map-style dataset, with a sampler, batch_sampler or collate_fn as a
     DataLoader takes them. Then batches are what `default_collate` or collate_fn makes of the dataset's samples.
+
+    With `cache`, a folder on a fast local disk, shards are copied there aside while they are read where they lie: as
+    many as fit into `cache_bytes`, or into four fifths of the room there. Later epochs and other ranks read the copies.
 
     With `static` every batch comes in the same tensors, for CUDA graphs, and is gone when the next one is asked for.
     """
@@ -88,6 +89,8 @@ class Loader:
         timeout_s: float = 120.0,
         pin_workers: bool = False,
         page_cache: bool | None = None,
+        cache: str | None = None,
+        cache_bytes: int | None = None,
         on_error: Literal["raise", "skip", "replace"] = "raise",
         max_bad: float = 0.01,
         ledger: str | None = None,
@@ -100,25 +103,27 @@ class Loader:
         self._engine_settings = EngineSettings(
             executor, workers, readers, memory_bytes, timeout_s, pin_workers, page_cache
         )
-        self._errors = ErrorSettings(on_error, max_bad, ledger)
+        errors = ErrorSettings(on_error, max_bad, ledger)
         self._batch_transform = batch_transform
         self._shuffle = shuffle
         self._brought = Brought.of(sampler, batch_sampler, collate_fn)
         wanted = Wanted(
             self._batch,
             self._engine_settings,
-            self._errors,
+            errors,
             OrderSettings(shuffle, seed, lanes, block_bytes, max_samples),
             self._brought,
             transform,
             rank,
             world_size,
+            CacheSettings.of(cache, cache_bytes),
         )
         if static and device == "numpy":
             raise SettingError("static keeps tensors where they are", advice='Use device="cpu" or "cuda"')
-        self._stable = Stable() if static else None
         self._plans = Plans(fields, device, seed, transformed=transform is not None)
         self._feed = make_feed(shards, self._plans.fields, wanted)
+        stable = Stable() if static else None
+        self._settings = Settings(device, self._engine_settings, errors, self._plans, stable)
         self._at = Position()
         self._stopwatch = Stopwatch()
         self._ticker = Ticker() if verbose else None
@@ -133,7 +138,7 @@ class Loader:
         """Of batches, over all passes."""
         self._pass_under_way: object | None = None
         self._asked_epoch: int | None = None
-        self._close: weakref.finalize[[Way, Slabs, Engine, Feed], Loader] | None = None
+        self._close: weakref.finalize[[], Loader] | None = None
 
     @classmethod
     def from_config(
@@ -189,7 +194,7 @@ class Loader:
             return getattr(self._brought.batch_sampler, "sampler", None)
 
         def batches() -> Iterator[Ids]:
-            return (portion.samples for portion in self._feed.share(self.epoch, 0).portions)
+            return (portion.samples for portion in self._feed.portions(self.epoch, 0))
 
         kind = EpochSampler if self._shuffle else SequentialEpochSampler
         return kind(batches, self._feed.per_rank(), self.set_epoch)
@@ -232,6 +237,7 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there: the next pass starts with the very next sample."""
         self._at = read_state(state, self._feed.identity())
+        self._asked_epoch = None  # asked for before: the last word counts
 
     # -- a pass ------------------------------------------------------------------------------------------------
 
@@ -285,7 +291,7 @@ class Loader:
         engine, delivery = self._start(self.batch_size or ahead.largest)
         ahead.open(self._room, PLANNED + engine.plan.slabs + 1)
         jobs = (Job(number, epoch, portion.samples, share.whole) for number, portion in ahead)
-        engine.begin(Epoch(jobs, share.uses))
+        engine.begin(Epoch(jobs, share.uses, share.read_apart))
         return engine, delivery
 
     def _check_under_way(self, this: object) -> None:
@@ -311,34 +317,11 @@ class Loader:
             self.close()
             room += room // 2  # so that sizes that creep up do not make us start again and again
         if self._running is None or self._delivery is None:
-            check_device(self._batch.device)
-            layout = self._feed.layout(room)
-            self._room = layout.batch_size
-            plan = self._plan(layout)
-            arrival = self._plans.begin(self._batch.device, plan.most_workers, self._feed.supply)
-            engine = Engine(self._feed.supply, self._feed.work(layout), plan)
-            slabs = Slabs(engine.slabs.view, plan.slabs, engine.conductor.release)
-            try:
-                way = find_way(self._batch.device, engine.slabs.view, layout.size, layout.filled_bytes, arrival)
-            except BaseException:
-                engine.close()
-                raise
-            self._running = engine
-            self._close = weakref.finalize(self, _stop, way, slabs, engine, self._feed)
-            self._delivery = Delivery(layout, slabs, self._feed, self._errors, way, self._stable)
+            running = start(self._feed, self._settings, room)
+            self._close = weakref.finalize(self, running.stop)
+            self._running, self._delivery, self._room = running.engine, running.delivery, running.room
         self._delivery.begin()
         return self._running, self._delivery
-
-    def _plan(self, layout: SlabLayout) -> EnginePlan:
-        reading = self._feed.reading()
-        return plan_engine(
-            self._engine_settings,
-            layout,
-            reading.block_sizes,
-            reading.blocks_in_use,
-            own_code=self._feed.own_code,
-            remote=reading.remote,
-        )
 
     # -- the rest ----------------------------------------------------------------------------------------------
 
@@ -346,10 +329,9 @@ class Loader:
         """What every hop has done so far, and how the engine stands; subtract two for what happened between."""
         engine = self._running.stats() if self._running is not None else self._engine_stats
         bad = self._delivery.bad if self._delivery is not None else 0
-        watch = self._stopwatch
-        at = self._at
+        watch, at, card = self._stopwatch, self._at, self.card_times
         return LoaderStats(
-            at.epoch, at.samples, len(self._feed), watch.samples, watch.batches, bad, *watch.hops(), engine
+            at.epoch, at.samples, len(self._feed), watch.samples, watch.batches, bad, *watch.hops(), engine, card
         )
 
     @property
@@ -360,9 +342,10 @@ class Loader:
     def close(self) -> None:
         """Stop workers and readers and give back their memory; the next pass starts them again."""
         self._engine_stats = self.stats().engine
-        if self._close is not None:
-            self._close()
-        self._running = self._delivery = self._close = None
+        stop, self._close = self._close, None
+        self._running = self._delivery = None
+        if stop is not None:
+            stop()
 
     def __repr__(self) -> str:
         where = f"epoch {self._at.epoch}, {self._at.samples} of {len(self._feed)} samples"
@@ -377,11 +360,3 @@ def _was_last(coming: Coming, delivery: Delivery, asked: int) -> bool:
     if coming.over:
         delivery.check_books(asked)
     return coming.over
-
-
-def _stop(way: Way, slabs: Slabs, engine: Engine, feed: Feed) -> None:
-    """Nothing is left running or open; batches that somebody still holds stay valid."""
-    way.close()
-    slabs.close()
-    engine.close()
-    feed.close()

@@ -34,10 +34,15 @@ def plan_engine(
     *,
     own_code: bool,
     remote: bool = False,
+    senders: int = 0,
 ) -> EnginePlan:
-    """`own_code` says that workers run nothing of the user's: then threads may stand in while processes start."""
+    """`own_code` says that workers run nothing of the user's: then threads may stand in while processes start.
+
+    `senders` are threads of ours that keep a core busy each: where there are cores enough, they are not the workers'.
+    """
     executor = choose_executor(settings)
     cores, here = loader_cores(), local_place()
+    cores -= senders if cores > 2 * senders else 0
     workers = settings.workers or min(WORKERS, cores)
     demand = Demand(
         slab_bytes=layout.size,

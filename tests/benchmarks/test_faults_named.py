@@ -12,7 +12,9 @@ from penstock.recording.load import load
 from penstock.testing.faults import FAULTS, Case
 
 
-@pytest.mark.parametrize("name", ["slow_worker", "slow_samples", "one_lock", "short_epochs"])
+@pytest.mark.parametrize(
+    "name", ["slow_worker", "slow_samples", "one_lock", pytest.param("short_epochs", marks=pytest.mark.bench)]
+)
 def test_a_real_fault_is_found(name, tmp_path):
     case = Case(folder=tmp_path, steps=80)
     outcome = in_child(FAULTS[name], case, removed=False)

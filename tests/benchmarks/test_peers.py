@@ -158,16 +158,19 @@ def course():
     return Course("reid", quick=True)
 
 
+@pytest.mark.bench
 def test_webdataset_with_our_decoder_delivers_our_values(course):
     course.prepare(OURS)
     assert course.contents(Entry("webdataset", "ours")) == course.agreed
 
 
+@pytest.mark.bench
 def test_the_field_loader_and_the_bare_loop_deliver_every_key_once(course):
     assert course.run(FIELD, 2).samples == KINDS["reid"].quick.samples
     assert course.run(BARE, 2).samples == KINDS["reid"].quick.samples
 
 
+@pytest.mark.bench
 def test_a_run_that_lost_a_sample_is_refused(course):
     """The shards of the race are replaced by some that lack one."""
     kind = KINDS["reid"]

@@ -44,22 +44,22 @@ def test_bench_without_torch_says_what_to_install(tmp_path):
     assert "pip install 'penstock[torch]'" in ran.stderr
 
 
-def test_bench_with_a_field_that_no_sample_has_is_refused(penstock, tmp_path):
+def test_bench_with_a_field_that_no_sample_has_is_refused(here, tmp_path):
     make_shards(tmp_path, REID, samples=4, scale=0.5)
-    ran = penstock("bench", tmp_path, "--field", "image=.png:32")
+    ran = here("bench", tmp_path, "--field", "image=.png:32")
     assert ran.code == 3
     assert ".png" in ran.err
 
 
-def test_bench_with_a_malformed_field_is_wrong_usage(penstock, tmp_path):
+def test_bench_with_a_malformed_field_is_wrong_usage(here, tmp_path):
     make_shards(tmp_path, REID, samples=4, scale=0.5)
-    ran = penstock("bench", tmp_path, "--field", "image")
+    ran = here("bench", tmp_path, "--field", "image")
     assert ran.code == 2
     assert "NAME=SUFFIX" in ran.err
 
 
-def test_bench_help_teaches(penstock):
-    ran = penstock("bench", "--help")
+def test_bench_help_teaches(here):
+    ran = here("bench", "--help")
     assert ran.code == 0
     assert "penstock bench sa1b/ --field image=.jpg:1024" in ran.out
     assert all(len(line) <= 80 for line in ran.out.splitlines())

@@ -1,9 +1,11 @@
 """`penstock diagnose`: what it prints and how it ends."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from penstock.cli import console
 from penstock.recording.lines import Setting
 
 LOGS = Path(__file__).parent.parent / "diagnose" / "data"
@@ -175,6 +177,15 @@ def test_names_from_the_run_cannot_reach_the_terminal_raw(here, record, form):
     assert "\x1b" not in ran.out
     assert "\r" not in ran.out
     assert "x1b" in ran.out
+
+
+def test_json_has_nothing_that_a_terminal_would_obey_and_is_the_same_to_a_program(capsys):
+    document = {"µ": "\x9b2J\u202e\x7f\U000e0001 é"}
+    console.print_json(document)
+    out = capsys.readouterr().out
+    assert all(char.isprintable() or char == "\n" for char in out)
+    assert "µ" in out
+    assert json.loads(out) == document
 
 
 def test_a_hostile_file_name_is_spelled_out(here):

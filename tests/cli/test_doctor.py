@@ -217,7 +217,7 @@ def test_a_storage_that_refuses_every_look_is_a_row(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("penstock.cli.doctor.identify", refuse)
+    monkeypatch.setattr("penstock.cli.doctor.storage_under", refuse)
     result = run(tmp_path, "--json")
     document = json.loads(result.stdout)
     assert result.exit_code == 1

@@ -2,8 +2,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
 
 import penstock as package
+from penstock.cli import main
 
 
 def test_version_is_the_packages(penstock):
@@ -11,33 +13,25 @@ def test_version_is_the_packages(penstock):
     assert (ran.code, ran.out.strip()) == (0, f"penstock {package.__version__}")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        (),
-        ("doctor",),
-        ("demo",),
-        ("diagnose",),
-        ("report",),
-        ("compare",),
-        ("plan",),
-        ("probe",),
-        ("sweep",),
-        ("tune",),
-        ("verify",),
-        ("shards",),
-        ("shards", "ls"),
-        ("shards", "index"),
-        ("shards", "check"),
-        ("shards", "pack"),
-    ],
-)
-def test_help_teaches_every_command(penstock, command):
-    ran = penstock(*command, "--help")
+def _commands(group=None, names=()):
+    """All of them, groups too."""
+    group = group or get_command(main.app)
+    yield names
+    for name, command in getattr(group, "commands", {}).items():
+        yield from _commands(command, (*names, name))
+
+
+@pytest.mark.parametrize("command", [*_commands()], ids=" ".join)
+def test_help_teaches_every_command(here, command):
+    ran = here(*command, "--help")
     assert ran.code == 0
     assert "Usage: " in ran.out
     assert len(ran.out.split()) > 30
     assert all(len(line) <= 80 for line in ran.out.splitlines())
+    if command not in ((), ("shards",)):
+        lines = [line.strip() for line in ran.out.splitlines()]
+        assert any(line.startswith(f"penstock {' '.join(command)} ") for line in lines), "an example"
+        assert any(line.startswith("Exit code: ") for line in lines)
 
 
 def test_a_wrong_path_is_one_line_on_stderr_and_exit_code_2(penstock):
@@ -46,8 +40,8 @@ def test_a_wrong_path_is_one_line_on_stderr_and_exit_code_2(penstock):
     assert ran.err.strip() == "penstock: no shard matches 'nowhere/*.tar'"
 
 
-def test_an_unknown_command_is_exit_code_2(penstock):
-    assert penstock("shards", "polish").code == 2
+def test_an_unknown_command_is_exit_code_2(here):
+    assert here("shards", "polish").code == 2
 
 
 def test_the_public_names_are_these_and_no_more():

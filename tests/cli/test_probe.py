@@ -65,7 +65,7 @@ def test_samples_of_the_first_shard_are_decoded(asked, tmp_path):
     assert result.exit_code == 0
     assert list(subject.material.fields) == ["image", "features", "edge"]
     assert subject.material.slots["image"].shape == (3, 32, 32)
-    assert (subject.path, subject.batch_size, subject.refresh, asked["seconds"]) == (tmp_path, 3, True, 5.0)
+    assert (subject.path, subject.batch_size, subject.refresh, asked["seconds"]) == (str(tmp_path), 3, True, 5.0)
     assert "fields guessed: --field image=.jpg:32" in result.stderr
 
 

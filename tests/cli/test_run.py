@@ -50,8 +50,8 @@ def started(tmp_path, script):
         process.communicate()
 
 
-def test_help_teaches(penstock):
-    ran = penstock("run", "--help")
+def test_help_teaches(here):
+    ran = here("run", "--help")
     assert ran.code == 0
     for words in ("penstock run train.py --epochs 1", "torch.distributed.run", "Exit code: the script's own"):
         assert words in ran.out
@@ -91,6 +91,24 @@ def test_a_killed_script_kills_us_the_same_way_after_the_verdict(penstock, scrip
     assert "undetermined" in ran.err
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="no signals without a name")
+def test_a_signal_without_a_name_has_a_number(penstock, script):
+    number = signal.SIGRTMIN + 3
+    script(f"import os; os.kill(os.getpid(), {number})")
+    ran = penstock("run", "-o", "run.jsonl", "--no-diagnose", "train.py")
+    assert ran.code == -number
+    assert ran.err == f"penstock: the script was killed by signal {number}\npenstock: recorded to run.jsonl\n"
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="no waiting for signals here")
+def test_where_ends_of_children_are_ignored_the_scripts_is_heard_of(script, tmp_path):
+    script("import signal, sys; print(signal.getsignal(signal.SIGCHLD).name); sys.exit(5)")
+    run = [sys.executable, "-m", "penstock", "run", "-o", "run.jsonl", "--no-diagnose", "train.py"]
+    ignoring = f"import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({run[0]!r}, {run!r})"
+    ran = subprocess.run([sys.executable, "-c", ignoring], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (5, "SIG_IGN\n")
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"])
 def test_signals_reach_the_scripts_own_handlers(started, name):
     process = started(WAITING.format(name=name))
@@ -127,12 +145,13 @@ def test_the_scripts_input_is_ours(script, tmp_path):
         (("-o", "missing/run.jsonl", "train.py"), "cannot record to missing/run.jsonl"),
         (("-o", ".", "train.py"), "cannot record to ."),
         (("--slow", "-1", "train.py"), "--slow"),
+        (("--slow", "0", "train.py"), "it takes a positive number of seconds to be slow"),
         ((), "SCRIPT"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_it_runs(penstock, script, arguments, words):
+def test_what_cannot_be_run_is_refused_before_it_runs(here, script, arguments, words):
     script("print('ran')")
-    ran = penstock("run", *arguments)
+    ran = here("run", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert words in ran.err
 
@@ -202,8 +221,8 @@ def test_a_script_that_fails_under_a_probe_fails_as_ever(penstock, script):
     assert penstock("run", "--probe", "compute", "-o", "probe.jsonl", "train.py", "1").code == 7
 
 
-def test_only_the_step_can_be_probed(penstock, script):
+def test_only_the_step_can_be_probed(here, script):
     script("print('ran')")
-    ran = penstock("run", "--probe", "storage", "train.py")
+    ran = here("run", "--probe", "storage", "train.py")
     assert (ran.code, ran.out) == (2, "")
     assert "'compute'" in ran.err

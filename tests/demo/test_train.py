@@ -64,7 +64,7 @@ def test_packed_shards_give_the_same_features_and_nearly_the_same_pixels(lot, pl
 def test_training_is_the_same_for_the_same_batches_and_learns(plain):
     losses = train(plain, seconds=60)
     assert len(losses) == STEPS
-    assert losses == train(plain, seconds=60)
+    assert train(plain, seconds=60) == pytest.approx(losses, rel=1e-5)  # torch sums in an order that may change
     assert losses[6] < losses[0]
 
 

@@ -131,6 +131,7 @@ DEGENERATE = {
     "phases longer than the step": recorded(
         [step(at, phases={"forward": 0.5, "sync": 0.3, "log/checkpoint": 0.4, "gc": 1.0}) for at in range(40)]
     ),
+    "nobody looked at phases": recorded([step(at, looked=False) for at in range(40)], FETCHES, settings=WORKERS),
     "settings that are nonsense": recorded(STEPS, FETCHES, settings={"num_workers": -3, "prefetch_factor": 0}),
     "settings that are no numbers": recorded(STEPS, FETCHES, settings={"num_workers": "8", "prefetch_factor": [2]}),
     "settings without end": recorded(STEPS, FETCHES, settings={"num_workers": 10**9, "prefetch_factor": 10**9}),
@@ -197,6 +198,28 @@ def test_pauses_are_taken_out_of_a_step_wherever_they_lie():
 
 def test_the_rest_of_a_step_is_unknown_where_no_phase_was_seen():
     assert one().rest_s is None
+
+
+SOME = [
+    step(1, step_s=1.0, phases={"forward": 0.2, "log": 0.1}, device_phases={"forward": 0.1}),
+    step(2, step_s=1.0, phases={"log": 0.3}, looked=False),
+    step(3, step_s=1.0, looked=False),
+    step(4, step_s=1.0, looked=False),
+    step(5, step_s=1.0, phases={"forward": 0.6}, device_phases={"forward": 0.5}),
+]
+
+
+def test_a_step_that_was_not_looked_at_is_spoken_for_by_the_nearest_that_was():
+    found = one(SOME)
+    assert found.phase_s("forward").tolist() == [0.2, 0.2, 0.2, 0.6, 0.6]
+    assert found.spoken_for.tolist() == [3, 0, 0, 0, 2]
+    assert found.rest_s == pytest.approx((3 * 0.7 + 2 * 0.4) / 5)
+    assert found.device_s() == pytest.approx((3 * 0.1 + 2 * 0.5) / 5)
+
+
+def test_phases_that_every_step_has_need_nobody_to_speak_for_them():
+    assert one(SOME).phase_s("log").tolist() == [0.1, 0.3, 0.0, 0.0, 0.0]
+    assert one(SOME[1:4]).phase_s("forward").tolist() == [0.0] * 3  # nobody looked at any
 
 
 def test_only_waiting_beyond_the_handover_is_being_behind():

@@ -21,7 +21,7 @@ def belongings():
         "files": open_files(),
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "children": sorted(child.pid for child in psutil.Process().children(recursive=True)),
-        "shm": sorted(name for name in os.listdir("/dev/shm") if not name.startswith(("torch_", "sem.mp-"))),  # others'
+        "shm": sorted(name for name in os.listdir("/dev/shm") if not name.startswith(("torch_", "sem."))),  # others'
     }
 
 

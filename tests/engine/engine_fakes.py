@@ -5,6 +5,7 @@ Worker processes import this module, so it must not import torch or pytest.
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -149,6 +150,28 @@ def _who(work, slot, sample, extras):
     extras.append((slot, "pid", os.getpid()))
 
 
+def _half(work, slot, sample, extras):
+    """Half an answer, and no more."""
+    links = ((int(fd), f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
+    (pipe,) = [fd for fd, link in links if os.path.lexists(link) and os.readlink(link).startswith("socket:")]
+    os.write(pipe, (100).to_bytes(8, "little") + b"half")
+    stuck_in_here()
+
+
+def _program(work, slot, sample, extras):
+    extras.append((slot, "pid", subprocess.Popen(["sleep", "3600"], close_fds=False).pid))
+
+
+def _die_behind_a_child(work, slot, sample, extras):
+    """The first time; a child that it leaves has all that was open."""
+    if work.first_time(sample):
+        child = os.fork()
+        if child == 0:
+            stuck_in_here()
+        (Path(work.folder) / "child").write_text(str(child))
+        _die(work, slot, sample, extras)
+
+
 THREADS_MAY_GO = threading.Event()
 
 
@@ -168,6 +191,9 @@ TROUBLES = {
     "modules": _modules,
     "large": _large,
     "who": _who,
+    "half": _half,
+    "program": _program,
+    "die behind a child": _die_behind_a_child,
 }
 
 

@@ -27,6 +27,16 @@ def test_a_ring_is_heard_until_it_is_hushed():
     assert listener.wait([bell.fileno()], 0) == []
 
 
+def test_many_rings_are_one_until_they_are_hushed_and_the_next_is_heard_again():
+    bell, listener = Bell(), Listener()
+    for _ in range(1000):
+        bell.ring()
+    assert os.read(bell.fileno(), 65536) == b"x"
+    bell.hush()
+    bell.ring()
+    assert listener.wait([bell.fileno()], 10) == [bell.fileno()]
+
+
 def test_only_those_that_are_asked_for_are_heard(pipes):
     (first, to_first), (second, to_second), _ = pipes
     listener = Listener()

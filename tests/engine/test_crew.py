@@ -30,20 +30,24 @@ def shared(leaves_nothing):
 
 @pytest.fixture
 def process(shared):
-    started = []
+    started, pickled = [], []
 
     def start(work):
-        started.append(ProcessWorker("worker 0", *_pickled(work, shared), None))
+        data, main_path = _pickle(work)
+        return begin(data, main_path)
+
+    def begin(data, main_path=None):
+        pickled.append(SharedBytes.holding(data, "work"))
+        started.append(ProcessWorker("worker 0", pickled[-1], shared, main_path, None))
         return started[-1]
 
+    start.bytes = begin
     yield start
     for worker in started:
         worker.stop()
-
-
-def _pickled(work, shared):
-    data, main_path = _pickle(work)
-    return data, shared, main_path
+        assert worker.join(30)
+    for memory in pickled:
+        memory.close()
 
 
 def task(*samples, number=1):
@@ -51,8 +55,9 @@ def task(*samples, number=1):
 
 
 def next_answer(worker):
-    while (answer := worker.receive()) is None:
+    while not (answers := worker.receive()):
         pass
+    (answer,) = answers
     return answer
 
 
@@ -84,6 +89,31 @@ def test_a_killed_process_is_noticed_by_its_pipe(process):
         worker.receive()
 
 
+def test_a_process_killed_by_a_signal_without_a_name_is_told_by_its_number(process):
+    worker = process(Copy())
+    worker.receive()
+    worker.process.send_signal(signal.SIGRTMIN + 1)
+    with pytest.raises(WorkerCrash, match=f"killed by signal {signal.SIGRTMIN + 1}"):
+        worker.receive()
+
+
+def test_an_answer_that_is_still_being_sent_is_not_waited_for(process):
+    worker = process(Copy({1: "half"}))
+    worker.receive()
+    worker.send(task(1))
+    assert worker.receive() == []
+    worker.process.kill()
+    with pytest.raises(WorkerCrash, match="SIGKILL"):
+        worker.receive()
+
+
+def test_a_core_that_is_not_there_leaves_no_process(shared):
+    pickled = SharedBytes.holding(_pickle(Copy())[0], "work")
+    with pytest.raises(OSError, match="Invalid argument"):
+        ProcessWorker("worker 0", pickled, shared, None, {1023})
+    pickled.close()
+
+
 def test_sending_to_a_dead_process_is_no_error(process):
     worker = process(Copy())
     worker.receive()
@@ -94,19 +124,27 @@ def test_sending_to_a_dead_process_is_no_error(process):
         worker.receive()
 
 
-def test_a_large_greeting_to_a_process_that_dies_at_once_is_no_error(shared, monkeypatch):
+def test_a_greeting_to_a_process_that_dies_at_once_is_no_error(process, monkeypatch):
     monkeypatch.setattr(sys, "path", [])  # it does not even find the worker's code
-    worker = ProcessWorker("worker 0", b"work" * (1 << 20), shared, None, None)
+    worker = process.bytes(b"work")
     with pytest.raises(WorkerCrash, match="exit code 1"):
         worker.receive()
-    worker.stop()
 
 
-def test_a_script_that_cannot_be_found_is_told_on_stderr(shared, capfd):
-    worker = ProcessWorker("worker 0", b"", shared, "/nowhere/train.py", None)
+def test_a_large_work_is_there_without_waiting_for_the_process_to_read_it(process, monkeypatch):
+    monkeypatch.setattr("penstock.engine.crew._boot", lambda fd: "import time; time.sleep(3600)")
+    stopped = process(Copy(dict.fromkeys(range(1 << 18), "who")))  # megabytes: no pipe holds that
+    assert not stopped.ready
+    monkeypatch.undo()
+    worker = process(Copy(dict.fromkeys(range(1 << 18), "who")))
+    worker.send(task(1 << 17))
+    assert next_answer(worker).extras == [(0, "pid", worker.process.pid)]
+
+
+def test_a_script_that_cannot_be_found_is_told_on_stderr(process, capfd):
+    worker = process.bytes(b"", "/nowhere/train.py")
     with pytest.raises(WorkerCrash, match="exit code 1"):
         worker.receive()
-    worker.stop()
     assert "/nowhere/train.py" in capfd.readouterr().err
 
 
@@ -128,6 +166,27 @@ def test_what_breaks_in_a_task_is_a_bad_sample_and_the_process_goes_on(process, 
     assert reason in error.reason
     worker.send(task(2, number=2))
     assert next_answer(worker).number == 2
+
+
+def test_a_value_that_cannot_be_sent_costs_no_other_sample(process, shared):
+    shared.arena.view[:8] = (35).to_bytes(8, "little")
+    worker = process(Copy({1: "lambda", 2: "who"}))
+    worker.send(task(1, 2, 3))
+    (slot, name, _), other = next_answer(worker).extras
+    assert (slot, name) == (0, "!")
+    assert other == (1, "pid", worker.process.pid)
+
+
+def test_a_program_that_a_sample_starts_does_not_keep_the_pipe(process):
+    worker = process(Copy({1: "program"}))
+    worker.receive()
+    worker.send(task(1))
+    ((_, _, pid),) = next_answer(worker).extras
+    worker.process.kill()
+    try:
+        assert connection.wait([worker.pipe], 10) == [worker.pipe]
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_ctrl_c_does_not_reach_a_worker(process):
@@ -162,7 +221,7 @@ from penstock.engine.memory import SharedBytes
 from penstock.engine.worker import Settled
 slabs = SharedBytes.create(8192, "slabs")
 shared = Shared(SharedBytes.create(8192, "arena"), slabs, Settled(slabs, 4096))
-worker = ProcessWorker("worker 0", _pickle(Copy())[0], shared, None, None)
+worker = ProcessWorker("worker 0", SharedBytes.holding(_pickle(Copy())[0], "work"), shared, None, None)
 worker.receive()
 print(worker.process.pid, flush=True)
 sys.stdin.read()

@@ -78,6 +78,15 @@ def test_a_batch_is_spread_over_all_workers_with_one_task_in_waiting():
     assert dispatch.under_way == 4
 
 
+def test_it_is_spread_over_those_who_stand_in_before_any_worker_is_hired():
+    dispatch, _ = make(workers=0)
+    hands = [Hand() for _ in range(4)]
+    for hand in hands:
+        dispatch.seat(hand, stopgap=True)
+    dispatch.give_out([batch(size=16)], HERE)
+    assert [[len(piece) for piece in slots(hand)] for hand in hands] == [[2, 2]] * 4
+
+
 def test_the_earliest_batch_goes_first_and_a_task_never_spans_two():
     dispatch, (one, two) = make()
     early, late = batch(0, size=3), batch(1, size=3, slab=1)
@@ -101,6 +110,16 @@ def test_slots_without_bytes_are_not_given_out():
     half.ready[:4] = False
     dispatch.give_out([half], HERE)
     assert sorted(slot for task in slots(one) + slots(two) for slot in task) == [4, 5, 6, 7]
+
+
+def test_samples_that_take_no_time_are_not_spread_one_by_one():
+    dispatch, hands = make(workers=8)
+    dispatch.give_out([batch(size=16)], HERE)
+    assert [len(task.rows) for hand in hands for task in hand.tasks] == [1] * 16
+    for hand in hands:
+        finish(dispatch, hand, busy_s=0.0002)
+    dispatch.give_out([batch(1, size=16)], HERE)
+    assert sorted(len(hand.tasks[-1].rows) for hand in hands)[-2:] == [6, 10]
 
 
 def test_tasks_become_a_few_milliseconds_of_work():
@@ -148,6 +167,27 @@ def test_what_a_dead_worker_was_at_is_cut_into_single_suspects_and_what_waited_i
     assert dispatch.deaths == 1
 
 
+def test_a_dead_worker_that_cannot_be_killed_is_an_error_since_it_may_still_write(monkeypatch):
+    dispatch, (one, _) = make()
+    dispatch.give_out([batch(size=8)], HERE)
+    monkeypatch.setattr(one, "join", lambda timeout_s: False)
+    with pytest.raises(WorkerCrash, match="cannot be killed"):
+        dispatch.bury(dispatch.seat_of(one), WorkerCrash("stuck"))
+
+
+def test_nobody_is_hired_once_all_have_gone_home():
+    hired = []
+
+    def hire():
+        hired.append(Hand())
+        dispatch.dismiss_all(0.0)  # by another thread, in the middle of it
+        return hired[-1]
+
+    dispatch = Dispatch(Numbers(blockless=True), 4096, 60.0, hire)
+    dispatch.hire(3)
+    assert [hand.stopped for hand in hired] == [True]
+
+
 def test_what_must_be_done_again_goes_before_everything_else():
     dispatch, (one, two) = make()
     first = batch(size=8)
@@ -156,7 +196,7 @@ def test_what_must_be_done_again_goes_before_everything_else():
         first.under_way -= len(given.slots)
         dispatch.retry(given)
     for _ in range(2):
-        finish(dispatch, two)
+        finish(dispatch, two, busy_s=0.016)
     dispatch.give_out([batch(1)], HERE)
     new = dispatch.seats[-1].worker
     assert slots(two)[2:] + slots(new) == [[0], [4, 5], [1], [0, 1]]

@@ -87,6 +87,18 @@ def test_of_too_many_readers_some_end(make):
     assert readers.count == 2
 
 
+def test_turning_them_up_and_down_again_and_again_piles_nothing_up(make):
+    readers, _ = make(Numbers(), 4096, count=1)
+    for _ in range(5):
+        readers.resize(4)
+        readers.resize(1)
+    kept = readers._threads
+    while sum(thread.is_alive() for thread in kept) > 1:
+        kept[0].join(0.01)
+    readers.resize(2)
+    assert len(readers._threads) == 2
+
+
 def test_join_does_not_wait_for_a_read_that_hangs(make):
     supply = Numbers()
     supply.gate = threading.Event()

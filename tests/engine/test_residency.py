@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from engine_fakes import Numbers
 
+from penstock.core.supply import NO_BASE
 from penstock.engine.arena import Arena
 from penstock.engine.readers import Fetched
 from penstock.engine.residency import Residency
@@ -98,13 +99,26 @@ def test_a_block_is_freed_after_its_last_use_and_not_before(room):
     room.begin(b0=3)
     room.want(0)
     room.arrive(0)
-    assert room.residency.pin_all(ids(0, -1, 0)).tolist() == [room.asked.places[0], 0, room.asked.places[0]]
+    assert room.residency.pin_all(ids(0, -1, 0)).tolist() == [room.asked.places[0], NO_BASE, room.asked.places[0]]
     room.residency.unpin_all(ids(0, -1, 0), done=True)
     assert room.arena.used == PAGE
     room.residency.pin_all(ids(0))
     room.residency.unpin_all(ids(0), done=True)
     assert room.arena.used == 0
     assert room.residency.base(0) is None
+
+
+def test_nothing_is_remembered_of_blocks_that_are_done_with(room):
+    room = room(2)
+    room.begin(**{f"b{number}": 2 for number in range(8)})
+    for number in range(8):
+        room.want(number)
+        room.arrive(number)
+        for _ in range(2):
+            room.residency.pin_all(ids(number))
+            room.residency.unpin_all(ids(number), done=True)
+    assert room.arena.used == 0
+    assert not any((room.residency._left, room.residency._here, room.residency._asked))
 
 
 def test_a_use_that_failed_does_not_count(room):

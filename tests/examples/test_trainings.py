@@ -19,6 +19,8 @@ TINY = {
 """Smaller than toys. Of distill a shard has one batch, so that its workers deliver in the order of the shards."""
 WITHIN = {"distill": 5e-3, "reid": 1e-5, "segment": 1e-2}
 """Losses, where pictures are decoded in another way; those of reid are not shrunk, so their pixels are the same."""
+TRAINED = {}
+"""Losses by what was asked for."""
 GREYS = 4.0
 """Between a picture shrunk by Pillow and by us, on the mean."""
 
@@ -49,9 +51,13 @@ def comparable(example):
 
 
 def losses(name, shards, habits, **others):
-    example, settings = loaded(name, **others)
-    printed = example.train(example.make_loader(settings, shards(name), habits), settings, habits)
-    return [each["loss"] for each in printed]
+    """As printed, step by step; what several tests ask for is trained once."""
+    asked = (name, tuple(habits), *others.items())
+    if asked not in TRAINED:
+        example, settings = loaded(name, **others)
+        printed = example.train(example.make_loader(settings, shards(name), habits), settings, habits)
+        TRAINED[asked] = [each["loss"] for each in printed]
+    return TRAINED[asked]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import StorageError
-from penstock.flow import files
+from penstock.flow import openfiles
 from penstock.flow.files import Extent, OpenShards
 from penstock.shards.scan import scan
 from penstock.storage.coldread import ReadMethod, choose_method, drop_pages
@@ -30,7 +30,7 @@ def shards(tmp_path):
 @pytest.fixture
 def opened(shards, monkeypatch):
     """Open shards of which at most two stay so."""
-    monkeypatch.setattr(files, "MOST_OPEN", 2)
+    monkeypatch.setattr(openfiles, "MOST_OPEN", 2)
     reader = OpenShards([str(path) for path in shards], [scan(path) for path in shards])
     yield reader
     reader.close()
@@ -39,8 +39,8 @@ def opened(shards, monkeypatch):
 @pytest.fixture
 def openings(monkeypatch):
     """The paths that were opened, in turn."""
-    paths, real = [], files.Shard
-    monkeypatch.setattr(files, "Shard", lambda path: paths.append(path) or real(path))
+    paths, real = [], openfiles.Shard
+    monkeypatch.setattr(openfiles, "Shard", lambda path: paths.append(path) or real(path))
     return paths
 
 
@@ -118,13 +118,13 @@ def test_closing_leaves_a_shard_to_those_who_are_reading_it(opened, shards, tmp_
 
 
 def test_a_shard_that_two_open_at_once_stays_open_once(opened, shards, tmp_path, monkeypatch):
-    meeting, real = threading.Barrier(2), files.Shard
+    meeting, real = threading.Barrier(2), openfiles.Shard
 
     def together(path):
         meeting.wait(30)
         return real(path)
 
-    monkeypatch.setattr(files, "Shard", together)
+    monkeypatch.setattr(openfiles, "Shard", together)
     threads = [threading.Thread(target=head, args=(opened, 0)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -147,6 +147,35 @@ def test_more_shards_than_a_process_may_open_can_be_read(tmp_path):
     make_shards(tmp_path, IMAGENET, samples=100, shards=100, scale=0.05)
     run = subprocess.run([sys.executable, "-c", MANY, f"{tmp_path}/*.tar"], capture_output=True, text=True, timeout=60)
     assert (run.stdout.strip(), run.returncode) == ("100", 0), run.stderr
+
+
+def test_one_that_is_written_into_while_it_is_open_is_told_of_by_every_read_from_then_on(opened, shards):
+    head(opened, 0)
+    with shards[0].open("rb+") as file:
+        file.write(b"other")
+    facts = shards[0].stat()
+    os.utime(shards[0], ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))  # two writes may share a tick of its clock
+    for _ in range(2):
+        with pytest.raises(StorageError, match="has changed since it was indexed") as caught:
+            head(opened, 0)
+        assert caught.value.shard == str(shards[0])
+    head(opened, 1)
+
+
+def test_closing_is_possible_wherever_a_collection_of_garbage_falls(shards):
+    class Garbage(dict):
+        def pop(self, *arguments):
+            shut.close()  # as a finalizer would that runs just then, in this very thread
+            return super().pop(*arguments)
+
+    shut = OpenShards([str(path) for path in shards], [scan(path) for path in shards])
+    head(shut, 0)
+    shut.local._open = Garbage(shut.local._open)
+    reader = threading.Thread(target=head, args=(shut, 0), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert not reader.is_alive()
+    shut.close()
 
 
 # -- around the page cache -------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ A real card runs `tests/gpu`; here the same code runs on the CPU, so that it can
 
 import contextlib
 import sys
+import threading
 import weakref
 from concurrent.futures import Future
 from types import ModuleType, SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from penstock.flow.arrival import Arrival, Dice, Shipment
-from penstock.flow.card import Card
+from penstock.flow.card import Card, Sent
 from penstock.flow.fields import Finish, Image
 from penstock.flow.fields.base import Encoded
 from penstock.flow.oncard import decoders
@@ -157,7 +158,73 @@ def test_where_the_card_decodes_a_thread_sends_and_its_errors_come_with_the_batc
     card.close()
 
 
-def test_torchvision_is_asked_for_colours_on_that_device_and_its_memory_waits_for_us(cuda, monkeypatch):
+def test_a_batch_is_decoded_while_the_one_before_it_is_placed_and_they_come_in_order(cuda):
+    both = threading.Barrier(2, timeout=10)
+
+    class Decoder:
+        name = "a stand-in"
+
+        def decode(self, jpegs):
+            if jpegs[0][0] == 2:
+                both.wait()  # until the one before is being finished
+            return [torch.full((3, 8, 8), int(jpeg[0]), dtype=torch.uint8) for jpeg in jpegs]
+
+    class Finishing(Arrival):
+        def finish(self, tensors, drawn):
+            if tensors["image"][0, 0, 0, 0] == 1:
+                both.wait()
+
+    card = card_of(arrival=Finishing({}, {"image": Pictures(Image(".jpg", size=8), Decoder())}))
+    sent = []
+    for number in (1, 2, 3):
+        each = shipment(number, {"image": {0: Encoded(1, 8, 8), 1: Encoded(1, 8, 8)}})
+        each.arrays["image"][:, 0, 0, 0] = number
+        sent.append(card.send(each))
+    assert [card.receive(each).tensors["image"].unique().tolist() for each in sent] == [[1], [2], [3]]
+    card.make_room()
+    card.close()
+
+
+def test_a_batch_of_pixels_alone_needs_no_thread(cuda):
+    card = card_of(arrival=Arrival({}, {"image": Pictures(Image(".jpg", size=8), None)}))
+    assert isinstance(card.send(shipment(1)), Sent)
+    card.close()
+
+
+def test_who_is_waited_for_is_told_batch_by_batch(cuda):
+    told = []
+    balance = SimpleNamespace(
+        asked=lambda: told.append("asked"),
+        sent=lambda ahead: told.append(f"sent ahead={ahead}"),
+        received=lambda waited_s, stalled_s: told.append(f"received stalled={stalled_s()}"),
+    )
+    card = card_of(arrival=Arrival(balance=balance))
+    card.asked()
+    card.make_room()
+    first = card.send(shipment(1))
+    second = card.send(shipment(2))
+    card.receive(first)
+    card.receive(second)
+    third = card.send(shipment(1))
+    assert told == [
+        "asked", "sent ahead=False", "sent ahead=True", "received stalled=0.0", "received stalled=0.001",
+        "sent ahead=False",
+    ]  # fmt: skip
+    card.receive(third)
+    card.close()
+
+
+def test_a_batch_that_is_dropped_on_its_way_is_no_longer_ahead(cuda):
+    told = []
+    balance = SimpleNamespace(sent=lambda ahead: told.append(ahead))
+    card = card_of(arrival=Arrival(balance=balance))
+    card.send(shipment(1))
+    card.send(shipment(2))
+    assert told == [False, False]
+    card.close()
+
+
+def test_torchvision_is_asked_for_colours_on_that_device_and_we_wait_for_it(cuda, monkeypatch):
     asked = []
 
     def decode_jpeg(jpegs, mode, device):
@@ -173,5 +240,5 @@ def test_torchvision_is_asked_for_colours_on_that_device_and_its_memory_waits_fo
     pictures = decoder.decode([np.array([1, 2], np.uint8), np.array([3], np.uint8)])
     assert asked == [("rgb", torch.device("cpu"), [[1, 2], [3]])]
     assert len(pictures) == 2
-    assert cuda.stream.did == ["wait", "held", "held"]
+    assert cuda.stream.did == ["wait"]
     assert decoder.name == "torchvision 0.26 (nvJPEG)"

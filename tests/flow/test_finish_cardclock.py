@@ -61,3 +61,15 @@ def test_the_first_batch_of_all_has_nobody_who_asked():
     clock.given(clock.mark(stream), stream)
     passed(stream, 0.0, 2.0)
     assert clock.times() == CardTimes(exposed_s=2.0)
+
+
+def test_time_in_which_two_batches_are_on_their_way_counts_once():
+    clock, side = CardClock(Event), []
+    first, second = clock.mark(side), clock.mark(side)
+    for begun in (first, second):
+        clock.copied(begun, clock.mark(side))
+    passed(side, 1.0, 2.0, 4.0, 7.0)
+    assert clock.times() == CardTimes(copying_s=6.0)
+    clock.copied(clock.mark(side), clock.mark(side))
+    passed(side, 9.0, 10.0)
+    assert clock.times() == CardTimes(copying_s=7.0)

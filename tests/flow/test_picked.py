@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.flow.dataset import make_dataset
 from penstock.flow.files import OpenShards
 from penstock.flow.picked import Picked, PickedSupply
 from penstock.flow.pickedlayout import MOST_READS
-from penstock.flow.read import make_dataset
 from penstock.flow.rows import PARTS, WIDTH
 from penstock.shards.scan import scan
 from penstock.testing import REID, make_shards
@@ -22,7 +22,7 @@ GAP = 1100
 @pytest.fixture(scope="module", autouse=True)
 def _samples_lie_far_apart():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.flow.read.GAP_BYTES", GAP)
+        patch.setattr("penstock.flow.blocklayout.GAP_BYTES", GAP)
         patch.setattr("penstock.flow.pickedlayout.GAP_BYTES", GAP)
         yield
 

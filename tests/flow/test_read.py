@@ -8,7 +8,9 @@ import pytest
 
 from penstock.errors import PairingError, StorageError, TarError
 from penstock.flow import read
-from penstock.flow.read import GAP_BYTES, ShardSupply, make_dataset
+from penstock.flow.blocklayout import GAP_BYTES
+from penstock.flow.dataset import make_dataset
+from penstock.flow.read import ShardSupply
 from penstock.flow.rows import NO_CRC
 from penstock.shards.index import Binding
 from penstock.shards.scan import scan
@@ -298,13 +300,25 @@ def test_a_read_that_falls_short_is_gone_on_with(tmp_path, monkeypatch):
 
 
 def test_only_so_many_layouts_are_kept_and_the_others_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "LAYOUTS", 2)
-    paths = make_shards(tmp_path, IMAGENET, samples=6, scale=0.1)
+    monkeypatch.setattr(read, "GROUPS", 2)
+    monkeypatch.setattr(read, "GROUP", 2)
+    paths = make_shards(tmp_path, IMAGENET, samples=10, scale=0.1)
     supply = supply_of(paths, [(".cls",)], 1)
     for _ in range(2):
-        assert [parts[0][0] for parts in read_parts(supply, range(6))] == [b"%d" % number for number in range(6)]
-    assert len(supply.blocks) == 6
-    assert supply._layout.cache_info().currsize == 2
+        assert [parts[0][0] for parts in read_parts(supply, range(10))] == [
+            b"%d" % (number % 7) for number in range(10)
+        ]
+    assert len(supply.blocks) == 10
+    assert supply._layouts.cache_info().currsize == 2
+    supply.close()
+
+
+def test_the_layouts_of_neighbouring_blocks_are_made_at_once(tmp_path):
+    paths = make_shards(tmp_path, IMAGENET, samples=40, shards=2, scale=0.1)
+    supply = supply_of(paths, [(".cls",), (".jpg",)], 1)
+    read_parts(supply, range(40))
+    assert len(supply.blocks) == 40
+    assert supply._layouts.cache_info().misses == 2 * 3  # 20 blocks a shard, 8 at a time
     supply.close()
 
 

@@ -10,6 +10,7 @@ from PIL import Image as Pillow
 
 import penstock
 from penstock.flow.fields import Finish, Image
+from penstock.flow.oncard.decoders import NvImageCodec, Torchvision
 from penstock.testing import picture, tar_bytes
 
 if not torch.cuda.is_available():
@@ -154,3 +155,27 @@ def test_memory_on_the_card_stays_within_what_is_stated(shard):
     assert max(peaks[1:]) < 8 * 3 * pixels + 6 * batch["image"].nbytes + (64 << 20)
     assert np.ptp(peaks[1:]) < 64 << 20
     loader.close()
+
+
+def test_pictures_stay_right_while_the_share_is_turned(shard):
+    path = shard(*(jpeg(number) for number in range(32)))
+    expected = images(loader_of(path, decode="cpu", device="cpu"))
+    loader = loader_of(path, decode="hybrid")
+    for share in (0.0, 0.5, 1.0, 0.25):
+        found = []
+        for batch in loader:
+            loader._plans.fields["image"].dial.value = share
+            found.append(batch["image"].cpu())
+        assert min(psnr_db(one, other) for one, other in zip(torch.cat(found), expected, strict=True)) > 35
+    loader.close()
+
+
+def test_nvimagecodec_makes_the_same_pictures():
+    pytest.importorskip("nvidia.nvimgcodec")
+    device = torch.device("cuda", torch.cuda.current_device())
+    data = [np.frombuffer(jpeg(number), np.uint8) for number in range(8)]
+    broken = data[1][: len(data[1]) // 2]
+    found = NvImageCodec(device).decode([*data, broken])
+    for one, other in zip(found, Torchvision(device).decode(data), strict=False):
+        assert one.shape == other.shape
+        assert psnr_db(one, other) > 35

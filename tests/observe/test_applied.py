@@ -220,6 +220,7 @@ def test_libraries_that_are_there_are_limited(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", types.SimpleNamespace(setNumThreads=said.append))
     before = torch.get_num_threads()
     try:
+        torch.set_num_threads(2)
         limit_threads(1)
         assert torch.get_num_threads() == 1
     finally:

@@ -1,9 +1,11 @@
 import pytest
 
 from penstock.observe.devicetime import HELD_MAX, DeviceTimer, Held
+from penstock.observe.hooks.device import watch_captures
+from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
 from penstock.observe.session import Session
-from penstock.recording.lines import PassEnd, Step, System
+from penstock.recording.lines import End, PassEnd, Step, System
 from penstock.testing import FakeClock
 
 
@@ -16,6 +18,8 @@ class Device:
         self.made = 0
         self.broken = False
         self.usable = True
+        self.capturing = False
+        self.asked = None
 
     def event(self):
         self.made += 1
@@ -31,6 +35,11 @@ class FakeEvent:
         self.at = self.device.recorded
 
     def query(self):
+        asked, self.device.asked = self.device.asked, None
+        if asked is not None:
+            asked()
+        if self.device.capturing:
+            pytest.fail("this would end the capture")
         if self.device.broken:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         return self.at <= self.device.done
@@ -55,10 +64,10 @@ class Rig:
     def __init__(self):
         self.device, self.lines = Device(), Lines()
         self.session = Session([], FakeClock())
-        timer = DeviceTimer(self.session, self.device.event, lambda: self.device.usable)
-        self.held = Held(self.lines, timer)
+        self.timer = DeviceTimer(self.session, self.device.event, lambda: self.device.usable)
+        self.held = Held(self.lines, self.timer)
         self.session._sinks.append(self.held)
-        self.phases = Phases(self.session, timer)
+        self.phases = Phases(self.session, self.timer)
         self.track = self.session.begin(0, 0, lambda batch: 1)
         self.lines.all.clear()
 
@@ -137,6 +146,34 @@ def test_lines_keep_their_order_and_those_of_the_machine_go_through(rig):
     assert rig.lines.closed
 
 
+def test_a_long_step_is_not_kept_until_the_next_is_over(rig):
+    rig.step("forward")
+    rig.over()
+    rig.device.done = 2
+    rig.held.put(System(at_s=1.0))
+    assert rig.device_phases == [{"forward": 0.01}]
+
+
+def test_the_end_comes_last(rig):
+    rig.step("forward")
+    rig.track.ended()
+    rig.session.put_last(End(at_s=1.0))
+    rig.session.close()
+    assert [type(line) for line in rig.lines.all] == [Step, PassEnd, End]
+
+
+def test_lines_that_several_threads_bring_are_released_once_each(rig):
+    rig.step("forward")
+    rig.over()
+    rig.step("forward")
+    rig.over()
+    rig.device.done = 100
+    rig.device.asked = lambda: rig.held.put(PassEnd(loader=0, number=0, at_s=0.0))  # while the other thread asks
+    rig.held.put(PassEnd(loader=1, number=0, at_s=0.0))
+    assert [line.batch for line in rig.lines.all if isinstance(line, Step)] == [0, 1]
+    assert sorted(line.loader for line in rig.lines.all if isinstance(line, PassEnd)) == [0, 1]
+
+
 def test_a_device_far_behind_costs_its_times_not_the_steps(rig):
     for _ in range(HELD_MAX + 10):
         rig.step("forward")
@@ -169,3 +206,36 @@ def test_a_stream_that_is_being_captured_gets_no_events(rig):
     rig.over()
     assert rig.device.recorded == 1
     assert rig.device_phases == [{}]
+
+
+class Graph:
+    """As torch.cuda.CUDAGraph is."""
+
+    device = None
+
+    def capture_begin(self, pool=None):
+        if pool == "bad":
+            raise RuntimeError("no such pool")
+        self.device.capturing = True
+
+    def capture_end(self):
+        self.device.capturing = False
+
+
+def test_no_event_is_asked_for_while_a_graph_is_captured(rig, monkeypatch):
+    monkeypatch.setattr(Graph, "device", rig.device)
+    patches, graph = Patches(), Graph()
+    watch_captures(rig.timer, patches, Graph)
+    rig.step("forward")
+    rig.over()
+    rig.device.done = 100
+    graph.capture_begin()
+    rig.held.put(System(at_s=1.0))
+    graph.capture_end()
+    assert rig.device_phases == []
+    with pytest.raises(RuntimeError, match="no such pool"):
+        graph.capture_begin("bad")
+    rig.held.put(System(at_s=2.0))
+    assert rig.device_phases == [{"forward": 0.01}]
+    patches.undo()
+    assert Graph.capture_begin.__module__ == __name__

@@ -2,9 +2,12 @@ import copy
 import functools
 import gc
 import io
+import itertools
 import logging
 import os
+import pickle
 import threading
+import types
 import weakref
 
 import pytest
@@ -20,8 +23,9 @@ from penstock.observe.hooks import install
 from penstock.observe.hooks.device import watch_device
 from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
+from penstock.observe.opened import open_to_all
 from penstock.observe.start import Watching
-from penstock.observe.watch import _active, watch
+from penstock.observe.watch import watch
 from penstock.recording.lines import Event, Hops, Loader, Pass, PassEnd, Step
 from penstock.testing import REID, FakeClock, make_shards
 
@@ -121,6 +125,37 @@ def test_names_come_from_the_code_that_iterates(watched):
     assert [line.name for line in watched.lines.of(Loader)] == ["val_loader", "deep", "barred"]
 
 
+def handed_on(batches):
+    yield from batches
+
+
+def test_other_names_in_the_expression_are_not_the_loaders(watched):
+    steps, title, loaders = 2, "epoch", {"train": loader_of(3), 3: loader_of(3)}
+    described, cut, first, second, drawn, spread, handed = (loader_of(3) for _ in range(7))
+    for _ in tqdm.tqdm(
+        described, desc=f"{title} µ {steps}", total=steps, disable=True
+    ):  # fmt: skip
+        pass
+    list(itertools.islice(cut, steps))
+    for _ in zip(first, second, strict=True):
+        pass
+    for _ in DataLoader(TensorDataset(torch.zeros(steps))):
+        pass
+    list(loaders["train"])
+    list(loaders[steps + 1])
+    next(iter(drawn))
+    assert len([*(x for x in spread)]) == 1
+    list(handed_on(tqdm.tqdm(handed, disable=bool(steps))))
+    names = [line.name for line in watched.lines.of(Loader)]
+    assert names == ["described", "cut", "", "", "", "train", "loaders", "drawn", "spread", "batches"]
+
+
+def test_code_without_source_has_no_names(watched):
+    exec("for _ in hidden: pass", {"hidden": loader_of(3)})
+    assert [line.name for line in watched.lines.of(Loader)] == [""]
+    assert len(watched.lines.of(Step)) == 1
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_and_iterators_are_torchs_own(workers):
     def batches():
@@ -140,17 +175,36 @@ def test_batches_and_iterators_are_torchs_own(workers):
 
 
 def test_a_pass_that_is_left_ends_when_its_iterator_goes(watched):
-    for _ in loader_of():
-        break
+    for _ in zip(range(2), loader_of(), strict=False):
+        pass
     assert ends(watched) == ["left"]
-    assert len(watched.lines.of(Step)) == 1
+    assert len(watched.lines.of(Step)) == 2
 
 
 def test_a_pass_that_is_held_to_the_end_is_left(watched):
     iterator = iter(loader_of())
     next(iterator)
     watched.undo()
+    watched.session.settle()
     assert ends(watched) == ["left"]
+    assert len(watched.lines.of(Step)) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_pass_for_every_batch_has_its_step_with_all_its_phases(watched, workers):
+    model, loader = Plain(), loader_of(num_workers=workers)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        (x,) = next(iter(loader))
+        model(x).sum().backward()
+        optimizer.step()
+    watched.undo()
+    watched.session.settle()
+    steps = watched.lines.of(Step)
+    assert [(step.pass_, step.batch) for step in steps] == [(0, 0), (1, 0), (2, 0)]
+    assert all({"forward", "backward", "optimizer"} <= step.phases.keys() for step in steps)
+    assert all(step.step_s >= step.phases["forward"] + step.phases["backward"] for step in steps)
+    assert ends(watched) == ["left"] * 3
 
 
 def test_persistent_workers_that_start_anew_have_left_the_pass_before(watched):
@@ -212,12 +266,16 @@ def test_a_subclass_with_an_iter_of_its_own_is_watched_once(watched):
 
 
 def test_a_loader_under_penstock_watch_is_watched_once(watched):
-    _active.append(watched.watching)
-    try:
-        list(watch(loader_of(), name="mine"))
-    finally:
-        _active.remove(watched.watching)
+    open_to_all(watched.watching)
+    list(watch(loader_of(), name="mine"))
     assert [line.name for line in watched.lines.of(Loader)] == ["mine"]
+    assert len(watched.lines.of(Step)) == 4
+
+
+def test_a_loader_under_penstock_watch_has_the_phases_of_its_steps(watched):
+    open_to_all(watched.watching)
+    train(Plain(), watch(loader_of()))
+    assert all({"forward", "backward", "optimizer"} <= step.phases.keys() for step in watched.lines.of(Step))
     assert len(watched.lines.of(Step)) == 4
 
 
@@ -305,6 +363,19 @@ def test_a_call_of_its_own_is_called_once(watched, kind):
     assert "forward" in watched.lines.phases
 
 
+def test_a_class_that_is_pickled_whole_carries_nothing_of_ours(watched):
+    """As cloudpickle does it with a script's own: the code of its functions, and what they refer to."""
+    train(model := Plain(), loader_of())
+    ours = Plain.__call__
+    cells = dict(zip(ours.__code__.co_freevars, (cell.cell_contents for cell in ours.__closure__), strict=True))
+    cells |= pickle.loads(pickle.dumps({name: cells[name] for name in ("forward", "session")}))
+    kinds = [value if isinstance(value, type) else type(value) for value in cells.values()]
+    assert not any("penstock" in kind.__module__ for kind in kinds)
+    elsewhere = types.FunctionType(ours.__code__, ours.__globals__, closure=tuple(map(types.CellType, cells.values())))
+    watched.undo()
+    assert elsewhere(model, torch.ones(2, 4)).shape == (2, 1)
+
+
 def test_a_model_carries_nothing_of_ours_into_copies_and_checkpoints(watched):
     model = Plain()
     train(model, loader_of())
@@ -331,7 +402,7 @@ def test_compiled_models_compile_as_before(watched, how):
     loader = loader_of()
     train(model, loader, calls)
     train(twin, loader)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    assert all(torch.allclose(a, b, rtol=1e-5) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
     first = [step for step in watched.lines.of(Step) if step.pass_ == 0]
     assert all("backward" in step.phases for step in first)
     if how != "function":  # a compiled function is no module: its time is in the rest
@@ -410,6 +481,13 @@ def test_checkpoints_collections_and_logs_are_told(watched, tmp_path, monkeypatc
     assert set(step.phases) - {"sampler"} == {"checkpoint", "gc", "log"}
     assert {event.what for event in watched.lines.of(Event)} >= {"checkpoint", "gc"}
     assert "falling" in (tmp_path / "train.log").read_text()
+
+
+def test_a_tensor_that_is_pickled_is_no_checkpoint(watched):
+    for (x,) in loader_of():
+        pickle.loads(pickle.dumps(x))
+    assert "checkpoint" not in watched.lines.phases
+    assert "checkpoint" not in [line.what for line in watched.lines.of(Event)]
 
 
 def test_a_checkpoint_between_passes_is_an_event(watched, tmp_path):

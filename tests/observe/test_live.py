@@ -138,6 +138,17 @@ def test_slow_batches_within_a_second_are_counted_only():
     assert run.lines("[SLOW") == ["[SLOW BATCH #40] 100ms waiting", "[SLOW BATCH #53] 100ms waiting (+3 more)"]
 
 
+def test_windows_of_short_steps_are_printed_once_a_second_and_the_postfix_is_always_the_last_ones():
+    run = Run(workers=0)
+    run.steps(19 * 50, wait_s=0.001, step_s=0.002)  # 0.15 s each
+    run.steps(50, wait_s=0.001, step_s=0.002, loader=1)
+    run.steps(50, wait_s=0.001, step_s=0.002, phases={"forward": 0.0015})
+    run.steps(10, wait_s=0.001, step_s=0.002, phases={"forward": 0.0015})
+    assert len(run.lines("[DATA]")) == 3 + 1 + 1  # after 0.15, 1.2 and 2.25 s, of the other loader, at the end
+    assert run.live.postfix() == {"data": "1.0", "fwd": "1.5"}
+    assert len(run.lines("[DATA] last 10 batches")) == 1
+
+
 def test_with_several_loaders_each_line_says_whose_it_is_and_names_cannot_steer_the_terminal():
     run = Run(workers=0)
     run.meet(0, loader=0, name="train")

@@ -15,6 +15,14 @@ from penstock.observe.spool import Spool
 from penstock.observe.torchside import TorchSide
 
 
+class Ragged:
+    """As torch's nested tensors."""
+
+    @property
+    def shape(self):
+        raise RuntimeError("NestedTensorImpl doesn't support sizes")
+
+
 @pytest.mark.parametrize(
     ("batch", "samples"),
     [
@@ -39,6 +47,8 @@ from penstock.observe.torchside import TorchSide
         ([[[[[[1]]]]]], None),
         (SimpleNamespace(shape="wide"), None),
         (SimpleNamespace(shape=lambda: (3,)), None),
+        (Ragged(), None),
+        ([Ragged(), torch.zeros(3)], None),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
@@ -127,6 +128,21 @@ def test_a_killed_script_is_recorded_without_an_end(run, name):
     ran = run(f"import os, resource, signal, time\nos.kill(os.getpid(), signal.{name})\ntime.sleep(60)")
     assert ran.code == -getattr(signal, name)
     assert ran.recording.end is None
+
+
+def test_a_script_killed_in_mid_pass_leaves_nothing_of_ours_behind(run, tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    text = """
+        import os, signal
+        from torch.utils.data import DataLoader
+        for _ in DataLoader(range(4), batch_size=None, num_workers=1):  # no tensors: their sockets lie in TMPDIR
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert run(text).code == -signal.SIGKILL
+    assert [path.name for path in folder.glob("penstock-*")] == []
 
 
 def test_a_sitecustomize_that_was_there_still_works(run, write, monkeypatch, tmp_path):

@@ -1,6 +1,8 @@
 """Steps, phases and passes, on a clock that the test owns."""
 
+import logging
 import threading
+from collections import deque
 
 import pytest
 
@@ -287,6 +289,48 @@ def test_two_loaders_side_by_side_are_no_evaluation(session, kept, clock):
     assert [step.wait_s for step in steps if step.loader == 1][:3] == [2.0, 2.0, 2.0]
 
 
+def lone(session, clock, loader=0, number=0):
+    """`next(iter(loader))`: the pass has gone, its batch is there."""
+    track = begin(session, loader, number)
+    ask(track, clock, 2.0)
+    track.ended("left")
+
+
+def test_a_lone_batch_is_worked_on_until_the_loop_asks_again(session, kept, clock):
+    for number in range(2):
+        lone(session, clock, number=number)
+        with session.phase("forward"):
+            clock.advance(1.0)
+    track = begin(session, 1)
+    ask(track, clock)
+    clock.advance(5.0)
+    track.ended()
+    steps = [(step.loader, step.pass_, step.wait_s, step.step_s, step.phases) for step in kept.of(Step)]
+    assert steps == [(0, 0, 2.0, 1.0, {"forward": 1.0}), (0, 1, 2.0, 1.0, {"forward": 1.0}), (1, 0, 0.0, 5.0, {})]
+
+
+def test_a_lone_batch_ends_where_a_pass_that_was_begun_before_goes_on(session, kept, clock):
+    track = begin(session)
+    lone(session, clock, loader=1)
+    clock.advance(1.0)
+    ask(track, clock)
+    with session.phase("forward"):
+        clock.advance(3.0)
+    over(track)
+    assert [(step.loader, step.step_s) for step in kept.of(Step)] == [(1, 1.0), (0, 3.0)]
+
+
+def test_a_lone_batch_inside_a_step_of_another_loader_leaves_that_step_its_phases(session, kept, clock):
+    track = begin(session)
+    ask(track, clock)
+    lone(session, clock, loader=1)
+    with session.phase("forward"):
+        clock.advance(1.0)
+    over(track)
+    outer = next(step for step in kept.of(Step) if step.loader == 0)
+    assert outer.phases == {"evaluation": 2.0, "forward": 1.0}
+
+
 # -- failures, and being off -----------------------------------------------------------------------------------
 
 
@@ -301,6 +345,32 @@ def test_an_error_turns_the_watching_off_and_is_told_once(clock, caplog):
     assert session.off
     assert [record.getMessage() for record in caplog.records] == ["watching stopped: OSError: no room"]
     assert [event.detail["error"] for event in good.of(Event)] == ["OSError: no room"]
+
+
+def test_an_error_while_another_thread_tells_the_steps_is_still_no_error_of_the_training(clock, kept):
+    class Told(deque):
+        def __len__(self):
+            return super().__len__() + 1  # the one that the other thread has just taken
+
+    session = Session([kept], clock)
+    session._noted = Told()
+    with session.guard():
+        raise ValueError("ours")
+    assert [line.what for line in kept.of(Event)] == ["watcher_failed"]
+
+
+def test_a_log_that_fails_does_not_make_our_error_the_trainings(clock, kept, monkeypatch):
+    class Full(logging.Handler):
+        def emit(self, record):
+            raise OSError("no space left")
+
+    handler = Full()
+    monkeypatch.setattr(logging.getLogger("penstock"), "handlers", [handler])
+    session = Session([kept], clock)
+    with session.guard():
+        raise ValueError("ours")
+    assert session.off
+    assert [line.what for line in kept.of(Event)] == ["watcher_failed"]
 
 
 def test_a_guard_lets_the_users_own_interrupts_through(session):
@@ -350,7 +420,7 @@ def test_after_a_pass_nobody_is_looked_at_and_after_an_evaluation_the_step_is_ag
     ask(track, clock)
     evaluate(session, clock, batches=1)
     assert looker.active
-    track.ended("left")
+    track.ended()
     assert not looker.active
 
 

@@ -161,6 +161,15 @@ def test_a_scrape_finds_the_sums_so_far(endpoint):
     }
 
 
+def test_a_step_that_is_looked_at_speaks_for_those_before_it(endpoint):
+    logged = {"looked": False, "phases": {"log": 1.0}}
+    for line in [loader(), step(0), step(1, **logged), step(2, **logged), step(3, phases={"forward": 0.5, "log": 1.0})]:
+        endpoint.take(line)
+    found = values(endpoint.text())
+    assert found['penstock_phase_seconds_total{loader="train",phase="forward"}'] == 0.25 + 3 * 0.5
+    assert found['penstock_phase_seconds_total{loader="train",phase="log"}'] == 3.0
+
+
 def test_every_metric_has_its_type_and_help(endpoint):
     lines = endpoint.text().splitlines()
     assert len(lines) == 18

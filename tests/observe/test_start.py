@@ -1,5 +1,6 @@
 """What runs beside a watched training, and how all of it ends."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -101,6 +102,16 @@ def test_a_sink_that_cannot_take_the_end_keeps_no_other_from_it(record):
 
     Watching(record, [Refusing()]).close(1, "raised")
     assert load(record).end.exit_code == 1
+
+
+def test_a_script_that_clears_the_collectors_callbacks_has_its_end_too(record):
+    watching, before = Watching(record), gc.callbacks.copy()
+    gc.callbacks.clear()
+    try:
+        watching.close()
+    finally:
+        gc.callbacks[:] = [callback for callback in before if "penstock" not in callback.__module__]
+    assert load(record).end.how == "done"
 
 
 def test_closing_takes_what_loaders_have_left_to_say(record):

@@ -314,6 +314,27 @@ def test_stopping_what_was_never_started_is_fine():
     SystemSampler(lambda: 0.0, print, dict).stop()
 
 
+def test_a_driver_that_does_not_answer_keeps_nobody_from_ending(monkeypatch):
+    monkeypatch.setattr(system, "STOP_WAIT_S", 0.01)
+    asked, answered = threading.Event(), threading.Event()
+
+    def stuck():
+        asked.set()
+        answered.wait(60)
+        return {}
+
+    sampler = SystemSampler(lambda: 0.0, print, stuck)
+    sampler.start()
+    assert asked.wait(30)
+    stopping = threading.Thread(target=sampler.stop, daemon=True)
+    stopping.start()
+    stopping.join(30)
+    assert not stopping.is_alive()
+    assert sampler._thread.is_alive()
+    answered.set()
+    sampler._thread.join(30)
+
+
 def test_an_error_ends_the_sampling_with_a_warning_and_nothing_else(monkeypatch, caplog):
     monkeypatch.setattr(system, "EVERY_S", 0.001)
 

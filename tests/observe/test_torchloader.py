@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import observing
-from penstock.observe import torchloader
+from penstock.observe import stopwatches, torchloader
 from penstock.observe.loaders import NOTHING, Look, Parts
 from penstock.observe.spool import Spool
 from penstock.recording.lines import Event, Fetch, Whereabouts
@@ -325,3 +325,38 @@ def test_of_the_wait_it_is_known_how_long_nothing_came(spool):
     idle_s = torchloader.take_parts(iterator).idle_s
     assert 0 < idle_s <= wait_s
     assert torchloader.take_parts(iterator).idle_s == 0.0
+
+
+def test_the_stopwatches_of_the_wait_can_be_taken_out_and_put_in_again(spool):
+    loader = DataLoader(list(range(16)), batch_size=2, num_workers=1)
+    iterator = torchloader.make_iterator(loader, 0, 0, spool, 0.0)
+    next(iterator)
+    assert torchloader.take_parts(iterator).sampler_s > 0
+    stopwatches.spare_wait(iterator)
+    stopwatches.spare_wait(iterator)
+    next(iterator)
+    assert torchloader.take_parts(iterator) == Parts(0.0, None)
+    stopwatches.time_wait(iterator)
+    stopwatches.time_wait(iterator)
+    batches = [next(iterator).tolist()]
+    parts = torchloader.take_parts(iterator)
+    assert parts.sampler_s > 0
+    assert parts.idle_s is not None
+    assert batches + [batch.tolist() for batch in iterator] == [[at, at + 1] for at in range(4, 16, 2)]
+
+
+def test_what_lies_in_the_queue_is_counted_without_asking_the_queue(spool):
+    gate, iterator = gated({0}, spool)
+    assert wait_for(iterator, ready=4).ready == 4
+    base, sign, count = stopwatches.queued(iterator)
+    assert base + sign * count() == 4
+    gate.set()
+    list(iterator)
+    assert base + sign * count() == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_workers": 1, "in_order": False}])
+def test_where_order_or_workers_are_missing_the_queue_is_not_counted(spool, settings):
+    assert (
+        stopwatches.queued(torchloader.make_iterator(DataLoader(list(range(4)), **settings), 0, 0, spool, 0.0)) is None
+    )

@@ -17,7 +17,7 @@ import penstock
 from observing import Bad, Numbers, Shards
 from penstock.errors import RecordingError, SettingError
 from penstock.observe import spool
-from penstock.observe import watch as watch_module
+from penstock.observe.opened import open_to_all, opened
 from penstock.observe.start import Watching
 from penstock.recording.lines import Event, Step
 from penstock.recording.load import load
@@ -34,12 +34,12 @@ def nothing_is_left_behind(tmp_path, monkeypatch):
     """Neither a thread, nor a folder, nor a file descriptor, nor an open watch."""
     folder = tmp_path / "spools"
     folder.mkdir()
-    own = SimpleNamespace(mkdtemp=lambda prefix: tempfile.mkdtemp(prefix=prefix, dir=folder))
+    own = SimpleNamespace(mkdtemp=lambda prefix, dir: tempfile.mkdtemp(prefix=prefix, dir=dir or folder))
     monkeypatch.setattr(spool, "tempfile", own)
     before = threads() | descriptors()
     yield
     gc.collect()
-    assert watch_module._active == []
+    assert opened() is None
     assert list(folder.iterdir()) == []
     assert (threads() | descriptors()) - before == set()
 
@@ -317,14 +317,13 @@ def test_what_a_joined_watch_cannot_have_is_refused_not_forgotten(record):
 
 def test_under_penstock_run_a_scripts_own_record_is_a_warning(record, tmp_path, caplog):
     watching = Watching(record)
-    watch_module._active.append(watching)  # as `penstock run` does
+    open_to_all(watching)  # as `penstock run` does
     try:
         watched = penstock.watch([1], record=tmp_path / "own.jsonl")
         assert list(watched) == [1]
         watched.close()
         assert not watching.closed
     finally:
-        watch_module._active.remove(watching)
         watching.close()
     (warning,) = (entry.getMessage() for entry in caplog.records)
     assert warning == f"this process is being watched already, recorded to {record}: record cannot be set now"

@@ -179,6 +179,19 @@ def test_a_sampler_looks_only_while_it_is_active():
     assert sampler.take() is None
 
 
+def test_a_sampler_does_not_look_while_the_thread_is_elsewhere():
+    waiting = [True]
+    ids = threading.get_native_id(), threading.get_ident()
+    sampler = Sampler(*ids, clock=FakeClock(), elsewhere=lambda: waiting[0])
+    sampler.whereabouts = Whereabouts(*ids)
+    sampler.active = True
+    sampler.tick()
+    assert sampler.take() is None
+    waiting[0] = False
+    sampler.tick()
+    assert sampler.take().looks == 1
+
+
 def test_a_sampler_hands_out_what_it_saw_once_per_window():
     clock, out = FakeClock(), []
     sampler = sampler_of_this_thread(out.append, clock)

@@ -69,6 +69,19 @@ def test_a_phase_of_some_batches_is_a_mean_over_all():
     assert summary.numbers()["phase/checkpoint_s"] == pytest.approx(1.0)
 
 
+def test_batches_that_were_not_looked_at_do_not_thin_out_the_phases():
+    window = Window(0, size=3)
+    window.add(step(0, phases={"forward": 0.02, "log": 0.3}))
+    window.add(step(1, looked=False))
+    assert window.add(step(2, looked=False))[1].phases == pytest.approx({"forward": 0.02, "log": 0.1})
+
+
+def test_a_window_in_which_nobody_looked_has_the_phases_of_the_one_before():
+    window = Window(0, size=1)
+    window.add(step(0, phases={"forward": 0.02, "log": 0.3}))
+    assert window.add(step(1, looked=False))[1].phases == {"forward": 0.02}
+
+
 def test_jitter_below_a_millisecond_is_never_slow():
     waits_s = np.random.default_rng(1).choice([2e-5, 9e-4], 500, p=[0.95, 0.05])
     assert slow_batches(Window(0), waits_s, step_s=1e-4) == []

@@ -1,5 +1,7 @@
 """Probes whose numbers are chosen so that what binds is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.errors import SettingError
@@ -169,3 +171,16 @@ def test_probes_of_an_unknown_machine_make_a_plan_for_none():
 def test_it_is_a_plan_like_any_other():
     found = plan(Step(0.02), curve=curve((1, 100.0, 1000.0), (4, 390.0, 4000.0)))
     assert plan_from_yaml(plan_to_yaml(found).encode()) == found
+
+
+@pytest.mark.parametrize(
+    ("points", "bound"),
+    [
+        (((1, 20.0, 10.0), (4, 80.0, 40.0), (16, 300.0, 150.0)), "Latency-bound"),
+        (((1, 20.0, 10.0), (4, 80.0, 40.0), (16, 80.0, 40.0)), "Bandwidth-bound"),
+    ],
+)
+def test_a_store_is_told_to_be_bound_by_latency_or_by_bandwidth(points, bound):
+    found = plan(curve=replace(curve(*points), method="requests"))
+    assert any(note.startswith(f"The store: {bound}") for note in found.notes)
+    assert found.loader["readers"] == (16 if bound == "Latency-bound" else 4)

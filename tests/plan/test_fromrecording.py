@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from made import SAMPLES, Made
+from msgspec import structs
 
 from penstock.core.plan import Plan
 from penstock.diagnose.evidence import gather
@@ -201,6 +202,18 @@ def test_memory_is_checked_against_what_was_free_while_it_ran():
     assert tight.dataloader["num_workers"] < unknown.dataloader["num_workers"]
     assert unknown.memory_bytes is None
     assert any("Memory is not checked" in note for note in unknown.notes)
+
+
+def test_more_is_not_proposed_than_shared_memory_holds():
+    worker = Process(loader=0, worker=0, cpu=0.9, memory_bytes=100 * MB)
+    looks = {"processes": (Process(cpu=0.1), worker), "memory_free_bytes": 64_000 * MB}
+    recording = Made(workers=1, cpu_s=0.16, step_s=0.01, system=looks).recording()
+    container = structs.replace(recording.run, machine=structs.replace(recording.run.machine, shared_bytes=64 * MB))
+    tight, roomy = (
+        plan_from_recording(each, batch_bytes=10 * MB) for each in (replace(recording, run=container), recording)
+    )
+    assert (tight.dataloader["num_workers"] * tight.dataloader["prefetch_factor"] + 1) * 10 * MB <= 64 * MB
+    assert tight.dataloader["num_workers"] < roomy.dataloader["num_workers"]
 
 
 def test_what_was_changed_on_the_way_is_told():

@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -37,15 +38,26 @@ def program(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def crew(shards, tmp_path_factory):
+def crew_folder(tmp_path_factory):
+    """One for all of xdist's workers: what is in there takes many processes to make."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "crew"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def crew(shards, crew_folder, tmp_path_factory):
     """What the ranks of every job in ranks_crew.py had to say: found[job, ranks][rank]."""
-    out = tmp_path_factory.mktemp("crew")
     cache = {"PENSTOCK_CACHE": str(tmp_path_factory.mktemp("cache"))}
-    command = [sys.executable, HERE / "ranks_crew.py", shards, out]
-    done = subprocess.run(command, env={**os.environ, **cache}, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr[-4000:]
+    command = [sys.executable, HERE / "ranks_crew.py", shards, crew_folder]
+    with FileLock(crew_folder / "lock"):
+        if not (crew_folder / "done").exists():
+            done = subprocess.run(command, env={**os.environ, **cache}, capture_output=True, text=True, timeout=180)
+            assert done.returncode == 0, done.stderr[-4000:]
+            (crew_folder / "done").touch()
     found = defaultdict(dict)
-    for file in out.glob("*-*-*.json"):
+    for file in crew_folder.glob("*-*-*.json"):
         job, ranks, rank = file.stem.split("-")
         found[job, int(ranks)][int(rank)] = json.loads(file.read_text())
     return {job: [of_rank[rank] for rank in sorted(of_rank)] for job, of_rank in found.items()}

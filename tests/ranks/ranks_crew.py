@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import torch._dynamo  # DistributedDataParallel would import it in every rank
 from ranks_material import MIDDLE, make_loader
+from ranks_mesh import mesh
+from ranks_steps import adapt, computing, even, sleeping, tuned
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
@@ -76,7 +78,12 @@ def index(shards, out, ranks):
     return {"samples": make_loader(shards, ranks).stats().epoch_samples, "walked": walked}
 
 
-JOBS = [(epoch, 1), (epoch, 2), (epoch, 4), (epoch, 8), (train, 1), (train, 4), (begin, 4), (resume, 2), (index, 8)]
+JOBS = [
+    *((epoch, ranks) for ranks in (1, 2, 4, 8)),
+    *((train, 1), (train, 4), (begin, 4), (resume, 2), (index, 8), (mesh, 1), (mesh, 4)),
+    *((sleeping, 2), (sleeping, 4), (computing, 2), (computing, 4), (even, 2)),
+    *((adapt, 2), (tuned, 2)),
+]
 
 
 def be(rank, ranks, work, shards, out):

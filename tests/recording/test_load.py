@@ -35,7 +35,7 @@ LINES = (
     Pass(loader=0, number=0, at_s=0.5),
     Step(loader=0, batch=0, at_s=0.5, wait_s=0.1, step_s=0.2, phases={"forward": 0.1}, ready=2, worker=0),
     Fetch(loader=0, batch=0, worker=-1, at_s=0.4, fetch_s=0.1, samples=8),
-    Step(loader=0, batch=1, at_s=0.8, wait_s=0.1, step_s=0.2, worker=1),
+    Step(loader=0, batch=1, at_s=0.8, wait_s=0.1, step_s=0.2, worker=1, looked=False),
     Whereabouts(loader=0, worker=1, at_s=0.9, looks=20, states={"read": 15, "running": 5}),
     Hops(loader=0, at_s=1.0, hops={"read": (1.0, 0.5, 0.25)}, workers=2),
     System(at_s=1.0, cpu=1.5, processes=(Process(cpu=1.0),), pressure={"cpu": 0.5}),

@@ -58,6 +58,23 @@ def test_two_runs_of_the_same_noise_are_inconclusive_and_of_half_the_noise_bette
     assert compare(noisy(1), noisy(2, scale=0.4)).answer == "better"
 
 
+def seldom_looked_at(seed):
+    """Phases of random length, looked at in one step of sixteen."""
+    recording, dice = torch_run(batches=1600, workers=1, fetch_s=0.01), random.Random(seed)
+    known = [
+        {"phases": {"forward": dice.expovariate(50)}} if at % 16 == 5 else {"phases": {}, "looked": False}
+        for at in range(1600)
+    ]
+    steps = [msgspec.structs.replace(step, **more) for step, more in zip(recording.steps, known, strict=True)]
+    return replace(recording, steps=tuple(steps))
+
+
+def test_a_phase_that_was_seldom_looked_at_is_as_long_as_it_was_then_and_no_surer_than_that():
+    forward = measure(compare(seldom_looked_at(1), seldom_looked_at(2)), "step: forward")
+    assert forward.a == pytest.approx(0.02, rel=0.3)
+    assert forward.high / forward.low > 1.4  # of a hundred looks each: 1.96 times the root of 2/100, both ways, is 1.7
+
+
 def test_different_batch_sizes_are_compared_in_samples():
     small, large = torch_run(samples=8, fetch_s=0.3), torch_run(samples=24, fetch_s=0.9)
     comparison = compare(small, large)

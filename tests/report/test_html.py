@@ -46,7 +46,7 @@ def test_everything_is_on_the_page():
 def test_a_healthy_page_has_no_findings_and_a_page_of_nothing_no_plots():
     assert 'id="findings"' not in render_html(healthy(), all_well())
     page = render_html(empty(), undetermined())
-    assert "No steps were recorded" in page
+    assert "No steps were recorded: there is nothing to draw." in page
     assert "1 line skipped: cut short at the end (line 2)" in page
     assert "canvas" not in Elements(page).seen
     assert island(page) == {"workers": None, "utilisation": None, "throughput": None, "ready": None}
@@ -131,7 +131,8 @@ def test_a_million_steps_fit_into_two_megabytes():
 def test_one_step_is_enough_and_none_after_the_first_is_told():
     steps = stalling().steps
     assert "longest wait" in render_html(replace(stalling(), steps=steps[:2]), undetermined())
-    assert "No steps were recorded" in render_html(replace(stalling(), steps=steps[:1]), undetermined())
+    alone = render_html(replace(stalling(), steps=steps[:1]), undetermined())
+    assert "No steps were recorded but the first of a pass: there is nothing to draw." in alone
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 1e-9, 1e5])

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from report_runs import all_well, empty, findings, healthy, stalling, torch_run, undetermined
 
+from penstock.report.html import render_html
 from penstock.report.markdown import escaped, render_markdown
 
 
@@ -22,6 +24,14 @@ def test_the_numbers_of_the_run_are_in_it():
                   "36 min of 1 h went into waiting (60%)", "1. Raise num_workers from 8 to 16. Expected: +85%",
                   "The first thing to remove is **too_few_workers**"):  # fmt: skip
         assert words in text
+
+
+def test_phases_that_were_looked_at_in_some_steps_only_are_told_as_such():
+    run = stalling()
+    steps = tuple(msgspec.structs.replace(step, looked=step.batch % 10 == 1) for step in run.steps)
+    assert "\nPhases were looked at in 20 of 199 steps.\n" in render_markdown(replace(run, steps=steps), findings())
+    assert "looked at in 20 of 199 steps" in render_html(replace(run, steps=steps), findings())
+    assert "looked at" not in render_markdown(run, findings())
 
 
 def test_a_healthy_run_needs_no_change():

@@ -7,7 +7,7 @@ from report_runs import empty, hops_run, stalling, torch_run
 
 from penstock.recording.lines import Loader, Run, Setting, Step
 from penstock.recording.load import Recording
-from penstock.report.numbers import MOST_PHASES, REST, lay_out, main_evidence, numbers, parts, setting_rows
+from penstock.report.numbers import MOST_PHASES, REST, lay_out, looked_note, main_evidence, numbers, parts, setting_rows
 
 
 def recording_of(*steps, settings=None):
@@ -54,6 +54,42 @@ def test_the_sampler_lies_in_the_wait_and_evaluation_is_no_part_of_a_step():
     assert [(part.name, part.depth, round(part.seconds, 3)) for part in found] == [
         ("wait", 0, 0.2), ("sampler", 1, 0.1), ("forward", 0, 0.3), (REST, 0, 0.1),
     ]  # fmt: skip
+
+
+def test_steps_that_were_not_looked_at_do_not_thin_out_the_phases_and_what_all_have_is_exact():
+    looked = {"forward": 0.4, "forward/gc": 0.2, "log": 0.1}
+    steps = [step(0), step(1, phases=looked), *(step(at, looked=False, phases={"gc": 0.1}) for at in (2, 3, 4))]
+    evidence = main_evidence(recording_of(*steps))
+    assert [(part.name, part.depth, round(part.seconds, 4)) for part in parts(evidence)] == [
+        ("wait", 0, 0.2), ("forward", 0, 0.4), ("gc", 1, 0.125), ("log", 0, 0.025), (REST, 0, 0.375),
+    ]  # fmt: skip
+    assert looked_note(evidence) == "Phases were looked at in 1 of 4 steps."
+
+
+def test_a_pause_inside_a_phase_is_no_part_of_that_phase_either():
+    phases = {"forward": 0.2, "save/log": 0.1, "save/checkpoint": 0.3, "save/checkpoint/log": 0.1, "save": 0.5}
+    found = parts(main_evidence(recording_of(step(0), step(1, phases=phases))))
+    assert [(part.name, part.depth, round(part.seconds, 4)) for part in found] == [
+        ("wait", 0, 0.2), ("forward", 0, 0.2), ("save", 0, 0.2), ("log", 1, 0.1), (REST, 0, 0.1),
+    ]  # fmt: skip
+
+
+def test_steps_whose_events_were_not_read_do_not_thin_out_the_devices_times():
+    host, device = {"forward": 0.1}, {"forward": 0.4}
+    steps = [step(0), *(step(at, phases=host, device_phases=device if at % 2 else {}) for at in range(1, 9))]
+    found = {part.name: part.device_s for part in parts(main_evidence(recording_of(*steps)))}
+    assert found == {"wait": None, "forward": pytest.approx(0.4), REST: None}
+
+
+def test_a_phase_that_only_steps_had_at_which_nobody_looked_is_there():
+    steps = [step(0), step(1, phases={"forward": 0.4}), step(2, looked=False, phases={"log": 0.2})]
+    assert [(part.name, round(part.seconds, 4)) for part in parts(main_evidence(recording_of(*steps)))] == [
+        ("wait", 0.2), ("forward", 0.4), ("log", 0.1), (REST, 0.3),
+    ]  # fmt: skip
+
+
+def test_where_all_were_looked_at_nothing_is_said_of_it():
+    assert looked_note(main_evidence(stalling())) == ""
 
 
 def test_a_setting_is_changed_only_where_both_sides_are_known_and_differ():

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from report_runs import healthy, hops_run, machine_looks, stalling, torch_run
 
-from penstock.recording.lines import Step, System
+from penstock.recording.lines import Loader, Run, Step, System
+from penstock.recording.load import Recording
+from penstock.report.closeup import close_up
 from penstock.report.numbers import main_evidence
 from penstock.report.strip import POINTS, ready, smooth, stall_period, strip, thin, throughput, utilisation
 
@@ -82,6 +84,17 @@ def test_batches_are_counted_over_passes_and_the_first_of_each_is_left_out():
         type(recording)(run=recording.run, loaders=recording.loaders, steps=recording.steps + again)
     )
     assert strip(evidence).plot.x == [*range(1, 300), 301, 302, 303]
+
+
+def test_passes_of_one_batch_each_are_numbered_and_drawn_together():
+    steps = tuple(
+        Step(loader=0, pass_=at, batch=0, at_s=at * 1.0, wait_s=0.9 if at == 20 else 0.1, step_s=0.1)
+        for at in range(40)
+    )
+    evidence = main_evidence(Recording(run=Run(), loaders={0: Loader(loader=0)}, steps=steps))
+    assert strip(evidence).plot.x == list(range(40))
+    assert strip(evidence).marks == [20]
+    assert [row[3] for row in close_up(evidence, None).loop] == [0] * 25  # batches of 16 passes before, of 8 after
 
 
 def test_ready_is_drawn_only_where_somebody_could_tell():

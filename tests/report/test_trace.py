@@ -45,6 +45,30 @@ def test_every_lane_that_is_used_has_a_name(trace):
 
 
 def test_slices_of_a_lane_nest(trace):
+    assert_nested(trace)
+
+
+def test_passes_over_one_loader_at_the_same_time_have_lanes_of_their_own():
+    """zip(loader, loader), then a pass alone."""
+    lines = [(at, at * 1.0 + 0.2 * number, number) for at in range(3) for number in range(2)] + [(0, 9.0, 2)]
+    steps = [
+        Step(loader=0, pass_=n, batch=at, at_s=s, wait_s=0.1, step_s=0.9, phases={"forward": 0.5}) for at, s, n in lines
+    ]
+    fetches = [
+        Fetch(loader=0, pass_=n, batch=at, worker=0, at_s=s - 0.4, fetch_s=0.4) for at, s, n in lines if s >= 0.4
+    ]
+    recording = Recording(
+        run=Run(), loaders={0: Loader(loader=0, name="train")}, steps=tuple(steps), fetches=tuple(fetches)
+    )
+    events = trace_events(recording, 0.0, 20.0)["traceEvents"]
+    assert_nested(events)
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in of(events, "M") if e["name"] == "thread_name"}
+    assert sorted(threads.values()) == ["train", "train (2)", "worker 0", "worker 0 (2)"]
+    assert {(e["pid"], e["tid"]) for e in events if e["ph"] in "Xsf"} == threads.keys()
+    assert len(of(events, "s")) == len(of(events, "f")) == len(fetches)
+
+
+def assert_nested(trace):
     lanes = defaultdict(list)
     for event in of(trace, "X"):
         lanes[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
@@ -116,3 +140,10 @@ def test_the_main_process_that_makes_batches_itself_has_a_lane():
 def test_a_trace_is_json_also_of_nothing():
     assert json.loads(trace_json(empty(), 0.0, 1.0))["displayTimeUnit"] == "ms"
     assert json.loads(trace_json(stalling(), 0.0, 1.0))["traceEvents"]
+
+
+def test_a_step_whose_phases_were_not_looked_at_says_so():
+    steps = tuple(Step(loader=0, batch=at, at_s=at, wait_s=0.2, step_s=0.8, looked=at == 0) for at in range(2))
+    recording = Recording(run=Run(), loaders={0: Loader(loader=0)}, steps=steps)
+    slices = [event for event in of(trace_events(recording, 0, 9)["traceEvents"], "X") if event["cat"] == "step"]
+    assert [event["args"].get("phases") for event in slices] == [None, "not looked at"]

@@ -319,10 +319,19 @@ def test_a_large_shard_is_checked_in_pieces_and_a_compressed_one_whole(tmp_path,
 def test_a_piece_needs_no_executor(shard):
     path = shard(("1.jpg", JPEG), ("2.jpg", b"no"))
     index = scan(path)
-    piece = Piece(str(path), tuple(index.sample(number) for number in range(2)), decode=True)
+    piece = Piece(str(path), tuple(index.sample(number) for number in range(2)), True, index.binding)
     (flaw,) = check_piece(piece)
     assert isinstance(flaw, Flaw)
     assert (flaw.member, flaw.offset) == ("2.jpg", index.sample(1).parts[0].offset)
+
+
+def test_a_shard_that_was_replaced_is_not_checked_against_what_it_was(shard):
+    path = shard(("1.jpg", JPEG), ("2.jpg", JPEG))
+    index = scan(path)
+    piece = Piece(str(path), (index.sample(0),), True, index.binding)
+    os.utime(path, ns=(1, 1))
+    (flaw,) = check_piece(piece)
+    assert (flaw.kind, flaw.reason) == ("StorageError", "has changed since it was indexed")
 
 
 # -- a decoder that takes its process down -----------------------------------------------------------------------

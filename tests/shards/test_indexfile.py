@@ -6,6 +6,7 @@ import random
 import struct
 import subprocess
 import sys
+import tarfile
 import threading
 import tracemalloc
 import zlib
@@ -21,6 +22,7 @@ from penstock.shards import indexfile
 from penstock.shards.codecs import zstd
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
 from penstock.shards.indexfile import beside, dumps, in_cache, load, loads, save
+from penstock.shards.scan import scan
 from penstock.shards.tar import Members
 from penstock.testing import corrupt
 
@@ -365,6 +367,34 @@ def test_a_bomb_is_not_inflated_on_its_word(claim):
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("length", [1 << 20, 1 << 28], ids=["a body", "a file"])
+def test_an_index_far_too_large_for_its_shard_is_not_inflated(tmp_path, length):
+    """Zeros pack well: a few kilobytes beside a small shard could take gigabytes, in each of 32 threads."""
+    data = sealed(bytes(1 << 20))
+    with open(beside(tmp_path / "a.tar"), "wb") as file:
+        file.write(data)
+        file.truncate(len(data) if length == 1 << 20 else length)
+    tracemalloc.start()
+    try:
+        with pytest.raises(IndexFileError, match=r"claims 1048576 bytes|has 268435456 bytes"):
+            load(tmp_path / "a.tar", Binding(100 * 512, 1))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_longest_names_fit_into_an_index(tmp_path):
+    """Bytes that are no text become four letters each, and a header has up to 255 of them."""
+    path = tmp_path / "a.tar"
+    names = ["\udcff" * 150 + "/" + "\udcff" * 90 + f"{number:05d}.x" for number in range(2000)]
+    headers = (tarfile.TarInfo(name).tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape") for name in names)
+    path.write_bytes(b"".join(headers) + bytes(1024))
+    index = scan(path)
+    save(index, path)
+    assert columns(load(path, index.binding)) == columns(index)
+    assert all(len(key) > 4 * 240 for key in index.keys)
 
 
 def test_an_index_file_larger_than_any_index_is_not_read(tmp_path):

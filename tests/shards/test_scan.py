@@ -1,5 +1,6 @@
 """From a shard to its index: the stored one while it is true, a new one when it is not."""
 
+import errno
 import logging
 import os
 import pickle
@@ -11,6 +12,7 @@ from penstock.errors import ShardError, StorageError, TarError
 from penstock.shards import indexfile, scan
 from penstock.shards.indexfile import beside, in_cache
 from penstock.shards.scan import index_all, index_of
+from penstock.storage import local
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
 
 OLD = tar_bytes([("0.jpg", b"old")])
@@ -264,3 +266,36 @@ def test_closing_early_starts_no_further_shard(tmp_path, walks):
     after = len(walks)
     assert 1 <= after <= 100
     assert len(list(tmp_path.glob("*.pidx"))) == after
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="this platform reads otherwise")
+@pytest.mark.parametrize("after", [0, 1, 7])
+def test_a_file_server_that_forgets_the_shard_in_the_middle_of_a_walk_is_borne(tmp_path, monkeypatch, after):
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes((f"{number:03d}.bin", bytes(700)) for number in range(20)))
+    there = scan.scan(path)
+    reads, preadv = iter(range(1000)), os.preadv
+
+    def forgets(*arguments):
+        if next(reads) == after:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return preadv(*arguments)
+
+    monkeypatch.setattr(os, "preadv", forgets)
+    again = scan.scan(path)
+    assert next(reads) > after
+    assert (again.keys, again.offsets.tolist()) == (there.keys, there.offsets.tolist())
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_walk_is_named_with_the_place(tmp_path, monkeypatch):
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([("0.bin", bytes(700)), ("1.bin", b"")]))
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    monkeypatch.setattr(local, "pread", fail)
+    with pytest.raises(StorageError, match="the file server does not answer") as caught:
+        scan.scan(path)
+    assert caught.value.where() == {"shard": str(path), "offset": 0, "stage": "read"}

@@ -1,5 +1,6 @@
 """Opening shards: plain at any offset, compressed as a stream that only goes forward."""
 
+import errno
 import gzip
 import random
 
@@ -10,6 +11,7 @@ from penstock.shards import source
 from penstock.shards.codecs import zstd
 from penstock.shards.source import CompressedShard, Shard, compression_of, open_shard
 from penstock.shards.tar import walk
+from penstock.storage import local
 from penstock.testing import corrupt, tar_bytes
 from penstock.testing.hostile import tar_header
 
@@ -157,3 +159,29 @@ def test_a_missing_shard_is_named(tmp_path, ending):
     with pytest.raises(StorageError, match="cannot open") as caught:
         open_shard(tmp_path / f"none{ending}")
     assert caught.value.shard == str(tmp_path / f"none{ending}")
+
+
+@COMPRESSED
+def test_a_file_server_that_forgets_a_compressed_shard_is_borne(packed, ending, monkeypatch):
+    path, reads, pread = packed(ending), iter(range(1000)), local.pread
+
+    def forgets(*arguments):
+        if next(reads) == 1:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return pread(*arguments)
+
+    monkeypatch.setattr(local, "pread", forgets)
+    with open_shard(path) as shard:
+        assert shard.read_at(0, len(DATA)) == DATA
+    assert next(reads) > 2
+
+
+@COMPRESSED
+def test_a_disk_that_fails_does_not_make_a_compressed_shard_a_damaged_one(packed, ending, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with open_shard(packed(ending)) as shard:
+        monkeypatch.setattr(local, "pread", fail)
+        with pytest.raises(StorageError, match="cannot read: Input/output error"):
+            shard.read_at(0, 100)

@@ -9,6 +9,7 @@ from penstock.storage import coldread
 from penstock.storage.coldread import ColdFile, ReadMethod, choose_method, drop_pages
 from penstock.storage.kind import identify
 from penstock.storage.kinds import StorageKind
+from penstock.storage.pagecache import is_cached
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="page cache control is Linux")
 
@@ -44,10 +45,10 @@ def test_dropped_pages_are_really_gone(disk_file):
     with open(disk_file, "rb") as stream:
         stream.read()
         pages = range(0, 1 << 20, 1 << 16)
-        assert all(coldread._in_memory(stream.fileno(), page) for page in pages)
+        assert all(is_cached(stream.fileno(), page) for page in pages)
         assert any(drop_pages(disk_file) for _ in range(TRIES))
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        assert not all(coldread._in_memory(stream.fileno(), page + 32768) for page in pages)
+        assert not all(is_cached(stream.fileno(), page + 32768) for page in pages)
 
 
 @linux

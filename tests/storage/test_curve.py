@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -58,8 +59,6 @@ def test_seeking_is_time_that_parallel_reads_do_not_hide():
     ],
 )
 def test_the_measurement_wins_and_a_disagreement_is_said(kind, flag, measured, expected):
-    import re
-
     assert re.match(expected, judge(storage(kind, flag), measured))
 
 
@@ -81,3 +80,16 @@ def test_a_curve_rises():
         curve()
     with pytest.raises(ValueError):
         curve((2, 1, 1), (1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        (FAR_SERVER, "Bandwidth-bound from there on: one request at a time brings 90 MB/s, 16 at once 1100"),
+        (curve((1, 90, 60), (4, 350, 240), (16, 1100, 950)), "Latency-bound as far as was tried: .* 16 at once 1100"),
+        (curve((1, 90, 60), (4, 91, 90)), "Bandwidth-bound from there on: one request at a time brings 90 MB/s\\. "),
+        (curve((1, 90, 60)), "Undetermined: 90 MB/s with one request at a time"),
+    ],
+)
+def test_a_store_is_bound_by_latency_until_more_requests_bring_no_more(measured, expected):
+    assert re.match(expected, judge(storage("object store", None), measured))

@@ -155,3 +155,21 @@ def test_whatever_happens_changes_come_to_an_end(happened, workers, workers_pinn
     assert all(1 <= setting.workers <= 64 and 2 <= setting.prefetch <= 16 for setting in found)
     assert not workers_pinned or {setting.workers for setting in found} == {workers}
     assert not prefetch_pinned or {setting.prefetch for setting in found} == {2}
+
+
+def test_among_ranks_in_step_what_a_rank_gained_shows_in_its_own_waiting():
+    """The others set the pace: it waits for them in its step instead of for its data."""
+    same_pace = seen(wait_s=1.0, compute_s=9.0)
+    alone = Controller(Setting(2), prefetch_pinned=True)
+    assert settings(alone, seen(), same_pace) == [Setting(4), Setting(2)]
+    in_step = Controller(Setting(2), prefetch_pinned=True, in_step=True)
+    assert settings(in_step, seen(), seen(wait_s=0.5, compute_s=9.5)) == [Setting(4), Setting(4)]
+    assert settings(Controller(Setting(2), in_step=True), seen(), seen(wait_s=4.8)) == [Setting(4), Setting(2)]
+
+
+def test_ranks_of_a_machine_divide_the_memory_to_grow_into():
+    short = seen(batch_bytes=GB, free_bytes=30 * GB)
+    assert Controller(Setting(2)).decide(short).setting == Setting(4)
+    decision = Controller(Setting(2), ranks=2).decide(short)
+    assert decision.setting == Setting(2)
+    assert "would take" in str(decision)

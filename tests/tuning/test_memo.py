@@ -1,4 +1,5 @@
 import json
+from dataclasses import dataclass
 
 import pytest
 
@@ -27,6 +28,18 @@ class Data:
 class Wrapped:
     def __init__(self, inner):
         self.inner = inner
+
+
+@dataclass(slots=True)
+class Slotted:
+    root: str
+
+
+class SlottedInside:
+    __slots__ = ("__root",)
+
+    def __init__(self, root):
+        self.__root = root
 
 
 def key(dataset=None, **asked):
@@ -61,6 +74,12 @@ def test_what_a_wrapped_dataset_is_made_of_counts():
     memo.store(key(Wrapped(Data("a"))), FOUND)
     assert memo.load(key(Wrapped(Data("a")))) == FOUND
     assert memo.load(key(Wrapped(Data("b")))) is None
+
+
+def test_what_a_dataset_without_a_dictionary_holds_counts():
+    assert key(Slotted("a")) == key(Slotted("a"))
+    assert key(Slotted("a")) != key(Slotted("b"))
+    assert key(SlottedInside("a")) != key(SlottedInside("b"))
 
 
 def test_a_dataset_that_holds_itself_has_a_key():
@@ -117,4 +136,11 @@ def test_where_nothing_can_be_kept_nothing_is_lost(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
     memo.store(key(), FOUND)
+    assert memo.load(key()) is None
+
+
+def test_another_number_of_ranks_on_this_machine_has_no_findings(monkeypatch):
+    memo.store(key(), FOUND)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert memo.load(key()) is None

@@ -11,7 +11,7 @@ from penstock.errors import SampleError, SettingError  # noqa: E402
 from penstock.plan.document import plan_from_yaml, plan_to_yaml  # noqa: E402
 from penstock.tuning.planfor import plan_for  # noqa: E402
 
-SECONDS = 4.0
+SECONDS = 2.0
 
 
 class Slow:

@@ -2,7 +2,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.model.workload import Workload
@@ -77,6 +77,7 @@ def test_numbers_at_which_everything_fails_end_the_search():
     guess=st.integers(1, MOST),
     most=st.integers(1, MOST),
 )
+@example(peak=58, decline=0.0546875, guess=20, most=63)  # as good at 45 as at 63, and better between
 def test_the_peak_of_any_curve_that_has_one_is_nearly_reached_in_few_measurements(peak, decline, guess, most):
     def curve(workers):
         return min(workers, peak) / (1 + decline * max(0, workers - peak))

@@ -16,6 +16,9 @@ from penstock.tuning.tune import tune
 
 LATENCY_S = 0.004
 SECONDS = 4.0
+"""Where rates are compared."""
+BRIEF_S = 1.0
+"""Where it does not matter what is found."""
 
 
 class Remote(Dataset):
@@ -70,12 +73,12 @@ def _nothing_is_left_running():
 
 
 def quick(source, **settings):
-    return tune(source, **{"seconds": SECONDS, **settings})
+    return tune(source, **{"seconds": BRIEF_S, **settings})
 
 
 def test_a_waiting_dataset_gets_workers_and_the_findings_say_why():
     data = Remote()
-    found = quick(data, batch_size=4, step_s=0.001)
+    found = quick(data, batch_size=4, step_s=0.001, seconds=SECONDS)
     assert found.kwargs["num_workers"] >= 1
     assert found.samples_s > found.default_samples_s
     rows = {row.setting: row for row in found.measured}
@@ -120,12 +123,12 @@ def test_dice_and_samplers_are_left_as_they_were():
     loader = DataLoader(Remote(40), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(7)
     before = torch.get_rng_state().tolist(), loader.generator.get_state().tolist()
-    quick(loader, seconds=2)
+    quick(loader)
     assert (torch.get_rng_state().tolist(), loader.generator.get_state().tolist()) == before
 
 
 def test_a_compute_bound_loop_gets_few_workers():
-    found = quick(TensorDataset(torch.arange(4000)), batch_size=4, step_s=0.02)
+    found = quick(TensorDataset(torch.arange(4000)), batch_size=4, step_s=0.02, seconds=SECONDS)
     assert found.kwargs["num_workers"] <= 2
 
 
@@ -178,15 +181,15 @@ def test_a_step_that_raises_later_leaves_what_was_measured():
         if multiprocessing.active_children() and len(calls) > 40:
             raise RuntimeError("out of memory")
 
-    found = quick(Remote(), batch_size=4, step=step)
+    found = quick(Remote(), batch_size=4, step=step, seconds=SECONDS)
     assert not found.complete
     assert any("Ended early: step raised RuntimeError: out of memory" in reason for reason in found.reasons)
     assert found.samples_s > 0
-    assert not quick(Remote(), batch_size=4, step_s=0.0, seconds=2).remembered
+    assert not quick(Remote(), batch_size=4, step_s=0.0).remembered
 
 
 def test_an_iterable_dataset_that_deals_its_samples_out_may_have_many_workers():
-    found = quick(Stream(deals=True), batch_size=4, step_s=0.001)
+    found = quick(Stream(deals=True), batch_size=4, step_s=0.001, seconds=SECONDS)
     assert max(row.setting.workers for row in found.measured) > 1
     assert found.samples_s > found.default_samples_s
 
@@ -198,14 +201,14 @@ def test_an_iterable_dataset_that_would_repeat_itself_gets_one_worker_at_most():
 
 
 def test_a_dataset_without_a_length_and_without_batches_can_be_tuned():
-    found = quick(DataLoader(Endless(), batch_size=None), seconds=2)
+    found = quick(DataLoader(Endless(), batch_size=None))
     assert found.samples_s > 0
 
 
 def test_a_dataset_that_cannot_be_copied_has_its_default_computed(tmp_path):
     data = Remote()
     with open(tmp_path / "log", "w") as data.log:
-        found = quick(data, batch_size=4, seconds=2)
+        found = quick(data, batch_size=4)
     row = next(row for row in found.measured if row.setting == Setting())
     assert (row.how, row.runs) == ("computed", 0)
     assert data.connection is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,9 +25,13 @@ notices = Console(stderr=True)
 """Progress and notices go to stderr, so that `--json | jq` works."""
 
 
+_ODD = re.compile(r"[^\x20-\x7e\n]")
+
+
 def print_json(document: object) -> None:
-    """A machine-readable answer, on stdout and alone there."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    """A machine-readable answer, on stdout and alone there; what a terminal would obey is spelled out in it."""
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    typer.echo(_ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text))
 
 
 @contextmanager

@@ -20,9 +20,8 @@ from penstock.report.doctor import as_checks, check_table
 from penstock.report.storage import Room, Row, claim_rows, curve_rows
 from penstock.report.text import table
 from penstock.storage.curve import StorageCurve
-from penstock.storage.kind import Storage, identify
-from penstock.storage.probe import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe
-from penstock.storage.remote.probed import storage_of
+from penstock.storage.kind import Storage
+from penstock.storage.probe import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe, storage_under
 from penstock.storage.remote.url import is_remote, shown
 
 
@@ -37,7 +36,7 @@ def doctor(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PATH]", callback=there, help="A folder of shards, or one shard; or its URL (s3://bucket/folder/)."
+            metavar="PATH", callback=there, help="A folder of shards, or one shard; or its URL (s3://bucket/folder/)."
         ),
     ] = None,
     script: Annotated[
@@ -66,7 +65,7 @@ def doctor(
     both with 1 to 32 in flight, and the time to open a file. Reads your own
     files where there are enough, else a scratch file of 256 MiB that is gone
     afterwards. Of a bucket, requests are timed and ranges read of objects that
-    are there. Curves are kept per device for a week. With --script, says
+    are there, 4 GiB at most. Curves are kept per device for a week. With --script, says
     how its DataLoaders suit this machine.
 
     Compare "sequential" with what your GPU eats (samples/s × bytes per
@@ -109,9 +108,8 @@ def _look_under(path: str, sample_bytes: int, refresh: bool) -> _Under:
     curve: StorageCurve | None = None
     rows: list[Row] = []
     try:
-        remote = is_remote(path)
-        storage = storage_of(path) if remote else identify(path)
-        rows += claim_rows(storage, None if remote else _room(storage.path))
+        storage = storage_under(path)
+        rows += claim_rows(storage, None if is_remote(path) else _room(storage.path))
         with Console(stderr=True).status("measuring the storage …"):
             curve = probe(path, sample_bytes=sample_bytes, refresh=refresh)
         rows += curve_rows(storage, curve, time.time() - curve.measured_unix_s)

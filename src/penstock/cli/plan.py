@@ -45,7 +45,7 @@ NOTHING, CHANGES, UNDETERMINED = 0, 1, 3
 
 def plan(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RECORDING]", help="Of `penstock run`, or of `penstock.watch`.")
+        Path | None, typer.Argument(metavar="RECORDING", help="Of `penstock run`, or of `penstock.watch`.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan there, as YAML.")
@@ -110,7 +110,7 @@ def plan(
     cores of so many ranks must give, which of them bites first, and what an
     epoch costs. All ranks are simulated in step, each waiting for the slowest.
 
-        penstock plan run.jsonl --nodes 128 --gpus-per-node 8 --store-bandwidth 40GB/s
+        penstock plan run.jsonl --nodes 128 --gpus-per-node 8
 
     Exit code: 0 nothing to change (at most things to try in a step that has
     its data in time), 1 changes are proposed, 2 wrong usage or nothing to

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from penstock.bench.fields import SIZE, guess_fields, parse_fields
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
+from penstock.cli.doctor import there
 from penstock.errors import PenstockError, SettingError
 from penstock.observe.machine import machine_facts
 from penstock.plan.fingerprint import fingerprint
@@ -20,6 +20,9 @@ from penstock.plan.probes.together import NAMES, SECONDS, SECONDS_MAX, Name, Sub
 from penstock.report.doctor import check_table
 from penstock.report.probes import probe_rows
 from penstock.storage.paths import expand
+from penstock.storage.remote.url import is_remote
+
+UNINDEXED = Skipped("a bucket is measured without looking into its shards: to index one may take longer than the rest")
 
 
 def probe(
@@ -27,7 +30,10 @@ def probe(
         Literal["all", "storage", "decode", "handover", "copy"], typer.Argument(help="Which of them.")
     ] = "all",
     path: Annotated[
-        Path | None, typer.Argument(exists=True, metavar="[PATH]", help="A folder of shards, or one shard.")
+        str | None,
+        typer.Argument(
+            metavar="PATH", callback=there, help="A folder of shards, or one shard; or its URL (s3://bucket/folder/)."
+        ),
     ] = None,
     field: Annotated[
         list[str] | None,
@@ -42,7 +48,8 @@ def probe(
     """What can storage, cores, hand-over and GPU link do, each by itself?
 
     \b
-    storage   reads of the files under PATH, past the page cache
+    storage   reads of the files under PATH, past the page cache; of a bucket,
+              requests: how long one takes, what many at once bring
     decode    samples of its first shard, from memory, at 1, 2, 4 … workers
     handover  dummy batches of that shape through a torch DataLoader
     copy      the same batch to the GPU, from pinned and ordinary memory
@@ -62,7 +69,9 @@ def probe(
     if field and path is None:
         raise SettingError("--field names parts of shards", advice="Give their PATH, too")
     names: tuple[Name, ...] = NAMES if what == "all" else (what,)
-    subject = Subject(material=_material(path, field, size), path=path, batch_size=batch_size, refresh=refresh)
+    bucket = what == "storage" and path is not None and is_remote(path) and not field
+    material = UNINDEXED if bucket else _material(path, field, size)
+    subject = Subject(material=material, path=path, batch_size=batch_size, refresh=refresh)
     with console.notices.status(f"measuring {', '.join(names)} …"):
         probes = run_probes(subject, names, seconds=seconds)
     if as_json:
@@ -72,7 +81,7 @@ def probe(
     raise typer.Exit(console.OK if probes.measured else console.FAILED)
 
 
-def _material(path: Path | None, field: list[str] | None, size: int) -> Material | Skipped:
+def _material(path: str | None, field: list[str] | None, size: int) -> Material | Skipped:
     """Samples of the first shard; made-up ones where there is none, which is said."""
     if path is None:
         return made_up(size)

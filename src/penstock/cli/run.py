@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from penstock.cli import console
-from penstock.errors import PenstockError, SettingError, printable
+from penstock.errors import SettingError, printable
 from penstock.observe.afterlook import add_look
 from penstock.observe.child import end_like
 from penstock.observe.script import Outcome, Script, Terms, run_script
@@ -28,7 +28,7 @@ BEFORE_PROBE = (
 
 def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's own.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="The script's own.")] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="The recording.  [default: penstock-DATE-TIME.jsonl]"),
@@ -59,6 +59,7 @@ def run(
     garbage collection. The script behaves as before: its output, its
     signals, its exit code. Ours goes to stderr, after it.
 
+    \b
         penstock run train.py --epochs 1
         penstock run -o run.jsonl -m package.train --epochs 1
         penstock run -m torch.distributed.run --nproc-per-node 2 train.py
@@ -77,7 +78,7 @@ def run(
     probe: 0 measured, 3 not; the script's own if it failed before.
     """
     record = output or Path(time.strftime("penstock-%Y%m%d-%H%M%S.jsonl"))
-    _check(script, module, record)
+    _check(script, module, record, slow)
     what = Script((script, *(arguments or ())), module)
     if probe is not None:
         _probe(what, record, seconds)
@@ -88,8 +89,10 @@ def run(
         end_like(outcome.code)
 
 
-def _check(script: str, module: bool, record: Path) -> None:
+def _check(script: str, module: bool, record: Path, slow: float | None) -> None:
     """Before the script runs for hours."""
+    if slow is not None and not slow > 0:
+        raise SettingError(f"--slow {slow:g}: it takes a positive number of seconds to be slow")
     if not module and not os.path.exists(script):
         raise SettingError(f"there is no script {script}", advice="With -m, name a module")
     if record.is_dir() or not os.access(record if record.exists() else record.parent, os.W_OK):
@@ -108,9 +111,14 @@ def _tell(outcome: Outcome, look: bool, diagnosed: bool) -> None:
 
 def _tell_end(outcome: Outcome) -> None:
     if outcome.code < 0 and not outcome.stopped:
-        typer.echo(f"penstock: the script was killed by {signal.Signals(-outcome.code).name}", err=True)
+        typer.echo(f"penstock: the script was killed by {_signal_name(-outcome.code)}", err=True)
     names = ", ".join(printable(os.path.relpath(path)) for path in outcome.recordings)
     typer.echo(f"penstock: recorded to {names}" if names else "penstock: nothing was recorded", err=True)
+
+
+def _signal_name(number: int) -> str:
+    """Most of the real-time ones have none."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _look_at_storage(recordings: Sequence[Path]) -> None:
@@ -119,7 +127,7 @@ def _look_at_storage(recordings: Sequence[Path]) -> None:
         try:
             with console.notices.status("reading once more from where the workers read …"):
                 add_look(path)
-        except (PenstockError, OSError) as error:
+        except Exception as error:
             typer.echo(f"penstock: the storage was not looked at: {printable(str(error))}", err=True)
 
 

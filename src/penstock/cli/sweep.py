@@ -46,10 +46,10 @@ def sweep(
     measured. Speed is told in samples/s, never in steps/s alone. The knee is
     the smallest size within 5% of the best.
 
-        penstock sweep mypackage.train:make_step --batch-size 32 --learning-rate 0.1
+        penstock sweep mypackage.train:make_step --batch-size 32
 
-    With the size and the learning rate of now, it says what becomes of the
-    rate, or how many batches to accumulate for the same.
+    With the size and the learning rate of now (--learning-rate 0.1), it says
+    what becomes of the rate, or how many batches to accumulate for the same.
 
     The module is looked for in the working directory too, and is run: trust
     it; the model learns meanwhile, so give it one that may.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Self
 
 from penstock.core.hops import Hop
 
@@ -37,6 +38,28 @@ class EngineStats:
 
 
 @dataclass(frozen=True, slots=True)
+class CardTimes:
+    """Where a GPU's time goes between steps, on its own clock. Sums since the start."""
+
+    copying_s: float = 0.0
+    """Batches on their way: the copy itself, decoding on the card included."""
+    exposed_s: float = 0.0
+    """Of copying and finishing, what the training's stream had to wait for: not hidden behind a step."""
+    stalled_s: float = 0.0
+    """The card had nothing to do for the training, because the next batch was not there yet, for whatever reason."""
+
+    def since(self, earlier: Self) -> CardTimes:
+        """What happened between two looks; a sum that went down was begun anew."""
+        if earlier.copying_s > self.copying_s:
+            return self
+        return CardTimes(
+            self.copying_s - earlier.copying_s,
+            self.exposed_s - earlier.exposed_s,
+            self.stalled_s - earlier.stalled_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderStats:
     """`loader.stats()`: the hops of the data's way, and the engine behind them."""
 
@@ -56,6 +79,8 @@ class LoaderStats:
     """The training loop: busy with its own work, starved while it waited for a batch."""
     engine: EngineStats
     """Since its workers were last started: leaving a pass early stops them."""
+    card: CardTimes | None = None
+    """Since then too; None where batches stay on the CPU."""
 
     @property
     def hops(self) -> tuple[Hop, ...]:

@@ -11,6 +11,8 @@ from penstock.core.work import Rows
 
 Ids = NDArray[np.int64]
 NO_BLOCK = -1
+NO_BASE = -1
+"""Where the block of a sample lies that has none."""
 
 
 class Supply(Protocol):
@@ -29,5 +31,5 @@ class Supply(Protocol):
         ...
 
     def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Rows:
-        """What workers are told: `bases` is where each sample's block lies in the arena."""
+        """What workers are told: `bases` is where each sample's block lies in the arena, or NO_BASE."""
         ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 SAME_INPUTS = 1e-4
-"""A GPU adds up in another order each time, and a training carries that on; on a CPU the difference is 0."""
+"""A GPU adds up in another order each time, a CPU now and then, and a training carries that on."""
 OTHER_PIXELS = 1e-3
 """Between decoders that shrink in different ways, or pictures encoded once more: a few 1e-5 were measured; pictures
 that are exchanged within a batch make 3e-3, black ones 5e-2, another batch far more."""

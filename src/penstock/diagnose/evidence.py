@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.diagnose.renewed import find_renewals
 from penstock.diagnose.seen.loop import UNKNOWN
 from penstock.diagnose.seen.machine import SeenMachine
 from penstock.diagnose.seen.settings import Floats
@@ -113,6 +115,18 @@ class Evidence(SeenMachine):
     def handover_s(self) -> float:
         """What taking a batch costs when it lies there ready: copying and unpickling; 0 where that is not known.
 
+        No more than what the loop's thread computed or stood in line for: to rebuild a tensor it asks the worker for
+        the memory, and a worker without a core to answer on is waited for like one whose batch is not ready. A thread
+        of the main process that holds the interpreter makes the taking itself long.
+        """
+        if self.other_threads_cpu >= BUSY_THREADS or not self.loop_cpu:
+            return self._taken_s
+        return min(self._taken_s, (self.loop_cpu + self.main_queue) * self.cycle_s)
+
+    @cached_property
+    def _taken_s(self) -> float:
+        """From the batch's arrival until the loop has it.
+
         Known where the queue's own wait was timed. Else from asks that found all tasks done; where there are
         few of those, from the quicker ones that found something: what was ready need not be the batch whose
         turn it was.
@@ -142,7 +156,7 @@ class Evidence(SeenMachine):
             workers=self.dealt_workers,
             prefetch=self.prefetch,
             in_order=self.in_order,
-            cores=self.cores,
+            cores=self.cores - self.free_cores if self.held_together else self.cores,
             burners=self.burners,
             cpu_s=self.cpu_s[:known],
             alone_s=self.blocked_s[:known],
@@ -162,17 +176,23 @@ def milliseconds(seconds: float) -> str:
 
 def gather(recording: Recording) -> tuple[Evidence, ...]:
     """Every loader that was iterated over, the one that cost most waiting first."""
-    found = [_of(recording, loader) for loader in recording.loaders.values()]
+    renewals = find_renewals(recording)
+    together = renewals.as_one(recording)
+    found = [_of(together, loader, renewals.times_made(number)) for number, loader in together.loaders.items()]
     return tuple(sorted((e for e in found if e.steps or e.firsts), key=lambda e: -float(e.wait_s.sum())))
 
 
-def _of(recording: Recording, loader: Loader) -> Evidence:
+def _of(recording: Recording, loader: Loader, times_made: int) -> Evidence:
     mine = [step for step in recording.steps if step.loader == loader.loader]
     fetches = [fetch for fetch in recording.fetches if fetch.loader == loader.loader]
-    return Evidence(
+    found = Evidence(
         recording,
         loader,
         steps=tuple(step for step in mine if step.batch > 0),
         firsts=tuple(step for step in mine if step.batch == 0),
         fetches=tuple(sorted(fetches, key=lambda fetch: (fetch.pass_, fetch.batch))),
+        times_made=times_made,
     )
+    if found.workers == 0 and len(found.steps) < len(found.firsts):  # a pass for each batch, and nothing to start
+        return replace(found, steps=tuple(mine), firsts=())
+    return found

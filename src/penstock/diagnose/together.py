@@ -3,39 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 
-from penstock.core.finding import AmongRanks, Diagnosis, Impact
+from penstock.core.finding import AmongRanks, Diagnosis, Impact, RankWait
 from penstock.diagnose.evidence import Evidence, gather, milliseconds
-from penstock.diagnose.ranks import HOLDS, Waits, waits_of
+from penstock.diagnose.impact import impact_of
+from penstock.diagnose.lateness import HOLDS
+from penstock.diagnose.meeting import Meetings, meetings_of
+from penstock.diagnose.ranks import Waits, waits_of
+from penstock.diagnose.slowstep import holding_by_step
 from penstock.diagnose.verdict import diagnose, most_waiting
 from penstock.recording.load import Recording
 
 ALIKE = 0.1
 """Batches whose making differs by less take equally long."""
+HEALTHY, HEALTHY_DATA = "Healthy:", "Its data is healthy:"
+"""How a rank's own verdict begins, and how where its step holds the others back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPace(RankWait):
+    """The same with its steps, where their phases were recorded."""
+
+    own_s: float
+    """Of a step, outside of `backward`, where ranks meet; waiting for data is part of it."""
+    met_s: float
+    """Of a step, in there, most of it waiting for the last rank."""
+    held_s: float
+    """What it held the others back, by data or step: its coming later than the next to last."""
 
 
 def diagnose_ranks(ranks: Sequence[Recording]) -> tuple[Recording, Diagnosis]:
     """The rank that holds the others back, or waits most, and its diagnosis; what waiting costs is that of all."""
-    recording = most_waiting(ranks)
-    diagnosis, waits = diagnose(recording), waits_of(ranks)
+    waiting, waits, meetings = most_waiting(ranks), waits_of(ranks), meetings_of(ranks)
+    slow = None if meetings is None else meetings.slow
+    recording = waiting if slow is None else _noted(ranks, slow)
+    diagnosis = diagnose(recording)
     if waits is None:
         return recording, diagnosis
-    impact = diagnosis.impact and _impact(diagnosis.impact, waits)
-    return recording, replace(diagnosis, ranks=among(ranks, waits), impact=impact)
+    own = diagnosis.impact if slow is None else impact_of(waiting, gather(waiting))
+    impact = own and _impact(own, waits)
+    return recording, replace(
+        diagnosis,
+        sentence=diagnosis.sentence if slow is None else diagnosis.sentence.replace(HEALTHY, HEALTHY_DATA, 1),
+        ranks=among(ranks, waits, meetings),
+        impact=impact,
+    )
 
 
-def among(ranks: Sequence[Recording], waits: Waits) -> AmongRanks:
+def among(ranks: Sequence[Recording], waits: Waits, meetings: Meetings | None = None) -> AmongRanks:
     """In one sentence, and the numbers behind it."""
-    holder = waits.holder
+    holder, slow = waits.holder, None if meetings is None else meetings.slow
+    if meetings is not None and slow is not None:
+        holder, sentence = slow, holding_by_step(ranks, meetings, slow, waits.time_s)
+    else:
+        sentence = _in_common(waits) if holder is None else _holding(ranks, waits, holder)
     return AmongRanks(
-        sentence=_in_common(waits) if holder is None else _holding(ranks, waits, holder),
+        sentence=sentence,
         steps=waits.steps,
         exposed_s=waits.exposed_s,
         share=waits.exposed_s / waits.time_s if waits.time_s > 0 else 0.0,
         holder=None if holder is None else waits.ranks[holder],
-        each=waits.each(),
+        each=waits.each() if meetings is None else _paces(waits, meetings),
+    )
+
+
+def _noted(ranks: Sequence[Recording], slow: int) -> Recording:
+    told = f"rank {ranks[slow].run.rank} holds the others back by its own step: what is said here is of it"
+    return replace(ranks[slow], notes=(*ranks[0].notes, told))
+
+
+def _paces(waits: Waits, meetings: Meetings) -> tuple[RankPace, ...]:
+    return tuple(
+        RankPace(
+            **asdict(wait),
+            own_s=meetings.own_s(row),
+            met_s=float(meetings.met_s[row]),
+            held_s=meetings.held(row) * waits.time_s,
+        )
+        for row, wait in enumerate(waits.each())
     )
 
 

@@ -27,6 +27,8 @@ MOST_GAIN = 99.0
 """A hundredfold: beyond that the model only says that nothing else takes time, as in a loop that does nothing."""
 ENOUGH_STEPS = 20
 """Below this nothing is said about causes."""
+OF_STARTS = ("worker_startup",)
+"""Rules that look at the beginning of passes alone."""
 RESAMPLES = 40
 _EXPERIMENT = (
     "Halve num_workers: the same rate means a shared resource is full, half the rate means each worker is slow"
@@ -51,9 +53,9 @@ def diagnose(recording: Recording) -> Diagnosis:
             notes=recording.notes,
             experiment="Run it again and let it train for some steps.",
         )
-    main = next((evidence for evidence in seen if len(evidence.steps) >= ENOUGH_STEPS), seen[0])
+    main = max(filter(_enough, seen), key=_judged_by, default=seen[0])
     impact = impact_of(recording, seen)
-    if len(main.steps) < ENOUGH_STEPS:
+    if not _enough(main):
         return Diagnosis(
             verdict="undetermined",
             sentence=f"{len(main.steps)} steps are too few to judge.",
@@ -61,11 +63,27 @@ def diagnose(recording: Recording) -> Diagnosis:
             notes=recording.notes,
             experiment=f"Let it train for at least {5 * ENOUGH_STEPS} steps.",
         )
-    answers = {name: rule(main) for name, rule in all_rules().items()}
+    answers = {name: rule(main) for name, rule in _rules_for(main).items()}
     findings = _ranked(main, answers)
     rejected = tuple(Rejected(rule=name, why=a.why) for name, a in answers.items() if isinstance(a, Innocent))
     doubtful = [a for a in answers.values() if isinstance(a, Suspect) and a.strength < LEAST_STRENGTH and a.experiment]
     return _verdict(main, findings, rejected, doubtful, recording.notes, impact)
+
+
+def _enough(evidence: Evidence) -> bool:
+    return max(len(evidence.steps), len(evidence.firsts)) >= ENOUGH_STEPS
+
+
+def _judged_by(evidence: Evidence) -> float:
+    """The waiting that could be explained; of a run with enough steps, their own."""
+    return float((evidence.wait_s if len(evidence.steps) >= ENOUGH_STEPS else evidence.startups_s).sum())
+
+
+def _rules_for(evidence: Evidence) -> dict[str, Rule]:
+    """All, for a run that has enough steps; of one that makes a new pass for each there is no more than starts."""
+    if len(evidence.steps) >= ENOUGH_STEPS:
+        return all_rules()
+    return {name: all_rules()[name] for name in OF_STARTS}
 
 
 def most_waiting(ranks: Sequence[Recording]) -> Recording:
@@ -138,12 +156,12 @@ def _verdict(
     notes: tuple[str, ...],
     impact: Impact,
 ) -> Diagnosis:
-    waits = f"{evidence.wait_share:.0%} of the steady time is spent waiting for data"
+    waits = _waits(evidence)
     experiment = ""
     verdict: Verdict
     if findings:
         verdict, sentence = "findings", f"{findings[0].summary} ({waits}; without it {findings[0].gain:+.0%} samples/s)"
-    elif evidence.behind > WAITING:
+    elif evidence.behind > WAITING or not evidence.steps:
         verdict, sentence = "undetermined", f"{waits}, and nothing that was seen says why"
         experiment = doubtful[0].experiment if doubtful else _EXPERIMENT
     else:
@@ -157,3 +175,10 @@ def _verdict(
         impact=impact,
         notes=notes,
     )
+
+
+def _waits(evidence: Evidence) -> str:
+    if not evidence.steps and evidence.total_s > 0:
+        share = float(evidence.startups_s.sum()) / evidence.total_s
+        return f"{share:.0%} of the time is spent waiting for the first batch of a pass"
+    return f"{evidence.wait_share:.0%} of the steady time is spent waiting for data"

@@ -16,20 +16,25 @@ class Bell:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
+        self._rung = False
 
     def fileno(self) -> int:
         """Readable after a ring."""
         return self._read
 
     def ring(self) -> None:
-        """Takes no lock and never waits."""
+        """Takes no lock and never waits; one ring stands for all until it is heard."""
+        if self._rung:
+            return
+        self._rung = True
         with suppress(BlockingIOError):  # full: rung often enough
             os.write(self._write, b"x")
 
     def hush(self) -> None:
-        """Forget the rings so far."""
+        """Forget the rings so far: before looking at what they are about."""
         with suppress(BlockingIOError):
             os.read(self._read, 65536)
+        self._rung = False
 
     def __del__(self) -> None:
         os.close(self._read)

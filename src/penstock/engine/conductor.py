@@ -13,8 +13,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from penstock.core.supply import NO_BLOCK, Supply
 from penstock.core.work import BAD, Answer
@@ -39,12 +39,18 @@ AT_FIRST = 1
 """The same, and batches in the making, until the first one is complete: what is done for later ones delays it."""
 
 
+def _nothing(samples: Ids) -> int:  # noqa: ARG001
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """What one epoch is: its batches, and how often it will use each block."""
 
     jobs: Iterator[Job]
     uses: Uses
+    read_apart: Callable[[Ids], int] = _nothing
+    """Bytes of samples that have no block: their workers read them."""
 
 
 class Conductor:
@@ -58,6 +64,7 @@ class Conductor:
         self._supply = supply
         self._free_slabs = list(range(shelf.slabs))
         self._epoch: Epoch | None = None
+        self._read_apart: Callable[[Ids], int] = _nothing
         self._planned: deque[tuple[Job, Ids]] = deque()
         self._open: deque[Batch] = deque()
         self._stopping = False
@@ -106,11 +113,13 @@ class Conductor:
         self._stopping = True
         self.shelf.close()
         self.post(lambda: None)
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(timeout_s)
-        self.dispatch.dismiss_all(max(0.0, deadline - time.monotonic()))
-        if not self._thread.is_alive():
-            self._bell = None
+        try:
+            if self._thread.is_alive() and threading.current_thread() is not self._thread:
+                self._thread.join(timeout_s)
+        finally:  # a second Ctrl-C
+            self.dispatch.dismiss_all(max(0.0, deadline - time.monotonic()))
+            if not self._thread.is_alive():
+                self._bell = None
 
     # -- the thread ------------------------------------------------------------------------------------------
 
@@ -150,29 +159,45 @@ class Conductor:
         timeout_s = self._do_put_off()
         assert self._bell is not None  # not a local: the traceback of a failure would keep it open
         pipes = self.dispatch.pipes()
-        for source in self._listener.wait((self._bell.fileno(), *pipes), timeout_s):
+        heard = self._listener.wait((self._bell.fileno(), *pipes), timeout_s)
+        for source in heard:
             if source in pipes:
                 self._on_pipe(pipes[source])
             else:
                 self._bell.hush()
+        if not heard:
+            self._in_silence(pipes.values())
+
+    def _in_silence(self, seats: Iterable[Seat]) -> None:
+        """An interrupt may have come between a ring and its sound, and a worker may die without a sound."""
+        assert self._bell is not None
+        self._bell.hush()
+        for seat in seats:
+            assert isinstance(seat.worker, ProcessWorker)
+            try:
+                seat.worker.check()
+            except WorkerCrash as crash:
+                self._on_death(seat, crash)
 
     def _on_pipe(self, seat: Seat) -> None:
         assert isinstance(seat.worker, ProcessWorker)
+        was_ready = seat.worker.ready
         try:
-            answer = seat.worker.receive()
+            answers = seat.worker.receive()
         except WorkerCrash as crash:
             self._on_death(seat, crash)
             return
-        if answer is not None:
-            self._on_answer(seat, answer)
-        else:
+        if seat.worker.ready and not was_ready:
             self.dispatch.relieve()
+        for answer in answers:
+            self._on_answer(seat, answer)
 
     # -- epochs, batches, blocks -----------------------------------------------------------------------------
 
     def _begin(self, epoch: Epoch) -> None:
         first = next(epoch.jobs, None)
-        self._epoch = None if first is None else Epoch(itertools.chain([first], epoch.jobs), epoch.uses)
+        self._epoch = None if first is None else replace(epoch, jobs=itertools.chain([first], epoch.jobs))
+        self._read_apart = epoch.read_apart
         self._planned.clear()
         for batch in self._open:
             batch.abandoned = True
@@ -268,6 +293,7 @@ class Conductor:
         batch.extras += extras
         batch.left -= len(given.slots)
         self.tuner.samples += len(given.slots)
+        self.tuner.bytes_read += self._read_apart(batch.job.samples[given.slots])
         if batch.left == 0:
             self._complete_batch(batch)
 

@@ -14,13 +14,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Protocol
 
 from penstock.core.work import Answer, Task, Work
 from penstock.engine.memory import SharedBytes
+from penstock.engine.pipe import Pipe
 from penstock.engine.worker import Greeting, Settled, decode_answer, encode_task, limit_library_threads, timed_run
 from penstock.errors import WorkerCrash
+
+KILLED_S = 2.0
+"""For a process that was killed to be gone, at least."""
 
 
 class Worker(Protocol):
@@ -45,7 +48,7 @@ class Worker(Protocol):
         ...
 
     def join(self, timeout_s: float) -> bool:
-        """After `stop`: whether it has ended in that time."""
+        """After `stop`: whether it has ended in about that time."""
         ...
 
 
@@ -63,23 +66,30 @@ class ProcessWorker:
 
     replaceable = True
 
-    def __init__(self, name: str, work: bytes, shared: Shared, main_path: str | None, cores: set[int] | None) -> None:
+    def __init__(
+        self, name: str, work: SharedBytes, shared: Shared, main_path: str | None, cores: set[int] | None
+    ) -> None:
         self.name = name
         self.ready = False
         ours, theirs = socket.socketpair()
         with theirs:
-            fds = (theirs.fileno(), shared.arena.fd, shared.slabs.fd)
+            fds = (theirs.fileno(), work.fd, shared.arena.fd, shared.slabs.fd)
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _boot(theirs.fileno())],
                 pass_fds=fds,
                 env=limit_library_threads(dict(os.environ)),
                 stdin=subprocess.DEVNULL,
             )
-        self.pipe = Connection(ours.detach())
-        if cores and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(self.process.pid, cores)
-        arena, slabs = shared.arena, shared.slabs
-        greeting = Greeting(work, arena.fd, arena.size, slabs.fd, slabs.size, shared.settled.filled_bytes, main_path)
+        self.pipe = Pipe(ours.detach())
+        try:
+            if cores and hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(self.process.pid, cores)
+        except OSError:
+            self.stop()
+            self.join(KILLED_S)
+            raise
+        arena, slabs, filled_bytes = shared.arena, shared.slabs, shared.settled.filled_bytes
+        greeting = Greeting(work.fd, work.size, arena.fd, arena.size, slabs.fd, slabs.size, filled_bytes, main_path)
         self._write(pickle.dumps(greeting))
 
     def fileno(self) -> int:
@@ -90,16 +100,24 @@ class ProcessWorker:
         """Hand over a task; a worker that is gone will be noticed by `receive`."""
         self._write(encode_task(task))
 
-    def receive(self) -> Answer | None:
-        """An answer; None for the sign of readiness; WorkerCrash if the process is gone."""
+    def receive(self) -> list[Answer]:
+        """Answers, in the order of the tasks; none with the sign of readiness, or while one is still being sent.
+
+        WorkerCrash if the process is gone.
+        """
         try:
-            data = self.pipe.recv_bytes()
+            messages = self.pipe.take()
         except (EOFError, OSError):
-            raise WorkerCrash(f"{self.name} died: {self._death()}", stage="decode") from None
-        if not self.ready:
+            raise self._crash() from None
+        if messages and not self.ready:
             self.ready = True
-            return None
-        return decode_answer(data)
+            messages = messages[1:]
+        return list(map(decode_answer, messages))
+
+    def check(self) -> None:
+        """WorkerCrash if the process is gone, and nobody can tell by its pipe: a child that it forked has that open."""
+        if self.process.poll() is not None:
+            raise self._crash()
 
     def show_stack(self) -> None:
         """Have it print where it is, to stderr."""
@@ -110,24 +128,30 @@ class ProcessWorker:
         """It holds nothing that needs saving."""
         self.pipe.close()
         self.process.kill()
-        self.process.wait()
 
     def join(self, timeout_s: float) -> bool:
-        """`stop` has seen it end."""
+        """Whether it has ended: at once, unless the kernel holds it in a read that cannot be broken off."""
+        try:
+            self.process.wait(max(timeout_s, KILLED_S))
+        except subprocess.TimeoutExpired:
+            return False
         return True
 
     def _write(self, message: bytes) -> None:
         try:
-            self.pipe.send_bytes(message)
+            self.pipe.send(message)
         except OSError:
             pass  # it is gone: `receive` will say so
 
+    def _crash(self) -> WorkerCrash:
+        return WorkerCrash(f"{self.name} died: {self._death()}", stage="decode")
+
     def _death(self) -> str:
         try:
-            code = self.process.wait(timeout=5)
+            code = self.process.wait(timeout=KILLED_S)
         except subprocess.TimeoutExpired:
             return "it closed its pipe"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
 
 
 class ThreadWorker:
@@ -175,6 +199,13 @@ class ThreadWorker:
             answer = timed_run(self._runner, self._settled, task, waiting_since)
             waiting_since = time.perf_counter()
             self._answered(self, answer)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time one has none
+        return f"signal {number}"
 
 
 def _boot(pipe_fd: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,6 +19,8 @@ from penstock.errors import WorkerCrash
 
 TASK_S = 0.016
 """Work per task: long enough that handing it over costs little, short enough that nobody waits long for the last."""
+LEAST_TASK_S = 0.002
+"""Below this, handing over would cost more than is gained by spreading a batch over everybody."""
 DEPTH = 2
 """Tasks at a worker: one under way and one waiting, so that it does not idle for want of us."""
 SLOW = 3.0
@@ -77,6 +80,7 @@ class Dispatch:
         self._hire = hire
         self._again: deque[Given] = deque()
         self._leaving: list[Worker] = []
+        self._dismissed = threading.Event()
         self._stillborn = 0
         self._most_rows = FIRST_ROWS
 
@@ -93,9 +97,14 @@ class Dispatch:
         self.seats.append(Seat(worker, stopgap=stopgap))
 
     def hire(self, count: int) -> None:
-        """More workers."""
+        """More workers; nobody comes to stay once all have been sent home."""
         for _ in range(count):
-            self.seat(self._hire())
+            if self._dismissed.is_set():
+                return
+            worker = self._hire()
+            self.seat(worker)
+            if self._dismissed.is_set():  # meanwhile, by another thread
+                worker.stop()
 
     def relieve(self) -> None:
         """A process is ready: one that stood in for it may go."""
@@ -154,9 +163,14 @@ class Dispatch:
         return None
 
     def _chunk(self, batch_size: int) -> int:
-        """Samples per task: `task_s` of work, but a batch is always spread over all workers."""
-        fair = max(1, min(self._most_rows, batch_size // (2 * max(1, sum(not seat.stopgap for seat in self.seats)))))
-        return fair if self.sample_s == 0 else max(1, min(fair, round(self.task_s / self.sample_s)))
+        """Samples per task: `task_s` of work, but a batch is spread over all workers as long as that pays."""
+        standing_in = sum(seat.stopgap for seat in self.seats)
+        hands = max(1, standing_in, len(self.seats) - standing_in)  # not both: the ones go as the others come
+        fair = max(1, batch_size // (2 * hands))
+        if self.sample_s == 0:
+            return min(self._most_rows, fair)
+        least, most = (round(seconds / self.sample_s) for seconds in (LEAST_TASK_S, self.task_s))
+        return max(1, min(self._most_rows, max(least, min(fair, most))))
 
     def _task(self, batch: Batch, slots: Ids, residency: Residency, strikes: int) -> Given:
         bases = residency.pin_all(batch.blocks[slots])
@@ -213,8 +227,11 @@ class Dispatch:
         if not seat.worker.replaceable:
             crash.advice = "A thread cannot be killed: use executor='process', or a longer timeout_s"
             raise crash
-        self.seats.remove(seat)
         seat.worker.stop()
+        if not seat.worker.join(0.0):  # what it does then, it does to memory that would be another batch's
+            crash.advice = "It cannot be killed: it waits for a disk or a file server that does not answer"
+            raise crash
+        self.seats.remove(seat)
         self.under_way -= len(seat.given)
         self.hire(1)
         suspects = [piece for given in list(seat.given)[:1] for piece in _singly(given)]
@@ -234,11 +251,13 @@ class Dispatch:
         self._again.clear()
 
     def dismiss_all(self, timeout_s: float) -> None:
-        """Everybody goes home; threads are waited for, but not for ever."""
+        """Everybody goes home, and is waited for, but not for ever."""
+        self._dismissed.set()
         deadline = time.monotonic() + timeout_s
-        for seat in self.seats:
-            seat.worker.stop()
-        for worker in (*self._leaving, *(seat.worker for seat in self.seats)):
+        workers = [seat.worker for seat in self.seats]
+        for worker in workers:
+            worker.stop()
+        for worker in (*self._leaving, *workers):
             worker.join(max(0.0, deadline - time.monotonic()))
         self.seats.clear()
         self._leaving.clear()

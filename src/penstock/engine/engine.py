@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +26,7 @@ from penstock.engine.residency import Residency
 from penstock.engine.shelf import Shelf
 from penstock.engine.tuner import Tuner
 from penstock.engine.worker import Settled
-from penstock.errors import SettingError
+from penstock.errors import PenstockError, SettingError
 
 STOP_S = 1.5
 """For threads to end when we stop. A process is killed; a thread in a slow read or decode may outlive us."""
@@ -78,7 +79,9 @@ class Engine:
         self._work = work
         self._names = itertools.count()
         self._closed = False
-        self._pickled, self._main_path = _pickle(work) if plan.executor == "process" else (b"", None)
+        self._pid = os.getpid()
+        pickled, self._main_path = _pickle(work) if plan.executor == "process" else (b"", None)
+        self._pickled = SharedBytes.holding(pickled, "work")
         self.arena = Arena(plan.arena_bytes)
         self.slabs = SharedBytes.create(plan.slabs * plan.slab_bytes, "slabs")
         self._shared = Shared(self.arena.memory, self.slabs, Settled(self.slabs, plan.filled_bytes))
@@ -117,13 +120,28 @@ class Engine:
         """Threads report through here, since they are hired before the conductor runs."""
         self.conductor.answered(worker, answer)  # type: ignore[arg-type]
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it runs in this process: a fork has none of its threads, and maybe all of its locks."""
+        return self._pid == os.getpid()
+
     def begin(self, epoch: Epoch) -> None:
         """Start an epoch."""
+        self._check_ours()
         self.conductor.begin(epoch)
 
     def wait_for(self, number: int) -> Batch:
         """The next batch."""
+        self._check_ours()
         return self.conductor.shelf.take(number)
+
+    def _check_ours(self) -> None:
+        if not self.is_ours:
+            raise PenstockError(
+                "this process was forked from the one that the loader runs in",
+                stage="deliver",
+                advice="Make a loader in each process, or close() it here before its next pass",
+            )
 
     def has(self, number: int) -> bool:
         """Whether that batch is complete."""
@@ -134,16 +152,17 @@ class Engine:
         return self.tuner.stats(time.monotonic())
 
     def close(self) -> None:
-        """Stop everything; a second call does nothing."""
-        if self._closed:
+        """Stop everything; a second call does nothing, nor does one in a process that was forked from ours."""
+        if self._closed or not self.is_ours:
             return
         self._closed = True
         deadline = time.monotonic() + STOP_S
-        self.readers.stop()
-        self.conductor.stop(STOP_S)
-        self.readers.join(max(0.0, deadline - time.monotonic()))
-        self.arena.close()
-        self.slabs.close()
+        with ExitStack() as last_first:  # all of it, though an interrupt may fall into any of it
+            for memory in (self.slabs, self.arena, self._pickled):
+                last_first.callback(memory.close)
+            last_first.callback(lambda: self.readers.join(max(0.0, deadline - time.monotonic())))
+            last_first.callback(self.readers.stop)  # after the conductor, who might want more of them
+            last_first.callback(self.conductor.stop, STOP_S)
 
 
 def _pickle(work: Work) -> tuple[bytes, str | None]:

@@ -34,6 +34,7 @@ class SharedBytes:
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
+        os.set_inheritable(fd, False)  # no program that a worker's code starts is to keep it
         self.size = size
         self.map = mmap.mmap(fd, size)
         self.view = memoryview(self.map)
@@ -53,6 +54,13 @@ class SharedBytes:
         except BaseException:
             os.close(fd)
             raise
+
+    @classmethod
+    def holding(cls, data: bytes, name: str) -> Self:
+        """New memory with these bytes in it."""
+        memory = cls.create(max(1, len(data)), name)
+        memory.view[: len(data)] = data
+        return memory
 
     def settle(self, start: int, length: int) -> None:
         """Make these pages and map them here, in one call: a fault for every page would cost four times as much.

@@ -39,8 +39,9 @@ class Readers:
 
     def resize(self, count: int) -> None:
         """Have that many read at a time; those that are too many end after what is requested already."""
+        self._threads = [thread for thread in self._threads if thread.is_alive()]  # up and down may go on for weeks
         while self.count < count:
-            thread = threading.Thread(target=self._serve, name=f"penstock-reader-{len(self._threads)}", daemon=True)
+            thread = threading.Thread(target=self._serve, name=f"penstock-reader-{self.count}", daemon=True)
             thread.start()
             self._threads.append(thread)
             self.count += 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.supply import NO_BLOCK, Supply
+from penstock.core.supply import NO_BASE, NO_BLOCK, Supply
 from penstock.engine.arena import Arena
 from penstock.engine.readers import Fetched, Readers
 from penstock.errors import SettingError
@@ -47,7 +47,7 @@ class Residency:
         self._supply = supply
         self._uses: Uses = _none
         self._left: dict[int, int] = {}
-        """Of blocks of this epoch that have been met: samples that are still to be decoded."""
+        """Of blocks of this epoch that are decoded in part: samples that are left."""
         self._here: dict[int, _Resident] = {}
         self._wanted: deque[int] = deque()
         self._asked: set[int] = set()
@@ -112,7 +112,7 @@ class Residency:
 
     def pin_all(self, blocks: Ids) -> Ids:
         """Samples of these blocks go to a worker; returns where each one's block lies."""
-        return np.array([0 if block == NO_BLOCK else self._pin(block) for block in blocks.tolist()], np.int64)
+        return np.array([NO_BASE if block == NO_BLOCK else self._pin(block) for block in blocks.tolist()], np.int64)
 
     def _pin(self, block: int) -> int:
         resident = self._here[block]
@@ -129,6 +129,7 @@ class Residency:
             left = self._left[block] = self._still_used(block) - done
             if resident.pins == 0 and left <= 0:
                 self._drop(block)
+                del self._left[block]  # an epoch may be without end
 
     def make_room(self) -> bool:
         """Nothing moves: the next block finds no room and nobody will free any. Throw out one that can come again."""

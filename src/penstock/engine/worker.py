@@ -7,6 +7,7 @@ it a worker is up in a fraction of a second, is small, and needs no `if __name__
 from __future__ import annotations
 
 import faulthandler
+import os
 import pickle
 import runpy
 import signal
@@ -16,13 +17,13 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from penstock.core.work import BAD, Answer, Runner, Task, Work
 from penstock.engine.memory import SharedBytes
+from penstock.engine.pipe import Pipe
 from penstock.errors import SampleError
 
 _TASK = struct.Struct("<4q")  # number, slab start, epoch, rows
@@ -35,7 +36,9 @@ SETTLE_BYTES = 4 << 20
 class Greeting:
     """The first message: everything a worker must know. Comes from our own parent, over our own pipe."""
 
-    work: bytes
+    work_fd: int
+    """The pickled work: a dataset in it may be large, and a pipe holds little until somebody reads."""
+    work_size: int
     arena_fd: int
     arena_size: int
     slabs_fd: int
@@ -102,28 +105,36 @@ def timed_run(runner: Runner, settled: Settled, task: Task, waiting_since: float
 
 
 def all_bad(task: Task, error: BaseException) -> list[tuple[int, str, Any]]:
-    """Every slot of the task, with an error of ours: a stranger's may not survive the pipe."""
-    reason = f"{type(error).__name__}: {error}"
-    return [(slot, BAD, SampleError(reason, stage="decode")) for slot in task.rows[:, 0].tolist()]
+    """Every slot of the task, with an error of its own: each is told where it was."""
+    return [(slot, BAD, _ours(error)) for slot in task.rows[:, 0].tolist()]
+
+
+def _ours(error: BaseException) -> SampleError:
+    """A stranger's may not survive the pipe."""
+    return SampleError(f"{type(error).__name__}: {error}", stage="decode")
 
 
 def main(pipe_fd: int) -> None:
     """What the new interpreter runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it closes the pipe
+    os.set_inheritable(pipe_fd, False)  # a program that the user's code starts must not keep it open after us
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=True)  # the parent asks where we are stuck
-    pipe = Connection(pipe_fd)
+    pipe = Pipe(pipe_fd)
     with suppress(EOFError, ConnectionError):  # the parent is gone, or done with us
-        greeting: Greeting = pickle.loads(pipe.recv_bytes())  # noqa: S301
+        first, *tasks = pipe.receive()
+        greeting: Greeting = pickle.loads(first)  # noqa: S301
         runner, settled = _start(greeting)
-        pipe.send_bytes(b"ready")
-        _serve(runner, settled, pipe)
+        pipe.send(b"ready")
+        _serve(runner, settled, pipe, tasks)
 
 
 def _start(greeting: Greeting) -> tuple[Runner, Settled]:
     if greeting.main_path is not None:
         _import_main(greeting.main_path)
-    work: Work = pickle.loads(greeting.work)  # noqa: S301
+    pickled = SharedBytes(greeting.work_fd, greeting.work_size)
+    work: Work = pickle.loads(pickled.view)  # noqa: S301
+    pickled.close()
     arena = SharedBytes(greeting.arena_fd, greeting.arena_size)
     slabs = SharedBytes(greeting.slabs_fd, greeting.slabs_size)
     return work.start(arena.view, slabs.view), Settled(slabs, greeting.filled_bytes)
@@ -136,17 +147,27 @@ def _import_main(path: str) -> None:
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 
 
-def _serve(runner: Runner, settled: Settled, pipe: Connection) -> None:
+def _serve(runner: Runner, settled: Settled, pipe: Pipe, messages: list[bytes]) -> None:
+    """`messages` are those that have come already."""
     waiting_since = time.perf_counter()
     while True:
-        task = decode_task(pipe.recv_bytes())
-        answer = timed_run(runner, settled, task, waiting_since)
-        waiting_since = time.perf_counter()
-        try:
-            message = encode_answer(answer)
-        except Exception as error:  # a value that cannot be pickled costs its task, not the worker
-            message = encode_answer(replace(answer, extras=all_bad(task, error)))
-        pipe.send_bytes(message)
+        for task in map(decode_task, messages):
+            answer = timed_run(runner, settled, task, waiting_since)
+            waiting_since = time.perf_counter()
+            try:
+                message = encode_answer(answer)
+            except Exception:  # a value that cannot be pickled costs its sample, not the worker
+                message = encode_answer(replace(answer, extras=[_sendable(extra) for extra in answer.extras]))
+            pipe.send(message)
+        messages = pipe.receive()
+
+
+def _sendable(extra: tuple[int, str, Any]) -> tuple[int, str, Any]:
+    try:
+        pickle.dumps(extra)
+    except Exception as error:
+        return extra[0], BAD, _ours(error)
+    return extra
 
 
 def limit_library_threads(environment: dict[str, str]) -> dict[str, str]:

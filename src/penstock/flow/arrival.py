@@ -16,6 +16,8 @@ from penstock.flow.fields.base import Encoded, Field
 from penstock.flow.fields.cardimage import CardImage
 from penstock.flow.fields.image import Image
 from penstock.flow.finishing.draw import Drawn, draw
+from penstock.flow.oncard.balance import Balance
+from penstock.flow.oncard.sharing import Sharing
 from penstock.flow.picked import PickedSupply
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.flow.oncard.pictures import Pictures
 
 log = logging.getLogger("penstock")
+
+SENDERS = 2
+"""Threads, where the card decodes: while one waits for the decoder, the other has its pictures placed."""
 
 Ids = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
@@ -78,6 +83,8 @@ class Arrival:
     """Fields whose JPEGs may have been left to the card."""
     dice: Dice | None = None
     """Where anything is finished."""
+    balance: Balance | None = None
+    """Where both sides decode."""
 
     def draw(self, shipment: Shipment) -> dict[str, Drawn]:
         """What chance has in store, for each field that is finished."""
@@ -137,6 +144,7 @@ class Plans:
         self.fields = None if fields is None else {name: _for_workers(field) for name, field in fields.items()}
         """As workers are to have them."""
         own = (self.fields or {}).items()
+        self._sharing: dict[str, Sharing] = {}
         self._on_card = {name: field for name, field in own if isinstance(field, CardImage)}
         images = {name: field.image if isinstance(field, CardImage) else field for name, field in own}
         self._finishing = {
@@ -150,17 +158,24 @@ class Plans:
                 advice="Use finish or batch_transform, or decode='cpu'",
             )
 
+    @property
+    def senders(self) -> int:
+        """Threads that decoding on the card keeps busy here."""
+        return SENDERS if self._on_card else 0
+
     def begin(self, device: str, workers: int, supply: Supply) -> Arrival:
         """For a loader that has looked at its first samples; decides what each side decodes."""
         pictures = {name: found for name in self._on_card if (found := self._pictures(name, device, workers))}
-        return Arrival(self._finishing, pictures, Dice(self._seed, supply) if self._finishing else None)
+        shared = [(self._on_card[name].dial, self._sharing[name]) for name in pictures]
+        dice = Dice(self._seed, supply) if self._finishing else None
+        return Arrival(self._finishing, pictures, dice, Balance(shared) if shared else None)
 
     def _pictures(self, name: str, device: str, workers: int) -> Pictures | None:
         import torch
 
         from penstock.flow.oncard import decoders
         from penstock.flow.oncard.pictures import Pictures
-        from penstock.flow.oncard.share import measured_share
+        from penstock.flow.oncard.share import begin_sharing
 
         field = self._on_card[name]
         try:
@@ -169,11 +184,13 @@ class Plans:
             if field.image.decode != "auto":
                 raise
             log.info("decode='auto': the cores decode, because %s", error.reason)
-            field.share = 0.0
+            field.dial.value = 0.0
             return None
         found = Pictures(field.image, decoder)
-        field.share = measured_share(field.image, found, field.example, torch.device(device), workers)
+        if name not in self._sharing:  # a later engine goes on where the last one stood
+            self._sharing[name] = begin_sharing(field.image, found, field.example, torch.device(device), workers)
         field.example = None  # it need not go to every worker
+        field.dial.value = self._sharing[name].share
         return found
 
 

@@ -2,24 +2,28 @@
 
 The training loop's stream waits for a copy on the card itself. The host waits only where the loop is so far ahead that
 nearly all slabs are being copied from, and then for the oldest copy alone. Pictures are finished behind the copy, on
-the same stream. Decoding on the card keeps a host thread busy: where that is done, a thread of ours sends the batch.
+the same stream. Decoding on the card keeps a host thread busy: a batch of which some is decoded there is sent by one
+of two threads of ours, so that a batch is decoded while the one before it is placed and finished.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.flow.arrival import Arrival, Arrived, Shipment
-from penstock.flow.cardclock import CardClock, CardTimes
+from penstock.core.stats import CardTimes
+from penstock.flow.arrival import SENDERS, Arrival, Arrived, Shipment
+from penstock.flow.cardclock import CardClock
 from penstock.flow.finishing.draw import Drawn
 
 log = logging.getLogger("penstock")
@@ -32,7 +36,7 @@ _PORTABLE = 1
 """cudaHostRegisterPortable: pinned for all devices."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Sent:
     """A batch on the card, and when it has arrived."""
 
@@ -68,7 +72,11 @@ class Card:
         self._copying: deque[tuple[Any, Mapping[str, NDArray[Any]]]] = deque()
         """With the arrays, which hold their slab."""
         self._clock = CardClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-        self._sender = ThreadPoolExecutor(1, "penstock-card") if self._arrival.pictures else None
+        self._senders = ThreadPoolExecutor(SENDERS, "penstock-card") if self._arrival.pictures else None
+        self._noting = threading.Lock()
+        """Copies are noted in the order in which the stream comes by them."""
+        self._on_way: WeakSet[Sent | Future[Sent]] = WeakSet()
+        """Whose batch the loop has not got yet."""
 
     @property
     def times(self) -> CardTimes:
@@ -88,30 +96,42 @@ class Card:
             time.sleep(LOOK_AGAIN_S)
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
+        if self._arrival.balance is not None:
+            self._arrival.balance.asked()
 
     def send(self, shipment: Shipment) -> Sent | Future[Sent]:
         """Begin to copy. The arrays are kept until they have been copied, whoever else lets them go."""
+        if self._arrival.balance is not None:
+            self._arrival.balance.sent(ahead=bool(self._on_way))
         self._pin(shipment.slab)
         drawn = self._arrival.draw(shipment)
-        if self._sender is not None:
-            return self._sender.submit(self._send, shipment, drawn)
-        return self._send(shipment, drawn)
+        sent: Sent | Future[Sent]
+        if self._senders is not None and shipment.encoded:
+            sent = self._senders.submit(self._send, shipment, drawn)
+        else:
+            sent = self._send(shipment, drawn)
+        self._on_way.add(sent)
+        return sent
 
     def _send(self, shipment: Shipment, drawn: Mapping[str, Drawn]) -> Sent:
         torch = self._torch
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
             begun = self._clock.mark(self._stream)
             arrived = self._arrival.unpack(shipment, self.device)
-            copied = self._clock.mark(self._stream)
+            with self._noting:
+                copied = self._clock.mark(self._stream)
+                self._clock.copied(begun, copied)
+                self._copying.append((copied, shipment.arrays))
             self._arrival.finish(arrived.tensors, drawn)
-            ready = self._stream.record_event()
-        self._clock.copied(begun, copied)
-        self._copying.append((copied, shipment.arrays))
-        return Sent(arrived, ready)
+            return Sent(arrived, self._stream.record_event())
 
     def receive(self, sent: Sent | Future[Sent]) -> Arrived:
         """The tensors, safe to use on the current stream: it waits for them, and their memory waits for it."""
+        start = time.perf_counter()
+        self._on_way.discard(sent)
         batch = sent.result() if isinstance(sent, Future) else sent
+        if self._arrival.balance is not None:
+            self._arrival.balance.received(time.perf_counter() - start, lambda: self.times.stalled_s)
         stream = self._torch.cuda.current_stream(self.device)
         before = self._clock.mark(stream)
         stream.wait_event(batch.ready)
@@ -122,8 +142,8 @@ class Card:
 
     def close(self) -> None:
         """Wait for copies under way, and unpin: before the slabs' memory goes."""
-        if self._sender is not None:
-            self._sender.shutdown()
+        if self._senders is not None:
+            self._senders.shutdown()
         while self._copying:
             self._copying.popleft()[0].synchronize()
         for slab in self._pinned:

@@ -13,22 +13,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from penstock.core.stats import CardTimes
+
 Kind = Literal["copying_s", "exposed_s", "stalled_s"]
-
-
-@dataclass(frozen=True, slots=True)
-class CardTimes:
-    """Sums since the start; subtract two for what happened between."""
-
-    copying_s: float = 0.0
-    """Batches on their way: the copy itself, decoding on the card included."""
-    exposed_s: float = 0.0
-    """Of copying and finishing, what the training's stream had to wait for: not hidden behind a step."""
-    stalled_s: float = 0.0
-    """The card had nothing to do for the training, because the next batch was not there yet, for whatever reason."""
 
 
 class CardClock:
@@ -40,6 +29,8 @@ class CardClock:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Kind, Any, Any]] = deque()
         """For their events; no longer than what a stream may have to do."""
+        self._copied: Any = None
+        """The end of the copy that was counted last: time in which two are under way counts once."""
         self._sums: dict[Kind, float] = {"copying_s": 0.0, "exposed_s": 0.0, "stalled_s": 0.0}
         self._asked: Any = None
 
@@ -54,7 +45,7 @@ class CardClock:
         self._asked = self.mark(stream)
 
     def copied(self, begun: Any, copied: Any) -> None:
-        """A batch has been sent between these."""
+        """A batch has been sent between these, and ends behind those before it."""
         with self._lock:
             self._waiting.append(("copying_s", begun, copied))
 
@@ -77,4 +68,9 @@ class CardClock:
     def _read(self) -> None:
         while self._waiting and all(event.query() for event in self._waiting[0][1:]):
             kind, begin, end = self._waiting.popleft()
-            self._sums[kind] += begin.elapsed_time(end) / 1e3
+            milliseconds = begin.elapsed_time(end)
+            if kind == "copying_s":
+                if self._copied is not None:
+                    milliseconds = min(milliseconds, self._copied.elapsed_time(end))
+                self._copied = end
+            self._sums[kind] += milliseconds / 1e3

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
-import deflate
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.layout import Room, SlabLayout, place
 from penstock.core.work import BAD, Runner, Task
-from penstock.errors import DecodeError, PenstockError, SampleError
+from penstock.errors import PenstockError, SampleError
 from penstock.flow.dice import own_rng
+from penstock.flow.fields.array import Array
 from penstock.flow.fields.base import Field
-from penstock.flow.rows import NO_CRC, PARTS, WIDTH
+from penstock.flow.rows import PARTS, WIDTH
+from penstock.flow.straight import StraightFiles, check_crc
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
 Extras = list[tuple[int, str, Any]]
@@ -46,6 +47,31 @@ class _Slab(NamedTuple):
         extras.append((slot, name, value if placed is None else placed))
 
 
+class _Parts(NamedTuple):
+    """Where a worker finds the bytes of a part: in the arena, or in a file that it reads itself."""
+
+    arena: memoryview
+    files: StraightFiles | None
+
+    def find(self, row: list[int], at: int) -> memoryview:
+        """If they are what was written; good until the next part is asked for."""
+        place, length, _, crc32 = row[at : at + WIDTH]
+        if place < 0:
+            assert self.files is not None
+            return self.files.part(place, length, crc32)
+        data = self.arena[place : place + length]
+        check_crc((data,), crc32)
+        return data
+
+    def read_into(self, row: list[int], at: int, field: Array, suffix: str, slot: NDArray[Any]) -> bool:
+        """Have the part read into its slot, if the worker is to read it and it holds the numbers as they are."""
+        place, length, _, crc32 = row[at : at + WIDTH]
+        if place >= 0 or self.files is None:
+            return False
+        files = self.files
+        return field.read_into(suffix, length, slot, lambda buffers: files.fill(place, buffers, crc32))
+
+
 @dataclass(frozen=True)
 class Decoder:
     """Picklable, and the same for every worker, process or thread. Field i is read from the row's part i."""
@@ -54,11 +80,14 @@ class Decoder:
     layout: SlabLayout
     seed: int
     transform: Transform | None = None
+    files: StraightFiles | None = None
+    """Where workers find what nobody has fetched for them."""
 
     def start(self, arena: memoryview, slabs: memoryview) -> Runner:
         """A function from tasks to what does not fit into a slab."""
         decode = self._plain if self.transform is None else self._transformed
         layout = self.layout
+        parts = _Parts(arena, self.files)
 
         def run(task: Task) -> Extras:
             start = task.slab_start  # views are made for each task: kept, they would keep the slabs when we are closed
@@ -66,7 +95,7 @@ class Decoder:
             extras: Extras = []
             for row in task.rows.tolist():
                 try:
-                    decode(row, task.epoch, arena, slab, extras)
+                    decode(row, task.epoch, parts, slab, extras)
                 except PenstockError as error:
                     extras.append((row[0], BAD, error))
             return extras
@@ -80,21 +109,23 @@ class Decoder:
             for number, (name, field) in enumerate(self.fields.items())
         )
 
-    def _plain(self, row: list[int], epoch: int, arena: memoryview, slab: _Slab, extras: Extras) -> None:
+    def _plain(self, row: list[int], epoch: int, parts: _Parts, slab: _Slab, extras: Extras) -> None:
         slot = row[0]
         with _Failing("decode") as failing:
             for at, name, field, suffixes, fixed in self._columns:
                 failing.suffix = suffix = suffixes[row[at + 2]]
-                data = _part(row, at, arena)
-                if fixed:
-                    encoded = field.decode_into(suffix, data, slab.arrays[name][slot, ...])
-                    if encoded is not None:
-                        extras.append((slot, name, encoded))
-                else:
-                    slab.send(slot, name, field.decoded(suffix, data), extras)
+                if not fixed:
+                    slab.send(slot, name, field.decoded(suffix, parts.find(row, at)), extras)
+                    continue
+                target = slab.arrays[name][slot, ...]
+                if isinstance(field, Array) and parts.read_into(row, at, field, suffix, target):
+                    continue
+                encoded = field.decode_into(suffix, parts.find(row, at), target)
+                if encoded is not None:
+                    extras.append((slot, name, encoded))
 
-    def _transformed(self, row: list[int], epoch: int, arena: memoryview, slab: _Slab, extras: Extras) -> None:
-        given = self.sample(row, epoch, arena)
+    def _transformed(self, row: list[int], epoch: int, parts: _Parts, slab: _Slab, extras: Extras) -> None:
+        given = self._sample(row, epoch, parts)
         with _Failing("transform"):
             self._store(given, row[0], slab, extras)
 
@@ -117,7 +148,10 @@ class Decoder:
 
     def sample(self, row: list[int], epoch: int, arena: memoryview) -> dict[str, Any]:
         """One sample in memory of its own: all fields, or what the transform makes of them."""
-        values = self._fields(row, arena)
+        return self._sample(row, epoch, _Parts(arena, None))
+
+    def _sample(self, row: list[int], epoch: int, parts: _Parts) -> dict[str, Any]:
+        values = self._fields(row, parts)
         if self.transform is None:
             return values
         with _Failing("transform"):
@@ -126,22 +160,13 @@ class Decoder:
             raise SampleError(f"transform gave {type(given).__name__}, not a dict", stage="transform")
         return given
 
-    def _fields(self, row: list[int], arena: memoryview) -> dict[str, Any]:
+    def _fields(self, row: list[int], parts: _Parts) -> dict[str, Any]:
         values = {}
         with _Failing("decode") as failing:
             for at, name, field, suffixes, _ in self._columns:
                 failing.suffix = suffix = suffixes[row[at + 2]]
-                values[name] = field.decoded(suffix, _part(row, at, arena))
+                values[name] = field.decoded(suffix, parts.find(row, at))
         return values
-
-
-def _part(row: list[int], at: int, arena: memoryview) -> memoryview:
-    """A part's bytes, if they are what was written."""
-    data = arena[row[at] : row[at] + row[at + 1]]
-    crc32 = row[at + 3]
-    if crc32 != NO_CRC and deflate.crc32(data) != crc32:
-        raise DecodeError("CRC32 does not match the index", stage="read", advice="Copy the shard again")
-    return data
 
 
 class _Failing:
@@ -157,7 +182,7 @@ class _Failing:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, PenstockError):
-            error.at(member=self.suffix, stage=self.stage)
-        elif isinstance(error, Exception):  # a transform's, or a decoder's that we did not foresee
+            error.at(member=self.suffix if error.shard is None else None, stage=self.stage)  # else it is the shard's
+        elif isinstance(error, Exception | SystemExit):  # a transform's, or a decoder's that we did not foresee
             reason = f"{type(error).__name__}: {error}"
             raise SampleError(reason, member=self.suffix, stage=self.stage) from error

@@ -11,10 +11,10 @@ import numpy as np
 
 from penstock.core.layout import Placed, SlabLayout
 from penstock.core.settings import ErrorSettings
+from penstock.core.stats import CardTimes
 from penstock.core.work import BAD
-from penstock.errors import PenstockError, SampleError
+from penstock.errors import PenstockError, SampleError, StorageError
 from penstock.flow.arrival import Ids, Shipment
-from penstock.flow.cardclock import CardTimes
 from penstock.flow.content import Content, Views, content_of, stand_ins, taken
 from penstock.flow.device import Way, copy, lease
 from penstock.flow.stable import Stable
@@ -77,8 +77,9 @@ class Slabs:
     def give_back(self, slab: int) -> None:
         """The engine may use it again, if there still is one."""
         self._lent.discard(slab)
-        if self._release is not None:
-            self._release(slab)
+        release = self._release  # another thread may be closing
+        if release is not None:
+            release(slab)
 
     def close(self) -> None:
         """The engine is going. What is lent stays valid, and comes back to nobody."""
@@ -154,7 +155,7 @@ class Delivery:
                 self._slabs.give_back(batch.slab)
         else:
             content = content_of(samples, batch.extras, self._slabs.lend(batch.slab, views))
-        if self._errors.on_error == "replace":
+        if self._errors.on_error == "replace" and len(samples):
             self._spare = content.take([len(samples) - 1])
         self.delivered += len(samples) - len(failures)
         self.bad += len(failures)
@@ -218,6 +219,9 @@ class Delivery:
     def _named(self, failures: Mapping[int, Exception], samples: Ids) -> list[PenstockError]:
         """List the bad samples; where one is too many, raise the first."""
         named = [self._name(int(samples[slot]), error) for slot, error in sorted(failures.items())]
+        for error in named:
+            if isinstance(error, StorageError):  # of a worker that reads for itself: no sample is bad, the storage is
+                raise error
         self._write_ledger(named)
         if self._errors.on_error == "raise":
             raise named[0]

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.stats import CardTimes
 from penstock.errors import SettingError
 from penstock.flow.arrival import Arrival, Arrived, Shipment
-from penstock.flow.cardclock import CardTimes
 
 Key = TypeVar("Key")
 

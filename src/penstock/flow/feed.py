@@ -19,6 +19,10 @@ from penstock.flow.state import Identity
 Ids = NDArray[np.int64]
 
 
+def _nothing(samples: Ids) -> int:  # noqa: ARG001
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """What is left of an epoch for this rank."""
@@ -29,6 +33,8 @@ class Share:
     """How many of its samples a block has."""
     whole: bool = False
     """Whether each batch must be made by one worker."""
+    read_apart: Callable[[Ids], int] = _nothing
+    """Bytes of samples that no block has: workers read them for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,12 @@ class Feed(Naming, Protocol):
         """Samples of an epoch on this rank."""
         ...
 
+    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+        """This rank's batches of the epoch from that position on; nothing is begun by asking."""
+        ...
+
     def share(self, epoch: int, position: int) -> Share:
-        """The epoch from that position on."""
+        """The same, to be delivered now."""
         ...
 
     def reading(self) -> Reading:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from penstock.core.layout import SlabLayout, Slot
 from penstock.core.supply import NO_BLOCK
 from penstock.core.work import Work
 from penstock.errors import PenstockError, SampleError, SettingError
+from penstock.flow.batch import Portion
 from penstock.flow.deliver import locate
 from penstock.flow.dice import put_back
 from penstock.flow.feed import Reading, Share
@@ -105,11 +106,15 @@ class MapFeed:
 
     def per_rank(self) -> int:
         """Samples of an epoch on this rank."""
-        return sum(len(portion.samples) for portion in self._picks.portions(0, 0))
+        return sum(len(portion.samples) for portion in self.portions(0, 0))
+
+    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+        """This rank's batches of the epoch from that position on."""
+        return self._picks.portions(epoch, position)
 
     def share(self, epoch: int, position: int) -> Share:
-        """The epoch from that position on, as far as anybody asks for it."""
-        portions = self._picks.portions(epoch, position)
+        """The same, to be delivered now, as far as anybody asks for it."""
+        portions = self.portions(epoch, position)
         first = next(portions, None)
         if first is None:
             return Share(iter(()), NOTHING.item)
@@ -147,8 +152,7 @@ class MapFeed:
             if not isinstance(sample, PenstockError):
                 return sample
             failure = failure or locate(sample, index, self)
-        assert failure is not None
-        raise failure
+        raise failure or SettingError("the first batch is empty: nobody can tell what samples look like", stage="plan")
 
     def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int | None]:
         """The dataset's type and the index; there are no parts and no offset."""

@@ -160,7 +160,7 @@ def _attempt(call: Callable[..., Any], *arguments: Any, stage: str = "dataset") 
         return call(*arguments)
     except PenstockError as error:
         return error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         ours = SampleError(f"{type(error).__name__}: {error}", stage=stage)
         ours.add_note(traceback.format_exc())
         return ours

@@ -18,6 +18,7 @@ from penstock.core.work import Rows
 from penstock.flow.blocks import BlockTable
 from penstock.flow.order import deal, empty_lanes, interleave, places, shuffle_inside
 from penstock.flow.read import ShardSupply
+from penstock.flow.straight import StraightFiles
 
 Ids = NDArray[np.int64]
 
@@ -146,7 +147,23 @@ class MixedSupply:
         self._mix = mix
         self.blocks = mix.visits
 
+    def look(self) -> None:
+        """Decide who reads from now on."""
+        self._supply.look()
+
+    def straight_files(self) -> StraightFiles | None:
+        """For workers, if they may have to read."""
+        return self._supply.straight_files()
+
+    def read_apart(self, samples: Ids) -> int:
+        """Bytes of these that workers read for themselves."""
+        return self._supply.read_apart(self._mix.own_numbers(samples))
+
     def blocks_of(self, samples: Ids) -> Ids:
+        """The visit each sample is to be fetched with."""
+        return self._supply.blocks_of(samples) if self._supply.straight else self.homes_of(samples)
+
+    def homes_of(self, samples: Ids) -> Ids:
         """The visit each sample belongs to."""
         return self._mix.visits_of(samples)
 

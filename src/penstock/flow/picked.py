@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import SettingError
+from penstock.flow.dataset import Dataset
 from penstock.flow.files import OpenShards
 from penstock.flow.pickedlayout import PickedBlock, lay_out_picks
-from penstock.flow.read import Dataset
 from penstock.flow.rows import PARTS, WIDTH
+from penstock.storage.tier import CacheSettings
 
 Ids = NDArray[np.int64]
 
@@ -42,18 +43,23 @@ class Picked:
         return Picked(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Drawn:
     """One batch."""
 
     picks: Ids
-    blocks: tuple[int, ...]
+    position: int
+    """How many picks the epoch had before it."""
+    blocks: tuple[int, ...] = ()
+    """Once the engine has asked for them."""
 
 
 class PickedSupply:
     """As `ShardSupply`, of samples that were picked. `draw` and `deliver` run in the training loop's thread."""
 
-    def __init__(self, dataset: Dataset, block_bytes: int, *, direct: bool = False) -> None:
+    def __init__(
+        self, dataset: Dataset, block_bytes: int, *, direct: bool = False, cache: CacheSettings | None = None
+    ) -> None:
         for path, index in zip(dataset.paths, dataset.indexes, strict=True):
             if index.compression is not None:
                 raise SettingError(
@@ -63,10 +69,12 @@ class PickedSupply:
                 )
         self._dataset = dataset
         self._block_bytes = block_bytes
-        self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct)
+        self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct, cache=cache)
         self._next_block = 0
         self._next_pick = 0
         self._drawn: deque[_Drawn] = deque()
+        self._new: dict[int, _Drawn] = {}
+        """By their first pick: batches that are not laid out yet. The engine does that: the loop has steps to do."""
         self._blocks: dict[int, PickedBlock] = {}
         self._places: dict[int, tuple[int, int]] = {}
         """Of each pick: its block, and its row there."""
@@ -75,9 +83,7 @@ class PickedSupply:
 
     def sample_sizes(self) -> Ids:
         """Bytes of the wanted parts of each sample."""
-        dataset = self._dataset
-        columns = zip(dataset.indexes, dataset.parts, strict=True)
-        return np.concatenate([index.lengths[parts].sum(axis=1) for index, parts in columns])
+        return self._dataset.wanted_bytes()
 
     def draw(self, samples: Ids, position: int) -> Ids:
         """The numbers of these picks; `position` is how many the epoch had before them."""
@@ -86,19 +92,11 @@ class PickedSupply:
             raise SettingError(f"the sampler gave {wrong}, and there are {total} samples", stage="plan")
         picks = np.arange(self._next_pick, self._next_pick + len(samples)) * total + samples
         self._next_pick += len(samples)
-        order = np.argsort(samples, kind="stable")
-        blocks = lay_out_picks(self._dataset, samples[order], self._block_bytes) if len(samples) else ()
-        numbers = tuple(self._add(block, picks[order[block.samples]], position + order) for block in blocks)
-        self._drawn.append(_Drawn(picks, numbers))
+        drawn = _Drawn(picks, position)
+        self._drawn.append(drawn)
+        if len(picks):
+            self._new[int(picks[0])] = drawn
         return picks
-
-    def _add(self, block: PickedBlock, picks: Ids, places: Ids) -> int:
-        number, self._next_block = self._next_block, self._next_block + 1
-        # for the dice: a sample that comes again has another fate, the same in every run
-        block.rows[:, 1] = places[block.samples]
-        self._blocks[number] = block
-        self._places.update((pick, (number, row)) for row, pick in enumerate(picks.tolist()))
-        return number
 
     def own_numbers(self, picks: Ids) -> Ids:
         """Which samples they are."""
@@ -114,7 +112,8 @@ class PickedSupply:
             for number in done.blocks:
                 del self._blocks[number]
             for pick in done.picks.tolist():
-                del self._places[pick]
+                self._places.pop(pick, None)  # one of a pass that was given up may have met nobody
+                self._new.pop(pick, None)
 
     @property
     def waiting(self) -> int:
@@ -135,8 +134,26 @@ class PickedSupply:
         return 0 if found is None else len(found.rows)
 
     def blocks_of(self, samples: Ids) -> Ids:
-        """The block of each pick."""
+        """The block of each pick; of a batch as it was drawn, if it is asked for the first time."""
+        drawn = self._new.pop(int(samples[0]), None) if len(samples) else None
+        if drawn is not None:
+            self._lay_out(drawn)
         return np.array([self._places[pick][0] for pick in samples.tolist()], np.int64)
+
+    def _lay_out(self, drawn: _Drawn) -> None:
+        samples = self.own_numbers(drawn.picks)
+        order = np.argsort(samples, kind="stable")
+        places = drawn.position + order
+        blocks = lay_out_picks(self._dataset, samples[order], self._block_bytes)
+        drawn.blocks = tuple(self._add(block, drawn.picks[order[block.samples]], places) for block in blocks)
+
+    def _add(self, block: PickedBlock, picks: Ids, places: Ids) -> int:
+        number, self._next_block = self._next_block, self._next_block + 1
+        # for the dice: a sample that comes again has another fate, the same in every run
+        block.rows[:, 1] = places[block.samples]
+        self._blocks[number] = block
+        self._places.update((pick, (number, row)) for row, pick in enumerate(picks.tolist()))
+        return number
 
     def block_bytes(self, block: int) -> int:
         """What it takes in the arena."""

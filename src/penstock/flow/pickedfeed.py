@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class PickedFeed:
         self._picks = picks
         self._batch_size = batch_size
         self._block_bytes = shards.order_settings.block_bytes
-        self.supply = PickedSupply(shards.dataset, self._block_bytes, direct=not shards.page_cache)
+        self.supply = PickedSupply(shards.dataset, self._block_bytes, direct=not shards.page_cache, cache=shards.cache)
         self._before = Picked()
         """When this epoch began."""
         self._all_drawn = False
@@ -52,12 +53,16 @@ class PickedFeed:
 
     def per_rank(self) -> int:
         """Samples of an epoch on this rank."""
-        return sum(len(portion.samples) for portion in self._picks.portions(0, 0))
+        return sum(len(portion.samples) for portion in self.portions(0, 0))
+
+    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+        """The sampler's batches of the epoch from that position on."""
+        return self._picks.portions(epoch, position)
 
     def share(self, epoch: int, position: int) -> Share:
-        """The epoch from that position on, drawn as far as anybody asks for it."""
+        """The same, to be delivered now, drawn as far as anybody asks for it."""
         self._before, self._all_drawn = self.supply.counted, False
-        return Share(self._drawn(self._picks.portions(epoch, position)), self.supply.uses)
+        return Share(self._drawn(self.portions(epoch, position)), self.supply.uses)
 
     def _drawn(self, portions: Iterator[Portion]) -> Iterator[Portion]:
         for portion in portions:
@@ -76,8 +81,8 @@ class PickedFeed:
         return self._shards.layout(batch_size)
 
     def work(self, layout: SlabLayout) -> Work:
-        """What workers run."""
-        return self._shards.work(layout)
+        """What workers run; they find all bytes in the arena."""
+        return replace(self._shards.work(layout), files=None)
 
     def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
         """Shard, name and offset of that part of a pick."""

@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.layout import PAGE
-from penstock.flow.files import Extent
-from penstock.flow.read import GAP_BYTES, Dataset, lay_out
-from penstock.flow.rows import NO_CRC, PARTS, WIDTH
+from penstock.flow.blocklayout import GAP_BYTES, SPAN, lay_out, part_rows
+from penstock.flow.dataset import Dataset
+from penstock.flow.extent import Extent
+from penstock.flow.rows import PARTS, WIDTH
 
 Ids = NDArray[np.int64]
 
 MOST_READS = 8
 """Of a block, about: a batch of 32 samples that lie apart is still shared out over four readers."""
-_SPAN = 44
-"""Bits of an offset within a shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +57,18 @@ def lay_out_picks(dataset: Dataset, samples: Ids, block_bytes: int) -> Iterator[
 
 def _rows(dataset: Dataset, samples: Ids, shards: Ids) -> Ids:
     """As workers are told them, but for the offsets: these are still within the shards."""
-    rows = np.zeros((len(samples), PARTS + WIDTH * dataset.parts[0].shape[1]), np.int64)
     firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
-    for first, last in zip(firsts, (*firsts[1:], len(samples)), strict=True):
-        shard = int(shards[first])
-        inside = samples[first:last] - dataset.firsts[shard]
-        index, parts = dataset.indexes[shard], dataset.parts[shard][inside]
-        offsets, lengths, choices, crcs = (rows[first:last, PARTS + column :: WIDTH] for column in range(WIDTH))
-        offsets[:], lengths[:] = index.offsets[parts], index.lengths[parts]
-        choices[:] = dataset.choices[shard][inside]
-        crcs[:] = NO_CRC if index.crcs is None else index.crcs[parts]
-    return rows
+    return np.concatenate(
+        [
+            part_rows(dataset, int(shards[first]), samples[first:last] - dataset.firsts[shards[first]])
+            for first, last in zip(firsts, (*firsts[1:], len(samples)), strict=True)
+        ]
+    )
 
 
 def _far(offsets: Ids, apart: NDArray[np.bool_]) -> Ids:
     """With the samples from each of those on far behind the ones before."""
-    return offsets + (np.cumsum(apart)[:, None] << _SPAN)
+    return offsets + (np.cumsum(apart)[:, None] << SPAN)
 
 
 def _cuts(offsets: Ids, lengths: Ids, block_bytes: int) -> list[int]:
@@ -103,7 +98,7 @@ def _reads(
     reads: list[dict[int, list[Extent]]] = []
     bases: list[int] = []
     for extent in extents:
-        run, offset = divmod(extent.offset, 1 << _SPAN)
+        run, offset = divmod(extent.offset, 1 << SPAN)
         if blocks[run] == len(bases):
             bases.append(extent.at - offset % PAGE)
             reads.append({})

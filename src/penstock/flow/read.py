@@ -2,145 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+import os
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.layout import PAGE
-from penstock.errors import PairingError
+from penstock.core.supply import NO_BASE, NO_BLOCK
+from penstock.flow.blocklayout import SPAN, BlockLayout, lay_out_runs, part_rows
 from penstock.flow.blocks import BlockTable, cut_blocks, sample_sizes
-from penstock.flow.files import Extent, OpenShards
-from penstock.flow.rows import NO_CRC, PARTS, WIDTH
-from penstock.shards.index import ShardIndex
+from penstock.flow.dataset import Dataset
+from penstock.flow.files import OpenShards
+from penstock.flow.rows import PARTS, WIDTH
+from penstock.flow.straight import StraightFiles
+from penstock.storage.kind import identify
+from penstock.storage.local import LocalFile
+from penstock.storage.pagecache import is_cached
+from penstock.storage.remote.url import is_remote
+from penstock.storage.tier import CacheSettings
 
 Ids = NDArray[np.int64]
 
-GAP_BYTES = 64 << 10
-"""Ranges closer than this are read as one: skipping less costs more than reading it."""
-LAYOUTS = 1024
-"""Layouts of blocks that are kept: several times as many as there are blocks in use."""
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """The whole samples of all shards, numbered through, and where the wanted parts of each lie."""
-
-    paths: list[str]
-    indexes: list[ShardIndex]
-    firsts: Ids
-    """First sample of each shard; one entry more than there are shards."""
-    parts: list[Ids]
-    """Per shard, (samples, wanted): the place of each wanted part in the index's columns."""
-    choices: list[Ids]
-    """Per shard, (samples, wanted): which of the alternatives it is."""
-    numbers: list[Ids]
-    """Per shard, the index's own number of each sample."""
-
-    def __len__(self) -> int:
-        return int(self.firsts[-1])
-
-    def keys(self, samples: Ids) -> list[str]:
-        """Their keys."""
-        shards = np.searchsorted(self.firsts, samples, side="right") - 1
-        inside = samples - self.firsts[shards]
-        return [
-            self.indexes[shard].keys[self.numbers[shard][place]]
-            for shard, place in zip(shards.tolist(), inside.tolist(), strict=True)
-        ]
-
-    def key(self, sample: int) -> str:
-        """A sample's key."""
-        return self.keys(np.array([sample]))[0]
-
-    def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
-        """For messages: shard, name and offset of that part of a sample; without a suffix, its key and first part."""
-        shard = int(np.searchsorted(self.firsts, sample, side="right")) - 1
-        index, parts = self.indexes[shard], self.parts[shard][sample - self.firsts[shard]]
-        if suffix is not None:
-            parts = parts[[index.suffixes[index.suffix_ids[part]] == suffix for part in parts]]
-        return self.paths[shard], self.key(sample) + (suffix or ""), int(index.offsets[parts].min())
-
-
-def make_dataset(
-    paths: Sequence[str], indexes: Sequence[ShardIndex], whole: Sequence[Ids], wanted: Sequence[tuple[str, ...]]
-) -> Dataset:
-    """`wanted` are alternatives per part; every whole sample must have one of each."""
-    tables = [_wanted_parts(path, index, rows, wanted) for path, index, rows in zip(paths, indexes, whole, strict=True)]
-    counts = [len(rows) for rows in whole]
-    firsts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    parts, choices = [parts for parts, _ in tables], [choices for _, choices in tables]
-    return Dataset(list(paths), list(indexes), firsts, parts, choices, list(whole))
-
-
-def _wanted_parts(path: str, index: ShardIndex, whole: Ids, wanted: Sequence[tuple[str, ...]]) -> tuple[Ids, Ids]:
-    table = np.full((len(index), len(wanted)), -1, np.int64)
-    choices = np.zeros_like(table)
-    for column, alternatives in enumerate(wanted):
-        for choice, suffix in reversed(list(enumerate(alternatives))):  # the first one is written last and wins
-            if suffix in index.suffixes:
-                at = np.flatnonzero(index.suffix_ids == index.suffixes.index(suffix))
-                table[index.sample_ids[at], column] = at
-                choices[index.sample_ids[at], column] = choice
-    table = table[whole]
-    if (table < 0).any():
-        row, column = np.argwhere(table < 0)[0]
-        sample = index.sample(int(whole[row]))
-        raise PairingError(
-            f"sample has no {' or '.join(wanted[column])}",
-            shard=path,
-            member=sample.key,
-            offset=sample.parts[0].offset,
-            stage="pair",
-        )
-    return table, choices[whole]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockLayout:
-    """How a block lies in the arena."""
-
-    extents: list[Extent]
-    rows: Ids
-    """Of all its samples, for slot 0 and as if the block lay at the arena's start."""
-    size: int
-
-
-def lay_out_samples(dataset: Dataset, shard: int, inside: slice | Ids) -> BlockLayout:
-    """Some samples of a shard as one block; `inside` are their numbers there."""
-    index, parts = dataset.indexes[shard], dataset.parts[shard][inside]
-    extents, places, size = lay_out(index.offsets[parts], index.lengths[parts])
-    rows = np.zeros((len(parts), PARTS + WIDTH * parts.shape[1]), np.int64)
-    offsets, lengths, choices, crcs = (rows[:, PARTS + column :: WIDTH] for column in range(WIDTH))
-    offsets[:], lengths[:] = places, index.lengths[parts]
-    choices[:] = dataset.choices[shard][inside]
-    crcs[:] = NO_CRC if index.crcs is None else index.crcs[parts]
-    return BlockLayout(extents, rows, size)
+GROUP = 8
+"""Neighbouring blocks whose layout is worked out at once: one alone would take as long."""
+GROUPS = 2048
+"""Whose layouts are kept: several times as many blocks as 64 batches of large samples need."""
+STRAIGHT_BYTES = 512 << 10
+"""Of a sample, from which on workers read for themselves what is in memory: of smaller ones a block holds several."""
+LOOKED_AT = 64
+"""Samples of which all must be in the page cache for the rest to be believed to be."""
+ROWS = 1 << 20
+"""Of samples in the layouts that are kept: there are fewer groups where blocks hold many."""
 
 
 class ShardSupply:
     """Blocks of a dataset, as the engine asks for them. `fill` runs in several threads; the rest in one."""
 
-    def __init__(self, dataset: Dataset, block_bytes: int, *, direct: bool = False) -> None:
+    def __init__(
+        self, dataset: Dataset, block_bytes: int, *, direct: bool = False, cache: CacheSettings | None = None
+    ) -> None:
         self.dataset = dataset
-        self._made_of = (dataset, block_bytes, direct)
+        self._made_of = (dataset, block_bytes, direct, cache)
         # All parts count, wanted or not: the order must not depend on which fields somebody reads.
         sizes = [sample_sizes(index)[numbers] for index, numbers in zip(dataset.indexes, dataset.numbers, strict=True)]
         compressed = [index.compression is not None for index in dataset.indexes]
         self.blocks: BlockTable = cut_blocks(sizes, compressed, block_bytes)
         self._block_sizes: Ids = np.add.reduceat(np.concatenate(sizes), self.blocks.first_samples[:-1])
-        self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct)
-        self._layout = lru_cache(LAYOUTS)(self._make_layout)  # its own lock: `fill` runs in several threads
+        self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct, cache=cache)
+        self._heads = _group_heads(self.blocks.shards)
+        groups = min(GROUPS, 1 + ROWS * len(self.blocks) // (GROUP * max(1, len(dataset))))
+        self._layouts = lru_cache(groups)(self._make_layouts)  # its own lock: `fill` runs in several threads
+        self._straight_rows = lru_cache(groups)(self._make_straight_rows)
+        self._may_be_straight = not direct and _worth_it(dataset)
+        self.straight = False
+        """Whether workers read for themselves."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew in another process: what is open or looked up stays here."""
-        dataset, block_bytes, direct = self._made_of
-        return partial(ShardSupply, direct=direct), (dataset, block_bytes)
+        dataset, block_bytes, direct, cache = self._made_of
+        return partial(ShardSupply, direct=direct, cache=cache), (dataset, block_bytes)
+
+    def look(self) -> None:
+        """Decide who reads from now on: workers for themselves, if samples are large and have been read already."""
+        self.straight = self._may_be_straight and _in_memory(self.dataset)
+
+    def straight_files(self) -> StraightFiles | None:
+        """For workers, if they may have to read; they are told of no file that they do not need."""
+        if not self._may_be_straight:
+            return None
+        return StraightFiles(self._files.local)
+
+    def read_apart(self, samples: Ids) -> int:
+        """Bytes of these that workers read for themselves."""
+        return int(self._wanted_bytes[samples].sum()) if self.straight else 0
 
     def blocks_of(self, samples: Ids) -> Ids:
+        """The block each sample is to be fetched with."""
+        return np.full(len(samples), NO_BLOCK, np.int64) if self.straight else self.homes_of(samples)
+
+    def homes_of(self, samples: Ids) -> Ids:
         """The block each sample lies in."""
         return np.searchsorted(self.blocks.first_samples, samples, side="right") - 1
 
@@ -155,11 +96,13 @@ class ShardSupply:
     def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
         """What `flow.rows` says, of these samples."""
         rows = np.empty((len(samples), PARTS + WIDTH * self._width), np.int64)
-        firsts = self.blocks.first_samples
-        for at, (sample, block) in enumerate(zip(samples.tolist(), self.blocks_of(samples).tolist(), strict=True)):
-            rows[at] = self._layout(block).rows[sample - firsts[block]]
+        fetched = bases != NO_BASE
+        columns = samples.tolist(), self.homes_of(samples).tolist(), fetched.tolist()
+        for at, (sample, block, is_fetched) in enumerate(zip(*columns, strict=True)):
+            of_block = self._layout(block).rows if is_fetched else self._straight_rows(int(self._heads[block]))
+            rows[at] = of_block[sample - of_block[0, 1]]
         rows[:, 0] = slots
-        rows[:, PARTS::WIDTH] += bases[:, None]
+        rows[:, PARTS::WIDTH] += np.where(fetched, bases, 0)[:, None]
         return rows
 
     def fill(self, block: int, into: memoryview) -> int:
@@ -170,36 +113,74 @@ class ShardSupply:
         """Close the shards."""
         self._files.close()
 
+    @cached_property
+    def _wanted_bytes(self) -> Ids:
+        return self.dataset.wanted_bytes()
+
     @property
     def _width(self) -> int:
         return int(self.dataset.parts[0].shape[1])
 
-    def _make_layout(self, block: int) -> BlockLayout:
-        first, last = self.blocks.first_samples[block : block + 2].tolist()
-        shard = int(self.blocks.shards[block])
-        start = int(self.dataset.firsts[shard])
-        layout = lay_out_samples(self.dataset, shard, slice(first - start, last - start))
-        layout.rows[:, 1] = np.arange(first, last)
-        return layout
+    def _layout(self, block: int) -> BlockLayout:
+        head = int(self._heads[block])
+        return self._layouts(head)[block - head]
+
+    def _make_layouts(self, head: int) -> list[BlockLayout]:
+        """Of the group that begins with this block."""
+        return lay_out_runs(self.dataset, int(self.blocks.shards[head]), self._group(head))
+
+    def _make_straight_rows(self, head: int) -> Ids:
+        """Of the same group, for workers that read for themselves."""
+        firsts = self._group(head)
+        shard = int(self.blocks.shards[head])
+        rows = part_rows(self.dataset, shard, np.arange(firsts[0], firsts[-1]) - self.dataset.firsts[shard])
+        rows[:, 1] = np.arange(firsts[0], firsts[-1])
+        rows[:, PARTS::WIDTH] = ~(rows[:, PARTS::WIDTH] | shard << SPAN)
+        return rows
+
+    def _group(self, head: int) -> Ids:
+        """Where the blocks begin of the group that begins with this one, and where the last of them ends."""
+        shards = self.blocks.shards[head : head + GROUP]
+        count = int(np.count_nonzero(shards == shards[0]))
+        return self.blocks.first_samples[head : head + count + 1]
 
 
-def lay_out(offsets: Ids, lengths: Ids) -> tuple[list[Extent], Ids, int]:
-    """Join ranges that lie close together; say where each part comes to lie in the block's memory."""
-    flat, sizes = offsets.ravel(), lengths.ravel()
-    order = np.argsort(flat, kind="stable")
-    starts, ends = flat[order], np.maximum.accumulate((flat + sizes)[order])
-    new = np.concatenate(([True], starts[1:] > ends[:-1] + GAP_BYTES))
-    heads = np.flatnonzero(new)
-    tails = np.concatenate((heads[1:], [len(starts)])) - 1
-    extent_lengths = ends[tails] - starts[heads]
-    into_page = starts[heads] % PAGE  # kept, so that a read may go around the page cache
-    rooms = -(-(into_page + extent_lengths) // PAGE) * PAGE
-    at = np.cumsum(rooms) - rooms + into_page
-    extents = [
-        Extent(int(offset), int(length), int(place))
-        for offset, length, place in zip(starts[heads], extent_lengths, at, strict=True)
-    ]
-    number = np.cumsum(new) - 1
-    places = np.empty(len(flat), np.int64)
-    places[order] = starts - starts[heads][number] + at[number]
-    return extents, places.reshape(offsets.shape), int(rooms.sum())
+def _group_heads(shards: Ids) -> Ids:
+    """Of each block, the first one of its group: GROUP neighbours, all of one shard."""
+    numbers = np.arange(len(shards))
+    firsts = np.searchsorted(shards, shards)
+    return numbers - (numbers - firsts) % GROUP
+
+
+def _worth_it(dataset: Dataset) -> bool:
+    """Whether samples are large, and lie in files that can be read at any place."""
+    wanted = sum(int(index.lengths[parts].sum()) for index, parts in zip(dataset.indexes, dataset.parts, strict=True))
+    return (
+        wanted >= STRAIGHT_BYTES * len(dataset)
+        and hasattr(os, "preadv")
+        and not any(index.compression for index in dataset.indexes)
+        and not any(map(is_remote, dataset.paths))
+    )
+
+
+def _in_memory(dataset: Dataset) -> bool:
+    """By some samples from all over the dataset, the first and the last byte of each part.
+
+    A file system that is nothing but memory does not answer; each is looked up once, by its device.
+    """
+    nothing_but_memory: dict[int, bool] = {}
+    chosen = np.unique(np.linspace(0, len(dataset) - 1, LOOKED_AT, dtype=np.int64))
+    shards = np.searchsorted(dataset.firsts, chosen, side="right") - 1
+    for shard in np.unique(shards).tolist():
+        index = dataset.indexes[shard]
+        parts = dataset.parts[shard][chosen[shards == shard] - dataset.firsts[shard]].ravel()
+        ends = np.maximum(index.offsets[parts] + index.lengths[parts] - 1, 0)
+        with LocalFile(dataset.paths[shard]) as file:
+            if all(is_cached(file.fd, place) for place in (*index.offsets[parts].tolist(), *ends.tolist())):
+                continue
+            device = os.fstat(file.fd).st_dev
+        if device not in nothing_but_memory:
+            nothing_but_memory[device] = identify(dataset.paths[shard]).kind.in_memory
+        if not nothing_but_memory[device]:
+            return False
+    return True

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from penstock.core.layout import SlabLayout
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError
-from penstock.flow.batch import Cut
+from penstock.flow.batch import Cut, Portion
 from penstock.flow.blocks import BLOCK_BYTES, BlockTable
+from penstock.flow.dataset import Dataset, make_dataset
 from penstock.flow.decode import Decoder, Transform
 from penstock.flow.deliver import locate
 from penstock.flow.feed import Reading, Share
@@ -23,13 +24,14 @@ from penstock.flow.fields.base import Field
 from penstock.flow.look import layout_of
 from penstock.flow.mix import Mix, MixedSupply, shares
 from penstock.flow.order import epoch_order
-from penstock.flow.read import Dataset, ShardSupply, make_dataset
+from penstock.flow.read import ShardSupply
 from penstock.flow.sources import Source
 from penstock.shards.health import Problem, whole_samples
 from penstock.shards.index import ShardIndex
 from penstock.shards.scan import index_all
 from penstock.storage.pagecache import holds
 from penstock.storage.remote.url import is_remote
+from penstock.storage.tier import CacheSettings
 
 log = logging.getLogger("penstock")
 
@@ -74,6 +76,7 @@ class ShardFeed:
         on_bad: Literal["raise", "skip"],
         cut: Cut = Cut(),  # noqa: B008 (it is frozen)
         page_cache: bool | None = None,
+        cache: CacheSettings | None = None,
     ) -> None:
         if not fields:
             raise SettingError("a loader needs fields", advice='For example fields={"image": Image(".jpg", size=224)}')
@@ -99,7 +102,8 @@ class ShardFeed:
         self._tell_problems(sum(map(len, indexes)) - len(self.dataset))
         self.sources = sources
         self.page_cache = holds(sum(index.binding.size for index in indexes)) if page_cache is None else page_cache
-        shard_supply = ShardSupply(self.dataset, order.block_bytes, direct=not self.page_cache)
+        self.cache = cache
+        shard_supply = ShardSupply(self.dataset, order.block_bytes, direct=not self.page_cache, cache=cache)
         self.mix = _mix(sources, self.dataset, shard_supply.blocks, len(self)) if len(sources) > 1 else None
         self.supply = shard_supply if self.mix is None else MixedSupply(shard_supply, self.mix)
 
@@ -138,11 +142,16 @@ class ShardFeed:
         """Samples of an epoch on this rank."""
         return self.cut.samples(len(self))
 
+    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+        """This rank's batches of the epoch from that position on."""
+        return self.cut.portions(self.order(epoch), position)
+
     def share(self, epoch: int, position: int) -> Share:
-        """The epoch from that position on."""
-        portions = list(self.cut.portions(self.order(epoch), position))
+        """The same, to be delivered now."""
+        self.supply.look()
+        portions = list(self.portions(epoch, position))
         mine = np.concatenate([np.zeros(0, np.int64), *(portion.samples for portion in portions)])
-        return Share(iter(portions), self.uses(mine).item)
+        return Share(iter(portions), self.uses(mine).item, read_apart=self.supply.read_apart)
 
     def reading(self) -> Reading:
         """Blocks, and how many of them an order goes through at a time."""
@@ -156,7 +165,7 @@ class ShardFeed:
 
     def uses(self, samples: Ids) -> Ids:
         """How many of these samples each block has."""
-        return np.bincount(self.supply.blocks_of(samples), minlength=len(self.supply.blocks))
+        return np.bincount(self.supply.homes_of(samples), minlength=len(self.supply.blocks))
 
     def keys(self, samples: Ids) -> list[str]:
         """Their keys."""
@@ -197,7 +206,7 @@ class ShardFeed:
     def _sample(self, number: int, read: Callable[[int], memoryview]) -> dict[str, Any]:
         """One sample, on its own."""
         sample, zero = np.array([number], np.int64), np.zeros(1, np.int64)
-        memory = read(int(self.supply.blocks_of(sample)[0]))
+        memory = read(int(self.supply.homes_of(sample)[0]))
         row = self.supply.rows(sample, zero, zero)[0].tolist()
         decoder = Decoder(self.fields, SlabLayout({}, 1), self.order_settings.seed, self.transform)
         try:
@@ -208,7 +217,7 @@ class ShardFeed:
 
     def work(self, layout: SlabLayout) -> Decoder:
         """What workers run."""
-        return Decoder(self.fields, layout, self.order_settings.seed, self.transform)
+        return Decoder(self.fields, layout, self.order_settings.seed, self.transform, self.supply.straight_files())
 
     def identity(self) -> dict[str, str | int | bool]:
         """What decides the order of an epoch: where all of it is the same, a position means the same sample."""

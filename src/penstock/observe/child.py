@@ -81,8 +81,13 @@ def _run_and_listen(
     heard = {signal.SIGCHLD, *PASSED_ON}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     libc = ctypes.CDLL(None)
+    ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    if ignored:  # as whoever started us had it: then nobody is told of a child's end
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def as_if_alone() -> None:
+        if ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if sys.platform == "linux":  # who kills us for good means the script
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -101,6 +106,8 @@ def _run_and_listen(
             pass
         return child.pid, child.returncode
     finally:
+        if ignored:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 
 from penstock.observe.session import Session
 from penstock.recording.lines import Event
@@ -33,5 +34,9 @@ def watch_collector(session: Session) -> Callable[[], None]:
                 if seconds >= TOLD_S:
                     session.put(Event(what="gc", at_s=began, seconds=seconds, detail={"freed": facts["collected"]}))
 
+    def stop() -> None:
+        with suppress(ValueError):  # the script has cleared the list
+            gc.callbacks.remove(collecting)
+
     gc.callbacks.append(collecting)
-    return lambda: gc.callbacks.remove(collecting)
+    return stop

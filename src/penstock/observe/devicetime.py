@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.observe.session import Session, Sink
-from penstock.recording.lines import AnyLine, PassEnd, Step
+from penstock.recording.lines import AnyLine, End, PassEnd, Step
 
 HELD_MAX = 64
 """Lines that may wait for their events; the oldest then goes without them."""
@@ -55,6 +56,9 @@ class DeviceTimer:
         """Phases under way, as the session has them, and where they began."""
         self._spans: dict[int, tuple[dict[str, float], list[Span]]] = {}
         """By the identity of a step's phases: its line, when it comes, carries the same dict."""
+        self._asking = threading.RLock()
+        self._captures = 0
+        """Graphs that are being captured now."""
 
     def enter(self, name: str) -> None:
         """Called when the session has entered it."""
@@ -83,10 +87,23 @@ class DeviceTimer:
         _, spans = self._spans.pop(id(phases), (None, []))
         return spans
 
-    def again(self, spans: Sequence[Span]) -> None:
-        """These events have been read."""
-        for span in spans:
+    def read(self, spans: Sequence[Span]) -> dict[str, float] | None:
+        """Seconds by path, for good: the events are used again. None if the device is not there yet."""
+        with self._asking:
+            times = None if self._captures and spans else _read(spans)
+        for span in spans if times else ():
             self._free += (span.begin, span.end)
+        return times
+
+    def capture_begins(self) -> None:
+        """A graph is about to be captured: a thread that asks for an event meanwhile, for any, would spoil it."""
+        with self._asking:
+            self._captures += 1
+
+    def capture_ends(self) -> None:
+        """However it ended."""
+        with self._asking:
+            self._captures = max(0, self._captures - 1)
 
     def _recorded(self) -> DeviceEvent:
         event = self._free.pop() if self._free else self._make()
@@ -95,12 +112,16 @@ class DeviceTimer:
 
 
 class Held:
-    """A sink before another one: keeps steps back, in order, until their events can be read without waiting."""
+    """A sink before another one: keeps steps back, in order, until their events can be read without waiting.
+
+    Every line that comes, of the machine once a second, is an occasion to look: a step may be long, and a crash near.
+    """
 
     def __init__(self, inner: Sink, timer: DeviceTimer) -> None:
         self._inner = inner
         self._timer = timer
         self._waiting: deque[tuple[Step | PassEnd, list[Span]]] = deque()
+        self._releasing = threading.Lock()
 
     def put(self, line: AnyLine) -> None:
         """Steps and ends of passes wait; whatever else comes goes through."""
@@ -109,28 +130,36 @@ class Held:
         elif isinstance(line, PassEnd):
             self._waiting.append((line, []))
         else:
+            if isinstance(line, End):
+                self._let_go()
             self._inner.put(line)
-            return
         self._release()
 
     def close(self) -> None:
+        """The end of the other, too."""
+        self._let_go()
+        self._inner.close()
+
+    def _let_go(self) -> None:
         """What is not ready by now goes without."""
         self._release()
         while self._waiting:
             self._inner.put(self._waiting.popleft()[0])
-        self._inner.close()
 
     def _release(self) -> None:
-        while self._waiting:
-            line, spans = self._waiting[0]
-            times = _read(spans)
-            if times is None and len(self._waiting) <= HELD_MAX:
-                return
-            self._waiting.popleft()
-            if times:
-                self._timer.again(spans)
-                line = msgspec.structs.replace(line, device_phases=times)
-            self._inner.put(line)
+        """Leave it to whoever is at it now: several threads bring lines, and each line has its place."""
+        if not self._releasing.acquire(blocking=False):
+            return
+        try:
+            while self._waiting:
+                line, spans = self._waiting[0]
+                times = self._timer.read(spans)
+                if times is None and len(self._waiting) <= HELD_MAX:
+                    return
+                self._waiting.popleft()
+                self._inner.put(msgspec.structs.replace(line, device_phases=times) if times else line)
+        finally:
+            self._releasing.release()
 
 
 def _read(spans: Sequence[Span]) -> dict[str, float] | None:

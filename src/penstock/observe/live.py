@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import inf
 
 from penstock.errors import printable
 from penstock.observe.aside import Aside
@@ -13,7 +14,7 @@ from penstock.observe.window import Summary, Window, Windows
 from penstock.recording.lines import AnyLine, Loader, Step
 
 BETWEEN_S = 1.0
-"""Slow batches that follow sooner are counted, not printed."""
+"""Slow batches that follow sooner are counted, not printed; windows of a loader that do are not printed either."""
 SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 """Phases in a progress bar's postfix."""
 
@@ -51,6 +52,8 @@ class Live(Aside):
         self._stalls: dict[int, Stalls] = {}
         self._last_s: float | None = None
         self._more = 0
+        self._windows_from_s: dict[int, float] = {}
+        """By loader: when a window may be printed again."""
         self._loader = -1
         """The one that gave the last batch."""
         self._postfixes: dict[int, dict[str, str]] = {}
@@ -70,7 +73,7 @@ class Live(Aside):
             if slow:
                 self._slow(line, window)
             if summary is not None:
-                self._window(summary)
+                self._window(summary, line.at_s + line.wait_s + line.step_s)
 
     def end(self) -> None:
         """What the last windows have so far; nothing where the terminal failed before."""
@@ -78,9 +81,11 @@ class Live(Aside):
             for summary in self._windows.rest():
                 self._window(summary)
 
-    def _window(self, summary: Summary) -> None:
+    def _window(self, summary: Summary, now_s: float = inf) -> None:
         self._postfixes[summary.loader] = postfix(summary)
-        self._print(window_line(summary, named=len(self._windows) > 1))
+        if now_s >= self._windows_from_s.get(summary.loader, 0.0):
+            self._windows_from_s[summary.loader] = now_s + BETWEEN_S
+            self._print(window_line(summary, named=len(self._windows) > 1))
 
     def _slow(self, step: Step, window: Window) -> None:
         stalls = self._stalls.setdefault(step.loader, Stalls(window.workers))

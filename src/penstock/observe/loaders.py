@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import astuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from penstock.core.stats import LoaderStats
 from penstock.observe.spool import Spool
-from penstock.recording.lines import AnyLine, Hops, Loader, Setting
+from penstock.recording.lines import AnyLine, Hops, Loader, Setting, Store
+from penstock.storage.remote.counts import counts
 
 
-class Look(msgspec.Struct, frozen=True):
+class Look(NamedTuple):
     """How a loader stood when the loop asked."""
 
     ready: int | None = None
@@ -164,16 +166,38 @@ class OurSide(PlainSide):
                 look_ahead=engine.look_ahead,
                 ready=engine.ready_batches,
                 bytes_read=engine.bytes_read,
+                store=_store(),
                 changes=new,
+                card=None if stats.card is None else astuple(stats.card),
             )
         ]
+
+
+def _store() -> Store | None:
+    """What this process asked of stores so far."""
+    if not counts.answers:
+        return None
+    return Store(
+        answers=counts.answers,
+        bytes_read=counts.bytes_read,
+        answer_s=counts.answer_s,
+        body_s=counts.body_s,
+        retries=counts.retries,
+    )
 
 
 def count_samples(batch: object) -> int | None:
     """How many samples a batch has: the first length of its first array, or its own if it is a list of plain things.
 
-    None if it has no length; never an error, whatever a batch may be.
+    None if it has no length; never an error, whatever a batch may be: torch's nested tensors have a shape that raises.
     """
+    try:
+        return _samples(batch)
+    except Exception:
+        return None
+
+
+def _samples(batch: object) -> int | None:
     for _ in range(4):  # nested structures, but not without end
         kind = type(batch)
         if kind not in _PLAIN:  # plain containers are most batches, and asking them for a shape is dear

@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import shutil
 import sys
 from contextlib import suppress
 from functools import cache
@@ -28,11 +29,19 @@ def machine_facts() -> Machine:
         quota_cores=quota_cores(),
         memory_bytes=memory_bytes,
         memory_limit_bytes=limit_bytes if limit_bytes is not None and limit_bytes < memory_bytes else None,
+        shared_bytes=_shared_bytes(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         torch=_torch_version(),
         gpus=tuple(_gpu(nvml, handle) for nvml, handle in gpu_handles()),
     )
+
+
+def _shared_bytes() -> int | None:
+    try:
+        return shutil.disk_usage("/dev/shm").total
+    except OSError:  # macOS, Windows
+        return None
 
 
 def _torch_version() -> str | None:

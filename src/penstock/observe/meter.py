@@ -36,6 +36,8 @@ class Meter:
         """Files opened so far: an audit hook counts them, where there is one."""
         self.opened: deque[str] = deque(maxlen=OPENED)
         """The last of them."""
+        self.gc_s = 0.0
+        """In full collections so far: `collecting` hears of them, where it is told."""
         self.sampler = sampler
         self._in_one_go = inspect.getattr_static(dataset, "__getitems__", None) is not None
         thread = f"/proc/self/task/{threading.get_native_id()}"
@@ -43,6 +45,7 @@ class Meter:
         self._schedstat = ProcFile(f"{thread}/schedstat")
         self._own_bytes = self._own_reads = 0
         self._collating_at: float | None = None
+        self._collecting_at: float | None = None
         self._stamped_at: float | None = None
         self._stamps = 0
         self._slowest_s = 0.0
@@ -54,6 +57,7 @@ class Meter:
         self._slowest_s = 0.0
         self.sampler.resume()
         self._opens_before = self.opens
+        self._gc_before_s = self.gc_s
         self._reads_before = self._reads()
         self._queue_before_ns = self._queue_ns()
         self._cpu_before_s = time.thread_time()
@@ -73,6 +77,16 @@ class Meter:
         self._collating_at = self._stamped_at
         self._stamps -= 1 + ended
 
+    def collecting(self, when: str, facts: dict[str, int]) -> None:
+        """For `gc.callbacks`. The young generations are left out: they are short, and many."""
+        if facts["generation"] == 2:
+            now = time.perf_counter()
+            if when == "start":
+                self._collecting_at = now
+            elif self._collecting_at is not None:
+                self.gc_s += now - self._collecting_at
+                self._collecting_at = None
+
     def end(self, samples: int | None) -> Numbers:
         """The fetch is over: the numbers of its line. `samples` is None where only counting tells (iterable)."""
         ended_at = time.perf_counter()
@@ -87,6 +101,7 @@ class Meter:
             "collate_s": 0.0 if self._collating_at is None else round(ended_at - self._collating_at, 7),
             "cpu_s": round(cpu_s, 7),
             "queue_s": queue_ns / 1e9,
+            "gc_s": round(self.gc_s - self._gc_before_s, 7),
             "samples": self._stamps if samples is None else samples,
             "slowest_s": round(self._slowest_s, 7) if one_by_one else 0.0,
             "read_bytes": read_bytes,

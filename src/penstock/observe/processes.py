@@ -44,6 +44,8 @@ class ProcessReading:
     """Of its main thread, which does the work in a loader's worker and drives the training in the main process."""
     queue_s: float = 0.0
     """Of that thread."""
+    cores: int | None = None
+    """That it may run on, where the system tells."""
     memory_bytes: int = 0
 
 
@@ -72,6 +74,7 @@ def _of_proc(pid: int) -> tuple[Key, ProcessReading]:
         children_cpu_s=(children_user + children_system) / _TICKS_PER_S,
         thread_cpu_s=thread_cpu_s,
         queue_s=queue_s,
+        cores=len(os.sched_getaffinity(pid)) if hasattr(os, "sched_getaffinity") else None,
         memory_bytes=int(read_quickly(f"/proc/{pid}/statm").split()[1]) * PAGE_BYTES,  # in stat it may lag behind
     )
 

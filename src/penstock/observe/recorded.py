@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from penstock.observe import watch
 from penstock.observe.autostart import ENOUGH, PROBE
 from penstock.observe.hooks import install
 from penstock.observe.live import Live, terminal
+from penstock.observe.opened import open_to_all
 from penstock.observe.ranks import claim, rank_and_world
 from penstock.observe.session import Sink
 from penstock.observe.start import Watching
@@ -33,8 +33,8 @@ def record_this_process(job: Mapping[str, Any]) -> None:
     if job.get("steps") and rank == 0:
         sinks.append(_Enough(enough, job["steps"]))
     probe_s = job.get("probe_s")
-    watching = Watching(path, sinks, probe=PROBE if probe_s else "")
-    watch._active.append(watching)  # a `penstock.watch` in the script joins in
+    watching = Watching(path, sinks, probe=PROBE if probe_s else "", within=job["folder"])
+    open_to_all(watching)
     ends = [_probe(watching, probe_s, enough if rank == 0 else None)] if probe_s else []  # beneath the hooks
     _Ending(watching, [install(watching), *ends], enough)
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
+from penstock.core.secrets import without_secrets
 from penstock.errors import RecordingError
 from penstock.observe import child
 from penstock.observe.autostart import ENOUGH, PROBE, VARIABLE
@@ -101,7 +102,7 @@ def run_script(
     terms = terms or Terms()
     record = record.absolute()
     began = time.time()
-    with tempfile.TemporaryDirectory(prefix="penstock-run-") as name:
+    with tempfile.TemporaryDirectory(prefix="penstock-run-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(folder=name))
         job: dict[str, object] = {"folder": name, "record": str(record), "live": live, "slow_s": slow_s}
@@ -135,7 +136,7 @@ def _record_nothing(record: Path, script: Script, began: float, pid: int, terms:
     run = Run(
         penstock=__version__,
         began_unix_s=began,
-        command=script.argv,
+        command=tuple(map(without_secrets, script.argv)),
         pid=pid,
         machine=machine_facts(),
         probe="" if terms.probe_s is None else PROBE,

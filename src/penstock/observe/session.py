@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
@@ -26,6 +27,10 @@ log = logging.getLogger("penstock")
 
 SETTLE_WAIT_S = 1.0
 """For another thread that is at it; it takes a millisecond."""
+
+
+Counts = tuple[int | None, int | None, int | None]
+"""As a `Look` has them."""
 
 
 class Sink(Protocol):
@@ -54,15 +59,15 @@ class Looker(Protocol):
 class _Noted(NamedTuple):
     """A step that is over, as the loop noted it; times on the session's clock."""
 
-    loader: int
-    pass_: int
+    track: Track
     batch: int
     asked: float
     got: float
     over: float
     samples: int | None
-    phases: dict[str, float]
-    look: Look
+    phases: dict[str, float] | None
+    looked: bool
+    look: Counts
     parts: Parts
 
 
@@ -82,10 +87,22 @@ class Session:
         self._numbers = itertools.count()
         self._current: Track | None = None
         """The pass whose batch the loop is working on: phases are counted there."""
+        self.resting = False
+        """Nobody looks at the phases of this step that come with every step: see choice.py."""
+        self.waiting = False
+        """The loop is in a loader: what a dataset does there in this process is no phase of the step."""
         self.looker: Looker | None = None
         """Looks at the loop's thread while it works on a batch."""
+        self.begins: Callable[[int], None] | None = None
+        """Told of every step that is looked at, when its batch is there: the number of that in its pass."""
+        self.lone: Track | None = None
+        """A pass that was left with its first batch, which is still being worked on: `next(iter(loader))`."""
         self._loop: int | None = None
         """The thread of the loop: phases of other threads are not the step's."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Some pickle a script's classes whole (MLflow does), and those of its models have us at their call."""
+        return SimpleNamespace, (), {"resting": True}
 
     def now(self) -> float:
         """Seconds since the run began."""
@@ -106,42 +123,46 @@ class Session:
         if not self._settling.acquire(timeout=wait_s):
             return
         try:
-            while self._noted:
-                line = self._oldest()
+            while (line := self._oldest()) is not None:
                 for sink in self._sinks:
                     sink.put(line)
         finally:
             self._settling.release()
 
-    def _oldest(self) -> Step:
-        """The line of the step that waits longest, which waits no more."""
-        noted = _Noted(*self._noted.popleft())
+    def _oldest(self) -> Step | None:
+        """The line of the step that waits longest, which waits no more; None if none does, or another was quicker."""
+        try:
+            noted = _Noted(*self._noted.popleft())
+        except IndexError:
+            return None
+        ready, outstanding, worker = noted.look
         return Step(
-            loader=noted.loader,
-            pass_=noted.pass_,
+            loader=noted.track._loader,
+            pass_=noted.track._number,
             batch=noted.batch,
             at_s=noted.asked - self.began,
             wait_s=noted.got - noted.asked,
             idle_s=noted.parts.idle_s,
             step_s=noted.over - noted.got,
             samples=noted.samples,
-            phases=noted.phases,
-            ready=noted.look.ready,
-            outstanding=noted.look.outstanding,
-            worker=noted.look.worker,
+            phases=noted.phases or {},
+            looked=noted.looked,
+            ready=ready,
+            outstanding=outstanding,
+            worker=worker,
         )
 
     def fail(self, error: BaseException) -> None:
         """Say it once, and watch no more."""
         self.off = True
-        log.warning("watching stopped: %s: %s", type(error).__name__, error, exc_info=error)
+        with suppress(Exception):  # of the script's own log
+            log.warning("watching stopped: %s: %s", type(error).__name__, error, exc_info=error)
         detail = {"error": f"{type(error).__name__}: {error}"}
         self.put_last(Event(what="watcher_failed", at_s=self.now(), detail=detail))
 
     def put_last(self, line: AnyLine) -> None:
         """To every sink that takes it still: one that fails keeps no other from hearing of it, and what led to it."""
-        steps = [self._oldest() for _ in range(len(self._noted))]
-        for each in (*steps, line):
+        for each in (*iter(self._oldest, None), line):
             for sink in self._sinks:
                 with suppress(Exception):
                     sink.put(each)
@@ -168,6 +189,14 @@ class Session:
     def begin(self, loader: int, number: int, samples_of: Callable[[Any], int | None]) -> Track:
         """A pass over a loader."""
         return Track(self, loader, number, samples_of)
+
+    def end_lone(self) -> None:
+        """The step of a lone batch is over: the loop asks for the next, wherever it is to come from."""
+        track, self.lone = self.lone, None
+        if track is not None:
+            track.over(self.clock.now())
+            if self._current is track:
+                self._current = None
 
     # -- phases ------------------------------------------------------------------------------------------------
 
@@ -197,6 +226,8 @@ class Track:
 
     def __init__(self, session: Session, loader: int, number: int, samples_of: Callable[[Any], int | None]) -> None:
         self.phases: dict[str, float] = {}
+        self.looked = True
+        """Whether the phases of the step under way are looked at."""
         self.open: list[tuple[str, float]] = []
         """Phases under way and when they began, outermost first."""
         self._session = session
@@ -207,10 +238,11 @@ class Track:
         """The number of the one under way, or of the next."""
         self._asked = 0.0
         self._got: float | None = None
-        self._look = NOTHING
+        self._look: Counts = NOTHING
         self._parts = UNKNOWN
         self._samples: int | None = None
         self._ended = False
+        session.end_lone()
         self._outer = session._current
         self._outer_batch = -1 if self._outer is None else self._outer.batch
         self._began = session.clock.now()
@@ -219,20 +251,27 @@ class Track:
     def asked(self) -> None:
         """The loop wants the next batch: the step of the last one is over."""
         session = self._session
-        now = session.clock.now()
+        if session.lone is not None:
+            session.end_lone()
+        self.over(session.clock.now())
+        if session.looker is not None:
+            session.looker.active = False
+
+    def over(self, now: float) -> None:
+        """The step of the last batch, if there was one: note it."""
         if self._got is not None:
             while self.open:  # phases that were left open end with the step
                 self.leave(now)
-            session._noted.append(  # as _Noted has it, which takes three times as long to make
+            self._session._noted.append(  # as _Noted has it, which takes three times as long to make
                 (
-                    self._loader,
-                    self._number,
+                    self,
                     self.batch,
                     self._asked,
                     self._got,
                     now,
                     self._samples,
                     self.phases,
+                    self.looked,
                     self._look,
                     self._parts,
                 )
@@ -241,8 +280,6 @@ class Track:
             self.batch += 1
             self._got = None
         self._asked = now
-        if session.looker is not None:
-            session.looker.active = False
 
     def got(self, batch: Any, look: Look = NOTHING, parts: Parts = UNKNOWN) -> None:
         """It has it: how the loader stood when it asked, and what is known of the wait."""
@@ -252,23 +289,31 @@ class Track:
         self._parts = parts
         self._samples = self._samples_of(batch)
         self.phases = {"sampler": parts.sampler_s} if parts.sampler_s else {}
+        self.looked = not session.resting
         session._current = self
         session._loop = threading.get_ident()
         self.open.clear()
         if session.looker is not None:
             session.looker.resume()
+        if self.looked and session.begins is not None:
+            session.begins(self.batch)
 
     def ended(self, how: str = "done") -> None:
-        """No more batches: the last step is over too. A second call does nothing."""
+        """No more batches: the last step is over too, but for a lone one's. A second call does nothing."""
         if self._ended:
             return
         self._ended = True
+        session, outer = self._session, None if self._outer is None or self._outer._ended else self._outer
+        if how == "left" and self.batch == 0 and self._got is not None and outer is None and session._current is self:
+            session.lone = self
+            session.put(PassEnd(loader=self._loader, number=self._number, at_s=session.now(), how=how))
+            return
         self.asked()
-        session, now = self._session, self._asked
+        now = self._asked
         session.settle(SETTLE_WAIT_S)
         session.put(PassEnd(loader=self._loader, number=self._number, at_s=now - session.began, how=how))
         if session._current is self:
-            session._current = outer = self._outer if self._outer is not None and not self._outer._ended else None
+            session._current = outer
             if outer is not None and outer.batch == self._outer_batch:  # inside one step of another: an evaluation
                 outer.paused("evaluation", now - self._began)
             if session.looker is not None:

@@ -46,9 +46,13 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Spool:
-    """A folder of its own, made when first needed and removed at the end by the process that made it."""
+    """A folder of its own, made when first needed and removed at the end by the process that made it.
 
-    def __init__(self) -> None:
+    It lies among the system's temporary ones, or where whoever may have to tidy up after that process says (`within`).
+    """
+
+    def __init__(self, within: str | None = None) -> None:
+        self._within = within
         self._folder: Path | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -64,7 +68,7 @@ class Spool:
         """For workers to write to."""
         with self._lock:
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="penstock-spool-"))
+                self._folder = Path(tempfile.mkdtemp(prefix="penstock-spool-", dir=self._within))
             return self._folder
 
     def began(self, loader: int, pass_number: int, at_s: float) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock import __version__
+from penstock.core.secrets import without_secrets
 from penstock.observe.collector import watch_collector
 from penstock.observe.loaders import Side
 from penstock.observe.machine import machine_facts
@@ -24,7 +25,7 @@ from penstock.recording.lines import End, Run, Whereabouts
 from penstock.recording.write import Recorder
 
 POLL_S = 0.5
-"""Between looks at what workers have written: a crash loses no more than that."""
+"""Between looks at what workers have written and steps have noted: with the recorder's wait, what a crash loses."""
 
 _alive: weakref.WeakSet[Watching] = weakref.WeakSet()
 
@@ -32,7 +33,9 @@ _alive: weakref.WeakSet[Watching] = weakref.WeakSet()
 class Watching:
     """A session with all that runs beside it. Closed by whoever opened it, or when the interpreter ends."""
 
-    def __init__(self, record: str | Path | None, sinks: Sequence[Sink] = (), *, probe: str = "") -> None:
+    def __init__(
+        self, record: str | Path | None, sinks: Sequence[Sink] = (), *, probe: str = "", within: str | None = None
+    ) -> None:
         all_sinks = list(sinks)
         if record is not None:
             all_sinks.insert(0, Recorder(record, _run_line(probe)))
@@ -40,12 +43,12 @@ class Watching:
         self.idle = not all_sinks
         """Nobody is told anything: then nothing is watched."""
         self.session = Session(all_sinks)
-        self.spool = Spool()
+        self.spool = Spool(within)
         self.sides: list[Side] = []
         self.closed = False
         self._ended = threading.Event()
         self._system = SystemSampler(self.session.now, self.session.put, self._workers)
-        self._main = Sampler(threading.get_native_id(), threading.get_ident())
+        self._main = Sampler(threading.get_native_id(), threading.get_ident(), elsewhere=lambda: self.session.waiting)
         self._housekeeper = threading.Thread(target=self._keep_house, name="penstock-watch", daemon=True)
         self.session.off = self.idle
         self._stop_collector = _nothing
@@ -70,6 +73,7 @@ class Watching:
         if self._housekeeper.is_alive():
             self._housekeeper.join(2.0)
         with self.session.guard():
+            self.session.end_lone()
             self._poll(last=True)
         self.session.put_last(End(at_s=self.session.now(), exit_code=exit_code, how=how))
         self.session.close()
@@ -129,7 +133,7 @@ def _run_line(probe: str) -> Run:
     return Run(
         penstock=__version__,
         began_unix_s=time.time(),
-        command=tuple(sys.argv),
+        command=tuple(map(without_secrets, sys.argv)),
         rank=rank,
         world_size=world_size,
         pid=os.getpid(),

@@ -17,6 +17,8 @@ from penstock.recording.lines import Disk, Process, System
 log = logging.getLogger("penstock")
 
 EVERY_S = 1.0
+STOP_WAIT_S = 2.0
+"""A driver that does not answer must not keep the script from ending."""
 
 
 def between(before: Reading, after: Reading) -> System:
@@ -79,6 +81,7 @@ def _process(then: ProcessReading, now: ProcessReading, rate: _Rate) -> Process:
             None if then.thread_cpu_s is None or now.thread_cpu_s is None else rate(then.thread_cpu_s, now.thread_cpu_s)
         ),
         queue=rate(then.queue_s, now.queue_s),
+        cores=now.cores,
         memory_bytes=now.memory_bytes,
     )
 
@@ -130,7 +133,7 @@ class SystemSampler:
         """No line after this."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_WAIT_S)
 
     def sample(self) -> System | None:
         """The time since the last call; None the first time, and where no time has passed."""

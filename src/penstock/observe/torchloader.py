@@ -16,6 +16,7 @@ from penstock.observe.asked import asked_for
 from penstock.observe.loaders import NOTHING, Look, Parts
 from penstock.observe.meter import Meter, count, stamps
 from penstock.observe.spool import Spool
+from penstock.observe.stopwatches import TimedPoll, TimedSampler, time_wait
 from penstock.observe.torchsettings import batches, dataset_size, qualified_name, settings
 from penstock.observe.whereabouts import Sampler, Seen
 from penstock.observe.workerside import Telemetry
@@ -75,8 +76,7 @@ def make_iterator(
             iterator = make(loader)
         finally:
             loader.worker_init_fn = init_fn
-    _guarded(spool, made_s, lambda: _time_sampler(iterator))
-    _guarded(spool, made_s, lambda: _time_poll(iterator))
+    _guarded(spool, made_s, lambda: time_wait(iterator))
     return iterator
 
 
@@ -112,9 +112,9 @@ def take_parts(iterator: Any) -> Parts:
     sampler = getattr(iterator, "_sampler_iter", None)
     poll = getattr(getattr(iterator, "_data_queue", None), "_poll", None)
     sampler_s, idle_s = 0.0, None
-    if type(sampler) is _TimedSampler:
+    if type(sampler) is TimedSampler:
         sampler_s, sampler.seconds = sampler.seconds, 0.0
-    if type(poll) is _TimedPoll:
+    if type(poll) is TimedPoll:
         idle_s, poll.seconds = poll.seconds, 0.0
     return Parts(sampler_s, idle_s)
 
@@ -145,57 +145,10 @@ def _guarded(spool: Spool, at_s: float, timing: Callable[[], None]) -> None:
         spool.put(Event(what="watcher_failed", at_s=at_s, detail=detail))
 
 
-def _time_sampler(iterator: Any) -> None:
-    sampler = getattr(iterator, "_sampler_iter", None)
-    if sampler is not None and type(iterator).__module__ == "torch.utils.data.dataloader":
-        iterator._sampler_iter = _TimedSampler(sampler)
-
-
-def _time_poll(iterator: Any) -> None:
-    """The queue of the workers' batches; not that of a thread which pins them."""
-    queue = getattr(iterator, "_data_queue", None)
-    poll = getattr(queue, "_poll", None)
-    if poll is not None and not isinstance(poll, _TimedPoll):
-        queue._poll = _TimedPoll(poll)  # type: ignore[union-attr]
-
-
 def _time_here(iterator: Any, number: int, pass_number: int, spool: Spool, began: float) -> None:
     fetcher = getattr(iterator, "_dataset_fetcher", None)
     if fetcher is not None:
         iterator._dataset_fetcher = _TimedFetcher(fetcher, number, pass_number, spool, began)
-
-
-class _TimedPoll:
-    """A queue's wait for its next message."""
-
-    def __init__(self, poll: Callable[..., bool]) -> None:
-        self.seconds = 0.0
-        self._poll = poll
-
-    def __call__(self, *args: Any) -> bool:
-        began = time.perf_counter()
-        try:
-            return self._poll(*args)
-        finally:
-            self.seconds += time.perf_counter() - began
-
-
-class _TimedSampler:
-    """A sampler's iterator and the time it takes."""
-
-    def __init__(self, sampler: Iterator[Any]) -> None:
-        self.seconds = 0.0
-        self._sampler = sampler
-
-    def __iter__(self) -> _TimedSampler:
-        return self
-
-    def __next__(self) -> Any:
-        began = time.perf_counter()
-        try:
-            return next(self._sampler)
-        finally:
-            self.seconds += time.perf_counter() - began
 
 
 class _TimedFetcher:

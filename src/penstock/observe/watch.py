@@ -11,22 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from penstock.errors import SettingError, printable
 from penstock.observe import autostart
 from penstock.observe.live import Live, terminal
-from penstock.observe.loaders import NOTHING, Side, count_samples, side_of
+from penstock.observe.loaders import Side, count_samples, side_of
+from penstock.observe.opened import open_to_all, opened
+from penstock.observe.passing import passing
 from penstock.observe.ranks import own_recording
-from penstock.observe.session import Sink, Track
+from penstock.observe.session import Sink
 from penstock.observe.start import Watching
 
 log = logging.getLogger("penstock")
 T = TypeVar("T")
 
-_active: list[Watching] = []
-"""The one that is open in this process: loaders watched together are recorded together."""
-_asked_for: dict[int, _Options] = {}
-"""By the identity of the open one, if a watch began it: with what."""
+_asked_for: WeakKeyDictionary[Watching, _Options] = WeakKeyDictionary()
+"""Of those that a watch began: with what."""
 _lock = threading.Lock()
 
 
@@ -121,9 +122,6 @@ class Watch(Generic[T]):
     def _close(self, exit_code: int, how: str) -> None:
         if self._owner:
             self._owner = False
-            with _lock:
-                if self._watching in _active:
-                    _active.remove(self._watching)
             self._watching.close(exit_code, how)
 
     def __enter__(self) -> Self:
@@ -149,21 +147,20 @@ def _join(options: _Options) -> tuple[Watching, bool]:
     if "torch" in sys.modules and not autostart.in_worker():
         autostart.start()
     with _lock:
-        _active[:] = [watching for watching in _active if not watching.closed]  # a forked child has those of its parent
-        if not _active:
+        joined = opened()
+        if joined is None:
             watching = Watching(own_recording(options.record), options.all_sinks())
             if not watching.idle:
-                _active.append(watching)
-                _asked_for.clear()
-                _asked_for[id(watching)] = options
+                open_to_all(watching)
+                _asked_for[watching] = options
             return watching, True
-        _refuse(options, _active[0])
-        return _active[0], False
+        _refuse(options, joined)
+        return joined, False
 
 
 def _refuse(options: _Options, joined: Watching) -> None:
     """What a watch asks for and cannot have; where `penstock run` watches the script must go on all the same."""
-    theirs = _asked_for.get(id(joined))
+    theirs = _asked_for.get(joined)
     more = options.beyond(theirs or _NO_OPTIONS)
     if not more:
         return
@@ -176,38 +173,11 @@ def _refuse(options: _Options, joined: Watching) -> None:
 
 
 def _watched(watching: Watching, side: Side, loader: int, number: int) -> Iterator[Any]:
-    """The loader's own batches, in its own time. What goes wrong in the watching is not the training's business."""
-    session = watching.session
-    track: Track | None = None
-    with session.guard():
-        track = session.begin(loader, number, count_samples)
-        track.asked()
-    how = "left"
+    """A pass begins when its first batch is asked for."""
     try:
-        iterator = side.iterator(number)
-        while True:
-            look = NOTHING
-            if not session.off:
-                with session.guard():
-                    look = side.look(iterator)
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                how = "done"
-                return
-            if track is not None and not session.off:
-                with session.guard():
-                    track.got(batch, look, side.parts(iterator))
-            yield batch
-            if track is not None and not session.off:
-                with session.guard():
-                    track.asked()
-    except GeneratorExit:
-        raise
-    except BaseException:
-        how = "raised"
-        raise
-    finally:
-        if track is not None and not session.off:
-            with session.guard():
-                track.ended(how)
+        track = watching.session.begin(loader, number, count_samples)
+    except Exception as error:
+        watching.session.fail(error)
+        yield from side.iterator(number)
+    else:
+        yield from passing(track, side, lambda: side.iterator(number), track.asked, track.ended)

@@ -104,6 +104,7 @@ class Sampler:
         ident: int,
         put: Callable[[Seen], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
         """`put` gets a window's worth about once a second, on the sampler's thread; without it, ask `take`."""
         self.active = False
@@ -111,6 +112,7 @@ class Sampler:
         self._ids = native_id, ident
         self._put = put
         self._clock = clock
+        self._elsewhere = elsewhere
         self._seen = Seen()
         self._window_began = self._active_at = clock.now()
         self._lock = threading.Lock()
@@ -143,7 +145,7 @@ class Sampler:
     def tick(self) -> bool:
         """One look, if it is wanted; False when nothing was wanted for long."""
         now = self._clock.now()
-        if self.active and self.whereabouts is not None:
+        if self.active and self.whereabouts is not None and not self._elsewhere():
             self._active_at = now
             state, function = self.whereabouts.look()
             with self._lock:

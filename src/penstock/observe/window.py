@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import SettingError
-from penstock.recording.lines import AnyLine, Loader, Step
+from penstock.recording.lines import AnyLine, Loader, Step, by_looking
 
 WINDOW = 50
 """Batches of a window at least."""
@@ -46,7 +46,7 @@ class Summary:
     samples_per_s: float | None
     """Over waits and steps; None where the batches do not say how many samples they have."""
     phases: dict[str, float] = field(default_factory=dict)
-    """Mean seconds per batch by name, a batch without the phase counted as 0."""
+    """Mean seconds per batch by name, a batch without the phase counted as 0, one that was not looked at not at all."""
 
     def numbers(self) -> dict[str, float]:
         """All that can be plotted, by name."""
@@ -77,6 +77,7 @@ class Window:
         self._size = -(-size // self._round) * self._round
         self._slow_s = slow_s
         self._steps: list[tuple[Step, bool]] = []
+        self._looked: dict[str, float] = {}
         self._waits = np.empty(HISTORY)
         self._own = np.empty(HISTORY)
         self._total = 0
@@ -137,8 +138,16 @@ class Window:
             slow=sum(slow for _, slow in steps),
             step_mean_s=step_mean_s,
             samples_per_s=sum(samples) / seconds if len(samples) == count and seconds > 0 else None,
-            phases=_means([step.phases for step, _ in steps]),
+            phases=self._phases([step for step, _ in steps]),
         )
+
+    def _phases(self, steps: list[Step]) -> dict[str, float]:
+        """A window in which no step was looked at has what the one before had."""
+        looked = [step.phases for step in steps if step.looked]
+        if looked:
+            self._looked = {path: s for path, s in _means(looked).items() if by_looking(path)}
+        every = _means([step.phases for step in steps])
+        return self._looked | {path: s for path, s in every.items() if not by_looking(path)}
 
 
 class Windows:

@@ -9,6 +9,7 @@ Standard library only: whoever unpickles this in a fresh process pays for no mor
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import sys
@@ -194,6 +195,7 @@ def _attach(telemetry: Telemetry, loop: Mapping[str, Any]) -> None:
             for attribute, stamp in stamps(fetcher, worker.meter).items():
                 setattr(fetcher, attribute, stamp)
         _count_opens(worker.meter)
+        gc.callbacks.append(worker.meter.collecting)
         worker.listen(loop["index_queue"], loop["data_queue"])
     except Exception as error:
         worker.fail(error)

@@ -24,8 +24,10 @@ from penstock.plan.probes.file import Probed
 from penstock.plan.probes.results import DecodeRates, Handover, StepProbe
 from penstock.plan.situation import Place
 from penstock.plan.stored import on_storage
+from penstock.storage.coldread import ReadMethod
 from penstock.storage.curve import WITHIN, StorageCurve
 from penstock.storage.freememory import free_bytes
+from penstock.storage.judge import of_a_store
 
 BATCHES = 120
 """Of the workload: all alike, and enough for the simulator to find a rhythm."""
@@ -160,6 +162,8 @@ def _notes(found: Probed, curve: StorageCurve | None) -> Iterator[str]:
             f"Samples are taken to be read one by one, {human_bytes(curve.sample_bytes)} each, at random places: "
             "a dataset that reads whole shards in a row asks less of the storage"
         )
+        if curve.method == ReadMethod.REQUESTS:
+            yield f"The store: {of_a_store(curve)}"
     elif found.curve is not None:
         yield "The storage was measured out of the page cache, which says nothing of it: it is left out"
     else:

@@ -20,6 +20,7 @@ from penstock.plan.fingerprint import fingerprint
 from penstock.plan.observed import place_of, settings_of, workload_of
 from penstock.plan.profiles import manner
 from penstock.plan.step import step_changes
+from penstock.plan.stores import store_changes
 from penstock.recording.load import Recording, need_run
 
 MODEL_ERROR = 0.15
@@ -61,7 +62,7 @@ def plan_from_recording(
         )
     proposal, notes = _proposal(evidence, profile, pinned, batch_bytes)
     of_step = step_changes(evidence)
-    others = (*of_step, *data_changes(evidence), *_loader_changes(evidence))
+    others = (*of_step, *data_changes(evidence), *_loader_changes(evidence), *store_changes(evidence))
     changes = (*(proposal.changes if proposal else ()), *others)
     per_batch = samples_per_batch(evidence)
     most_gain = _most_gain(evidence, proposal)

@@ -118,6 +118,7 @@ def place_of(evidence: Evidence, batch_bytes: int | None = None) -> Place:
         gpus=len(machine.gpus),
         has_in_order=_has_in_order(evidence),
         free_bytes=_free_bytes(evidence),
+        shared_free_bytes=machine.shared_bytes,
         batch_bytes=batch_bytes if batch_bytes is not None else round(read_bytes) or None,
         worker_bytes=max(_worker_memory(evidence), default=None),
         start=_start(evidence),

@@ -11,6 +11,13 @@ from typing import Any
 import msgspec
 
 VERSION = 1
+LOOKED_AT = frozenset({"forward", "backward", "optimizer", "h2d", "sampler"})
+"""Phases that only steps with `looked` have. Whatever else there is of phases is seen in every step."""
+
+
+def by_looking(path: str) -> bool:
+    """Whether a phase is known only of steps that were looked at."""
+    return path.rpartition("/")[2] in LOOKED_AT
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
@@ -34,6 +41,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the cgroup's quota allows, if it sets one."""
     memory_bytes: int = 0
     memory_limit_bytes: int | None = None
+    shared_bytes: int | None = None
+    """What /dev/shm holds, through which torch's workers deliver; None where there is none."""
     platform: str = ""
     python: str = ""
     torch: str | None = None
@@ -119,6 +128,10 @@ class Step(Line, frozen=True, kw_only=True, tag="step"):
     Names we give ourselves: forward, backward, optimizer, h2d, sync (waiting for the device: .item() and its kin),
     gc, sampler (inside the wait), checkpoint, log.
     """
+    looked: bool = True
+    """Whether the phases in LOOKED_AT were looked at, and `idle_s`. Where steps are short only some are: in the others
+    such a phase is not 0 but not known.
+    """
     device_phases: dict[str, float] = {}
     """The same on the device's clock, where events were read."""
     ready: int | None = None
@@ -144,6 +157,8 @@ class Fetch(Line, frozen=True, kw_only=True, tag="fetch"):
     """Of the worker's thread, user and system."""
     queue_s: float = 0.0
     """Runnable, but waiting for a core."""
+    gc_s: float = 0.0
+    """In full collections of the worker's garbage collector."""
     samples: int = 0
     slowest_s: float = 0.0
     """The slowest sample."""
@@ -174,6 +189,19 @@ class Whereabouts(Line, frozen=True, kw_only=True, tag="where"):
     """Innermost functions of Python, module:function; the most frequent dozen."""
 
 
+class Store(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the process asked of object stores, sums since its start. Nothing of where they are."""
+
+    answers: int = 0
+    """To requests for a range of bytes."""
+    bytes_read: int = 0
+    answer_s: float = 0.0
+    """From asking until the answer began to come, of all of them."""
+    body_s: float = 0.0
+    """From then until its last byte."""
+    retries: int = 0
+
+
 class Hops(Line, frozen=True, kw_only=True, tag="hops"):
     """A penstock.Loader's hops, sums since its start: name → (busy_s, starved_s, blocked_s)."""
 
@@ -185,8 +213,12 @@ class Hops(Line, frozen=True, kw_only=True, tag="hops"):
     look_ahead: int = 0
     ready: int = 0
     bytes_read: int = 0
+    store: Store | None = None
+    """None where no store was asked. Several loaders of a process share it."""
     changes: tuple[str, ...] = ()
     """New since the last such line."""
+    card: tuple[float, float, float] | None = None
+    """By a GPU's own clock, sums since its start: copying_s, exposed_s, stalled_s. None where batches stay here."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -201,6 +233,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of its main thread, which makes batches in a worker and trains in the main process."""
     queue: float = 0.0
     """Of that thread: runnable without a core."""
+    cores: int | None = None
+    """That it may run on."""
     memory_bytes: int = 0
     """PSS where the system tells, else RSS."""
 
@@ -280,7 +314,7 @@ class Storage(Line, frozen=True, kw_only=True, tag="storage"):
 
 
 class Event(Line, frozen=True, kw_only=True, tag="event"):
-    """Something that happened once: gc, worker_started, worker_died, checkpoint, evaluation, raised, watcher_failed."""
+    """Something that happened once: gc, worker_started, files, probe, checkpoint, raised, watcher_failed."""
 
     what: str
     at_s: float

@@ -1,6 +1,7 @@
 """Writing a recording while the run goes: the training appends to a queue, a thread encodes and writes.
 
-What the thread has written is the operating system's: a killed process loses what waited here, half a second of lines.
+What the thread has written is the operating system's: a killed process loses what waited here, a quarter of a second of
+lines, and what the watcher had not yet told.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock.recording.lines import AnyLine, End, Run
 
 log = logging.getLogger("penstock")
 
-WRITE_EVERY_S = 0.5
+WRITE_EVERY_S = 0.25
 WAITING_MAX = 200_000
 """Lines, some 100 MB. More wait only where the disk stands still; then lines are dropped and counted."""
 CLOSE_WAIT_S = 10.0

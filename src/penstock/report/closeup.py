@@ -30,7 +30,7 @@ class CloseUp:
 
 
 def close_up(evidence: Evidence, period: int | None) -> CloseUp:
-    """Two periods before the longest wait and one after, all of one pass."""
+    """Two periods before the longest wait and one after, all of one pass, or of passes of one batch each."""
     at = _window(evidence, period)
     steps, slow = evidence.steps[at], evidence.slow[at].tolist()
     first_s, last_s = steps[0].at_s, steps[-1].at_s + steps[-1].wait_s + steps[-1].step_s
@@ -56,9 +56,9 @@ def _hidden(count: int, what: str) -> str:
 def _window(evidence: Evidence, period: int | None) -> slice:
     reach = min(period or max(evidence.workers, 8), WINDOW_STEPS // 3)
     worst = int(np.argmax(evidence.wait_s))
-    number = evidence.steps[worst].pass_
-    around = range(max(0, worst - 2 * reach), min(len(evidence.steps), worst + reach + 1))
-    inside = [at for at in around if evidence.steps[at].pass_ == number]
+    steps, longest = evidence.steps, evidence.steps[worst]
+    around = range(max(0, worst - 2 * reach), min(len(steps), worst + reach + 1))
+    inside = [at for at in around if steps[at].pass_ == longest.pass_ or steps[at].batch == longest.batch == 0]
     return slice(inside[0], inside[-1] + 1)
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from penstock.diagnose.evidence import Evidence
 from penstock.errors import printable
+from penstock.recording.lines import LOOKED_AT
 from penstock.recording.load import Recording
 from penstock.report.markdown import escaped
 from penstock.report.numbers import IN_THE_WAIT, loader_name, outer_phase, phase_means
@@ -78,7 +79,10 @@ def _measures(pair: _Pair, known: bool) -> Iterator[Measure]:
     yield measure("step", pair.unit, *both(lambda run: run.busy_s, per))
     for name in _shared_phases(pair.left, pair.right):
         where = "wait" if name == IN_THE_WAIT else "step"
-        yield measure(f"{where}: {name}", pair.unit, *both(partial(_phase, name), per))
+        columns: tuple[_Column, _Column] = partial(_phase, name), per
+        if name in LOOKED_AT:
+            columns = partial(_spoken_for, columns[0]), partial(_spoken_for, per)
+        yield measure(f"{where}: {name}", pair.unit, *both(*columns))
     if pair.left.fetches and pair.right.fetches:
         made = partial(_fetched, pair.per_sample)
         yield measure("worker", pair.unit, *both(lambda run: run.fetch_s, made))
@@ -104,6 +108,12 @@ def _shared_phases(left: Evidence, right: Evidence) -> list[str]:
 
 def _phase(name: str, evidence: Evidence) -> Floats:
     return np.array([step.phases.get(name, 0.0) for step in evidence.steps])
+
+
+def _spoken_for(column: _Column, evidence: Evidence) -> Floats:
+    """Of the steps that were looked at, each as much as it speaks for: taken so often it would look too sure."""
+    times = evidence.spoken_for
+    return (column(evidence) * times)[times > 0]
 
 
 def _notes(pair: _Pair, known: bool) -> Iterator[str]:

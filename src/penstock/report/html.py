@@ -20,8 +20,8 @@ from penstock.recording.load import Recording
 from penstock.report.closeup import close_up
 from penstock.report.diagnosis import full_stop, gain_words, impact_words
 from penstock.report.machine import machine_rows
-from penstock.report.numbers import main_evidence, setting_rows
-from penstock.report.sections import duration, loader_rows, of_steps, percent, run_hops
+from penstock.report.numbers import main_evidence, setting_rows, without_steps
+from penstock.report.sections import card_note, duration, loader_rows, of_steps, percent, run_hops
 from penstock.report.strip import ready, strip, throughput, utilisation
 
 Points = Sequence[tuple[int, float]]
@@ -41,11 +41,13 @@ def render_html(recording: Recording, diagnosis: Diagnosis, *, curve: Points = (
         "command": " ".join(recording.run.command),
         "settings": sorted(setting_rows(recording), key=lambda row: not row.changed),
         "hops": run_hops(recording),
+        "card_note": card_note(recording),
         "loaders": loader_rows(recording),
         "machine": list(machine_rows(recording)),
         "notes": list(dict.fromkeys((*diagnosis.notes, *recording.notes))),
         "version": recording.run.penstock,
         "tiles": [],
+        "without_steps": without_steps(recording),
         "strip": None,
     }
     for what in ("settings", "hops", "loaders"):

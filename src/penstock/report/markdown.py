@@ -10,7 +10,16 @@ from penstock.errors import printable
 from penstock.recording.load import Recording
 from penstock.report.diagnosis import full_stop, gain_words, impact_words
 from penstock.report.machine import machine_rows
-from penstock.report.numbers import Numbers, loader_name, main_evidence, numbers, parts, setting_rows
+from penstock.report.numbers import (
+    Numbers,
+    loader_name,
+    looked_note,
+    main_evidence,
+    numbers,
+    parts,
+    setting_rows,
+    without_steps,
+)
 from penstock.report.strip import strip
 from penstock.report.text import human_duration
 
@@ -75,7 +84,7 @@ def _numbers(found: Numbers) -> Iterator[str]:
 def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
     evidence = main_evidence(recording)
     if evidence is None:
-        yield "No steps were recorded."
+        yield f"{without_steps(recording)}."
     else:
         found = strip(evidence)
         yield "### Where the mean step went"
@@ -88,6 +97,9 @@ def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
             ],
         )
         yield ""
+        if note := looked_note(evidence):
+            yield note
+            yield ""
         yield "### Slow batches"
         yield ""
         every = f", one every {found.period} batches" if found.period else ""

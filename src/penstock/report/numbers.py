@@ -9,13 +9,14 @@ import numpy as np
 
 from penstock.diagnose.evidence import Evidence, gather
 from penstock.diagnose.seen.loop import PAUSES
-from penstock.recording.lines import Loader
+from penstock.recording.lines import LOOKED_AT, Loader
 from penstock.recording.load import Recording
 
 WAIT, REST = "wait", "rest of the step"
 IN_THE_WAIT = "sampler"
 """The one phase that lies inside the loader's time, not the step's."""
 
+_PAUSES = frozenset(PAUSES)
 MOST_PHASES = 24
 """Named one by one; shorter ones count to the rest of the step."""
 DEEPEST = 16
@@ -73,6 +74,11 @@ class SettingRow:
 def main_evidence(recording: Recording) -> Evidence | None:
     """The loader that the reports are about; None where nothing was iterated over."""
     return next((evidence for evidence in gather(recording) if evidence.steps), None)
+
+
+def without_steps(recording: Recording) -> str:
+    """What to say where there is no such loader."""
+    return "No steps were recorded" + (" but the first of a pass" if recording.steps else "")
 
 
 def numbers(evidence: Evidence) -> Numbers:
@@ -158,14 +164,58 @@ def outer_phase(path: str, phases: Collection[str]) -> str:
 
 
 def phase_means(evidence: Evidence, *, on_device: bool = False) -> dict[str, float]:
-    """Seconds per step of the longest phases, in the order they were first over; a pause is no part of a step."""
+    """Seconds per step of the longest phases, in the order they were first over; a pause is no part of a step.
+
+    On the device only of steps whose events were read: of the others it is not known.
+    """
     sums: dict[str, float] = {}
-    for step in evidence.steps:
-        for name, seconds in (step.device_phases if on_device else step.phases).items():
-            sums[name] = sums.get(name, 0.0) + seconds
-    kept = {name: total for name, total in sums.items() if name.split("/", 1)[0] not in PAUSES}
+    counted = evidence.spoken_for
+    if on_device:
+        counted = counted * np.array([bool(step.device_phases) for step in evidence.steps])
+    for step, times in zip(evidence.steps, counted, strict=True):
+        if times:
+            for name, seconds in (step.device_phases if on_device else step.phases).items():
+                sums[name] = sums.get(name, 0.0) + times * seconds
+    if not on_device and not evidence.spoken_for.all():
+        sums = _as_all_saw(evidence, sums)
+    kept = _without_pauses(sums)
     longest = set(sorted(kept, key=lambda name: -kept[name])[:MOST_PHASES])
-    return {name: total / len(evidence.steps) for name, total in kept.items() if name in longest}
+    return {name: total / int(counted.sum()) for name, total in kept.items() if name in longest}
+
+
+def _without_pauses(sums: dict[str, float]) -> dict[str, float]:
+    """They are no part of a step, nor of the phase that they lie in."""
+    kept = {path: total for path, total in sums.items() if not _PAUSES & {*path.split("/")}}
+    for path in sums.keys() - kept.keys():
+        *outer, name = path.split("/")
+        if name in _PAUSES and not _PAUSES & {*outer}:  # one inside another is counted there
+            around = path
+            while around := outer_phase(around, kept):
+                kept[around] = max(0.0, kept[around] - sums[path])
+    return kept
+
+
+def looked_note(evidence: Evidence) -> str:
+    """Where phases were looked at in some steps only: in how many."""
+    looked = sum(step.looked for step in evidence.steps)
+    return (
+        ""
+        if looked == len(evidence.steps)
+        else f"Phases were looked at in {looked:,} of {len(evidence.steps):,} steps."
+    )
+
+
+def _as_all_saw(evidence: Evidence, sums: dict[str, float]) -> dict[str, float]:
+    """Phases that every step has need nobody to speak for them: their sum is known, and what it was inside is not."""
+    last = {path: path.rpartition("/")[2] for step in evidence.steps for path in step.phases}
+    for name in dict.fromkeys(name for name in last.values() if name not in LOOKED_AT):
+        known_s = float(evidence.phase_s(name).sum())
+        said_s = sum(seconds for path, seconds in sums.items() if last[path] == name)
+        if said_s > 0:
+            sums |= {path: seconds * known_s / said_s for path, seconds in sums.items() if last[path] == name}
+        else:
+            sums[name] = known_s
+    return sums
 
 
 # -- settings ------------------------------------------------------------------------------------------------------

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from penstock.core.hops import Hop
+from penstock.core.stats import CardTimes
 from penstock.diagnose.evidence import Evidence
 from penstock.recording.load import Recording
 from penstock.report.closeup import CloseUp
-from penstock.report.numbers import Numbers, loader_name, numbers, parts
+from penstock.report.numbers import Numbers, loader_name, looked_note, numbers, parts
 from penstock.report.strip import Strip
 from penstock.report.text import human_duration
 
@@ -31,6 +32,7 @@ def of_steps(evidence: Evidence, drawn: Strip, window: CloseUp) -> dict[str, Any
         "lanes_note": _lanes_note(evidence, window),
         "tiles": _tiles(evidence, found),
         "parts": rows,
+        "looked_note": looked_note(evidence),
         "on_device": any(part.device_s is not None for part in rows),
         "cycle_s": evidence.cycle_s or 1.0,
         "workers": evidence.workers,
@@ -90,6 +92,21 @@ def _between(before: Hop | None, now: Hop) -> Hop:
         return now
     hop = now.since(before)
     return hop if min(hop.busy_s, hop.starved_s, hop.blocked_s) >= 0 else now
+
+
+def card_note(recording: Recording) -> str:
+    """What the card's own clock says of the first loader that sends batches to one; nothing if none does."""
+    lines = [line for line in recording.hops if line.card is not None]
+    lines = [line for line in lines if line.loader == lines[0].loader]
+    if len(lines) < 2 or lines[-1].at_s <= lines[0].at_s:
+        return ""
+    first, last = (CardTimes(*(line.card or ())) for line in (lines[0], lines[-1]))
+    times, seconds = last.since(first), lines[-1].at_s - lines[0].at_s
+    copying, exposed, stalled = (percent(part / seconds) for part in astuple(times))
+    return (
+        f"By its own clock the card had nothing to do for the training in {stalled} of the time. "
+        f"Batches were on their way to it in {copying}, and it waited for that in {exposed}."
+    )
 
 
 def loader_rows(recording: Recording) -> list[dict[str, Any]]:

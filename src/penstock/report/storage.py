@@ -130,6 +130,9 @@ def _in_flight(curve: StorageCurve) -> Row:
 def _open_stat(storage: Storage, curve: StorageCurve) -> Row:
     median_s, p99_s = curve.open_stat.median_us / 1e6, curve.open_stat.p99_us / 1e6
     value = f"{human_duration(median_s)} (p99 {human_duration(p99_s)})"
+    if storage.kind is StorageKind.OBJECT_STORE:
+        waits = f"Asked one after the other, {1 / median_s:,.0f} requests/s: what many in flight bring is in the curve."
+        return Row("a request", value, waits)
     opens = f"One thread opens at most {1 / median_s:,.0f} files/s"
     if median_s >= SLOW_OPEN_S:
         return Row("open + stat", value, f"{opens}: use shards, loose files will starve a GPU.", ok=False)

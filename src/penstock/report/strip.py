@@ -133,10 +133,11 @@ def ready(evidence: Evidence) -> Plot | None:
 
 
 def _positions(evidence: Evidence) -> Floats:
-    """Each steady batch's number over all passes: the first of each pass, which is left out, counts too."""
+    """Each steady batch's number over all passes: the first of each pass counts too, where that is left out."""
     passes = np.array([step.pass_ for step in evidence.steps])
-    begun = np.cumsum(np.diff(passes, prepend=passes[:1]) != 0) + 1
-    positions: Floats = (np.arange(len(passes)) + begun).astype(np.float64)
+    begun = np.diff(passes, prepend=passes[:1] - 1) != 0
+    left_out = begun & np.array([step.batch > 0 for step in evidence.steps])
+    positions: Floats = (np.arange(len(passes)) + np.cumsum(left_out)).astype(np.float64)
     return positions
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.core.hops import Hop
+from penstock.core.stats import CardTimes
 from penstock.recording.lines import Fetch, Hops, Loader, Step, System
 from penstock.recording.load import Recording
 from penstock.report.numbers import IN_THE_WAIT, inner_name, lay_out, loader_name
@@ -16,6 +17,8 @@ Event = dict[str, Any]
 
 LOOP, MACHINE, WORKERS = 1, 2, 1000
 """Processes of the trace: the training loop (a thread per loader), the machine, and each loader's workers from 1000."""
+BESIDE = 1_000_000
+"""Between the numbers of threads that belong to passes over one loader at the same time."""
 _PHASE_NOTE = "recordings keep how long a phase took, not when: phases are laid end to end"
 
 
@@ -23,13 +26,14 @@ def trace_events(recording: Recording, first_s: float, last_s: float) -> dict[st
     """What lies in the window, wholly or in part, in the JSON object format; times in µs since the run began."""
     steps = [step for step in recording.steps if step.at_s < last_s and _end_s(step) > first_s]
     fetches = [f for f in recording.fetches if f.at_s < last_s and f.at_s + f.fetch_s > first_s]
-    events = [event for step in steps for event in _step(step)]
-    events += [event for fetch in fetches for event in _fetch(fetch)]
-    events += _flows(steps, fetches)
+    lanes = _Lanes(steps)
+    events = [event for step in steps for event in _step(step, lanes)]
+    events += [event for fetch in fetches for event in _fetch(fetch, lanes)]
+    events += _flows(steps, fetches, lanes)
     events += [event for a, b in _hop_pairs(recording.hops, first_s, last_s) for event in _hops(a, b)]
     events += [event for look in recording.system if first_s <= look.at_s < last_s for event in _system(look)]
     events.sort(key=lambda event: (event["ts"], -event.get("dur", 0.0)))  # the outer slice before the inner
-    names = [*_names(recording, steps, fetches)]
+    names = [*_names(recording, steps, fetches, lanes)]
     return {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": {"phases": _PHASE_NOTE}}
 
 
@@ -49,39 +53,68 @@ def _end_s(step: Step) -> float:
 # -- the loop ------------------------------------------------------------------------------------------------------
 
 
-def _step(step: Step) -> Iterator[Event]:
+class _Lanes:
+    """Passes over one loader at the same time, as in zip(loader, loader), lie beside each other, each in its lane."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        spans: dict[tuple[int, int], tuple[float, float]] = {}
+        for step in steps:
+            first_s, last_s = spans.get((step.loader, step.pass_), (step.at_s, 0.0))
+            spans[step.loader, step.pass_] = min(first_s, step.at_s), max(last_s, _end_s(step))
+        self._lanes: dict[tuple[int, int], int] = {}
+        ends_s: dict[int, list[float]] = {}
+        for (loader, number), (first_s, last_s) in sorted(spans.items(), key=lambda each: each[1]):
+            mine = ends_s.setdefault(loader, [])
+            lane = next((at for at, end_s in enumerate(mine) if end_s <= first_s), len(mine))
+            mine[lane : lane + 1] = [last_s]
+            self._lanes[loader, number] = lane
+
+    def of(self, line: Step | Fetch) -> int:
+        return self._lanes.get((line.loader, line.pass_), 0)
+
+    def loop(self, step: Step) -> tuple[int, int]:
+        return LOOP, _thread(step.loader) + BESIDE * self.of(step)
+
+    def worker(self, fetch: Fetch) -> tuple[int, int]:
+        return WORKERS + fetch.loader, _thread(fetch.worker) + BESIDE * self.of(fetch)
+
+
+def _step(step: Step, lanes: _Lanes) -> Iterator[Event]:
     """The wait, then the step with its phases; and what lay ready when the loop asked."""
     got_s = step.at_s + step.wait_s
-    what = {"batch": step.batch, "pass": step.pass_, "worker": step.worker, "samples": step.samples}
+    what: dict[str, Any] = {"batch": step.batch, "pass": step.pass_, "worker": step.worker, "samples": step.samples}
     known = {name: value for name, value in what.items() if value is not None}
-    where = LOOP, _thread(step.loader)
+    if not step.looked:
+        known["phases"] = "not looked at"
+    where = lanes.loop(step)
     yield _slice("wait", "wait", where, step.at_s, step.wait_s, known)
     yield _slice("step", "step", where, got_s, step.step_s, known)
     inside = {name: seconds for name, seconds in step.phases.items() if name != IN_THE_WAIT}
-    yield from _phases(step, {name: step.phases[name] for name in step.phases if name == IN_THE_WAIT}, step.at_s, got_s)
-    yield from _phases(step, inside, got_s, _end_s(step))
+    waited = {name: step.phases[name] for name in step.phases if name == IN_THE_WAIT}
+    yield from _phases(where, waited, step.at_s, got_s)
+    yield from _phases(where, inside, got_s, _end_s(step))
     counts = {"ready": step.ready, "outstanding": step.outstanding}
     counts = {name: value for name, value in counts.items() if value is not None}
     if counts:
         yield _counter(f"batches of loader {step.loader}", LOOP, step.at_s, counts)
 
 
-def _phases(step: Step, phases: dict[str, float], start_s: float, end_s: float) -> Iterator[Event]:
+def _phases(where: tuple[int, int], phases: dict[str, float], start_s: float, end_s: float) -> Iterator[Event]:
     """End to end; one that would stick out is drawn as far as the step goes, and says its true length."""
     for path, _, at_s, seconds in lay_out(phases, start_s):
         if at_s < end_s:
             drawn_s = min(seconds, end_s - at_s)
             name = inner_name(path, phases)
             args = {"path": path, "seconds": seconds}
-            yield _slice(name, "phase", (LOOP, _thread(step.loader)), at_s, drawn_s, args)
+            yield _slice(name, "phase", where, at_s, drawn_s, args)
 
 
 # -- the workers ---------------------------------------------------------------------------------------------------
 
 
-def _fetch(fetch: Fetch) -> Iterator[Event]:
+def _fetch(fetch: Fetch, lanes: _Lanes) -> Iterator[Event]:
     """A batch in the making; collate is its last part."""
-    where = WORKERS + fetch.loader, _thread(fetch.worker)
+    where = lanes.worker(fetch)
     named = ("samples", "cpu_s", "queue_s", "slowest_s", "read_bytes")
     args = {"pass": fetch.pass_, **{name: getattr(fetch, name) for name in named}}
     yield _slice(f"batch {fetch.batch}", "fetch", where, fetch.at_s, fetch.fetch_s, args)
@@ -90,7 +123,7 @@ def _fetch(fetch: Fetch) -> Iterator[Event]:
         yield _slice("collate", "fetch", where, at_s, fetch.collate_s, {})
 
 
-def _flows(steps: list[Step], fetches: list[Fetch]) -> Iterator[Event]:
+def _flows(steps: list[Step], fetches: list[Fetch], lanes: _Lanes) -> Iterator[Event]:
     """An arrow from each batch's making to the step that took it, where both are in the window."""
     takers = {(step.loader, step.pass_, step.batch): step for step in steps}
     for number, fetch in enumerate(fetches):
@@ -100,8 +133,9 @@ def _flows(steps: list[Step], fetches: list[Fetch]) -> Iterator[Event]:
         flow = {"name": "batch", "cat": "flow", "id": number}
         done_us, taken_us = _us(fetch.at_s + fetch.fetch_s), _us(taker.at_s + taker.wait_s)
         inside_us = max(_us(fetch.at_s), done_us - 1)  # an arrow belongs to the slice around its time
-        yield {**flow, "ph": "s", "ts": inside_us, "pid": WORKERS + fetch.loader, "tid": _thread(fetch.worker)}
-        yield {**flow, "ph": "f", "bp": "e", "ts": taken_us, "pid": LOOP, "tid": _thread(taker.loader)}
+        (from_pid, from_tid), (to_pid, to_tid) = lanes.worker(fetch), lanes.loop(taker)
+        yield {**flow, "ph": "s", "ts": inside_us, "pid": from_pid, "tid": from_tid}
+        yield {**flow, "ph": "f", "bp": "e", "ts": taken_us, "pid": to_pid, "tid": to_tid}
 
 
 # -- hops and the machine ------------------------------------------------------------------------------------------
@@ -120,6 +154,10 @@ def _hops(before: Hops, now: Hops) -> Iterator[Event]:
         if min(share.busy_s, share.starved_s, share.blocked_s) >= 0:
             shares = {"busy": share.busy, "starved": share.starved, "blocked": share.blocked}
             yield _counter(f"hop {name}", WORKERS + now.loader, before.at_s, shares)
+    if before.card is not None and now.card is not None and now.at_s > before.at_s:
+        times, seconds = CardTimes(*now.card).since(CardTimes(*before.card)), now.at_s - before.at_s
+        shares = {"stalled": times.stalled_s / seconds, "copies seen": times.exposed_s / seconds}
+        yield _counter("card", WORKERS + now.loader, before.at_s, shares)
 
 
 def _system(look: System) -> Iterator[Event]:
@@ -153,18 +191,23 @@ def _thread(lane: int) -> int:
     return lane + 2
 
 
-def _names(recording: Recording, steps: list[Step], fetches: list[Fetch]) -> Iterator[Event]:
+def _names(recording: Recording, steps: list[Step], fetches: list[Fetch], lanes: _Lanes) -> Iterator[Event]:
     """What the viewer calls each process and thread."""
     yield _name("process_name", LOOP, 0, "training loop")
-    for number in sorted({step.loader for step in steps}):
-        yield _name("thread_name", LOOP, _thread(number), _called(recording.loaders, number))
+    for number, lane in sorted({(step.loader, lanes.of(step)) for step in steps}):
+        title = _called(recording.loaders, number) + _beside(lane)
+        yield _name("thread_name", LOOP, _thread(number) + BESIDE * lane, title)
     if recording.system:
         yield _name("process_name", MACHINE, 0, "machine")
     for number in sorted({fetch.loader for fetch in fetches} | {line.loader for line in recording.hops}):
         yield _name("process_name", WORKERS + number, 0, f"workers of {_called(recording.loaders, number)}")
-    for number, worker in sorted({(fetch.loader, fetch.worker) for fetch in fetches}):
-        title = "main process" if worker < 0 else f"worker {worker}"
-        yield _name("thread_name", WORKERS + number, _thread(worker), title)
+    for number, worker, lane in sorted({(fetch.loader, fetch.worker, lanes.of(fetch)) for fetch in fetches}):
+        title = ("main process" if worker < 0 else f"worker {worker}") + _beside(lane)
+        yield _name("thread_name", WORKERS + number, _thread(worker) + BESIDE * lane, title)
+
+
+def _beside(lane: int) -> str:
+    return f" ({lane + 1})" if lane else ""
 
 
 def _called(loaders: dict[int, Loader], number: int) -> str:

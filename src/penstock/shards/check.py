@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 from penstock.core.items import Part, Sample
 from penstock.errors import IndexFileError, PenstockError, WorkerCrash
 from penstock.shards import indexfile
+from penstock.shards.adopt import may_be_of
 from penstock.shards.codecs.by_suffix import verify_part
 from penstock.shards.health import examine
-from penstock.shards.index import ShardIndex
+from penstock.shards.index import Binding, ShardIndex
 from penstock.shards.parallel import Done, run_tasks
 from penstock.shards.scan import SCAN_THREADS, scan
-from penstock.shards.source import open_shard
+from penstock.shards.source import RemoteShard, open_shard
+from penstock.storage.remote.url import is_remote
 
 PIECE_BYTES = 64 << 20
 
@@ -50,6 +52,8 @@ class Piece:
     shard: str
     samples: tuple[Sample, ...]
     decode: bool
+    binding: Binding
+    """What the shard looked like when its headers were walked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +143,12 @@ def check_piece(piece: Piece) -> list[Flaw]:
     )
     try:
         with open_shard(piece.shard) as shard:
+            piece.binding.check(shard)
             for offset, key, part in places:
                 data = shard.read_at(offset, part.length)
                 flaw = _look(piece, key, part, data)
+                if flaw is not None and isinstance(shard, RemoteShard):  # it may have come damaged
+                    flaw = _look(piece, key, part, shard.read_anew(offset, part.length))
                 if flaw is not None:
                     flaws.append(flaw)
     except PenstockError as error:
@@ -165,7 +172,7 @@ def _pieces(shard: str, index: ShardIndex, decode: bool) -> Iterator[Piece]:
     """Runs of samples; a compressed shard can only be read as a whole."""
     samples = map(index.sample, range(len(index)))
     if index.compression is not None:
-        yield Piece(shard, tuple(samples), decode)
+        yield Piece(shard, tuple(samples), decode, index.binding)
         return
     held: list[Sample] = []
     size = 0
@@ -173,10 +180,10 @@ def _pieces(shard: str, index: ShardIndex, decode: bool) -> Iterator[Piece]:
         held.append(sample)
         size += sum(part.length for part in sample.parts)
         if size >= PIECE_BYTES:
-            yield Piece(shard, tuple(held), decode)
+            yield Piece(shard, tuple(held), decode, index.binding)
             held, size = [], 0
     if held:
-        yield Piece(shard, tuple(held), decode)
+        yield Piece(shard, tuple(held), decode, index.binding)
 
 
 def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | None, str | None]:
@@ -187,7 +194,8 @@ def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | No
         return None, error.reason
     if stored is None:
         return None, None
-    if stored.binding != fresh.binding:
+    uploaded = is_remote(shard) and may_be_of(stored, fresh.binding)  # its columns will tell
+    if stored.binding != fresh.binding and not uploaded:
         return None, "the stored index is of an earlier state of the shard"
     columns = ("starts", "suffix_ids", "offsets", "lengths")
     same = all(np.array_equal(getattr(stored, column), getattr(fresh, column)) for column in columns)
@@ -198,7 +206,7 @@ def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | No
 
 def _halves(piece: Piece) -> list[Piece]:
     middle = len(piece.samples) // 2
-    return [Piece(piece.shard, half, piece.decode) for half in (piece.samples[:middle], piece.samples[middle:])]
+    return [replace(piece, samples=half) for half in (piece.samples[:middle], piece.samples[middle:])]
 
 
 def _killer(piece: Piece, crash: WorkerCrash) -> Flaw:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.items import Part, Sample
+from penstock.errors import StorageError
 from penstock.shards.pairing import split_names
 from penstock.shards.source import Compression
 from penstock.shards.tar import Members
@@ -24,6 +25,7 @@ from penstock.shards.tar import Members
 class Looked(Protocol):
     """What every open shard knows of itself."""
 
+    path: str
     size: int
     mtime_ns: int
     etag: str | None
@@ -43,6 +45,11 @@ class Binding:
     def of(cls, shard: Looked) -> Self:
         """As an open shard looks."""
         return cls(shard.size, shard.mtime_ns, shard.etag)
+
+    def check(self, shard: Looked) -> None:
+        """That an open shard still looks so."""
+        if Binding.of(shard) != self:
+            raise StorageError("has changed since it was indexed", shard=shard.path, stage="read", advice="Start again")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from penstock.errors import IndexFileError, SampleError, StorageError
 from penstock.shards.codecs import zstd
 from penstock.shards.index import Binding, ShardIndex
-from penstock.shards.source import Compression
+from penstock.shards.source import Compression, compression_of
 from penstock.storage.local import LocalFile
 from penstock.storage.remote.object import read_object, write_object
 from penstock.storage.remote.url import is_remote
@@ -37,6 +37,8 @@ MAGIC = b"PSTKIDX1"
 SUFFIX = ".pidx"
 MAX_BODY_BYTES = 4 << 30
 """About fifty million parts: no shard is that large, so a larger claim is a lie."""
+LEAST_BYTES = 64 << 10
+"""May be read of any index, however small its shard is."""
 _HEAD = struct.Struct("<8sIQ")
 
 
@@ -90,9 +92,10 @@ def load(shard: str | os.PathLike[str], now: Binding | None = None) -> ShardInde
     The folder may have become read-only with a bad or stale index in it: then the one in the cache counts, if
     that describes the shard as it is `now`.
     """
+    most_bytes = MAX_BODY_BYTES if now is None else _most_bytes(shard, now)
     other: ShardIndex | IndexFileError | None = None
     for place in (os.fspath(shard) + SUFFIX, os.fspath(in_cache(shard))):
-        found = _load_file(place)
+        found = _load_file(place, most_bytes)
         if isinstance(found, ShardIndex) and now in (None, found.binding):
             return found
         other = found if other is None else other
@@ -101,15 +104,22 @@ def load(shard: str | os.PathLike[str], now: Binding | None = None) -> ShardInde
     return other
 
 
-def _load_file(path: str) -> ShardIndex | IndexFileError | None:
+def _most_bytes(shard: str | os.PathLike[str], now: Binding) -> int:
+    """Of the index of a shard: a part takes 512 bytes of it and more, and less than eight times that in its index."""
+    if compression_of(shard) is not None:
+        return MAX_BODY_BYTES
+    return min(MAX_BODY_BYTES, LEAST_BYTES + 8 * now.size)
+
+
+def _load_file(path: str, most_bytes: int) -> ShardIndex | IndexFileError | None:
     """What lies there; None if nothing does."""
     try:
         if is_remote(path):
-            return loads(read_object(path, MAX_BODY_BYTES))
+            return loads(read_object(path, most_bytes), most_bytes)
         with LocalFile(path) as file:
-            if file.size > MAX_BODY_BYTES:
+            if file.size > most_bytes:
                 raise IndexFileError(f"index file has {file.size} bytes")
-            return loads(file.read_at(0, file.size))
+            return loads(file.read_at(0, file.size), most_bytes)
     except StorageError:
         return None
     except IndexFileError as error:
@@ -140,7 +150,7 @@ def dumps(index: ShardIndex) -> bytes:
     return MAGIC + struct.pack("<I", deflate.crc32(length + packed)) + length + packed
 
 
-def loads(data: bytes) -> ShardIndex:
+def loads(data: bytes, most_bytes: int = MAX_BODY_BYTES) -> ShardIndex:
     """Parse and check; anything odd is an IndexFileError."""
     if len(data) < _HEAD.size or data[:7] != MAGIC[:7]:
         raise IndexFileError("is not an index file")
@@ -149,7 +159,7 @@ def loads(data: bytes) -> ShardIndex:
         raise IndexFileError(f"index version {magic[7:]!r} is not the one this Penstock reads ({MAGIC[7:]!r})")
     if deflate.crc32(data[12:]) != crc:
         raise IndexFileError("index checksum does not match")
-    if length > MAX_BODY_BYTES:
+    if length > most_bytes:
         raise IndexFileError(f"index claims {length} bytes")
     try:
         body = _DECODER.decode(zstd.decompress(data[_HEAD.size :], max_length=length))

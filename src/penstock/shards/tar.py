@@ -138,7 +138,12 @@ class _Walk:
             if step == _TINY and count == _PAIR:
                 count = BLOCK  # this header came along with the last one
             else:
-                count = fill(rows, offset)
+                try:
+                    count = fill(rows, offset)
+                except StorageError:
+                    raise
+                except OSError:  # `read_at` tries again where that helps, and says what is wrong where it does not
+                    count = 0
             digits, end, kind = size_and_kind(buffer, at)
             # int() would also take '-1', '+1' and '1_0': only eleven digits and an end go the short way
             if count < BLOCK or (kind != _FILE and kind not in _REGULAR) or end > 32 or not digits.isdigit():

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -76,19 +76,43 @@ class ShardCache:
     def open(self, path: str | Path) -> CachedShard:
         """The shard, from the cache where it is there or can be staged now."""
         source = Source.of(path)
-        shard = self._open_entry(source)
-        if shard is not None:
-            self._count(hits=1)
-            return shard
-        self._count(misses=1)
-        if self._stage(source):
+        shard = self.find(source)
+        if shard is None and self.bring(source) is None:
             shard = self._open_entry(source)  # another job may have evicted it already
         return shard or _open_direct(source)
 
     def stage(self, path: str | Path) -> bool:
         """Bring a shard in ahead of its use; whether it is in the cache now."""
         source = Source.of(path)
-        return self._files.holds(source) or self._stage(source)
+        return self._files.holds(source) or self.bring(source) is None
+
+    def find(self, source: Source) -> CachedShard | None:
+        """The copy of that very version of a shard, if there is one now."""
+        shard = self._open_entry(source)
+        self._count(**{"misses" if shard is None else "hits": 1})
+        return shard
+
+    def bring(self, source: Source, stopped: Callable[[], bool] | None = None) -> Fallback | None:
+        """Copy that version of a shard, unless it is there; None is success, else the reason why it is not there."""
+        if source.size_bytes > self._files.budget_bytes:
+            return self._fall_back(Fallback.TOO_LARGE, source)
+        try:
+            claim = self._files.claim(source)
+            if claim is None:
+                return None
+            if isinstance(claim, Fallback):
+                return self._fall_back(claim, source)
+            try:
+                failure = copy_verified(source, claim.part, stopped)
+                if failure is not None:
+                    return self._fall_back(failure, source)
+                self._files.publish(claim, source)
+            finally:
+                claim.release()
+        except OSError as error:
+            return self._fall_back(Fallback.of(error), source, error)
+        self._count(staged=1, staged_bytes=source.size_bytes)
+        return None
 
     def stats(self) -> CacheStats:
         """The counters so far."""
@@ -110,27 +134,6 @@ class ShardCache:
             os.utime(entry)
         return CachedShard(entry, fd, source.size_bytes, from_cache=True)
 
-    def _stage(self, source: Source) -> bool:
-        if source.size_bytes > self._files.budget_bytes:
-            return self._fall_back(Fallback.TOO_LARGE, source)
-        try:
-            claim = self._files.claim(source)
-            if claim is None:
-                return True
-            if isinstance(claim, Fallback):
-                return self._fall_back(claim, source)
-            try:
-                failure = copy_verified(source, claim.part)
-                if failure is not None:
-                    return self._fall_back(failure, source)
-                self._files.publish(claim, source)
-            finally:
-                claim.release()
-        except OSError as error:
-            return self._fall_back(Fallback.of(error), source, error)
-        self._count(staged=1, staged_bytes=source.size_bytes)
-        return True
-
     def _evicted(self, size_bytes: int) -> None:
         self._count(evicted=1, evicted_bytes=size_bytes)
 
@@ -138,17 +141,17 @@ class ShardCache:
         with self._counting:
             self._counts.update(amounts)
 
-    def _fall_back(self, reason: Fallback, source: Source, error: OSError | None = None) -> bool:
+    def _fall_back(self, reason: Fallback, source: Source, error: OSError | None = None) -> Fallback:
         """Count it, and say it once per reason."""
         with self._counting:
             self._fallbacks[reason] += 1
             first = self._fallbacks[reason] == 1
         if first:
             # Two jobs that want one shard at once is how it should be; everything else is worth a look.
-            level = logging.INFO if reason is Fallback.BUSY else logging.WARNING
+            level = logging.INFO if reason in (Fallback.BUSY, Fallback.STOPPED) else logging.WARNING
             detail = f" ({error})" if error else ""
             _LOG.log(level, "%s%s; reading %s where it lies (said once)", reason, detail, source.path)
-        return False
+        return reason
 
 
 def _open_direct(source: Source) -> CachedShard:

@@ -61,6 +61,13 @@ class CacheDirectory:
         except OSError:
             return False
 
+    def held_bytes(self) -> int:
+        """Of all copies, those under way counted whole; 0 where there is no such directory."""
+        try:
+            return sum(status.st_size for _, status in self._scan("entry", "part"))
+        except OSError:
+            return 0
+
     def claim(self, source: Source) -> Claim | Fallback | None:
         """Decide who stages: we (a claim), nobody any more (None: it is there), or not we (a reason)."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

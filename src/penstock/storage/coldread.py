@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 from enum import StrEnum
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.storage.kind import Storage
+from penstock.storage.pagecache import is_cached
 
 ALIGNMENT = 4096
 """O_DIRECT wants offsets, lengths and memory aligned to the device's blocks; no device asks for more."""
@@ -94,7 +94,7 @@ def drop_pages(path: Path) -> bool:
         places = range(0, max(1, file.size_bytes), max(ALIGNMENT, file.size_bytes // 16))
         for _ in range(_DROPS_MAX):
             file.drop(random=True)
-            if sum(_in_memory(file.fd, place) for place in places) <= len(places) // 8:
+            if sum(is_cached(file.fd, place) for place in places) <= len(places) // 8:
                 return True
     return False
 
@@ -106,19 +106,3 @@ def _direct_works(path: Path) -> bool:
             return file.read_into(buffer, 0, ALIGNMENT) > 0
     except OSError:
         return False
-
-
-def _in_memory(fd: int, offset: int) -> bool:
-    """Whether a page is cached: a read that may not wait finds it or fails.
-
-    Asking starts the read, and a fast disk may be done before the answer: one yes among many proves nothing.
-    """
-    if not hasattr(os, "RWF_NOWAIT"):
-        return False
-    try:
-        return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) > 0
-    except OSError as error:
-        # Where the question is not supported (NFS), dropping is taken at its word.
-        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            return False
-        raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from penstock.storage.curve import StorageCurve
+from penstock.storage.curve import WITHIN, StorageCurve
 from penstock.storage.kind import Storage
 from penstock.storage.kinds import StorageKind
 
@@ -47,7 +47,7 @@ def judge(storage: Storage, curve: StorageCurve) -> str:
     """One sentence: agreement, or the disagreement and that the measurement is believed."""
     seen, said = behaviour(storage, curve), claim(storage)
     if seen is Behaviour.STORE:
-        return _of_a_store(curve)
+        return of_a_store(curve)
     if seen is Behaviour.UNDETERMINED:
         return "Undetermined: the reads could not be made cold, so they measured memory, not the storage."
     lost = f"a random read costs {curve.lost_ms_per_read():.1f} ms more than its bytes"
@@ -61,12 +61,16 @@ def judge(storage: Storage, curve: StorageCurve) -> str:
     return f"The system says {said}, the measurement {seen}: {lost} ({rule}). The measurement is believed."
 
 
-def _of_a_store(curve: StorageCurve) -> str:
+def of_a_store(curve: StorageCurve) -> str:
     """Whether more requests at once are still the answer, or fewer bytes."""
     alone, best = curve.points[0], curve.best_sequential()
-    gain = f"one request at a time brings {alone.sequential_mb_per_s:.0f} MB/s, {best.in_flight} at once "
-    gain += f"{best.sequential_mb_per_s:.0f}"
-    if best is curve.points[-1] and len(curve.points) > 1:
+    if len(curve.points) == 1:
+        return f"Undetermined: {alone.sequential_mb_per_s:.0f} MB/s with one request at a time, and no more were tried."
+    enough = next(point for point in curve.points if point.sequential_mb_per_s >= WITHIN * best.sequential_mb_per_s)
+    gain = f"one request at a time brings {alone.sequential_mb_per_s:.0f} MB/s"
+    if enough is not alone:
+        gain += f", {enough.in_flight} at once {enough.sequential_mb_per_s:.0f}"
+    if enough is curve.points[-1]:
         return f"Latency-bound as far as was tried: {gain}. More requests in flight bring more."
     return f"Bandwidth-bound from there on: {gain}. Only fewer bytes help: a cache in front, or smaller codecs."
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from io import BufferedReader
 from typing import Self, TypeVar
 
 from penstock.errors import StorageError
+from penstock.storage.stream import Stream
 
 Wanted = TypeVar("Wanted")
 Result = TypeVar("Result")
@@ -19,6 +20,8 @@ Result = TypeVar("Result")
 # A named pipe must not make us wait for its writer; on files O_NONBLOCK means nothing.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
+STREAM_BYTES = 256 << 10
+"""Of a stream, read at once."""
 REOPENED = 3
 """How often a read begins anew when the server of a network file system has forgotten the file."""
 _MEANS = {
@@ -78,6 +81,20 @@ class LocalFile:
             reopened += 1
             self._reopen()
 
+    def fill(self, buffers: Sequence[memoryview], offset: int) -> int:
+        """Read on from there into these, one after the other; how many bytes came: fewer at its end only."""
+        rest, at = [buffer for buffer in buffers if len(buffer)], offset
+        while rest:
+            count = self.surely(os.preadv, rest, at)
+            if count == 0:
+                break
+            at += count
+            while rest and count >= len(rest[0]):
+                count -= len(rest.pop(0))
+            if count:
+                rest[0] = rest[0][count:]
+        return at - offset
+
     def _reopen(self) -> None:
         """The same file under the same descriptor, whoever reads from it just now; another one is refused."""
         with LocalFile(self.path) as fresh:
@@ -85,9 +102,14 @@ class LocalFile:
                 raise StorageError("has changed since it was opened", shard=self.path, stage="read")
             os.dup2(fresh.fd, self.fd, inheritable=False)
 
-    def stream(self) -> BufferedReader:
-        """All of it, from the start, through our descriptor."""
-        return open(self.fd, "rb", closefd=False)
+    def stream(self) -> io.BufferedReader:
+        """All of it, from the start."""
+        return io.BufferedReader(Stream(self._read_into), STREAM_BYTES)
+
+    def _read_into(self, offset: int, into: memoryview) -> int:
+        data = self.read_at(offset, len(into))
+        into[: len(data)] = data
+        return len(data)
 
     def filler(self) -> Callable[[list[memoryview], int], int]:
         """Reads at an offset into memory, with nothing around the system call, which may raise or fall short."""

@@ -1,6 +1,9 @@
-"""Whether it makes sense to read data through the kernel's page cache."""
+"""What the kernel's page cache holds, and whether it makes sense to read data through it."""
 
 from __future__ import annotations
+
+import errno
+import os
 
 from penstock.storage.freememory import free_bytes
 
@@ -14,3 +17,19 @@ def holds(size_bytes: int) -> bool:
     If not, every read would push out what is needed later, and pay a copy and half a core's work per GB for it.
     """
     return size_bytes <= free_bytes() // SHARE
+
+
+def is_cached(fd: int, offset: int) -> bool:
+    """Whether a page is cached: a read that may not wait finds it or fails.
+
+    Asking starts the read, and a fast disk may be done before the answer: one yes among many proves nothing.
+    """
+    if not hasattr(os, "RWF_NOWAIT"):
+        return False
+    try:
+        return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) > 0
+    except OSError as error:
+        # Where the question is not supported (NFS), dropping is taken at its word.
+        if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            return False
+        raise

@@ -23,11 +23,17 @@ def expand(patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
     """All shards the patterns name, each once, in order; a pattern that names none is an error."""
     if isinstance(patterns, str | os.PathLike):
         patterns = [patterns]
-    found: dict[str, None] = {}
+    found: dict[str, str] = {}  # and its query
     for pattern in patterns:
         front, query = apart(os.fspath(pattern))  # a query may be secret: no message about the pattern shows it
         for braceless in expand_braces(front):
-            found.update(dict.fromkeys(_matches(f"{braceless}?{query}" if query else braceless)))
+            for shard in _matches(f"{braceless}?{query}" if query else braceless):
+                if found.setdefault(shard, query) != query:
+                    raise SettingError(
+                        "is given twice, with different queries",
+                        shard=shard,
+                        advice="A query is taken for a signature: what tells two shards apart must be in the path",
+                    )
     return list(found)
 
 

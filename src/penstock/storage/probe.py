@@ -30,6 +30,8 @@ SAMPLE_BYTES = 512 << 10
 SAMPLE_BYTES_MAX = 32 << 20
 """32 reads of this size in flight hold 1 GiB of memory."""
 BUDGET_S = 6.0
+STORE_BYTES = 4 << 30
+"""Read of a bucket at most: there bytes may cost money, and a fast one would give many in the time."""
 _READS_MAX = 4096
 _OPENS_MAX = 512
 
@@ -47,15 +49,22 @@ def probe(
     Sizes are measured at the next power of two, `curve.sample_bytes`, so that curves can be shared.
     """
     size = size_class(sample_bytes)
-    store = os.fspath(path) if is_remote(path) else None
-    storage = identify(path) if store is None else storage_of(store)
+    storage = storage_under(path)
     key = curvecache.key_of(storage, size)
     kept = None if refresh else curvecache.load(key)
     if kept is not None:
         return kept
-    curve = measure(storage, size, budget_s, clock) if store is None else measure_store(store, size, budget_s, clock)
+    if is_remote(path):
+        curve = measure_store(os.fspath(path), size, budget_s, clock)
+    else:
+        curve = measure(storage, size, budget_s, clock)
     curvecache.store(key, curve)
     return curve
+
+
+def storage_under(path: str | Path) -> Storage:
+    """What a path lies on, or a URL in."""
+    return storage_of(os.fspath(path)) if is_remote(path) else identify(path)
 
 
 def size_class(sample_bytes: int) -> int:
@@ -86,11 +95,15 @@ def measure(storage: Storage, sample_bytes: int, budget_s: float, clock: Clock) 
 
 
 def measure_store(path: str, sample_bytes: int, budget_s: float, clock: Clock) -> StorageCurve:
-    """The same of a bucket: a request to look at an object stands for opening it, requests in flight for reads."""
+    """The same of a bucket: a request to look at an object stands for opening it, requests in flight for reads.
+
+    Listing and looking come first and count, but for one object: a store that is slow there has fewer points.
+    """
     start = clock.now()
-    objects, taken_s = opened(probed_objects(path, is_shard), SEQUENTIAL_BYTES, clock.now)
+    objects, taken_s = opened(probed_objects(path, is_shard), SEQUENTIAL_BYTES, start + budget_s / 3, clock.now)
     pool = Pool(objects)
-    points = tuple(_Run(pool, sample_bytes, start + budget_s, clock).points())
+    cell_bytes = STORE_BYTES // (2 * len(IN_FLIGHT))
+    points = tuple(_Run(pool, sample_bytes, start + budget_s, clock, cell_bytes).points())
     return _curve(points, sample_bytes, _open_stat(taken_s), ReadMethod.REQUESTS, pool.size_bytes, clock.now() - start)
 
 
@@ -117,6 +130,8 @@ class _Run:
     sample_bytes: int
     deadline_s: float
     clock: Clock
+    cell_bytes: int | None = None
+    """Read by one of them at most, but once by every reader; None: as many as the time allows."""
     rng: random.Random = field(default_factory=random.Random)
     buffers: list[mmap.mmap] = field(default_factory=list)
 
@@ -150,9 +165,15 @@ class _Run:
             size = max(SEQUENTIAL_BYTES, self.sample_bytes)
             self.buffers.append(mmap.mmap(-1, size))
             self.buffers[-1].write(bytes(size))  # page faults now, not in the measured time
-        targets = self.pool.targets(length, _READS_MAX, self.rng, sequential=sequential)
+        targets = self.pool.targets(length, self._reads(length, in_flight), self.rng, sequential=sequential)
         stop_s = self.clock.now() + self._slice_s(cells_left)
         return read_rate(targets, length, self.buffers[:in_flight], stop_s, self.clock)
+
+    def _reads(self, length: int, in_flight: int) -> int:
+        """As many for each reader: where all read their last together, nobody's end is measured."""
+        if self.cell_bytes is None:
+            return _READS_MAX
+        return in_flight * max(1, min(_READS_MAX, self.cell_bytes // length) // in_flight)
 
 
 def read_rate(

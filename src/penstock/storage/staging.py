@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from io import BufferedReader, FileIO
@@ -37,6 +38,7 @@ class Fallback(StrEnum):
     DAMAGED = "the copy does not match the shard"
     SOURCE = "the shard could not be read"
     BROKEN = "the cache's directory does not work"
+    STOPPED = "nobody wants it any more"
 
     @classmethod
     def of(cls, error: OSError) -> Fallback:
@@ -93,10 +95,10 @@ class Source:
         return open(self.path, "rb", buffering=0)
 
 
-def copy_verified(source: Source, part: Path) -> Fallback | None:
+def copy_verified(source: Source, part: Path, stopped: Callable[[], bool] | None = None) -> Fallback | None:
     """Copy to `part` and compare what the disk gives back with what was read; None is success.
 
-    Errors of the cache's side are raised as the system raises them.
+    Errors of the cache's side are raised as the system raises them. Before each read `stopped` is asked.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -104,16 +106,31 @@ def copy_verified(source: Source, part: Path) -> Fallback | None:
         except OSError:
             return Fallback.SOURCE
         stack.callback(stream.close)
+        reading = stream if stopped is None else _Until(stream, stopped)
         target = stack.enter_context(open(part, "r+b", buffering=0))
         _reserve(target.fileno(), source.size_bytes)
-        crc = _copy(stream, target)
+        crc = _copy(reading, target)
         if crc is None:
-            return Fallback.SOURCE
+            return Fallback.STOPPED if stopped is not None and stopped() else Fallback.SOURCE
         if not _unchanged(source, stream):
             return Fallback.CHANGED
         os.fsync(target.fileno())
     drop_pages(part)
     return None if crc32_of(part, source.size_bytes) == crc else Fallback.DAMAGED
+
+
+class _Until:
+    """A stream that ends with an error as soon as nobody wants it any more."""
+
+    def __init__(self, stream: FileIO | BufferedReader, stopped: Callable[[], bool]) -> None:
+        self._stream = stream
+        self._stopped = stopped
+
+    def readinto(self, buffer: bytearray) -> int | None:
+        """As the stream does it."""
+        if self._stopped():
+            raise InterruptedError
+        return self._stream.readinto(buffer)
 
 
 def _unchanged(source: Source, stream: FileIO | BufferedReader) -> bool:
@@ -134,7 +151,7 @@ def crc32_of(path: Path, size_bytes: int) -> int | None:
     return crc if total == size_bytes else None
 
 
-def _copy(stream: FileIO | BufferedReader, target: FileIO) -> int | None:
+def _copy(stream: FileIO | BufferedReader | _Until, target: FileIO) -> int | None:
     """Checksum of all that was read; None when the source failed."""
     crc, buffer = 0, bytearray(_COPY_BYTES)
     while True:

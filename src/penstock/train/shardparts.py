@@ -11,9 +11,10 @@ import numpy as np
 
 from penstock.core.layout import SlabLayout
 from penstock.errors import PenstockError, SampleError
+from penstock.flow.dataset import make_dataset
 from penstock.flow.decode import Decoder
 from penstock.flow.fields import Json
-from penstock.flow.read import ShardSupply, make_dataset
+from penstock.flow.read import ShardSupply
 from penstock.flow.shardfeed import ShardFeed
 from penstock.shards.scan import SCAN_THREADS
 

@@ -7,6 +7,9 @@ give, each exactly once. What the user has set stays as it is.
 Limits: an iterable dataset has an order of its own that depends on the number of workers, so its settings change only
 between epochs, and only if it deals its samples out to workers. Random numbers thrown in workers depend on how many
 there are, as with any DataLoader. Frameworks that build a loader of their own from this one's get a plain one.
+
+On several ranks each decides for itself: whatever its settings, it has the batches of its sampler, in their order,
+and as many as the others.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from typing import Any, TypeVar
 from torch.utils.data import DataLoader, IterableDataset
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.core.cores import usable_cores
+from penstock.core.cores import rank_cores
+from penstock.core.launch import local_place
+from penstock.observe.ranks import rank_and_world
 from penstock.tuning.decide import Controller, Decides
 from penstock.tuning.epoch import Epoch
 from penstock.tuning.lanes import Workshop
@@ -48,11 +53,13 @@ class AdaptiveLoader(DataLoader[Batch]):
         """`controller` decides in place of our own; `clock` is for tests."""
         workers, prefetch = (dataloader_kwargs.pop(name, None) for name in ("num_workers", "prefetch_factor"))
         if controller is None:
-            begin = 1 if isinstance(dataset, IterableDataset) else min(START_WORKERS, usable_cores())
+            begin = 1 if isinstance(dataset, IterableDataset) else min(START_WORKERS, rank_cores())
             controller = Controller(
                 Setting(begin if workers is None else workers, PREFETCH if prefetch is None else prefetch),
                 workers_pinned=workers is not None,
                 prefetch_pinned=prefetch is not None,
+                ranks=local_place().of,
+                in_step=rank_and_world()[1] > 1,
             )
         start = controller.setting
         depth = start.prefetch if start.workers else prefetch

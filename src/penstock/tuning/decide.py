@@ -21,7 +21,10 @@ GAIN = 0.03
 MOST_WORKERS = 64
 MOST_PREFETCH = 16
 GROWTH_SHARE = 0.5
-"""Of the free memory, for the new workers and their batches: the page cache and the training want some, too."""
+"""Of the free memory, for the new workers and their batches: the page cache and the training want some, too.
+
+Ranks of one machine, which may all grow at the same moment, divide it.
+"""
 PRESSURE = 0.1
 """Free memory below such a part of what the loader itself holds: the next allocation may be the last."""
 
@@ -92,7 +95,7 @@ class _Trial:
     """A change whose effect is yet to be seen."""
 
     before: Setting
-    rate: float
+    seen: Seen
 
 
 class Controller:
@@ -105,12 +108,17 @@ class Controller:
         workers_pinned: bool = False,
         prefetch_pinned: bool = False,
         most_workers: int = MOST_WORKERS,
+        ranks: int = 1,
+        in_step: bool = False,
     ) -> None:
+        """`ranks` share this machine; `in_step`: the loop goes on when the slowest rank does, here or elsewhere."""
         self.setting = setting
         self._workers_pinned = workers_pinned
         self._workers_stay = workers_pinned
         self._prefetch_stays = prefetch_pinned
         self._most = most_workers
+        self._ranks = ranks
+        self._in_step = in_step
         self._trial: _Trial | None = None
         self._before = setting
         self._complained = False
@@ -144,10 +152,14 @@ class Controller:
     def _judge(self, seen: Seen) -> Decision | None:
         """Whether the last change was worth it."""
         trial, self._trial = self._trial, None
-        if trial is None or seen.rate >= trial.rate * (1 + GAIN):
+        if trial is None or seen.rate >= trial.seen.rate * (1 + GAIN) or self._waits_less(trial.seen, seen):
             return None
-        gained = seen.rate / trial.rate - 1 if trial.rate > 0 else 0.0
+        gained = seen.rate / trial.seen.rate - 1 if trial.seen.rate > 0 else 0.0
         return self._return_to(trial.before, f"{self.setting} gained {gained:.1%}, less than {GAIN:.0%}")
+
+    def _waits_less(self, before: Seen, seen: Seen) -> bool:
+        """Among ranks the last sets the pace: what one of them gained shows in its own waiting alone."""
+        return self._in_step and seen.wait_share <= before.wait_share - GAIN
 
     def _return_to(self, before: Setting, reason: str) -> Decision:
         self._stay(before)
@@ -182,11 +194,11 @@ class Controller:
 
     def _try(self, setting: Setting, seen: Seen, reason: str) -> Decision:
         need = seen.held_bytes(setting)  # beside what is held now: for a while both are there
-        if seen.free_bytes is not None and need > GROWTH_SHARE * seen.free_bytes:
+        if seen.free_bytes is not None and need > GROWTH_SHARE * seen.free_bytes / self._ranks:
             self._stay(setting)
             room = f"{setting} would take {human_bytes(need)} of memory, and {human_bytes(seen.free_bytes)} are free"
             return Decision(self.setting, f"{reason}, but {room}")
-        self._trial = _Trial(self.setting, seen.rate)
+        self._trial = _Trial(self.setting, seen)
         return self._turn(setting, reason)
 
     def _turn(self, setting: Setting, reason: str) -> Decision:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.core.launch import local_place
 from penstock.observe.loaders import length_of
 from penstock.observe.machine import machine_facts
 from penstock.observe.torchsettings import qualified_name
@@ -53,10 +54,11 @@ def key_of(dataset: object, asked: Mapping[str, Any]) -> MemoKey:
 
 
 def _machine() -> dict[str, Any]:
-    """The name belongs to it: a home may be shared by many machines."""
+    """The name belongs to it: a home may be shared by many machines. And how many ranks share it."""
     facts = machine_facts()
     return {
         "node": platform.node(),
+        "ranks": local_place().of,
         "usable_cores": facts.usable_cores,
         "quota_cores": facts.quota_cores,
         "memory_bytes": facts.memory_bytes,
@@ -92,10 +94,17 @@ def _traits(thing: object, levels: int) -> str:
         return name
     if isinstance(thing, list | tuple) and thing:
         return f"{name} {len(thing)} {_traits(thing[0], levels - 1)} {_traits(thing[-1], levels - 1)}"
-    inside = thing if isinstance(thing, dict) else getattr(thing, "__dict__", None)
-    if not isinstance(inside, dict) or len(inside) > _MOST_INSIDE:
-        return f"{name} {length_of(inside)}"
+    inside = thing if isinstance(thing, dict) else _attributes(thing)
+    if len(inside) > _MOST_INSIDE:
+        return f"{name} {len(inside)}"
     return f"{name} {sorted((str(key), _traits(value, levels - 1)) for key, value in inside.items())}"
+
+
+def _attributes(thing: object) -> dict[str, Any]:
+    """In its dictionary, and in the slots of its classes."""
+    state = object.__getstate__(thing)
+    parts = state if isinstance(state, tuple) else (state,)
+    return {name: value for part in parts for name, value in (part or {}).items()}
 
 
 def _digest(text: str) -> str:

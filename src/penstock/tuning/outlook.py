@@ -9,7 +9,8 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from penstock.core.cgroups import quota_cores
-from penstock.core.cores import usable_cores
+from penstock.core.cores import rank_cores
+from penstock.core.launch import local_place
 from penstock.model.workload import Workload
 from penstock.plan.memory import fits, shared_free_bytes, torch_need
 from penstock.tuning.measure import StepCost
@@ -25,7 +26,7 @@ MOST_WORKERS = 64
 
 def workload_of(pattern: DataLoader[Any], service: Service, cost: StepCost) -> Workload:
     """One worker's batches, for the model to give to more of them."""
-    quota, cores = quota_cores(), float(usable_cores())
+    quota, cores = quota_cores(), float(rank_cores())
     return Workload(
         workers=1,
         prefetch=PREFETCH,
@@ -56,10 +57,13 @@ class Room:
 
 
 def room_for(trials: Trials, service: Service, share: float) -> Room:
-    """As many as that share of the memory and, for an iterable dataset, its way of dealing samples out allow."""
+    """As many as that share of the memory and, for an iterable dataset, its way of dealing samples out allow.
+
+    Ranks of one machine divide its memory.
+    """
     if is_iterable(trials.pattern) and (reason := trials.not_dealt()):
         return Room(1, reason)
-    shared = shared_free_bytes()
+    ranks, shared = local_place().of, shared_free_bytes()
     why = ""
     for most in range(MOST_WORKERS, 0, -1):
         need = torch_need(
@@ -69,7 +73,7 @@ def room_for(trials: Trials, service: Service, share: float) -> Room:
             worker_bytes=service.worker_bytes,
             pinned=bool(trials.pattern.pin_memory),
         )
-        fit = fits(need, shared_free=shared, share=share)
+        fit = fits(need, shared_free=None if shared is None else shared // ranks, share=share / ranks)
         if fit:
             return Room(most, why)
         why = f"{most} workers would not fit: it {fit.sentence}"

@@ -89,7 +89,7 @@ class Tuned(Findings):
     """`penstock.tune(...)`: keyword arguments, or a loader that has them."""
 
     remembered: bool = False
-    """Measured by an earlier run on this machine."""
+    """Measured by an earlier run on this machine, or by another rank of this one."""
     make: Callable[[Mapping[str, Any]], DataLoader[Any]] | None = field(default=None, repr=False, compare=False)
     """Builds a loader like the given one, but with these keyword arguments."""
 

@@ -11,7 +11,7 @@ from penstock.tuning.result import PREFETCH, Setting
 
 STRIDE = 1.5
 """From one number of workers to the next, until the best is between two others."""
-WIDE = 0.4
+WIDE = 0.28
 """Between two numbers that are equally good and such a part apart, a better one may hide."""
 NEAR = 8
 """Numbers of workers that are less than such a part apart are not told apart: below 16, every number is."""

@@ -18,6 +18,7 @@ from penstock.tuning.measure import Step
 from penstock.tuning.result import Findings, Tuned
 from penstock.tuning.source import like, pattern_of, untouched
 from penstock.tuning.tuner import Question, Tuner
+from penstock.tuning.turns import keep, kept, own_cores, turn, warn_of_meetings
 
 SECONDS = 90.0
 LEAST_SECONDS = 1.0
@@ -39,6 +40,9 @@ def tune(
     depth of the prefetch and the order of delivery is kept. `step` is called with batches as training would call it,
     some hundred times: give it a model that may learn. Or `step_s` says how long the device is busy with a batch. With
     neither, loading alone is measured. Findings are kept for a month; `refresh` measures anew.
+
+    Of the ranks of a machine one measures, on its share of the cores, and the others wait for what it finds. So `step`
+    must not need other ranks: give it the model itself, not DistributedDataParallel.
     """
     ways = manner(profile)
     check_question(step, step_s, seconds)
@@ -49,13 +53,19 @@ def tune(
 
     with untouched(pattern):
         key = memo.key_of(pattern.dataset, _asked(pattern, step, step_s, profile))
-        kept = None if refresh else memo.load(key)
-        if kept is not None:
-            return _tuned(kept, make, remembered=True)
-        question = Question(step=step, step_s=step_s, ways=ways, seconds=seconds)
-        found = Tuner(pattern, question, given=pattern is source).run()
-        if found.complete:
-            memo.store(key, found)
+        known = kept(key, refresh)
+        if known is not None:
+            return _tuned(known, make, remembered=True)
+        with turn(seconds):
+            known = kept(key, refresh)
+            if known is not None:  # by another rank, while we waited for our turn
+                return _tuned(known, make, remembered=True)
+            if step is not None:
+                warn_of_meetings()
+            question = Question(step=step, step_s=step_s, ways=ways, seconds=seconds)
+            with own_cores():
+                found = Tuner(pattern, question, given=pattern is source).run()
+            keep(key, found)
         return _tuned(found, make, remembered=False)
 
 

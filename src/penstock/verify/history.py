@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from penstock.core.plan import Plan
+from penstock.core.secrets import without_secrets
 from penstock.storage.userdirs import cache_dir
 from penstock.verify.judge import Judgement
 from penstock.verify.measures import Answer
@@ -78,7 +79,7 @@ def entry_of(plan: Plan, judgement: Judgement, command: Sequence[str], *, cold: 
         at_unix_s=time.time(),
         plan=fingerprint_of(plan),
         dataloader=dict(plan.dataloader),
-        command=tuple(command),
+        command=tuple(map(without_secrets, command)),
         answer=judgement.answer,
         before_samples_s=judgement.before_samples_s,
         after_samples_s=judgement.after_samples_s,

@@ -76,6 +76,7 @@ def test_a_tuned_setting_is_read_off_its_keyword_arguments():
     assert setting_of(findings(num_workers=3, prefetch_factor=2, in_order=False)) == Setting(3, in_order=False)
 
 
+@pytest.mark.bench
 def test_a_real_load_is_tuned_and_its_grid_measured(tmp_path):
     found = run(LOADS["a wait per sample"], tmp_path, replace(QUICK, tune_s=2.0), quick=True)
     assert {found.tuned, DEFAULT} <= found.counted.keys()

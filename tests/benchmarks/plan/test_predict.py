@@ -19,6 +19,7 @@ def test_a_prediction_is_near_within_15_percent_of_what_was_measured(predicted, 
     assert found.near is near
 
 
+@pytest.mark.bench
 def test_one_load_is_recorded_once_and_judged_with_other_settings(tmp_path):
     load = replace(LOADS["a wait per sample"], judged=(Setting(), Setting(4)))
     none, four = judge(load, tmp_path, replace(QUICK, record_s=1.0))

@@ -1,5 +1,7 @@
 """Two contestants on a real store, and what the report makes of results."""
 
+from dataclasses import replace
+
 import pytest
 from benchmarks.peers.race import Entry, Result
 from benchmarks.peers.task import content_digest
@@ -11,7 +13,8 @@ from benchmarks.store.report import findings
 from benchmarks.store.server import Store
 from benchmarks.store.task import AGREED, Task, stacked
 
-from penstock.bench.trial import Trial
+from benchmarks.store import race
+from penstock.bench.trial import Trial, digest
 
 TINY = Size(shards=2, samples=16, batch_size=4)
 WDS, LITDATA = Entry("webdataset", "ours"), Entry("litdata", "ours")
@@ -58,6 +61,13 @@ def trial(mb_s):
         memory_kind="pss",
         cpu_s_per_sample=None,
     )
+
+
+def test_the_rate_is_that_of_the_whole_run_downloads_included(monkeypatch):
+    course = Course(TINY, "", "")
+    early = replace(trial(9e9), samples=len(TINY.keys), keys_digest=digest(TINY.keys), seconds=2.0)
+    monkeypatch.setattr(race, "in_child", lambda _arguments: early)
+    assert course.run(LITDATA, 4).rate == len(TINY.keys) / 2
 
 
 def split(results):

@@ -1,9 +1,11 @@
 """What a sampler's order costs, at toy size."""
 
+import pytest
 from benchmarks.result import Line, Table
 from benchmarks.train.reading import measure
 
 
+@pytest.mark.bench
 def test_reads_are_counted_beside_those_from_front_to_back():
     *lines, table = measure(samples=960, rounds=1)
     by_name = {line.what: line for line in lines if isinstance(line, Line)}

@@ -32,7 +32,7 @@ def asked(monkeypatch):
         return probe
 
     monkeypatch.setattr(room.storage, "probe", answering("storage", "curve"))
-    monkeypatch.setattr(room, "identify", lambda path: "claim")
+    monkeypatch.setattr(room.storage, "storage_under", lambda path: "claim")
     monkeypatch.setattr(room.decode, "probe_decode", answering("decode", RATES))
     monkeypatch.setattr(room.handover, "probe_handover", answering("handover", "cost"))
     monkeypatch.setattr(room.copy, "probe_copy", answering("copy", Skipped("torch sees no CUDA device")))

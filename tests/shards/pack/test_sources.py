@@ -1,8 +1,11 @@
 """Where samples come from: loose files and shards give the same, with memory that does not grow."""
 
+import errno
 import os
+import shutil
 import sys
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from penstock.shards.pack import sources
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.sources import find_sources, read_samples
+from penstock.storage import local
 from penstock.testing import MULTICAMERA, SA1B, corrupt, make_folder, make_shards, tar_bytes
 
 KEEP = PackOptions()
@@ -138,9 +142,35 @@ def test_a_file_that_vanished_is_an_error_of_its_sample_only(tmp_path):
     (take,) = takes_of(src)
     (src / "1.txt").unlink()
     (_, first), (_, second) = read_samples(take)
-    assert isinstance(first, StorageError)
+    assert isinstance(first, DecodeError)
     assert (first.shard, first.member) == (str(src), "1.txt")
     assert second == [(".txt", b"two")]
+
+
+@pytest.mark.parametrize("form", ["loose", "plain"])
+def test_a_disk_that_fails_is_no_bad_sample(tmp_path, monkeypatch, form):
+    """With on_bad='skip' its samples would be left out for good."""
+    src = write(tmp_path / "loose", {"1.txt": b"one", "2.txt": b"two"})
+    if form == "plain":
+        src = tmp_path / "a.tar"
+        src.write_bytes(tar_bytes([("1.txt", b"one"), ("2.txt", b"two")]))
+    (take,) = takes_of(src)
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr(local, "pread", fail)
+    with pytest.raises(StorageError, match="cannot read: Input/output error"):
+        list(read_samples(take))
+
+
+def test_a_folder_that_is_gone_is_no_bad_sample(tmp_path):
+    src = write(tmp_path / "loose", {"1.txt": b"one"})
+    (take,) = takes_of(src)
+    shutil.rmtree(src)
+    with pytest.raises(StorageError, match="No such file"):
+        list(read_samples(take))
 
 
 def test_a_file_that_changed_its_length_is_an_error_of_its_sample_only(tmp_path):

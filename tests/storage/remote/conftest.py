@@ -7,7 +7,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 from moto.server import ThreadedMotoServer
 
-from penstock.testing import FaultProxy
+from penstock.storage.remote.fetch import _paces
+from penstock.testing import REID, FaultProxy, make_shards
 
 SECRET = "not-to-be-seen-anywhere"  # tests look for it where it must not be
 ENVIRONMENT = {
@@ -85,6 +86,12 @@ def s3(s3_server):
         yield bucket
 
 
+@pytest.fixture(autouse=True)
+def _no_pace():
+    """What requests took in other tests does not count: a second one for the slow tail would be a surprise."""
+    _paces.clear()
+
+
 @pytest.fixture
 def bucket(s3):
     """The same bucket, empty."""
@@ -98,3 +105,17 @@ def proxy(s3, monkeypatch):
     with FaultProxy(s3.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         yield proxy
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory):
+    """Forty samples in four shards."""
+    return make_shards(tmp_path_factory.mktemp("reid"), REID, samples=40, shards=4, scale=0.1)
+
+
+@pytest.fixture
+def remote(local, bucket):
+    """The same in the bucket."""
+    for path in local:
+        bucket.put(f"reid/{path.name}", path.read_bytes())
+    return [bucket.url(f"reid/{path.name}") for path in local]

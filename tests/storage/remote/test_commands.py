@@ -71,7 +71,7 @@ def test_doctor_measures_a_bucket(run, bucket, proxy):
     assert said["curve"]["method"] == "requests"
     assert said["curve"]["open_stat"]["median_us"] > 2000
     assert said["curve"]["points"][0]["in_flight"] == 1
-    assert {"kind", "sequential", "random", "acts like"} <= {row["name"] for row in said["rows"]}
+    assert {"kind", "sequential", "random", "acts like", "a request"} <= {row["name"] for row in said["rows"]}
 
 
 def test_doctor_tells_of_a_bucket_that_is_not_there(run, s3):

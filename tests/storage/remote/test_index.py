@@ -85,6 +85,15 @@ def test_where_the_bucket_cannot_be_written_it_lies_in_the_cache(long, bucket, p
     assert not again.fresh
 
 
+def test_where_a_key_that_is_not_there_may_not_be_asked_for_the_index_lies_in_the_cache(long, proxy):
+    """S3 says 403 and not 404 to whoever may read objects but not list them."""
+    url, _ = long
+    proxy.inject(Status(403), lambda request: request.path.endswith(".pidx"))
+    index_of(url)
+    [again] = index_all([url])
+    assert not again.fresh
+
+
 def test_an_overwritten_shard_is_indexed_anew(long, bucket, caplog):
     url, _ = long
     index_of(url)

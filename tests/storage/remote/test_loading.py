@@ -12,23 +12,10 @@ from penstock.shards import indexfile
 from penstock.shards.scan import index_of
 from penstock.storage.remote import object
 from penstock.storage.remote.patience import Patience
-from penstock.testing import REID, make_shards
 from penstock.testing.proxy import Cut, Flip, Status
 
 SAMPLES = 40
 FIELDS = {"image": penstock.Image(".jpg", size=32), "id": penstock.Label(".json", key="identity")}
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory):
-    return make_shards(tmp_path_factory.mktemp("reid"), REID, samples=SAMPLES, shards=4, scale=0.1)
-
-
-@pytest.fixture
-def remote(local, bucket):
-    for path in local:
-        bucket.put(f"reid/{path.name}", path.read_bytes())
-    return [bucket.url(f"reid/{path.name}") for path in local]
 
 
 def told(batches):

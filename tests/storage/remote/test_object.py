@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import SettingError, StorageError
 from penstock.storage.cache import ShardCache
 from penstock.storage.paths import expand
-from penstock.storage.remote import fetch, listing, object
+from penstock.storage.remote import fetch, listing, object, stores
 from penstock.storage.remote.counts import counts
 from penstock.storage.remote.held import FIRST_BYTES, HOP_BYTES, WINDOW_BYTES, Forward, Headers
 from penstock.storage.remote.object import RemoteFile, read_object, write_object
@@ -76,6 +76,14 @@ def test_what_is_put_there_is_there_and_takes_one_request(bucket, proxy):
         read_object(bucket.url("x/y.pidx"), 2)
 
 
+def test_a_large_object_has_more_time_to_be_put_there(bucket, proxy):
+    data = bytes(9 << 19)  # more than one piece
+    proxy.inject(Late(0.6), lambda request: request.method == "PUT")
+    write_object(bucket.url("large.pidx"), data)
+    assert bucket.get("large.pidx") == data
+    assert [request.method for request in proxy.requests] == ["PUT"]
+
+
 def test_what_is_not_small_is_read_all_the_same(url, monkeypatch):
     monkeypatch.setattr(object, "SMALL_BYTES", 1000)
     assert read_object(url, len(DATA)) == DATA
@@ -122,6 +130,18 @@ def test_a_drip_is_a_stall_though_it_is_never_silent(url, proxy):
     assert counts.stalls == before + 2
 
 
+def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, proxy, monkeypatch):
+    monkeypatch.setattr(fetch, "CHUNK_BYTES", 64 << 10)
+    monkeypatch.setattr(object, "PATIENCE", Patience(first_pause_s=0.01, stall_s=0.6))
+    file, length = RemoteFile(url), 320 << 10
+    proxy.slow_down(bytes_per_s=470_000)
+    before = counts.stalls
+    for _ in range(2):
+        assert file.read_at(0, length) == DATA[:length]
+    assert counts.stalls == before + 1
+    assert proxy.counts.requests == 1 + 2 + 1
+
+
 @pytest.mark.parametrize("fault", [Status(503), Cut(after_bytes=None), WholeObject()], ids=repr)
 def test_a_fault_that_stays_is_an_error_that_says_where(url, proxy, fault, monkeypatch):
     monkeypatch.setattr(object, "PATIENCE", Patience(budget_s=0.1, first_pause_s=0.01, stall_s=0.4))
@@ -132,11 +152,41 @@ def test_a_fault_that_stays_is_an_error_that_says_where(url, proxy, fault, monke
     assert caught.value.where() == {"shard": url, "offset": 5, "stage": "read"}
 
 
-def test_a_refusal_makes_the_store_anew_and_goes_on(url, proxy):
+@pytest.fixture
+def made(monkeypatch):
+    """The kinds of stores that are made from now on."""
+    kinds, make = [], stores._made
+
+    def spy(kind, *arguments, **settings):
+        kinds.append(kind)
+        return make(kind, *arguments, **settings)
+
+    monkeypatch.setattr(stores, "_made", spy)
+    return kinds
+
+
+def test_a_refusal_makes_the_store_anew_and_goes_on(url, proxy, monkeypatch, made):
+    monkeypatch.setattr(stores, "FRESH_S", 0.0)
     file, before = RemoteFile(url), counts.renewals
+    made.clear()
     proxy.inject(Status(403), gets, times=1)
     assert file.read_at(0, 100) == DATA[:100]
     assert counts.renewals == before + 1
+    assert made == ["S3Store"]
+
+
+def test_a_store_that_would_come_out_as_it_was_is_not_made_anew_for_every_refusal(url, proxy, monkeypatch, made):
+    file = RemoteFile(url)
+    made.clear()
+    proxy.inject(Status(403), lambda request: request.method == "PUT")
+    for number in range(3):
+        with pytest.raises(StorageError, match="access was refused"):
+            write_object(f"{url}.{number}", b"x")
+    assert made == []
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "another")
+    proxy.inject(Status(403), gets, times=1)
+    assert file.read_at(0, 100) == DATA[:100]
+    assert made == ["S3Store"]
 
 
 @pytest.mark.parametrize("fault", [Status(403), Status(400, "ExpiredToken")], ids=repr)
@@ -153,6 +203,13 @@ def test_an_object_that_is_not_there_is_named(bucket, proxy):
         RemoteFile(bucket.url("none.tar"))
     assert caught.value.shard == bucket.url("none.tar")
     assert proxy.counts.requests == 1
+
+
+def test_a_bucket_that_is_not_there_is_called_so(s3):
+    with pytest.raises(StorageError, match="there is no such bucket"):
+        read_object("s3://penstock-never-made/a.tar", 100)
+    with pytest.raises(StorageError, match="404 NoSuchBucket"):
+        expand("s3://penstock-never-made/d/")
 
 
 def test_another_version_is_never_read(url, bucket):
@@ -185,6 +242,18 @@ def test_the_slow_tail_is_asked_twice(url, proxy):
     assert file.read_at(0, 100) == DATA[:100]
     assert counts.asked_twice == twice + 1
     assert counts.second_won == won + 1
+
+
+def test_the_one_that_is_slower_is_given_up_and_its_bytes_are_not_counted(url, proxy):
+    file = RemoteFile(url)
+    for number in range(4 * LEAST):
+        file.read_at(number, 1)
+    before, won = counts.bytes_read, counts.second_won
+    proxy.inject(Hang(), gets, times=1)
+    assert file.read_at(0, 100) == DATA[:100]
+    assert counts.second_won == won + 1
+    assert counts.bytes_read == before + 100
+    proxy.wait_until(lambda counts: counts.in_flight == 0)  # its connection was closed: else it would hang on
 
 
 def test_headers_of_long_members_are_hopped_to(url, proxy):

@@ -31,8 +31,65 @@ def test_other_schemes_are_refused(url):
 
 
 def test_a_url_that_pathlib_has_spoilt_is_said_to_be_so():
-    with pytest.raises(SettingError, match="lost a slash"):
-        expand(Path("s3://bucket/a.tar"))
+    for url in ("s3://bucket/a.tar", "S3://bucket/a.tar", "HTTPS://host/a.tar"):
+        with pytest.raises(SettingError, match="lost a slash"):
+            expand(Path(url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket//a.tar",
+        "s3://bucket/d//a.tar",
+        "s3://bucket/d/../a.tar",
+        "s3://bucket/./a.tar",
+        "gs://bucket/..",
+        "https://host//a.tar",
+        "https://host/d/%2e%2e/a.tar",
+        "https://host/d/%2E/a.tar?sig=hunter2",
+    ],
+)
+def test_steps_that_lead_elsewhere_are_refused(url):
+    with pytest.raises(SettingError, match=r"an empty step, \. or \.\.") as caught:
+        expand(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/d/", "s3://bucket/...tar", "s3://bucket/a..b/c.tar", "https://[::1]:80/a"]
+)
+def test_dots_and_a_slash_at_the_end_are_part_of_many_names(url):
+    assert str(parse(url)) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3:///a.tar",
+        "s3://",
+        "https:///a.tar",
+        "https://[1:2]/a.tar",
+        "https://[::1/a.tar",
+        "https://host:99999/a.tar?sig=hunter2",
+        "https://host:/a.tar",
+        "https://a b/a.tar",
+        "https://host%2e/a.tar",
+        "https://höst/a.tar",
+    ],
+)
+def test_what_is_no_host_or_bucket_is_refused(url):
+    with pytest.raises(SettingError, match=r"names no (host|bucket)") as caught:
+        parse(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_two_queries_of_one_address_are_not_taken_for_one_shard():
+    """What is behind `?` is kept apart from the name: of two such shards, one would be read twice."""
+    with pytest.raises(SettingError, match="given twice, with different queries") as caught:
+        expand(["https://host/a.tar?version=hunter2", "https://host/a.tar?version=3"])
+    assert "hunter2" not in str(caught.value)
+    assert expand(["https://host/b.tar?sig=1", "https://host/b.tar?sig=1"]) == ["https://host/b.tar"]
+    assert parse(expand("https://host/b.tar?sig=2")[0]).query == "sig=2"  # signed anew
 
 
 @pytest.mark.parametrize(
@@ -95,6 +152,13 @@ def test_plain_http_is_for_this_machine_only():
         "https://[fd00:ec2::254]",
         "https://metadata.google.internal",
         "https://metadata.google.internal./x",
+        "https://[::169.254.169.254]",
+        "https://[64:ff9b::a9fe:a9fe]",
+        "https://[2002:a9fe:a9fe::1]",
+        "https://0251.0376.0251.0376",
+        "https://169.16689662",
+        "https://100.100.100.200/latest",
+        "https://168.63.129.16",
     ],
 )
 def test_addresses_that_hand_out_credentials_are_never_asked(address):
@@ -105,6 +169,8 @@ def test_addresses_that_hand_out_credentials_are_never_asked(address):
 def test_other_addresses_are():
     refuse_forbidden("http://127.0.0.1:9000")
     refuse_forbidden("https://[2001:db8::1]")
+    refuse_forbidden("https://[::1]:9000")
+    refuse_forbidden("https://[64:ff9b::808:808]")
     refuse_forbidden("https://no-such-host.invalid")
 
 

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Workers
+from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Shards, Workers
 from penstock.cli.shards.cluster import Ray, seen_from_all, tasks_on
 from penstock.report.text import human_bytes, table
 from penstock.shards.check import Flaw, Structure, check_shards
@@ -21,9 +21,7 @@ MOST_ROWS = 20
 
 
 def check(
-    shards: Annotated[
-        list[str], typer.Argument(help="Shards: files, folders, globs, or ranges like s-{000..127}.tar.")
-    ],
+    shards: Shards,
     decode: Annotated[bool, typer.Option("--decode", help="Also decode every part, on all cores.")] = False,
     require: Require = None,
     workers: Workers = None,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import AsJson
+from penstock.cli.arguments import AsJson, Shards
 from penstock.cli.shards.cluster import Ray, seen_from_all, tasks_on
 from penstock.shards.cluster.index import Indexed, index_by_tasks
 from penstock.shards.scan import SCAN_THREADS, index_all
@@ -17,9 +17,7 @@ from penstock.storage.paths import expand
 
 
 def index(
-    shards: Annotated[
-        list[str], typer.Argument(help="Shards: files, folders, globs, or ranges like s-{000..127}.tar.")
-    ],
+    shards: Shards,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Walk the headers again, though an index is there.")
     ] = False,
@@ -33,11 +31,12 @@ def index(
     """Build the index of each shard: where every part of every sample lies.
 
     Only tar headers are read. The index is a small .pidx file beside its shard (or in the cache directory, where the
-    folder is read-only), bound to the shard's size and modification time: when the shard changes it is built anew.
+    folder is read-only), bound to the shard's size and modification time, in a store to its ETag: when the shard
+    changes it is built anew.
 
         penstock shards index 'sa1b/*.tar'
 
-    Exit code: 0 all indexed, 1 some shards could not be, 2 wrong usage.
+    Exit code: 0 all indexed, 1 some shards could not be, 2 wrong usage, 3 could not finish.
     """
     paths = [seen_from_all(path, ray) for path in expand(shards)]
     samples = parts = built = 0

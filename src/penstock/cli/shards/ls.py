@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import AsJson, Require
+from penstock.cli.arguments import AsJson, Require, Shards
 from penstock.report.shards import Listing, problem_text
 from penstock.report.text import human_bytes, table
 from penstock.shards.health import examine
@@ -19,9 +17,7 @@ MOST_ROWS = 20
 
 
 def ls(
-    shards: Annotated[
-        list[str], typer.Argument(help="Shards: files, folders, globs, ranges like s-{000..127}.tar, or URLs of these.")
-    ],
+    shards: Shards,
     require: Require = None,
     as_json: AsJson = False,
 ) -> None:
@@ -32,7 +28,7 @@ def ls(
 
         penstock shards ls sa1b/ --require .jpg --require _features.npz
 
-    Exit code: 0 all is well, 1 something is amiss, 2 wrong usage.
+    Exit code: 0 all is well, 1 something is amiss, 2 wrong usage, 3 could not finish.
     """
     paths = expand(shards)
     listing = Listing()

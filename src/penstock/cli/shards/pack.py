@@ -31,8 +31,8 @@ MB = 1 << 20
 
 
 def pack(
-    src: Annotated[str, typer.Argument(help="A folder of loose files, or shards: a folder, glob or range (quoted).")],
-    dst: Annotated[Path, typer.Argument(help="The folder for the packed shards; made if it is not there.")],
+    src: Annotated[str, typer.Argument(help="A folder of loose files, or shards: folder, glob, range (quoted), URL.")],
+    dst: Annotated[str, typer.Argument(help="The folder for the packed shards; made if it is not there.")],
     arrays: Annotated[
         Literal["auto", "keep", "raw", "zstd"],
         typer.Option(help="NPZ and NPY parts: kept, or stored as raw NPY or zstd-compressed NPY; auto measures."),
@@ -86,17 +86,17 @@ def pack(
         on_bad=on_bad,
         require=tuple(require or ()),
     )
-    if is_remote(str(dst)):
+    if is_remote(dst):
         raise SettingError(
             "packed shards are written to a folder", advice="Pack to a disk, then upload the folder whole"
         )
-    src, dst = seen_from_all(src, ray), Path(seen_from_all(str(dst), ray))
+    src, folder = seen_from_all(src, ray), Path(seen_from_all(dst, ray))
     with tasks_on(None if dry_run else ray, workers) as shared:
         with console.notices.status("looking at the sources …"):
             sources = list(find_sources(src, options))
             reason = "as you said"
             if arrays == "auto":
-                codec, reason = _settle(options, sources, dst, None if overwrite else settled_arrays(dst))
+                codec, reason = _settle(options, sources, folder, None if overwrite else settled_arrays(folder))
                 options = replace(options, arrays=codec)
             plan = make_plan(sources, options)
         if not as_json:
@@ -104,8 +104,8 @@ def pack(
         if dry_run:
             _show_plan(plan, reason, as_json)
             return
-        shared += [str(plan_path(dst)), *map(_a_file_of, sources)]
-        reports = _run(plan, dst, workers, overwrite)
+        shared += [str(plan_path(folder)), *map(_a_file_of, sources)]
+        reports = _run(plan, folder, workers, overwrite)
     left_out = [problem for source in sources for problem in source.problems]
     _write_quarantine(quarantine, sources, reports)
     if as_json:

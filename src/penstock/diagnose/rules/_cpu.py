@@ -11,6 +11,8 @@ BEHIND = 0.05
 """Share of the time: a loop that waits less has no supply problem."""
 COMPUTING = 0.6
 """Share of a worker's own time, waiting for a core left out: beyond it, computing is what it does."""
+HELPING = 0.2
+"""Cores for each worker, and share of its thread's time."""
 
 
 def behind(evidence: Evidence) -> bool:
@@ -22,8 +24,25 @@ def computing(evidence: Evidence) -> bool:
     """Whether the loop waits for workers who compute."""
     if not behind(evidence):
         return False
+    if helped(evidence):  # its thread waits for others, and whether those have a core is not known: are all in use?
+        return used_cores(evidence) >= FULL * evidence.cores
     own = float((evidence.cpu_s + evidence.blocked_s).sum())
     return own > 0 and float(evidence.cpu_s.sum()) / own >= COMPUTING
+
+
+def helped(evidence: Evidence) -> bool:
+    """Whether threads that a worker has started compute, and its own waits for them; spinning threads crowd instead."""
+    return evidence.helpers_cpu >= HELPING and evidence.states.get("threads", 0.0) >= HELPING
+
+
+def decoding_cores(evidence: Evidence) -> float:
+    """Cores that making batches keeps busy."""
+    return evidence.workers_cpu if helped(evidence) else evidence.decode_cores
+
+
+def used_cores(evidence: Evidence) -> float:
+    """With the loop's own work."""
+    return decoding_cores(evidence) + evidence.step_cpu * (1 - evidence.wait_share)
 
 
 def best_workers(evidence: Evidence, most: int) -> int:

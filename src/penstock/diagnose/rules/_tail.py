@@ -12,12 +12,16 @@ from penstock.diagnose.rules._cpu import behind
 
 TIMES = 3.0
 """The median batch, so many times over, is a straggler."""
-MOST = 0.25
-"""Of all batches: more are not a tail."""
+MOST = 0.4
+"""Of all batches: with more, a batch of the median is no usual one."""
 ITS_SHARE = 0.15
 """Of the workers' time that the excess of the tail must make up to matter."""
 SPREAD = 3.0
 """Standard deviations: a worker that has more of them than chance would give it is what is slow, not the samples."""
+FEW = 20
+"""Slow batches: of fewer it cannot be told whether they come one by one."""
+TOGETHER = 1.2
+"""Batches from the first to the last, for each slow one."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,11 @@ def heavy(evidence: Evidence) -> Tail | None:
     usual = float(np.median(evidence.fetch_s))
     if usual <= 0:
         return None
-    which = evidence.fetch_s - evidence.queue_s > TIMES * usual
+    which = evidence.fetch_s - evidence.queue_s - evidence.gc_s > TIMES * usual
     excess = float((evidence.fetch_s[which] - usual).sum())
     if not which.any() or which.mean() > MOST or excess < ITS_SHARE * float(evidence.fetch_s.sum()):
+        return None
+    if _one_stretch(which):
         return None
     counts = np.unique(evidence.by[which], return_counts=True)[1]
     if evidence.workers > 1 and counts.max() > _by_chance(int(counts.sum()), evidence.workers):
@@ -63,6 +69,12 @@ def heavy(evidence: Evidence) -> Tail | None:
         workers=len(counts),
         computing=more_cpu > more_blocked,
     )
+
+
+def _one_stretch(which: NDArray[np.bool_]) -> bool:
+    """Whether nearly all lie side by side: then the run was slow for a while, and no batch slower than its time."""
+    first, last = np.quantile(np.flatnonzero(which), (0.05, 0.95))
+    return int(which.sum()) >= FEW and last - first < TOGETHER * which.sum()
 
 
 def _by_chance(count: int, workers: int) -> float:

@@ -3,7 +3,8 @@
 After the first epoch files can come from the page cache, if they fit into free memory. Where they do not, or a
 limit on the container throws them out, every epoch is as slow as the first.
 
-Looks like `storage_bandwidth`, whose cause it often is.
+Looks like `storage_bandwidth`, whose cause it often is. Over an object store there is no page cache at all: only a
+cache of shards on a local disk keeps what was read.
 
 Remedy: fewer bytes (pack), more memory, or a cache on a fast local disk.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._storage import waiting
+from penstock.diagnose.rules._stores import FromStore, from_store
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 AGAIN = 0.5
@@ -20,6 +22,8 @@ AGAIN = 0.5
 
 def look(evidence: Evidence) -> Answer:
     """Later passes read from the device what the first one had read, and workers wait for it."""
+    if (store := from_store(evidence)) is not None:
+        return _of_store(store)
     later = [fetch for fetch in evidence.fetches if fetch.pass_ > 0]
     read = sum(fetch.read_bytes for fetch in later)
     if waiting(evidence) is None or not later or read == 0:
@@ -35,4 +39,19 @@ def look(evidence: Evidence) -> Answer:
         evidence=(f"{again:.0%} of the bytes of later passes come from a disk, not from memory",),
         advice="Fewer bytes (penstock shards pack), more memory, or a cache on a local SSD",
         cure=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - blocked)),
+    )
+
+
+def _of_store(seen: FromStore) -> Answer:
+    """Of a penstock.Loader: nothing that a store sent is kept by anybody else."""
+    if not seen.again_bytes:
+        return None
+    if seen.again < AGAIN:
+        return Innocent(f"{seen.again:.0%} of the bytes of later passes come from a store")
+    return Suspect(
+        strength=0.6,
+        summary=f"Later epochs read {seen.again_bytes / 1e9:.1f} GB from the store again",
+        evidence=(f"{seen.again:.0%} of the bytes of later passes come from a store, not from a cache", *seen.words),
+        advice="A cache on a local disk: penstock.Loader(cache=...)",
+        gain=seen.room,
     )

@@ -6,8 +6,11 @@ threads), put the training loop's thread at the end of a long line: its step tak
 Looks like `decode_bound`: there, too, the cores are full; but there the loop's own thread gets its core, or fewer
 workers would not help. Looks like `noisy_neighbour`: but here the run's own processes fill the line.
 
+Workers may also be held on fewer cores than the run has (`taskset`, `numactl`, an affinity that a library sets at
+import and that workers inherit): then they stand in line while other cores have nothing to do.
+
 Remedy: no more workers than cores, one library thread per worker (`torch.set_num_threads(1)`,
-`cv2.setNumThreads(0)`, `OMP_NUM_THREADS=1`).
+`cv2.setNumThreads(0)`, `OMP_NUM_THREADS=1`); no affinity that keeps workers together.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._cpu import best_workers
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.model.edits import with_workers
 from penstock.model.workload import Workload
 
 LEAST_QUEUE = 0.15
@@ -23,7 +28,9 @@ LEAST_QUEUE = 0.15
 QUICK = 0.05
 """Of the batches: made while the other workers had nothing to do."""
 EXTRA_THREADS = 1.25
-"""Cores per worker: one thread cannot use more than one."""
+"""Times what the thread uses that makes batches..."""
+HANDING_OVER = 0.1
+"""...and more cores than the thread that sends them."""
 
 
 def look(evidence: Evidence) -> Answer:
@@ -32,10 +39,14 @@ def look(evidence: Evidence) -> Answer:
     if queue < LEAST_QUEUE or evidence.workers == 0:
         return None
     threads = evidence.threads_per_worker
-    if evidence.workers <= evidence.cores and threads < EXTRA_THREADS:
+    if evidence.held_together:
+        return _held_together(evidence)
+    spinning = threads >= EXTRA_THREADS and evidence.helpers_cpu >= HANDING_OVER
+    if evidence.workers <= evidence.cores and not spinning:
         return Innocent(f"{evidence.workers} workers with one thread each fit on {evidence.cores:g} cores")
     if evidence.others_cpu > evidence.run_cores / 2 or evidence.throttled > LEAST_QUEUE:
         return Innocent("the line is not of the run's own making")
+    best = best_workers(evidence, max(1, round(evidence.cores)))
     return Suspect(
         strength=0.85 if evidence.main_queue >= LEAST_QUEUE else 0.6,
         summary=f"{evidence.workers} workers and their threads crowd {evidence.cores:g} cores",
@@ -45,17 +56,32 @@ def look(evidence: Evidence) -> Answer:
             f"{evidence.workers} workers on {evidence.cores:g} usable cores, {threads:.1f} cores' worth of threads "
             "running in each while it makes a batch",
         ),
-        advice=f"num_workers={max(1, round(evidence.cores) - 1)}, and one library thread in each worker",
-        cure=lambda workload: _uncrowded(workload, evidence, spinning=threads >= EXTRA_THREADS),
+        advice=f"num_workers={best}, and one library thread in each",
+        cure=lambda workload: _uncrowded(workload, evidence) if spinning else with_workers(workload, best),
     )
 
 
-def _uncrowded(workload: Workload, evidence: Evidence, *, spinning: bool) -> Workload:
+def _held_together(evidence: Evidence) -> Suspect:
+    """Cores are free, but not for the workers."""
+    queue = evidence.share_of_fetch(evidence.queue_s)
+    return Suspect(
+        strength=0.9,
+        summary=f"A worker may run on {evidence.worker_cores:g} of {evidence.cores:g} cores only, and stands in line",
+        evidence=(
+            f"workers stand in line for a core {queue:.0%} of their time while {evidence.free_cores:.1f} are free",
+            f"the main process may run on {evidence.cores:g} cores, a worker on {evidence.worker_cores:g}",
+        ),
+        advice="Lift the workers' affinity: os.sched_setaffinity in worker_init_fn, taskset, numactl, KMP_AFFINITY",
+        cure=lambda workload: workload.with_(cores=evidence.cores),
+    )
+
+
+def _uncrowded(workload: Workload, evidence: Evidence) -> Workload:
     """The loop's thread gets its core whenever it wants one, and the workers share the rest.
 
     Threads of a library spin while they wait for one another, and the more are in the line the longer: what a batch
     computes without them is what the quickest did, whose threads happened to run together.
     """
     loop = min(workload.cores / 2, evidence.step_cpu * (1 - evidence.wait_share))
-    cpu_s = np.minimum(workload.cpu_s, np.quantile(workload.cpu_s, QUICK)) if spinning else workload.cpu_s
+    cpu_s = np.minimum(workload.cpu_s, np.quantile(workload.cpu_s, QUICK))
     return workload.with_(step_cpu_s=workload.step_cpu_s * 0, cores=workload.cores - loop, cpu_s=cpu_s)

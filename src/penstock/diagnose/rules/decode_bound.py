@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.diagnose.evidence import Evidence, milliseconds
-from penstock.diagnose.rules._cpu import FULL, computing, top_function
+from penstock.diagnose.rules._cpu import FULL, computing, decoding_cores, helped, top_function, used_cores
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.workload import Workload
 
@@ -32,13 +32,13 @@ def look(evidence: Evidence) -> Answer:
     collating = evidence.share_of_fetch(evidence.collate_s)
     if collating > COLLATING:
         return Innocent(f"{collating:.0%} of the workers' time goes into collating")
-    used = evidence.decode_cores + evidence.step_cpu * (1 - evidence.wait_share)
+    used = used_cores(evidence)
     if used < FULL * evidence.cores:
         return Innocent(f"decoding and the loop use {used:.1f} of {evidence.cores:g} cores")
     per_batch = evidence.mean(evidence.cpu_s)
     return Suspect(
         strength=0.9 if evidence.system else 0.6,
-        summary=f"Decoding is the bottleneck: it takes {evidence.decode_cores:.1f} of {evidence.cores:g} cores",
+        summary=f"Decoding is the bottleneck: it takes {decoding_cores(evidence):.1f} of {evidence.cores:g} cores",
         evidence=(
             f"workers compute {evidence.share_of_fetch(evidence.cpu_s):.0%} of the time they take for a batch "
             f"({milliseconds(per_batch)} of CPU each)",
@@ -46,10 +46,10 @@ def look(evidence: Evidence) -> Answer:
             *top_function(evidence),
         ),
         advice="Make samples cheaper: decode at the size you need, pack the shards, use penstock.Loader; or more cores",
-        cure=_free,
+        cure=lambda workload: _free(workload, evidence.blocked_in("threads") if helped(evidence) else 0.0),
     )
 
 
-def _free(workload: Workload) -> Workload:
-    """Decoding for nothing: how far the next limit lets it go."""
-    return replace(workload, cpu_s=workload.cpu_s * 0)
+def _free(workload: Workload, own_threads: float) -> Workload:
+    """Decoding for nothing: how far the next limit lets it go. Nor is a part of the waits left, for own threads."""
+    return replace(workload, cpu_s=workload.cpu_s * 0, alone_s=workload.alone_s * (1 - own_threads))

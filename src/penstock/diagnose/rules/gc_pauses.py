@@ -1,29 +1,37 @@
-"""Python's garbage collector stops the training loop.
+"""Python's garbage collector stops the training loop, or the workers.
 
 Each full collection walks every object there is: with millions of small ones (lists of annotations, nested dicts)
-that takes a good part of a second, on the loop's own thread.
+that takes a good part of a second, on the loop's own thread. Workers that parse JSON or build lists of objects collect
+too, and what they walk is all that they have inherited from the main process.
 
-Looks like random slow steps; the collector's own clock tells it apart.
+Looks like random slow steps, in workers like `straggler_samples`; the collector's own clock tells it apart.
 
-Remedy: `gc.freeze()` after set-up, arrays instead of lists of objects, `gc.disable()` and a collect at the epoch's
-end.
+Remedy: `gc.freeze()` after set-up, for workers in `worker_init_fn`; arrays instead of lists of objects; `gc.disable()`
+and a collect at the epoch's end.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.rules._cpu import behind
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST = 0.03
-"""Share of the steady time."""
+"""Share of the steady time, or of the workers'."""
+USUAL = 0.95
+"""Of the batches: what they compute beside collections is no more than this quantile of it."""
 
 
 def look(evidence: Evidence) -> Answer:
-    """Collections take a noticeable share."""
-    pauses = [event.seconds for event in evidence.recording.events if event.what == "gc"]
+    """Collections take a noticeable share of the loop's time, or of workers that it waits for."""
+    begin, end = (evidence.steps[0].at_s, evidence.steps[-1].at_s) if evidence.steps else (0.0, 0.0)
+    events = (event for event in evidence.recording.events if event.what == "gc")
+    pauses = [event.seconds for event in events if begin <= event.at_s <= end]
     lost = max(sum(pauses), float(evidence.phase_s("gc").sum()))
     if evidence.steady_s <= 0 or lost < LEAST * evidence.steady_s:
-        return None
+        return _in_workers(evidence)
     share = min(0.95, lost / evidence.steady_s)
     return Suspect(
         strength=0.9,
@@ -31,4 +39,22 @@ def look(evidence: Evidence) -> Answer:
         evidence=(f"{milliseconds(lost)} in the collector" + (f", {len(pauses)} collections" if pauses else ""),),
         advice="gc.freeze() after set-up; fewer small objects; collect at the end of an epoch",
         gain=evidence.gain_without(share * evidence.cycle_s),
+    )
+
+
+def _in_workers(evidence: Evidence) -> Answer:
+    share = evidence.share_of_fetch(evidence.gc_s)
+    if not behind(evidence) or share < LEAST:
+        return None
+    collecting = evidence.gc_s > 0
+    most_s = float(np.quantile(evidence.cpu_s - evidence.gc_s, USUAL))
+    return Suspect(
+        strength=0.9,
+        summary=f"Garbage collection takes {share:.0%} of the workers' time",
+        evidence=(
+            f"{int(collecting.sum())} of {len(evidence.fetches)} batches were held up by a full collection in their "
+            f"worker, for {milliseconds(float(np.median(evidence.gc_s[collecting])))}",
+        ),
+        advice="gc.freeze() in worker_init_fn; fewer small objects per sample",
+        cure=lambda workload: workload.with_(cpu_s=np.minimum(workload.cpu_s, most_s)),
     )

@@ -6,6 +6,9 @@ spends its life waiting, while the machine's cores and the storage's bandwidth a
 Looks like `storage_bandwidth`: workers wait in reads there, too; but here more requests at the same time would be
 answered just as fast. Looks like `too_few_workers`, but these workers do not compute.
 
+A penstock.Loader reads blocks many at a time and needs other evidence: of each request the time until its answer begins
+against that of its bytes, and whether more reads in flight brought more when the loader tried.
+
 Remedy: more requests in flight. For torch more workers (they cost memory, not cores); penstock.Loader reads with up
 to 32 threads, whatever the number of workers; larger requests (shards); a local cache.
 """
@@ -18,13 +21,21 @@ import numpy as np
 
 from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._storage import REMOTE, Waiting, waiting
+from penstock.diagnose.rules._stores import FromStore, from_store
 from penstock.diagnose.rules.storage_bandwidth import BUSY
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.workload import Workload
 
+MOST_WORKERS = 64
+"""Asked for: beyond that, threads that read are the answer, not processes."""
+SMALL_REQUEST = 1 << 20
+"""Bytes: larger requests spend more of their time on bytes, and less on waiting."""
+
 
 def look(evidence: Evidence) -> Answer:
     """Workers wait, and not for each other."""
+    if (store := from_store(evidence)) is not None:
+        return _of_store(store)
     seen = waiting(evidence)
     if seen is None or seen.open_share > 0.5:
         return None
@@ -44,6 +55,21 @@ def look(evidence: Evidence) -> Answer:
         advice=f"More in flight: num_workers={_enough(evidence)} or more; or penstock.Loader, which reads ahead",
         cure=_at_once,
         experiment="Double num_workers: twice the rate says latency, the same rate says a full device",
+    )
+
+
+def _of_store(seen: FromStore) -> Answer:
+    """Of a penstock.Loader: requests wait for their answers, and others would be answered beside them."""
+    if seen.bound == "bandwidth":
+        return Innocent(f"the bytes take the time: {seen.words[0]}")
+    smaller = "; larger ones, too (block_bytes=)" if seen.request_bytes < SMALL_REQUEST else ""
+    return Suspect(
+        strength=0.45 if seen.bound is None else 0.85,
+        summary=f"The loader waits for a store, {milliseconds(seen.answer_s + seen.body_s)} for every request",
+        evidence=seen.words,
+        advice=f"More requests in flight: readers={seen.needed_readers}{smaller}",
+        gain=seen.room,
+        experiment=f"Set readers={2 * seen.readers}: a higher rate says latency, the same rate says a full store",
     )
 
 
@@ -70,4 +96,4 @@ def _how(seen: Waiting) -> tuple[str, ...]:
 def _enough(evidence: Evidence) -> int:
     """Workers so that W/S reaches the step's own rate, by the utilisation law."""
     step = max(1e-6, evidence.mean(evidence.busy_s))
-    return max(evidence.workers + 1, ceil(evidence.mean_fetch_s / step))
+    return max(evidence.workers + 1, min(MOST_WORKERS, ceil(evidence.mean_fetch_s / step)))

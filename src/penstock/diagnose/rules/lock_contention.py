@@ -17,6 +17,8 @@ from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 LEAST = 0.15
 """Share of the workers' time in a lock."""
+OWN_THREADS = 0.5
+"""Of that time: a worker whose other threads compute so much of it waits for them, not for other workers."""
 
 
 def look(evidence: Evidence) -> Answer:
@@ -26,6 +28,8 @@ def look(evidence: Evidence) -> Answer:
     share = evidence.states.get("lock", 0.0)
     if share < LEAST:
         return Innocent(f"workers were in a lock in {share:.0%} of the looks") if evidence.states else None
+    if evidence.helpers_cpu >= OWN_THREADS * share:
+        return Innocent(f"workers wait for threads of their own, which compute ({evidence.helpers_cpu:.2f} cores each)")
     locked = evidence.blocked_in("lock")
     return Suspect(
         strength=0.9,

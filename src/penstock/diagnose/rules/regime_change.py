@@ -1,16 +1,21 @@
-"""In the middle of the run it became slower, and stayed so.
+"""In the middle of the run its pace changed, and stayed so.
 
 The same code and data, another pace from some step on: another job came to the machine, the cache was full, the data
-became larger, a thermal limit. Means over the whole run hide it, and describe neither part.
+became larger, a thermal limit. Or it waited for data at first and no longer does: a cold cache, a neighbour that has
+ended. Means over the whole run hide it, and describe neither part.
 
-Remedy: look at what changed at that moment; the recording names what it saw.
+Remedy: look at what changed at that moment; the recording names what it saw. Of a slow beginning: see whether it comes
+back with each epoch; if so, a cache or a faster disk ends it, else nothing need be done.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.seen.settings import Floats
 from penstock.diagnose.suspect import Answer, Suspect
 
 TIMES = 1.5
@@ -32,25 +37,62 @@ def look(evidence: Evidence) -> Answer:
     cycle = (evidence.wait_s + evidence.busy_s)[: count * window].reshape(count, window).mean(axis=1)
     at = _split(cycle)
     before, after = cycle[:at], cycle[at:]
-    quick, slow = float(np.median(before)), float(np.median(after))
-    apart = float(np.quantile(after, 0.2)) > float(np.quantile(before, 0.8))
-    uneven = quick > 0 and slow >= TIMES * quick
-    if min(len(before), len(after)) < LEAST_PART * count or not uneven or not apart:
+    if min(len(before), len(after)) < LEAST_PART * count:
         return None
-    step = evidence.steps[at * window]
-    return Suspect(
-        strength=0.7,
-        summary=f"From step {at * window} on each step takes {slow / quick:.1f} times as long as before",
-        evidence=(
-            f"{milliseconds(quick)} a step before, {milliseconds(slow)} after, since {step.at_s:.0f} s into the run",
-            *_changed(evidence, step.at_s),
-        ),
-        advice="Look at what else began on the machine, and at the data, at that moment",
-        gain=evidence.cycle_s / quick - 1,
-    )
+    change = _Change(evidence, at * window, float(np.median(before)), float(np.median(after)))
+    if _slower(before, after):
+        return change.for_the_worse()
+    waits = evidence.wait_s[: at * window].mean() - evidence.wait_s[at * window :].mean()
+    if _slower(after, before) and waits > (before.mean() - after.mean()) / 2:
+        return change.for_the_better()
+    return None
 
 
-def _split(cycle: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
+def _slower(one: Floats, other: Floats) -> bool:
+    """Whether the other's windows, nearly all of them, are slower than nearly all of the one's, and by enough."""
+    apart = float(np.quantile(other, 0.2)) > float(np.quantile(one, 0.8))
+    return apart and float(np.median(other)) >= TIMES * float(np.median(one)) > 0
+
+
+@dataclass(frozen=True)
+class _Change:
+    """At which step, and what a step took before and after."""
+
+    evidence: Evidence
+    step: int
+    before_s: float
+    after_s: float
+
+    def for_the_worse(self) -> Suspect:
+        return self._suspect(
+            0.7,
+            f"From step {self.step} on each step takes {self.after_s / self.before_s:.1f} times as long as before",
+            "Look at what else began on the machine, and at the data, at that moment",
+        )
+
+    def for_the_better(self) -> Suspect:
+        """It waited at first; a step that was slow by itself then, as before compiling, is no such case."""
+        times = self.before_s / self.after_s
+        return self._suspect(
+            0.6,
+            f"Until step {self.step} each step took {times:.1f} times as long as since, waiting for data",
+            "See whether it comes back with each epoch: if so, cache the data nearer; if not, it is over",
+        )
+
+    def _suspect(self, strength: float, summary: str, advice: str) -> Suspect:
+        at_s = self.evidence.steps[self.step].at_s
+        paces = f"{milliseconds(self.before_s)} a step before, {milliseconds(self.after_s)} after"
+        worse = self.after_s > self.before_s
+        return Suspect(
+            strength=strength,
+            summary=summary,
+            evidence=(f"{paces}, since {at_s:.0f} s into the run", *_changed(self.evidence, at_s, more=worse)),
+            advice=advice,
+            gain=self.evidence.cycle_s / min(self.before_s, self.after_s) - 1,
+        )
+
+
+def _split(cycle: Floats) -> int:
     """Where two means describe the windows best."""
     costs = [
         float(((cycle[:at] - cycle[:at].mean()) ** 2).sum() + ((cycle[at:] - cycle[at:].mean()) ** 2).sum())
@@ -59,13 +101,14 @@ def _split(cycle: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
     return int(np.argmin(costs)) + 1
 
 
-def _changed(evidence: Evidence, at_s: float) -> tuple[str, ...]:
+def _changed(evidence: Evidence, at_s: float, *, more: bool) -> tuple[str, ...]:
+    """What there was more of since then, or less."""
     facts = []
     for name, unit in (("others_cpu", "cores used by others"), ("iowait", "cores waiting for a disk")):
         parts = [
             [getattr(look, name) for look in evidence.system if (look.at_s < at_s) == early] for early in (True, False)
         ]
         early, late = (evidence.mean(part) for part in parts)
-        if late > early + 0.3:
+        if (late - early if more else early - late) > 0.3:
             facts.append(f"{unit}: {early:.1f} before, {late:.1f} after")
     return tuple(facts)

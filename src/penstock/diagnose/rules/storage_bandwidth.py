@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
 from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, Waiting, waiting
+from penstock.diagnose.rules._stores import FromStore, from_store
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 BUSY = 0.8
@@ -21,6 +22,8 @@ BUSY = 0.8
 
 def look(evidence: Evidence) -> Answer:
     """Large reads, a shared stream."""
+    if (store := from_store(evidence)) is not None:
+        return _of_store(store)
     seen = waiting(evidence)
     if seen is None or seen.remote > REMOTE:
         return None
@@ -39,6 +42,20 @@ def look(evidence: Evidence) -> Answer:
         advice="Fewer bytes per sample (penstock shards pack), or a faster disk or cache under the shards",
         cure=lambda workload: workload.with_(alone_s=workload.alone_s * 0),
         experiment="Halve num_workers: the same rate says it is the storage, half the rate says each read is slow",
+    )
+
+
+def _of_store(seen: FromStore) -> Answer:
+    """Of a penstock.Loader: answers begin soon, and their bytes are long in coming."""
+    if seen.bound == "latency":
+        return Innocent(f"answers are waited for, not bytes: {seen.words[0]}")
+    return Suspect(
+        strength=0.4 if seen.bound is None else 0.85 if seen.more_helped is False else 0.65,
+        summary=f"The store is full: {seen.bytes_s / 1e6:.0f} MB/s is all that comes",
+        evidence=seen.words,
+        advice="A cache on a local disk (Loader(cache=...)), or fewer bytes per sample (penstock shards pack)",
+        gain=seen.room,
+        experiment=f"Set readers={2 * seen.readers}: the same rate says that the store is full",
     )
 
 

@@ -5,7 +5,11 @@ opening of files; then the first batches are made from nothing. With short epoch
 
 Looks like a slow first batch of a cold cache, but it comes at every pass.
 
-Remedy: `persistent_workers=True`; light imports in the dataset's module; fewer, longer passes.
+`next(iter(loader))` in every step is the worst of it: all workers start, fill their prefetch and are ended again for
+one batch.
+
+Remedy: `persistent_workers=True`; light imports in the dataset's module; fewer, longer passes; one iterator that is
+kept.
 """
 
 from __future__ import annotations
@@ -38,6 +42,14 @@ def look(evidence: Evidence) -> Answer:
             f"others {milliseconds(usual)}",
             f"ending a pass took {milliseconds(evidence.mean(evidence.endings_s))}; persistent_workers is {persistent}",
         ),
-        advice="persistent_workers=True" if not persistent else "See what the dataset does at the start of each pass",
+        advice=_advice(evidence, persistent=bool(persistent)),
         gain=lost / rest_s if rest_s > 0 else inf,
     )
+
+
+def _advice(evidence: Evidence, *, persistent: bool) -> str:
+    if len(evidence.steps) < len(evidence.firsts):
+        return "Make the iterator once and keep it: next(iter(loader)) starts all workers anew for one batch"
+    if evidence.times_made > 1:
+        return f"Make the DataLoader once, not {evidence.times_made} times, with persistent_workers=True"
+    return "See what the dataset does at the start of each pass" if persistent else "persistent_workers=True"

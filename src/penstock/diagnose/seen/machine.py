@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import numpy as np
+
 from penstock.diagnose.seen.workers import SeenWorkers
 from penstock.recording.lines import Process, System
 
 SPARE = 0.15
 """Of the cores: with more than that free nobody is in anybody's way."""
+IN_LINE = 0.15
+"""Share of the workers' time."""
+IDLE = 0.3
+"""Cores."""
 
 
 class SeenMachine(SeenWorkers):
@@ -58,6 +64,30 @@ class SeenMachine(SeenWorkers):
         """CPU that worker processes used, over what their own thread used, which is the one that makes batches."""
         own = sum(process.thread_cpu or 0.0 for process in self.worker_looks)
         return sum(process.cpu for process in self.worker_looks) / own if own > 0 else 1.0
+
+    @cached_property
+    def helpers_cpu(self) -> float:
+        """Cores that the other threads of one worker use."""
+        looks = [process.cpu - process.thread_cpu for process in self.worker_looks if process.thread_cpu is not None]
+        return max(0.0, self.mean(looks))
+
+    @cached_property
+    def workers_cpu(self) -> float:
+        """Cores that all workers use, with all their threads."""
+        looks = sum(bool(look.processes) for look in self.system)
+        return sum(process.cpu for process in self.worker_looks) / max(1, looks)
+
+    @cached_property
+    def worker_cores(self) -> float:
+        """That one worker may run on: no more than the run."""
+        allowed = [process.cores for process in self.worker_looks if process.cores is not None]
+        return min(self.cores, float(np.median(allowed))) if allowed else self.cores
+
+    @cached_property
+    def held_together(self) -> bool:
+        """Whether workers stand in line for cores while there are free ones that they may not use."""
+        lines = self.share_of_fetch(self.queue_s) >= IN_LINE and self.free_cores >= IDLE
+        return self.worker_cores < self.cores and lines
 
     @cached_property
     def run_cores(self) -> float:

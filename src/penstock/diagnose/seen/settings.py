@@ -31,6 +31,8 @@ class SeenSettings:
     """The first of each pass: their wait is start-up."""
     fetches: tuple[Fetch, ...]
     """Of this loader, by pass and batch."""
+    times_made: int = 1
+    """By the script: once, or anew for each epoch."""
 
     def setting(self, name: str) -> object:
         """As in force; None where it is not known."""

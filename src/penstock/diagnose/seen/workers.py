@@ -12,6 +12,9 @@ from penstock.diagnose.seen.loop import SeenLoop
 from penstock.diagnose.seen.settings import Floats, Ints
 from penstock.recording.lines import Whereabouts
 
+OF_THREADS = ("threading:", "queue:", "concurrent.futures")
+"""Modules whose functions wait for other threads."""
+
 
 class SeenWorkers(SeenLoop):
     """Fetches as arrays, one number for each batch; looks at workers and loop as shares."""
@@ -30,6 +33,11 @@ class SeenWorkers(SeenLoop):
     def queue_s(self) -> Floats:
         """Of it, ready to run without a core."""
         return np.array([fetch.queue_s for fetch in self.fetches])
+
+    @cached_property
+    def gc_s(self) -> Floats:
+        """Of it, in the garbage collector; clocks are read at different moments, a part is no more than the whole."""
+        return np.minimum([fetch.gc_s for fetch in self.fetches], self.cpu_s)
 
     @cached_property
     def blocked_s(self) -> Floats:
@@ -79,8 +87,15 @@ class SeenWorkers(SeenLoop):
 
     @cached_property
     def states(self) -> dict[str, float]:
-        """Shares of the workers' time while making batches, by what they were in: see lines.Whereabouts."""
-        return _shares(line.states for line in self._looks(main=False))
+        """Shares of the workers' time while making batches, by what they were in: see lines.Whereabouts.
+
+        A lock of Python's own is no other worker's: who stands in one waits for "threads" of the same process.
+        """
+        states = _shares(line.states for line in self._looks(main=False))
+        own = sum(share for name, share in self.functions(main=False).items() if name.startswith(OF_THREADS))
+        if "lock" in states and own >= states["lock"] / 2:
+            states["threads"] = states.pop("lock")
+        return states
 
     def blocked_in(self, *states: str) -> float:
         """Share of the workers' blocked time spent in these states: running is not blocked."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import SampleError, SettingError
+from penstock.errors import GuardError, SampleError, SettingError
 from penstock.flow.fields.base import as_suffixes
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz
 from penstock.shards.codecs.by_suffix import codec_of
+from penstock.shards.guards.npy import MAX_HEADER_BYTES, inspect_npy
 from penstock.shards.pack.names import array_suffix, packed_suffix
 
 
@@ -74,6 +76,24 @@ class Array:
         if array.shape != slot.shape or array.dtype != slot.dtype:
             raise _mismatch(array, f"{slot.dtype}{list(slot.shape)}")
         np.copyto(slot, array)
+
+    def read_into(
+        self, suffix: str, length: int, slot: NDArray[Any], read: Callable[[Sequence[memoryview]], object]
+    ) -> bool:
+        """Without a copy, from the file to the slot: whether that can be done, and has been.
+
+        `read` fills memory with the part, from its start. What turns out to be otherwise is left to `decode_into`.
+        """
+        head_length = length - slot.nbytes
+        if codec_of(suffix) != "npy" or not 0 < head_length <= MAX_HEADER_BYTES or not slot.flags.c_contiguous:
+            return False
+        head = memoryview(bytearray(head_length))
+        read((head, slot.reshape(-1).view(np.uint8).data))
+        try:
+            found = inspect_npy(head, length)
+        except GuardError:
+            return False
+        return (found.shape, found.dtype, found.fortran_order) == (slot.shape, slot.dtype, False)
 
     def _view(self, suffix: str, data: memoryview) -> NDArray[Any]:
         """Read-only, and of the arena where the part holds the array as it is; it is what was declared."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.flow.fields.base import Encoded
+from penstock.flow.fields.dial import Dial
 from penstock.flow.fields.image import Image
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.guards.buffer import flat
@@ -28,8 +29,8 @@ class CardImage:
 
     def __init__(self, image: Image, share: float = 1.0) -> None:
         self.image = image
-        self.share = share
-        """Of the pictures, for the card: set before workers are sent their work."""
+        self.dial = Dial(share)
+        """Of the pictures, for the card; turned while workers are at it."""
         self.example: bytes | None = None
         """A JPEG that was seen on this side of the pipe, to measure with."""
 
@@ -64,7 +65,8 @@ class CardImage:
 
     def _is_for_the_card(self, data: memoryview) -> bool:
         """By the picture itself: whichever worker asks, the answer is the same."""
-        return self.share >= 1 or zlib.crc32(data[-_TAIL_BYTES:]) < self.share * 2**32
+        share = self.dial.value
+        return share >= 1 or zlib.crc32(data[-_TAIL_BYTES:]) < share * 2**32
 
 
 def suits_card(data: memoryview, info: JpegInfo) -> bool:

@@ -6,7 +6,8 @@ Whatever the card refuses, or has no memory for, is decoded by the cores after a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,23 +18,28 @@ from penstock.errors import DecodeError, PenstockError
 from penstock.flow.fields.base import Encoded
 from penstock.flow.fields.image import Image
 from penstock.flow.oncard.decoders import CardDecoder
+from penstock.flow.oncard.placing import place
+from penstock.flow.oncard.portions import PORTION_PIXELS, Kept, cut
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 log = logging.getLogger("penstock")
 
-PORTION_PIXELS = 1 << 26
-"""Decoded at a time: 200 MB of the card's memory, and four times that while they are resized."""
+FEW = 4
+"""Copies in which pixels go to the card at most: where JPEGs lie between them in more places, those go too."""
 _JPEG = ".jpg"
 
 
 class Pictures:
-    """One field's."""
+    """One field's. Several threads may have a batch each: one is then decoded while another is placed."""
 
     def __init__(self, image: Image, decoder: CardDecoder) -> None:
         self._image = image
         self._decoder = decoder
+        self._kept = Kept()
+        self._placing = threading.Lock()
+        """What placing takes of the card's memory, it takes once."""
         self._told = False
         """That the card did not manage."""
 
@@ -43,11 +49,12 @@ class Pictures:
         """The batch, and which slots hold nothing because their picture cannot be decoded by anybody."""
         host = torch.from_numpy(array)
         out = torch.empty(array.shape, dtype=torch.uint8, device=device)
-        for begin, end in _runs([slot for slot in range(len(array)) if slot not in encoded]):
+        for begin, end in _spans([slot for slot in range(len(array)) if slot not in encoded]):
             out[begin:end].copy_(host[begin:end], non_blocking=True)
         failures: dict[int, PenstockError] = {}
-        for slots in _portions(encoded):
-            for slot in self._refused(array, {slot: encoded[slot] for slot in slots}, out):
+        slots = sorted(encoded)
+        for piece in cut([encoded[slot].height * encoded[slot].width for slot in slots], PORTION_PIXELS):
+            for slot in self._refused(array, {slot: encoded[slot] for slot in slots[piece]}, out):
                 try:
                     self._by_cores(array[slot], encoded[slot].length)
                 except PenstockError as error:
@@ -58,18 +65,23 @@ class Pictures:
 
     def _refused(self, array: NDArray[np.uint8], encoded: Mapping[int, Encoded], out: Tensor) -> list[int]:
         """Decode these, and say which slots are still to be filled."""
+        decoded: list[Tensor | None] = []
+        self._kept.begin()
         try:
             decoded = self._decode([_bytes(array[slot], each.length) for slot, each in encoded.items()])
-            by_shape: dict[tuple[int, int], list[tuple[int, Tensor]]] = {}
-            for (slot, each), picture in zip(encoded.items(), decoded, strict=True):
-                if picture is not None and tuple(picture.shape) == (3, each.height, each.width):
-                    by_shape.setdefault((each.height, each.width), []).append((slot, picture))
-            for shape, some in by_shape.items():
-                self._place(shape, some, out)
+            good = [
+                (slot, picture)
+                for (slot, each), picture in zip(encoded.items(), decoded, strict=True)
+                if picture is not None and tuple(picture.shape) == (3, each.height, each.width)
+            ]
+            with self._placing:
+                place(self._image, good, out)
         except RuntimeError as error:
             self._tell("out of memory on the card" if _out_of_memory(error) else str(error))
             return list(encoded)
-        done = {slot for some in by_shape.values() for slot, _ in some}
+        finally:
+            self._kept.end(decoded, torch.cuda.current_stream(out.device).record_event() if out.is_cuda else None)
+        done = {slot for slot, _ in good}
         return [slot for slot in encoded if slot not in done]
 
     def _decode(self, jpegs: Sequence[NDArray[np.uint8]]) -> list[Tensor | None]:
@@ -82,24 +94,6 @@ class Pictures:
         if len(jpegs) == 1:
             return [None]
         return [picture for jpeg in jpegs for picture in self._decode([jpeg])]
-
-    def _place(self, shape: tuple[int, int], some: Sequence[tuple[int, Tensor]], out: Tensor) -> None:
-        """Pictures of one shape, resized with antialiasing, each into its slot."""
-        at = self._image.placed(*shape)
-        pictures = torch.stack([picture for _, picture in some])
-        if shape != (at.height, at.width):
-            numbers = pictures.half() if pictures.is_cuda else pictures.float()
-            numbers = torch.nn.functional.interpolate(
-                numbers, (at.height, at.width), mode="bilinear", antialias=True, align_corners=False
-            )
-            pictures = numbers.round_().to(torch.uint8)
-        rows, columns = at.covered
-        pictures = pictures[:, :, at.top : at.top + rows, at.left : at.left + columns]
-        for (slot, _), picture in zip(some, pictures, strict=True):
-            target = out[slot].permute(2, 0, 1) if self._image.layout == "HWC" else out[slot]
-            target[:, rows:] = 0
-            target[:, :rows, columns:] = 0
-            target[:, :rows, :columns].copy_(picture)
 
     def _by_cores(self, slot: NDArray[np.uint8], length: int) -> None:
         """From a copy: the pixels go where the JPEG is."""
@@ -120,26 +114,13 @@ def _bytes(slot: NDArray[np.uint8], length: int) -> NDArray[np.uint8]:
     return slot.reshape(-1)[:length]
 
 
-def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Neighbours together."""
+def _spans(slots: Sequence[int]) -> list[tuple[int, int]]:
+    """From where to where these lie: neighbours together, and all of them if that would be many pieces."""
     breaks = [at for at in range(1, len(slots)) if slots[at] != slots[at - 1] + 1]
-    for begin, end in zip([0, *breaks], [*breaks, len(slots)], strict=True):
-        if end > begin:
-            yield slots[begin], slots[end - 1] + 1
-
-
-def _portions(encoded: Mapping[int, Encoded]) -> Iterator[list[int]]:
-    """As many at a time as the stated memory holds; one at least."""
-    some: list[int] = []
-    pixels = 0
-    for slot, each in sorted(encoded.items()):
-        if some and pixels + each.height * each.width > PORTION_PIXELS:
-            yield some
-            some, pixels = [], 0
-        some.append(slot)
-        pixels += each.height * each.width
-    if some:
-        yield some
+    if len(breaks) >= FEW:
+        breaks = []
+    pieces = zip([0, *breaks], [*breaks, len(slots)], strict=True)
+    return [(slots[begin], slots[end - 1] + 1) for begin, end in pieces if end > begin]
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

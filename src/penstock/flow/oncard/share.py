@@ -1,11 +1,10 @@
-"""How many of the pictures the card decodes: all, or as many as it would in the time the cores take for the others."""
+"""How many of the pictures the card decodes to begin with: measured by one of them, before workers start."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from penstock.flow.fields.base import Encoded
 from penstock.flow.fields.image import Image
 from penstock.flow.oncard.pictures import Pictures
+from penstock.flow.oncard.sharing import Auto, Fixed, Hybrid, Sharing
 from penstock.shards.guards.jpeg import inspect_jpeg
 
 log = logging.getLogger("penstock")
@@ -28,44 +28,40 @@ MOST_AUTO = 0.5
 """Of the pictures, where we decide: the card has a training to do."""
 
 
-def share_of(how: Literal["gpu", "hybrid", "auto"], card_rate: float, cores_rate: float) -> float:
-    """Of the pictures, for the card; rates are pictures per second, each side alone. Both then finish together."""
-    if how == "gpu":
-        return 1.0
-    share = card_rate / (card_rate + cores_rate)
-    if how == "hybrid":
-        return share
-    return 0.0 if share < LEAST_AUTO else min(share, MOST_AUTO)
-
-
-def measured_share(image: Image, pictures: Pictures, jpeg: bytes | None, device: torch.device, workers: int) -> float:
-    """By one picture of the data, before workers start."""
-    assert image.decode != "cpu"
+def begin_sharing(image: Image, pictures: Pictures, jpeg: bytes | None, device: torch.device, workers: int) -> Sharing:
+    """By a picture of the data, if there is one."""
     if image.decode == "gpu":
-        return 1.0
+        return Fixed(1.0)
     if jpeg is None:
         log.info("decode=%r: the first sample has no JPEG to measure with, so the cores decode", image.decode)
-        return 0.0
+        return Fixed(0.0)
     array = np.zeros((TRIED, *_shape(image)), np.uint8)
     core_s = _best(lambda: image.decode_into(".jpg", memoryview(jpeg), array[0]))
     card_s = _on_card(pictures, jpeg, array, device)
     if card_s is None:
         log.info("decode=%r: the first JPEG is longer than its pixels, so the cores decode", image.decode)
-        return 0.0
-    share = share_of(image.decode, 1 / card_s, workers / core_s)
-    log.info(
-        "decode=%r: %.0f%% of the pictures to the card, which decodes %.0f a second, %d workers %.0f",
-        image.decode, 100 * share, 1 / card_s, workers, workers / core_s,
-    )  # fmt: skip
-    return share
+        return Fixed(0.0)
+    rates = f"the card decodes {1 / card_s:.0f} a second, {workers} workers {workers / core_s:.0f}"
+    share = together(1 / card_s, workers / core_s)
+    if image.decode == "hybrid":
+        log.info("decode='hybrid': %.0f%% of the pictures to the card to begin with: %s", 100 * share, rates)
+        return Hybrid(share)
+    most = most_for_auto(share)
+    log.info("decode='auto': up to %.0f%% of the pictures to the card, if the training waits: %s", 100 * most, rates)
+    return Auto(most) if most else Fixed(0.0)
 
 
-def _on_card(
-    pictures: Pictures,
-    jpeg: bytes,
-    array: NDArray[np.uint8],
-    device: torch.device,
-) -> float | None:
+def together(card_rate: float, cores_rate: float) -> float:
+    """Of the pictures, for the card, by each side's rate alone: both then finish together."""
+    return card_rate / (card_rate + cores_rate)
+
+
+def most_for_auto(share: float) -> float:
+    """Of the pictures, for a card that has a training to do, and would finish together with the cores at that share."""
+    return 0.0 if share < LEAST_AUTO else min(share, MOST_AUTO)
+
+
+def _on_card(pictures: Pictures, jpeg: bytes, array: NDArray[np.uint8], device: torch.device) -> float | None:
     """Seconds per picture; None if it has no room in its slot."""
     if len(jpeg) > array[0].nbytes:
         return None

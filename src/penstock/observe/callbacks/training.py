@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from penstock.observe.live import Live, terminal
+from penstock.observe.opened import open_to_all, opened
 from penstock.observe.ranks import recording_of
 from penstock.observe.session import Sink
 from penstock.observe.start import Watching
-from penstock.observe.watch import _active
 
 log = logging.getLogger("penstock")
 
@@ -42,15 +42,16 @@ class Training:
     def begin(self, rank: int) -> None:
         """Before the trainer asks any loader for an iterator. A training that never ended was left by an error."""
         self.end("raised")
-        if _active:
-            if self._record is not None or self._sinks:
-                log.warning(
-                    "watched already, recorded to %s: the callback's record and sinks stay empty", _active[0].record
-                )
-        else:
-            self._mine = Watching(self._record and recording_of(self._record, rank), self._all_sinks(rank))
-            _active.append(self._mine)  # a `penstock.watch` in the script joins in
-        self._unhook = _hook(_active[0])
+        watching = opened()
+        if watching is None:
+            watching = Watching(self._record and recording_of(self._record, rank), self._all_sinks(rank))
+            self._mine = watching
+            if watching.idle:
+                return
+            open_to_all(watching)
+        elif self._record is not None or self._sinks:
+            log.warning("watched already, recorded to %s: the callback's record and sinks stay empty", watching.record)
+        self._unhook = _hook(watching)
 
     def end(self, how: str = "done") -> None:
         """A second call does nothing."""
@@ -58,8 +59,6 @@ class Training:
             self._unhook()
             self._unhook = None
         if self._mine is not None:
-            if self._mine in _active:
-                _active.remove(self._mine)
             self._mine.close(0 if how == "done" else 1, how)
             self._mine = None
 

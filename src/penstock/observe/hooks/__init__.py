@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from penstock.observe.devicetime import Held, cuda_timer
-from penstock.observe.hooks.device import watch_device
+from penstock.observe.hooks.device import watch_captures, watch_device
 from penstock.observe.hooks.forward import Forward
 from penstock.observe.hooks.loaders import Loaders
 from penstock.observe.hooks.ours import OurLoaders
@@ -31,14 +31,16 @@ def install(watching: Watching) -> Callable[[], None]:
         timer = cuda_timer(session)
         session._sinks[:] = [Held(sink, timer) if isinstance(sink, Recorder) else sink for sink in session._sinks]
     phases = Phases(session, timer)
+    patches.also(phases.end)
     try:
-        forward = Forward(phases, patches)
-        Loaders(watching, phases, forward).install(patches)
-        OurLoaders(watching, phases, forward).install(patches)
+        session.begins = Forward(phases, patches).step
+        Loaders(watching, phases).install(patches)
+        OurLoaders(watching, phases).install(patches)
         watch_update(phases, patches)
         watch_pauses(phases, patches)
         if timer is not None:
             watch_device(phases, patches)
+            watch_captures(timer, patches)
     except Exception as error:
         patches.undo()
         session.fail(error)

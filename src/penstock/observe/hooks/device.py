@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from penstock.observe.devicetime import DeviceTimer
 from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
 
@@ -34,6 +35,30 @@ def watch_device(phases: Phases, patches: Patches, on_device: OnDevice = is_cuda
     patches.set(torch.cuda, "synchronize", phases.around("sync", torch.cuda.synchronize))
 
 
+def watch_captures(timer: DeviceTimer, patches: Patches, graph: Any = torch.cuda.CUDAGraph) -> None:
+    """While the script captures a graph, the timer keeps quiet."""
+    begin, end = graph.capture_begin, graph.capture_end
+
+    @functools.wraps(begin)
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        timer.capture_begins()
+        try:
+            return begin(graph, *args, **kwargs)
+        except BaseException:
+            timer.capture_ends()
+            raise
+
+    @functools.wraps(end)
+    def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return end(graph, *args, **kwargs)
+        finally:
+            timer.capture_ends()
+
+    patches.set(graph, "capture_begin", capture_begin)
+    patches.set(graph, "capture_end", capture_end)
+
+
 def _waiting(phases: Phases, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
     timed = phases.around("sync", method)
 
@@ -47,13 +72,17 @@ def _waiting(phases: Phases, method: Callable[..., Any], on_device: OnDevice) ->
 def _copying(phases: Phases, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
     out = phases.around("h2d", method)
     back = phases.around("sync", method)
+    session = phases.session
 
     @functools.wraps(method)
     def moved(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        here = on_device(tensor)
+        if session.resting and not here:
+            return method(tensor, *args, **kwargs)
         kind = _kind(kwargs.get("device", args[0] if args else None))
         if kind is None:
             return method(tensor, *args, **kwargs)
-        here, there = on_device(tensor), kind != "cpu"
+        there = kind != "cpu"
         chosen = method if here == there else out if there else back
         return chosen(tensor, *args, **kwargs)
 

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from penstock.observe.choice import OPENING
 from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
+from penstock.observe.session import Session
 
-LOOK_STEPS = 3
+LOOK_STEPS = OPENING
 """Of every pass: a teacher, a loss or an evaluation's model may be called after the first."""
 LOOK_EVERY = 256
 """Steps after which to look again, for a module that joins in later."""
 QUIET_STEPS = 8
-"""Without any forward pass: look again then, and after twice as many, and so on."""
+"""Looked at without any forward pass: look again then, and after twice as many, and so on."""
 
 
 class Forward:
@@ -37,15 +40,31 @@ class Forward:
         self._depth = 0
         self._seen = False
         self._quiet = 0
+        self._again = 0
+        """The step from which on to look again."""
+        phases.hooks.append(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As for the session: a model that is loaded elsewhere, perhaps without us, has nobody to tell."""
+        return SimpleNamespace, (), {"_depth": 1}
+
+    def on(self) -> None:
+        """What it takes is known when the step begins."""
+
+    def off(self) -> None:
+        """The classes' own calls stay ours, with one question: a class that changes for ever costs more."""
+        self._wanted = False
+        self._pause()
 
     def step(self, number: int) -> None:
-        """A step of that number in its pass begins."""
+        """A step of that number in its pass begins, and is looked at."""
         self._quiet = 0 if self._seen else self._quiet + 1
         self._seen = False
         self._depth = 0
         quiet = self._quiet >= QUIET_STEPS and self._quiet.bit_count() == 1
-        self._wanted = number < LOOK_STEPS or number % LOOK_EVERY == 0 or quiet
+        self._wanted = number < LOOK_STEPS or number >= self._again or quiet
         if self._wanted:
+            self._again = number + LOOK_EVERY
             self._look()
         elif self._stop_looking is not None:
             self._pause()
@@ -82,21 +101,27 @@ class Forward:
             return
         self._classes.add(kind)
         own = vars(kind).get("__call__")
-
-        def timed(module: Any, *args: Any, **kwargs: Any) -> Any:
-            call = functools.partial(own, module) if own else super(kind, module).__call__  # type: ignore[misc]
-            if is_dynamo_compiling() or self._depth or not self._phases.enter("forward"):
-                return call(*args, **kwargs)
-            self._seen = True
-            self._depth = 1
-            if self._wanted:
-                self._pause()
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self._phases.leave()
-                self._depth = 0
-                if self._wanted:
-                    self._look()
-
+        timed = _timed(self, self._phases.session, kind, own)
         self._patches.set(kind, "__call__", functools.wraps(own or torch.nn.Module.__call__)(timed))
+
+
+def _timed(forward: Forward, session: Session, kind: type[torch.nn.Module], own: Any) -> Callable[..., Any]:
+    """The call of a class. No method: inside of one, `super` would bring our own class along, wherever this goes."""
+
+    def timed(module: Any, *args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(own, module) if own else super(kind, module).__call__
+        if is_dynamo_compiling() or session.resting or forward._depth or not forward._phases.enter("forward"):
+            return call(*args, **kwargs)
+        forward._seen = True
+        forward._depth = 1
+        if forward._wanted:
+            forward._pause()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            forward._phases.leave()
+            forward._depth = 0
+            if forward._wanted:
+                forward._look()
+
+    return timed

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils.data import dataloader as torch_loader
 
-from penstock.observe import torchloader
+from penstock.observe.choice import Choice
+from penstock.observe.hooks.advance import Advance
 from penstock.observe.hooks.callers import asked_by_watch, iterated_name
-from penstock.observe.hooks.forward import Forward
 from penstock.observe.hooks.known import Known
 from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
-from penstock.observe.loaders import count_samples
-from penstock.observe.session import Track
+from penstock.observe.hooks.underway import MARK, UnderWay
 from penstock.observe.start import Watching
 from penstock.observe.torchside import TorchSide
-
-MARK = "_penstock_pass"
-"""The attribute by which an iterator of torch's knows its pass."""
 
 Make = Callable[[Any], Iterator[Any]]
 
@@ -38,26 +35,17 @@ class _Met(TorchSide):
         return self._timed(loader, number, make)
 
 
-class _Pass:
-    """An iterator under watch."""
-
-    def __init__(self, side: _Met, track: Track) -> None:
-        self.side = side
-        self.track = track
-        self.made_s = 0.0
-        """Making the iterator starts the workers: it belongs to the wait for the first batch."""
-
-
 class Loaders:
     """Keeps the two doors of torch's DataLoader: `iter` of it, and `next` of what that gives."""
 
-    def __init__(self, watching: Watching, phases: Phases, forward: Forward) -> None:
+    def __init__(self, watching: Watching, phases: Phases) -> None:
         self._watching = watching
         self._session = watching.session
         self._phases = phases
-        self._forward = forward
         self._known: Known[_Met] = Known(watching)
-        self._open: set[_Pass] = set()
+        self._open: set[UnderWay] = set()
+        self._choices: defaultdict[str, Choice] = defaultdict(Choice)
+        """By name: a loader that is made anew for every epoch goes on."""
 
     def install(self, patches: Patches) -> None:
         """For all loaders, of any subclass."""
@@ -69,86 +57,53 @@ class Loaders:
             return self._begin(loader, make)
 
         patches.set(torch_loader.DataLoader, "__iter__", __iter__)
-        patches.set(torch_loader._BaseDataLoaderIter, "__next__", self._advancing(advance))
+        door = Advance(self._phases, self._ended, advance)
+        patches.set(torch_loader._BaseDataLoaderIter, MARK, None)
+        patches.set(torch_loader._BaseDataLoaderIter, "__next__", door.next())
         patches.also(self._leave_all)
 
     def _begin(self, loader: Any, make: Make) -> Iterator[Any]:
-        under_way = self._pass_of(loader)
-        if under_way is None:
+        begun = self._pass_of(loader)
+        if begun is None:
             return make(loader)
+        side, under_way = begun
         began = self._session.clock.now()
-        self._phases.waiting = True
+        self._session.waiting = True
         try:
-            iterator = under_way.side.begin(loader, make)
+            iterator = side.begin(loader, make)
         except BaseException:
             self._ended(under_way, "raised")
             raise
         finally:
-            self._phases.waiting = False
-        under_way.made_s = self._session.clock.now() - began
+            self._session.waiting = False
+        made_s = self._session.clock.now() - began
         with self._session.guard():
-            setattr(iterator, MARK, under_way)
+            under_way.mark(iterator, made_s)
             weakref.finalize(iterator, self._ended, under_way, "left").atexit = False
             self._open.add(under_way)
         return iterator
 
-    def _pass_of(self, loader: Any) -> _Pass | None:
+    def _pass_of(self, loader: Any) -> tuple[_Met, UnderWay] | None:
         try:
             side = self._known.side_of(loader, lambda number: _Met(loader, number, self._watching))
             before = getattr(getattr(loader, "_iterator", None), MARK, None)
             if before is not None:  # workers persist, and so does their iterator: the pass before may have been left
                 self._ended(before, "left")
-            return _Pass(side, self._session.begin(side.number, side.passes, count_samples))
+            return side, UnderWay(self._session, side.number, side.passes, self._choices[side.name])
         except Exception as error:
             self._session.fail(error)
             return None
 
-    def _ended(self, under_way: _Pass, how: str) -> None:
+    def _ended(self, under_way: UnderWay, how: str) -> None:
         """However often it is called, the first is what counts."""
         self._open.discard(under_way)
         if not self._session.off:
             with self._session.guard():
-                under_way.track.ended(how)
+                under_way.ended(how)
+                self._phases.back_to(self._session._current)
 
     def _leave_all(self) -> None:
         for under_way in tuple(self._open):
             self._ended(under_way, "left")
-
-    def _advancing(self, advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`next` of torch's iterators; one function, because it runs at every step with cold caches."""
-        session, phases, forward = self._session, self._phases, self._forward
-        look, take_parts = torchloader.look, torchloader.take_parts
-
-        def __next__(iterator: Any) -> Any:
-            under_way: _Pass | None = iterator.__dict__.get(MARK)
-            if under_way is None or session.off:
-                return advance(iterator)
-            track = under_way.track
-            try:
-                seen = look(iterator)
-                track.asked()
-                if under_way.made_s:
-                    track._asked -= under_way.made_s
-                    under_way.made_s = 0.0
-            except Exception as error:
-                session.fail(error)
-                return advance(iterator)
-            phases.waiting = True
-            try:
-                batch = advance(iterator)
-            except StopIteration:
-                self._ended(under_way, "done")
-                raise
-            except BaseException:
-                self._ended(under_way, "raised")
-                raise
-            finally:
-                phases.waiting = False
-            try:
-                track.got(batch, seen, take_parts(iterator))
-                forward.step(track.batch)
-            except Exception as error:
-                session.fail(error)
-            return batch
-
-        return __next__
+        with self._session.guard():
+            self._session.end_lone()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from penstock.observe.choice import Choice
 from penstock.observe.hooks.callers import asked_by_watch, iterated_name
-from penstock.observe.hooks.forward import Forward
 from penstock.observe.hooks.known import Known
 from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
-from penstock.observe.loaders import OurSide, count_samples
-from penstock.observe.session import Track
+from penstock.observe.hooks.underway import UnderWay
+from penstock.observe.loaders import OurSide
+from penstock.observe.passing import passing
 from penstock.observe.start import Watching
 from penstock.recording.lines import AnyLine
 
@@ -35,11 +38,12 @@ class _Met(OurSide):
 class OurLoaders:
     """Stands at `iter`; what that gives is a generator, with us or without."""
 
-    def __init__(self, watching: Watching, phases: Phases, forward: Forward) -> None:
+    def __init__(self, watching: Watching, phases: Phases) -> None:
         self._session = watching.session
         self._phases = phases
-        self._forward = forward
         self._known: Known[_Met] = Known(watching)
+        self._choices: defaultdict[str, Choice] = defaultdict(Choice)
+        """By name, as for torch's."""
 
     def install(self, patches: Patches) -> None:
         """If the script has any: the module is not imported for our sake."""
@@ -52,44 +56,34 @@ class OurLoaders:
             batches: Iterator[Any] = make(loader)
             if self._session.off or asked_by_watch():
                 return batches
-            track = self._begin(loader)
-            return batches if track is None else self._watched(track, batches)
+            begun = self._begin(loader)
+            if begun is None:
+                return batches
+            side, track = begun
+            return passing(track, side, lambda: batches, partial(self._asked, track), partial(self._ended, track))
 
         patches.set(module.Loader, "__iter__", __iter__)
 
-    def _begin(self, loader: Any) -> Track | None:
+    def _begin(self, loader: Any) -> tuple[_Met, UnderWay] | None:
         try:
             side = self._known.side_of(loader, lambda number: _Met(loader, number))
             number, side.passes = side.passes, side.passes + 1
-            return self._session.begin(side.number, number, count_samples)
+            return side, UnderWay(self._session, side.number, number, self._choices[side.name])
         except Exception as error:
             self._session.fail(error)
             return None
 
-    def _watched(self, track: Track, batches: Iterator[Any]) -> Iterator[Any]:
-        session, phases, how = self._session, self._phases, "left"
-        try:
-            while True:
-                if not session.off:
-                    with session.guard():
-                        track.asked()
-                phases.waiting = True
-                try:
-                    batch = next(batches)
-                except StopIteration:
-                    how = "done"
-                    return
-                except BaseException:
-                    how = "raised"
-                    raise
-                finally:
-                    phases.waiting = False
-                if not session.off:
-                    with session.guard():
-                        track.got(batch)
-                        self._forward.step(track.batch)
-                yield batch
-        finally:
-            if not session.off:
-                with session.guard():
-                    track.ended(how)
+    def _asked(self, track: UnderWay) -> None:
+        """The step that begins is looked at, or it is not."""
+        looked = not track.unlooked
+        if looked == self._session.resting:
+            (self._phases.look if looked else self._phases.rest)()
+        track.asked()
+        if looked:
+            track.looks()
+        else:
+            track.passes()
+
+    def _ended(self, track: UnderWay, how: str) -> None:
+        track.ended(how)
+        self._phases.back_to(self._session._current)

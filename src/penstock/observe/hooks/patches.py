@@ -41,3 +41,26 @@ class Patches:
         for undo in reversed(self._undo.copy()):
             undo()
         self._undo.clear()
+
+
+class Switch:
+    """One function of a module, with ours around it or without. Whoever else replaces it meanwhile is kept."""
+
+    def __init__(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+        self._owner = owner
+        self._name = name
+        self._around = around
+        self._theirs = self._ours = _ABSENT
+
+    def on(self) -> None:
+        """Ours, around what is there now."""
+        there = getattr(self._owner, self._name)
+        if there is not self._ours:
+            if there is not self._theirs:
+                self._theirs, self._ours = there, self._around(there)
+            setattr(self._owner, self._name, self._ours)
+
+    def off(self) -> None:
+        """As it was, unless somebody put his around ours."""
+        if getattr(self._owner, self._name) is self._ours:
+            setattr(self._owner, self._name, self._theirs)

@@ -19,6 +19,8 @@ from penstock.observe.hooks.patches import Patches
 from penstock.observe.hooks.phases import Phases
 from penstock.recording.lines import Event
 
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
+"""A tensor that is pickled has its own saved, to memory: that is no checkpoint."""
 WRITER = ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_text", "flush")
 
 
@@ -43,6 +45,8 @@ def _told(what: str, phases: Phases, function: Callable[..., Any]) -> Callable[.
 
     @functools.wraps(function)
     def told(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], _STORAGES):
+            return function(*args, **kwargs)
         began = session.now()
         try:
             return timed(*args, **kwargs)

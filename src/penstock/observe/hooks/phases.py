@@ -5,10 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.observe.devicetime import DeviceTimer
-from penstock.observe.session import Session
+from penstock.observe.session import Session, Track
+from penstock.recording.lines import LOOKED_AT
+
+
+class Hook(Protocol):
+    """Something that costs even where nobody looks."""
+
+    def on(self) -> None:
+        """Steps are looked at."""
+        ...
+
+    def off(self) -> None:
+        """They are not. A second call does nothing."""
+        ...
 
 
 class Phases:
@@ -16,14 +29,38 @@ class Phases:
 
     def __init__(self, session: Session, timer: DeviceTimer | None = None) -> None:
         self.session = session
-        self.waiting = False
-        """The loop is in the loader: what a dataset does there in this process is no phase of the step."""
         self._timer = timer
+        self.hooks: list[Hook] = []
+        """Those that are out while nobody looks."""
+
+    def look(self) -> None:
+        """At the step that comes."""
+        self.session.resting = False
+        for hook in self.hooks:
+            hook.on()
+
+    def rest(self) -> None:
+        """Nobody looks at it; phases that are seen in every step go on."""
+        self.session.resting = True
+        for hook in self.hooks:
+            hook.off()
+
+    def back_to(self, track: Track | None) -> None:
+        """A pass inside a step has ended, and that step goes on as it was."""
+        looked = track is None or track.looked
+        if looked == self.session.resting:
+            (self.look if looked else self.rest)()
+
+    def end(self) -> None:
+        """All hooks out, for good."""
+        self.rest()
+        self.hooks.clear()
+        self.session.resting, self.session.begins = False, None
 
     def counts(self) -> bool:
         """Whether what this thread does now belongs to a step."""
         session = self.session
-        return not (self.waiting or session.off or session._current is None) and (get_ident() == session._loop)
+        return not (session.waiting or session.off or session._current is None) and (get_ident() == session._loop)
 
     def enter(self, name: str) -> bool:
         """A phase begins, if this thread is now in a step, and not in such a phase already: then it is to be left.
@@ -32,7 +69,7 @@ class Phases:
         """
         session = self.session
         track = session._current
-        if track is None or self.waiting or session.off or get_ident() != session._loop:
+        if track is None or session.waiting or session.off or get_ident() != session._loop:
             return False
         if track.open and self.is_open(name):
             return False
@@ -67,12 +104,14 @@ class Phases:
         """
         if self._timer is not None:
             return self._around_with_events(name, function)
-        session, now = self.session, self.session.clock.now
+        session, now, rests = self.session, self.session.clock.now, name in LOOKED_AT
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
+            if rests and session.resting:
+                return function(*args, **kwargs)
             track = session._current
-            if track is None or self.waiting or session.off or get_ident() != session._loop:
+            if track is None or session.waiting or session.off or get_ident() != session._loop:
                 return function(*args, **kwargs)
             if track.open and self.is_open(name):
                 return function(*args, **kwargs)
@@ -86,9 +125,11 @@ class Phases:
         return timed
 
     def _around_with_events(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        session, rests = self.session, name in LOOKED_AT
+
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if not self.enter(name):
+            if (rests and session.resting) or not self.enter(name):
                 return function(*args, **kwargs)
             try:
                 return function(*args, **kwargs)

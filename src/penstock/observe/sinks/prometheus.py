@@ -6,6 +6,7 @@ import socket
 import socketserver
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -14,7 +15,7 @@ from typing import ClassVar
 from penstock.errors import SettingError
 from penstock.observe.aside import Aside
 from penstock.observe.window import Windows
-from penstock.recording.lines import AnyLine, Hops, Loader, Step
+from penstock.recording.lines import AnyLine, Hops, Loader, Step, by_looking
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -45,6 +46,8 @@ class Prometheus(Aside):
         super().__init__()
         self._windows = Windows(slow_s=slow_s)
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
+        self._unlooked: Counter[int] = Counter()
+        """By loader: steps since the last one whose phases were looked at, which the next one speaks for."""
         self._lock = threading.Lock()
         try:
             self._server = _Server((host, port), self)
@@ -86,8 +89,11 @@ class Prometheus(Aside):
         self._add("wait_seconds_total", step.loader, step.wait_s)
         self._add("step_seconds_total", step.loader, step.step_s)
         self._add("slow_batches_total", step.loader, slow)
+        self._unlooked[step.loader] += 1
+        times = self._unlooked.pop(step.loader) if step.looked else 0
         for phase, seconds in step.phases.items():
-            self._add("phase_seconds_total", step.loader, seconds, ("phase", phase))
+            spoken_s = seconds * times if by_looking(phase) else seconds
+            self._add("phase_seconds_total", step.loader, spoken_s, ("phase", phase))
         if step.ready is not None:
             self._set("ready_batches", step.loader, step.ready)
         if step.outstanding is not None:

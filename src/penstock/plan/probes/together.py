@@ -13,7 +13,6 @@ from penstock.plan.probes import copy, decode, handover
 from penstock.plan.probes.material import Material
 from penstock.plan.probes.results import CopyRates, DecodeRates, Handover, Probes, Skipped, StorageProbe
 from penstock.storage import probe as storage
-from penstock.storage.kind import identify
 
 Name = Literal["storage", "decode", "handover", "copy"]
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -31,8 +30,8 @@ class Subject:
 
     material: Material | Skipped
     """Samples to decode, in whose shape a batch is handed over and copied; or why there are none."""
-    path: Path | None = None
-    """Whose storage is measured."""
+    path: str | Path | None = None
+    """Whose storage is measured; or a URL."""
     batch_size: int = 32
     refresh: bool = False
     """Measure the storage again, though a curve is kept."""
@@ -67,7 +66,7 @@ def _storage(subject: Subject, seconds: float) -> StorageProbe | Skipped:
         budget_s=min(storage.BUDGET_S, seconds * SHARES["storage"]),
         refresh=subject.refresh,
     )
-    return StorageProbe(identify(subject.path), curve)
+    return StorageProbe(storage.storage_under(subject.path), curve)
 
 
 def _decode(subject: Subject, seconds: float, clock: Clock) -> DecodeRates | Skipped:

@@ -1,4 +1,4 @@
 """The same tasks on a Ray cluster: join it, see that all nodes see the same files, run.
 
-join → run (witness) → index
+join → run (head, witness) → index
 """

@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock import __version__
 from penstock.errors import PenstockError, SettingError, StorageError, WorkerCrash
+from penstock.shards.cluster.head import Head
 from penstock.shards.cluster.join import Cluster
 from penstock.shards.cluster.witness import Witness, witnesses
 from penstock.shards.parallel import Done, Result, Task, answer, outcome
@@ -49,27 +50,32 @@ class RayRunner:
         ray = self.cluster.ray
         order = _Order(work, __version__, witnesses(self.shared))
         perform = ray.remote(num_cpus=1, max_retries=self.retries)(_perform)
+        head = Head(self.cluster.address)
         waiting = iter(tasks)
         busy: dict[Any, Task] = {}
+        most = 1
         try:
             while True:
-                most = workers or QUEUED * max(1, self.cluster.cpus)
+                if head.answers():
+                    most = workers or QUEUED * max(1, self.cluster.cpus)
                 for task in islice(waiting, max(0, most - len(busy))):
                     busy[perform.remote(order, task)] = task
                 if not busy:
                     return
-                for answered in self._answered(list(busy)):
-                    yield self._done(answered, busy.pop(answered))
+                for answered in self._answered(list(busy), head):
+                    yield self._done(answered, busy.pop(answered), head)
         finally:
             self._cancel(list(busy))
 
-    def _answered(self, busy: list[Any]) -> list[Any]:
+    def _answered(self, busy: list[Any], head: Head) -> list[Any]:
         """At least one of them; an error if there is nobody left to answer."""
         without_nodes_s = 0.0
         while True:
             ready: list[Any] = self.cluster.ray.wait(busy, timeout=LOOK_S)[0]
             if ready:
                 return ready
+            if not head.answers():  # nobody else can say how many nodes there are
+                continue
             without_nodes_s = 0.0 if self.cluster.cpus else without_nodes_s + LOOK_S
             if without_nodes_s >= self.patience_s:
                 raise PenstockError(
@@ -78,7 +84,7 @@ class RayRunner:
                     advice="Run the same command again when it has: what is finished is kept.",
                 )
 
-    def _done(self, answered: Any, task: Task) -> Done[Task, Any]:
+    def _done(self, answered: Any, task: Task, head: Head) -> Done[Task, Any]:
         ray = self.cluster.ray
         try:
             reply: _Reply = ray.get(answered)
@@ -89,6 +95,7 @@ class RayRunner:
                 advice=f"Install penstock {__version__} on every node of the cluster.",
             ) from None
         except ray.exceptions.RayError as error:
+            head.wait()  # a task that went down with the head has killed nobody
             times = f"{self.retries + 1} times" if self.retries else "once"
             reason = f"its worker died, {times} over: {_first_line(error)}"
             return Done(task, None, WorkerCrash(reason, stage="work"))

@@ -17,7 +17,7 @@ from penstock.shards.health import Problem, whole_samples
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.scan import index_all
-from penstock.shards.source import AnyShard, open_shard
+from penstock.shards.source import AnyShard, RemoteShard, open_shard
 from penstock.shards.tar import Members
 from penstock.storage.paths import expand, is_shard
 
@@ -118,7 +118,10 @@ def _loose_name(path: str) -> str:
 
 
 def read_samples(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
-    """Each sample with its parts' bytes, or with the error that kept them from being read."""
+    """Each sample with its parts' bytes, or with what is wrong with it.
+
+    Storage that fails is raised: what it did not give may be sound, and is not to be left out for good.
+    """
     if take.is_folder:
         return _read_files(take)
     return _read_stream(take) if take.streamed else _read_plain(take)
@@ -127,10 +130,12 @@ def read_samples(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] |
 def _read_plain(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
     with _open(take) as shard:
         for sample in take.samples:
+            parts = [(part.suffix, shard.read_at(part.offset, part.length)) for part in sample.parts]
+            if isinstance(shard, RemoteShard) and any(map(_fault, sample.parts, (data for _, data in parts))):
+                parts = [(part.suffix, shard.read_anew(part.offset, part.length)) for part in sample.parts]
             try:
-                parts = [(part.suffix, shard.read_at(part.offset, part.length)) for part in sample.parts]
                 _verify(take.path, sample, parts)
-            except PenstockError as error:
+            except DecodeError as error:
                 yield sample, error
             else:
                 yield sample, parts
@@ -141,16 +146,19 @@ def _read_files(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | 
         try:
             parts = [(part.suffix, _read_file(take.path, sample.key + part.suffix)) for part in sample.parts]
             _verify(take.path, sample, parts)
-        except PenstockError as error:
+        except DecodeError as error:
             yield sample, error
         else:
             yield sample, parts
 
 
 def _read_file(root: str, name: str) -> bytes:
+    """What a file holds; one that is gone, alone, is a bad sample."""
     try:
         return Path(root, name).read_bytes()
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and os.path.isdir(root):
+            raise DecodeError("is not there any more", shard=root, member=name, stage="read") from error
         raise StorageError(f"cannot read: {error.strerror}", shard=root, member=name, stage="read") from error
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import socket
 import sys
 import threading
 import time
 from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from penstock.errors import StorageError
@@ -35,6 +38,7 @@ class _Channel:
     def run(self, asked: Coroutine[Any, Any, Result]) -> Result:
         future = asyncio.run_coroutine_threadsafe(asked, self._loop)
         try:
+            _bells.wait_for(future)
             return future.result()
         except BaseException:  # Ctrl-C here: nobody waits for the answer any more
             future.cancel()
@@ -48,6 +52,47 @@ class _Channel:
         deadline = time.monotonic() + STOP_S
         while _callers_of_python() and time.monotonic() < deadline:
             time.sleep(0.001)
+
+
+class _Bell:
+    """A pair of sockets: one end is waited at, the other one is rung."""
+
+    def __init__(self) -> None:
+        self._ends: tuple[socket.socket, ...] = ()
+        self._ends = socket.socketpair()
+
+    def ring(self, _: object) -> None:
+        with suppress(OSError):  # nobody waits any more
+            self._ends[1].send(b"x")
+
+    def wait(self) -> None:
+        self._ends[0].recv(1)
+
+    def __del__(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+class _Bells(threading.local):
+    """One for each thread that waits for answers.
+
+    Not a lock: whoever looks at the thread from outside, to say what a worker waits for, should see a network.
+    """
+
+    bell: _Bell | None = None
+
+    def wait_for(self, future: Future[Any]) -> None:
+        """Returns when it is done, or at once where there are no descriptors left to wait with."""
+        try:
+            bell, self.bell = self.bell or _Bell(), None  # one that an interrupt left unheard is not used again
+        except OSError:
+            return
+        future.add_done_callback(bell.ring)
+        bell.wait()
+        self.bell = bell
+
+
+_bells = _Bells()
 
 
 def _callers_of_python() -> bool:

@@ -11,6 +11,12 @@ class Counts:
 
     requests: int = 0
     bytes_read: int = 0
+    answers: int = 0
+    """To requests for a range."""
+    answer_s: float = 0.0
+    """From asking until such an answer began to come: latency. Of all of them, side by side or not."""
+    body_s: float = 0.0
+    """From then until its last byte: bandwidth."""
     retries: int = 0
     """Requests made again after a failure."""
     stalls: int = 0

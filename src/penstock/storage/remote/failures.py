@@ -9,7 +9,18 @@ from enum import StrEnum
 
 _STATUS = re.compile(r"status(?: code)?:? \(?([1-5][0-9]{2})\b")
 _CODE = re.compile(r"<Code>([A-Za-z]{3,64})</Code>")
-_EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
+_ADDRESS = re.compile(r"\b[A-Za-z]+://\S*")
+"""In it are names that somebody gave to objects: they say nothing about the failure, whatever words are in them."""
+_ROLE = ("://169.254.", "://[fd00:ec2:", "://metadata.google.internal")
+"""Where the library asks for the machine's own role if it has no credentials."""
+_EXPIRED = (
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidIdentityToken",
+    "InvalidToken",
+    "RequestExpired",
+    "TokenRefreshRequired",
+)
 _PASSING = (408, 409, 425, 429)
 """Client errors that another try may overcome."""
 
@@ -49,20 +60,24 @@ class Failure:
 def judge(error: BaseException) -> Failure:
     """What kind of failure it is. The text of the error goes no further than its status and the store's word for it."""
     if isinstance(error, FileNotFoundError):
-        return Failure(Kind.GONE, "there is no such object")
+        what = "bucket" if "NoSuchBucket" in str(error) else "object"  # HEAD does not tell
+        return Failure(Kind.GONE, f"there is no such {what}")
     if isinstance(error, Overwritten) or _named(error, "PreconditionError"):
         return Failure(Kind.CHANGED, "has changed since it was indexed")
     if isinstance(error, Stalled | Inconsistent):
         return Failure(Kind.PASSING, str(error))
     if isinstance(error, asyncio.TimeoutError):
         return Failure(Kind.PASSING, "the store did not answer in time")
-    text = str(error)
+    said = str(error)
+    text = _ADDRESS.sub(" ", said)
     status = next((int(found) for found in _STATUS.findall(text)), None)
     word = next(iter(_CODE.findall(text)), None)
     if _named(error, "PermissionDeniedError", "UnauthenticatedError") or status in (401, 403) or word in _EXPIRED:
         return Failure(Kind.REFUSED, _said("access was refused", status, word))
-    if "169.254.169.254" in text or "MissingCredential" in text or "credentials" in text.lower():
+    if any(place in said for place in _ROLE) or (status is None and "credential" in text.lower()):
         return Failure(Kind.REFUSED, "no credentials were found")
+    if "non-partial response" in text:
+        return Failure(Kind.PASSING, "a part was asked for, and the whole object sent: the server may know no ranges")
     if _named(error, "GenericError") and not (status is not None and 300 <= status < 500 and status not in _PASSING):
         return Failure(Kind.PASSING, _said("the request failed", status, word))
     return Failure(Kind.FINAL, _said(f"the request failed ({type(error).__name__})", status, word))

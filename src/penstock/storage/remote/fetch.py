@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from penstock.errors import StorageError
 from penstock.storage.remote.counts import counts
-from penstock.storage.remote.failures import Inconsistent, Overwritten, Stalled
+from penstock.storage.remote.failures import Inconsistent, Overwritten, Stalled, judge
 from penstock.storage.remote.pace import Pace
 from penstock.storage.remote.patience import Patience, Trouble
 from penstock.storage.remote.stores import obstore, path_in_store, renew, store_of
@@ -44,44 +43,62 @@ class Version:
 
 
 async def patiently(url: RemoteUrl, patience: Patience, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
-    """Ask the store for something small, until it answers or patience ends."""
+    """Ask the store for something small, until it answers or patience ends.
+
+    The answer must come as a whole within the time of a stall.
+    """
     store = store_of(url)
     trouble = Trouble(str(url), patience, lambda: renew(url, store))
     while True:
         try:
             counts.requests += 1
             return await asyncio.wait_for(ask(store), patience.stall_s)
-        except StorageError:
-            raise
         except Exception as error:
-            await trouble.met(error)
-            store = store_of(url)
+            failure = judge(error)
+        await trouble.met(failure)
+        store = store_of(url)
 
 
 async def fetch(url: RemoteUrl, version: Version, offset: int, into: memoryview, patience: Patience) -> None:
     """Fill the memory from that offset on, all of it from that version.
 
     The first answer is taken whole, which saves a third of the work; it must come within the time of a stall. After
-    a failure, answers are taken chunk by chunk, each of them in that time, and what has come is kept.
+    a failure, answers are taken chunk by chunk, each of them in that time, and what has come is kept; so are, after a
+    stall, those to the next reads: where the network is slow, half of all bytes would be thrown away.
     """
-    done, store = 0, store_of(url)
+    done, store, pace = 0, store_of(url), _paces[url.scheme, url.bucket]
     trouble = Trouble(str(url), patience, lambda: renew(url, store))
-    take: Callable[[Any], Any] = _Whole
+    take: Callable[[Any], Any] = _Whole if pace.takes_whole() else _by_chunks
     while done < len(into):
         try:
+            begin = patience.now()
             chunks = take(await _answer(url, store, version, (offset + done, offset + len(into)), patience))
-            while (chunk := await _next_chunk(chunks, patience)) is not None:
+            begin = _answered(begin, patience)
+            while (chunk := await next_chunk(chunks, patience)) is not None:
                 if len(chunk) > len(into) - done:
                     raise Inconsistent("the store sent more than was asked for")
                 into[done : done + len(chunk)] = memoryview(chunk)
                 done += len(chunk)
                 counts.bytes_read += len(chunk)
                 trouble.over()
+            counts.body_s += patience.now() - begin
             if done < len(into):
                 raise Inconsistent("the answer ended early")
+            return
         except Exception as error:
-            await trouble.met(error, offset + done)
-            store, take = store_of(url), _by_chunks
+            failure = judge(error)
+            if take is _Whole and isinstance(error, Stalled):
+                pace.stalled()
+        await trouble.met(failure, offset + done)
+        store, take = store_of(url), _by_chunks
+
+
+def _answered(begin: float, patience: Patience) -> float:
+    """An answer to what was asked then begins to come: it is counted. When that is."""
+    now = patience.now()
+    counts.answers += 1
+    counts.answer_s += now - begin
+    return now
 
 
 class _Whole:
@@ -116,8 +133,8 @@ async def _answer(url: RemoteUrl, store: Any, version: Version, wanted: tuple[in
     return result
 
 
-async def _next_chunk(chunks: Any, patience: Patience) -> Any:
-    """None at the end."""
+async def next_chunk(chunks: Any, patience: Patience) -> Any:
+    """Of an answer that comes in several; None at the end."""
     try:
         return await asyncio.wait_for(chunks.__anext__(), patience.stall_s)  # a future: anext() would make a task of it
     except StopAsyncIteration:
@@ -128,17 +145,20 @@ async def _next_chunk(chunks: Any, patience: Patience) -> Any:
 
 
 async def asked_twice(ask: Callable[[], asyncio.Future[Answer]], pace: Pace, patience: Patience) -> Answer:
-    """The answer to a request; where it takes much longer than others do, that to a second one, if it comes first."""
+    """The answer to a request; where it takes much longer than others do, that to a second one, if it comes first.
+
+    Both have the time of one stall, from when the first was asked.
+    """
     begin = patience.now()
     asked = [ask()]
     try:
         slow_s = pace.patience_s()
-        if slow_s is not None:
+        if slow_s is not None and slow_s < patience.stall_s:
             done, _ = await asyncio.wait(asked, timeout=slow_s)
             if not done and pace.may_ask_twice():
                 counts.asked_twice += 1
                 asked.append(ask())
-        answer = await _first(asked, patience.stall_s)
+        answer = await _first(asked, lambda: begin + patience.stall_s - patience.now())
     finally:
         for request in asked:
             request.add_done_callback(_heard)
@@ -147,11 +167,12 @@ async def asked_twice(ask: Callable[[], asyncio.Future[Answer]], pace: Pace, pat
     return answer
 
 
-async def _first(asked: list[asyncio.Future[Answer]], timeout_s: float) -> Answer:
+async def _first(asked: list[asyncio.Future[Answer]], left_s: Callable[[], float]) -> Answer:
     """The first good answer; the failure only if all have failed."""
     waiting: set[asyncio.Future[Answer]] = set(asked)
     failed: BaseException | None = None
     while waiting:
+        timeout_s = max(0.0, left_s())
         done, waiting = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             raise TimeoutError

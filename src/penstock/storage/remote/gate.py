@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from penstock.errors import SettingError
 
 _METADATA = ("metadata.google.internal", "metadata.goog")
 _METADATA_V6 = ipaddress.ip_network("fd00:ec2::/32")
+_METADATA_V4 = frozenset(map(ipaddress.IPv4Address, ("100.100.100.200", "168.63.129.16", "192.0.0.192")))
+"""Alibaba's, Azure's and Oracle's, which are not link-local."""
+_WITH_V4_INSIDE = tuple(map(ipaddress.IPv6Network, ("::/96", "64:ff9b::/96")))
+"""The last four bytes are an IPv4 address that a gateway may lead to: the old compatible ones, and NAT64."""
 
 
 def refuse_forbidden(address: str) -> None:
@@ -29,8 +34,17 @@ def _addresses(host: str) -> list[str]:
 
 def _forbidden(text: str) -> bool:
     address = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return address.ipv4_mapped.is_link_local
-        return address.is_link_local or address in _METADATA_V6
-    return address.is_link_local
+    if isinstance(address, ipaddress.IPv4Address):
+        return _forbidden_v4(address)
+    return address.is_link_local or address in _METADATA_V6 or any(map(_forbidden_v4, _inside(address)))
+
+
+def _forbidden_v4(address: ipaddress.IPv4Address) -> bool:
+    return address.is_link_local or address in _METADATA_V4
+
+
+def _inside(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
+    """The IPv4 addresses that one of IPv6 may stand for."""
+    yield from filter(None, (address.ipv4_mapped, address.sixtofour))
+    if any(address in network for network in _WITH_V4_INSIDE):
+        yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)

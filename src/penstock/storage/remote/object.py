@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from penstock.errors import StorageError
@@ -14,6 +15,7 @@ from penstock.storage.remote.fetch import Version, fetch, patiently
 from penstock.storage.remote.patience import PATIENCE
 from penstock.storage.remote.stores import obstore, path_in_store
 from penstock.storage.remote.url import RemoteUrl, parse
+from penstock.storage.stream import Stream
 
 PIECE_BYTES = 4 << 20
 """Longer reads are cut into requests of this size: one connection gives some tens of MB/s, several that much more."""
@@ -61,7 +63,7 @@ class RemoteFile:
 
     def stream(self) -> io.BufferedReader:
         """All of it, from the start, some of it fetched ahead."""
-        return io.BufferedReader(_Stream(self), STREAM_BYTES)
+        return io.BufferedReader(Stream(self._read_into), STREAM_BYTES)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -82,6 +84,12 @@ class RemoteFile:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _read_into(self, offset: int, into: memoryview) -> int:
+        count = min(len(into), self.size - offset)
+        with into[:count] as wanted:
+            self.read_all([(offset, wanted)])
+        return count
+
     def __enter__(self) -> Self:
         return self
 
@@ -90,29 +98,6 @@ class RemoteFile:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}, size={self.size})"
-
-
-class _Stream(io.RawIOBase):
-    """Reads on and on; its buffer asks for much at a time."""
-
-    def __init__(self, file: RemoteFile) -> None:
-        super().__init__()
-        self._file = file
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        with memoryview(buffer).cast("B") as into:
-            count = min(len(into), self._file.size - self._position)
-            with into[:count] as wanted:
-                self._file.read_all([(self._position, wanted)])
-        self._position += count
-        return count
-
-    def tell(self) -> int:
-        return self._position
 
 
 def read_object(path: str, most_bytes: int) -> bytes:
@@ -125,11 +110,12 @@ def read_object(path: str, most_bytes: int) -> bytes:
 
 
 def write_object(path: str, data: bytes) -> None:
-    """Put a small object there, whole or not at all."""
+    """Put an object there, whole or not at all: each 4 MiB of it have the time of a stall."""
     url = parse(path)
     if url.web:
         raise StorageError("nothing can be written to a web server", shard=str(url), stage="write")
-    run(patiently(url, PATIENCE, lambda store: obstore().put_async(store, url.object_path, data)))
+    patience = replace(PATIENCE, stall_s=PATIENCE.stall_s * max(1, -(-len(data) // PIECE_BYTES)))
+    run(patiently(url, patience, lambda store: obstore().put_async(store, url.object_path, data)))
 
 
 async def _look(url: RemoteUrl) -> Version:

@@ -11,8 +11,10 @@ HIGH = 0.9
 SLOWER = 2.0
 """A request is in the slow tail when it takes this many times what nine of ten take."""
 LEAST_WAIT_S = 0.02
-MOST_SHARE = 0.1
-"""Of all requests, asked twice: where everything has become slow, more requests would make it worse."""
+ONE_IN = 10
+"""Of all requests, asked twice at most: where everything has become slow, more requests would make it worse."""
+SAVED = 16
+"""Second requests that quick times leave to slow ones: after an hour without one, not all of them are doubled."""
 
 
 class Pace:
@@ -20,8 +22,9 @@ class Pace:
 
     def __init__(self) -> None:
         self._answers: deque[float] = deque(maxlen=REMEMBERED)
-        self._asked = self._twice = 0
-        self._since_sorted = 0
+        self._unused = 0
+        """Requests since the last that was asked twice, so to speak: each second one costs ten."""
+        self._since_sorted = self._chunked = 0
         self._slow_s: float | None = None
 
     def answered(self, seconds: float) -> None:
@@ -34,12 +37,21 @@ class Pace:
 
     def patience_s(self) -> float | None:
         """How long to wait for a new request before it is asked again; None as long as nobody can say."""
-        self._asked += 1
+        self._unused = min(self._unused + 1, ONE_IN * SAVED)
         return self._slow_s
 
     def may_ask_twice(self) -> bool:
         """Whether one more second request is within the share; counts it."""
-        if self._twice + 1 > MOST_SHARE * self._asked:
+        if self._unused < ONE_IN:
             return False
-        self._twice += 1
+        self._unused -= ONE_IN
         return True
+
+    def stalled(self) -> None:
+        """A whole answer was too much for the time of a stall: the network may be too slow for any."""
+        self._chunked = REMEMBERED
+
+    def takes_whole(self) -> bool:
+        """Whether the next answer is to be taken whole, rather than chunk by chunk."""
+        self._chunked = max(0, self._chunked - 1)
+        return self._chunked == 0

@@ -10,14 +10,21 @@ from dataclasses import dataclass
 
 from penstock.errors import StorageError
 from penstock.storage.remote.counts import counts
-from penstock.storage.remote.failures import Failure, Kind, judge
+from penstock.storage.remote.failures import Failure, Kind
 
 _ADVICE = {
     Kind.CHANGED: "Let nothing write to the shards while they are read, and start again",
-    Kind.REFUSED: "Set credentials in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; "
-    "AWS_SKIP_SIGNATURE=true for public buckets). A signed address is known only to the process it was given to",
     Kind.PASSING: "Look after the network and the store; a read is tried for as long as the budget allows",
 }
+_CREDENTIALS = {
+    "s3": "Set credentials in the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; "
+    "AWS_SKIP_SIGNATURE=true for public buckets",
+    "gs": "Set credentials in the environment: GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT; "
+    "GOOGLE_SKIP_SIGNATURE=true for public buckets",
+    "az": "Set credentials in the environment: AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or "
+    "AZURE_STORAGE_SAS_TOKEN; AZURE_SKIP_SIGNATURE=true for public containers",
+}
+_SIGNED = "A signed address holds for a while only, and is known only to the process that it was given to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ PATIENCE = Patience()
 class Trouble:
     """The failures of one read since its last byte."""
 
-    def __init__(self, shard: str, patience: Patience, renew: Callable[[], None]) -> None:
+    def __init__(self, shard: str, patience: Patience, renew: Callable[[], bool]) -> None:
         self._shard = shard
         self._patience = patience
         self._renew = renew
@@ -58,14 +65,15 @@ class Trouble:
         self._failures = 0
         self._since = self._patience.now()
 
-    async def met(self, error: BaseException, offset: int | None = None) -> None:
-        """Returns when it is time to try again; raises when there is no use in that."""
-        failure = judge(error)
+    async def met(self, failure: Failure, offset: int | None = None) -> None:
+        """Returns when it is time to try again; raises when there is no use in that.
+
+        Not to be called while the library's error is handled: ours would carry it along, with all that is secret in it.
+        """
         self._failures += 1
         if failure.kind is Kind.REFUSED and not self._renewed:
             self._renewed = True
-            counts.renewals += 1
-            self._renew()
+            counts.renewals += self._renew()
             return
         pause_s = self._patience.pause_s(self._failures)
         late = self._patience.now() + pause_s > self._since + self._patience.budget_s
@@ -79,4 +87,6 @@ class Trouble:
         if failure.kind is Kind.PASSING:
             reason += f" ({self._failures} tries in {self._patience.now() - self._since:.0f} s)"
         advice = _ADVICE.get(failure.kind)
+        if failure.kind is Kind.REFUSED:
+            advice = _CREDENTIALS.get(self._shard.partition(":")[0], _SIGNED)
         return StorageError(reason, shard=self._shard, offset=offset, stage="read", advice=advice)

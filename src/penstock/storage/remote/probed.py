@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,10 +12,13 @@ from penstock.storage.kind import Storage
 from penstock.storage.kinds import StorageKind
 from penstock.storage.remote.listing import find
 from penstock.storage.remote.object import RemoteFile
+from penstock.storage.remote.stores import shown_endpoint
 from penstock.storage.remote.url import parse
 
 OBJECTS = 16
 """Looked at: enough to time requests and to find bytes to read."""
+LISTED = 4096
+"""Shards among which they are chosen: a listing of millions would take minutes."""
 
 
 class ProbedObject:
@@ -45,7 +47,7 @@ def storage_of(path: str) -> Storage:
         path=Path(url.key or "."),
         mount_point=place,
         filesystem=url.scheme,
-        source=os.environ.get("AWS_ENDPOINT_URL", "") if url.scheme == "s3" else "",
+        source=shown_endpoint() if url.scheme == "s3" else "",
         device="",
         kind=StorageKind.OBJECT_STORE,
         rotational=None,
@@ -56,18 +58,26 @@ def storage_of(path: str) -> Storage:
 
 def probed_objects(path: str, wanted: Callable[[str], bool]) -> Sequence[str]:
     """Some of the shards that the URL means; where they are many, from all over."""
-    found = find(path, wanted)
+    found = find(path, wanted, enough=LISTED)
     return found[:: max(1, len(found) // OBJECTS)][:OBJECTS]
 
 
-def opened(paths: Sequence[str], least_bytes: int, now: Callable[[], float]) -> tuple[list[ProbedObject], list[float]]:
-    """The objects, and how long the store took to tell of each; one of them must have so many bytes."""
-    objects, taken_s = [], []
+def opened(
+    paths: Sequence[str], least_bytes: int, stop_s: float, now: Callable[[], float]
+) -> tuple[list[ProbedObject], list[float]]:
+    """The objects, and how long the store took to tell of each; one of them must have so many bytes.
+
+    After `stop_s` no more are looked at than it takes to find one.
+    """
+    objects, taken_s, found = [], [], False
     for path in paths:
+        if found and now() >= stop_s:
+            break
         before = now()
         objects.append(ProbedObject(path))
         taken_s.append(now() - before)
-    if not any(each.size_bytes >= least_bytes for each in objects):
+        found = found or objects[-1].size_bytes >= least_bytes
+    if not found:
         size = f"{least_bytes >> 20} MiB"
         raise StorageError(f"nothing to measure with: no object has {size}", shard=paths[0], stage="probe")
     return objects, taken_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from urllib.parse import unquote
 
 from penstock.errors import SettingError
@@ -12,8 +13,9 @@ from penstock.errors import SettingError
 STORES = ("s3", "gs", "az")
 """Schemes of stores with buckets, credentials from the environment, and listings."""
 WEB = ("https", "http")
+LAST_PORT = 65535
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_LOST_SLASH = re.compile(r"(s3|gs|az|https?):/[^/]")
+_LOST_SLASH = re.compile(r"(s3|gs|az|https?):/[^/]", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*)(:[0-9]{1,5})?")
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]")
@@ -71,14 +73,36 @@ def parse(text: str) -> RemoteUrl:
             f"a {scheme}:// URL with a user name or password in it is not taken",
             advice="Put credentials into the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their like",
         )
-    if not (_HOST if scheme in WEB else _BUCKET).fullmatch(bucket):
+    if not (_is_host(bucket) if scheme in WEB else _BUCKET.fullmatch(bucket)):
         raise SettingError(f"a {scheme}:// URL names no {'host' if scheme in WEB else 'bucket'} that could be one")
     if scheme == "http" and not is_loopback(bucket):
         raise SettingError(f"http://{bucket} is not encrypted", advice="Use https://, or s3:// with AWS_ENDPOINT_URL")
     url = RemoteUrl(scheme, bucket, key)
+    _refuse_odd_steps(url)
     if query:
         _queries[str(url)] = query
     return url
+
+
+def _refuse_odd_steps(url: RemoteUrl) -> None:
+    """The library reads `//a.tar` as `/a.tar`, which is another object, and refuses the rest without saying why."""
+    *folders, name = url.object_path.split("/")
+    if {"", ".", ".."} & set(folders) or name in (".", ".."):
+        raise SettingError(
+            "a URL with an empty step, . or .. in its path is not read", shard=str(url), advice="Write the plain name"
+        )
+
+
+def _is_host(text: str) -> bool:
+    found = _HOST.fullmatch(text)
+    if found is None or int((found[2] or ":0")[1:]) > LAST_PORT:
+        return False
+    if text.startswith("["):
+        try:
+            IPv6Address(found[1][1:-1])
+        except ValueError:
+            return False
+    return True
 
 
 def apart(text: str) -> tuple[str, str]:

@@ -20,6 +20,8 @@ _ALL = (
     latency.late_answers,
     cores.large_pictures,
     cores.threads_in_workers,
+    cores.held_cores,
+    cores.worker_garbage,
     cores.quota,
     cores.neighbours,
     disks.slow_disk,

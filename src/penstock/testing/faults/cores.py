@@ -1,7 +1,10 @@
-"""The cores are the limit: by honest work, by threads in each other's way, by a quota, by somebody else."""
+"""The cores are the limit: by honest work, by threads in each other's way, by a quota or an affinity, by somebody else,
+by the garbage collector."""
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,6 +36,28 @@ def threads_in_workers(case: Case) -> Iterator[Training]:
     workers = case.pick(mild=cores + 1, severe=2 * cores, removed=cores)
     threads = Threads(1 if case.removed else cores)
     yield Training(loader=loader(pictures(case, transform), num_workers=workers, worker_init_fn=threads))
+
+
+def no_affinity(folder: Path) -> str | None:  # noqa: ARG001
+    """Whether workers can be held on fewer cores than there are."""
+    if not hasattr(os, "sched_setaffinity"):
+        return "the system has no affinities"
+    return None if usable_cores() >= 2 else "there is one core only"
+
+
+@fault(expect="cpu_oversubscribed", missing=no_affinity)
+def held_cores(case: Case) -> Iterator[Training]:
+    """Workers inherit an affinity that holds all of them on one core, while the others have nothing to do."""
+    work = pictures(case, Decode(jpeg(SIDE, case.seed), case.level(mild=0.0012, severe=0.0020)))
+    init = None if case.removed else on_one_core
+    yield Training(loader=loader(work, num_workers=case.level(mild=2, severe=4), worker_init_fn=init))
+
+
+@fault(expect="gc_pauses")
+def worker_garbage(case: Case) -> Iterator[Training]:
+    """Workers collect their garbage every few samples, and each time walk all that they have inherited."""
+    collect = Collect(case.pick(mild=96, severe=32, removed=0))
+    yield Training(loader=loader(pictures(case, collect)))
 
 
 def no_quota(folder: Path) -> str | None:  # noqa: ARG001
@@ -82,3 +107,21 @@ def transform(index: int) -> None:  # noqa: ARG001
     """Some linear algebra per sample: too little for the library's threads to do but wait for each other."""
     plane = torch.ones(192, 192)
     torch.mm(plane, plane)
+
+
+def on_one_core(worker: int) -> None:  # noqa: ARG001
+    """As a worker_init_fn."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """What somebody wrote who once ran out of memory."""
+
+    every: int
+    """Samples; 0: never."""
+
+    def __call__(self, index: int) -> None:
+        """For a sample."""
+        if self.every and index % self.every == 0:
+            gc.collect()

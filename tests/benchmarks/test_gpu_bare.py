@@ -1,0 +1,16 @@
+"""The bare loop beside which a loader on a GPU's machine is seen."""
+
+import os
+
+from benchmarks.gpu import bare
+from benchmarks.gpu.bare import bare_rate
+
+from penstock import Image, Label
+from penstock.testing import IMAGENET, sample_parts
+
+
+def test_all_cores_decode_every_field(monkeypatch):
+    monkeypatch.setattr(bare, "SECONDS", 0.05)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    samples = [sample_parts(IMAGENET, number, scale=0.1) for number in range(2)]
+    assert bare_rate(samples, {"image": Image(".jpg", size=8), "label": Label(".cls")}) > 0

@@ -1,0 +1,37 @@
+"""What is written down of the GPU's tests is what pytest found."""
+
+from benchmarks.gpu.outcome import read_outcome, run_tests
+
+TESTS = """
+import pytest
+
+def test_good(): pass
+def test_wrong(): assert False
+@pytest.mark.skip(reason="there is no card")
+def test_later(): pass
+@pytest.fixture
+def broken(): raise ValueError
+def test_never_run(broken): pass
+"""
+
+
+def test_every_file_has_its_counts_and_what_failed_is_named(tmp_path):
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "test_others.py").write_text("def test_good(): pass")
+    found = run_tests(str(tmp_path), ["-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", "/dev/null"])
+    assert {name: dict(counts) for name, counts in found.by_file.items()} == {
+        "test_some": {"passed": 1, "failed": 2, "skipped": 1},
+        "test_others": {"passed": 1},
+    }
+    assert not found.complete
+    table = found.table()
+    assert ("test_some", "1 passed, 2 failed, 1 skipped") in table.rows
+    assert ("test_some: test_wrong", "failed") in table.rows
+    assert "torch " in table.note
+    assert "end" not in table.note
+
+
+def test_a_run_that_broke_off_is_said_to():
+    found = read_outcome("", complete=False)
+    assert found.table().rows == []
+    assert "did not come to its end" in found.table().note
