@@ -164,6 +164,11 @@ class Trials:
         """Batches per second, of all that came to something."""
         return {setting: row.rate for setting, row in self.rows.items() if row.rate is not None}
 
+    @property
+    def any_measured(self) -> bool:
+        """Whether one setting at least was run, and not only computed."""
+        return any(row.batches_s and not row.computed for row in self.rows.values())
+
     def measured(self, notes: dict[Setting, str]) -> tuple[Measured, ...]:
         """For the user, in samples, fewest workers first."""
         return tuple(self._measured(setting, notes) for setting in sorted(self.rows, key=Setting.cost))

@@ -166,8 +166,8 @@ class Tuner:
     ) -> Findings:
         trials = self._trials
         rates = trials.rates()
-        if not rates:
-            failures = "; ".join(f"{setting}: {row.remark}" for setting, row in trials.rows.items())
+        if not rates or (trials.stopped and not trials.any_measured):
+            failures = "; ".join(f"{setting}: {row.remark}" for setting, row in trials.rows.items() if row.remark)
             raise PenstockError(f"no setting could be measured: {failures}", stage="measure")
         chosen = self._choice()
         each = trials.samples_per_batch
