@@ -20,8 +20,8 @@ from penstock.testing.faults import FAULTS, STEPS
 NOTE = (
     "Each fault is injected around a real loader, in two severities and with several seeds; the run is recorded as "
     "`penstock run` does it, and diagnosed. The gain that is said is that of removing what was named first; measured "
-    "is the same training without the fault, in a process of its own. A gain is off if it differs from the measured "
-    "one by more than a fifth of that."
+    "is against the same training without the fault, run before it and after it, each in a process of its own. A gain "
+    "is off if it differs from the measured one by more than a fifth of that."
 )
 
 

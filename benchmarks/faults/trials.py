@@ -1,12 +1,16 @@
-"""Each case with its fault and without, in turns, each in a fresh process; and what the diagnosis says of it."""
+"""Each case without its fault, with it, and without it again, each in a fresh process; and what the diagnosis says.
+
+A machine that others use too is faster at one moment than at the next: what lies between two is compared with both.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import harmonic_mean
 
 import msgspec
 
@@ -28,25 +32,19 @@ def run(
     steps: int,
     again: bool = False,
 ) -> Iterator[Verdict]:
-    """All of them; the twin goes first every other time. `again`: those that were recorded before, from the record."""
-    count = 0
+    """All of them. `again`: those that were recorded before, from the record."""
     for seed in seeds:
         for severity in severities:
             for name in names:
                 case = Case(folder=folder, seed=seed, severity=severity, steps=steps)
-                if again and not record_of(FAULTS[name], case).exists():
-                    continue
-                yield judge(FAULTS[name], case, twin_first=count % 2 == 1, again=again)
-                count += 1
+                if not again or record_of(FAULTS[name], case).exists():
+                    yield judge(FAULTS[name], case, recorded if again else in_child)
 
 
-def judge(fault: Fault, case: Case, *, twin_first: bool = False, again: bool = False) -> Verdict:
-    """Run it, run its twin, and ask what was wrong; `again`: of what was recorded before."""
+def judge(fault: Fault, case: Case, outcome: Callable[[Fault, Case, int], Outcome]) -> Verdict:
+    """Run it between its twins, and ask what was wrong."""
     began = time.perf_counter()
-    outcomes: dict[bool, Outcome] = {}
-    twins = [False] if fault.expect is None else [twin_first, not twin_first]
-    for removed in twins:
-        outcomes[removed] = recorded(fault, case, removed) if again else in_child(fault, case, removed)
+    rates = {twin: outcome(fault, case, twin).steps_per_s for twin in ((0,) if fault.expect is None else (1, 0, 2))}
     said = diagnose(load(record_of(fault, case)))
     first = said.findings[0] if said.findings else None
     return Verdict(
@@ -58,31 +56,31 @@ def judge(fault: Fault, case: Case, *, twin_first: bool = False, again: bool = F
         verdict=said.verdict,
         findings=len(said.findings),
         predicted=first.gain if first else None,
-        actual=None if fault.expect is None else outcomes[True].steps_per_s / outcomes[False].steps_per_s - 1,
+        actual=None if fault.expect is None else harmonic_mean((rates[1], rates[2])) / rates[0] - 1,
         confidence=first.confidence if first else None,
         seconds=time.perf_counter() - began,
     )
 
 
-def record_of(fault: Fault, case: Case, removed: bool = False) -> Path:
-    """Where it is recorded."""
-    return case.folder / f"{fault.name}-{case.severity}-{case.seed}{'.twin' if removed else ''}.jsonl"
+def record_of(fault: Fault, case: Case, twin: int = 0) -> Path:
+    """Where it is recorded, or one of its twins."""
+    return case.folder / f"{fault.name}-{case.severity}-{case.seed}{f'.twin{twin}' if twin else ''}.jsonl"
 
 
-def recorded(fault: Fault, case: Case, removed: bool) -> Outcome:
+def recorded(fault: Fault, case: Case, twin: int) -> Outcome:
     """What it took, by its recording."""
-    steps = load(record_of(fault, case, removed)).steps
+    steps = load(record_of(fault, case, twin)).steps
     first, last = steps[0], steps[-1]
     seconds = last.at_s + last.wait_s + last.step_s - first.at_s - first.wait_s
     return Outcome(steps=len(steps), seconds=seconds)
 
 
-def in_child(fault: Fault, case: Case, removed: bool) -> Outcome:
+def in_child(fault: Fault, case: Case, twin: int) -> Outcome:
     """A fresh process, so that nothing of one run is left for the next."""
-    path = record_of(fault, case, removed)
+    path = record_of(fault, case, twin)
     path.unlink(missing_ok=True)
     asked = ["--folder", str(case.folder), "--record", str(path), "--severity", case.severity]
-    asked += ["--seed", str(case.seed), "--steps", str(case.steps), *(["--removed"] if removed else [])]
+    asked += ["--seed", str(case.seed), "--steps", str(case.steps), *(["--removed"] if twin else [])]
     command = [sys.executable, "-m", "benchmarks.faults.one", fault.name, *asked]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode != 0:

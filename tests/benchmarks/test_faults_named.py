@@ -17,13 +17,13 @@ from penstock.testing.faults import FAULTS, Case
 )
 def test_a_real_fault_is_found(name, tmp_path):
     case = Case(folder=tmp_path, steps=80)
-    outcome = in_child(FAULTS[name], case, removed=False)
+    outcome = in_child(FAULTS[name], case, twin=0)
     found = {finding.rule: finding for finding in diagnose(load(record_of(FAULTS[name], case))).findings}
     assert FAULTS[name].expect in found
     assert found[FAULTS[name].expect].gain > 0.2
-    assert recorded(FAULTS[name], case, removed=False).steps_per_s == pytest.approx(outcome.steps_per_s, rel=0.05)
+    assert recorded(FAULTS[name], case, twin=0).steps_per_s == pytest.approx(outcome.steps_per_s, rel=0.05)
 
 
 def test_workers_that_start_threads_run_to_their_end(tmp_path):
-    outcome = in_child(FAULTS["threads_in_workers"], Case(folder=tmp_path, steps=4), removed=False)
+    outcome = in_child(FAULTS["threads_in_workers"], Case(folder=tmp_path, steps=4), twin=0)
     assert outcome.steps == 4

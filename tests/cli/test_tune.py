@@ -61,16 +61,16 @@ def run(name, *arguments, columns="200"):
 
 
 def test_a_dataset_is_tuned_and_the_arguments_are_printed():
-    ran = run("make_dataset", "--batch-size", 4, "--seconds", 1, "--step-ms", 1)
+    ran = run("make_dataset", "--batch-size", 4, "--seconds", 4, "--step-ms", 1)
     assert ran.exit_code == 0, ran.exception
     assert "torch's default" in ran.stdout
     assert "DataLoader(…, num_workers=" in ran.stdout
     assert "computing" in ran.stdout
-    assert "remembered" in run("make_dataset", "--batch-size", 4, "--seconds", 1, "--step-ms", 1).stdout
+    assert "remembered" in run("make_dataset", "--batch-size", 4, "--seconds", 4, "--step-ms", 1).stdout
 
 
 def test_a_loader_is_tuned_to_json():
-    ran = run("make_loader", "--seconds", 1, "--json")
+    ran = run("make_loader", "--seconds", 4, "--json")
     document = json.loads(ran.stdout)
     assert document["kwargs"]["num_workers"] >= 0
     assert document["samples_s"] >= document["default_samples_s"]

@@ -23,6 +23,10 @@ LEAST_TAKING_S = 0.001
 """What taking a batch from another process costs anyway, however small it is."""
 LEAST_LOCKED = 0.1
 """Share of the cycle that the loop waits for the interpreter: less may be chance."""
+TAKEN = 0.4
+"""Of the takings: whatever is in the way makes them longer, so the median is too much."""
+QUICK = 0.25
+"""Of the batches that were taken: these came from a worker that had nothing else to do."""
 QUICKEST = 0.02
 """Of the steps: where a lock makes some wait, these had it at once."""
 
@@ -89,6 +93,22 @@ class Evidence(SeenMachine):
         return self.handover_s / (1 + (self.line or 0.0))
 
     @cached_property
+    def sending_s(self) -> float:
+        """What handing a batch over costs the worker, on threads beside the one that makes it: as taking it at most.
+
+        More than that computes something else.
+        """
+        beyond_s = self.workers_cpu * self.cycle_s - self.mean(self.cpu_s)
+        return min(self.taking_s, max(0.0, beyond_s))
+
+    @cached_property
+    def taking_at_once_s(self) -> float:
+        """The same from a worker that answers at once; one that collects its garbage, say, does not."""
+        if not len(self._takings_s):
+            return self.taking_s
+        return min(self.taking_s, float(np.quantile(self._takings_s, QUICK)) / (1 + (self.line or 0.0)))
+
+    @cached_property
     def own_s(self) -> Floats:
         """The step without standing in line for a core: the model has its own line."""
         if self.line is None:
@@ -131,14 +151,19 @@ class Evidence(SeenMachine):
         few of those, from the quicker ones that found something: what was ready need not be the batch whose
         turn it was.
         """
-        idle = np.array([np.nan if step.idle_s is None else step.idle_s for step in self.steps])
-        if np.isfinite(idle).sum() >= ENOUGH_ASKS:
-            return float(np.nanmedian(np.maximum(self.wait_s - idle, 0.0)))
+        if len(self._takings_s) >= ENOUGH_ASKS:
+            return float(np.quantile(self._takings_s, TAKEN))
         at_hand = self.wait_s[self.at_hand]
         if len(at_hand) >= ENOUGH_ASKS:
             return float(np.median(at_hand))
         ready = self.wait_s[self.ready > 0]
         return float(np.quantile(ready, 0.25)) if len(ready) >= ENOUGH_ASKS else 0.0
+
+    @cached_property
+    def _takings_s(self) -> Floats:
+        """Of the steps whose wait in the queue was timed."""
+        idle = np.array([np.nan if step.idle_s is None else step.idle_s for step in self.steps])
+        return np.maximum(self.wait_s - idle, 0.0)[np.isfinite(idle)]
 
     @cached_property
     def at_hand(self) -> NDArray[np.bool_]:
@@ -158,7 +183,7 @@ class Evidence(SeenMachine):
             in_order=self.in_order,
             cores=self.cores - self.free_cores if self.held_together else self.cores,
             burners=self.burners,
-            cpu_s=self.cpu_s[:known],
+            cpu_s=self.cpu_s[:known] + self.sending_s,
             alone_s=self.blocked_s[:known],
             handover_s=np.full(known, self.taking_s),
             step_s=self.own_s[:known],

@@ -81,7 +81,7 @@ class Findings:
     seconds: float
     """That tuning took."""
     complete: bool = True
-    """False where something ended it before its time: the reasons say what."""
+    """False where something ended it before its time, or before anything was run: the reasons say what."""
 
 
 @dataclass(frozen=True, kw_only=True)

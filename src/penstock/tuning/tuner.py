@@ -195,7 +195,7 @@ class Tuner:
             measured=trials.measured(self._whose()),
             reasons=tell(told),
             seconds=trials.passed_s,
-            complete=not trials.stopped,
+            complete=trials.any_measured and not trials.stopped,
         )
 
     def _whose(self) -> dict[Setting, str]:

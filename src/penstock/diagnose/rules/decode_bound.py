@@ -16,11 +16,14 @@ from dataclasses import replace
 
 from penstock.diagnose.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._cpu import FULL, computing, decoding_cores, helped, top_function, used_cores
+from penstock.diagnose.seen.machine import SPARE
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.workload import Workload
 
 THROTTLED = 0.05
 COLLATING = 0.5
+CROWDED = 0.75
+"""Seconds in line for a core, for each second on one."""
 
 
 def look(evidence: Evidence) -> Answer:
@@ -33,11 +36,12 @@ def look(evidence: Evidence) -> Answer:
     if collating > COLLATING:
         return Innocent(f"{collating:.0%} of the workers' time goes into collating")
     used = used_cores(evidence)
-    if used < FULL * evidence.cores:
+    full = used >= FULL * evidence.cores
+    if not full and not _crowds_the_loop(evidence):
         return Innocent(f"decoding and the loop use {used:.1f} of {evidence.cores:g} cores")
     per_batch = evidence.mean(evidence.cpu_s)
     return Suspect(
-        strength=0.9 if evidence.system else 0.6,
+        strength=0.6 if not evidence.system else 0.9 if full else 0.55,
         summary=f"Decoding is the bottleneck: it takes {decoding_cores(evidence):.1f} of {evidence.cores:g} cores",
         evidence=(
             f"workers compute {evidence.share_of_fetch(evidence.cpu_s):.0%} of the time they take for a batch "
@@ -48,6 +52,15 @@ def look(evidence: Evidence) -> Answer:
         advice="Make samples cheaper: decode at the size you need, pack the shards, use penstock.Loader; or more cores",
         cure=lambda workload: _free(workload, evidence.blocked_in("threads") if helped(evidence) else 0.0),
     )
+
+
+def _crowds_the_loop(evidence: Evidence) -> bool:
+    """Whether workers hold every core when the loop wants one, though they leave some idle in between.
+
+    Not where strangers do: then the same work would fit if they were gone.
+    """
+    strangers = evidence.others_cpu > SPARE * evidence.cores
+    return evidence.workers >= evidence.cores and (evidence.line or 0.0) >= CROWDED and not strangers
 
 
 def _free(workload: Workload, own_threads: float) -> Workload:

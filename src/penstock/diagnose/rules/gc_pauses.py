@@ -56,5 +56,7 @@ def _in_workers(evidence: Evidence) -> Answer:
             f"worker, for {milliseconds(float(np.median(evidence.gc_s[collecting])))}",
         ),
         advice="gc.freeze() in worker_init_fn; fewer small objects per sample",
-        cure=lambda workload: workload.with_(cpu_s=np.minimum(workload.cpu_s, most_s)),
+        cure=lambda workload: workload.with_(
+            cpu_s=np.minimum(workload.cpu_s, most_s), handover_s=np.full(1, evidence.taking_at_once_s)
+        ),
     )

@@ -32,7 +32,7 @@ def look(evidence: Evidence) -> Answer:
     lost = float((again - usual).clip(min=0.0).sum() + evidence.endings_s.sum())
     if lost <= LEAST * evidence.total_s:
         return Innocent(f"the first batch of a pass takes {milliseconds(evidence.mean(again))}: little in all")
-    rest_s = evidence.total_s - lost
+    rest_s = evidence.total_s - lost - float(evidence.startups_s[0])  # the first start stays, and comes but once
     persistent = evidence.setting("persistent_workers")
     return Suspect(
         strength=0.9 if persistent is False else 0.6,
