@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 
 import penstock
-from penstock.cli.main import app
+from penstock.cli.main import make_app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *(ROOT / "docs").glob("*.md")]
@@ -59,7 +59,7 @@ def alternatives(words):
 
 def unknown(words):
     """What the program's own parser says; that arguments are missing is nothing in a text."""
-    command, words = get_command(app), list(words)
+    command, words = get_command(make_app()), list(words)
     while hasattr(command, "commands") and words:
         if words[0] not in command.commands:
             return f"there is no command {words[0]}"

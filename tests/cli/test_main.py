@@ -15,7 +15,7 @@ def test_version_is_the_packages(penstock):
 
 def _commands(group=None, names=()):
     """All of them, groups too."""
-    group = group or get_command(main.app)
+    group = group or get_command(main.make_app())
     yield names
     for name, command in getattr(group, "commands", {}).items():
         yield from _commands(command, (*names, name))
@@ -38,6 +38,16 @@ def test_a_wrong_path_is_one_line_on_stderr_and_exit_code_2(penstock):
     ran = penstock("shards", "ls", "nowhere/*.tar")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.strip() == "penstock: no shard matches 'nowhere/*.tar'"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["run", "--help"], ["shards", "ls", "--help"]])
+def test_a_call_imports_no_more_than_the_command_that_it_names(words):
+    code = "import sys; from penstock.cli.main import main\n"
+    code += "try: main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    imported = {name.removeprefix("penstock.cli.") for name in ran.stderr.split() if name.startswith("penstock.cli.")}
+    assert imported & {*main.COMMANDS} == {*words} & {*main.COMMANDS}
+    assert any(name.startswith("shards.") for name in imported) == ("shards" in words)
 
 
 def test_an_unknown_command_is_exit_code_2(here):

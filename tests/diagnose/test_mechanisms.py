@@ -8,7 +8,7 @@ import pytest
 from made import Made
 
 from penstock.diagnose.evidence import gather
-from penstock.diagnose.verdict import diagnose
+from penstock.diagnose.verdict import all_rules, diagnose
 from penstock.model.edits import with_workers
 from penstock.recording.lines import Event, Fetch, Pass, Process, Step, System, Whereabouts
 
@@ -131,6 +131,96 @@ def test_slow_samples_stay_slow_samples_where_the_collector_took_little():
     assert first(collecting(0.001)).rule == "straggler_samples"
 
 
+def test_without_collections_a_worker_answers_at_once_who_hands_a_batch_over():
+    made = collecting(0.38)
+    late = changed(made.steps, idle_s=lambda step: step.wait_s - (0.001 if step.batch % 3 == 0 else 0.012))
+    held = replace(made, steps=tuple(step for step in late if step.idle_s >= 0))
+    evidence = gather(held)[0]
+    assert evidence.taking_s == pytest.approx(0.012, rel=0.1)
+    assert evidence.taking_at_once_s == pytest.approx(0.001, rel=0.1)
+    cured = all_rules()["gc_pauses"](evidence).cure(evidence.workload)
+    assert cured.handover_s.max() == evidence.taking_at_once_s < evidence.workload.handover_s.min()
+
+
+# -- what handing over costs the worker, and what cores are wanted at once -----------------------------------------
+
+
+def test_what_workers_compute_beside_their_fetches_is_handing_over_up_to_what_taking_costs():
+    made = Made(workers=2, cores=2, cpu_s=0.02, step_s=0.012, handover_s=0.002).recording()
+    cycle_s = gather(made)[0].cycle_s
+
+    def beside(seconds):
+        cpu = (0.02 + seconds) / 2 / cycle_s
+        return gather(with_processes(made, {"cpu": 0.4, "thread_cpu": 0.4}, {"cpu": cpu, "thread_cpu": cpu}))[0]
+
+    assert beside(0.001).sending_s == pytest.approx(0.001, rel=0.01)
+    assert beside(0.1).sending_s == beside(0.1).taking_s > 0
+    assert beside(-0.01).sending_s == 0
+    assert beside(0.001).workload.cpu_s.mean() == pytest.approx(0.021, rel=0.01)
+
+
+def taken_in_pairs():
+    """Every other wait takes two pickled batches, and the next finds its own at hand."""
+    made = Made(workers=2, cores=4, cpu_s=0.001, step_s=0.008).recording()
+
+    def wait(step):
+        return 0.034 if step.batch % 2 else 0.0002
+
+    steps = changed(made.steps, wait_s=wait, idle_s=lambda step: 0.006 if step.batch % 2 else 0.0, ready=lambda _: 1)
+    return with_processes(
+        replace(made, steps=steps), {"cpu": 0.62, "thread_cpu": 0.62}, {"cpu": 0.3, "thread_cpu": 0.03}
+    )
+
+
+def test_what_the_loop_computes_beyond_its_steps_it_does_to_take_batches():
+    recording = taken_in_pairs()
+    evidence = gather(recording)[0]
+    assert evidence.handover_s == pytest.approx(0.62 * evidence.cycle_s - 0.008)
+    assert first(recording).rule == "ipc_copy"
+    assert first(recording).gain > 1
+
+
+def test_a_cure_that_changes_nothing_wins_nothing_of_what_the_model_cannot_explain():
+    unexplained = replace(taken_in_pairs(), system=())
+    rare = changed(unexplained.fetches, cpu_s=lambda fetch: 0.02 if fetch.batch % 67 == 0 else 0.001)
+    rare = changed(rare, fetch_s=lambda fetch: fetch.cpu_s)
+    recording = replace(unexplained, fetches=rare)
+    evidence = gather(recording)[0]
+    assert evidence.workload.steady_rate * evidence.cycle_s > 2
+    assert diagnose(recording).findings == ()
+
+
+def crowding(**main):
+    """Two workers decode on two cores, and the loop waits: for a batch, and in line for a core."""
+    made = Made(workers=2, cores=2, cpu_s=0.0148, step_s=0.008).recording()
+    steps = changed(made.steps, wait_s=lambda _: 0.0035, idle_s=lambda _: 0.002, at_s=lambda step: step.batch * 0.0115)
+    return with_processes(
+        replace(made, steps=steps), {"cpu": 0.2, "thread_cpu": 0.2, **main}, {"cpu": 0.7, "thread_cpu": 0.7}
+    )
+
+
+def test_decoding_that_leaves_the_loop_in_line_for_a_core_is_the_bottleneck_though_some_core_is_idle_now_and_then():
+    recording = crowding(queue=0.2)
+    assert gather(recording)[0].free_cores > 0.3
+    finding = first(recording)
+    assert finding.rule == "decode_bound"
+    assert finding.confidence < 0.6
+
+
+def test_where_strangers_take_the_cores_the_loop_is_not_crowded_out_by_its_own_workers():
+    recording = crowding(queue=0.2)
+    recording = replace(recording, system=changed(recording.system, others_cpu=lambda _: 0.5))
+    assert "decode_bound" not in [finding.rule for finding in diagnose(recording).findings]
+
+
+def test_the_first_start_of_a_run_is_no_loss_that_persistent_workers_could_save():
+    made = Made(workers=4, count=20, passes=10, startup_s=0.5, step_s=0.02, cpu_s=0.001).recording()
+    finding = first(made)
+    assert finding.rule == "worker_startup"
+    steps_s = sum(step.step_s + step.wait_s for step in made.steps) - 10 * 0.5
+    assert finding.gain == pytest.approx(9 * 0.5 / steps_s, rel=0.05)
+
+
 # -- slow for a while, and slow now and then ----------------------------------------------------------------------
 
 
@@ -148,6 +238,22 @@ def test_a_run_that_waited_at_first_only_is_a_change_and_no_tail():
 
 def test_a_third_of_the_batches_slow_by_chance_is_still_a_tail():
     assert first(latent(np.where(DICE.random(400) < 0.3, 0.25, 0.001))).rule == "tail_latency"
+
+
+@pytest.mark.parametrize(("together", "rule"), [(1.05, "storage_bandwidth"), (3.9, "tail_latency")])
+def test_late_reads_are_a_tail_only_where_another_reader_does_not_make_them_late(together, rule):
+    made = Made(
+        workers=4,
+        count=400,
+        cpu_s=0.002,
+        alone_s=np.where(np.arange(400) % 7 < 2, 0.25, 0.02),
+        step_s=0.01,
+        cores=16,
+        states={"read": 85},
+        fetch={"read_bytes": 1 << 20, "reads": 16},
+        after={"in_row_alone": 60e6, "in_row_together": together * 60e6},
+    )
+    assert first(made.recording()).rule == rule
 
 
 def test_a_step_that_was_slow_at_first_by_itself_is_no_finding():
@@ -221,7 +327,8 @@ def test_a_pass_over_another_loader_within_a_step_is_a_pause_whether_or_not_its_
 
 
 def one_step_a_pass(workers):
-    made = Made(workers=max(1, workers), count=1, passes=60, startup_s=0.06, step_s=0.02, cpu_s=0.001)
+    startup_s, cpu_s = (0.06, 0.001) if workers else (0.001, 0.06)
+    made = Made(workers=max(1, workers), count=1, passes=60, startup_s=startup_s, step_s=0.02, cpu_s=cpu_s)
     recording = made.recording()
     settings = recording.loaders[0].settings
     recording.loaders[0] = msgspec.structs.replace(

@@ -7,7 +7,7 @@ from torch.nn.functional import interpolate
 
 from penstock.flow.fields import Finish
 from penstock.flow.finishing import apply
-from penstock.flow.finishing.apply import finished
+from penstock.flow.finishing.apply import Finisher
 from penstock.flow.finishing.draw import draw
 from penstock.testing import picture
 
@@ -24,7 +24,7 @@ def done(pixels, seed=1, epoch=0, samples=None, **settings):
     finish = Finish(**settings)
     numbers = np.arange(len(pixels)) if samples is None else np.array(samples)
     drawn = draw(finish, tuple(pixels.shape[2:]), seed, epoch, numbers)
-    return finished(pixels, finish, drawn), drawn
+    return Finisher(finish, pixels.device)(pixels, drawn), drawn
 
 
 def normalised(pixels):
@@ -121,3 +121,26 @@ def test_a_training_s_autocast_and_gradients_are_left_outside(pixels):
         inside, _ = done(pixels, **settings)
     assert torch.allclose(inside, done(pixels, **settings)[0], atol=1e-4)
     assert not inside.requires_grad
+
+
+def test_what_chance_has_in_store_is_sent_as_one_and_what_never_changes_but_once(pixels, monkeypatch):
+    sendings, send = [], apply.sent
+
+    def counted(numbers, device):
+        sendings.append(numbers.shape)
+        return send(numbers, device)
+
+    monkeypatch.setattr(apply, "sent", counted)
+    finish = Finish(size=24, crop=(0.2, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1), mean=MEAN, std=STD)
+    finisher = Finisher(finish, pixels.device)
+    for epoch in range(2):
+        finisher(pixels, draw(finish, (60, 80), 1, epoch, np.arange(len(pixels))))
+    assert sendings == [(3, 3), (8, 4 + 1 + 10), (8, 15)]
+
+
+def test_a_picture_that_is_only_normalised_needs_nothing_sent(pixels, monkeypatch):
+    finish = Finish(mean=MEAN, std=STD)
+    finisher = Finisher(finish, pixels.device)
+    monkeypatch.setattr(apply, "sent", lambda numbers, device: pytest.fail(f"sent {numbers.shape}"))
+    found = finisher(pixels, draw(finish, (60, 80), 1, 0, np.arange(len(pixels))))
+    assert torch.allclose(found, normalised(pixels), atol=1e-5)

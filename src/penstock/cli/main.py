@@ -1,9 +1,11 @@
-"""Puts the commands together."""
+"""Puts the commands together; of a call only the one that it names, since importing all of them takes a while."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -11,50 +13,58 @@ from rich.logging import RichHandler
 
 from penstock import __version__
 from penstock.cli import console
-from penstock.cli.bench import bench
-from penstock.cli.compare import compare
-from penstock.cli.demo import demo
-from penstock.cli.diagnose import diagnose
-from penstock.cli.doctor import doctor
-from penstock.cli.plan import plan
-from penstock.cli.probe import probe
-from penstock.cli.report import report
-from penstock.cli.run import CONTEXT, run
-from penstock.cli.shards.check import check
-from penstock.cli.shards.cluster import RayMayStandAlone
-from penstock.cli.shards.index import index
-from penstock.cli.shards.ls import ls
-from penstock.cli.shards.pack import pack
-from penstock.cli.sweep import sweep
-from penstock.cli.tune import tune
-from penstock.cli.verify import verify
 from penstock.errors import PenstockError, SettingError, printable
 
-app = typer.Typer(
-    name="penstock",
-    help="Keeps a GPU fed: shards that stream at the speed of the hardware, and every stall explained.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+COMMANDS = (
+    "doctor",
+    "probe",
+    "bench",
+    "demo",
+    "run",
+    "diagnose",
+    "plan",
+    "tune",
+    "sweep",
+    "verify",
+    "report",
+    "compare",
 )
-shards_app = typer.Typer(
-    help="Look at shards, index them, check them, pack them.", no_args_is_help=True, rich_markup_mode=None
-)
-app.add_typer(shards_app, name="shards")
-app.command()(doctor)
-app.command()(probe)
-app.command()(bench)
-app.command()(demo)
-app.command(context_settings=CONTEXT)(run)
-app.command()(diagnose)
-app.command()(plan)
-app.command()(tune)
-app.command()(sweep)
-app.command()(verify)
-app.command()(report)
-app.command()(compare)
-for command in (ls, index, check, pack):
-    shards_app.command(cls=RayMayStandAlone)(command)
+"""Each the function of that name in the module of that name, which may have a CONTEXT for it."""
+SHARDS = "shards"
+OF_SHARDS = ("ls", "index", "check", "pack")
+
+
+def make_app(words: Sequence[str] = ()) -> typer.Typer:
+    """With all commands; where these words of a call name one, with that alone."""
+    app = typer.Typer(
+        name="penstock",
+        help="Keeps a GPU fed: shards that stream at the speed of the hardware, and every stall explained.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    named = words[0] if words else ""
+    if named == "--version":
+        return app
+    for name in [named] if named in COMMANDS else () if named == SHARDS else COMMANDS:
+        module = import_module(f"penstock.cli.{name}")
+        app.command(context_settings=getattr(module, "CONTEXT", None))(getattr(module, name))
+    if named not in COMMANDS:
+        app.add_typer(_shards(), name=SHARDS)
+    return app
+
+
+def _shards() -> typer.Typer:
+    from penstock.cli.shards.cluster import RayMayStandAlone
+
+    app = typer.Typer(
+        help="Look at shards, index them, check them, pack them.", no_args_is_help=True, rich_markup_mode=None
+    )
+    for name in OF_SHARDS:
+        command = getattr(import_module(f"penstock.cli.shards.{name}"), name)
+        app.command(cls=RayMayStandAlone)(command)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -63,7 +73,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
@@ -75,7 +84,7 @@ def main() -> None:
     handler = RichHandler(console=console.notices, show_time=False, show_path=False, markup=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     try:
-        app()
+        make_app(sys.argv[1:])()
     except PenstockError as error:
         typer.echo(f"penstock: {error}", err=True)
         sys.exit(console.USAGE if isinstance(error, SettingError) else console.FAILED)

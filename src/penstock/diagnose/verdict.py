@@ -127,12 +127,13 @@ def _finding(evidence: Evidence, name: str, suspect: Suspect) -> Finding:
 
 
 def _gain(evidence: Evidence, suspect: Suspect) -> tuple[float, float, float]:
+    """Counted from what was measured; but what the model cannot explain is not won by a cure that changes nothing."""
     if suspect.cure is None or evidence.workload is None:
         gain = _said(suspect.gain or 0.0)
         return gain, gain, gain
     found = bootstrap(evidence.workload, suspect.cure, RESAMPLES, seed=0)
-    better = evidence.workload.steady_rate * evidence.cycle_s  # gains count from what was measured
-    low, gain, high = (_said((1 + part) * better - 1) for part in found)
+    better = evidence.workload.steady_rate * evidence.cycle_s
+    low, gain, high = (_said(part if part < LEAST_GAIN else (1 + part) * better - 1) for part in found)
     return low, gain, high
 
 

@@ -23,6 +23,7 @@ from penstock.flow.picked import PickedSupply
 if TYPE_CHECKING:
     import torch
 
+    from penstock.flow.finishing.apply import Finisher
     from penstock.flow.oncard.pictures import Pictures
 
 log = logging.getLogger("penstock")
@@ -85,6 +86,8 @@ class Arrival:
     """Where anything is finished."""
     balance: Balance | None = None
     """Where both sides decode."""
+    _finishers: dict[str, Finisher] = field(default_factory=dict, init=False)
+    """Of the fields that have been finished once."""
 
     def draw(self, shipment: Shipment) -> dict[str, Drawn]:
         """What chance has in store, for each field that is finished."""
@@ -115,12 +118,15 @@ class Arrival:
         """Replace those that are to be finished, on the current stream of their device."""
         if not drawn:
             return
-        from penstock.flow.finishing.apply import finished
+        from penstock.flow.finishing.apply import Finisher
 
         for name, chances in drawn.items():
             image = self.finishing[name]
             assert image.finish is not None
-            tensors[name] = finished(_planes(name, image, tensors), image.finish, chances)
+            pixels = _planes(name, image, tensors)
+            if name not in self._finishers:
+                self._finishers[name] = Finisher(image.finish, pixels.device)
+            tensors[name] = self._finishers[name](pixels, chances)
 
 
 def _planes(name: str, image: Image, tensors: Mapping[str, Any]) -> Any:

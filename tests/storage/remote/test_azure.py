@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from azurite import KEY, Azurite, Container, program
 
 import penstock
-from penstock.cli.main import app
+from penstock.cli.main import make_app
 from penstock.errors import StorageError
 from penstock.shards import indexfile
 from penstock.shards.scan import index_of
@@ -70,7 +70,7 @@ def test_folders_and_globs_are_listed(container, remote):
 
 
 def test_ls_tells_the_samples(remote, container):
-    done = CliRunner().invoke(app, ["shards", "ls", container.url("reid/"), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(make_app(), ["shards", "ls", container.url("reid/"), "--json"], catch_exceptions=False)
     assert (done.exit_code, json.loads(done.stdout)["samples"]) == (0, SAMPLES)
 
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from penstock.bench.course import lay_out
 from penstock.bench.fields import parse_fields
-from penstock.cli.main import app
+from penstock.cli.main import make_app
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
@@ -31,7 +31,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def go(*arguments):
-        done = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+        done = CliRunner().invoke(make_app(), [*arguments, "--json"], catch_exceptions=False)
         return done.exit_code, json.loads(done.stdout)
 
     return go

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.main import app
+from penstock.cli.main import make_app
 from penstock.errors import StorageError
 from penstock.plan.probes.file import read_probes
 from penstock.storage import probe as probing
@@ -26,7 +26,7 @@ def large(bucket):
 def test_the_command_measures_a_bucket_and_its_json_is_a_probe(large, bucket, proxy, tmp_path):
     proxy.slow_down(latency_s=0.001)
     arguments = ["probe", "storage", large, "--seconds", "2", "--refresh", "--json"]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    done = CliRunner().invoke(make_app(), arguments, catch_exceptions=False)
     assert done.exit_code == 0
     found = json.loads(done.stdout)["storage"]
     assert (found["storage"]["kind"], found["curve"]["method"]) == ("object store", "requests")
@@ -37,7 +37,7 @@ def test_the_command_measures_a_bucket_and_its_json_is_a_probe(large, bucket, pr
 
 
 def test_the_table_speaks_of_requests(large):
-    done = CliRunner().invoke(app, ["probe", "storage", large, "--seconds", "1"], catch_exceptions=False)
+    done = CliRunner().invoke(make_app(), ["probe", "storage", large, "--seconds", "1"], catch_exceptions=False)
     text = " ".join(done.stdout.split())
     assert "a request" in text
     assert "requests/s" in text

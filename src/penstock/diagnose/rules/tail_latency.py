@@ -3,7 +3,8 @@
 Network file systems and object stores answer most requests at once and a few very late. In-order delivery turns
 each late answer into a stall of the whole training.
 
-Looks like `straggler_samples` (but those compute) and `latency_bound` (but there every read is slow).
+Looks like `straggler_samples` (but those compute), `latency_bound` (but there every read is slow) and
+`storage_bandwidth` (but there a second reader makes the first one wait).
 
 Remedy: a deeper prefetch rides over single late answers; reading larger pieces makes fewer of them; hedged reads or
 a cache near the machine end them.
@@ -12,6 +13,7 @@ a cache near the machine end them.
 from __future__ import annotations
 
 from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.rules._storage import waiting
 from penstock.diagnose.rules._tail import heavy
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.edits import without_stragglers
@@ -24,6 +26,9 @@ def look(evidence: Evidence) -> Answer:
         return None
     if tail.computing:
         return Innocent("slow batches compute: nothing was late")
+    seen = waiting(evidence)
+    if seen is not None and seen.manner in ("share", "thrash"):
+        return Innocent(f"{seen.together_words}: it is full, and whoever comes last waits")
     return Suspect(
         strength=0.8,
         summary=f"{tail.share:.1%} of the batches wait far longer for their data than the rest",
