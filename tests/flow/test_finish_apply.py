@@ -1,5 +1,7 @@
 """Pictures finished on the CPU: beside what torch's own functions make of one picture at a time."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -135,7 +137,7 @@ def test_what_chance_has_in_store_is_sent_as_one_and_what_never_changes_but_once
     finisher = Finisher(finish, pixels.device)
     for epoch in range(2):
         finisher(pixels, draw(finish, (60, 80), 1, epoch, np.arange(len(pixels))))
-    assert sendings == [(3, 3), (8, 4 + 1 + 10), (8, 15)]
+    assert sendings == [(2, 3), (8, 5 + 5 + 12), (8, 22)]
 
 
 def test_a_picture_that_is_only_normalised_needs_nothing_sent(pixels, monkeypatch):
@@ -144,3 +146,9 @@ def test_a_picture_that_is_only_normalised_needs_nothing_sent(pixels, monkeypatc
     monkeypatch.setattr(apply, "sent", lambda numbers, device: pytest.fail(f"sent {numbers.shape}"))
     found = finisher(pixels, draw(finish, (60, 80), 1, 0, np.arange(len(pixels))))
     assert torch.allclose(found, normalised(pixels), atol=1e-5)
+
+
+@pytest.mark.parametrize(("gib", "mib"), [(8, 64), (80, 320)])
+def test_portions_grow_with_the_card(monkeypatch, gib, mib):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gib << 30))
+    assert apply._portion_bytes(torch.device("cuda", 0)) == mib << 20

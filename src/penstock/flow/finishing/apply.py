@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.flow.fields.finish import Finish
 from penstock.flow.finishing.draw import GREY, Drawn
-from penstock.flow.finishing.resample import resample
+from penstock.flow.finishing.resample import axis, middles_of, resample
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,9 +27,10 @@ class Finisher:
     def __init__(self, finish: Finish, device: torch.device) -> None:
         self._finish = finish
         mean, std = np.array(finish.mean, np.float32), np.array(finish.std, np.float32)
-        scale, shift, self._grey = sent(np.stack((1 / (255 * std), -mean / std, GREY.astype(np.float32))), device)
+        scale, shift = sent(np.stack((1 / (255 * std), -mean / std)), device)
         self._scale, self._shift = scale.view(1, 3, 1, 1), shift.view(1, 3, 1, 1)
         self._portion_bytes = _portion_bytes(device)
+        self._middles: dict[int, Tensor] = {}
 
     @torch.no_grad()
     def __call__(self, pixels: Tensor, drawn: Drawn) -> Tensor:
@@ -40,41 +41,57 @@ class Finisher:
         lying = torch.channels_last if finish.layout == "channels_last" else torch.contiguous_format
         dtype: torch.dtype = getattr(torch, finish.dtype)
         out = torch.empty((samples, 3, *wanted), dtype=dtype, device=pixels.device, memory_format=lying)
-        boxes, flips, colours = _chances(drawn, pixels.device)
+        chances = _chances(drawn, wanted, pixels.device)
+        middles = self._middles_of(height, wanted[0]), self._middles_of(width, wanted[1])
         step = max(1, self._portion_bytes // (12 * max(height * width, wanted[0] * wanted[1])))
         with torch.autocast(pixels.device.type, enabled=False):  # the training's, which would halve our numbers
             for begin in range(0, samples, step):
                 part = slice(begin, begin + step)
+                rows, columns, flips, colours = (None if each is None else each[part] for each in chances)
                 changed = pixels[part]
-                if boxes is not None:
-                    changed = resample(changed.float(), boxes[part], None if flips is None else flips[part], wanted)
+                if rows is not None and columns is not None:
+                    changed = resample(changed.float(), rows, columns, middles)
                 elif flips is not None:
-                    changed = torch.where(flips[part, None, None, None], changed.flip(3), changed)
+                    changed = torch.where(flips > 0, changed.flip(3), changed)
                 if colours is not None:
-                    changed = coloured(changed.float(), colours[part], self._grey)
+                    changed = coloured(changed.float(), colours)
                 torch.addcmul(self._shift, changed.float(), self._scale, out=out[part])
         return out
 
+    def _middles_of(self, given: int, wanted: int) -> tuple[Tensor, Tensor]:
+        for count in (given, wanted):
+            if count not in self._middles:
+                self._middles[count] = middles_of(count, self._scale.device)
+        return self._middles[given], self._middles[wanted]
 
-def coloured(pictures: Tensor, colours: Tensor, grey: Tensor) -> Tensor:
+
+def coloured(pictures: Tensor, colours: Tensor) -> Tensor:
     """Each picture's colours through its own matrix, and its mean grey added; what leaves 0…255 is cut off."""
     samples, _, height, width = pictures.shape
     flat = pictures.reshape(samples, 3, height * width)
-    lift = colours[:, 9] * (flat.mean(dim=2) * grey).sum(dim=1)
-    mixed = torch.baddbmm(lift[:, None, None], colours[:, :9].reshape(samples, 3, 3), flat)
+    lift = torch.bmm(colours[:, None, 9:], flat.mean(dim=2, keepdim=True))
+    mixed = torch.baddbmm(lift, colours[:, :9].reshape(samples, 3, 3), flat)
     return mixed.clamp_(0, 255).view(samples, 3, height, width)
 
 
-def _chances(drawn: Drawn, device: torch.device) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Boxes, flips and colours on the device, sent as one: to pin and to send costs the host more than the numbers."""
-    flips = None if drawn.flips is None else drawn.flips.astype(np.float32)[:, None]
-    columns = [column for column in (drawn.boxes, flips, drawn.colours) if column is not None]
-    if not columns:
-        return None, None, None
-    parts = iter(sent(np.hstack(columns), device).split([column.shape[1] for column in columns], dim=1))
-    boxes = None if drawn.boxes is None else next(parts)
-    flipped = None if flips is None else next(parts)[:, 0] > 0
-    return boxes, flipped, None if drawn.colours is None else next(parts)
+def _chances(drawn: Drawn, wanted: tuple[int, int], device: torch.device) -> list[Tensor | None]:
+    """Rows, columns, flips and colours on the device, sent as one: that costs the host more than the numbers do."""
+    columns: list[NDArray[np.float32] | None] = [None] * 4
+    if drawn.boxes is not None:
+        top, left, height, width = drawn.boxes.T
+        columns[:2] = axis(top, height, wanted[0]), axis(left, width, wanted[1], drawn.flips)
+    elif drawn.flips is not None:
+        columns[2] = drawn.flips.astype(np.float32)[:, None]
+    if drawn.colours is not None:
+        columns[3] = np.hstack((drawn.colours[:, :9], drawn.colours[:, 9:] * GREY), dtype=np.float32)
+    some = [column for column in columns if column is not None]
+    if not some:
+        return [None] * 4
+    parts = iter(sent(np.hstack(some), device).split([column.shape[1] for column in some], dim=1))
+    found = [None if column is None else next(parts) for column in columns]
+    if found[2] is not None:
+        found[2] = found[2][:, :, None, None]
+    return found
 
 
 def _portion_bytes(device: torch.device) -> int:
