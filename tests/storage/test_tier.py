@@ -164,13 +164,31 @@ def test_closing_gives_up_a_copy_under_way_and_leaves_nothing(make, shards, tmp_
     assert content(tiered, 0) == shards[0].read_bytes()
 
 
-def test_a_copy_that_is_distrusted_is_not_used_again(make):
+def test_a_copy_that_is_distrusted_is_not_used_again_and_a_later_run_makes_a_new_one(make, shards):
     tiered = make()
     content(tiered, 0)
     settle(tiered)
-    tiered.distrust(0)
+    with tiered.open(0) as copy:
+        tiered.distrust(0, copy)
     assert content(tiered, 0) is None
     assert tiered._crew is None
+    later = make()
+    assert content(later, 0) is None
+    settle(later)
+    assert content(later, 0) == shards[0].read_bytes()
+
+
+def test_a_copy_that_another_job_has_made_since_is_left_alone(make, tmp_path, shards):
+    tiered = make()
+    content(tiered, 0)
+    settle(tiered)
+    with tiered.open(0) as copy:
+        copy.path.unlink()
+        other = make()
+        content(other, 0)
+        settle(other)
+        tiered.distrust(0, copy)
+    assert content(other, 0) == shards[0].read_bytes()
 
 
 def test_without_a_size_it_takes_its_share_of_the_disk_and_that_stays_the_same(make, tmp_path, monkeypatch):

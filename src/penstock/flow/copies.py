@@ -40,10 +40,10 @@ class CopiedShards:
             except (PenstockError, OSError) as error:
                 log.warning("%s: its copy in the cache cannot be read (%s)", self._paths[shard], error)
                 whole = False
-        if whole and not self._checksums.damaged(shard, extents, into):
-            return sum(extent.length for extent in extents)
-        log.warning("%s: its copy in the cache is not used any more", self._paths[shard])
-        self.tier.distrust(shard)
+            if whole and not self._checksums.damaged(shard, extents, into):
+                return sum(extent.length for extent in extents)
+            log.warning("%s: its copy in the cache is not used any more", self._paths[shard])
+            self.tier.distrust(shard, copy)
         return None
 
     def close(self) -> None:

@@ -114,6 +114,11 @@ class ShardCache:
         self._count(staged=1, staged_bytes=source.size_bytes)
         return None
 
+    def drop(self, source: Source, copy: CachedShard) -> None:
+        """Let go of a copy that is not what it should be, so that no later job trusts it."""
+        with contextlib.suppress(OSError):  # a read-only directory, or another was quicker
+            self._files.remove(source, os.fstat(copy.fd))
+
     def stats(self) -> CacheStats:
         """The counters so far."""
         names = ("hits", "misses", "staged", "staged_bytes", "evicted", "evicted_bytes")

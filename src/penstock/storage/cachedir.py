@@ -101,6 +101,12 @@ class CacheDirectory:
             finally:
                 os.close(fd)
 
+    def remove(self, source: Source, status: os.stat_result) -> None:
+        """The entry of a shard, if it still is that file and not one that another job has made since."""
+        with self._locked():
+            if os.path.samestat(self.entry(source).lstat(), status):
+                self.entry(source).unlink()
+
     def _sweep(self) -> None:
         """Remove the parts and locks of jobs that died."""
         for digest in {name["digest"] for name, _ in self._scan("part", "lock")}:

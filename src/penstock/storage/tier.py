@@ -101,10 +101,12 @@ class ShardTier:
             self._want(shard)
         return found
 
-    def distrust(self, shard: int) -> None:
-        """Its copy could not be read, or not as it should be: it is read where it lies from now on."""
+    def distrust(self, shard: int, copy: CachedShard) -> None:
+        """That copy could not be read, or not as it should be: it goes, and the shard is read where it lies now."""
         with self._lock:
-            self._sources.pop(shard, None)
+            source = self._sources.pop(shard, None)
+        if source is not None:
+            self._cache.drop(source, copy)
 
     def stats(self) -> CacheStats:
         """What the cache did for us so far."""
