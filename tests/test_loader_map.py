@@ -413,6 +413,29 @@ def test_a_dataset_defined_in_a_script_works(tmp_path):
     ], done.stderr
 
 
+def test_a_script_that_starts_training_when_a_worker_imports_it_is_told_what_to_do(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+            import penstock
+
+            class Numbers:
+                def __len__(self):
+                    return 10
+
+                def __getitem__(self, index):
+                    return index
+
+            for batch in penstock.Loader(Numbers(), batch_size=4, executor="process", workers=1):
+                pass
+        """)
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert 'under `if __name__ == "__main__":`' in done.stderr
+    assert "WorkerCrash" in done.stderr.splitlines()[-1]
+
+
 def test_a_dataset_that_cannot_be_pickled_runs_in_threads_only(loader):
     class Local:
         def __len__(self):

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from penstock.core.layout import SlabLayout
 from penstock.core.settings import EngineSettings, ErrorSettings
+from penstock.engine import worker
 from penstock.engine.engine import Engine, EnginePlan
+from penstock.errors import SettingError
 from penstock.flow.arrival import Plans
 from penstock.flow.deliver import Delivery, Slabs
 from penstock.flow.device import Way, check_device, find_way
@@ -51,6 +53,11 @@ class Running:
 
 def start(feed: Feed, settings: Settings, room: int) -> Running:
     """With slabs that have room for that many samples."""
+    if worker.importing_main:
+        raise SettingError(
+            "a worker imports the script for the dataset that it defines, and the script starts its training",
+            advice='Put what starts it under `if __name__ == "__main__":`, or the dataset into a module of its own',
+        )
     check_device(settings.device)
     layout = feed.layout(room)
     plan = _plan(feed, settings, layout)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from functools import partial
 
@@ -45,7 +46,7 @@ def test_the_whole_loop_on_the_smallest_shards(run, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "Size", partial(Size, scale=0.0625))
     monkeypatch.setattr(outlook, "PROBE_S", 0.5)
     monkeypatch.setattr(stages, "EXACT_S", 0.2)
-    ran = run("--samples", 20, "--seconds", 1, "--json")
+    ran = run("--samples", 20, "--seconds", 2, "--json")
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)
     runs = found["stages"]
@@ -171,5 +172,15 @@ def test_ctrl_c_during_a_training_leaves_nothing_running(tmp_path):
                 demo.wait(10)
                 break
         assert demo.returncode == 130
-    with pytest.raises(ProcessLookupError):
-        os.killpg(demo.pid, 0)
+    assert _gone(demo.pid)
+
+
+def _gone(group):
+    """Those that were told to end may still be at it for a moment."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False

@@ -19,13 +19,13 @@ def play(monkeypatch):
     """Stands in for `run_script`: writes what a run would leave, and ends with the code it is given."""
     calls = []
 
-    def play(code=0):
+    def play(code=0, steps=40):
         def run_script(script, record, *, live, terms):
             calls.append((script, terms))
             recorder = Recorder(record, Run())
             recorder.put(Loader(loader=0, type="torch", settings={"num_workers": Setting(in_force=3)}))
             recorder.put(Pass(loader=0, number=0, at_s=0.0))
-            for batch in range(40):
+            for batch in range(steps):
                 wait_s = 1.0 if batch < 6 else 0.03
                 recorder.put(Step(loader=0, batch=batch, at_s=float(batch), wait_s=wait_s, step_s=0.01, samples=8))
             recorder.close()
@@ -68,3 +68,9 @@ def test_a_training_that_fails_is_told_with_the_place_of_its_output(play, tmp_pa
     with pytest.raises(PenstockError, match="as planned, exit code 1") as caught:
         run_stage(STAGE, tmp_path)
     assert str(tmp_path / "tuned.txt") in str(caught.value)
+
+
+def test_a_training_that_does_not_get_beyond_its_warm_up_is_told_to_take_longer(play, tmp_path):
+    play(steps=6)
+    with pytest.raises(PenstockError, match=r"too few steps to measure anything \(as planned\).*--seconds"):
+        run_stage(STAGE, tmp_path)

@@ -1,5 +1,6 @@
 """What tests of the engine share: fakes that workers can import, engines that must leave nothing behind."""
 
+import gc
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ def belongings():
 @pytest.fixture
 def leaves_nothing():
     """After the test everything is as it was before."""
+    gc.collect()  # what other tests have left is theirs, and must not go meanwhile
     before = belongings()
     yield
     assert belongings() == before

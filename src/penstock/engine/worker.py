@@ -28,6 +28,8 @@ from penstock.errors import SampleError
 
 _TASK = struct.Struct("<4q")  # number, slab start, epoch, rows
 _ANSWER = struct.Struct("<qdd")  # number, busy seconds, starved seconds
+importing_main = False
+"""Whether this is a worker that is about to find what the user's script defines."""
 SETTLE_BYTES = 4 << 20
 """Settled in one go: small enough that threads end together, large enough for the two calls not to count."""
 
@@ -142,8 +144,11 @@ def _start(greeting: Greeting) -> tuple[Runner, Settled]:
 
 def _import_main(path: str) -> None:
     """Make what the user's script defines findable where pickle looks for it, as multiprocessing does."""
+    global importing_main
     module = type(sys)("__mp_main__")
+    importing_main = True
     module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    importing_main = False
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 
 

@@ -19,7 +19,14 @@ ENOUGH = "enough"
 """The file in the run's folder by which a process says that a loader of its has had its steps."""
 PROBE = "compute"
 """What the recording of a probe says that it is of."""
-WANTED = {"torch.utils.data.dataloader": "DataLoader", "penstock.loader": "Loader"}
+WANTED = {
+    "torch.utils.data.dataloader": "DataLoader",
+    "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
+    "penstock.loader": "Loader",
+}
+"""Modules, and the classes in them with an `iter` of their own."""
+late: list[Callable[[Any], None]] = []
+"""Told of such a class that is imported when the watching has begun."""
 _waiting: list[Callable[[], None]] = []
 """What takes our stand-ins out again, while no loader has been iterated over."""
 _started = False
@@ -50,9 +57,16 @@ class _Waiting:
         def execute_and_wait(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            _wait_for_first_pass(getattr(module, kind))
+            found = getattr(module, kind, None)
+            if found is None or "__iter__" not in vars(found):
+                return
+            if _started:
+                for tell in late:
+                    tell(found)
+            else:
+                _wait_for_first_pass(found)
             if kind == "DataLoader":
-                _apply_plan(getattr(module, kind))
+                _apply_plan(found)
 
         loader.exec_module = execute_and_wait  # type: ignore[method-assign]
         return spec

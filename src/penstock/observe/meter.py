@@ -65,6 +65,8 @@ class Meter:
 
     def sample(self) -> None:
         """The next sample begins, the last one is over."""
+        if self._collating_at is not None:  # torchdata reads the same attributes once more, for its state
+            return
         now = time.perf_counter()
         if self._stamped_at is not None and now - self._stamped_at > self._slowest_s:
             self._slowest_s = now - self._stamped_at

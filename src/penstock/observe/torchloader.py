@@ -179,6 +179,10 @@ class _TimedFetcher:
         self._guarded(lambda: self._put_fetch(index))
         return data
 
+    def __getattr__(self, name: str) -> Any:
+        """What else somebody wants to know of it: torchdata's loader asks for the dataset's own iterator."""
+        return getattr(self._fetcher, name)
+
     def _guarded(self, timing: Callable[[], None]) -> None:
         if not self._off:
             try:

@@ -15,7 +15,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -44,7 +44,7 @@ class _Prelude:
             return _nothing
         loop = _loop_frame(sys._getframe())
         if loop is not None:
-            _attach(telemetry, loop.f_locals)
+            _attach(telemetry, loop)
         return telemetry.init_fn or _nothing
 
 
@@ -69,9 +69,11 @@ class Telemetry:
 class Worker:
     """One worker process: turns what passes through its queues into lines."""
 
-    def __init__(self, telemetry: Telemetry, worker: int, dataset: object) -> None:
+    def __init__(self, telemetry: Telemetry, worker: int, dataset: object, *, stateful: bool) -> None:
+        """`stateful`: of torchdata's StatefulDataLoader, whose tasks and batches have something beside them."""
         self._telemetry = telemetry
         self._worker = worker
+        self._stateful = stateful
         self._pen = Pen(telemetry.folder, f"{telemetry.loader}-{telemetry.pass_number}-{worker}-{os.getpid()}")
         sampler = Sampler(threading.get_native_id(), threading.get_ident(), self._put_whereabouts)
         self.meter = Meter(dataset, sampler)
@@ -128,14 +130,18 @@ class Worker:
                 self._put_whereabouts(seen)
             self._pen.close()
         elif isinstance(task, tuple):
-            self._task, self._index = task
+            self._task, index = task
+            self._index = index[0] if self._stateful else index
             self.meter.begin()
-        else:  # a pass begins anew with the same workers
+        elif type(task).__name__ == "_ResumeIteration":  # a pass begins anew with the same workers
             self._since = self._now()
 
     def _made(self, item: Any) -> dict[str, float] | None:
         """Numbers of the batch that is about to leave; None for anything else (an error, an end, an answer)."""
-        if item[0] != self._task or type(item[1]).__name__ in ("ExceptionWrapper", "_IterableDatasetStopIteration"):
+        if item[0] != self._task:
+            return None
+        batch = item[1][0] if self._stateful else item[1]
+        if type(batch).__name__ in ("ExceptionWrapper", "_IterableDatasetStopIteration"):
             return None
         return self.meter.end(count(self._index, iterable=self._telemetry.iterable))
 
@@ -182,10 +188,11 @@ class Worker:
         return round(time.perf_counter() - self._telemetry.began, 7)
 
 
-def _attach(telemetry: Telemetry, loop: Mapping[str, Any]) -> None:
-    """Have this worker's loop timed, whose local variables these are."""
+def _attach(telemetry: Telemetry, frame: FrameType) -> None:
+    """Have this worker's loop timed, whose frame this is."""
+    loop, stateful = frame.f_locals, str(frame.f_globals.get("__name__")).startswith("torchdata.")
     try:
-        worker = Worker(telemetry, loop["worker_id"], loop["dataset"])
+        worker = Worker(telemetry, loop["worker_id"], loop["dataset"], stateful=stateful)
     except (OSError, KeyError):  # no spool any more, or another torch: untimed
         return
     try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from penstock.observe import autostart
 from penstock.observe.devicetime import Held, cuda_timer
 from penstock.observe.hooks.device import watch_captures, watch_device
 from penstock.observe.hooks.forward import Forward
@@ -18,6 +20,19 @@ from penstock.observe.hooks.phases import Phases
 from penstock.observe.hooks.update import watch_update
 from penstock.observe.start import Watching
 from penstock.recording.write import Recorder
+
+
+def _watch_loaders(kinds: tuple[Loaders, OurLoaders], patches: Patches) -> None:
+    """Those there are, and those that are imported later."""
+
+    def meet(kind: Any) -> None:
+        for each in kinds:
+            each.meet(kind, patches)
+
+    for each in kinds:
+        each.install(patches)
+    autostart.late.append(meet)
+    patches.also(lambda: autostart.late.remove(meet))
 
 
 def install(watching: Watching) -> Callable[[], None]:
@@ -34,8 +49,7 @@ def install(watching: Watching) -> Callable[[], None]:
     patches.also(phases.end)
     try:
         session.begins = Forward(phases, patches).step
-        Loaders(watching, phases).install(patches)
-        OurLoaders(watching, phases).install(patches)
+        _watch_loaders((Loaders(watching, phases), OurLoaders(watching, phases)), patches)
         watch_update(phases, patches)
         watch_pauses(phases, patches)
         if timer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -49,18 +50,28 @@ class Loaders:
 
     def install(self, patches: Patches) -> None:
         """For all loaders, of any subclass."""
-        make, advance = torch_loader.DataLoader.__iter__, torch_loader._BaseDataLoaderIter.__next__
+        self._stand_at(torch_loader.DataLoader, patches)
+        if (stateful := sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")) is not None:
+            self.meet(stateful.StatefulDataLoader, patches)
+        door = Advance(self._phases, self._ended, torch_loader._BaseDataLoaderIter.__next__)
+        patches.set(torch_loader._BaseDataLoaderIter, MARK, None)
+        patches.set(torch_loader._BaseDataLoaderIter, "__next__", door.next())
+        patches.also(self._leave_all)
+
+    def meet(self, kind: type, patches: Patches) -> None:
+        """torchdata's StatefulDataLoader gives iterators of torch's kind, but does not ask torch for them."""
+        if kind is not torch_loader.DataLoader and issubclass(kind, torch_loader.DataLoader):
+            self._stand_at(kind, patches)
+
+    def _stand_at(self, kind: type, patches: Patches) -> None:
+        make: Make = vars(kind)["__iter__"]
 
         def __iter__(loader: Any) -> Any:
             if self._session.off or asked_by_watch():
                 return make(loader)
             return self._begin(loader, make)
 
-        patches.set(torch_loader.DataLoader, "__iter__", __iter__)
-        door = Advance(self._phases, self._ended, advance)
-        patches.set(torch_loader._BaseDataLoaderIter, MARK, None)
-        patches.set(torch_loader._BaseDataLoaderIter, "__next__", door.next())
-        patches.also(self._leave_all)
+        patches.set(kind, "__iter__", __iter__)
 
     def _begin(self, loader: Any, make: Make) -> Iterator[Any]:
         begun = self._pass_of(loader)

@@ -20,6 +20,8 @@ from penstock.observe.passing import passing
 from penstock.observe.start import Watching
 from penstock.recording.lines import AnyLine
 
+MODULE = "penstock.loader"
+
 
 class _Met(OurSide):
     """A loader of the script's: known, but not kept alive."""
@@ -47,10 +49,15 @@ class OurLoaders:
 
     def install(self, patches: Patches) -> None:
         """If the script has any: the module is not imported for our sake."""
-        module: Any = sys.modules.get("penstock.loader")
-        if module is None:
+        module: Any = sys.modules.get(MODULE)
+        if module is not None:
+            self.meet(module.Loader, patches)
+
+    def meet(self, kind: Any, patches: Patches) -> None:
+        """Stand at its door, if it is ours."""
+        if kind.__module__ != MODULE:
             return
-        make = module.Loader.__iter__
+        make = kind.__iter__
 
         def __iter__(loader: Any) -> Iterator[Any]:
             batches: Iterator[Any] = make(loader)
@@ -62,7 +69,7 @@ class OurLoaders:
             side, track = begun
             return passing(track, side, lambda: batches, partial(self._asked, track), partial(self._ended, track))
 
-        patches.set(module.Loader, "__iter__", __iter__)
+        patches.set(kind, "__iter__", __iter__)
 
     def _begin(self, loader: Any) -> tuple[_Met, UnderWay] | None:
         try:
