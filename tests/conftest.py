@@ -19,7 +19,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts its b
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # beside others, threads of torch mostly wait for each other, busily
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # time is not what our tests are about
-hypothesis.settings.load_profile("penstock")
+hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("steady" if "PENSTOCK_STEADY" in os.environ else "penstock")
 
 
 def pytest_collection_finish():
