@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
@@ -208,6 +208,7 @@ def test_a_worker_makes_one_batch_after_the_other_and_takes_at_least_its_work(wo
 
 @settings(max_examples=40)
 @given(anything, crews)
+@example(batches(1, step_s=1.0, step_cpu_s=1.0), Crew(1, 1, in_order=False, cores=0.5))
 def test_nothing_is_faster_than_any_bound(work, crew):
     end_s = simulate(work, crew).end_s * (1 + 1e-9) + 1e-9
     assert end_s >= work.work.sum() / crew.workers

@@ -96,7 +96,7 @@ class Crew:
         """
         busy = others / self.cores
         taken = busy if busy >= 1 else busy**self.cores
-        return (1 + taken) * self.core_share_of(1 + others)
+        return max(1.0, (1 + taken) * self.core_share_of(1 + others))  # of less than one core nobody gets more than all
 
     def core_share_of(self, wanting: float) -> float:
         """Of a core, for each of so many in all, strangers counted among them."""
