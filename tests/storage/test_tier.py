@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from loading import settle
 from penstock.errors import SettingError
 from penstock.storage import staging, tier
 from penstock.storage.staging import Fallback, Source
@@ -33,19 +34,6 @@ def make(tmp_path, shards):
     yield tiered
     for each in made:
         each.close()
-
-
-def settle(tiered):
-    """All that is wanted has been dealt with."""
-    crew, tiered._crew = tiered._crew, None
-    if crew is None:
-        return
-    for _ in crew._threads:
-        crew.wanted.put(None)
-    for thread in crew._threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    tiered._under_way.clear()
 
 
 def content(tiered, shard):

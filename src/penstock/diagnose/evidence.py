@@ -90,7 +90,7 @@ class Evidence(SeenMachine):
     @cached_property
     def taking_s(self) -> float:
         """What taking a batch costs with a core at hand: it is all computing, so the line hits it in full."""
-        return self.handover_s / (1 + (self.line or 0.0))
+        return self._with_a_core(self.handover_s)
 
     @cached_property
     def sending_s(self) -> float:
@@ -106,7 +106,10 @@ class Evidence(SeenMachine):
         """The same from a worker that answers at once; one that collects its garbage, say, does not."""
         if not len(self._takings_s):
             return self.taking_s
-        return min(self.taking_s, float(np.quantile(self._takings_s, QUICK)) / (1 + (self.line or 0.0)))
+        return min(self.taking_s, self._with_a_core(float(np.quantile(self._takings_s, QUICK))))
+
+    def _with_a_core(self, seconds: float) -> float:
+        return seconds / (1 + (self.line or 0.0))
 
     @cached_property
     def own_s(self) -> Floats:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from penstock.diagnose.evidence import Evidence, gather
 from penstock.diagnose.lateness import Lateness
 from penstock.diagnose.ranks import ENOUGH_STEPS, Key, step_key
+from penstock.diagnose.seen.loop import is_outermost
 from penstock.recording.lines import Step
 from penstock.recording.load import Recording
 
@@ -123,13 +124,7 @@ def _met(evidence: Sequence[Evidence]) -> dict[Key, Step]:
 def _met_s(step: Step, on_device: bool) -> float:
     if on_device:
         return step.device_phases[BACKWARD]
-    return sum(seconds for path, seconds in step.phases.items() if _meets(path))
-
-
-def _meets(path: str) -> bool:
-    """A meeting inside another one is counted there."""
-    *outer, name = path.split("/")
-    return name in MEETS and not any(each in MEETS for each in outer)
+    return sum(seconds for path, seconds in step.phases.items() if is_outermost(path, MEETS))
 
 
 def _parts(steps: Sequence[Step], on_device: bool) -> dict[str, float]:
@@ -140,7 +135,7 @@ def _parts(steps: Sequence[Step], on_device: bool) -> dict[str, float]:
             outermost, _, inside = path.partition("/")
             if not inside and outermost not in (*MEETS, "sampler"):
                 sums[outermost] = sums.get(outermost, 0.0) + seconds
-            elif inside and _meets(path) and not on_device:
+            elif inside and is_outermost(path, MEETS) and not on_device:
                 sums[outermost] = sums.get(outermost, 0.0) - seconds
     whole_s = sum(step.wait_s + step.step_s - _met_s(step, on_device) for step in steps)
     sums[REST] = max(0.0, whole_s - sum(sums.values()))

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from penstock.core.supply import NO_BLOCK, Supply
+from penstock.core.supply import NO_BLOCK, Supply, none_apart
 from penstock.core.work import BAD, Answer
 from penstock.engine.batch import Batch, Ids, Job
 from penstock.engine.bell import Bell, Listener
@@ -39,17 +39,13 @@ AT_FIRST = 1
 """The same, and batches in the making, until the first one is complete: what is done for later ones delays it."""
 
 
-def _nothing(samples: Ids) -> int:  # noqa: ARG001
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class Epoch:
     """What one epoch is: its batches, and how often it will use each block."""
 
     jobs: Iterator[Job]
     uses: Uses
-    read_apart: Callable[[Ids], int] = _nothing
+    read_apart: Callable[[Ids], int] = none_apart
     """Bytes of samples that have no block: their workers read them."""
 
 
@@ -64,7 +60,7 @@ class Conductor:
         self._supply = supply
         self._free_slabs = list(range(shelf.slabs))
         self._epoch: Epoch | None = None
-        self._read_apart: Callable[[Ids], int] = _nothing
+        self._read_apart: Callable[[Ids], int] = none_apart
         self._planned: deque[tuple[Job, Ids]] = deque()
         self._open: deque[Batch] = deque()
         self._stopping = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 
 from penstock.errors import PenstockError
 from penstock.flow.checksums import Checksums
@@ -12,6 +13,7 @@ from penstock.flow.extent import Extent
 from penstock.shards.index import Binding, ShardIndex
 from penstock.shards.source import open_shard
 from penstock.storage.cache import CachedShard
+from penstock.storage.local import fill
 from penstock.storage.remote.url import is_remote
 from penstock.storage.staging import Source
 from penstock.storage.tier import CacheSettings, ShardTier
@@ -52,7 +54,9 @@ class CopiedShards:
 
     def _whole(self, shard: int, copy: CachedShard, extents: Sequence[Extent], into: memoryview) -> bool:
         if self._indexes[shard].compression is None:
-            return all(_pread(copy.fd, extent, into) for extent in extents)
+            read = partial(os.preadv, copy.fd)
+            places = ((into[extent.at : extent.at + extent.length], extent.offset) for extent in extents)
+            return all(fill(read, [place], offset) == len(place) for place, offset in places)
         with open_shard(copy.path) as stream:
             return all(_filled(stream.read_at(extent.offset, extent.length), extent, into) for extent in extents)
 
@@ -60,16 +64,6 @@ class CopiedShards:
 def _source(path: str, binding: Binding) -> Source:
     place = path if is_remote(path) else os.path.realpath(path)
     return Source(place, binding.size, binding.mtime_ns, binding.etag)
-
-
-def _pread(fd: int, extent: Extent, into: memoryview) -> bool:
-    done = 0
-    while done < extent.length:
-        count = os.preadv(fd, [into[extent.at + done : extent.at + extent.length]], extent.offset + done)
-        if count == 0:
-            return False
-        done += count
-    return True
 
 
 def _filled(data: bytes, extent: Extent, into: memoryview) -> bool:

@@ -10,17 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.layout import SlabLayout
-from penstock.core.supply import Supply
+from penstock.core.supply import Supply, none_apart
 from penstock.core.work import Work
 from penstock.flow.batch import Portion
 from penstock.flow.deliver import Naming
 from penstock.flow.state import Identity
 
 Ids = NDArray[np.int64]
-
-
-def _nothing(samples: Ids) -> int:  # noqa: ARG001
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,7 @@ class Share:
     """How many of its samples a block has."""
     whole: bool = False
     """Whether each batch must be made by one worker."""
-    read_apart: Callable[[Ids], int] = _nothing
+    read_apart: Callable[[Ids], int] = none_apart
     """Bytes of samples that no block has: workers read them for themselves."""
 
 

@@ -57,8 +57,8 @@ class _Waiting:
         def execute_and_wait(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            found = getattr(module, kind, None)
-            if found is None or "__iter__" not in vars(found):
+            found = _with_own_iter(module, kind)
+            if found is None:
                 return
             if _started:
                 for tell in late:
@@ -70,6 +70,18 @@ class _Waiting:
 
         loader.exec_module = execute_and_wait  # type: ignore[method-assign]
         return spec
+
+
+def _with_own_iter(module: ModuleType, name: str) -> Any:
+    """The class of that name; None where another version has none, or leaves `iter` to its base."""
+    kind = getattr(module, name, None)
+    return kind if kind is not None and "__iter__" in vars(kind) else None
+
+
+def imported() -> list[Any]:
+    """Such classes as the script has imported by now."""
+    found = [_with_own_iter(sys.modules[module], name) for module, name in WANTED.items() if module in sys.modules]
+    return [kind for kind in found if kind is not None]
 
 
 def _wait_for_first_pass(kind: Any) -> None:

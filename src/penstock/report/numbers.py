@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.diagnose.evidence import Evidence, gather
-from penstock.diagnose.seen.loop import PAUSES
+from penstock.diagnose.seen.loop import PAUSES, is_outermost
 from penstock.recording.lines import LOOKED_AT, Loader
 from penstock.recording.load import Recording
 
@@ -187,8 +187,7 @@ def _without_pauses(sums: dict[str, float]) -> dict[str, float]:
     """They are no part of a step, nor of the phase that they lie in."""
     kept = {path: total for path, total in sums.items() if not _PAUSES & {*path.split("/")}}
     for path in sums.keys() - kept.keys():
-        *outer, name = path.split("/")
-        if name in _PAUSES and not _PAUSES & {*outer}:  # one inside another is counted there
+        if is_outermost(path, _PAUSES):
             around = path
             while around := outer_phase(around, kept):
                 kept[around] = max(0.0, kept[around] - sums[path])

@@ -33,6 +33,24 @@ _MEANS = {
 }
 
 
+def fill(read: Callable[[list[memoryview], int], int], buffers: Sequence[memoryview], offset: int) -> int:
+    """Read on from there into these, one after the other, until a read gives nothing; how many bytes came.
+
+    A signal or a network file system may cut a read short.
+    """
+    rest, at = [buffer for buffer in buffers if len(buffer)], offset
+    while rest:
+        count = read(rest, at)
+        if count == 0:
+            break
+        at += count
+        while rest and count >= len(rest[0]):
+            count -= len(rest.pop(0))
+        if count:
+            rest[0] = rest[0][count:]
+    return at - offset
+
+
 class LocalFile:
     """An open file: its size and mtime as they were when it was opened, and `read_at`."""
 
@@ -83,17 +101,7 @@ class LocalFile:
 
     def fill(self, buffers: Sequence[memoryview], offset: int) -> int:
         """Read on from there into these, one after the other; how many bytes came: fewer at its end only."""
-        rest, at = [buffer for buffer in buffers if len(buffer)], offset
-        while rest:
-            count = self.surely(os.preadv, rest, at)
-            if count == 0:
-                break
-            at += count
-            while rest and count >= len(rest[0]):
-                count -= len(rest.pop(0))
-            if count:
-                rest[0] = rest[0][count:]
-        return at - offset
+        return fill(partial(self.surely, os.preadv), buffers, offset)
 
     def _reopen(self) -> None:
         """The same file under the same descriptor, whoever reads from it just now; another one is refused."""

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+import loading
 import penstock
 from penstock.errors import SettingError
 
@@ -14,15 +15,7 @@ FIELDS = {"image": penstock.Image(".jpg", size=32)}
 
 def settle(loader):
     """All that is wanted has been copied."""
-    tier = loader._feed.supply._files._copies.tier
-    crew, tier._crew = tier._crew, None
-    if crew is None:
-        return
-    for _ in crew._threads:
-        crew.wanted.put(None)
-    for thread in crew._threads:
-        thread.join(60)
-    tier._under_way.clear()
+    loading.settle(loader._feed.supply._files._copies.tier)
 
 
 def epoch(loader):

@@ -7,6 +7,7 @@ import deflate
 import numpy as np
 import pytest
 
+import loading
 from penstock.errors import StorageError
 from penstock.flow.extent import Extent
 from penstock.flow.files import OpenShards
@@ -38,13 +39,7 @@ def opened(tmp_path):
 
 def settle(shards):
     """All that is wanted has been copied."""
-    tier = shards._copies.tier
-    crew, tier._crew = tier._crew, None
-    for _ in crew._threads:
-        crew.wanted.put(None)
-    for thread in crew._threads:
-        thread.join(60)
-    tier._under_way.clear()
+    loading.settle(shards._copies.tier)
 
 
 def read(shards, number, size):

@@ -8,7 +8,7 @@ their phases looked at, each of those speaks for the others around it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -35,7 +35,9 @@ class SeenLoop(SeenSettings):
     @cached_property
     def pauses_s(self) -> Floats:
         """Evaluation and checkpoints, per step, wherever in the step they were."""
-        told = np.array([sum(s for path, s in step.phases.items() if _is_pause(path)) for step in self.steps])
+        told = np.array(
+            [sum(s for path, s in step.phases.items() if is_outermost(path, PAUSES)) for step in self.steps]
+        )
         paused: Floats = np.minimum(np.maximum(told, self._passes_within_s), self._step_s)
         return paused
 
@@ -203,7 +205,7 @@ def _over(step: Step) -> float:
     return step.at_s + step.wait_s + step.step_s
 
 
-def _is_pause(path: str) -> bool:
-    """A pause inside another one is counted there."""
+def is_outermost(path: str, names: Collection[str]) -> bool:
+    """Whether a phase is one of these, and in none of them: inside another one it is counted there."""
     *outer, name = path.split("/")
-    return name in PAUSES and not any(other in PAUSES for other in outer)
+    return name in names and not any(other in names for other in outer)

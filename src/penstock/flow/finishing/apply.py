@@ -52,7 +52,7 @@ class Finisher:
                 if rows is not None and columns is not None:
                     changed = resample(changed.float(), rows, columns, middles)
                 elif flips is not None:
-                    changed = torch.where(flips > 0, changed.flip(3), changed)
+                    changed = torch.where(flips[:, :, None, None] > 0, changed.flip(3), changed)
                 if colours is not None:
                     changed = coloured(changed.float(), colours)
                 torch.addcmul(self._shift, changed.float(), self._scale, out=out[part])
@@ -88,10 +88,7 @@ def _chances(drawn: Drawn, wanted: tuple[int, int], device: torch.device) -> lis
     if not some:
         return [None] * 4
     parts = iter(sent(np.hstack(some), device).split([column.shape[1] for column in some], dim=1))
-    found = [None if column is None else next(parts) for column in columns]
-    if found[2] is not None:
-        found[2] = found[2][:, :, None, None]
-    return found
+    return [None if column is None else next(parts) for column in columns]
 
 
 def _portion_bytes(device: torch.device) -> int:

@@ -29,8 +29,8 @@ def _watch_loaders(kinds: tuple[Loaders, OurLoaders], patches: Patches) -> None:
         for each in kinds:
             each.meet(kind, patches)
 
-    for each in kinds:
-        each.install(patches)
+    for kind in autostart.imported():
+        meet(kind)
     autostart.late.append(meet)
     patches.also(lambda: autostart.late.remove(meet))
 
@@ -49,7 +49,9 @@ def install(watching: Watching) -> Callable[[], None]:
     patches.also(phases.end)
     try:
         session.begins = Forward(phases, patches).step
-        _watch_loaders((Loaders(watching, phases), OurLoaders(watching, phases)), patches)
+        loaders = Loaders(watching, phases)
+        loaders.install(patches)
+        _watch_loaders((loaders, OurLoaders(watching, phases)), patches)
         watch_update(phases, patches)
         watch_pauses(phases, patches)
         if timer is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -49,22 +48,17 @@ class Loaders:
         """By name: a loader that is made anew for every epoch goes on."""
 
     def install(self, patches: Patches) -> None:
-        """For all loaders, of any subclass."""
-        self._stand_at(torch_loader.DataLoader, patches)
-        if (stateful := sys.modules.get("torchdata.stateful_dataloader.stateful_dataloader")) is not None:
-            self.meet(stateful.StatefulDataLoader, patches)
+        """At `next`, which all iterators have in common, torchdata's too."""
         door = Advance(self._phases, self._ended, torch_loader._BaseDataLoaderIter.__next__)
         patches.set(torch_loader._BaseDataLoaderIter, MARK, None)
         patches.set(torch_loader._BaseDataLoaderIter, "__next__", door.next())
         patches.also(self._leave_all)
 
-    def meet(self, kind: type, patches: Patches) -> None:
-        """torchdata's StatefulDataLoader gives iterators of torch's kind, but does not ask torch for them."""
-        if kind is not torch_loader.DataLoader and issubclass(kind, torch_loader.DataLoader):
-            self._stand_at(kind, patches)
-
-    def _stand_at(self, kind: type, patches: Patches) -> None:
-        make: Make = vars(kind)["__iter__"]
+    def meet(self, kind: Any, patches: Patches) -> None:
+        """Stand at its `iter`, if it is torch's, or torchdata's, which gives torch's kind without asking torch."""
+        if not issubclass(kind, torch_loader.DataLoader):
+            return
+        make: Make = kind.__iter__
 
         def __iter__(loader: Any) -> Any:
             if self._session.off or asked_by_watch():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,8 +18,6 @@ from penstock.observe.loaders import OurSide
 from penstock.observe.passing import passing
 from penstock.observe.start import Watching
 from penstock.recording.lines import AnyLine
-
-MODULE = "penstock.loader"
 
 
 class _Met(OurSide):
@@ -47,15 +44,9 @@ class OurLoaders:
         self._choices: defaultdict[str, Choice] = defaultdict(Choice)
         """By name, as for torch's."""
 
-    def install(self, patches: Patches) -> None:
-        """If the script has any: the module is not imported for our sake."""
-        module: Any = sys.modules.get(MODULE)
-        if module is not None:
-            self.meet(module.Loader, patches)
-
     def meet(self, kind: Any, patches: Patches) -> None:
         """Stand at its door, if it is ours."""
-        if kind.__module__ != MODULE:
+        if kind.__module__ != "penstock.loader":  # which is not imported for our sake
             return
         make = kind.__iter__
 
