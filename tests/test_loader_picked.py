@@ -27,8 +27,15 @@ def shards(tmp_path_factory):
     return make_shards(tmp_path_factory.mktemp("reid"), REID, samples=SAMPLES, shards=3, scale=0.1)
 
 
+@pytest.fixture(params=["readers", "workers"])
+def who_reads(request, monkeypatch):
+    """Workers, where all is in memory; else it is fetched for them."""
+    monkeypatch.setattr(picked, "is_in_memory", lambda _dataset: request.param == "workers")
+    return request.param
+
+
 @pytest.fixture
-def loader(make_loader, shards):
+def loader(make_loader, shards, who_reads):
     return lambda batch_size=8, fields=FIELDS, **settings: make_loader(shards, fields, batch_size, **settings)
 
 
@@ -98,6 +105,7 @@ def test_a_pass_is_resumed_with_the_very_next_sample(loader, position):
     assert keys_of(second) == whole[8 * position :]
 
 
+@pytest.mark.parametrize("who_reads", ["readers"], indirect=True)
 def test_neighbours_are_read_together_and_others_are_not_read(loader):
     neighbours = loader(None, batch_sampler=[list(range(15, 0, -1))], block_bytes=1 << 20)
     next(iter(neighbours))
@@ -107,6 +115,26 @@ def test_neighbours_are_read_together_and_others_are_not_read(loader):
     everything = loader(48)
     next(iter(everything))
     assert read[-1] < everything.stats().engine.bytes_read / 10
+
+
+@pytest.mark.parametrize("who_reads", ["workers"], indirect=True)
+def test_what_is_in_memory_is_read_by_workers_and_counted(loader, keys):
+    order = [17, 3, 3, 40]
+    made = loader(None, fields={"id": FIELDS["id"]}, batch_sampler=[order, order])
+    assert keys_of(made) == [keys[number] for number in order * 2]
+    counted, engine = made._feed.supply.counted, made.stats().engine
+    assert (counted.batches, counted.samples, counted.reads) == (2, 8, 8)
+    assert engine.reads == 0
+    assert counted.bytes_read == counted.bytes_wanted == engine.bytes_read > 0
+
+
+def test_who_reads_may_change_from_one_pass_to_the_next(loader, monkeypatch):
+    made = loader(sampler=Scattered(100))
+    first = keys_of(made)
+    for in_memory in (True, False):
+        monkeypatch.setattr(picked, "is_in_memory", lambda _dataset, answer=in_memory: answer)
+        made.set_epoch(0)
+        assert keys_of(made) == first
 
 
 def test_a_sample_that_comes_again_has_other_dice_and_every_run_has_the_same(loader):
@@ -129,23 +157,30 @@ def test_two_passes_at_a_time_do_not_disturb_the_new_one(loader, keys):
     assert keys_of(made) == [keys[number] for number in wanted]
 
 
-def test_nothing_is_kept_of_batches_that_were_delivered(loader):
+def test_nothing_is_kept_of_batches_of_an_earlier_pass(loader):
     made = loader(sampler=Scattered(100))
     for _ in range(3):
         keys_of(made)
     supply = made._feed.supply
-    assert (len(supply._drawn), supply._new, supply._blocks, supply._places) == (0, {}, {}, {})
+    assert (len(supply._drawn), supply.waiting, supply._new) == (13, 0, {})
+    assert len(supply._places) == 100
+
+
+def test_nothing_is_kept_of_batches_that_were_delivered_while_others_are_laid_out(loader):
+    made = loader(1, sampler=Scattered(400))
+    kept = [len(made._feed.supply._places) for _ in made]
+    assert max(kept) < 200
 
 
 def test_how_a_batch_is_read_is_not_worked_out_in_the_training_loop(loader, monkeypatch):
     threads = set()
-    real = picked.lay_out_picks
+    real = picked.PickedSupply._lay_out
 
     def lay_out(*given):
         threads.add(threading.current_thread().name)
         return real(*given)
 
-    monkeypatch.setattr(picked, "lay_out_picks", lay_out)
+    monkeypatch.setattr(picked.PickedSupply, "_lay_out", lay_out)
     assert len(keys_of(loader(sampler=Scattered(100)))) == 100
     assert threads == {"penstock-conductor"}
 

@@ -14,7 +14,7 @@ import penstock
 from loading import keys_of
 from penstock import Array
 from penstock.errors import DecodeError, SampleError, StorageError
-from penstock.flow import read
+from penstock.flow import read, straight
 from penstock.shards import indexfile
 from penstock.shards.codecs.arrays import encode_npy
 from penstock.shards.pack.write import ShardWriter
@@ -58,8 +58,8 @@ def cached(monkeypatch):
     """What the page cache is said to hold: everything, as long as this is so; any sample is large."""
     answers = {"in_memory": True}
     monkeypatch.setattr(read, "STRAIGHT_BYTES", 1)
-    monkeypatch.setattr(read, "is_cached", lambda _fd, _offset: answers["in_memory"])
-    monkeypatch.setattr(read, "identify", lambda _path: pytest.fail("the page cache had an answer"))
+    monkeypatch.setattr(straight, "is_cached", lambda _fd, _offset: answers["in_memory"])
+    monkeypatch.setattr(straight, "identify", lambda _path: pytest.fail("the page cache had an answer"))
     return answers
 
 
@@ -118,7 +118,7 @@ def test_a_transform_gets_the_same_values(shards, loader, cached):
 
 
 def test_small_samples_and_what_is_not_in_memory_are_left_to_readers(shards, loader, cached, monkeypatch):
-    monkeypatch.setattr(read, "identify", lambda _path: penstock_kind(in_memory=False))
+    monkeypatch.setattr(straight, "identify", lambda _path: penstock_kind(in_memory=False))
     cached["in_memory"] = False
     cold = loader(shards)
     assert len(list(cold)) == SAMPLES // 4
@@ -137,14 +137,14 @@ def penstock_kind(*, in_memory):
 
 def test_files_that_can_only_be_in_memory_need_no_page_cache(shards, loader, cached, monkeypatch):
     cached["in_memory"] = False
-    monkeypatch.setattr(read, "identify", lambda _path: penstock_kind(in_memory=True))
+    monkeypatch.setattr(straight, "identify", lambda _path: penstock_kind(in_memory=True))
     made = loader(shards)
     list(made)
     assert made.stats().engine.reads == 0
 
 
 def test_who_reads_is_decided_anew_for_each_pass(shards, loader, cached, monkeypatch):
-    monkeypatch.setattr(read, "identify", lambda _path: penstock_kind(in_memory=False))
+    monkeypatch.setattr(straight, "identify", lambda _path: penstock_kind(in_memory=False))
     cached["in_memory"] = False
     made = loader(shards)
     first = sorted(keys_of(made))
@@ -185,8 +185,8 @@ def test_shards_on_a_disk_are_not_taken_for_memory_because_others_are(shards, lo
             return os.stat_result((0, 0, hash(os.readlink(f"/proc/self/fd/{fd}")), *[0] * 7))
 
     cached["in_memory"] = False
-    monkeypatch.setattr(read, "os", Disks)
-    monkeypatch.setattr(read, "identify", lambda path: penstock_kind(in_memory=path == shards[0]))
+    monkeypatch.setattr(straight, "os", Disks)
+    monkeypatch.setattr(straight, "identify", lambda path: penstock_kind(in_memory=path == shards[0]))
     made = loader(shards)
     list(made)
     assert made.stats().engine.reads > 0
@@ -217,7 +217,7 @@ MANY = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import penstock
-from penstock.flow import read
+from penstock.flow import read, straight
 read.STRAIGHT_BYTES, read.is_cached = 1, lambda fd, offset: True
 loader = penstock.Loader(sys.argv[1], {"label": penstock.Label(".cls")}, 10, shuffle=True, device="numpy",
                          executor="thread", workers=4, readers=1)
@@ -233,14 +233,15 @@ def test_more_shards_than_a_process_may_open_can_be_read_by_threads(tmp_path):
 
 def test_to_ask_for_the_order_is_not_to_decide_anew_who_reads(shards, loader, cached, monkeypatch):
     made = loader(shards)
-    monkeypatch.setattr(read, "is_cached", lambda _fd, _offset: pytest.fail("somebody looked"))
+    monkeypatch.setattr(straight, "is_cached", lambda _fd, _offset: pytest.fail("somebody looked"))
     assert sorted(made.sampler) == list(range(SAMPLES))
 
 
-def test_workers_that_a_sampler_gives_work_are_told_of_no_file(shards, loader, cached):
-    made = loader(shards, shuffle=False, sampler=range(SAMPLES))
-    assert made._feed.work(made._feed.layout(4)).files is None
-    assert sorted(keys_of(made)) == [f"{number:03d}" for number in range(SAMPLES)]
+def test_workers_that_never_read_are_told_of_no_file(shards, loader, cached):
+    for settings in ({}, {"shuffle": False, "sampler": range(SAMPLES)}):
+        made = loader(shards, page_cache=False, **settings)
+        assert made._feed.work(made._feed.layout(4)).files is None
+        assert sorted(keys_of(made)) == [f"{number:03d}" for number in range(SAMPLES)]
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])

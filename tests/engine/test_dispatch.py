@@ -133,6 +133,25 @@ def test_tasks_become_a_few_milliseconds_of_work():
     assert len(one.tasks[2].rows) == 4
 
 
+def first_task(spare_s=0.0, batches=1):
+    """Of 8 workers, when a sample takes a millisecond: how many samples of batches of 32 it has."""
+    dispatch, (one, *_) = make(workers=8)
+    dispatch.give_out([batch(size=8)], HERE)
+    finish(dispatch, one, busy_s=0.001)
+    dispatch.forget_retries()
+    open_batches = [batch(number, size=32) for number in range(1, batches + 1)]
+    dispatch.give_out(open_batches, HERE, spare_s)
+    return len(one.tasks[1].rows)
+
+
+def test_what_the_loop_waits_for_is_spread_over_everybody_whatever_batch_it_is_in():
+    assert [first_task(batches=batches) for batches in (1, 4, 7, 100)] == [2, 8, 14, 16]  # 16 are TASK_S
+
+
+def test_while_the_loop_has_batches_a_task_takes_half_the_time_they_last():
+    assert [first_task(spare_s) for spare_s in (0.0, 0.001, 0.010, 0.030, 1.0)] == [2, 2, 5, 15, 16]
+
+
 def test_messages_stay_small_enough_to_wait_in_a_pipe():
     dispatch, (one,) = make(workers=1)
     for number in range(3):

@@ -1,6 +1,7 @@
 """Between the conductor and the training loop."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -58,3 +59,27 @@ def test_waiting_is_counted_and_not_waiting_is_not():
     threading.Timer(0.02, shelf.put, [batch(1)]).start()
     shelf.take(1)
     assert shelf.waited_s(now=100.0) > 0.0
+
+
+def test_the_first_batch_of_an_epoch_is_waited_for_whatever_we_do_and_does_not_count():
+    shelf = Shelf(3)
+    for number in (0, 5):
+        shelf.clear(first_number=number)
+        threading.Timer(0.02, shelf.put, [batch(number)]).start()
+        shelf.take(number)
+    assert shelf.waited_s(now=100.0) == 0.0
+
+
+def test_what_is_ready_lasts_as_long_as_the_loop_takes_for_so_many(monkeypatch):
+    shelf = Shelf(9)
+    now = iter([0.0, *(10 + 0.1 * step for step in range(40)), 1000.0, 1000.1])
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    for number in range(41):
+        shelf.put(batch(number))
+        shelf.take(number)
+    assert shelf.lasts_s() == 0.0
+    shelf.put(batch(41))
+    shelf.put(batch(42))
+    assert 2 * 0.09 < shelf.lasts_s() < 2 * 0.12
+    shelf.take(41)  # after an evaluation, which is no pace
+    assert shelf.lasts_s() < 0.13

@@ -35,6 +35,11 @@ PUT_OFF_S = 1.0
 """How long the start of processes waits for the first batch: while they start, they take the cores from it."""
 PLANNED = 64
 """Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
+PAUSE_S, LEAST_PAUSE_S = 0.002, 0.0005
+"""Where the loop has batches, what happens is dealt with after a pause, with all that happens meanwhile: whenever we
+wake, we take the interpreter from the loop, and it is the loop that wakes us when it comes for its next batch."""
+OF_SPARE = 16
+"""The pause is this part of the time for which the loop has batches."""
 AT_FIRST = 1
 """The same, and batches in the making, until the first one is complete: what is done for later ones delays it."""
 
@@ -126,7 +131,7 @@ class Conductor:
                 self._plan()
                 self._open_batches()
                 self.residency.pump()  # after opening, which asks again for what had to leave the arena
-                self.dispatch.give_out(self._open, self.residency)
+                self.dispatch.give_out(self._open, self.residency, self.shelf.lasts_s())
                 self._unstick()
                 self._account()
                 self._wait()
@@ -156,6 +161,8 @@ class Conductor:
         assert self._bell is not None  # not a local: the traceback of a failure would keep it open
         pipes = self.dispatch.pipes()
         heard = self._listener.wait((self._bell.fileno(), *pipes), timeout_s)
+        if heard:
+            self._let_the_loop_go_first()
         for source in heard:
             if source in pipes:
                 self._on_pipe(pipes[source])
@@ -163,6 +170,11 @@ class Conductor:
                 self._bell.hush()
         if not heard:
             self._in_silence(pipes.values())
+
+    def _let_the_loop_go_first(self) -> None:
+        pause_s = min(PAUSE_S, self.shelf.lasts_s() / OF_SPARE)
+        if pause_s > LEAST_PAUSE_S:
+            time.sleep(pause_s)
 
     def _in_silence(self, seats: Iterable[Seat]) -> None:
         """An interrupt may have come between a ring and its sound, and a worker may die without a sound."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,9 @@ from penstock.engine.residency import Residency
 from penstock.errors import WorkerCrash
 
 TASK_S = 0.016
-"""Work per task: long enough that handing it over costs little, short enough that nobody waits long for the last."""
+"""Work per task: long enough that handing it over costs little, short enough that nobody waits long for the last.
+Every task costs the training's process, in time that its loop may want, so tasks are as long as can be: where batches
+are ready for the loop, nobody waits for this one; where none is, all that are open are spread over everybody."""
 LEAST_TASK_S = 0.002
 """Below this, handing over would cost more than is gained by spreading a batch over everybody."""
 DEPTH = 2
@@ -78,6 +80,7 @@ class Dispatch:
         self._slab_bytes = slab_bytes
         self._deadline_s = deadline_s
         self._hire = hire
+        self._spare_s = 0.0
         self._again: deque[Given] = deque()
         self._leaving: list[Worker] = []
         self._dismissed = threading.Event()
@@ -131,8 +134,12 @@ class Dispatch:
 
     # -- giving out ------------------------------------------------------------------------------------------
 
-    def give_out(self, batches: Iterable[Batch], residency: Residency) -> None:
-        """Fill every free place at a worker, emptiest workers first, with the earliest slots there are."""
+    def give_out(self, batches: Collection[Batch], residency: Residency, spare_s: float = 0.0) -> None:
+        """Fill every free place at a worker, emptiest workers first, with the earliest slots there are.
+
+        The training loop has batches for so long.
+        """
+        self._spare_s = spare_s
         for depth in range(DEPTH):
             for seat in self.seats:
                 if (
@@ -149,7 +156,7 @@ class Dispatch:
     def _too_slow(self, seat: Seat, depth: int) -> bool:
         return depth > 0 and seat.sample_s > SLOW * self.sample_s > 0
 
-    def _next(self, batches: Iterable[Batch], residency: Residency, depth: int) -> Given | None:
+    def _next(self, batches: Collection[Batch], residency: Residency, depth: int) -> Given | None:
         while self._again:
             given = self._again.popleft()
             if not given.batch.abandoned:
@@ -157,19 +164,21 @@ class Dispatch:
         for batch in batches:
             if batch.job.whole and depth > 0:
                 continue  # a whole batch must not wait behind another one while somebody else may become free
-            slots = batch.take(len(batch.job.samples) if batch.job.whole else self._chunk(len(batch.job.samples)))
+            size = len(batch.job.samples)
+            slots = batch.take(size if batch.job.whole else self._chunk(size * len(batches)))
             if len(slots):
                 return self._task(batch, slots, residency, strikes=0)
         return None
 
-    def _chunk(self, batch_size: int) -> int:
-        """Samples per task: `task_s` of work, but a batch is spread over all workers as long as that pays."""
+    def _chunk(self, samples: int) -> int:
+        """Samples per task: `task_s` of work, but so many are spread over all workers while somebody waits for them."""
         standing_in = sum(seat.stopgap for seat in self.seats)
         hands = max(1, standing_in, len(self.seats) - standing_in)  # not both: the ones go as the others come
-        fair = max(1, batch_size // (2 * hands))
+        fair = max(1, samples // (2 * hands))
         if self.sample_s == 0:
             return min(self._most_rows, fair)
-        least, most = (round(seconds / self.sample_s) for seconds in (LEAST_TASK_S, self.task_s))
+        at_once = max(LEAST_TASK_S, self._spare_s / 2)  # by then, half of what is ready is left
+        least, most = (round(seconds / self.sample_s) for seconds in (min(at_once, self.task_s), self.task_s))
         return max(1, min(self._most_rows, max(least, min(fair, most))))
 
     def _task(self, batch: Batch, slots: Ids, residency: Residency, strikes: int) -> Given:

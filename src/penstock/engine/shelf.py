@@ -10,6 +10,8 @@ from penstock.errors import PenstockError
 
 LONGEST_WAIT_S = 1.0
 """How long anybody sleeps at most before looking again: a wait without an owner would have no way out."""
+PACE = 8
+"""Batches over which the loop's pace is a mean."""
 HOARD_S = 5.0
 """How long a consumer that waits while it holds every slab is given to let one go: nothing else can move then."""
 
@@ -28,7 +30,11 @@ class Shelf:
         self._failure: BaseException | None = None
         self._closed = False
         self._waited_s = 0.0
-        self._waiting_since: float | None = None
+        self._waiting: tuple[int, float] | None = None
+        """For which batch, and since when."""
+        self._taken_at: float | None = None
+        self._period_s = 0.0
+        """From one taking to the next, a running mean."""
 
     def put(self, batch: Batch) -> None:
         """A batch is complete."""
@@ -66,10 +72,20 @@ class Shelf:
     def __len__(self) -> int:
         return len(self._complete)
 
+    def lasts_s(self) -> float:
+        """How long the training loop can go on with what is here, at its pace: until then nobody waits for us."""
+        return len(self._complete) * self._period_s
+
     def waited_s(self, now: float) -> float:
-        """Seconds that the training loop has spent waiting for a batch, this moment's wait included."""
-        since = self._waiting_since
-        return self._waited_s + (now - since if since is not None else 0.0)
+        """Seconds that the training loop has spent waiting for a batch, this moment's wait included.
+
+        For the first batch of an epoch it always waits, whatever our knobs: that does not count.
+        """
+        waiting = self._waiting
+        return self._waited_s + (0.0 if waiting is None else self._counted_s(*waiting, now))
+
+    def _counted_s(self, number: int, since: float, now: float) -> float:
+        return 0.0 if number == self._first_number else now - since
 
     def has(self, number: int) -> bool:
         """Whether `take` would not wait."""
@@ -84,10 +100,20 @@ class Shelf:
                 self._wait_for(number)
             batch = self._complete.pop(number)
             self._held.add(batch.slab)
+            self._keep_pace(time.monotonic())
             return batch
 
+    def _keep_pace(self, now: float) -> None:
+        if self._taken_at is not None:
+            period_s = now - self._taken_at
+            # a pause of the loop, to evaluate or to save, says nothing of its pace: one such counts as twice the mean
+            period_s = min(period_s, 2 * self._period_s or period_s)
+            self._period_s += (period_s - self._period_s) / PACE
+        self._taken_at = now
+
     def _wait_for(self, number: int) -> None:
-        start = hoarding_since = self._waiting_since = time.monotonic()
+        start = hoarding_since = time.monotonic()
+        self._waiting = number, start
         try:
             while number not in self._complete:
                 self._check(number)
@@ -97,8 +123,8 @@ class Shelf:
                     raise self._hoarded()
                 self._changed.wait(LONGEST_WAIT_S)
         finally:
-            self._waiting_since = None
-            self._waited_s += time.monotonic() - start
+            self._waiting = None
+            self._waited_s += self._counted_s(number, start, time.monotonic())
 
     def _check(self, number: int) -> None:
         if self._failure is not None:

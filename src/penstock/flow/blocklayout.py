@@ -65,6 +65,12 @@ def part_rows(dataset: Dataset, shard: int, inside: Ids) -> Ids:
     return rows
 
 
+def to_read_apart(rows: Ids, shards: Ids | int) -> Ids:
+    """Of these shards, with offsets within them: changed so that workers read the parts for themselves."""
+    rows[:, PARTS::WIDTH] = ~(rows[:, PARTS::WIDTH] | np.reshape(shards, (-1, 1)) << SPAN)
+    return rows
+
+
 def lay_out(offsets: Ids, lengths: Ids) -> tuple[list[Extent], Ids, int]:
     """Join ranges that lie close together; say where each part comes to lie in the block's memory."""
     flat, sizes = offsets.ravel(), lengths.ravel()

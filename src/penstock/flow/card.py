@@ -115,7 +115,7 @@ class Card:
 
     def _send(self, shipment: Shipment, drawn: Mapping[str, Drawn]) -> Sent:
         torch = self._torch
-        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream):  # and its device, in whatever thread this is
             begun = self._clock.mark(self._stream)
             arrived = self._arrival.unpack(shipment, self.device)
             with self._noting:
@@ -123,7 +123,7 @@ class Card:
                 self._clock.copied(begun, copied)
                 self._copying.append((copied, shipment.arrays))
             self._arrival.finish(arrived.tensors, drawn)
-            return Sent(arrived, self._stream.record_event())
+            return Sent(arrived, self._stream.record_event() if drawn else copied)
 
     def receive(self, sent: Sent | Future[Sent]) -> Arrived:
         """The tensors, safe to use on the current stream: it waits for them, and their memory waits for it."""

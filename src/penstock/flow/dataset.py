@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +42,15 @@ class Dataset:
         """Their keys."""
         shards = np.searchsorted(self.firsts, samples, side="right") - 1
         inside = samples - self.firsts[shards]
+        names = self._names
+        return [names[shard][place] for shard, place in zip(shards.tolist(), inside.tolist(), strict=True)]
+
+    @cached_property
+    def _names(self) -> list[list[str]]:
+        """Per shard, of each sample; the index's own list where all its samples are ours."""
         return [
-            self.indexes[shard].keys[self.numbers[shard][place]]
-            for shard, place in zip(shards.tolist(), inside.tolist(), strict=True)
+            index.keys if len(numbers) == len(index) else [index.keys[number] for number in numbers.tolist()]
+            for index, numbers in zip(self.indexes, self.numbers, strict=True)
         ]
 
     def key(self, sample: int) -> str:

@@ -2,23 +2,27 @@
 
 The engine wants samples and blocks with numbers of their own. A pick is numbered by how many came before it and by the
 sample it is, so the same sample may come again; a block belongs to one batch. No number ever comes again, in no epoch.
-A batch is known from when it is drawn until it, or one after it, is delivered.
+A batch is known from when it is drawn until it, or one after it, is delivered, and a batch is laid out after that.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.supply import NO_BASE, NO_BLOCK
 from penstock.errors import SettingError
 from penstock.flow.dataset import Dataset
 from penstock.flow.files import OpenShards
-from penstock.flow.pickedlayout import PickedBlock, lay_out_picks
+from penstock.flow.pickedlayout import PickedBlock, lay_out_picks, to_be_read_apart
 from penstock.flow.rows import PARTS, WIDTH
+from penstock.flow.straight import StraightFiles, can_be_read_anywhere, is_in_memory
 from penstock.storage.tier import CacheSettings
 
 Ids = NDArray[np.int64]
@@ -68,10 +72,16 @@ class PickedSupply:
                     advice="Unpack it with 'penstock shards pack', or leave the order to the loader (shuffle=True)",
                 )
         self._dataset = dataset
+        self._total = len(dataset)
         self._block_bytes = block_bytes
         self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct, cache=cache)
+        self._may_be_straight = not direct and can_be_read_anywhere(dataset)
+        self.straight = False
+        """Whether workers read for themselves what is drawn."""
         self._next_block = 0
         self._next_pick = 0
+        self._delivered = -1
+        """The last pick that was."""
         self._drawn: deque[_Drawn] = deque()
         self._new: dict[int, _Drawn] = {}
         """By their first pick: batches that are not laid out yet. The engine does that: the loop has steps to do."""
@@ -81,13 +91,26 @@ class PickedSupply:
         self._batches = self._samples = self._reads = self._bytes_read = self._bytes_wanted = 0
         self._counting = threading.Lock()
 
+    @cached_property
     def sample_sizes(self) -> Ids:
         """Bytes of the wanted parts of each sample."""
         return self._dataset.wanted_bytes()
 
+    def look(self) -> None:
+        """Decide who reads from now on: workers for themselves, if all has been read already."""
+        self.straight = self._may_be_straight and is_in_memory(self._dataset)
+
+    def straight_files(self) -> StraightFiles | None:
+        """For workers, if they may have to read."""
+        return StraightFiles(self._files.local) if self._may_be_straight else None
+
+    def read_apart(self, picks: Ids) -> int:
+        """Bytes of these that workers read for themselves."""
+        return int(self.sample_sizes[self.own_numbers(picks)].sum()) if self.straight else 0
+
     def draw(self, samples: Ids, position: int) -> Ids:
         """The numbers of these picks; `position` is how many the epoch had before them."""
-        total = len(self._dataset)
+        total = self._total
         for wrong in samples[(samples < 0) | (samples >= total)]:
             raise SettingError(f"the sampler gave {wrong}, and there are {total} samples", stage="plan")
         picks = np.arange(self._next_pick, self._next_pick + len(samples)) * total + samples
@@ -100,14 +123,16 @@ class PickedSupply:
 
     def own_numbers(self, picks: Ids) -> Ids:
         """Which samples they are."""
-        return picks % len(self._dataset)
+        return picks % self._total
 
     def deliver(self, picks: Ids) -> None:
-        """They have arrived: what was drawn up to them is not needed any more."""
+        """They have arrived: what was drawn up to them is forgotten when the engine looks again."""
         self._batches += 1
         self._samples += len(picks)
-        last = int(picks.max(initial=-1))
-        while self._drawn and (not len(self._drawn[0].picks) or self._drawn[0].picks[0] <= last):
+        self._delivered = max(self._delivered, int(picks.max(initial=-1)))
+
+    def _forget(self) -> None:
+        while self._drawn and self._is_delivered(self._drawn[0]):
             done = self._drawn.popleft()
             for number in done.blocks:
                 del self._blocks[number]
@@ -115,10 +140,13 @@ class PickedSupply:
                 self._places.pop(pick, None)  # one of a pass that was given up may have met nobody
                 self._new.pop(pick, None)
 
+    def _is_delivered(self, drawn: _Drawn) -> bool:
+        return not len(drawn.picks) or int(drawn.picks[0]) <= self._delivered
+
     @property
     def waiting(self) -> int:
         """Batches that are drawn and not delivered."""
-        return len(self._drawn)
+        return sum(not self._is_delivered(drawn) for drawn in list(self._drawn))
 
     @property
     def counted(self) -> Picked:
@@ -137,14 +165,21 @@ class PickedSupply:
         """The block of each pick; of a batch as it was drawn, if it is asked for the first time."""
         drawn = self._new.pop(int(samples[0]), None) if len(samples) else None
         if drawn is not None:
+            self._forget()
             self._lay_out(drawn)
-        return np.array([self._places[pick][0] for pick in samples.tolist()], np.int64)
+        blocks = (self._places[pick][0] for pick in samples.tolist())
+        return np.array([block if self._blocks[block].reads else NO_BLOCK for block in blocks], np.int64)
 
     def _lay_out(self, drawn: _Drawn) -> None:
         samples = self.own_numbers(drawn.picks)
         order = np.argsort(samples, kind="stable")
         places = drawn.position + order
-        blocks = lay_out_picks(self._dataset, samples[order], self._block_bytes)
+        if self.straight:
+            block = to_be_read_apart(self._dataset, samples[order])
+            blocks: Iterable[PickedBlock] = [block]
+            self._count(block.rows, reads=block.rows[:, PARTS::WIDTH].size)
+        else:
+            blocks = lay_out_picks(self._dataset, samples[order], self._block_bytes)
         drawn.blocks = tuple(self._add(block, drawn.picks[order[block.samples]], places) for block in blocks)
 
     def _add(self, block: PickedBlock, picks: Ids, places: Ids) -> int:
@@ -165,11 +200,16 @@ class PickedSupply:
         if found is None:
             return 0
         count = sum(self._files.read(shard, extents, into) for shard, extents in found.reads.items())
-        with self._counting:
-            self._reads += sum(map(len, found.reads.values()))
-            self._bytes_read += count
-            self._bytes_wanted += int(found.rows[:, PARTS + 1 :: WIDTH].sum())
+        self._count(found.rows, sum(map(len, found.reads.values())), count)
         return count
+
+    def _count(self, rows: Ids, reads: int, bytes_read: int | None = None) -> None:
+        """What these rows are about has been read, or will be; no more than that if it is not said how much."""
+        wanted = int(rows[:, PARTS + 1 :: WIDTH].sum())
+        with self._counting:
+            self._reads += reads
+            self._bytes_read += wanted if bytes_read is None else bytes_read
+            self._bytes_wanted += wanted
 
     def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
         """What workers are told."""
@@ -178,7 +218,7 @@ class PickedSupply:
             block, row = self._places[pick]
             rows[at] = self._blocks[block].rows[row]
         rows[:, 0] = slots
-        rows[:, PARTS::WIDTH] += bases[:, None]
+        rows[:, PARTS::WIDTH] += np.where(bases != NO_BASE, bases, 0)[:, None]
         return rows
 
     def close(self) -> None:

@@ -62,7 +62,8 @@ class PickedFeed:
     def share(self, epoch: int, position: int) -> Share:
         """The same, to be delivered now, drawn as far as anybody asks for it."""
         self._before, self._all_drawn = self.supply.counted, False
-        return Share(self._drawn(self.portions(epoch, position)), self.supply.uses)
+        self.supply.look()
+        return Share(self._drawn(self.portions(epoch, position)), self.supply.uses, read_apart=self.supply.read_apart)
 
     def _drawn(self, portions: Iterator[Portion]) -> Iterator[Portion]:
         for portion in portions:
@@ -72,7 +73,7 @@ class PickedFeed:
 
     def reading(self) -> Reading:
         """A block is a few samples, or as many neighbours as `block_bytes` hold, or one long sample."""
-        samples = self.supply.sample_sizes()
+        samples = self.supply.sample_sizes
         blocks = np.minimum(MOST_READS * samples, np.maximum(samples, self._block_bytes))
         return Reading(np.append(blocks, self._block_bytes), UNDER_WAY * -(-self._batch_size // MOST_READS))
 
@@ -81,8 +82,8 @@ class PickedFeed:
         return self._shards.layout(batch_size)
 
     def work(self, layout: SlabLayout) -> Work:
-        """What workers run; they find all bytes in the arena."""
-        return replace(self._shards.work(layout), files=None)
+        """What workers run."""
+        return replace(self._shards.work(layout), files=self.supply.straight_files())
 
     def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
         """Shard, name and offset of that part of a pick."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.layout import PAGE
-from penstock.flow.blocklayout import GAP_BYTES, SPAN, lay_out, part_rows
+from penstock.flow.blocklayout import GAP_BYTES, SPAN, lay_out, part_rows, to_read_apart
 from penstock.flow.dataset import Dataset
 from penstock.flow.extent import Extent
 from penstock.flow.rows import PARTS, WIDTH
@@ -31,7 +31,7 @@ class PickedBlock:
     samples: slice
     """Which of the batch's, in the order of their place."""
     reads: Mapping[int, list[Extent]]
-    """By shard, ascending."""
+    """By shard, ascending; none if workers read for themselves."""
     rows: Ids
     size: int
 
@@ -53,6 +53,12 @@ def lay_out_picks(dataset: Dataset, samples: Ids, block_bytes: int) -> Iterator[
     for block, (base, end) in enumerate(zip(bases, (*bases[1:], size), strict=True)):
         inside = slice(cuts[block], cuts[block + 1])
         yield PickedBlock(inside, reads[block], rows[inside], end - base)
+
+
+def to_be_read_apart(dataset: Dataset, samples: Ids) -> PickedBlock:
+    """All of these samples, which ascend, for workers that read for themselves: a block that nobody fetches."""
+    shards = np.searchsorted(dataset.firsts, samples, side="right") - 1
+    return PickedBlock(slice(0, len(samples)), {}, to_read_apart(_rows(dataset, samples, shards), shards), 0)
 
 
 def _rows(dataset: Dataset, samples: Ids, shards: Ids) -> Ids:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -10,16 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.supply import NO_BASE, NO_BLOCK
-from penstock.flow.blocklayout import SPAN, BlockLayout, lay_out_runs, part_rows
+from penstock.flow.blocklayout import BlockLayout, lay_out_runs, part_rows, to_read_apart
 from penstock.flow.blocks import BlockTable, cut_blocks, sample_sizes
 from penstock.flow.dataset import Dataset
 from penstock.flow.files import OpenShards
 from penstock.flow.rows import PARTS, WIDTH
-from penstock.flow.straight import StraightFiles
-from penstock.storage.kind import identify
-from penstock.storage.local import LocalFile
-from penstock.storage.pagecache import is_cached
-from penstock.storage.remote.url import is_remote
+from penstock.flow.straight import StraightFiles, can_be_read_anywhere, is_in_memory
 from penstock.storage.tier import CacheSettings
 
 Ids = NDArray[np.int64]
@@ -29,9 +24,8 @@ GROUP = 8
 GROUPS = 2048
 """Whose layouts are kept: several times as many blocks as 64 batches of large samples need."""
 STRAIGHT_BYTES = 512 << 10
-"""Of a sample, from which on workers read for themselves what is in memory: of smaller ones a block holds several."""
-LOOKED_AT = 64
-"""Samples of which all must be in the page cache for the rest to be believed to be."""
+"""Of a sample, from which on workers read for themselves what is in memory: of smaller ones a block holds several.
+All of it counts, wanted or not, as it does where blocks are cut."""
 ROWS = 1 << 20
 """Of samples in the layouts that are kept: there are fewer groups where blocks hold many."""
 
@@ -54,7 +48,8 @@ class ShardSupply:
         groups = min(GROUPS, 1 + ROWS * len(self.blocks) // (GROUP * max(1, len(dataset))))
         self._layouts = lru_cache(groups)(self._make_layouts)  # its own lock: `fill` runs in several threads
         self._straight_rows = lru_cache(groups)(self._make_straight_rows)
-        self._may_be_straight = not direct and _worth_it(dataset)
+        large = int(self._block_sizes.sum()) >= STRAIGHT_BYTES * len(dataset)
+        self._may_be_straight = large and not direct and can_be_read_anywhere(dataset)
         self.straight = False
         """Whether workers read for themselves."""
 
@@ -65,7 +60,7 @@ class ShardSupply:
 
     def look(self) -> None:
         """Decide who reads from now on: workers for themselves, if samples are large and have been read already."""
-        self.straight = self._may_be_straight and _in_memory(self.dataset)
+        self.straight = self._may_be_straight and is_in_memory(self.dataset)
 
     def straight_files(self) -> StraightFiles | None:
         """For workers, if they may have to read; they are told of no file that they do not need."""
@@ -135,8 +130,7 @@ class ShardSupply:
         shard = int(self.blocks.shards[head])
         rows = part_rows(self.dataset, shard, np.arange(firsts[0], firsts[-1]) - self.dataset.firsts[shard])
         rows[:, 1] = np.arange(firsts[0], firsts[-1])
-        rows[:, PARTS::WIDTH] = ~(rows[:, PARTS::WIDTH] | shard << SPAN)
-        return rows
+        return to_read_apart(rows, shard)
 
     def _group(self, head: int) -> Ids:
         """Where the blocks begin of the group that begins with this one, and where the last of them ends."""
@@ -150,37 +144,3 @@ def _group_heads(shards: Ids) -> Ids:
     numbers = np.arange(len(shards))
     firsts = np.searchsorted(shards, shards)
     return numbers - (numbers - firsts) % GROUP
-
-
-def _worth_it(dataset: Dataset) -> bool:
-    """Whether samples are large, and lie in files that can be read at any place."""
-    wanted = sum(int(index.lengths[parts].sum()) for index, parts in zip(dataset.indexes, dataset.parts, strict=True))
-    return (
-        wanted >= STRAIGHT_BYTES * len(dataset)
-        and hasattr(os, "preadv")
-        and not any(index.compression for index in dataset.indexes)
-        and not any(map(is_remote, dataset.paths))
-    )
-
-
-def _in_memory(dataset: Dataset) -> bool:
-    """By some samples from all over the dataset, the first and the last byte of each part.
-
-    A file system that is nothing but memory does not answer; each is looked up once, by its device.
-    """
-    nothing_but_memory: dict[int, bool] = {}
-    chosen = np.unique(np.linspace(0, len(dataset) - 1, LOOKED_AT, dtype=np.int64))
-    shards = np.searchsorted(dataset.firsts, chosen, side="right") - 1
-    for shard in np.unique(shards).tolist():
-        index = dataset.indexes[shard]
-        parts = dataset.parts[shard][chosen[shards == shard] - dataset.firsts[shard]].ravel()
-        ends = np.maximum(index.offsets[parts] + index.lengths[parts] - 1, 0)
-        with LocalFile(dataset.paths[shard]) as file:
-            if all(is_cached(file.fd, place) for place in (*index.offsets[parts].tolist(), *ends.tolist())):
-                continue
-            device = os.fstat(file.fd).st_dev
-        if device not in nothing_but_memory:
-            nothing_but_memory[device] = identify(dataset.paths[shard]).kind.in_memory
-        if not nothing_but_memory[device]:
-            return False
-    return True

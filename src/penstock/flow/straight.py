@@ -1,22 +1,33 @@
-"""Large samples whose bytes are in memory already are read by the worker that decodes them.
+"""Samples whose bytes are in memory already are read by the worker that decodes them, unless a block has many of them.
 
-A block of a few MB then is one sample, and to fetch it costs the training's process more than the kernel's copy: a
-request, an answer, the interpreter's lock many times. A worker needs none of that, and raw arrays go straight into
-their slot. What has to come from a disk is left to readers, who know how many may read at a time.
+Of large samples a block of a few MB is one, and those that a sampler picks lie apart. To fetch one then costs the
+training's process more than the kernel's copy: a request, an answer, the interpreter's lock many times. A worker needs
+none of that, and raw arrays go straight into their slot. What has to come from a disk is left to readers, who know
+how many may read at a time, and what lies together.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import deflate
+import numpy as np
 
 from penstock.errors import DecodeError, StorageError
 from penstock.flow.blocklayout import SPAN
+from penstock.flow.dataset import Dataset
 from penstock.flow.openfiles import OpenFiles
 from penstock.flow.rows import NO_CRC
 from penstock.shards.codecs.scratch import Scratch
+from penstock.storage.kind import identify
+from penstock.storage.local import LocalFile
+from penstock.storage.pagecache import is_cached
+from penstock.storage.remote.url import is_remote
+
+LOOKED_AT = 64
+"""Samples of which all must be in the page cache for the rest to be believed to be."""
 
 _read_into = Scratch()
 """Decoded before the next part comes."""
@@ -53,3 +64,35 @@ def check_crc(pieces: Sequence[memoryview], crc32: int) -> None:
         found = deflate.crc32(piece, found)
     if found != crc32:
         raise DecodeError("CRC32 does not match the index", stage="read", advice="Copy the shard again")
+
+
+def can_be_read_anywhere(dataset: Dataset) -> bool:
+    """Whether its shards are files, of which any part can be read."""
+    return (
+        hasattr(os, "preadv")
+        and not any(index.compression for index in dataset.indexes)
+        and not any(map(is_remote, dataset.paths))
+    )
+
+
+def is_in_memory(dataset: Dataset) -> bool:
+    """By some samples from all over the dataset, the first and the last byte of each part.
+
+    A file system that is nothing but memory does not answer; each is looked up once, by its device.
+    """
+    nothing_but_memory: dict[int, bool] = {}
+    chosen = np.unique(np.linspace(0, len(dataset) - 1, LOOKED_AT, dtype=np.int64))
+    shards = np.searchsorted(dataset.firsts, chosen, side="right") - 1
+    for shard in np.unique(shards).tolist():
+        index = dataset.indexes[shard]
+        parts = dataset.parts[shard][chosen[shards == shard] - dataset.firsts[shard]].ravel()
+        ends = np.maximum(index.offsets[parts] + index.lengths[parts] - 1, 0)
+        with LocalFile(dataset.paths[shard]) as file:
+            if all(is_cached(file.fd, place) for place in (*index.offsets[parts].tolist(), *ends.tolist())):
+                continue
+            device = os.fstat(file.fd).st_dev
+        if device not in nothing_but_memory:
+            nothing_but_memory[device] = identify(dataset.paths[shard]).kind.in_memory
+        if not nothing_but_memory[device]:
+            return False
+    return True
