@@ -37,15 +37,14 @@ class Extent:
 
 
 FULL = Extent(3, 2, 300.0, (), {})
-TOY = Extent(3, 2, 300.0, ("--toy", "--warm-up", "6", "--iterations", "20", "--seconds", "3"), {})
+TOY = Extent(3, 2, 300.0, ("--toy", "--warm-up", "6", "--warm-up-s", "1", "--iterations", "20", "--seconds", "3"), {})
 SHORT = Extent(
     1,
     0,
     75.0,
     ("--iterations", "20", "--seconds", "5"),
-    {"distill": ("samples=960", "shards=40", "distinct=96"), "segment": ("samples=640", "shards=8", "distinct=48")},
+    {"distill": ("distinct=96",), "segment": ("distinct=48",)},
 )
-"""A pass is longer than what is measured, so that no loader starts again meanwhile."""
 
 
 def main() -> None:

@@ -45,8 +45,10 @@ class Limits:
     """When enough was seen: after so many batches and as many seconds, both counted from the end of the warm-up."""
 
     warm_up: int
+    """Batches, and more of them until `warm_up_s` has passed: workers have started by then."""
     iterations: int
     seconds: float
+    warm_up_s: float = 0.0
 
 
 class Meter:
@@ -60,13 +62,21 @@ class Meter:
         self._marks: list[tuple[Any, Any]] = []
         self._samples: list[int] = []
         self._end: Any = None
+        self._first = 0
+        """The first batch after the warm-up."""
 
     def __iter__(self) -> Iterator[Any]:
         batches = chain.from_iterable(repeat(self._loader))
-        until_s = 0.0
-        while len(self._samples) < self._limits.warm_up + self._limits.iterations or self._clock.now() < until_s:
-            if len(self._samples) == self._limits.warm_up:
-                until_s = self._clock.now() + self._limits.seconds
+        limits, begin_s = self._limits, self._clock.now()
+        until_s: float | None = None
+        while until_s is None or len(self._samples) < self._first + limits.iterations or self._clock.now() < until_s:
+            if (
+                until_s is None
+                and len(self._samples) >= limits.warm_up
+                and self._clock.now() - begin_s >= limits.warm_up_s
+            ):
+                self._first = len(self._samples)
+                until_s = self._clock.now() + limits.seconds
             asked = self._marker.mark()
             batch = next(batches)
             self._marks.append((asked, self._marker.mark()))
@@ -77,7 +87,7 @@ class Meter:
 
     def pace(self) -> Pace:
         """To be asked when the training has ended."""
-        first = self._limits.warm_up
+        first = self._first
         counted = self._marks[first:]
         return Pace(
             iterations=len(counted),

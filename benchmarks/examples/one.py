@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other settings than the config's")
     parser.add_argument("--losses", action="store_true", help="first the loss of every step, nothing shuffled")
     parser.add_argument("--warm-up", type=int, default=10)
+    parser.add_argument("--warm-up-s", type=float, default=4.0)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=10.0)
     asked = parser.parse_args()
@@ -53,7 +54,7 @@ def main() -> None:
     example = importlib.import_module(f"examples.{asked.example}.train")
     found = losses(example, asked.data, asked.before, toy=asked.toy, changed=changed) if asked.losses else []
     gc.collect()  # its loader ends here
-    limits = Limits(asked.warm_up, asked.iterations, asked.seconds)
+    limits = Limits(asked.warm_up, asked.iterations, asked.seconds, asked.warm_up_s)
     pace = timed(example, asked.data, asked.before, limits, toy=asked.toy, changed=changed)
     print(msgspec.json.encode(Outcome(_device(), pace, found)).decode(), flush=True)
 

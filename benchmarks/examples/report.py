@@ -17,7 +17,7 @@ TOLERANCE = 0.02
 """Of the loss of a step, between Pillow's pixels and ours, and between 32 and 16 bits."""
 COLUMNS = ("way", "it/s", "samples/s", "data share", "samples/s of the default")
 NOTE = (
-    "Every run in a fresh process, data in the page cache, the first batches left out; medians of the rounds. Data "
+    "Every run in a fresh process, data in the page cache, the first seconds left out; medians of the rounds. Data "
     "share: of the time, how much the device had no batch; on a GPU by its own clock, copies included, on a CPU as the "
     "loop sees it. Losses are compared step by step over the same samples in the same order; with `--before` reid's "
     "uncached sampler is left out of that comparison, since no two samplers draw the same."

@@ -14,7 +14,7 @@ from penstock import Array, Loader
 
 BATCH = 32
 BATCH_BYTES = BATCH * 3 * 1024 * 1024
-SHARDS = data.Amount(distinct=8, per_shard=64, shards=4, names=8)
+SHARDS = data.Amount(distinct=8, per_shard=64, shards=4, names=24)
 
 
 def measure(folder: Path) -> Iterator[Line]:

@@ -47,6 +47,14 @@ def test_a_meter_goes_on_for_its_seconds():
     assert meter.pace().seconds == 10.0
 
 
+@without_a_card
+def test_a_warm_up_lasts_for_its_batches_and_its_seconds():
+    clock = FakeClock()
+    meter = Meter(Slow(clock, 1.0), Limits(warm_up=2, iterations=3, seconds=0.0, warm_up_s=7.0), clock)
+    assert len([clock.advance(1.0) for _ in meter]) == 4 + 3
+    assert meter.pace().iterations == 3
+
+
 def test_a_toy_is_timed_over_several_passes(tmp_path):
     example = importlib.import_module("examples.distill.train")
     changed = {"samples": 16, "shards": 2}
