@@ -86,9 +86,9 @@ def cuda(monkeypatch):
     return seen
 
 
-def shipment(slab, encoded=None):
+def shipment(slab, encoded=None, copied=None):
     arrays = {"image": np.full((2, 3, 8, 8), 10 * slab, np.uint8), "label": np.arange(2)}
-    return Shipment(arrays, slab, np.arange(2), 0, encoded or {})
+    return Shipment(arrays, slab, np.arange(2), 0, encoded or {}, copied)
 
 
 def card_of(slabs=4, arrival=None):
@@ -120,6 +120,35 @@ def test_slabs_are_kept_until_they_are_copied(cuda):
     Event.happened = True
     card.make_room()
     assert array() is None
+    card.close()
+
+
+def test_who_lent_the_slab_hears_once_that_it_is_copied(cuda):
+    card, heard = card_of(slabs=8), []
+    Event.happened = False
+    for slab in (0, 1):
+        card.send(shipment(slab, copied=lambda slab=slab: heard.append(slab)))
+    card.make_room()
+    assert heard == []
+    Event.happened = True
+    card.make_room()
+    card.make_room()
+    assert heard == [0, 1]
+    card.send(shipment(2, copied=lambda: heard.append(2)))
+    card.close()
+    assert heard == [0, 1, 2]
+
+
+def test_a_slab_whose_batch_fails_on_its_way_comes_back_too(cuda):
+    class Failing(Arrival):
+        def unpack(self, shipment, device):
+            raise RuntimeError("no memory")
+
+    card, heard = card_of(arrival=Failing()), []
+    with pytest.raises(RuntimeError, match="no memory"):
+        card.send(shipment(1, copied=lambda: heard.append(1)))
+    card.make_room()
+    assert heard == [1]
     card.close()
 
 

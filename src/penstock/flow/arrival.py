@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ class Shipment:
     epoch: int
     encoded: Mapping[str, Mapping[int, Encoded]] = field(default_factory=dict)
     """By field: which slots hold a JPEG and not its pixels."""
+    copied: Callable[[], None] | None = None
+    """To be called once, when the slab may be used again; None if whoever sees the arrays holds it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.core.stats import CardTimes
 from penstock.flow.arrival import SENDERS, Arrival, Arrived, Shipment
@@ -48,7 +47,7 @@ class Sent:
 class Card:
     """One device, and the slabs that are copied to it."""
 
-    works_ahead = True
+    works_ahead = copies = True
 
     def __init__(
         self, device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: Arrival | None = None
@@ -69,8 +68,7 @@ class Card:
         self._pinned_bytes = pinned_bytes
         self._pinned: set[int] = set()
         self._can_pin = pinned_bytes > 0
-        self._copying: deque[tuple[Any, Mapping[str, NDArray[Any]]]] = deque()
-        """With the arrays, which hold their slab."""
+        self._copying: deque[tuple[Any, Shipment]] = deque()
         self._clock = CardClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
         self._senders = ThreadPoolExecutor(SENDERS, "penstock-card") if self._arrival.pictures else None
         self._noting = threading.Lock()
@@ -95,12 +93,12 @@ class Card:
         while len(self._copying) >= self._most_copying and not self._copying[0][0].query():
             time.sleep(LOOK_AGAIN_S)
         while self._copying and self._copying[0][0].query():
-            self._copying.popleft()
+            self._let_go(self._copying.popleft()[1])
         if self._arrival.balance is not None:
             self._arrival.balance.asked()
 
     def send(self, shipment: Shipment) -> Sent | Future[Sent]:
-        """Begin to copy. The arrays are kept until they have been copied, whoever else lets them go."""
+        """Begin to copy. The slab is kept until that is done."""
         if self._arrival.balance is not None:
             self._arrival.balance.sent(ahead=bool(self._on_way))
         self._pin(shipment.slab)
@@ -117,11 +115,13 @@ class Card:
         torch = self._torch
         with torch.cuda.stream(self._stream):  # and its device, in whatever thread this is
             begun = self._clock.mark(self._stream)
-            arrived = self._arrival.unpack(shipment, self.device)
-            with self._noting:
-                copied = self._clock.mark(self._stream)
-                self._clock.copied(begun, copied)
-                self._copying.append((copied, shipment.arrays))
+            try:
+                arrived = self._arrival.unpack(shipment, self.device)
+            finally:  # of a batch that fails, some may be on its way
+                with self._noting:
+                    copied = self._clock.mark(self._stream)
+                    self._clock.copied(begun, copied)
+                    self._copying.append((copied, shipment))
             self._arrival.finish(arrived.tensors, drawn)
             return Sent(arrived, self._stream.record_event() if drawn else copied)
 
@@ -145,10 +145,17 @@ class Card:
         if self._senders is not None:
             self._senders.shutdown()
         while self._copying:
-            self._copying.popleft()[0].synchronize()
+            event, shipment = self._copying.popleft()
+            event.synchronize()
+            self._let_go(shipment)
         for slab in self._pinned:
             self._cuda.cudaHostUnregister(self._address(slab))
         self._pinned.clear()
+
+    @staticmethod
+    def _let_go(shipment: Shipment) -> None:
+        if shipment.copied is not None:
+            shipment.copied()
 
     def _pin(self, slab: int) -> None:
         """At its first use: pinning makes every page, and takes half a second per GB."""

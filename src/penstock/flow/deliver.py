@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -148,18 +149,22 @@ class Delivery:
         samples: Ids = batch.job.samples
         views = self._views(batch)
         failures = {slot: error for slot, name, error in batch.extras if name == BAD}
+        copied = None
         if failures:
             try:
                 content = self._without(failures, content_of(samples, batch.extras, views))
             finally:
                 self._slabs.give_back(batch.slab)
+        elif self._way.copies and not self._layout.room_sizes:  # what lies in a room is the loop's to see
+            content = content_of(samples, batch.extras, views)
+            copied = partial(self._slabs.give_back, batch.slab)
         else:
             content = content_of(samples, batch.extras, self._slabs.lend(batch.slab, views))
         if self._errors.on_error == "replace" and len(samples):
             self._spare = content.take([len(samples) - 1])
         self.delivered += len(samples) - len(failures)
         self.bad += len(failures)
-        shipment = Shipment(content.arrays, batch.slab, content.samples, batch.job.epoch, content.encoded)
+        shipment = Shipment(content.arrays, batch.slab, content.samples, batch.job.epoch, content.encoded, copied)
         return Prepared(self._way.send(shipment), content.lists, content.samples)
 
     def hand_over(self, prepared: Prepared) -> Any:

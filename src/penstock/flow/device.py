@@ -59,6 +59,11 @@ class Way(Protocol):
         ...
 
     @property
+    def copies(self) -> bool:
+        """Whether arrays are copied on the way, so that nobody else sees the slab and `Shipment.copied` is called."""
+        ...
+
+    @property
     def times(self) -> CardTimes | None:
         """Where the card's time went, if there is one."""
         ...
@@ -87,7 +92,7 @@ class Way(Protocol):
 class Here:
     """They stay where they are, as arrays or as tensors; a device that has no way of its own gets plain copies."""
 
-    works_ahead = False
+    works_ahead = copies = False
     times = None
 
     def __init__(self, device: str, arrival: Arrival | None = None) -> None:
