@@ -14,6 +14,7 @@ from penstock import Array, Loader
 
 BATCH = 32
 BATCH_BYTES = BATCH * 3 * 1024 * 1024
+WARM_S = 4.0
 SHARDS = data.Amount(distinct=8, per_shard=64, shards=4, names=24)
 
 
@@ -21,8 +22,10 @@ def measure(folder: Path) -> Iterator[Line]:
     pinned = _pinned_rate()
     shards = data.write(folder / "arrays", data.arrays(SHARDS.distinct), SHARDS)
     loader = Loader(shards, {"x": Array(".npy")}, BATCH, shuffle=True, device="cuda")
-    for _ in loader:  # slabs are pinned, workers there
-        pass
+    start = time.perf_counter()
+    while time.perf_counter() - start < WARM_S:  # slabs are pinned, workers there, and enough batches begun
+        for _ in loader:
+            pass
     yield from _copies(loader, pinned)
     yield from _hidden(loader)
     loader.close()

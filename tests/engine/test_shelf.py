@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.engine.batch import Batch, Job
-from penstock.engine.shelf import Shelf
+from penstock.engine.shelf import UNDER_WAY, Shelf
 from penstock.errors import PenstockError
 
 
@@ -53,20 +53,21 @@ def test_who_waits_for_a_batch_of_an_epoch_given_up_is_told():
 
 def test_waiting_is_counted_and_not_waiting_is_not():
     shelf = Shelf(3)
-    shelf.put(batch(0))
-    shelf.take(0)
+    shelf.put(batch(10))
+    shelf.take(10)
     assert shelf.waited_s(now=100.0) == 0.0
-    threading.Timer(0.02, shelf.put, [batch(1)]).start()
-    shelf.take(1)
+    threading.Timer(0.02, shelf.put, [batch(11)]).start()
+    shelf.take(11)
     assert shelf.waited_s(now=100.0) > 0.0
 
 
-def test_the_first_batch_of_an_epoch_is_waited_for_whatever_we_do_and_does_not_count():
-    shelf = Shelf(3)
-    for number in (0, 5):
-        shelf.clear(first_number=number)
-        threading.Timer(0.02, shelf.put, [batch(number)]).start()
-        shelf.take(number)
+def test_the_first_batches_of_an_epoch_are_waited_for_whatever_we_do_and_do_not_count():
+    shelf = Shelf(30)
+    for first in (0, 9):
+        shelf.clear(first_number=first)
+        for number in range(first, first + UNDER_WAY):
+            threading.Timer(0.01, shelf.put, [batch(number)]).start()
+            shelf.take(number)
     assert shelf.waited_s(now=100.0) == 0.0
 
 

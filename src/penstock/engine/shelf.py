@@ -10,6 +10,8 @@ from penstock.errors import PenstockError
 
 LONGEST_WAIT_S = 1.0
 """How long anybody sleeps at most before looking again: a wait without an owner would have no way out."""
+UNDER_WAY = 4
+"""Batches of an epoch until what follows was begun while they were made."""
 PACE = 8
 """Batches over which the loop's pace is a mean."""
 HOARD_S = 5.0
@@ -79,13 +81,13 @@ class Shelf:
     def waited_s(self, now: float) -> float:
         """Seconds that the training loop has spent waiting for a batch, this moment's wait included.
 
-        For the first batch of an epoch it always waits, whatever our knobs: that does not count.
+        For the first batches of an epoch it always waits, whatever our knobs: that does not count.
         """
         waiting = self._waiting
         return self._waited_s + (0.0 if waiting is None else self._counted_s(*waiting, now))
 
     def _counted_s(self, number: int, since: float, now: float) -> float:
-        return 0.0 if number == self._first_number else now - since
+        return 0.0 if number < self._first_number + UNDER_WAY else now - since
 
     def has(self, number: int) -> bool:
         """Whether `take` would not wait."""

@@ -138,9 +138,10 @@ def _by_device(grads: Sequence[torch.Tensor]) -> dict[torch.device, list[torch.T
 
 def _norm(groups: dict[torch.device, list[torch.Tensor]]) -> torch.Tensor:
     first = next(iter(groups))
-    norms = [norm.to(first, torch.float32, non_blocking=True) for some in groups.values()
-             for norm in torch._foreach_norm(some)]  # fmt: skip
-    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    norms = [torch.stack(torch._foreach_norm(some)) for some in groups.values()]  # on their devices: few calls
+    total: torch.Tensor = torch.linalg.vector_norm(
+        torch.cat([each.to(first, torch.float32, non_blocking=True) for each in norms])
+    )
     return total
 
 
