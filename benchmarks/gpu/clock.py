@@ -24,11 +24,15 @@ class Supply:
 def supply(
     batches: Callable[[], Iterable[Batch]], warm_s: float, counted_s: float, use: Callable[[Batch], object]
 ) -> Supply:
-    """Over as many passes as fill the time; `use` is what is done with each batch."""
-    samples, cores, begin, start = 0, 0.0, 0.0, time.perf_counter()
+    """Over as many passes as fill the time; `use` is what is done with each batch.
+
+    Warming up begins with the first batch: before it CUDA is loaded, after it our worker processes start.
+    """
+    samples, cores, begin, start = 0, 0.0, 0.0, 0.0
     for batch in _endless(batches):
         use(batch)
         now = time.perf_counter()
+        start = start or now
         if begin:
             samples += len(batch["__key__"])
             if now - begin > counted_s:
