@@ -12,7 +12,7 @@ import penstock
 from loading import keys_of
 from penstock.datasets import ShardDataset
 from penstock.errors import SettingError
-from penstock.flow import picked
+from penstock.flow import picked, straight
 from penstock.testing import REID, make_shards
 
 SAMPLES = 48
@@ -30,7 +30,7 @@ def shards(tmp_path_factory):
 @pytest.fixture(params=["readers", "workers"])
 def who_reads(request, monkeypatch):
     """Workers, where all is in memory; else it is fetched for them."""
-    monkeypatch.setattr(picked, "is_in_memory", lambda _dataset: request.param == "workers")
+    monkeypatch.setattr(straight, "is_in_memory", lambda _dataset: request.param == "workers")
     return request.param
 
 
@@ -132,7 +132,7 @@ def test_who_reads_may_change_from_one_pass_to_the_next(loader, monkeypatch):
     made = loader(sampler=Scattered(100))
     first = keys_of(made)
     for in_memory in (True, False):
-        monkeypatch.setattr(picked, "is_in_memory", lambda _dataset, answer=in_memory: answer)
+        monkeypatch.setattr(straight, "is_in_memory", lambda _dataset, answer=in_memory: answer)
         made.set_epoch(0)
         assert keys_of(made) == first
 

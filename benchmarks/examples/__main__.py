@@ -1,6 +1,6 @@
 """`make examples`: the worked examples before and after, and with each habit of their field report put back alone.
 
-At real size where there is a GPU, some four minutes for each example, or all three in three minutes with --short; else
+At real size where there is a GPU, some four minutes for each example, or all three in four minutes with --short; else
 at toy size.
 """
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import penstock
 from penstock.datasets import ShardDataset
 from penstock.errors import SettingError
-from penstock.flow import picked
+from penstock.flow import straight
 from penstock.flow.fields import Label
 from penstock.testing import REID, make_shards
 from penstock.train import MetadataTable, PKColumns, PKSampler, read_metadata
@@ -304,7 +304,7 @@ def test_over_a_shard_dataset_the_samples_are_those_of_the_metadata(tmp_path):
 
 
 def test_over_shards_the_loader_says_what_the_order_costs(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(picked, "is_in_memory", lambda _dataset: False)
+    monkeypatch.setattr(straight, "is_in_memory", lambda _dataset: False)
     make_shards(tmp_path, REID, samples=60, shards=3, scale=0.05)
     fields = {"id": Label(".json", key="identity")}
     sampler = PKSampler(read_metadata(ShardDataset(tmp_path, fields), ".json"), 3, 2)

@@ -10,16 +10,14 @@ from numpy.typing import NDArray
 from penstock.core.work import Rows
 
 Ids = NDArray[np.int64]
+NO_BLOCK = -1
+NO_BASE = -1
+"""Where the block of a sample lies that has none."""
 
 
 def none_apart(samples: Ids) -> int:  # noqa: ARG001
     """Bytes that workers read for themselves, where all samples lie in blocks."""
     return 0
-
-
-NO_BLOCK = -1
-NO_BASE = -1
-"""Where the block of a sample lies that has none."""
 
 
 class Supply(Protocol):

@@ -80,7 +80,6 @@ class Dispatch:
         self._slab_bytes = slab_bytes
         self._deadline_s = deadline_s
         self._hire = hire
-        self._spare_s = 0.0
         self._again: deque[Given] = deque()
         self._leaving: list[Worker] = []
         self._dismissed = threading.Event()
@@ -139,7 +138,6 @@ class Dispatch:
 
         The training loop has batches for so long.
         """
-        self._spare_s = spare_s
         for depth in range(DEPTH):
             for seat in self.seats:
                 if (
@@ -148,7 +146,7 @@ class Dispatch:
                     and len(seat.given) == depth
                     and not self._too_slow(seat, depth)
                 ):
-                    given = self._next(batches, residency, depth)
+                    given = self._next(batches, residency, depth, spare_s)
                     if given is None:
                         return
                     self._send(seat, given)
@@ -156,7 +154,7 @@ class Dispatch:
     def _too_slow(self, seat: Seat, depth: int) -> bool:
         return depth > 0 and seat.sample_s > SLOW * self.sample_s > 0
 
-    def _next(self, batches: Collection[Batch], residency: Residency, depth: int) -> Given | None:
+    def _next(self, batches: Collection[Batch], residency: Residency, depth: int, spare_s: float) -> Given | None:
         while self._again:
             given = self._again.popleft()
             if not given.batch.abandoned:
@@ -165,19 +163,19 @@ class Dispatch:
             if batch.job.whole and depth > 0:
                 continue  # a whole batch must not wait behind another one while somebody else may become free
             size = len(batch.job.samples)
-            slots = batch.take(size if batch.job.whole else self._chunk(size * len(batches)))
+            slots = batch.take(size if batch.job.whole else self._chunk(size * len(batches), spare_s))
             if len(slots):
                 return self._task(batch, slots, residency, strikes=0)
         return None
 
-    def _chunk(self, samples: int) -> int:
+    def _chunk(self, samples: int, spare_s: float) -> int:
         """Samples per task: `task_s` of work, but so many are spread over all workers while somebody waits for them."""
         standing_in = sum(seat.stopgap for seat in self.seats)
         hands = max(1, standing_in, len(self.seats) - standing_in)  # not both: the ones go as the others come
         fair = max(1, samples // (2 * hands))
         if self.sample_s == 0:
             return min(self._most_rows, fair)
-        at_once = max(LEAST_TASK_S, self._spare_s / 2)  # by then, half of what is ready is left
+        at_once = max(LEAST_TASK_S, spare_s / 2)  # by then, half of what is ready is left
         least, most = (round(seconds / self.sample_s) for seconds in (min(at_once, self.task_s), self.task_s))
         return max(1, min(self._most_rows, max(least, min(fair, most))))
 

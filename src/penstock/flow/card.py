@@ -47,7 +47,7 @@ class Sent:
 class Card:
     """One device, and the slabs that are copied to it."""
 
-    works_ahead = copies = True
+    works_ahead = True
 
     def __init__(
         self, device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: Arrival | None = None

@@ -155,7 +155,7 @@ class Delivery:
                 content = self._without(failures, content_of(samples, batch.extras, views))
             finally:
                 self._slabs.give_back(batch.slab)
-        elif self._way.copies and not self._layout.room_sizes:  # what lies in a room is the loop's to see
+        elif self._way.works_ahead and not self._layout.room_sizes:  # what lies in a room is the loop's to see
             content = content_of(samples, batch.extras, views)
             copied = partial(self._slabs.give_back, batch.slab)
         else:

@@ -55,12 +55,10 @@ class Way(Protocol):
 
     @property
     def works_ahead(self) -> bool:
-        """Whether a batch should set off before the one ahead of it is handed over: elsewhere that gains nothing."""
-        ...
+        """Whether a batch should set off before the one ahead of it is handed over: elsewhere that gains nothing.
 
-    @property
-    def copies(self) -> bool:
-        """Whether arrays are copied on the way, so that nobody else sees the slab and `Shipment.copied` is called."""
+        Then its arrays are copied on the way: nobody else sees the slab, and `Shipment.copied` is called.
+        """
         ...
 
     @property
@@ -92,7 +90,7 @@ class Way(Protocol):
 class Here:
     """They stay where they are, as arrays or as tensors; a device that has no way of its own gets plain copies."""
 
-    works_ahead = copies = False
+    works_ahead = False
     times = None
 
     def __init__(self, device: str, arrival: Arrival | None = None) -> None:

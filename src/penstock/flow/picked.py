@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from penstock.flow.dataset import Dataset
 from penstock.flow.files import OpenShards
 from penstock.flow.pickedlayout import PickedBlock, lay_out_picks, to_be_read_apart
 from penstock.flow.rows import PARTS, WIDTH
-from penstock.flow.straight import StraightFiles, can_be_read_anywhere, is_in_memory
+from penstock.flow.straight import ReadByWorkers
 from penstock.storage.tier import CacheSettings
 
 Ids = NDArray[np.int64]
@@ -58,7 +57,7 @@ class _Drawn:
     """Once the engine has asked for them."""
 
 
-class PickedSupply:
+class PickedSupply(ReadByWorkers):
     """As `ShardSupply`, of samples that were picked. `draw` and `deliver` run in the training loop's thread."""
 
     def __init__(
@@ -71,13 +70,10 @@ class PickedSupply:
                     shard=path,
                     advice="Unpack it with 'penstock shards pack', or leave the order to the loader (shuffle=True)",
                 )
-        self._dataset = dataset
         self._total = len(dataset)
         self._block_bytes = block_bytes
         self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct, cache=cache)
-        self._may_be_straight = not direct and can_be_read_anywhere(dataset)
-        self.straight = False
-        """Whether workers read for themselves what is drawn."""
+        super().__init__(dataset, self._files.local, worth_it=not direct)
         self._next_block = 0
         self._next_pick = 0
         self._delivered = -1
@@ -90,23 +86,6 @@ class PickedSupply:
         """Of each pick: its block, and its row there."""
         self._batches = self._samples = self._reads = self._bytes_read = self._bytes_wanted = 0
         self._counting = threading.Lock()
-
-    @cached_property
-    def sample_sizes(self) -> Ids:
-        """Bytes of the wanted parts of each sample."""
-        return self._dataset.wanted_bytes()
-
-    def look(self) -> None:
-        """Decide who reads from now on: workers for themselves, if all has been read already."""
-        self.straight = self._may_be_straight and is_in_memory(self._dataset)
-
-    def straight_files(self) -> StraightFiles | None:
-        """For workers, if they may have to read."""
-        return StraightFiles(self._files.local) if self._may_be_straight else None
-
-    def read_apart(self, picks: Ids) -> int:
-        """Bytes of these that workers read for themselves."""
-        return int(self.sample_sizes[self.own_numbers(picks)].sum()) if self.straight else 0
 
     def draw(self, samples: Ids, position: int) -> Ids:
         """The numbers of these picks; `position` is how many the epoch had before them."""
@@ -124,6 +103,10 @@ class PickedSupply:
     def own_numbers(self, picks: Ids) -> Ids:
         """Which samples they are."""
         return picks % self._total
+
+    def read_apart(self, samples: Ids) -> int:
+        """Bytes of these picks that workers read for themselves."""
+        return super().read_apart(self.own_numbers(samples))
 
     def deliver(self, picks: Ids) -> None:
         """They have arrived: what was drawn up to them is forgotten when the engine looks again."""
@@ -175,11 +158,11 @@ class PickedSupply:
         order = np.argsort(samples, kind="stable")
         places = drawn.position + order
         if self.straight:
-            block = to_be_read_apart(self._dataset, samples[order])
+            block = to_be_read_apart(self.dataset, samples[order])
             blocks: Iterable[PickedBlock] = [block]
             self._count(block.rows, reads=block.rows[:, PARTS::WIDTH].size)
         else:
-            blocks = lay_out_picks(self._dataset, samples[order], self._block_bytes)
+            blocks = lay_out_picks(self.dataset, samples[order], self._block_bytes)
         drawn.blocks = tuple(self._add(block, drawn.picks[order[block.samples]], places) for block in blocks)
 
     def _add(self, block: PickedBlock, picks: Ids, places: Ids) -> int:
@@ -213,7 +196,7 @@ class PickedSupply:
 
     def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
         """What workers are told."""
-        rows = np.empty((len(samples), PARTS + WIDTH * self._dataset.parts[0].shape[1]), np.int64)
+        rows = np.empty((len(samples), PARTS + WIDTH * self.dataset.parts[0].shape[1]), np.int64)
         for at, pick in enumerate(samples.tolist()):
             block, row = self._places[pick]
             rows[at] = self._blocks[block].rows[row]

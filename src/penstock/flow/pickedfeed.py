@@ -73,7 +73,7 @@ class PickedFeed:
 
     def reading(self) -> Reading:
         """A block is a few samples, or as many neighbours as `block_bytes` hold, or one long sample."""
-        samples = self.supply.sample_sizes
+        samples = self.supply.wanted_bytes
         blocks = np.minimum(MOST_READS * samples, np.maximum(samples, self._block_bytes))
         return Reading(np.append(blocks, self._block_bytes), UNDER_WAY * -(-self._batch_size // MOST_READS))
 

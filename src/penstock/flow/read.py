@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from penstock.flow.blocks import BlockTable, cut_blocks, sample_sizes
 from penstock.flow.dataset import Dataset
 from penstock.flow.files import OpenShards
 from penstock.flow.rows import PARTS, WIDTH
-from penstock.flow.straight import StraightFiles, can_be_read_anywhere, is_in_memory
+from penstock.flow.straight import ReadByWorkers
 from penstock.storage.tier import CacheSettings
 
 Ids = NDArray[np.int64]
@@ -30,13 +30,12 @@ ROWS = 1 << 20
 """Of samples in the layouts that are kept: there are fewer groups where blocks hold many."""
 
 
-class ShardSupply:
+class ShardSupply(ReadByWorkers):
     """Blocks of a dataset, as the engine asks for them. `fill` runs in several threads; the rest in one."""
 
     def __init__(
         self, dataset: Dataset, block_bytes: int, *, direct: bool = False, cache: CacheSettings | None = None
     ) -> None:
-        self.dataset = dataset
         self._made_of = (dataset, block_bytes, direct, cache)
         # All parts count, wanted or not: the order must not depend on which fields somebody reads.
         sizes = [sample_sizes(index)[numbers] for index, numbers in zip(dataset.indexes, dataset.numbers, strict=True)]
@@ -49,28 +48,12 @@ class ShardSupply:
         self._layouts = lru_cache(groups)(self._make_layouts)  # its own lock: `fill` runs in several threads
         self._straight_rows = lru_cache(groups)(self._make_straight_rows)
         large = int(self._block_sizes.sum()) >= STRAIGHT_BYTES * len(dataset)
-        self._may_be_straight = large and not direct and can_be_read_anywhere(dataset)
-        self.straight = False
-        """Whether workers read for themselves."""
+        super().__init__(dataset, self._files.local, worth_it=large and not direct)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew in another process: what is open or looked up stays here."""
         dataset, block_bytes, direct, cache = self._made_of
         return partial(ShardSupply, direct=direct, cache=cache), (dataset, block_bytes)
-
-    def look(self) -> None:
-        """Decide who reads from now on: workers for themselves, if samples are large and have been read already."""
-        self.straight = self._may_be_straight and is_in_memory(self.dataset)
-
-    def straight_files(self) -> StraightFiles | None:
-        """For workers, if they may have to read; they are told of no file that they do not need."""
-        if not self._may_be_straight:
-            return None
-        return StraightFiles(self._files.local)
-
-    def read_apart(self, samples: Ids) -> int:
-        """Bytes of these that workers read for themselves."""
-        return int(self._wanted_bytes[samples].sum()) if self.straight else 0
 
     def blocks_of(self, samples: Ids) -> Ids:
         """The block each sample is to be fetched with."""
@@ -107,10 +90,6 @@ class ShardSupply:
     def close(self) -> None:
         """Close the shards."""
         self._files.close()
-
-    @cached_property
-    def _wanted_bytes(self) -> Ids:
-        return self.dataset.wanted_bytes()
 
     @property
     def _width(self) -> int:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import deflate
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import DecodeError, StorageError
 from penstock.flow.blocklayout import SPAN
@@ -25,6 +27,8 @@ from penstock.storage.kind import identify
 from penstock.storage.local import LocalFile
 from penstock.storage.pagecache import is_cached
 from penstock.storage.remote.url import is_remote
+
+Ids = NDArray[np.int64]
 
 LOOKED_AT = 64
 """Samples of which all must be in the page cache for the rest to be believed to be."""
@@ -64,6 +68,34 @@ def check_crc(pieces: Sequence[memoryview], crc32: int) -> None:
         found = deflate.crc32(piece, found)
     if found != crc32:
         raise DecodeError("CRC32 does not match the index", stage="read", advice="Copy the shard again")
+
+
+class ReadByWorkers:
+    """Of a supply: who reads its samples, decided anew for each pass."""
+
+    def __init__(self, dataset: Dataset, open_files: OpenFiles, *, worth_it: bool) -> None:
+        self.dataset = dataset
+        self._open_files = open_files
+        self._may_be_straight = worth_it and can_be_read_anywhere(dataset)
+        self.straight = False
+        """Whether workers read for themselves."""
+
+    def look(self) -> None:
+        """Decide who reads from now on: workers for themselves, if all has been read already."""
+        self.straight = self._may_be_straight and is_in_memory(self.dataset)
+
+    def straight_files(self) -> StraightFiles | None:
+        """For workers, if they may have to read; they are told of no file that they do not need."""
+        return StraightFiles(self._open_files) if self._may_be_straight else None
+
+    def read_apart(self, samples: Ids) -> int:
+        """Bytes of these that workers read for themselves."""
+        return int(self.wanted_bytes[samples].sum()) if self.straight else 0
+
+    @cached_property
+    def wanted_bytes(self) -> Ids:
+        """Of each sample, its wanted parts."""
+        return self.dataset.wanted_bytes()
 
 
 def can_be_read_anywhere(dataset: Dataset) -> bool:
