@@ -15,7 +15,7 @@ from penstock.errors import StorageError
 from penstock.flow import openfiles
 from penstock.flow.files import Extent, OpenShards
 from penstock.shards.scan import scan
-from penstock.storage.coldread import ReadMethod, choose_method, drop_pages
+from penstock.storage.coldread import ReadMethod, choose_method
 from penstock.storage.kind import identify
 from penstock.testing import IMAGENET, make_shards
 
@@ -232,12 +232,23 @@ def test_they_leave_nothing_in_the_page_cache(tmp_path):
         pytest.skip("this file system has no reads around the page cache")
     pages = shard.stat().st_size // 4096
     reader = OpenShards([str(shard)], [scan(shard)], direct=True)
-    assert drop_pages(shard)
-    with mmap.mmap(-1, pages * 4096) as memory:
-        reader.read(0, [Extent(0, pages * 4096, 0)], memoryview(memory))
-    reader.close()
     with open(shard, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        assert cached_pages(mapped) < pages // 2
+        left = forget(file, mapped)
+        assert left < pages // 4
+        with mmap.mmap(-1, pages * 4096) as memory:
+            reader.read(0, [Extent(0, pages * 4096, 0)], memoryview(memory))
+        assert cached_pages(mapped) < left + pages // 4
+    reader.close()
+
+
+def forget(file, mapped):
+    """Drop a file's pages; how many stayed. A busy kernel keeps those it is just writing, for a moment."""
+    os.fsync(file.fileno())
+    for _ in range(1000):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if not cached_pages(mapped):
+            break
+    return cached_pages(mapped)
 
 
 def cached_pages(mapped):
