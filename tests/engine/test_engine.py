@@ -314,6 +314,37 @@ def test_a_consumer_that_keeps_every_slab_is_told_instead_of_waiting_for_ever(st
     assert take(engine, 3)[0] == values(shuffled(64, 8)[3])
 
 
+def test_a_slab_that_comes_back_wakes_nobody_while_enough_batches_are_ready(start, eventually, monkeypatch):
+    supply = Numbers(64)
+    engine = start(supply, Copy(), plan("thread", slabs=5))
+    engine.begin(supply.epoch(shuffled(64, 8)))
+    eventually(engine, lambda: len(engine.conductor.shelf) == 4)
+    rings, ring = [], engine.conductor._ring
+    monkeypatch.setattr(engine.conductor, "_ring", lambda: (rings.append(len(engine.conductor.shelf)), ring()))
+    take(engine, 0)
+    assert rings == []
+    take(engine, 1)
+    assert rings[0] == 2
+    eventually(engine, lambda: len(engine.conductor.shelf) == 4)
+
+
+def test_a_loop_that_comes_for_the_last_ready_batch_reminds_of_the_slabs_it_gave_back(start, eventually, monkeypatch):
+    supply = Numbers(64)
+    engine = start(supply, Copy(), plan("thread", slabs=3))
+    engine.begin(supply.epoch(shuffled(64, 8)))
+    first = engine.wait_for(0)
+    eventually(engine, lambda: len(engine.conductor.shelf) == 2)
+    monkeypatch.setattr(conductor_module, "LONGEST_WAIT_S", 3600.0)  # from its next wait on
+    engine.conductor.post(lambda: None)
+    eventually(engine, lambda: not engine.conductor._events)
+    monkeypatch.setattr(shelf_module, "HOARD_S", 2.0)
+    engine.conductor.release(first.slab)
+    kept = [engine.wait_for(1), engine.wait_for(2)]
+    assert take(engine, 3)[0] == values(shuffled(64, 8)[3])
+    for batch in kept:
+        engine.conductor.release(batch.slab)
+
+
 def test_waiting_for_a_batch_of_a_pass_that_was_given_up_is_an_error(start):
     supply = Numbers(64)
     engine = start(supply, Copy(), plan("thread"))
@@ -405,9 +436,11 @@ def test_close_does_not_wait_for_a_process_that_is_stuck(start):
 
 
 def test_an_interrupt_while_the_engine_closes_leaves_nothing(start, monkeypatch):
-    engine = start(Numbers(8), Copy(), plan())
+    engine, held = start(Numbers(8), Copy(), plan()), threading.Event()
+    engine.conductor.post(held.wait)  # or its thread might end before anybody waits for it
 
     def interrupted(timeout_s):
+        held.set()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine.conductor._thread, "join", interrupted)

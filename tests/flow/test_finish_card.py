@@ -97,7 +97,10 @@ def card_of(slabs=4, arrival=None):
 
 def test_a_batch_goes_there_pinned_and_the_loop_s_stream_waits_for_it(cuda):
     card = card_of()
-    arrived = card.receive(card.send(shipment(1)))
+    sent = card.send(shipment(1))
+    Event.happened = False
+    arrived = card.receive(sent)
+    Event.happened = True
     assert arrived.tensors["image"].unique().tolist() == [10]
     assert arrived.tensors["label"].tolist() == [0, 1]
     assert cuda.stream.did == ["record", "wait", "record", "held", "held"]
@@ -106,6 +109,26 @@ def test_a_batch_goes_there_pinned_and_the_loop_s_stream_waits_for_it(cuda):
     assert cuda.pinned == [SLAB]
     card.close()
     assert cuda.pinned == []
+
+
+def test_nobody_waits_for_a_batch_that_has_arrived(cuda):
+    card = card_of()
+    card.receive(card.send(shipment(1)))
+    assert cuda.stream.did == ["record", "held", "held"]
+    card.close()
+
+
+def test_a_slab_comes_back_although_there_is_no_room_for_its_batch_on_the_card(cuda):
+    class Full(Arrival):
+        def make_room(self, shipment, device):
+            raise torch.OutOfMemoryError("out of memory")
+
+    card, heard = card_of(arrival=Full()), []
+    with pytest.raises(torch.OutOfMemoryError):
+        card.send(shipment(1, copied=lambda: heard.append(1)))
+    card.make_room()
+    assert heard == [1]
+    card.close()
 
 
 def test_slabs_are_kept_until_they_are_copied(cuda):
@@ -141,7 +164,7 @@ def test_who_lent_the_slab_hears_once_that_it_is_copied(cuda):
 
 def test_a_slab_whose_batch_fails_on_its_way_comes_back_too(cuda):
     class Failing(Arrival):
-        def unpack(self, shipment, device):
+        def unpack(self, shipment, device, rooms=None):
             raise RuntimeError("no memory")
 
     card, heard = card_of(arrival=Failing()), []
@@ -156,7 +179,10 @@ def test_pictures_are_finished_on_their_way_and_the_card_s_time_is_kept(cuda):
     image = Image(".jpg", size=8, finish=Finish("float16", size=4))
     card = card_of(arrival=Arrival({"image": image}, {}, Dice(0, object())))
     card.asked()
-    arrived = card.receive(card.send(shipment(2)))
+    sent = card.send(shipment(2))
+    Event.happened = False
+    arrived = card.receive(sent)
+    Event.happened = True
     assert arrived.tensors["image"].dtype == torch.float16
     assert arrived.tensors["image"].shape == (2, 3, 4, 4)
     assert torch.allclose(arrived.tensors["image"].float(), torch.tensor(20 / 255), atol=1e-3)

@@ -35,6 +35,8 @@ PUT_OFF_S = 1.0
 """How long the start of processes waits for the first batch: while they start, they take the cores from it."""
 PLANNED = 64
 """Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
+AT_ONCE = 8
+"""Of these, planned in one go: one after each step of the loop would find cold code each time."""
 PAUSE_S, LEAST_PAUSE_S = 0.002, 0.0005
 """Where the loop has batches, what happens is dealt with after a pause, with all that happens meanwhile: whenever we
 wake, we take the interpreter from the loop, and it is the loop that wakes us when it comes for its next batch."""
@@ -71,6 +73,8 @@ class Conductor:
         self._stopping = False
         self._put_off: tuple[float, Callable[[], None]] | None = None
         self._events: deque[Callable[[], None]] = deque()
+        self._given_back: deque[int] = deque()
+        """Slabs that the loop has done with, and we have not seen yet."""
         self._bell: Bell | None = Bell()
         self._listener = Listener()
         self._thread = threading.Thread(target=self._run, name="penstock-conductor", daemon=True)
@@ -84,9 +88,7 @@ class Conductor:
     def post(self, event: Callable[[], None]) -> None:
         """Have the thread do something soon. From any thread, from finalizers too: takes no lock."""
         self._events.append(event)
-        bell = self._bell  # held while it rings, so that it cannot be closed meanwhile
-        if bell is not None:
-            bell.ring()
+        self._ring()
 
     def put_off(self, deed: Callable[[], None]) -> None:
         """Do it when the first batch is complete, or soon."""
@@ -105,8 +107,22 @@ class Conductor:
         self.post(lambda: self._on_answer(self.dispatch.seat_of(worker), answer))
 
     def release(self, slab: int) -> None:
-        """A delivered slab is no longer looked at."""
-        self.post(lambda: self._on_release(slab))
+        """A delivered slab is no longer looked at. From any thread, from finalizers too: takes no lock."""
+        self._given_back.append(slab)
+        self.remind()
+
+    def remind(self) -> None:
+        """Of slabs that were given back, when they are more than half as many as batches that are ready.
+
+        Waking us costs the loop more than anything else it does for its next batch.
+        """
+        if 2 * len(self._given_back) > len(self.shelf):
+            self._ring()
+
+    def _ring(self) -> None:
+        bell = self._bell  # held while it rings, so that it cannot be closed meanwhile
+        if bell is not None:
+            bell.ring()
 
     def stop(self, timeout_s: float) -> None:
         """End the thread and the workers."""
@@ -141,6 +157,8 @@ class Conductor:
     def _happenings(self) -> None:
         while self._events:
             self._events.popleft()()
+        while self._given_back:
+            self._on_release(self._given_back.popleft())
         for seat in self.dispatch.overdue():
             self._on_death(seat, WorkerCrash(f"{seat.worker.name} was stuck for too long", stage="decode"))
 
@@ -218,6 +236,8 @@ class Conductor:
 
     def _plan(self) -> None:
         """Ask for the blocks of coming batches, in order, as far as that is of use."""
+        if len(self._planned) > PLANNED - AT_ONCE:
+            return
         while self._epoch is not None and len(self._planned) < self._most(PLANNED) and not self.residency.blocked:
             job = next(self._epoch.jobs, None)
             if job is None:
@@ -277,7 +297,7 @@ class Conductor:
             return
         reads = self.residency.in_flight
         loading, (busy, able) = min(reads, self.residency.loading), self.dispatch.working
-        full = self.residency.blocked or len(self._planned) >= PLANNED
+        full = self.residency.blocked or len(self._planned) > PLANNED - AT_ONCE
         reading = Crowd(loading, reads - loading, "blocked" if full else "starved")
         hungry = busy < able and any(batch.waits_for_bytes for batch in self._open)
         decoding = Crowd(busy, able - busy, "starved" if hungry or not self._planned else "blocked")

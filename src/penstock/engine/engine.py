@@ -133,6 +133,7 @@ class Engine:
     def wait_for(self, number: int) -> Batch:
         """The next batch."""
         self._check_ours()
+        self.conductor.remind()  # before we wait, if we do
         return self.conductor.shelf.take(number)
 
     def _check_ours(self) -> None:

@@ -16,6 +16,9 @@ from penstock.flow.batch import Portion
 
 FIRST_LOOK = 64
 """Batches drawn before the slabs are made: the largest of them is what a slab must hold."""
+AT_ONCE = 8
+"""Batches drawn in one go after that: between two steps of a training, code is cold, and one batch takes as long as
+the next several together."""
 
 
 class Ahead:
@@ -27,7 +30,7 @@ class Ahead:
         self._drawn = deque(islice(portions, FIRST_LOOK))
         self._to_make: deque[tuple[int, Portion]] = deque()
         self._to_deliver: deque[tuple[int, Portion]] = deque()
-        self._room = self._most = 0
+        self._room = self._least = 0
         self._ended = False
         """Whether what has been handed over is all that this engine will get."""
 
@@ -36,10 +39,10 @@ class Ahead:
         """Samples in the largest portion that is drawn and not handed over; 0 when there is none left."""
         return max((len(portion.samples) for portion in self._drawn), default=0)
 
-    def open(self, room: int, most: int) -> None:
-        """Begin to hand over, `most` at a time and as far as they fit into slabs for `room` samples."""
-        self._room, self._most, self._ended = room, most, False
-        self._hand_over()
+    def open(self, room: int, least: int) -> None:
+        """Begin to hand over: never fewer than `least` that nobody has taken, as far as `room` samples hold them."""
+        self._room, self._least, self._ended = room, least, False
+        self._hand_over(least)
 
     @property
     def over(self) -> bool:
@@ -56,11 +59,12 @@ class Ahead:
         if not self._to_deliver:
             return None
         following = self._to_deliver.popleft()
-        self._hand_over()
+        if len(self._to_deliver) < self._least:
+            self._hand_over(self._least + AT_ONCE - 1)
         return following
 
-    def _hand_over(self) -> None:
-        while len(self._to_deliver) < self._most:
+    def _hand_over(self, most: int) -> None:
+        while len(self._to_deliver) < most:
             if not self._drawn:
                 self._drawn.extend(islice(self._source, 1))
             if not self._drawn or len(self._drawn[0].samples) > self._room:

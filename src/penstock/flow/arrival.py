@@ -33,6 +33,8 @@ SENDERS = 2
 
 Ids = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
+Rooms = dict[str, tuple["torch.Tensor", "torch.Tensor"]]
+"""By field: the array as a tensor, and memory on the device for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,16 @@ class Arrival:
             if image.finish is not None
         }
 
-    def unpack(self, shipment: Shipment, device: torch.device) -> Arrived:
+    def make_room(self, shipment: Shipment, device: torch.device) -> Rooms:
+        """For every array that is only copied: apart from the copy, which is not slow because this takes a while."""
+        import torch
+
+        plain = {
+            name: torch.from_numpy(array) for name, array in shipment.arrays.items() if name not in shipment.encoded
+        }
+        return {name: (host, torch.empty_like(host, device=device)) for name, host in plain.items()}
+
+    def unpack(self, shipment: Shipment, device: torch.device, rooms: Rooms | None = None) -> Arrived:
         """Every array on the device, on its current stream; pixels where there were JPEGs."""
         import torch
 
@@ -112,6 +123,9 @@ class Arrival:
             if encoded:
                 arrived.tensors[name], failures = self.pictures[name].arrive(array, encoded, device)
                 arrived.failures.update(failures)
+            elif rooms and name in rooms:
+                host, room = rooms[name]
+                arrived.tensors[name] = room.copy_(host, non_blocking=True)
             else:
                 arrived.tensors[name] = torch.from_numpy(array).to(device, non_blocking=True)
         return arrived

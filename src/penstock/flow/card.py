@@ -74,7 +74,7 @@ class Card:
         self._noting = threading.Lock()
         """Copies are noted in the order in which the stream comes by them."""
         self._on_way: WeakSet[Sent | Future[Sent]] = WeakSet()
-        """Whose batch the loop has not got yet."""
+        """Whose batch the loop has not got yet, where both sides decode."""
 
     @property
     def times(self) -> CardTimes:
@@ -108,19 +108,22 @@ class Card:
             sent = self._senders.submit(self._send, shipment, drawn)
         else:
             sent = self._send(shipment, drawn)
-        self._on_way.add(sent)
+        if self._arrival.balance is not None:
+            self._on_way.add(sent)
         return sent
 
     def _send(self, shipment: Shipment, drawn: Mapping[str, Drawn]) -> Sent:
         torch = self._torch
         with torch.cuda.stream(self._stream):  # and its device, in whatever thread this is
-            begun = self._clock.mark(self._stream)
+            begun = None
             try:
-                arrived = self._arrival.unpack(shipment, self.device)
+                rooms = self._arrival.make_room(shipment, self.device)
+                begun = self._clock.mark(self._stream)
+                arrived = self._arrival.unpack(shipment, self.device, rooms)
             finally:  # of a batch that fails, some may be on its way
                 with self._noting:
                     copied = self._clock.mark(self._stream)
-                    self._clock.copied(begun, copied)
+                    self._clock.copied(begun or copied, copied)
                     self._copying.append((copied, shipment))
             self._arrival.finish(arrived.tensors, drawn)
             return Sent(arrived, self._stream.record_event() if drawn else copied)
@@ -128,14 +131,16 @@ class Card:
     def receive(self, sent: Sent | Future[Sent]) -> Arrived:
         """The tensors, safe to use on the current stream: it waits for them, and their memory waits for it."""
         start = time.perf_counter()
-        self._on_way.discard(sent)
         batch = sent.result() if isinstance(sent, Future) else sent
         if self._arrival.balance is not None:
+            self._on_way.discard(sent)
             self._arrival.balance.received(time.perf_counter() - start, lambda: self.times.stalled_s)
         stream = self._torch.cuda.current_stream(self.device)
-        before = self._clock.mark(stream)
-        stream.wait_event(batch.ready)
-        self._clock.given(before, stream)
+        before = None
+        if not batch.ready.query():
+            before = self._clock.mark(stream)
+            stream.wait_event(batch.ready)
+        self._clock.given(stream, before)
         for tensor in batch.arrived.tensors.values():
             tensor.record_stream(stream)
         return batch.arrived

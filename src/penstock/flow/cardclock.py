@@ -6,6 +6,7 @@
 
 `asked` lies behind all that the loop has given the card to do when it asks for the next batch, `given` behind the
 waiting for that batch: a card that still has work passes both at once, one that has none is stalled between them.
+There is no `before` where the batch has arrived already, and nothing is exposed then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from penstock.core.stats import CardTimes
+
+READ_AT = 48
+"""Spans that wait before anybody looks at their events: at one batch it would cost several times as much each."""
 
 Kind = Literal["copying_s", "exposed_s", "stalled_s"]
 
@@ -28,7 +32,7 @@ class CardClock:
         self._make = make
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Kind, Any, Any]] = deque()
-        """For their events; no longer than what a stream may have to do."""
+        """For their events: `READ_AT`, or what a stream may have to do."""
         self._copied: Any = None
         """The end of the copy that was counted last: time in which two are under way counts once."""
         self._sums: dict[Kind, float] = {"copying_s": 0.0, "exposed_s": 0.0, "stalled_s": 0.0}
@@ -49,15 +53,17 @@ class CardClock:
         with self._lock:
             self._waiting.append(("copying_s", begun, copied))
 
-    def given(self, before: Any, stream: Any) -> None:
-        """The stream has been told to wait for a batch, from `before` on."""
+    def given(self, stream: Any, before: Any = None) -> None:
+        """The stream has a batch; if it was told to wait for it, from `before` on."""
         after = self.mark(stream)
         asked, self._asked = self._asked, None
         with self._lock:
-            self._waiting.append(("exposed_s", before, after))
+            if before is not None:
+                self._waiting.append(("exposed_s", before, after))
             if asked is not None:
                 self._waiting.append(("stalled_s", asked, after))
-            self._read()
+            if len(self._waiting) >= READ_AT:
+                self._read()
 
     def times(self) -> CardTimes:
         """As far as the card has come by."""

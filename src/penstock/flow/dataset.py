@@ -40,18 +40,16 @@ class Dataset:
 
     def keys(self, samples: Ids) -> list[str]:
         """Their keys."""
-        shards = np.searchsorted(self.firsts, samples, side="right") - 1
-        inside = samples - self.firsts[shards]
         names = self._names
-        return [names[shard][place] for shard, place in zip(shards.tolist(), inside.tolist(), strict=True)]
+        return [names[sample] for sample in samples.tolist()]
 
     @cached_property
-    def _names(self) -> list[list[str]]:
-        """Per shard, of each sample; the index's own list where all its samples are ours."""
-        return [
-            index.keys if len(numbers) == len(index) else [index.keys[number] for number in numbers.tolist()]
-            for index, numbers in zip(self.indexes, self.numbers, strict=True)
-        ]
+    def _names(self) -> list[str]:
+        """Of every sample, in one list: the training loop waits while a batch's are looked up."""
+        names: list[str] = []
+        for index, numbers in zip(self.indexes, self.numbers, strict=True):
+            names += index.keys if len(numbers) == len(index) else [index.keys[number] for number in numbers.tolist()]
+        return names
 
     def key(self, sample: int) -> str:
         """A sample's key."""

@@ -112,7 +112,8 @@ class PickedSupply(ReadByWorkers):
         """They have arrived: what was drawn up to them is forgotten when the engine looks again."""
         self._batches += 1
         self._samples += len(picks)
-        self._delivered = max(self._delivered, int(picks.max(initial=-1)))
+        if len(picks):
+            self._delivered = max(self._delivered, int(picks[-1]))  # any of a batch's is above all before it
 
     def _forget(self) -> None:
         while self._drawn and self._is_delivered(self._drawn[0]):
