@@ -58,3 +58,40 @@ def test_a_backend_that_fails_leaves_the_model_as_it_is(caplog):
 def test_an_error_of_the_models_own_comes_through():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         compiled(net(), backend="eager")(torch.randn(5, 7))
+
+
+def test_gradients_under_autocast_are_those_of_the_model():
+    class Apart(nn.Module):
+        """How far points lie from one another: a small difference of large numbers."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 64)
+
+        def forward(self, x):
+            points = self.layer(x).float() + 30
+            return torch.cdist(points, points).mean()
+
+    def gradient(run, model, x):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = run(x)
+        loss.backward()
+        return model.layer.weight.grad.clone()
+
+    torch.manual_seed(0)
+    model, x = Apart(), torch.randn(32, 8)
+    usual = gradient(model, model, x)
+    run = compiled(model, backend="aot_eager")
+    assert torch.allclose(gradient(run, model, x), usual, rtol=1e-3, atol=1e-4 * float(usual.abs().max()))
+    assert run.failure is None
+
+
+def test_what_torch_is_set_to_is_left_as_it_was():
+    from torch._functorch import config
+
+    before = config.backward_pass_autocast
+    compiled(net(), backend="aot_eager")(torch.randn(5, 4)).sum().backward()
+    with pytest.raises(RuntimeError):
+        compiled(net(), backend="eager")(torch.randn(5, 7))
+    assert config.backward_pass_autocast == before
