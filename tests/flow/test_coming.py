@@ -14,9 +14,9 @@ from penstock.flow.coming import Coming
 class Desk:
     """Stands for engine and delivery, and writes down what was done in which order."""
 
-    def __init__(self, batches, *, complete=(), bad=(), works_ahead=True):
+    def __init__(self, batches, *, complete=(), bad=(), at_once=1):
         self.done = []
-        self.works_ahead = works_ahead
+        self.sent_at_once = at_once
         self._bad = bad
         portions = iter([Portion(np.arange(4), 4 * number + 4) for number in range(batches)])
         ahead = Ahead(portions, iter(range(batches)))
@@ -63,6 +63,29 @@ def test_a_complete_batch_sets_off_before_the_one_ahead_of_it_is_handed_over():
     assert desk.done == ["make room", "take 0", "send 0", "make room", "take 1", "send 1", "hand over 0"]
 
 
+def test_small_ones_set_off_in_pairs_and_the_host_has_nothing_to_do_in_between():
+    desk = Desk(5, complete={1, 2, 3, 4}, at_once=2)
+    ends = []
+    for _ in range(3):
+        ends.append(desk.coming.wait().end)
+        desk.done.append(f"handed over {desk.coming.hand_over()}")
+    sent = [done for done in desk.done if done.startswith(("send", "handed over"))]
+    assert sent == ["send 0", "send 1", "send 2", "handed over 0", "handed over 1", "send 3", "send 4", "handed over 2"]
+    assert ends == [4, 8, 12]
+    assert Desk(5, complete={1, 3}, at_once=2).all() == [(4 * number + 4, number) for number in range(5)]
+
+
+def test_nothing_sets_off_behind_one_that_failed():
+    desk = Desk(4, complete={1, 2, 3}, bad={1}, at_once=2)
+    desk.coming.wait()
+    assert desk.coming.hand_over() == 0
+    assert "take 2" not in desk.done
+    desk.coming.wait()
+    with pytest.raises(DecodeError, match="batch 1"):
+        desk.coming.hand_over()
+    assert not desk.coming.over
+
+
 def test_one_that_is_not_complete_is_not_waited_for_before_its_turn():
     desk = Desk(3)
     desk.coming.wait()
@@ -71,7 +94,7 @@ def test_one_that_is_not_complete_is_not_waited_for_before_its_turn():
 
 
 def test_nothing_sets_off_early_where_there_is_no_way_to_go():
-    desk = Desk(3, complete={0, 1, 2}, works_ahead=False)
+    desk = Desk(3, complete={0, 1, 2}, at_once=0)
     desk.coming.wait()
     desk.coming.hand_over()
     assert "take 1" not in desk.done

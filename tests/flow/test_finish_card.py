@@ -111,6 +111,13 @@ def test_a_batch_goes_there_pinned_and_the_loop_s_stream_waits_for_it(cuda):
     assert cuda.pinned == []
 
 
+@pytest.mark.parametrize(("slabs", "slab_bytes", "together"), [(8, 4096, 2), (4, 4096, 1), (8, 32 << 20, 1)])
+def test_small_batches_go_in_pairs_if_there_are_slabs_for_it(cuda, slabs, slab_bytes, together):
+    card = Card("cpu", memoryview(bytearray(slabs * slab_bytes)), slab_bytes, slab_bytes)
+    assert card.sent_at_once == together
+    card.close()
+
+
 def test_nobody_waits_for_a_batch_that_has_arrived(cuda):
     card = card_of()
     card.receive(card.send(shipment(1)))

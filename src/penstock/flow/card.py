@@ -29,6 +29,9 @@ log = logging.getLogger("penstock")
 
 SPARE_SLABS = 2
 """That are never being copied from: one to be filled, and one that is complete."""
+SMALL_BYTES = 16 << 20
+"""Batches up to this size set off in pairs: steps on small batches are short, the host's code for a batch is cold after
+each, and the second takes a third of the first one's time."""
 LOOK_AGAIN_S = 20e-6
 """Between two looks at a copy that is waited for; a tenth of what one of a few MB takes."""
 _PORTABLE = 1
@@ -46,8 +49,6 @@ class Sent:
 
 class Card:
     """One device, and the slabs that are copied to it."""
-
-    works_ahead = True
 
     def __init__(
         self, device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: Arrival | None = None
@@ -70,6 +71,8 @@ class Card:
         self._can_pin = pinned_bytes > 0
         self._copying: deque[tuple[Any, Shipment]] = deque()
         self._clock = CardClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        in_pairs = pinned_bytes <= SMALL_BYTES and self._most_copying > 2 and not self._arrival.pictures
+        self.sent_at_once = 2 if in_pairs else 1
         self._senders = ThreadPoolExecutor(SENDERS, "penstock-card") if self._arrival.pictures else None
         self._noting = threading.Lock()
         """Copies are noted in the order in which the stream comes by them."""

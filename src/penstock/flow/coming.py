@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -25,44 +26,45 @@ class Coming:
         self._delivery = delivery
         self._take = take
         self._is_complete = is_complete
-        self._next: tuple[Portion, Prepared | Exception] | None = None
+        self._on_way: deque[tuple[Portion, Prepared | Exception]] = deque()
 
     @property
     def over(self) -> bool:
         """Whether nothing follows what was handed over last."""
-        return self._next is None and self._ahead.over
+        return not self._on_way and self._ahead.over
 
     def wait(self) -> Portion | None:
         """For the next batch; None after the last, and before one that needs a larger slab."""
         self._delivery.asked()
-        if self._next is None:
+        if not self._on_way:
             following = self._ahead.next_delivered()
             if following is None:
                 return None
             number, portion = following
             self._delivery.make_room()
-            self._next = portion, self._delivery.prepare(self._take(number))
-        return self._next[0]
+            self._on_way.append((portion, self._delivery.prepare(self._take(number))))
+        return self._on_way[0][0]
 
     def hand_over(self) -> Any:
         """What was waited for."""
-        assert self._next is not None
-        (_, prepared), self._next = self._next, None
+        _, prepared = self._on_way.popleft()
         if isinstance(prepared, Exception):
             raise prepared
-        if self._delivery.works_ahead:
-            self._set_off()
+        if not self._on_way:
+            self._set_off(self._delivery.sent_at_once)
         return self._delivery.hand_over(prepared)
 
-    def _set_off(self) -> None:
+    def _set_off(self, count: int) -> None:
         """What goes wrong with a batch is raised in its turn: the one before it is a good one."""
-        number = self._ahead.next_number
-        if number is None or not self._is_complete(number):
-            return
-        following = self._ahead.next_delivered()
-        assert following is not None
-        self._delivery.make_room()
-        try:
-            self._next = following[1], self._delivery.prepare(self._take(number))
-        except Exception as error:
-            self._next = following[1], error
+        while len(self._on_way) < count:
+            number = self._ahead.next_number
+            if number is None or not self._is_complete(number):
+                return
+            following = self._ahead.next_delivered()
+            assert following is not None
+            self._delivery.make_room()
+            try:
+                self._on_way.append((following[1], self._delivery.prepare(self._take(number))))
+            except Exception as error:
+                self._on_way.append((following[1], error))
+                return

@@ -117,9 +117,9 @@ class Delivery:
         self.begin()
 
     @property
-    def works_ahead(self) -> bool:
-        """Whether a batch should set off before the one ahead of it is handed over."""
-        return self._way.works_ahead
+    def sent_at_once(self) -> int:
+        """Batches that should set off before the one ahead of them is handed over."""
+        return self._way.sent_at_once
 
     @property
     def card_times(self) -> CardTimes | None:
@@ -155,7 +155,7 @@ class Delivery:
                 content = self._without(failures, content_of(samples, batch.extras, views))
             finally:
                 self._slabs.give_back(batch.slab)
-        elif self._way.works_ahead and not self._layout.room_sizes:  # what lies in a room is the loop's to see
+        elif self._way.sent_at_once and not self._layout.room_sizes:  # what lies in a room is the loop's to see
             content = content_of(samples, batch.extras, views)
             copied = partial(self._slabs.give_back, batch.slab)
         else:

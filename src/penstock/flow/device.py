@@ -54,10 +54,10 @@ class Way(Protocol):
     """How a finished batch comes to the training loop."""
 
     @property
-    def works_ahead(self) -> bool:
-        """Whether a batch should set off before the one ahead of it is handed over: elsewhere that gains nothing.
+    def sent_at_once(self) -> int:
+        """Batches that should set off before the one ahead of them is handed over; 0 where that gains nothing.
 
-        Then its arrays are copied on the way: nobody else sees the slab, and `Shipment.copied` is called.
+        If any, their arrays are copied on the way: nobody else sees the slab, and `Shipment.copied` is called.
         """
         ...
 
@@ -90,7 +90,7 @@ class Way(Protocol):
 class Here:
     """They stay where they are, as arrays or as tensors; a device that has no way of its own gets plain copies."""
 
-    works_ahead = False
+    sent_at_once = 0
     times = None
 
     def __init__(self, device: str, arrival: Arrival | None = None) -> None:
