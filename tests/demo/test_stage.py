@@ -19,7 +19,7 @@ def play(monkeypatch):
     """Stands in for `run_script`: writes what a run would leave, and ends with the code it is given."""
     calls = []
 
-    def play(code=0, steps=40):
+    def play(code=0, steps=40, interrupted=False):
         def run_script(script, record, *, live, terms):
             calls.append((script, terms))
             recorder = Recorder(record, Run())
@@ -30,7 +30,7 @@ def play(monkeypatch):
                 recorder.put(Step(loader=0, batch=batch, at_s=float(batch), wait_s=wait_s, step_s=0.01, samples=8))
             recorder.close()
             record.with_name("tuned.losses.json").write_text("[0.5, 0.25]")
-            return Outcome(code, (record,))
+            return Outcome(code, (record,), interrupted=interrupted)
 
         monkeypatch.setattr(room, "run_script", run_script)
         return calls
@@ -56,9 +56,9 @@ def test_what_is_measured_leaves_the_warm_up_out(play, tmp_path):
     assert (measured.workers, measured.losses) == (3, (0.5, 0.25))
 
 
-@pytest.mark.parametrize("code", [-signal.SIGINT, 130])
-def test_an_interrupted_training_interrupts_the_demo(play, tmp_path, code):
-    play(code)
+@pytest.mark.parametrize(("code", "interrupted"), [(-signal.SIGINT, False), (130, False), (1, True)])
+def test_an_interrupted_training_interrupts_the_demo(play, tmp_path, code, interrupted):
+    play(code, interrupted=interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_stage(STAGE, tmp_path)
 

@@ -53,8 +53,8 @@ class Stage:
         self.terms.append(terms)
         terms.output.write_text(self.printed)
         write(record, **(self.after if terms.dataloader else self.before))
-        code, stopped = self.outcome.get(record.stem, (0, False))
-        return Outcome(code, (record,), stopped)
+        code, *how = self.outcome.get(record.stem, (0, False))
+        return Outcome(code, (record,), *how)
 
 
 @pytest.fixture
@@ -215,9 +215,9 @@ def test_a_script_that_we_have_ended_has_not_failed(stage, ask):
     assert len(run_trials(ask(repeats=1, steps=40), nobody)) == 2
 
 
-@pytest.mark.parametrize("code", [-signal.SIGINT, 130])
-def test_a_ctrl_c_ends_all_of_it(stage, ask, code):
-    stage.outcome["before1"] = (code, False)
+@pytest.mark.parametrize("outcome", [(-signal.SIGINT, False), (130, False), (1, False, True)])
+def test_a_ctrl_c_ends_all_of_it(stage, ask, outcome):
+    stage.outcome["before1"] = outcome
     with pytest.raises(KeyboardInterrupt):
         run_trials(ask(), nobody)
 

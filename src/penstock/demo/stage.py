@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +86,7 @@ def _file(stage: Stage, folder: Path, suffix: str) -> Path:
 
 
 def _check(outcome: Outcome, stage: Stage, output: Path) -> None:
-    if outcome.code in (-signal.SIGINT, 128 + signal.SIGINT):
+    if outcome.given_up:
         raise KeyboardInterrupt
     if outcome.code:
         raise PenstockError(

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 PASSED_ON = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
@@ -25,10 +25,20 @@ LOOK_S = 0.05
 Enough = Callable[[], bool]
 
 
+class End(NamedTuple):
+    """Of a child."""
+
+    pid: int
+    code: int
+    """Its exit code; minus the signal's number if one killed it."""
+    interrupted: bool
+    """Ctrl-C was pressed meanwhile. The code need not show it: an interpreter that is just starting ends with 1."""
+
+
 def run(
     command: Sequence[str], environment: Mapping[str, str], output: BinaryIO | None = None, enough: Enough | None = None
-) -> tuple[int, int]:
-    """Its pid and its exit code, which is minus the signal's number if one killed it.
+) -> End:
+    """Run it to its end.
 
     With `output` it prints there and has no input. Once `enough` says so it is ended: see ENDINGS.
     """
@@ -38,7 +48,8 @@ def run(
     if hasattr(signal, "sigwaitinfo"):
         return _run_and_listen(command, environment, streams, enough)
     child = subprocess.Popen(command, env=environment, **streams)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT,)}
+    interrupts: list[int] = []
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))}
     for number in set(PASSED_ON) - {signal.SIGINT}:  # the terminal gives a Ctrl-C to both of us
         before[number] = signal.signal(number, lambda number, _: child.send_signal(number))
     ending = Ending(child, enough)
@@ -46,7 +57,7 @@ def run(
         while child.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(ending.look())
-        return child.pid, child.returncode
+        return End(child.pid, child.returncode, bool(interrupts))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -76,7 +87,7 @@ class Ending:
 
 def _run_and_listen(
     command: Sequence[str], environment: Mapping[str, str], streams: Mapping[str, Any], enough: Enough | None
-) -> tuple[int, int]:
+) -> End:
     """Signals sent to us are passed on; what the terminal sent to us it has sent to the child too."""
     heard = {signal.SIGCHLD, *PASSED_ON}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
@@ -94,17 +105,18 @@ def _run_and_listen(
 
     try:
         child = subprocess.Popen(command, env=environment, preexec_fn=as_if_alone, **streams)
-        ending = Ending(child, enough)
+        ending, interrupted = Ending(child, enough), False
         while child.poll() is None:
             seconds = ending.look()
             told = signal.sigwaitinfo(heard) if seconds is None else signal.sigtimedwait(heard, seconds)
             if told is None:
                 continue
+            interrupted = interrupted or told.si_signo == signal.SIGINT
             if told.si_signo != signal.SIGCHLD and told.si_code <= 0:  # above: by the kernel, for the terminal
                 child.send_signal(told.si_signo)
         while signal.sigtimedwait(heard, 0) is not None:  # they were the script's, and it has ended
             pass
-        return child.pid, child.returncode
+        return End(child.pid, child.returncode, interrupted)
     finally:
         if ignored:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -66,6 +67,13 @@ class Outcome:
     """The first rank's, or the only one's, first."""
     stopped: bool = False
     """It had its steps (`Terms.steps`), or its probe, and was ended if it had not ended by then."""
+    interrupted: bool = False
+    """Ctrl-C was pressed while it ran."""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it ended by a Ctrl-C."""
+        return self.code in (-signal.SIGINT, 128 + signal.SIGINT) or (self.interrupted and self.code != 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,7 @@ def run_script(
             output = stack.enter_context(open(terms.output, "wb")) if terms.output is not None else None
             bounded = terms.steps is not None or terms.probe_s is not None
             enough = (folder / ENOUGH).exists if bounded else None
-            pid, code = child.run(script.command, _environment(name, job), output, enough)
+            pid, code, interrupted = child.run(script.command, _environment(name, job), output, enough)
         claimed, stopped = claims(folder), (folder / ENOUGH).exists()
     if not claimed:
         claimed = [(pid, record)]
@@ -123,7 +131,7 @@ def run_script(
     if own:
         tell_end(own[-1], code)
     recordings = {path: None for _, path in claimed if path.is_file()}
-    return Outcome(code, tuple(sorted(recordings, key=lambda path: path != record)), stopped)
+    return Outcome(code, tuple(sorted(recordings, key=lambda path: path != record)), stopped, interrupted)
 
 
 def _environment(folder: str, job: Mapping[str, object]) -> dict[str, str]:

@@ -137,7 +137,7 @@ def _run(ask: Ask, turn: Turn) -> Recording:
 
 def _check(outcome: Outcome, turn: Turn, output: Path) -> None:
     if not outcome.stopped and outcome.code:
-        if outcome.code in (-signal.SIGINT, 128 + signal.SIGINT):
+        if outcome.given_up:
             raise KeyboardInterrupt
         with_plan = " with the plan's settings" if turn.settings == "after" else ""
         how = f"exit code {outcome.code}" if outcome.code > 0 else signal.Signals(-outcome.code).name
