@@ -496,7 +496,7 @@ def test_close_does_not_wait_for_ever_for_a_thread_or_a_read_that_is_stuck(start
     before = set(threading.enumerate())
     engine.close()
     THREADS_MAY_GO.set()
-    supply.gate.release(8)
+    supply.gate.release(1000)
     for thread in before:
         if thread.name.startswith("penstock"):
             thread.join(30)
