@@ -236,7 +236,7 @@ class Conductor:
 
     def _plan(self) -> None:
         """Ask for the blocks of coming batches, in order, as far as that is of use."""
-        if len(self._planned) > PLANNED - AT_ONCE:
+        if self._planned_enough:
             return
         while self._epoch is not None and len(self._planned) < self._most(PLANNED) and not self.residency.blocked:
             job = next(self._epoch.jobs, None)
@@ -251,6 +251,11 @@ class Conductor:
                     self.residency.want(block)
             self._planned.append((job, blocks))
             self.residency.pump()
+
+    @property
+    def _planned_enough(self) -> bool:
+        """Until there is room for `AT_ONCE` more."""
+        return len(self._planned) > PLANNED - AT_ONCE
 
     def _most(self, usual: int) -> int:
         """Until the first batch is complete, AT_FIRST; batches that one worker each makes do not delay one another."""
@@ -297,7 +302,7 @@ class Conductor:
             return
         reads = self.residency.in_flight
         loading, (busy, able) = min(reads, self.residency.loading), self.dispatch.working
-        full = self.residency.blocked or len(self._planned) > PLANNED - AT_ONCE
+        full = self.residency.blocked or self._planned_enough
         reading = Crowd(loading, reads - loading, "blocked" if full else "starved")
         hungry = busy < able and any(batch.waits_for_bytes for batch in self._open)
         decoding = Crowd(busy, able - busy, "starved" if hungry or not self._planned else "blocked")

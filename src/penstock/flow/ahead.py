@@ -1,7 +1,7 @@
 """The batches of a pass, drawn ahead of the engine in the training loop's own thread.
 
 A sampler is the user's code: it may be endless, and may throw torch's dice. So it is asked where a DataLoader asks it,
-by the loop that wants the batches, and no further than the engine can look before the next batch is delivered.
+by the loop that wants the batches, and a few further at most than the engine can look before it comes again.
 """
 
 from __future__ import annotations

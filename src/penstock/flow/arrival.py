@@ -108,13 +108,12 @@ class Arrival:
         """For every array that is only copied: apart from the copy, which is not slow because this takes a while."""
         import torch
 
-        plain = {
-            name: torch.from_numpy(array) for name, array in shipment.arrays.items() if name not in shipment.encoded
-        }
-        return {name: (host, torch.empty_like(host, device=device)) for name, host in plain.items()}
+        plain = [name for name in shipment.arrays if not shipment.encoded.get(name)]
+        hosts = {name: torch.from_numpy(shipment.arrays[name]) for name in plain}
+        return {name: (host, torch.empty_like(host, device=device)) for name, host in hosts.items()}
 
     def unpack(self, shipment: Shipment, device: torch.device, rooms: Rooms | None = None) -> Arrived:
-        """Every array on the device, on its current stream; pixels where there were JPEGs."""
+        """Every array on the device, on its current stream, in its room if one was made; pixels instead of JPEGs."""
         import torch
 
         arrived = Arrived({})
@@ -123,7 +122,7 @@ class Arrival:
             if encoded:
                 arrived.tensors[name], failures = self.pictures[name].arrive(array, encoded, device)
                 arrived.failures.update(failures)
-            elif rooms and name in rooms:
+            elif rooms is not None:
                 host, room = rooms[name]
                 arrived.tensors[name] = room.copy_(host, non_blocking=True)
             else:

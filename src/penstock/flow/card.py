@@ -31,7 +31,7 @@ SPARE_SLABS = 2
 """That are never being copied from: one to be filled, and one that is complete."""
 SMALL_BYTES = 16 << 20
 """Batches up to this size set off in pairs: steps on small batches are short, the host's code for a batch is cold after
-each, and the second takes a third of the first one's time."""
+each, and warm for the second."""
 LOOK_AGAIN_S = 20e-6
 """Between two looks at a copy that is waited for; a tenth of what one of a few MB takes."""
 _PORTABLE = 1

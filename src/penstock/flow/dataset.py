@@ -53,7 +53,7 @@ class Dataset:
 
     def key(self, sample: int) -> str:
         """A sample's key."""
-        return self.keys(np.array([sample]))[0]
+        return self._names[sample]
 
     def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
         """For messages: shard, name and offset of that part of a sample; without a suffix, its key and first part."""
