@@ -115,16 +115,16 @@ def test_a_feed_without_blocks_needs_no_block_memory(cores):
     assert not made.stopgaps
 
 
-def test_of_large_batches_fewer_are_made_ahead(cores):
+def test_of_small_batches_more_are_made_ahead_and_of_large_ones_fewer(cores):
     cores(2)
     ahead = {
         slab_bytes: plan_engine(
             EngineSettings(memory_bytes=8 << 30), slab_of(slab_bytes), BLOCKS, 64, own_code=True
         ).knobs()
-        for slab_bytes in (1 << 20, 100 << 20, 500 << 20)
+        for slab_bytes in (1 << 20, 8 << 20, 30 << 20, 100 << 20, 500 << 20)
     }
-    assert [knobs.look_ahead.now for knobs in ahead.values()] == [4, 2, 2]
-    assert [knobs.look_ahead.most for knobs in ahead.values()] == [63, 9, 7]
+    assert [knobs.look_ahead.now for knobs in ahead.values()] == [16, 8, 4, 2, 2]
+    assert [knobs.look_ahead.most for knobs in ahead.values()] == [63, 63, 33, 9, 7]
 
 
 def test_what_every_batch_fills_is_told_to_the_engine(cores):

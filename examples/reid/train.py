@@ -25,10 +25,10 @@ from examples.common.settings import DEVICE, SEED, Bounded, Settings, ask
 from examples.reid.before import Before, crop_loader, crops_in, uncached_sampler
 from examples.reid.data import crops
 from penstock.datasets import ShardDataset
-from penstock.train import Every, GradClip, Metrics, PKSampler, precision, read_metadata
+from penstock.train import Every, GradClip, Metrics, PKSampler, compile, precision, read_metadata
 
 CONFIG = Path(__file__).with_name("config.yaml")
-HABITS = ("sampler", "loader", "copies", "clip", "log")
+HABITS = ("sampler", "loader", "copies", "eager", "clip", "log")
 FIELDS: dict[str, penstock.Image | penstock.Label] = {
     "image": penstock.Image(".jpg", size=(256, 128), fit="stretch"),
     "identity": penstock.Label(".json", key="identity"),
@@ -44,6 +44,7 @@ class Config(Settings, frozen=True):
     embedding: int
     margin: float
     precision: Literal["bf16", "fp16", "fp32"]
+    compiled: bool
     before: Before
 
 
@@ -71,6 +72,22 @@ def triplet_loss(points: Tensor, identities: Tensor, margin: float) -> Tensor:
     return F.relu(farthest - nearest + margin).mean()
 
 
+class Losses(nn.Module):
+    """All that is computed of a batch before the gradients: to a compiler, one thing."""
+
+    def __init__(self, embedder: Embedder, margin: float) -> None:
+        super().__init__()
+        self.embedder = embedder
+        self.margin = margin
+
+    def forward(self, crops: Tensor, identities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Triplet and ID loss, and how far points lie from the middle."""
+        points, logits = self.embedder(crops)
+        triplet = triplet_loss(points.float(), identities, self.margin)
+        who = F.cross_entropy(logits.float(), identities, label_smoothing=0.1)
+        return triplet, who, points.detach().norm(dim=1).mean()
+
+
 def prepare(settings: Config, folder: Path) -> Path:
     """The shards."""
     return shards_in(folder, crops(settings.people), settings)
@@ -94,9 +111,11 @@ def make_loader(settings: Config, shards: Path, habits: Collection[str] = ()) ->
 def train(batches: Iterable[dict[str, Any]], settings: Config, habits: Collection[str] = ()) -> list[dict[str, float]]:
     """The losses as they were printed."""
     torch.manual_seed(SEED)
-    model = Embedder(settings).to(DEVICE)
+    model = Losses(Embedder(settings), settings.margin).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), settings.lr, fused=True)
     amp = precision(model, settings.precision)
+    # 32 small crops keep a GPU busy for less time than it takes to ask for all kernels one by one
+    losses = compile(model, mode="reduce-overhead") if settings.compiled and "eager" not in habits else model
     clip = NormEveryStep(settings.max_norm) if "clip" in habits else GradClip(settings.max_norm)
     metrics = LogEveryStep() if "log" in habits else Metrics()
     due, printed = Every(settings.log_every), []
@@ -104,14 +123,12 @@ def train(batches: Iterable[dict[str, Any]], settings: Config, habits: Collectio
     for _ in range(settings.epochs):
         for batch in batches:
             with amp.autocast():
-                points, logits = model(batch["image"])
-                triplet = triplet_loss(points.float(), batch["identity"], settings.margin)
-                who = F.cross_entropy(logits.float(), batch["identity"], label_smoothing=0.1)
+                triplet, who, length = losses(batch["image"], batch["identity"])
                 loss = triplet + who
             amp.backward(loss)
             amp.step(optimizer, clip)
             optimizer.zero_grad()
-            metrics.add(loss=loss, triplet=triplet, identity=who, length=points.detach().norm(dim=1).mean())
+            metrics.add(loss=loss, triplet=triplet, identity=who, length=length)
             if due():
                 print(metrics)
                 printed.append(metrics.means())

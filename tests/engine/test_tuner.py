@@ -69,11 +69,11 @@ def test_a_change_is_logged_in_one_line(start, eventually, decide, caplog):
 
 def test_the_look_ahead_bounds_the_batches_that_are_begun(start, eventually):
     supply = Numbers(640)
-    engine = start(supply, Copy(), plan("thread", slabs=12))
+    engine = start(supply, Copy(), plan("thread", slabs=40))
     engine.begin(supply.epoch([range(at, at + 8) for at in range(0, 640, 8)]))
-    eventually(engine, lambda: engine.stats().ready_batches == 4)
-    assert engine.stats().look_ahead == 4
-    assert engine.stats().batches == 4
+    eventually(engine, lambda: engine.stats().ready_batches == 16)
+    assert engine.stats().look_ahead == 16
+    assert engine.stats().batches == 16
 
 
 def test_passes_that_are_shorter_than_a_window_are_looked_at_together(start, eventually, monkeypatch):

@@ -9,14 +9,17 @@ from penstock.errors import DecodeError
 from penstock.flow.ahead import Ahead
 from penstock.flow.batch import Portion
 from penstock.flow.coming import Coming
+from penstock.flow.device import NO_LEAD, Lead
+
+ONE = Lead(1, 1)
 
 
 class Desk:
     """Stands for engine and delivery, and writes down what was done in which order."""
 
-    def __init__(self, batches, *, complete=(), bad=(), at_once=1):
+    def __init__(self, batches, *, complete=(), bad=(), lead=ONE):
         self.done = []
-        self.sent_at_once = at_once
+        self.lead = lead
         self._bad = bad
         portions = iter([Portion(np.arange(4), 4 * number + 4) for number in range(batches)])
         ahead = Ahead(portions, iter(range(batches)))
@@ -64,7 +67,7 @@ def test_a_complete_batch_sets_off_before_the_one_ahead_of_it_is_handed_over():
 
 
 def test_small_ones_set_off_in_pairs_and_the_host_has_nothing_to_do_in_between():
-    desk = Desk(5, complete={1, 2, 3, 4}, at_once=2)
+    desk = Desk(5, complete={1, 2, 3, 4}, lead=Lead(1, 2))
     ends = []
     for _ in range(3):
         ends.append(desk.coming.wait().end)
@@ -72,11 +75,20 @@ def test_small_ones_set_off_in_pairs_and_the_host_has_nothing_to_do_in_between()
     sent = [done for done in desk.done if done.startswith(("send", "handed over"))]
     assert sent == ["send 0", "send 1", "send 2", "handed over 0", "handed over 1", "send 3", "send 4", "handed over 2"]
     assert ends == [4, 8, 12]
-    assert Desk(5, complete={1, 3}, at_once=2).all() == [(4 * number + 4, number) for number in range(5)]
+    assert Desk(5, complete={1, 3}, lead=Lead(1, 2)).all() == [(4 * number + 4, number) for number in range(5)]
+
+
+def test_where_two_are_to_be_on_their_way_one_sets_off_for_each_that_is_handed_over():
+    desk = Desk(5, complete={1, 2, 3, 4}, lead=Lead(2, 2))
+    for _ in range(3):
+        desk.coming.wait()
+        desk.done.append(f"handed over {desk.coming.hand_over()}")
+    sent = [done for done in desk.done if done.startswith(("send", "handed over"))]
+    assert sent == ["send 0", "send 1", "send 2", "handed over 0", "send 3", "handed over 1", "send 4", "handed over 2"]
 
 
 def test_nothing_sets_off_behind_one_that_failed():
-    desk = Desk(4, complete={1, 2, 3}, bad={1}, at_once=2)
+    desk = Desk(4, complete={1, 2, 3}, bad={1}, lead=Lead(1, 2))
     desk.coming.wait()
     assert desk.coming.hand_over() == 0
     assert "take 2" not in desk.done
@@ -84,6 +96,17 @@ def test_nothing_sets_off_behind_one_that_failed():
     with pytest.raises(DecodeError, match="batch 1"):
         desk.coming.hand_over()
     assert not desk.coming.over
+
+
+def test_nothing_sets_off_behind_one_that_failed_when_the_good_one_before_it_is_handed_over():
+    desk = Desk(5, complete={1, 2, 3, 4}, bad={2}, lead=Lead(2, 2))
+    for number in range(2):
+        desk.coming.wait()
+        assert desk.coming.hand_over() == number
+    assert "take 3" not in desk.done
+    desk.coming.wait()
+    with pytest.raises(DecodeError, match="batch 2"):
+        desk.coming.hand_over()
 
 
 def test_one_that_is_not_complete_is_not_waited_for_before_its_turn():
@@ -94,7 +117,7 @@ def test_one_that_is_not_complete_is_not_waited_for_before_its_turn():
 
 
 def test_nothing_sets_off_early_where_there_is_no_way_to_go():
-    desk = Desk(3, complete={0, 1, 2}, at_once=0)
+    desk = Desk(3, complete={0, 1, 2}, lead=NO_LEAD)
     desk.coming.wait()
     desk.coming.hand_over()
     assert "take 1" not in desk.done

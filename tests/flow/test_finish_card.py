@@ -16,6 +16,7 @@ import torch
 
 from penstock.flow.arrival import Arrival, Dice, Shipment
 from penstock.flow.card import Card, Sent
+from penstock.flow.device import Lead
 from penstock.flow.fields import Finish, Image
 from penstock.flow.fields.base import Encoded
 from penstock.flow.oncard import decoders
@@ -111,10 +112,19 @@ def test_a_batch_goes_there_pinned_and_the_loop_s_stream_waits_for_it(cuda):
     assert cuda.pinned == []
 
 
-@pytest.mark.parametrize(("slabs", "slab_bytes", "together"), [(8, 4096, 2), (4, 4096, 1), (8, 32 << 20, 1)])
-def test_small_batches_go_in_pairs_if_there_are_slabs_for_it(cuda, slabs, slab_bytes, together):
+@pytest.mark.parametrize(
+    ("slabs", "slab_bytes", "lead"), [(8, 4096, Lead(1, 2)), (4, 4096, Lead(1, 1)), (8, 32 << 20, Lead(1, 1))]
+)
+def test_small_batches_go_in_pairs_if_there_are_slabs_for_it(cuda, slabs, slab_bytes, lead):
     card = Card("cpu", memoryview(bytearray(slabs * slab_bytes)), slab_bytes, slab_bytes)
-    assert card.sent_at_once == together
+    assert card.lead == lead
+    card.close()
+
+
+@pytest.mark.parametrize(("slabs", "lead"), [(8, Lead(2, 2)), (4, Lead(1, 1))])
+def test_two_batches_are_on_their_way_where_the_card_decodes_if_there_are_slabs_for_it(cuda, slabs, lead):
+    card = card_of(slabs, Arrival({}, {"image": Pictures(Image(".jpg", size=8), None)}))
+    assert card.lead == lead
     card.close()
 
 

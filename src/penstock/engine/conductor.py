@@ -37,10 +37,10 @@ PLANNED = 64
 """Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
 AT_ONCE = 8
 """Of these, planned in one go: one after each step of the loop would find cold code each time."""
-PAUSE_S, LEAST_PAUSE_S = 0.002, 0.0005
+PAUSE_S, LEAST_PAUSE_S = 0.008, 0.0005
 """Where the loop has batches, what happens is dealt with after a pause, with all that happens meanwhile: whenever we
 wake, we take the interpreter from the loop, and it is the loop that wakes us when it comes for its next batch."""
-OF_SPARE = 16
+OF_SPARE = 8
 """The pause is this part of the time for which the loop has batches."""
 AT_FIRST = 1
 """The same, and batches in the making, until the first one is complete: what is done for later ones delays it."""

@@ -34,6 +34,9 @@ LOOK_AHEAD = 4
 """Batches ahead of the training loop to begin with; more follow where single slow samples make it wait."""
 AHEAD_BYTES = 256 << 20
 """Of large batches fewer, but two: touching new memory takes about as long as reading into it."""
+MANY_AHEAD, LITTLE_BYTES = 16, 64 << 20
+"""Of small batches more, as far as they take this little: the longer a loop can go on with what is ready, the less
+often we wake beside it, and a loop on small batches has short steps."""
 _ADVICE = "Define functions and classes in a module, or use executor='thread'"
 
 
@@ -61,7 +64,8 @@ class EnginePlan:
     def knobs(self) -> Knobs:
         """What the controller may turn, and how far."""
         most_ahead = max(1, self.slabs - 1)
-        ahead = min(LOOK_AHEAD, max(2, AHEAD_BYTES // self.slab_bytes), most_ahead)
+        usual = min(LOOK_AHEAD, max(2, AHEAD_BYTES // self.slab_bytes))
+        ahead = min(max(usual, min(MANY_AHEAD, LITTLE_BYTES // self.slab_bytes)), most_ahead)
         least_readers = 1 if self.most_readers else self.readers
         return Knobs(
             readers=Knob(self.readers, least_readers, max(self.readers, self.most_readers)),

@@ -23,15 +23,18 @@ import numpy as np
 from penstock.core.stats import CardTimes
 from penstock.flow.arrival import SENDERS, Arrival, Arrived, Shipment
 from penstock.flow.cardclock import CardClock
+from penstock.flow.device import Lead
 from penstock.flow.finishing.draw import Drawn
 
 log = logging.getLogger("penstock")
 
 SPARE_SLABS = 2
 """That are never being copied from: one to be filled, and one that is complete."""
-SMALL_BYTES = 16 << 20
-"""Batches up to this size set off in pairs: steps on small batches are short, the host's code for a batch is cold after
-each, and warm for the second."""
+IN_PAIRS, SMALL_BYTES = Lead(1, 2), 16 << 20
+"""Of batches up to this size: steps on small batches are short, the host's code for a batch is cold after each, and
+warm for the second."""
+DECODED = Lead(2, 2)
+"""Where the card decodes: beside a step that keeps it busy, one batch may take twice as long as another."""
 LOOK_AGAIN_S = 20e-6
 """Between two looks at a copy that is waited for; a tenth of what one of a few MB takes."""
 _PORTABLE = 1
@@ -71,13 +74,19 @@ class Card:
         self._can_pin = pinned_bytes > 0
         self._copying: deque[tuple[Any, Shipment]] = deque()
         self._clock = CardClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-        in_pairs = pinned_bytes <= SMALL_BYTES and self._most_copying > 2 and not self._arrival.pictures
-        self.sent_at_once = 2 if in_pairs else 1
+        self.lead = self._find_lead()
         self._senders = ThreadPoolExecutor(SENDERS, "penstock-card") if self._arrival.pictures else None
         self._noting = threading.Lock()
         """Copies are noted in the order in which the stream comes by them."""
         self._on_way: WeakSet[Sent | Future[Sent]] = WeakSet()
         """Whose batch the loop has not got yet, where both sides decode."""
+
+    def _find_lead(self) -> Lead:
+        if self._most_copying <= 2:
+            return Lead(1, 1)
+        if self._arrival.pictures:
+            return DECODED
+        return IN_PAIRS if self._pinned_bytes <= SMALL_BYTES else Lead(1, 1)
 
     @property
     def times(self) -> CardTimes:

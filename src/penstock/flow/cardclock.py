@@ -72,7 +72,7 @@ class CardClock:
             return CardTimes(**self._sums)
 
     def _read(self) -> None:
-        while self._waiting and all(event.query() for event in self._waiting[0][1:]):
+        while self._waiting and self._waiting[0][2].query():  # what lies before it on its stream is over as well
             kind, begin, end = self._waiting.popleft()
             milliseconds = begin.elapsed_time(end)
             if kind == "copying_s":

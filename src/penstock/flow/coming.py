@@ -1,4 +1,4 @@
-"""The batches of a pass as they come: waited for in order, and set on their way to the device one ahead."""
+"""The batches of a pass as they come: waited for in order, and set on their way to the device a little ahead."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ class Coming:
         _, prepared = self._on_way.popleft()
         if isinstance(prepared, Exception):
             raise prepared
-        if not self._on_way:
-            self._set_off(self._delivery.sent_at_once)
+        lead = self._delivery.lead
+        if len(self._on_way) < lead.least:
+            self._set_off(lead.most)
         return self._delivery.hand_over(prepared)
 
-    def _set_off(self, count: int) -> None:
-        """What goes wrong with a batch is raised in its turn: the one before it is a good one."""
-        while len(self._on_way) < count:
+    def _set_off(self, most: int) -> None:
+        """What goes wrong with a batch is raised in its turn, and nothing sets off behind it."""
+        while len(self._on_way) < most and not self._failed:
             number = self._ahead.next_number
             if number is None or not self._is_complete(number):
                 return
@@ -67,4 +68,7 @@ class Coming:
                 self._on_way.append((following[1], self._delivery.prepare(self._take(number))))
             except Exception as error:
                 self._on_way.append((following[1], error))
-                return
+
+    @property
+    def _failed(self) -> bool:
+        return bool(self._on_way) and isinstance(self._on_way[-1][1], Exception)

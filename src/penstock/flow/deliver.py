@@ -17,7 +17,7 @@ from penstock.core.work import BAD
 from penstock.errors import PenstockError, SampleError, StorageError
 from penstock.flow.arrival import Ids, Shipment
 from penstock.flow.content import Content, Views, content_of, stand_ins, taken
-from penstock.flow.device import Way, copy, lease
+from penstock.flow.device import Lead, Way, copy, lease
 from penstock.flow.stable import Stable
 
 LEAST_FOR_RATE = 100
@@ -117,9 +117,9 @@ class Delivery:
         self.begin()
 
     @property
-    def sent_at_once(self) -> int:
-        """Batches that should set off before the one ahead of them is handed over."""
-        return self._way.sent_at_once
+    def lead(self) -> Lead:
+        """How many batches should set off before the one ahead of them is handed over."""
+        return self._way.lead
 
     @property
     def card_times(self) -> CardTimes | None:
@@ -155,7 +155,7 @@ class Delivery:
                 content = self._without(failures, content_of(samples, batch.extras, views))
             finally:
                 self._slabs.give_back(batch.slab)
-        elif self._way.sent_at_once and not self._layout.room_sizes:  # what lies in a room is the loop's to see
+        elif self._way.lead.most and not self._layout.room_sizes:  # what lies in a room is the loop's to see
             content = content_of(samples, batch.extras, views)
             copied = partial(self._slabs.give_back, batch.slab)
         else:

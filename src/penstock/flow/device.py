@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -50,14 +51,26 @@ def copy(arrays: Mapping[Key, NDArray[Any]]) -> dict[Key, NDArray[Any]]:
     return {name: array.copy() for name, array in arrays.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """When fewer than `least` batches are on their way to the device, others set off until there are `most`."""
+
+    least: int
+    most: int
+
+
+NO_LEAD = Lead(0, 0)
+"""Where it gains nothing."""
+
+
 class Way(Protocol):
     """How a finished batch comes to the training loop."""
 
     @property
-    def sent_at_once(self) -> int:
-        """Batches that should set off before the one ahead of them is handed over; 0 where that gains nothing.
+    def lead(self) -> Lead:
+        """How many batches set off before the one ahead of them is handed over.
 
-        If any, their arrays are copied on the way: nobody else sees the slab, and `Shipment.copied` is called.
+        If any do, their arrays are copied on the way: nobody else sees the slab, and `Shipment.copied` is called.
         """
         ...
 
@@ -90,7 +103,7 @@ class Way(Protocol):
 class Here:
     """They stay where they are, as arrays or as tensors; a device that has no way of its own gets plain copies."""
 
-    sent_at_once = 0
+    lead = NO_LEAD
     times = None
 
     def __init__(self, device: str, arrival: Arrival | None = None) -> None:
