@@ -55,8 +55,9 @@ def make(workers=2, deadline_s=60.0, supply=None):
     return dispatch, hands
 
 
-def batch(number=0, size=8, slab=0):
-    made = Batch(Job(number, 0, np.arange(number * 100, number * 100 + size)), np.full(size, -1), slab)
+def batch(number=0, size=8, slab=0, first=False):
+    job = Job(number, 0, np.arange(number * 100, number * 100 + size), first=first)
+    made = Batch(job, np.full(size, -1), slab)
     made.ready[:] = True
     return made
 
@@ -133,19 +134,23 @@ def test_tasks_become_a_few_milliseconds_of_work():
     assert len(one.tasks[2].rows) == 4
 
 
-def first_task(spare_s=0.0, batches=1):
+def first_task(spare_s=0.0, batches=1, *, begins=False):
     """Of 8 workers, when a sample takes a millisecond: how many samples of batches of 32 it has."""
     dispatch, (one, *_) = make(workers=8)
     dispatch.give_out([batch(size=8)], HERE)
     finish(dispatch, one, busy_s=0.001)
     dispatch.forget_retries()
-    open_batches = [batch(number, size=32) for number in range(1, batches + 1)]
+    open_batches = [batch(number, size=32, first=begins and number == 1) for number in range(1, batches + 1)]
     dispatch.give_out(open_batches, HERE, spare_s)
     return len(one.tasks[1].rows)
 
 
 def test_what_the_loop_waits_for_is_spread_over_everybody_whatever_batch_it_is_in():
     assert [first_task(batches=batches) for batches in (1, 4, 7, 100)] == [2, 8, 14, 16]  # 16 are TASK_S
+
+
+def test_the_first_batch_of_a_pass_is_spread_over_everybody_however_many_follow_it():
+    assert [first_task(batches=batches, begins=True) for batches in (1, 7, 100)] == [2, 2, 2]
 
 
 def test_while_the_loop_has_batches_a_task_takes_half_the_time_they_last():

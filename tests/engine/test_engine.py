@@ -39,7 +39,9 @@ def never_oversleeps(monkeypatch):
 
     class Watched(Listener):
         def wait(self, descriptors, timeout_s):
-            ready = super().wait(descriptors, 20)
+            ready = super().wait(descriptors, 20 if timeout_s else 0)
+            if not timeout_s:
+                return ready
             if not ready:
                 overslept.append(timeout_s)
             return ready
@@ -260,6 +262,19 @@ def test_a_readers_error_reaches_the_consumer(start, executor, error):
         with pytest.raises(type(error)) as caught:
             engine.wait_for(1)
         assert caught.value is error
+
+
+def test_somebody_begins_with_the_first_batch_of_a_pass_before_all_are_planned(start, monkeypatch):
+    supply = Numbers(640, blockless=True)
+    engine = start(supply, Copy(from_arena=False), plan("thread"))
+    take_all(engine, supply, [range(8)])
+    did = []
+    for name in ("blocks_of", "rows"):
+        method = getattr(supply, name)
+        monkeypatch.setattr(supply, name, lambda *given, name=name, method=method: did.append(name) or method(*given))
+    take_all(engine, supply, [range(at, at + 8) for at in range(0, 480, 8)], first=1)
+    assert did.index("rows") == conductor_module.AT_ONCE
+    assert did.count("blocks_of") == 60
 
 
 @pytest.mark.parametrize("method", ["blocks_of", "block_bytes", "rows"])

@@ -20,6 +20,8 @@ class Job:
     samples: Ids
     whole: bool = False
     """Whether one worker must make all of it."""
+    first: bool = False
+    """Of its pass: the loop waits for it, and has nothing else."""
 
 
 @dataclass(slots=True, eq=False)

@@ -176,17 +176,18 @@ class Conductor:
 
     def _wait(self) -> None:
         timeout_s = self._do_put_off()
+        only_look = self._can_plan and not self._planned_enough
         assert self._bell is not None  # not a local: the traceback of a failure would keep it open
         pipes = self.dispatch.pipes()
-        heard = self._listener.wait((self._bell.fileno(), *pipes), timeout_s)
-        if heard:
+        heard = self._listener.wait((self._bell.fileno(), *pipes), 0.0 if only_look else timeout_s)
+        if heard and not only_look:
             self._let_the_loop_go_first()
         for source in heard:
             if source in pipes:
                 self._on_pipe(pipes[source])
             else:
                 self._bell.hush()
-        if not heard:
+        if not heard and not only_look:
             self._in_silence(pipes.values())
 
     def _let_the_loop_go_first(self) -> None:
@@ -222,7 +223,10 @@ class Conductor:
 
     def _begin(self, epoch: Epoch) -> None:
         first = next(epoch.jobs, None)
-        self._epoch = None if first is None else replace(epoch, jobs=itertools.chain([first], epoch.jobs))
+        if first is None:
+            self._epoch = None
+        else:
+            self._epoch = replace(epoch, jobs=itertools.chain([replace(first, first=True)], epoch.jobs))
         self._read_apart = epoch.read_apart
         self._planned.clear()
         for batch in self._open:
@@ -235,10 +239,15 @@ class Conductor:
         self.residency.begin(epoch.uses)
 
     def _plan(self) -> None:
-        """Ask for the blocks of coming batches, in order, as far as that is of use."""
+        """Ask for the blocks of coming batches, in order, as far as that is of use.
+
+        `AT_ONCE`, then somebody can begin with the first of them: a pass begins while the loop waits.
+        """
         if self._planned_enough:
             return
-        while self._epoch is not None and len(self._planned) < self._most(PLANNED) and not self.residency.blocked:
+        for _ in range(AT_ONCE):
+            if self._epoch is None or not self._can_plan:
+                return
             job = next(self._epoch.jobs, None)
             if job is None:
                 self._epoch = None
@@ -256,6 +265,10 @@ class Conductor:
     def _planned_enough(self) -> bool:
         """Until there is room for `AT_ONCE` more."""
         return len(self._planned) > PLANNED - AT_ONCE
+
+    @property
+    def _can_plan(self) -> bool:
+        return self._epoch is not None and len(self._planned) < self._most(PLANNED) and not self.residency.blocked
 
     def _most(self, usual: int) -> int:
         """Until the first batch is complete, AT_FIRST; batches that one worker each makes do not delay one another."""

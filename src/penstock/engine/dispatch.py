@@ -163,7 +163,8 @@ class Dispatch:
             if batch.job.whole and depth > 0:
                 continue  # a whole batch must not wait behind another one while somebody else may become free
             size = len(batch.job.samples)
-            slots = batch.take(size if batch.job.whole else self._chunk(size * len(batches), spare_s))
+            waited_for = size if batch.job.first else size * len(batches)
+            slots = batch.take(size if batch.job.whole else self._chunk(waited_for, spare_s))
             if len(slots):
                 return self._task(batch, slots, residency, strikes=0)
         return None
