@@ -38,6 +38,8 @@ class Extent:
 
 FULL = Extent(3, 2, 300.0, (), {})
 TOY = Extent(3, 2, 300.0, ("--toy", "--warm-up", "6", "--warm-up-s", "1", "--iterations", "20", "--seconds", "3"), {})
+ON_A_CARD = frozenset({"copies", "precision", "eager"})
+"""Habits that change nothing at toy size on a CPU: nothing is copied, all is 32 bits, and not compiled."""
 SHORT = Extent(
     1,
     0,
@@ -74,9 +76,11 @@ def main() -> None:
 
 
 def _plan(name: str, asked: argparse.Namespace, extent: Extent, data: Path) -> Plan:
+    habits = importlib.import_module(f"examples.{name}.train").HABITS
     return Plan(
         example=name,
-        habits=importlib.import_module(f"examples.{name}.train").HABITS,
+        habits=habits,
+        alone=tuple(habit for habit in habits if extent is not TOY or habit not in ON_A_CARD),
         data=data,
         arguments=(*extent.limits, "--set", *extent.data.get(name, ()), *asked.set),
         rounds=asked.rounds or extent.rounds,

@@ -17,7 +17,8 @@ TOLERANCE = 0.02
 """Of the loss of a step, between Pillow's pixels and ours, and between 32 and 16 bits."""
 COLUMNS = ("way", "it/s", "samples/s", "data share", "samples/s of the default")
 NOTE = (
-    "Every run in a fresh process, data in the page cache, the first seconds left out; medians of the rounds. Data "
+    "Every run in a fresh process, data in the page cache, the first seconds left out; medians of the rounds, "
+    "ratios of runs in turns with the default. Data "
     "share: of the time, how much the device had no batch; on a GPU by its own clock, copies included, on a CPU as the "
     "loop sees it. Losses are compared step by step over the same samples in the same order; with `--before` reid's "
     "uncached sampler is left out of that comparison, since no two samplers draw the same."
@@ -52,19 +53,18 @@ def findings(measured: Measured, command: str) -> Iterator[Finding]:
 
 
 def _table(measured: Measured, command: str) -> Table:
-    ways = {
-        "default": measured.default,
-        "--before": measured.before,
-        **{f"default, but for: {habit}": paces for habit, paces in measured.ablated.items()},
-    }
-    default = _typical(measured.default).samples_s
-    rows = [_row(way, _typical(paces), default) for way, paces in ways.items()]
+    rows = [
+        _row("default", measured.default, measured.default),
+        _row("--before", measured.before, measured.default),
+        *(_row(f"default, but for: {habit}", paces, measured.beside) for habit, paces in measured.ablated.items()),
+    ]
     return Table(f"{measured.example}, {measured.device} (`{command}`)", COLUMNS, rows, NOTE)
 
 
-def _row(way: str, pace: Pace, default: float) -> tuple[str, ...]:
-    rates = f"{pace.iterations_s:.3g}", f"{pace.samples_s:,.0f}"
-    return way, *rates, f"{pace.data_share:.1%}", f"{pace.samples_s / default:.2f}"
+def _row(way: str, paces: Sequence[Pace], default: Sequence[Pace]) -> tuple[str, ...]:
+    """The last figure is of runs in turns with the default, round by round."""
+    pace, ratio = _typical(paces), median_ratio(_rates(paces), _rates(default))
+    return way, f"{pace.iterations_s:.3g}", f"{pace.samples_s:,.0f}", f"{pace.data_share:.1%}", f"{ratio:.2f}"
 
 
 def _typical(paces: Sequence[Pace]) -> Pace:

@@ -27,12 +27,14 @@ class Plan:
 
     example: str
     habits: tuple[str, ...]
+    alone: tuple[str, ...]
+    """Of these, which are put back one by one."""
     data: Path
     arguments: tuple[str, ...]
     """For every run: its size and limits."""
     rounds: int
     ablated: int
-    """Rounds of the runs with one habit alone."""
+    """Rounds of the runs with one habit alone, and of the default beside them."""
     timeout_s: float
     """For one run, the first of which makes the data."""
 
@@ -48,6 +50,8 @@ class Measured:
     """With all habits, in turns with the default."""
     ablated: dict[str, list[Pace]]
     """By the habit that was put back."""
+    beside: list[Pace]
+    """The default, in turns with those."""
     default_losses: list[float]
     before_losses: list[float]
     """With all habits but another sampler, which draws other samples."""
@@ -55,13 +59,14 @@ class Measured:
 
 def measure(plan: Plan) -> Measured:
     default, before = _outcomes(plan, [(), plan.habits], plan.rounds, "--losses")
-    alone = _outcomes(plan, [(habit,) for habit in plan.habits], plan.ablated)
+    beside, *alone = _outcomes(plan, [(), *((habit,) for habit in plan.alone)], plan.ablated)
     return Measured(
         example=plan.example,
         device=default[0].device,
         default=_paces(default),
         before=_paces(before),
-        ablated={habit: _paces(outcomes) for habit, outcomes in zip(plan.habits, alone, strict=True) if outcomes},
+        ablated={habit: _paces(outcomes) for habit, outcomes in zip(plan.alone, alone, strict=True) if outcomes},
+        beside=_paces(beside),
         default_losses=default[0].losses,
         before_losses=before[0].losses,
     )
