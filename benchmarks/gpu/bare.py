@@ -1,14 +1,16 @@
-"""What the cores decode if they do nothing else: what a loader that leaves decoding to them can reach at most.
+"""What the cores can do if they do nothing else: decode pictures, or read files while copies run to the card.
 
-Machines that are lent differ by half from one day to the next; beside this figure it can be seen which of them it was.
+A loader can reach that at most. Machines that are lent differ by half from one day to the next; beside this figure it
+can be seen which of them it was.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from multiprocessing import get_context
 
@@ -16,6 +18,8 @@ from benchmarks.gpu.data import Parts
 from penstock.flow.fields import Field
 
 SECONDS = 2.0
+PIECE_BYTES, ROOM_BYTES = 3 << 20, 96 << 20
+"""Read at a time, and to where by each core: more than it has caches."""
 
 
 def bare_rate(samples: Sequence[Parts], fields: Mapping[str, Field]) -> float:
@@ -24,6 +28,31 @@ def bare_rate(samples: Sequence[Parts], fields: Mapping[str, Field]) -> float:
     with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
         list(pool.map(partial(_rate, samples, fields), [0.1] * cores))  # everybody is there
         return sum(pool.map(partial(_rate, samples, fields), [SECONDS] * cores))
+
+
+def bare_reading(files: Sequence[str], meanwhile: Callable[[], object]) -> float:
+    """Bytes per second that all cores read into memory of their own; `meanwhile` is called until they have done so."""
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
+        list(pool.map(partial(_read, files), [0.1] * cores))  # everybody is there
+        readings = [pool.submit(_read, files, SECONDS) for _ in range(cores)]
+        while not all(reading.done() for reading in readings):
+            meanwhile()
+        return sum(reading.result() for reading in readings)
+
+
+def _read(files: Sequence[str], seconds: float) -> float:
+    """Piece by piece from one file after the other, and to one place after the other."""
+    room = memoryview(bytearray(ROOM_BYTES))
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open(path, "rb", buffering=0)).fileno() for path in files]
+        done, at, start = 0, 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - start) < seconds:
+            file = opened[at // PIECE_BYTES % len(opened)]
+            to = room[at % ROOM_BYTES :][:PIECE_BYTES]
+            done += os.preadv(file, [to], at % (os.fstat(file).st_size - PIECE_BYTES))
+            at += PIECE_BYTES
+    return done / elapsed
 
 
 def _rate(samples: Sequence[Parts], fields: Mapping[str, Field], seconds: float) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from benchmarks.gpu import data
+from benchmarks.gpu.bare import bare_reading
 from benchmarks.result import Line
 from penstock import Array, Loader
 
@@ -16,22 +18,31 @@ BATCH = 32
 BATCH_BYTES = BATCH * 3 * 1024 * 1024
 WARM_S = 4.0
 SHARDS = data.Amount(distinct=8, per_shard=64, shards=4, names=24)
+ALONE = "pinned memory, alone"
+
+
+class Bare(NamedTuple):
+    """Bytes per second, both at once and without a loader: they share the machine's memory."""
+
+    read: float
+    copied: float
 
 
 def measure(folder: Path) -> Iterator[Line]:
     pinned = _pinned_rate()
     shards = data.write(folder / "arrays", data.arrays(SHARDS.distinct), SHARDS)
+    bare = _bare(shards)
     loader = Loader(shards, {"x": Array(".npy")}, BATCH, shuffle=True, device="cuda")
     start = time.perf_counter()
     while time.perf_counter() - start < WARM_S:  # slabs are pinned, workers there, and enough batches begun
         for _ in loader:
             pass
-    yield from _copies(loader, pinned)
+    yield from _copies(loader, pinned, bare)
     yield from _hidden(loader, pinned)
     loader.close()
 
 
-def _copies(loader: Loader, pinned: float) -> Iterator[Line]:
+def _copies(loader: Loader, pinned: float, bare: Bare) -> Iterator[Line]:
     before, start, batches = loader.card_times, time.perf_counter(), 0
     for _ in loader:
         batches += 1
@@ -40,14 +51,15 @@ def _copies(loader: Loader, pinned: float) -> Iterator[Line]:
     assert before is not None
     assert after is not None
     copying_s = after.copying_s - before.copying_s
-    yield _of_pinned("copies to the card, all cores writing the next batches", batches, copying_s, pinned)
-    yield _of_pinned("raw arrays through the loader", batches, elapsed, pinned)
+    what, copied, through = "copies to the card, all cores writing", batches / copying_s, batches / elapsed
+    yield _of(ALONE, what, copied, pinned)
+    yield _of("pinned memory, all cores reading files", what, copied, bare.copied)
+    yield _of("both without a loader, the slower", "raw arrays through the loader", through, min(bare))
 
 
-def _of_pinned(what: str, batches: int, seconds: float, pinned: float) -> Line:
-    rate = batches * BATCH_BYTES / seconds
-    against = f"pinned memory, alone: {pinned / 1e9:.1f} GB/s"
-    return Line(what, f"{rate / 1e9:.1f} GB/s", against, rate / pinned, 0.9, "at least")
+def _of(against: str, what: str, batches_s: float, other: float) -> Line:
+    rate = batches_s * BATCH_BYTES
+    return Line(what, f"{rate / 1e9:.1f} GB/s", f"{against}: {other / 1e9:.1f} GB/s", rate / other, 0.9, "at least")
 
 
 def _hidden(loader: Loader, pinned: float) -> Iterator[Line]:
@@ -63,7 +75,7 @@ def _hidden(loader: Loader, pinned: float) -> Iterator[Line]:
     assert after is not None
     exposed, copying = after.exposed_s - before.exposed_s, after.copying_s - before.copying_s
     figure, against = f"{exposed * 1e3:.2f} ms seen", f"copies took {copying * 1e3:.1f} ms"
-    yield _of_pinned("copies to the card, beside a step of 20 ms", batches, copying, pinned)
+    yield _of(ALONE, "copies to the card, beside a step of 20 ms", batches / copying, pinned)
     yield Line("copies hidden behind a step of 20 ms", figure, against, 1 - exposed / copying, 0.95, "at least")
 
 
@@ -84,6 +96,21 @@ def step_of(seconds: float) -> Callable[[], None]:
         torch.cuda.synchronize()
         times = max(1, round(times * seconds / (time.perf_counter() - start)))
     return step
+
+
+def _bare(shards: list[str]) -> Bare:
+    host = torch.empty(BATCH_BYTES, dtype=torch.uint8, pin_memory=True)
+    card = torch.empty_like(host, device="cuda")
+    spent: list[float] = []
+
+    def copy() -> None:
+        start = time.perf_counter()
+        card.copy_(host, non_blocking=True)
+        torch.cuda.synchronize()
+        spent.append(time.perf_counter() - start)
+
+    read = bare_reading(shards, copy)
+    return Bare(read, len(spent) * BATCH_BYTES / sum(spent))
 
 
 def _pinned_rate() -> float:

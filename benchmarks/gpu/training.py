@@ -1,60 +1,101 @@
-"""A ViT-B in bf16 on batches from the loader, beside the same step on a batch that is there already."""
+"""A ViT-B in bf16 on batches of each kind of shards, beside the same step on a batch that is there already."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from benchmarks.gpu.supplies import MEAN, STD, Material
+from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line
 from penstock import Image, Loader
-from penstock.flow.fields import Finish
+from penstock.flow.fields import Field, Finish
 
-BATCH = 128
 WARM_UP = 15
-STEPS = 60
-FINISH = Finish("bfloat16", mean=MEAN, std=STD, size=224, crop=(0.35, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.05))
+PHASE_S = 2.5
+MOST_STEPS, LEAST_STEPS = 60, 12
+FINISH = Finish("bfloat16", mean=MEAN, std=STD, flip=0.5)
+CROPPED = replace(FINISH, size=224, crop=(0.35, 1.0), jitter=(0.2, 0.2, 0.2, 0.05))
+STALLED = 0.02
+SLOWER = {"cpu": ("cores", 1.03), "gpu": ("card", 1.08)}
+"""Who decodes, and how much longer a step may take than on a batch that is there."""
+
+Step = Callable[[Tensor], None]
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is trained on."""
+
+    name: str
+    shards: list[str]
+    image: Image
+    others: Mapping[str, Field]
+    sides: tuple[int, int]
+    """Of a picture, as the model gets it."""
+    batch_size: int
+
+
+def courses(material: Material) -> Iterator[Course]:
+    """Of each kind one; supply exceeds demand on all of them."""
+    imagenet = Image(".jpg", size=256, fit="crop", layout="HWC", finish=CROPPED)
+    yield Course("ImageNet-like", material.imagenet(), imagenet, {}, (224, 224), 128)
+    yield _as_they_are("reid", material.reid(), (256, 128), 128)
+    yield _as_they_are("sa1b", material.sa1b(), (1024, 1024), 16)
+
+
+def _as_they_are(kind: str, shards: list[str], sides: tuple[int, int], batch_size: int) -> Course:
+    found = KINDS[kind]
+    others = {name: field for name, field in found.fields.items() if name != "image"}
+    return Course(found.name, shards, replace(found.image, layout="HWC", finish=FINISH), others, sides, batch_size)
 
 
 def measure(material: Material) -> Iterator[Line]:
-    step = _step()
-    by_cores = Image(".jpg", size=256, fit="crop", layout="HWC", finish=FINISH)
-    yield from _beside_cached("ImageNet-like, decoded by the cores", material.imagenet(), by_cores, step, 1.03)
-    by_card = replace(by_cores, quality="exact", decode="gpu")
-    yield from _beside_cached("ImageNet-like, decoded by the card", material.imagenet(), by_card, step, 1.08)
+    for course in courses(material):
+        step = _step(*course.sides, course.batch_size)
+        yield from _beside_cached(course, "cpu", step)
+        yield from _beside_cached(replace(course, image=replace(course.image, quality="exact")), "gpu", step)
+        del step
+        torch.cuda.empty_cache()
 
 
-def _beside_cached(
-    what: str, shards: list[str], image: Image, step: Callable[[torch.Tensor], None], target: float
-) -> Iterator[Line]:
-    loader = Loader(shards, {"image": image}, BATCH, shuffle=True, device="cuda")
-    batches = (batch["image"] for batch in loader)
+def _beside_cached(course: Course, decode: str, step: Step) -> Iterator[Line]:
+    image = replace(course.image, decode=decode)  # type: ignore[arg-type]
+    fields = {**course.others, "image": image}
+    loader = Loader(course.shards, fields, course.batch_size, shuffle=True, drop_last=True, device="cuda")
+    batches = (batch["image"] for batch in _endless(loader))
     for pixels in islice(batches, WARM_UP):
         step(pixels)
-    cached = [_timed([pixels] * STEPS, step)]
+    steps = min(MOST_STEPS, max(LEAST_STEPS, round(PHASE_S / _seconds([pixels] * 3, step) * 3)))
+    cached = [_seconds([pixels] * steps, step)]
     before = loader.card_times
-    fed = _timed(islice(batches, STEPS), step)
+    fed = _seconds(islice(batches, steps), step)
     after = loader.card_times
-    cached.append(_timed([pixels] * STEPS, step))
+    cached.append(_seconds([pixels] * steps, step))
     loader.close()
     assert before is not None
     assert after is not None
-    alone = sum(cached) / 2
-    figure, against = f"{fed / STEPS * 1e3:.1f} ms/step", f"on a cached batch: {alone / STEPS * 1e3:.1f} ms/step"
-    yield Line(f"ViT-B, {what}: step", figure, against, fed / alone, target, "at most")
-    stalled = after.stalled_s - before.stalled_s
-    yield Line(
-        f"ViT-B, {what}: card stalled", f"{stalled / STEPS * 1e3:.2f} ms/step", "", stalled / fed, 0.02, "at most"
-    )
+    alone, stalled = sum(cached) / 2, after.stalled_s - before.stalled_s
+    who, slower = SLOWER[decode]
+    what = f"ViT-B, {course.name}, decoded by the {who}"
+    figure, against = f"{fed / steps * 1e3:.1f} ms/step", f"on a cached batch: {alone / steps * 1e3:.1f} ms/step"
+    yield Line(f"{what}: step", figure, against, fed / alone, slower, "at most")
+    stall = f"{stalled / steps * 1e3:.2f} ms/step"
+    yield Line(f"{what}: card stalled", stall, "", stalled / fed, STALLED, "at most")
 
 
-def _timed(batches: Iterable[torch.Tensor], step: Callable[[torch.Tensor], None]) -> float:
+def _endless(loader: Loader) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def _seconds(batches: Iterable[Tensor], step: Step) -> float:
     torch.cuda.synchronize()
     start = time.perf_counter()
     for pixels in batches:
@@ -63,14 +104,30 @@ def _timed(batches: Iterable[torch.Tensor], step: Callable[[torch.Tensor], None]
     return time.perf_counter() - start
 
 
-def _step() -> Callable[[torch.Tensor], None]:
-    from torchvision.models import vit_b_16
+class Vit(nn.Module):
+    """A ViT-B for pictures of any shape: 12 layers of 768 numbers, patches of 16×16."""
 
-    model: Any = vit_b_16().cuda().train()
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 768, 16, stride=16)
+        self.places = nn.Parameter(torch.zeros(height // 16 * (width // 16), 768))
+        layer = nn.TransformerEncoderLayer(
+            768, 12, 3072, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+        self.head = nn.Linear(768, 1000)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        tokens = self.patches(pixels).flatten(2).transpose(1, 2) + self.places
+        return self.head(self.layers(tokens).mean(1))  # type: ignore[no-any-return]
+
+
+def _step(height: int, width: int, batch_size: int) -> Step:
+    model = Vit(height, width).cuda().train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-    labels = torch.randint(1000, (BATCH,), device="cuda")
+    labels = torch.randint(1000, (batch_size,), device="cuda")
 
-    def step(pixels: torch.Tensor) -> None:
+    def step(pixels: Tensor) -> None:
         with torch.autocast("cuda", torch.bfloat16):
             loss = nn.functional.cross_entropy(model(pixels), labels)
         loss.backward()
