@@ -12,8 +12,9 @@ from typing import Any, Literal, Self
 from penstock.core.cores import usable_cores
 from penstock.core.settings import BatchSettings, EngineSettings, ErrorSettings
 from penstock.core.stats import CardTimes, EngineStats, LoaderStats
+from penstock.engine.agenda import PLANNED
 from penstock.engine.batch import Job
-from penstock.engine.conductor import PLANNED, Epoch
+from penstock.engine.conductor import Epoch
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SettingError
 from penstock.feeding import Brought, Wanted, make_feed

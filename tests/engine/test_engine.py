@@ -15,6 +15,7 @@ from engine_fakes import THREADS_MAY_GO, Copy, Numbers, open_files, plan, take, 
 
 from penstock.engine import conductor as conductor_module
 from penstock.engine import shelf as shelf_module
+from penstock.engine.agenda import AT_ONCE
 from penstock.engine.bell import Listener
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SampleError, SettingError, StorageError, WorkerCrash
@@ -273,7 +274,7 @@ def test_somebody_begins_with_the_first_batch_of_a_pass_before_all_are_planned(s
         method = getattr(supply, name)
         monkeypatch.setattr(supply, name, lambda *given, name=name, method=method: did.append(name) or method(*given))
     take_all(engine, supply, [range(at, at + 8) for at in range(0, 480, 8)], first=1)
-    assert did.index("rows") == conductor_module.AT_ONCE
+    assert did.index("rows") == AT_ONCE
     assert did.count("blocks_of") == 60
 
 

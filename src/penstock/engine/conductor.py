@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from penstock.core.supply import NO_BLOCK, Supply, none_apart
 from penstock.core.work import BAD, Answer
+from penstock.engine.agenda import PLANNED, Agenda
 from penstock.engine.batch import Batch, Ids, Job
 from penstock.engine.bell import Bell, Listener
 from penstock.engine.crew import ProcessWorker
@@ -33,17 +34,13 @@ log = logging.getLogger("penstock")
 
 PUT_OFF_S = 1.0
 """How long the start of processes waits for the first batch: while they start, they take the cores from it."""
-PLANNED = 64
-"""Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
-AT_ONCE = 8
-"""Of these, planned in one go: one after each step of the loop would find cold code each time."""
 PAUSE_S, LEAST_PAUSE_S = 0.008, 0.0005
 """Where the loop has batches, what happens is dealt with after a pause, with all that happens meanwhile: whenever we
 wake, we take the interpreter from the loop, and it is the loop that wakes us when it comes for its next batch."""
 OF_SPARE = 8
 """The pause is this part of the time for which the loop has batches."""
 AT_FIRST = 1
-"""The same, and batches in the making, until the first one is complete: what is done for later ones delays it."""
+"""Batches planned, and in the making, until the first one is complete: what is done for later ones delays it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +61,9 @@ class Conductor:
         self.dispatch = dispatch
         self.shelf = shelf
         self.tuner = tuner
-        self._supply = supply
         self._free_slabs = list(range(shelf.slabs))
-        self._epoch: Epoch | None = None
+        self._agenda = Agenda(supply, residency)
         self._read_apart: Callable[[Ids], int] = none_apart
-        self._planned: deque[tuple[Job, Ids]] = deque()
         self._open: deque[Batch] = deque()
         self._stopping = False
         self._put_off: tuple[float, Callable[[], None]] | None = None
@@ -144,7 +139,7 @@ class Conductor:
         try:
             while not self._stopping:
                 self._happenings()
-                self._plan()
+                self._agenda.plan(self._most(PLANNED))
                 self._open_batches()
                 self.residency.pump()  # after opening, which asks again for what had to leave the arena
                 self.dispatch.give_out(self._open, self.residency, self.shelf.lasts_s())
@@ -176,7 +171,7 @@ class Conductor:
 
     def _wait(self) -> None:
         timeout_s = self._do_put_off()
-        only_look = self._can_plan and not self._planned_enough
+        only_look = self._agenda.grows(self._most(PLANNED))
         assert self._bell is not None  # not a local: the traceback of a failure would keep it open
         pipes = self.dispatch.pipes()
         heard = self._listener.wait((self._bell.fileno(), *pipes), 0.0 if only_look else timeout_s)
@@ -223,12 +218,8 @@ class Conductor:
 
     def _begin(self, epoch: Epoch) -> None:
         first = next(epoch.jobs, None)
-        if first is None:
-            self._epoch = None
-        else:
-            self._epoch = replace(epoch, jobs=itertools.chain([replace(first, first=True)], epoch.jobs))
+        self._agenda.begin(None if first is None else itertools.chain([replace(first, first=True)], epoch.jobs))
         self._read_apart = epoch.read_apart
-        self._planned.clear()
         for batch in self._open:
             batch.abandoned = True
             if batch.under_way == 0:
@@ -238,47 +229,14 @@ class Conductor:
         self._free_slabs += [batch.slab for batch in self.shelf.clear(None if first is None else first.number)]
         self.residency.begin(epoch.uses)
 
-    def _plan(self) -> None:
-        """Ask for the blocks of coming batches, in order, as far as that is of use.
-
-        `AT_ONCE`, then somebody can begin with the first of them: a pass begins while the loop waits.
-        """
-        if self._planned_enough:
-            return
-        for _ in range(AT_ONCE):
-            if self._epoch is None or not self._can_plan:
-                return
-            job = next(self._epoch.jobs, None)
-            if job is None:
-                self._epoch = None
-                return
-            blocks = self._supply.blocks_of(job.samples)
-            # All are needed: in the order of their place a disk seeks less. Not by np.unique, whose C++ aborts a
-            # program that ends meanwhile, as it may around a daemon thread.
-            for block in sorted(set(blocks.tolist())):
-                if block != NO_BLOCK:
-                    self.residency.want(block)
-            self._planned.append((job, blocks))
-            self.residency.pump()
-
-    @property
-    def _planned_enough(self) -> bool:
-        """Until there is room for `AT_ONCE` more."""
-        return len(self._planned) > PLANNED - AT_ONCE
-
-    @property
-    def _can_plan(self) -> bool:
-        return self._epoch is not None and len(self._planned) < self._most(PLANNED) and not self.residency.blocked
-
     def _most(self, usual: int) -> int:
         """Until the first batch is complete, AT_FIRST; batches that one worker each makes do not delay one another."""
-        alone = bool(self._planned) and self._planned[-1][0].whole
-        return usual if alone or self.tuner.batches else AT_FIRST
+        return usual if self._agenda.whole or self.tuner.batches else AT_FIRST
 
     def _open_batches(self) -> None:
         look_ahead = self.tuner.knobs.look_ahead.now
-        while self._planned and self._free_slabs and len(self._open) + len(self.shelf) < self._most(look_ahead):
-            job, blocks = self._planned.popleft()
+        while self._agenda and self._free_slabs and len(self._open) + len(self.shelf) < self._most(look_ahead):
+            job, blocks = self._agenda.take()
             batch = Batch(job, blocks, self._free_slabs.pop())
             for block in set(blocks.tolist()):
                 if block == NO_BLOCK or self.residency.base(block) is not None:
@@ -309,16 +267,16 @@ class Conductor:
     def _account(self) -> None:
         """Tell the tuner who works and why the others do not; then let it look."""
         now = time.monotonic()
-        if self._epoch is None and not self._planned and not self._open:
+        if self._agenda.over and not self._open:
             self.tuner.note(now, None, None)
             self.tuner.pause(now)
             return
         reads = self.residency.in_flight
         loading, (busy, able) = min(reads, self.residency.loading), self.dispatch.working
-        full = self.residency.blocked or self._planned_enough
+        full = self.residency.blocked or self._agenda.enough
         reading = Crowd(loading, reads - loading, "blocked" if full else "starved")
         hungry = busy < able and any(batch.waits_for_bytes for batch in self._open)
-        decoding = Crowd(busy, able - busy, "starved" if hungry or not self._planned else "blocked")
+        decoding = Crowd(busy, able - busy, "starved" if hungry or not self._agenda else "blocked")
         self.tuner.note(now, reading, decoding)
         self.tuner.look(now)
 
