@@ -34,12 +34,19 @@ class Extent:
     """Of every run."""
     data: dict[str, tuple[str, ...]]
     """Settings of each example that make its data quicker."""
+    not_alone: frozenset[str] = frozenset()
+    """Habits that change nothing by themselves."""
 
 
 FULL = Extent(3, 2, 300.0, (), {})
-TOY = Extent(3, 2, 300.0, ("--toy", "--warm-up", "6", "--warm-up-s", "1", "--iterations", "20", "--seconds", "3"), {})
-ON_A_CARD = frozenset({"copies", "precision", "eager"})
-"""Habits that change nothing at toy size on a CPU: nothing is copied, all is 32 bits, and not compiled."""
+TOY = Extent(
+    3,
+    2,
+    300.0,
+    ("--toy", "--warm-up", "6", "--warm-up-s", "1", "--iterations", "20", "--seconds", "3"),
+    {},
+    not_alone=frozenset({"copies", "precision", "eager"}),  # nothing is copied, all is 32 bits, and not compiled
+)
 SHORT = Extent(
     1,
     0,
@@ -80,7 +87,7 @@ def _plan(name: str, asked: argparse.Namespace, extent: Extent, data: Path) -> P
     return Plan(
         example=name,
         habits=habits,
-        alone=tuple(habit for habit in habits if extent is not TOY or habit not in ON_A_CARD),
+        alone=tuple(habit for habit in habits if habit not in extent.not_alone),
         data=data,
         arguments=(*extent.limits, "--set", *extent.data.get(name, ()), *asked.set),
         rounds=asked.rounds or extent.rounds,

@@ -24,21 +24,23 @@ PIECE_BYTES, ROOM_BYTES = 3 << 20, 96 << 20
 
 def bare_rate(samples: Sequence[Parts], fields: Mapping[str, Field]) -> float:
     """Samples per second of all cores together, each with a process and memory of its own."""
-    cores = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
-        list(pool.map(partial(_rate, samples, fields), [0.1] * cores))  # everybody is there
-        return sum(pool.map(partial(_rate, samples, fields), [SECONDS] * cores))
+    return _on_all_cores(partial(_rate, samples, fields))
 
 
 def bare_reading(files: Sequence[str], meanwhile: Callable[[], object]) -> float:
     """Bytes per second that all cores read into memory of their own; `meanwhile` is called until they have done so."""
+    return _on_all_cores(partial(_read, files), meanwhile)
+
+
+def _on_all_cores(rate: Callable[[float], float], meanwhile: Callable[[], object] | None = None) -> float:
+    """The sum of what each of them comes to in that many seconds."""
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
-        list(pool.map(partial(_read, files), [0.1] * cores))  # everybody is there
-        readings = [pool.submit(_read, files, SECONDS) for _ in range(cores)]
-        while not all(reading.done() for reading in readings):
+        list(pool.map(rate, [0.1] * cores))  # everybody is there
+        rates = [pool.submit(rate, SECONDS) for _ in range(cores)]
+        while meanwhile is not None and not all(each.done() for each in rates):
             meanwhile()
-        return sum(reading.result() for reading in readings)
+        return sum(each.result() for each in rates)
 
 
 def _read(files: Sequence[str], seconds: float) -> float:
@@ -46,11 +48,12 @@ def _read(files: Sequence[str], seconds: float) -> float:
     room = memoryview(bytearray(ROOM_BYTES))
     with ExitStack() as stack:
         opened = [stack.enter_context(open(path, "rb", buffering=0)).fileno() for path in files]
+        last = min(os.fstat(file).st_size for file in opened) - PIECE_BYTES
         done, at, start = 0, 0, time.perf_counter()
         while (elapsed := time.perf_counter() - start) < seconds:
             file = opened[at // PIECE_BYTES % len(opened)]
             to = room[at % ROOM_BYTES :][:PIECE_BYTES]
-            done += os.preadv(file, [to], at % (os.fstat(file).st_size - PIECE_BYTES))
+            done += os.preadv(file, [to], at % last)
             at += PIECE_BYTES
     return done / elapsed
 

@@ -10,6 +10,9 @@ from typing import Any
 import psutil
 import torch
 
+from penstock import Loader
+from penstock.core.stats import CardTimes
+
 Batch = Mapping[str, Any]
 
 
@@ -43,6 +46,13 @@ def supply(
     torch.cuda.synchronize()
     elapsed = time.perf_counter() - begin
     return Supply(samples / elapsed, (_core_seconds() - cores) / samples * 1e3)
+
+
+def card_times(loader: Loader) -> CardTimes:
+    """Of a loader that has delivered something."""
+    times = loader.card_times
+    assert times is not None
+    return times
 
 
 def to_card(batch: Batch) -> dict[str, torch.Tensor]:

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.gpu import data
 from benchmarks.gpu.bare import bare_reading
+from benchmarks.gpu.clock import card_times
 from benchmarks.result import Line
 from penstock import Array, Loader
 
@@ -43,14 +44,11 @@ def measure(folder: Path) -> Iterator[Line]:
 
 
 def _copies(loader: Loader, pinned: float, bare: Bare) -> Iterator[Line]:
-    before, start, batches = loader.card_times, time.perf_counter(), 0
+    before, start, batches = card_times(loader), time.perf_counter(), 0
     for _ in loader:
         batches += 1
     torch.cuda.synchronize()
-    elapsed, after = time.perf_counter() - start, loader.card_times
-    assert before is not None
-    assert after is not None
-    copying_s = after.copying_s - before.copying_s
+    elapsed, copying_s = time.perf_counter() - start, card_times(loader).copying_s - before.copying_s
     what, copied, through = "copies to the card, all cores writing", batches / copying_s, batches / elapsed
     yield _of(ALONE, what, copied, pinned)
     yield _of("pinned memory, all cores reading files", what, copied, bare.copied)
@@ -64,15 +62,13 @@ def _of(against: str, what: str, batches_s: float, other: float) -> Line:
 
 def _hidden(loader: Loader, pinned: float) -> Iterator[Line]:
     step = step_of(0.02)
-    before, batches = loader.card_times, 0
+    before, batches = card_times(loader), 0
     for batch in loader:
         step()
         batch["x"].view(-1)[:8].float().sum()
         batches += 1
     torch.cuda.synchronize()
-    after = loader.card_times
-    assert before is not None
-    assert after is not None
+    after = card_times(loader)
     exposed, copying = after.exposed_s - before.exposed_s, after.copying_s - before.copying_s
     figure, against = f"{exposed * 1e3:.2f} ms seen", f"copies took {copying * 1e3:.1f} ms"
     yield _of(ALONE, "copies to the card, beside a step of 20 ms", batches / copying, pinned)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any
+from itertools import chain, islice, repeat
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu.clock import card_times
 from benchmarks.gpu.supplies import MEAN, STD, Material
 from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line
@@ -69,30 +69,23 @@ def _beside_cached(course: Course, decode: str, step: Step) -> Iterator[Line]:
     image = replace(course.image, decode=decode)  # type: ignore[arg-type]
     fields = {**course.others, "image": image}
     loader = Loader(course.shards, fields, course.batch_size, shuffle=True, drop_last=True, device="cuda")
-    batches = (batch["image"] for batch in _endless(loader))
+    batches = (batch["image"] for batch in chain.from_iterable(repeat(loader)))
     for pixels in islice(batches, WARM_UP):
         step(pixels)
     steps = min(MOST_STEPS, max(LEAST_STEPS, round(PHASE_S / _seconds([pixels] * 3, step) * 3)))
     cached = [_seconds([pixels] * steps, step)]
-    before = loader.card_times
+    before = card_times(loader)
     fed = _seconds(islice(batches, steps), step)
-    after = loader.card_times
+    stalled = card_times(loader).stalled_s - before.stalled_s
     cached.append(_seconds([pixels] * steps, step))
     loader.close()
-    assert before is not None
-    assert after is not None
-    alone, stalled = sum(cached) / 2, after.stalled_s - before.stalled_s
+    alone = sum(cached) / 2
     who, slower = SLOWER[decode]
     what = f"ViT-B, {course.name}, decoded by the {who}"
     figure, against = f"{fed / steps * 1e3:.1f} ms/step", f"on a cached batch: {alone / steps * 1e3:.1f} ms/step"
     yield Line(f"{what}: step", figure, against, fed / alone, slower, "at most")
     stall = f"{stalled / steps * 1e3:.2f} ms/step"
     yield Line(f"{what}: card stalled", stall, "", stalled / fed, STALLED, "at most")
-
-
-def _endless(loader: Loader) -> Iterator[Any]:
-    while True:
-        yield from loader
 
 
 def _seconds(batches: Iterable[Tensor], step: Step) -> float:

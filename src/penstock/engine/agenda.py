@@ -54,7 +54,9 @@ class Agenda:
 
     def plan(self, most: int) -> None:
         """Ask for the blocks of the next `AT_ONCE`, in order, as far as that is of use."""
-        for _ in range(0 if self.enough else AT_ONCE):
+        if self.enough:
+            return
+        for _ in range(AT_ONCE):
             if self._jobs is None or not self._has_room(most):
                 return
             job = next(self._jobs, None)

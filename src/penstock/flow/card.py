@@ -82,11 +82,12 @@ class Card:
         """Whose batch the loop has not got yet, where both sides decode."""
 
     def _find_lead(self) -> Lead:
-        if self._most_copying <= 2:
-            return Lead(1, 1)
-        if self._arrival.pictures:
-            return DECODED
-        return IN_PAIRS if self._pinned_bytes <= SMALL_BYTES else Lead(1, 1)
+        if self._most_copying > 2:  # else they would wait for one another's slabs
+            if self._arrival.pictures:
+                return DECODED
+            if self._pinned_bytes <= SMALL_BYTES:
+                return IN_PAIRS
+        return Lead(1, 1)
 
     @property
     def times(self) -> CardTimes:
