@@ -320,6 +320,14 @@ def test_what_the_kernel_does_not_offer_is_said():
     assert "no cgroup v1 controller spoons" in cgroup.missing("spoons", "spoons.bent")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="FUSE as we use it is Linux's")
+def test_without_the_system_s_library_there_is_a_reason_and_no_failure(monkeypatch):
+    monkeypatch.setattr(disks.os, "access", lambda path, mode: True)
+    monkeypatch.setattr(disks.os, "geteuid", lambda: 0)
+    monkeypatch.setitem(sys.modules, "mfusepy", None)
+    assert "mfusepy does not work here" in disks.no_fuse(Path())
+
+
 @fuse_here
 def test_two_readers_make_the_head_seek_at_each_read_and_one_does_not(folder, monkeypatch):
     from penstock.testing.faults.programs import seekdisk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
 import tempfile
@@ -42,8 +42,10 @@ def no_fuse(folder: Path) -> str | None:  # noqa: ARG001
     """Whether a filesystem of our own can be mounted."""
     if not os.access("/dev/fuse", os.W_OK) or os.geteuid() != 0:
         return "mounting needs root and /dev/fuse"
-    if importlib.util.find_spec("mfusepy") is None:
-        return "mfusepy is not installed"
+    try:
+        importlib.import_module("mfusepy")
+    except (ImportError, OSError) as error:  # it looks for the system's library as it is imported
+        return f"mfusepy does not work here: {error}"
     return None
 
 
