@@ -101,6 +101,36 @@ def test_brightness_and_contrast_are_those_of_every_library(pixels):
         assert torch.allclose(result, expected, atol=1e-4)
 
 
+HALF = {
+    "resized": {"size": (24, 90)},
+    "window": {"size": 40, "crop": (0.1, 0.9), "flip": 0.5},
+    "colours": {"jitter": (0.4, 0.4, 0.4, 0.1)},
+    "everything": {"size": 40, "crop": (0.1, 0.9), "flip": 0.5, "jitter": (0.4, 0.4, 0.4, 0.1)},
+}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_in_half_precision_a_pixel_is_off_by_less_than_half_of_one(pixels, name, monkeypatch):
+    expected, _ = done(pixels, **HALF[name])
+    monkeypatch.setattr(apply, "working_dtype", lambda finish, device: torch.float16)
+    off = (done(pixels, **HALF[name])[0] - expected).abs() * 255
+    assert off.max() < 0.5
+    assert off.square().mean().sqrt() < 0.08
+
+
+def test_a_card_works_in_half_precision_unless_more_is_asked_for():
+    card, cpu = torch.device("cuda", 0), torch.device("cpu")
+    assert apply.working_dtype(Finish("bfloat16"), card) == torch.float16
+    assert apply.working_dtype(Finish("float16"), card) == torch.float16
+    assert apply.working_dtype(Finish("float32"), card) == torch.float32
+    assert apply.working_dtype(Finish("bfloat16"), cpu) == torch.float32
+
+
+def test_in_half_precision_a_window_that_is_not_resized_has_the_very_pixels(pixels, monkeypatch):
+    monkeypatch.setattr(apply, "working_dtype", lambda finish, device: torch.float16)
+    test_a_window_that_is_not_resized_has_the_very_pixels(pixels)
+
+
 def test_a_sample_is_finished_alike_in_whatever_batch_it_is(pixels):
     settings = {"size": 24, "crop": (0.2, 1.0), "flip": 0.5, "jitter": (0.2, 0.2, 0.2, 0.1), "epoch": 3}
     whole, _ = done(pixels, **settings)

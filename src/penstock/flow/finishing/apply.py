@@ -29,6 +29,7 @@ class Finisher:
         mean, std = np.array(finish.mean, np.float32), np.array(finish.std, np.float32)
         scale, shift = sent(np.stack((1 / (255 * std), -mean / std)), device)
         self._scale, self._shift = scale.view(1, 3, 1, 1), shift.view(1, 3, 1, 1)
+        self._working = working_dtype(finish, device)
         self._portion_bytes = _portion_bytes(device)
         self._middles: dict[int, Tensor] = {}
 
@@ -50,12 +51,12 @@ class Finisher:
                 rows, columns, flips, colours = (None if each is None else each[part] for each in chances)
                 changed = pixels[part]
                 if rows is not None and columns is not None:
-                    changed = resample(changed.float(), rows, columns, middles)
+                    changed = resample(changed, rows, columns, middles, self._working)
                 elif flips is not None:
                     changed = torch.where(flips[:, :, None, None] > 0, changed.flip(3), changed)
                 if colours is not None:
-                    changed = coloured(changed.float(), colours)
-                torch.addcmul(self._shift, changed.float(), self._scale, out=out[part])
+                    changed = coloured(changed.to(self._working), colours.to(self._working))
+                torch.addcmul(self._shift, changed, self._scale, out=out[part])
         return out
 
     def _middles_of(self, given: int, wanted: int) -> tuple[Tensor, Tensor]:
@@ -89,6 +90,15 @@ def _chances(drawn: Drawn, wanted: tuple[int, int], device: torch.device) -> lis
         return [None] * 4
     parts = iter(sent(np.hstack(some), device).split([column.shape[1] for column in some], dim=1))
     return [None if column is None else next(parts) for column in columns]
+
+
+def working_dtype(finish: Finish, device: torch.device) -> torch.dtype:
+    """What is computed in: on a card, half of float32 where no more is asked for.
+
+    Pixels are whole numbers up to 255, which float16 has exactly; what it rounds is a twentieth of one of them in the
+    mean, less than bfloat16 rounds afterwards. A card is many times faster at it, and it is the training's time.
+    """
+    return torch.float16 if device.type == "cuda" and finish.dtype != "float32" else torch.float32
 
 
 def _portion_bytes(device: torch.device) -> int:
