@@ -24,8 +24,8 @@ def cores(monkeypatch):
     return have
 
 
-def slab_of(size):
-    return SlabLayout({"image": Slot((size,), "uint8")}, 1)
+def slab_of(size, samples=64):
+    return SlabLayout({"image": Slot((size // samples,), "uint8")}, samples)
 
 
 def plan(**settings):
@@ -123,8 +123,20 @@ def test_of_small_batches_more_are_made_ahead_and_of_large_ones_fewer(cores):
         ).knobs()
         for slab_bytes in (1 << 20, 8 << 20, 30 << 20, 100 << 20, 500 << 20)
     }
-    assert [knobs.look_ahead.now for knobs in ahead.values()] == [16, 8, 4, 2, 2]
+    assert [knobs.look_ahead.now for knobs in ahead.values()] == [16, 8, 4, 4, 2]
     assert [knobs.look_ahead.most for knobs in ahead.values()] == [63, 63, 33, 9, 7]
+
+
+def test_of_batches_of_few_samples_so_many_are_made_ahead_that_all_workers_have_some(cores):
+    cores(16)
+
+    def ahead(samples, slab_bytes=64 << 20):
+        settings = EngineSettings(memory_bytes=32 << 30)
+        return plan_engine(settings, slab_of(slab_bytes, samples), BLOCKS, 64, own_code=True).knobs().look_ahead.now
+
+    assert [ahead(samples) for samples in (256, 64, 32, 24, 16)] == [4, 4, 8, 10, 15]
+    assert ahead(16, slab_bytes=256 << 20) == 4  # a GiB in all
+    assert ahead(1, slab_bytes=8 << 20) == 63  # as many as there are slabs
 
 
 def test_what_every_batch_fills_is_told_to_the_engine(cores):

@@ -63,6 +63,8 @@ def start(feed: Feed, settings: Settings, room: int) -> Running:
     plan = _plan(feed, settings, layout)
     arrival = settings.plans.begin(settings.device, plan.most_workers, feed.supply)
     engine = Engine(feed.supply, feed.work(layout), plan)
+    if arrival.balance is not None:
+        arrival.balance.settled = engine.is_settled
     try:
         slabs = Slabs(engine.slabs.view, plan.slabs, engine.conductor.release)
         way = find_way(settings.device, engine.slabs.view, layout.size, layout.filled_bytes, arrival)

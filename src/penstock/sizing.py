@@ -64,6 +64,7 @@ def plan_engine(
         most_workers=most_workers,
         most_readers=0 if settings.readers else MOST_READERS,
         stopgaps=own_code,
+        batch_size=layout.batch_size,
         filled_bytes=layout.filled_bytes,
         cores=worker_cores(most_workers, here.rank) if settings.pin_workers else (),
     )

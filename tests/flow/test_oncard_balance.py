@@ -56,6 +56,24 @@ def test_the_first_batch_of_a_pass_is_waited_for_by_everybody(clock):
     assert noting.windows[0].way == 0
 
 
+def test_nobody_is_judged_while_workers_are_still_starting(clock):
+    noting = Noting()
+    balance = Balance([(Dial(0.5), noting)], clock)
+    starting = [True]
+    balance.settled = lambda: not starting
+    batches(balance, clock, 3 * (SETTLING + COUNTED), cores_s=5.0)
+    assert noting.windows == []
+    starting.clear()
+    batches(balance, clock, SETTLING)
+    starting.append(True)  # some more are
+    batches(balance, clock, 1)
+    starting.clear()
+    batches(balance, clock, SETTLING + COUNTED - 1)
+    assert noting.windows == []
+    batches(balance, clock, 1)
+    assert [window.way for window in noting.windows] == [0]
+
+
 def test_a_batch_that_came_ahead_of_the_loop_was_not_waited_for(clock):
     noting = Noting()
     balance = Balance([(Dial(0.5), noting)], clock)

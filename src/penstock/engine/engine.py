@@ -32,7 +32,10 @@ STOP_S = 1.5
 """For threads to end when we stop. A process is killed; a thread in a slow read or decode may outlive us."""
 LOOK_AHEAD = 4
 """Batches ahead of the training loop to begin with; more follow where single slow samples make it wait."""
-AHEAD_BYTES = 256 << 20
+SAMPLES_AHEAD = 16
+"""For each worker, so more batches where they are of few samples: two tasks are in its hands, of samples of a few
+batches, and as many again have to be there when it comes back."""
+AHEAD_BYTES = 1 << 30
 """Of large batches fewer, but two: touching new memory takes about as long as reading into it."""
 MANY_AHEAD, LITTLE_BYTES = 16, 64 << 20
 """Of small batches more, as far as they take this little: the longer a loop can go on with what is ready, the less
@@ -56,6 +59,8 @@ class EnginePlan:
     most_readers: int = 0
     stopgaps: bool = False
     """Whether threads may decode here while the processes start: only where they run nothing but our own decoders."""
+    batch_size: int = 0
+    """Samples for which a slab has room; 0 if that is not known."""
     filled_bytes: int = 0
     """Of each slab, from its start: what every batch fills, so that its pages can be made in one go."""
     cores: tuple[int, ...] = ()
@@ -64,7 +69,9 @@ class EnginePlan:
     def knobs(self) -> Knobs:
         """What the controller may turn, and how far."""
         most_ahead = max(1, self.slabs - 1)
-        usual = min(LOOK_AHEAD, max(2, AHEAD_BYTES // self.slab_bytes))
+        samples = SAMPLES_AHEAD * max(self.workers, self.most_workers)
+        wanted = max(LOOK_AHEAD, -(-samples // self.batch_size) if self.batch_size else 0)
+        usual = min(wanted, max(2, AHEAD_BYTES // self.slab_bytes))
         ahead = min(max(usual, min(MANY_AHEAD, LITTLE_BYTES // self.slab_bytes)), most_ahead)
         least_readers = 1 if self.most_readers else self.readers
         return Knobs(
@@ -151,6 +158,10 @@ class Engine:
     def has(self, number: int) -> bool:
         """Whether that batch is complete."""
         return self.conductor.shelf.has(number)
+
+    def is_settled(self) -> bool:
+        """Whether all workers are there: until then, nobody can tell how quick they are."""
+        return self.conductor.dispatch.settled
 
     def stats(self) -> EngineStats:
         """What everybody has done so far."""

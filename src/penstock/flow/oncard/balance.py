@@ -31,6 +31,8 @@ class Balance:
     """Told by whoever sends batches to the card and receives them, in the loop's thread."""
 
     def __init__(self, shared: Sequence[tuple[Dial, Sharing]] = (), clock: Clock = SYSTEM_CLOCK) -> None:
+        self.settled: Callable[[], bool] = lambda: True
+        """Whether all workers are there: until then it is no wonder that the loop waits for the cores."""
         self._shared = shared
         self._clock = clock
         self._asked_at = self._cores_s = 0.0
@@ -54,14 +56,17 @@ class Balance:
         now = self._clock.now()
         batch = _Batch(now - self._last, self._cores_s, waited_s)
         self._last, self._cores_s = now, 0.0
-        if self._settling:
+        if not self.settled():
+            self._settling = SETTLING
+            self._batches.clear()
+        elif self._settling:
             self._settling -= 1
             if not self._settling:
                 self._stalled_s = stalled_s()
-            return
-        self._batches.append(batch)
-        if len(self._batches) >= COUNTED and sum(batch.period_s for batch in self._batches) >= COUNTED_S:
-            self._turn(stalled_s())
+        else:
+            self._batches.append(batch)
+            if len(self._batches) >= COUNTED and sum(batch.period_s for batch in self._batches) >= COUNTED_S:
+                self._turn(stalled_s())
 
     def _turn(self, stalled_s: float) -> None:
         window = self._window(stalled_s - self._stalled_s)
