@@ -17,7 +17,7 @@ from penstock import Array, Loader
 
 BATCH = 32
 BATCH_BYTES = BATCH * 3 * 1024 * 1024
-WARM_S = 4.0
+WARM_S = 6.0
 SHARDS = data.Amount(distinct=8, per_shard=64, shards=4, names=24)
 ALONE = "pinned memory, alone"
 

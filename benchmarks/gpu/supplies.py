@@ -22,7 +22,7 @@ from penstock.core.cores import loader_cores
 from penstock.flow.arrival import SENDERS
 from penstock.flow.fields import Finish
 
-OURS_S, ON_CARD_S = (3.0, 2.5), (6.0, 2.5)
+OURS_S, ON_CARD_S = (3.0, 2.5), (7.0, 2.5)
 """Warming up, then counted. Where the card decodes, longer: what each side gets is still being found."""
 PEERS_S = (2.0, 2.5)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -131,6 +131,7 @@ class Loader:
         self._progress = progress
         self._running: Engine | None = None
         self._engine_stats = EngineStats()
+        self._card_times: CardTimes | None = None
         """Of the engine that ran last."""
         self._delivery: Delivery | None = None
         self._room = 0
@@ -338,11 +339,12 @@ class Loader:
     @property
     def card_times(self) -> CardTimes | None:
         """Where the GPU's time went between steps, on its own clock; None where batches stay on the CPU."""
-        return self._delivery.card_times if self._delivery is not None else None
+        return self._delivery.card_times if self._delivery is not None else self._card_times
 
     def close(self) -> None:
         """Stop workers and readers and give back their memory; the next pass starts them again."""
-        self._engine_stats = self.stats().engine
+        last = self.stats()
+        self._engine_stats, self._card_times = last.engine, last.card
         stop, self._close = self._close, None
         self._running = self._delivery = None
         if stop is not None:

@@ -93,7 +93,7 @@ def _fields(recording):
 
 def window(mb_per_s):
     read, decode = Hop("read", 0.95, 0.05, 0.0), Hop("decode", 0.3, 0.7, 0.0)
-    return Window(1.0, 0.5, int(mb_per_s * 1e6), read, decode, 0.3, 10)
+    return Window(1.0, 0.5, int(mb_per_s * 1e6), read, decode, 0.3, 10, 100)
 
 
 @pytest.mark.parametrize(("rates", "helped"), [((50, 100, 100, 190), True), ((50, 50, 30, 50), False), ((), None)])

@@ -10,7 +10,7 @@ from penstock.engine.controller import MOST_TASK_S, REST, Controller, Knob, Knob
 KNOBS = Knobs(readers=Knob(4, 1, 32), workers=Knob(4, 4, 16), look_ahead=Knob(4, 1, 7), task_s=0.004)
 
 
-def window(read=(0.5, 0.0, 0.5), decode=(0.5, 0.0, 0.5), waited=0.3, mb_per_s=100.0, decoding=1.0, tasks=200):
+def window(read=(0.5, 0.0, 0.5), decode=(0.5, 0.0, 0.5), waited=0.3, mb_per_s=100.0, decoding=1.0, samples=1000):
     """One second; `read` and `decode` are shares of busy, starved, blocked."""
     return Window(
         seconds=1.0,
@@ -19,7 +19,8 @@ def window(read=(0.5, 0.0, 0.5), decode=(0.5, 0.0, 0.5), waited=0.3, mb_per_s=10
         read=Hop("read", *read),
         decode=Hop("decode", *decode),
         decoding_s=decode[0] * decoding,
-        tasks=tasks,
+        tasks=200,
+        samples=samples,
     )
 
 
@@ -50,6 +51,25 @@ def test_slow_decoding_gets_twice_the_workers():
 def test_stragglers_get_more_look_ahead():
     change = Controller().look(window(**STRAGGLER), KNOBS)
     assert (change.name, change.old, change.new) == ("look_ahead", 4, 6)
+
+
+def test_look_ahead_grows_as_long_as_it_helps_and_memory_has_time_to_be_made():
+    knobs = replace(KNOBS, look_ahead=Knob(4, 1, 60))
+    controller, found = Controller(), []
+    for samples in (1000, 500, 1100, 500, 1110, 1200):
+        change = controller.look(window(**STRAGGLER, samples=samples), knobs)
+        found.append(None if change is None else change.new)
+        knobs = knobs if change is None else knobs.turned(change)
+    assert found == [6, None, 9, None, None, None]
+    looks = [controller.look(window(**STRAGGLER, samples=1200), knobs) for _ in range(REST)]
+    assert [change.new for change in looks if change is not None] == [13]
+
+
+def test_workers_that_are_busy_but_often_held_up_get_more_look_ahead():
+    knobs = replace(KNOBS, workers=Knob(16, 4, 16))
+    hops = {"read": (0.0, 0.0, 1.0), "decode": (0.94, 0.0, 0.06)}
+    assert Controller().look(window(**hops), knobs).name == "look_ahead"
+    assert Controller().look(window(**{**hops, "decode": (0.97, 0.0, 0.03)}), knobs) is None
 
 
 def test_costly_handing_over_makes_tasks_longer():

@@ -55,10 +55,10 @@ def make(workers=2, deadline_s=60.0, supply=None):
     return dispatch, hands
 
 
-def batch(number=0, size=8, slab=0, first=False):
+def batch(number=0, size=8, slab=0, first=False, blocks=-1):
     job = Job(number, 0, np.arange(number * 100, number * 100 + size), first=first)
-    made = Batch(job, np.full(size, -1), slab)
-    made.ready[:] = True
+    made = Batch(job, np.full(size, blocks), slab)
+    made.bytes_here(-1)
     return made
 
 
@@ -107,8 +107,7 @@ def test_a_worker_that_is_not_ready_gets_nothing():
 
 def test_slots_without_bytes_are_not_given_out():
     dispatch, (one, two) = make()
-    half = batch(size=8)
-    half.ready[:4] = False
+    half = batch(size=8, blocks=[7, 7, 7, 7, -1, -1, -1, -1])
     dispatch.give_out([half], HERE)
     assert sorted(slot for task in slots(one) + slots(two) for slot in task) == [4, 5, 6, 7]
 

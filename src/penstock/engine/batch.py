@@ -33,6 +33,8 @@ class Batch:
     slab: int
     ready: NDArray[np.bool_] = field(init=False)
     """Slots whose bytes are in the arena and which nobody has been given yet."""
+    waiting: int = 0
+    """How many those are: asked far more often than it changes."""
     given: NDArray[np.bool_] = field(init=False)
     left: int = field(init=False)
     """Slots that are not finished."""
@@ -50,6 +52,7 @@ class Batch:
     def bytes_here(self, block: int) -> None:
         """A block has arrived: its slots can be given out."""
         self.ready |= (self.blocks == block) & ~self.given
+        self.waiting = int(np.count_nonzero(self.ready))
 
     @property
     def waits_for_bytes(self) -> bool:
@@ -61,5 +64,6 @@ class Batch:
         slots = np.flatnonzero(self.ready)[:most]
         self.ready[slots] = False
         self.given[slots] = True
+        self.waiting -= len(slots)
         self.under_way += len(slots)
         return slots

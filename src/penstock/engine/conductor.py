@@ -260,7 +260,7 @@ class Conductor:
         """Room is made by force only when nothing is left that could make it: no read, no task, nothing to give out."""
         if not self.residency.blocked or self.residency.loading or self.dispatch.under_way or self.dispatch.retries:
             return
-        if self._open and not any(batch.ready.any() for batch in self._open):
+        if self._open and not any(batch.waiting for batch in self._open):
             while self.residency.blocked and self.residency.make_room():
                 self.residency.pump()
 

@@ -17,8 +17,12 @@ FULL = 0.85
 """A hop that works for more than this share of its time is the bottleneck."""
 HUNGRY = 0.10
 """Workers that starve for more than this share wait for reading."""
+HELD_UP = 0.04
+"""Workers that may not begin for more than this share, though the loop waits, have too few batches to work on."""
 FASTER = 1.05
 """Reading has to gain this much by more reads in flight, or they are taken back."""
+HELPED = 1.03
+"""More batches in the making have to gain this much of samples per second, or there will be no more for a while."""
 NO_SLOWER = 0.97
 """With fewer reads in flight, reading may lose this much and they stay fewer: seeks and servers are spared."""
 HANDOVER = 0.10
@@ -26,6 +30,8 @@ HANDOVER = 0.10
 MOST_TASK_S = 0.064
 REST = 60
 """Looks before a knob that gave nothing is tried again: storage may have become better or worse."""
+SETTLING = 2
+"""Looks from one more look-ahead to the next: in the first, the memory of the new batches is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ class Window:
     decoding_s: float
     """As the workers themselves count it: the rest of what we saw as busy went into handing over."""
     tasks: int
+    samples: int
 
     @property
     def waited(self) -> float:
@@ -120,6 +127,8 @@ class Controller:
 
     def __init__(self) -> None:
         self._trial: _Trial | None = None
+        self._grown_at: float | None = None
+        """Samples per second before there were more batches in the making, until that is judged."""
         self._rests: dict[str, int] = {}
 
     def look(self, window: Window, knobs: Knobs) -> Change | None:
@@ -129,7 +138,12 @@ class Controller:
             return self._judge(self._trial, window, knobs.readers)
         if window.waited < WAITS:
             return None
-        rules: tuple[Callable[[Window, Knobs], Change | None], ...] = (_tasks, self._readers, _workers, _look_ahead)
+        rules: tuple[Callable[[Window, Knobs], Change | None], ...] = (
+            _tasks,
+            self._readers,
+            _workers,
+            self._look_ahead,
+        )
         return next((change for rule in rules if (change := rule(window, knobs)) is not None), None)
 
     def _readers(self, window: Window, knobs: Knobs) -> Change | None:
@@ -171,6 +185,27 @@ class Controller:
             return None
         return Change("readers", knob.now, trial.old, f"{after:.0f} MB/s after {before:.0f}: fewer are too few")
 
+    def _look_ahead(self, window: Window, knobs: Knobs) -> Change | None:
+        """Workers have nothing to begin and the loop waits all the same: batches wait for single samples, or for the
+        tasks that are in everybody's hands. Have more begun, as long as that helps."""
+        knob = knobs.look_ahead
+        if knob.now == knob.most or window.decode.blocked <= HELD_UP or "look_ahead" in self._rests:
+            return None
+        rate = window.samples / window.seconds
+        before, self._grown_at = self._grown_at, rate
+        if before is not None and rate < HELPED * before:
+            self._grown_at = None
+            self._rests["look_ahead"] = REST
+            return None
+        self._rests["look_ahead"] = SETTLING
+        return Change(
+            "look_ahead",
+            knob.now,
+            knob.toward(knob.now + max(1, knob.now // 2)),
+            f"workers waited {window.decode.blocked:.0%} of the time for a batch to be taken "
+            f"while the training loop waited {window.waited:.0%} for one to be complete",
+        )
+
 
 def _reading_limits(window: Window) -> bool:
     return window.read.busy > FULL and window.decode.starved > HUNGRY
@@ -197,17 +232,3 @@ def _tasks(window: Window, knobs: Knobs) -> Change | None:
         return None
     share = lost / window.decode.busy_s
     return Change("task_s", knobs.task_s, min(MOST_TASK_S, 2 * knobs.task_s), f"{share:.0%} went into handing over")
-
-
-def _look_ahead(window: Window, knobs: Knobs) -> Change | None:
-    """Nobody works all the time and the loop waits all the same: batches wait for single samples. Have more begun."""
-    knob = knobs.look_ahead
-    if knob.now == knob.most or window.decode.busy > FULL or window.decode.blocked <= HUNGRY:
-        return None
-    return Change(
-        "look_ahead",
-        knob.now,
-        knob.toward(knob.now + max(1, knob.now // 2)),
-        f"workers waited {window.decode.blocked:.0%} of the time for a batch to be taken "
-        f"while the training loop waited {window.waited:.0%} for one to be complete",
-    )

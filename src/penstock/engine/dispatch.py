@@ -160,13 +160,12 @@ class Dispatch:
             if not given.batch.abandoned:
                 return self._repeat(given, residency)
         for batch in batches:
-            if batch.job.whole and depth > 0:
+            if not batch.waiting or (batch.job.whole and depth > 0):
                 continue  # a whole batch must not wait behind another one while somebody else may become free
             size = len(batch.job.samples)
             waited_for = size if batch.job.first else size * len(batches)
             slots = batch.take(size if batch.job.whole else self._chunk(waited_for, spare_s))
-            if len(slots):
-                return self._task(batch, slots, residency, strikes=0)
+            return self._task(batch, slots, residency, strikes=0)
         return None
 
     def _chunk(self, samples: int, spare_s: float) -> int:

@@ -113,4 +113,5 @@ def _window(seconds: float, before: EngineStats, after: EngineStats) -> Window:
         decode=after.decode.since(before.decode),
         decoding_s=after.decoding_s - before.decoding_s,
         tasks=after.tasks - before.tasks,
+        samples=after.samples - before.samples,
     )

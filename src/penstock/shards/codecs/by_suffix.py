@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 
 from penstock.errors import DecodeError
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz
@@ -23,8 +24,12 @@ _CODECS = {
 _CODEC_OF_ENDING = {f".{name}": codec for codec, names in _CODECS.items() for name in names}
 
 
+@lru_cache(maxsize=1024)
 def codec_of(suffix: str) -> str:
-    """The codec of parts such as `.jpg`, `_features.npz` or `.edge.npy.zst`; "opaque" if we know none."""
+    """The codec of parts such as `.jpg`, `_features.npz` or `.edge.npy.zst`; "opaque" if we know none.
+
+    Asked for every part of every sample, of which a dataset has few kinds.
+    """
     lowered = suffix.lower()
     return next((codec for ending, codec in _CODEC_OF_ENDING.items() if lowered.endswith(ending)), "opaque")
 
