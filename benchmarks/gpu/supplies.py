@@ -28,6 +28,7 @@ PEERS_S = (2.0, 2.5)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FINISH = Finish("float16", mean=MEAN, std=STD, layout="channels_last")
 FIELD_WORKERS = (8, 16, 32)
+PEER, BY_CORES = "webdataset, our decoding", "the same, decoded by the cores alone"
 
 
 class Material:
@@ -75,12 +76,16 @@ def ours(shards: list[str], fields: dict[str, object], batch_size: int) -> Suppl
 
 def sa1b(material: Material) -> Iterator[Line]:
     kind, shards = KINDS["sa1b"], material.sa1b()
-    found = ours(shards, dict(kind.fields), 24)
+    both = ours(shards, {**kind.fields, "image": replace(kind.image, decode="hybrid")}, 24)
+    cores = ours(shards, dict(kind.fields), 24)
     field = _best(field_reports.prepare, kind, shards, 24, "own", FIELD_WORKERS)
-    yield _beside("SA-1B-like shards as they are, on the card", found, "field reports' loader", field, 5)
+    what = "SA-1B-like shards as they are, by card and cores (hybrid)"
+    yield _beside(what, both, "field reports' loader", field, 5)
+    yield _beside(BY_CORES, cores, "field reports' loader", field, 5)
     peer = _webdataset(kind, shards, 24)
     if peer is not None:
-        yield _beside("SA-1B-like shards as they are, on the card", found, "webdataset, our decoding", peer, 1.4)
+        yield _beside(what, both, PEER, peer, 1.4)
+        yield _beside(BY_CORES, cores, PEER, peer, 1)
     small = ours(material.packed(), {**kind.fields, "image": replace(kind.image, decode="gpu")}, 64)
     yield _reach("SA-1B-like shards, packed, warm, JPEGs decoded on the card", small, 4000)
     yield _beside("the same", small, "field reports' loader, not packed", field, 20)
@@ -108,8 +113,8 @@ def imagenet(material: Material) -> Iterator[Line]:
     yield _reach(what, both, 15_000)
     peer = _webdataset(kind, shards, 256)
     if peer is not None:
-        yield _beside(what, both, "webdataset, our decoding", peer, 2.5)
-        yield _beside("the same, decoded by the cores alone", cores, "webdataset, our decoding", peer, 1)
+        yield _beside(what, both, PEER, peer, 2.5)
+        yield _beside(BY_CORES, cores, PEER, peer, 1)
 
 
 def reid(material: Material) -> Iterator[Line]:

@@ -1,7 +1,7 @@
-"""How many of the pictures the card decodes, while both sides work: turned by who is waited for. Pure.
+"""How many of the pictures the card decodes, while both sides work: turned by what makes batches come sooner. Pure.
 
 The cores work ahead of the loop, so where it has to wait for them they do all they can, and the card could do more.
-Where it finds its batches complete and waits for the card, the card has too much.
+Where it finds its batches complete and waits for the card, the card has too much. That says where to try first.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from typing import Literal, Protocol
 
 WAITED = 0.05
 """Of the time, for one side: less is chance."""
-FIRST_STEP, LEAST_STEP, MOST_STEP = 0.1, 0.02, 0.2
+FIRST_STEP, LEAST_STEP, MOST_STEP = 0.1, 0.025, 0.2
 """Of the pictures, moved at a time."""
 GROWTH = 1.25
 """Of a step, from one to the next in the same direction."""
-HELD = 6
-"""Windows in which what was moved to the card stays there."""
+QUIET, MOST_QUIET = 6, 96
+"""Windows without a try after the smallest step was in vain; each time it is, twice as many."""
 STALLED, UNSTALLED = 0.03, 0.005
 """Of its time, the card has nothing to do for the training: then more, or less, than this is worth a move."""
 LEAST_GAIN = 0.01
 """Of the time from batch to batch: a move that brings less is undone."""
+LOST = 0.1
+"""Of it: if batches come so much later than when all was quiet, one side has become another, and steps are large."""
 FIRST_REST, MOST_REST = 8, 256
 """Windows without another try after one that was in vain; each time it is, twice as many."""
 
@@ -60,31 +62,58 @@ class Sharing(Protocol):
 
 
 class Hybrid:
-    """Both sides are to finish together: steps grow while one side stays late, and halve when the other one is.
+    """Whatever makes batches come soonest, found by trying: a step that brings nothing is undone, the next one is half
+    as long and goes the other way.
 
-    Waiting for the card costs little more than it must, but a batch that the cores have not made keeps both sides
-    waiting. So what was moved to the card stays there for a while.
+    Not the share with which both sides finish together: cores that decode slow down those that the card needs for its
+    own part, so that the best share leaves some of them idle.
     """
 
     def __init__(self, share: float) -> None:
         self.share = share
         self._step = FIRST_STEP
         self._way: Way = 0
-        self._held = 0
-        """Windows until it may go down again."""
+        self._tried: tuple[float, float] | None = None
+        """The share and the period before the last step, until it is judged."""
+        self._quiet = 0
+        """Windows until the next try."""
+        self._patience = QUIET
+        self._quiet_s = 0.0
+        """The period when that began."""
 
     def seen(self, window: Window) -> None:
-        """Towards whoever is not late."""
-        way = window.way
-        if way < 0 and self._held:
-            self._held -= 1
-        elif way:
-            if self._way:
-                self._step = min(MOST_STEP, GROWTH * self._step) if way == self._way else self._step / 2
-            self._step = max(LEAST_STEP, self._step)
-            self._way = way
-            self._held = HELD if way > 0 else 0
-            self.share = min(1.0, max(0.0, self.share + way * self._step))
+        """Judge the last step, or take another."""
+        tried, self._tried = self._tried, None
+        if not window.way:
+            return
+        if tried is not None and window.period_s > (1 - LEAST_GAIN) * tried[1]:
+            self._undo(*tried)
+            return
+        if tried is not None:
+            self._step = min(MOST_STEP, GROWTH * self._step)
+        elif self._quiet and window.period_s > (1 + LOST) * self._quiet_s:
+            self._quiet, self._patience, self._way = 0, QUIET, window.way
+        elif self._quiet:
+            self._quiet -= 1
+            self._step = FIRST_STEP  # what small steps bring cannot be told from chance
+            return
+        self._try(window)
+
+    def _try(self, window: Window) -> None:
+        way = self._way or window.way
+        if not 0 < self.share + way * self._step < 1 and self.share in (0.0, 1.0):
+            way = -way  # there is nothing beyond the end
+        self._way = way
+        self._tried = self.share, window.period_s
+        self.share = min(1.0, max(0.0, self.share + way * self._step))
+
+    def _undo(self, share: float, period_s: float) -> None:
+        self.share = share
+        self._way = -self._way
+        if self._step == LEAST_STEP:
+            self._quiet, self._quiet_s = self._patience, period_s
+            self._patience = min(MOST_QUIET, 2 * self._patience)
+        self._step = max(LEAST_STEP, self._step / 2)
 
 
 class Auto:
