@@ -6,6 +6,10 @@ import pytest
 
 import penstock
 from penstock import status
+from penstock.core.stats import CardTimes
+from penstock.flow.arrival import Arrival, Plans
+from penstock.flow.deliver import Delivery
+from penstock.flow.oncard.balance import Balance
 from penstock.testing import IMAGENET, make_shards
 
 
@@ -91,3 +95,23 @@ def test_the_repr_tells_where_it_is(make):
     for _ in loader:
         assert "epoch 0, 8 of 48 samples; 2 workers (thread)" in repr(loader)
         break
+
+
+def test_a_pass_that_is_left_early_keeps_the_card_s_times(make, monkeypatch):
+    monkeypatch.setattr(Delivery, "card_times", CardTimes(3.0, 2.0, 1.0))  # as of a card
+    loader = make()
+    assert loader.card_times is None
+    for _ in loader:
+        break
+    assert loader.card_times == CardTimes(3.0, 2.0, 1.0)
+    assert loader.stats().card == loader.card_times
+
+
+def test_whoever_shares_pictures_out_hears_when_all_workers_are_there(make, monkeypatch):
+    balance = Balance()
+    monkeypatch.setattr(Plans, "begin", lambda *_: Arrival(balance=balance))
+    loader = make()
+    batches = iter(loader)
+    next(batches)
+    assert balance.settled == loader._running.is_settled
+    assert balance.settled()  # threads are there at once

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 import torch
@@ -18,8 +19,9 @@ from penstock.shards.guards.jpeg import inspect_jpeg
 
 log = logging.getLogger("penstock")
 
-TRIED = 16
-"""Copies of one picture that the card is given at a time, to be measured."""
+LEAST_TRIED, MOST_TRIED, TRIED_BYTES = 16, 64, 64 << 20
+"""Copies of one picture that the card is given at a time, to be measured: it is quicker with long lists, and a batch of
+small pictures is one. As many as have so many bytes when they are decoded."""
 ROUNDS = 3
 """The best of them counts: the others were disturbed."""
 LEAST_AUTO = 0.25
@@ -35,7 +37,7 @@ def begin_sharing(image: Image, pictures: Pictures, jpeg: bytes | None, device: 
     if jpeg is None:
         log.info("decode=%r: the first sample has no JPEG to measure with, so the cores decode", image.decode)
         return Fixed(0.0)
-    array = np.zeros((TRIED, *_shape(image)), np.uint8)
+    array = np.zeros((_tried(image), *_shape(image)), np.uint8)
     core_s = _best(lambda: image.decode_into(".jpg", memoryview(jpeg), array[0]))
     card_s = _on_card(pictures, jpeg, array, device)
     if card_s is None:
@@ -68,7 +70,7 @@ def _on_card(pictures: Pictures, jpeg: bytes, array: NDArray[np.uint8], device: 
     info = inspect_jpeg(jpeg)
     for slot in array:
         slot.reshape(-1)[: len(jpeg)] = np.frombuffer(jpeg, np.uint8)
-    encoded = dict.fromkeys(range(TRIED), Encoded(len(jpeg), info.height, info.width))
+    encoded = dict.fromkeys(range(len(array)), Encoded(len(jpeg), info.height, info.width))
 
     def decode() -> None:
         pictures.arrive(array, encoded, device)
@@ -76,7 +78,7 @@ def _on_card(pictures: Pictures, jpeg: bytes, array: NDArray[np.uint8], device: 
             torch.cuda.synchronize(device)  # nothing is being trained yet
 
     decode()
-    return _best(decode) / TRIED
+    return _best(decode) / len(array)
 
 
 def _best(work: Callable[[], object]) -> float:
@@ -87,6 +89,10 @@ def _best(work: Callable[[], object]) -> float:
         work()
         times.append(time.perf_counter() - start)
     return max(min(times), 1e-9)
+
+
+def _tried(image: Image) -> int:
+    return max(LEAST_TRIED, min(MOST_TRIED, TRIED_BYTES // prod(_shape(image))))
 
 
 def _shape(image: Image) -> tuple[int, ...]:
