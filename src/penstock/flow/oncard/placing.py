@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from penstock.flow.fields.fit import Placement
 from penstock.flow.fields.image import Image
 from penstock.flow.finishing.apply import sent
 from penstock.flow.oncard.portions import cut
@@ -27,32 +29,39 @@ RESIZED_PIXELS = 1 << 25
 def place(image: Image, pictures: Sequence[tuple[int, Tensor]], out: Tensor) -> None:
     """uint8 (3, height, width) of any shapes, each with its slot."""
     target = out.permute(0, 3, 1, 2) if image.layout == "HWC" else out
-    alike = sorted(pictures, key=lambda each: (*each[1].shape, each[0]))
-    for piece in cut([_pixels(image, picture) for _, picture in alike], RESIZED_PIXELS):
-        slots = [slot for slot, _ in alike[piece]]
-        _put(target, slots, _resized(image, [picture for _, picture in alike[piece]]))
+    alike = sorted((tuple(picture.shape), slot, picture) for slot, picture in pictures)  # no two have one slot
+    places = {shape: image.placed(*shape[1:]) for shape in {shape for shape, _, _ in alike}}
+    pixels = {shape: _pixels(shape, at) for shape, at in places.items()}
+    for piece in cut([pixels[shape] for shape, _, _ in alike], RESIZED_PIXELS):
+        groups = groupby(alike[piece], itemgetter(0))
+        of_shape = [(places[shape], [picture for _, _, picture in same]) for shape, same in groups]
+        _put(target, [slot for _, slot, _ in alike[piece]], _resized(image, of_shape))
 
 
-def _resized(image: Image, pictures: Sequence[Tensor]) -> Tensor:
-    """uint8 (pictures, 3, *sides); those of one shape are neighbours."""
-    device = pictures[0].device
+def _resized(image: Image, groups: Sequence[tuple[Placement, Sequence[Tensor]]]) -> Tensor:
+    """uint8 (pictures, 3, *sides); those of a group are of one shape."""
+    device = groups[0][1][0].device
     dtype = torch.float32 if device.type == "cpu" else torch.float16
     new = torch.zeros if image.fit == "pad" else torch.empty
-    canvas = new((len(pictures), 3, *image.sides), dtype=dtype, device=device)
+    canvas = new((sum(len(same) for _, same in groups), 3, *image.sides), dtype=dtype, device=device)
     begin = 0
-    for (_, height, width), same in groupby(pictures, lambda picture: tuple(picture.shape)):
-        at = image.placed(height, width)
+    for at, same in groups:
         numbers = torch.stack([*same]).to(dtype)
-        if (height, width) != (at.height, at.width):
+        if numbers.shape[2:] != (at.height, at.width):
             numbers = torch.nn.functional.interpolate(
                 numbers, (at.height, at.width), mode="bilinear", antialias=True, align_corners=False
             )
         rows, columns = at.covered
-        end = begin + len(numbers)
+        end = begin + len(same)
         window = numbers[:, :, at.top : at.top + rows, at.left : at.left + columns]
         canvas[begin:end, :, :rows, :columns] = window
         begin = end
     return canvas.round_().to(torch.uint8)
+
+
+def _pixels(shape: tuple[int, ...], at: Placement) -> int:
+    """At its largest."""
+    return max(shape[1] * shape[2], at.height * at.width, at.out_height * at.out_width)
 
 
 def _put(target: Tensor, slots: Sequence[int], pixels: Tensor) -> None:
@@ -61,10 +70,3 @@ def _put(target: Tensor, slots: Sequence[int], pixels: Tensor) -> None:
         target[begin:end] = pixels
     else:
         target.index_copy_(0, sent(np.array(slots), target.device), pixels)
-
-
-def _pixels(image: Image, picture: Tensor) -> int:
-    """At its largest."""
-    _, height, width = picture.shape
-    at = image.placed(height, width)
-    return max(height * width, at.height * at.width, at.out_height * at.out_width)
