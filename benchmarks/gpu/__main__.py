@@ -22,6 +22,15 @@ from benchmarks.gpu.outcome import run_tests
 from benchmarks.gpu.supplies import Material
 from benchmarks.result import Line
 
+ROWS: dict[str, Callable[[Material], Iterable[Line]]] = {
+    "imagenet": supplies.imagenet,
+    "copies": hop.measure,
+    "training": training.measure,
+    # not first, as CPU time is counted: a machine that has just started makes its memory where it is first used
+    "decoding": supplies.decoding,
+    "sa1b": supplies.sa1b,
+    "reid": supplies.reid,
+}
 SHORT_S = 330
 LAST_START_S = 300
 """A row that begins later would not be over in time."""
@@ -36,13 +45,16 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, help="where shards are made; a temporary one if not given")
     parser.add_argument("--no-tests", action="store_true", help="only the table")
+    parser.add_argument("--only", nargs="+", choices=ROWS, help="these rows, without the tests; not to be written")
     asked = parser.parse_args()
+    if asked.only and asked.write:
+        parser.error("what is written was measured in one run: --write goes without --only")
     start = time.perf_counter()
     if not torch.cuda.is_available():
         sys.exit("there is no CUDA device here")
-    outcome = None if asked.no_tests else run_tests()
+    outcome = None if asked.no_tests or asked.only else run_tests()
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        lines, complete = _measured(Path(folder), start if asked.short else None)
+        lines, complete = _measured(Path(folder), asked.only or [*ROWS], start if asked.short else None)
     found: dict[str, list[Finding]] = {"gpu": [*lines, *([] if outcome is None else [outcome.table()])]}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", file=sys.stderr)
     if asked.json:
@@ -55,28 +67,19 @@ def main() -> None:
     sys.exit(0 if passed and complete and all(line.reached for line in lines_of(found)) else 1)
 
 
-def _measured(folder: Path, since: float | None) -> tuple[list[Line], bool]:
+def _measured(folder: Path, names: Iterable[str], since: float | None) -> tuple[list[Line], bool]:
     """The lines, and whether every row was run to its end; one that fails costs only itself."""
     material = Material(folder)
-    rows: dict[str, Callable[[], Iterable[Line]]] = {
-        "ImageNet-like": lambda: supplies.imagenet(material),
-        "copies": lambda: hop.measure(folder),
-        "training": lambda: training.measure(material),
-        # not first, as CPU time is counted: a machine that has just started makes its memory where it is first used
-        "decoding on the card": lambda: supplies.decoding(material),
-        "SA-1B-like": lambda: supplies.sa1b(material),
-        "ReID-like": lambda: supplies.reid(material),
-    }
     lines: list[Line] = []
     complete = True
-    for name, row in rows.items():
+    for name in names:
         if since is not None and time.perf_counter() - since > LAST_START_S:
             print(f"{name}: left out, there is no time for it", file=sys.stderr)
             complete = False
             continue
         begun = time.perf_counter()
         try:
-            for line in row():
+            for line in ROWS[name](material):
                 print(f"{line.what}: {line.ours} ({line.other}): {line.ratio:.3g}", file=sys.stderr, flush=True)
                 lines.append(line)
         except Exception:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu import data
 from benchmarks.gpu.bare import bare_reading
 from benchmarks.gpu.clock import card_times
+from benchmarks.gpu.supplies import Material
 from benchmarks.result import Line
 from penstock import Array, Loader
 
 BATCH = 32
 BATCH_BYTES = BATCH * 3 * 1024 * 1024
-WARM_S = 6.0
-SHARDS = data.Amount(distinct=8, per_shard=64, shards=4, names=24)
+WARM_S, COUNTED_S = 6.0, 2.0
+STEPS = 192
 ALONE = "pinned memory, alone"
 
 
@@ -29,9 +29,8 @@ class Bare(NamedTuple):
     copied: float
 
 
-def measure(folder: Path) -> Iterator[Line]:
-    pinned = _pinned_rate()
-    shards = data.write(folder / "arrays", data.arrays(SHARDS.distinct), SHARDS)
+def measure(material: Material) -> Iterator[Line]:
+    pinned, shards = _pinned_rate(), material.arrays()
     bare = _bare(shards)
     loader = Loader(shards, {"x": Array(".npy")}, BATCH, shuffle=True, device="cuda")
     start = time.perf_counter()
@@ -45,8 +44,9 @@ def measure(folder: Path) -> Iterator[Line]:
 
 def _copies(loader: Loader, pinned: float, bare: Bare) -> Iterator[Line]:
     before, start, batches = card_times(loader), time.perf_counter(), 0
-    for _ in loader:
-        batches += 1
+    while time.perf_counter() - start < COUNTED_S:
+        for _ in loader:
+            batches += 1
     torch.cuda.synchronize()
     elapsed, copying_s = time.perf_counter() - start, card_times(loader).copying_s - before.copying_s
     what, copied, through = "copies to the card, all cores writing", batches / copying_s, batches / elapsed
@@ -62,16 +62,15 @@ def _of(against: str, what: str, batches_s: float, other: float) -> Line:
 
 def _hidden(loader: Loader, pinned: float) -> Iterator[Line]:
     step = step_of(0.02)
-    before, batches = card_times(loader), 0
-    for batch in loader:
+    before, batches = card_times(loader), iter(loader)
+    for batch in islice(batches, STEPS):
         step()
         batch["x"].view(-1)[:8].float().sum()
-        batches += 1
     torch.cuda.synchronize()
     after = card_times(loader)
     exposed, copying = after.exposed_s - before.exposed_s, after.copying_s - before.copying_s
     figure, against = f"{exposed * 1e3:.2f} ms seen", f"copies took {copying * 1e3:.1f} ms"
-    yield _of(ALONE, "copies to the card, beside a step of 20 ms", batches / copying, pinned)
+    yield _of(ALONE, "copies to the card, beside a step of 20 ms", STEPS / copying, pinned)
     yield Line("copies hidden behind a step of 20 ms", figure, against, 1 - exposed / copying, 0.95, "at least")
 
 

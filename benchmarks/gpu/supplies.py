@@ -63,6 +63,9 @@ class Material:
     def reid(self) -> list[str]:
         return self.shards("reid", KINDS["reid"], Amount(1024, 2048, 32, 2), dict)
 
+    def arrays(self) -> list[str]:
+        return data.write(self._folder / "arrays", data.arrays(8), Amount(8, 64, 4, 48))
+
 
 def ours(shards: list[str], fields: dict[str, object], batch_size: int) -> Supply:
     on_card = any(isinstance(field, Image) and field.decode != "cpu" for field in fields.values())
