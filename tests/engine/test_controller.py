@@ -65,6 +65,15 @@ def test_look_ahead_grows_as_long_as_it_helps_and_memory_has_time_to_be_made():
     assert [change.new for change in looks if change is not None] == [13]
 
 
+def test_what_more_look_ahead_once_gave_is_no_measure_for_later():
+    knobs = replace(KNOBS, look_ahead=Knob(4, 1, 60))
+    controller = Controller()
+    assert controller.look(window(**STRAGGLER, samples=1000), knobs).new == 6
+    for _ in range(3):
+        assert controller.look(window(waited=0.0, samples=1000), knobs) is None
+    assert controller.look(window(**STRAGGLER, samples=400), knobs).new == 6
+
+
 def test_workers_that_are_busy_but_often_held_up_get_more_look_ahead():
     knobs = replace(KNOBS, workers=Knob(16, 4, 16))
     hops = {"read": (0.0, 0.0, 1.0), "decode": (0.94, 0.0, 0.06)}

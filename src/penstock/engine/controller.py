@@ -128,12 +128,16 @@ class Controller:
     def __init__(self) -> None:
         self._trial: _Trial | None = None
         self._grown_at: float | None = None
-        """Samples per second before there were more batches in the making, until that is judged."""
+        """Samples per second before there were more batches in the making, until that can be judged."""
+        self._judged: float | None = None
+        """The same, in the look that judges it: later ones are of other times."""
         self._rests: dict[str, int] = {}
 
     def look(self, window: Window, knobs: Knobs) -> Change | None:
         """What to turn, if anything."""
         self._rests = {name: left - 1 for name, left in self._rests.items() if left > 1}
+        if "look_ahead" not in self._rests:
+            self._judged, self._grown_at = self._grown_at, None
         if self._trial is not None:
             return self._judge(self._trial, window, knobs.readers)
         if window.waited < WAITS:
@@ -192,12 +196,10 @@ class Controller:
         if knob.now == knob.most or window.decode.blocked <= HELD_UP or "look_ahead" in self._rests:
             return None
         rate = window.samples / window.seconds
-        before, self._grown_at = self._grown_at, rate
-        if before is not None and rate < HELPED * before:
-            self._grown_at = None
+        if self._judged is not None and rate < HELPED * self._judged:
             self._rests["look_ahead"] = REST
             return None
-        self._rests["look_ahead"] = SETTLING
+        self._grown_at, self._rests["look_ahead"] = rate, SETTLING
         return Change(
             "look_ahead",
             knob.now,
