@@ -100,12 +100,11 @@ class Hybrid:
         self._try(window)
 
     def _try(self, window: Window) -> None:
-        way = self._way or window.way
-        if not 0 < self.share + way * self._step < 1 and self.share in (0.0, 1.0):
-            way = -way  # there is nothing beyond the end
-        self._way = way
+        self._way = self._way or window.way
+        if self.share == (1.0 if self._way > 0 else 0.0):
+            self._way = -self._way  # there is nothing beyond the end
         self._tried = self.share, window.period_s
-        self.share = min(1.0, max(0.0, self.share + way * self._step))
+        self.share = min(1.0, max(0.0, self.share + self._way * self._step))
 
     def _undo(self, share: float, period_s: float) -> None:
         self.share = share
