@@ -19,6 +19,7 @@ BATCH = 32
 BATCH_BYTES = BATCH * 3 * 1024 * 1024
 WARM_S, COUNTED_S = 6.0, 2.0
 STEPS = 192
+"""Of which copies are to be hidden: half a pass, so that none has to begin."""
 ALONE = "pinned memory, alone"
 
 

@@ -18,11 +18,10 @@ class Machine:
     def window(self, share):
         cores_s, card_s = (1 - share) / self.cores, share / self.card
         step_s = self.step_s * (1 + self.slower * share)
-        period_s = max(cores_s, card_s, step_s)
-        for _ in range(50 if self.crowded else 0):  # busy cores make the period longer, and that makes them less busy
-            slow_s = card_s * (1 + self.crowded * min(1.0, cores_s / period_s) ** 2)
-            period_s = (period_s + max(cores_s, slow_s, step_s)) / 2
-        card_s = slow_s if self.crowded else card_s
+        alone_s, period_s = card_s, max(cores_s, card_s, step_s)
+        for _ in range(50):  # busy cores make the period longer, and that makes them less busy
+            card_s = alone_s * (1 + self.crowded * min(1.0, cores_s / period_s) ** 2)
+            period_s = (period_s + max(cores_s, card_s, step_s)) / 2
         for_cores = max(0.0, period_s - max(card_s, step_s))  # the card begins when the cores are done
         return Window(for_cores / period_s, (card_s - step_s) / period_s, period_s, (period_s - step_s) / period_s)
 

@@ -77,10 +77,10 @@ def test_a_watched_script_waits_for_nothing_and_its_phases_are_timed_by_the_card
 
 
 def test_the_card_s_load_is_in_the_recording(stepped):
-    loads = [load for line in stepped.system for load in line.gpus]
+    loads = [gpu for line in stepped.system for gpu in line.gpus]
     assert loads
-    assert all(0 <= load.utilisation <= 1 for load in loads)
-    assert max(load.memory_used_bytes for load in loads) > 1 << 20
+    assert all(0 <= gpu.utilisation <= 1 for gpu in loads)
+    assert max(gpu.memory_used_bytes for gpu in loads) > 1 << 20
 
 
 def test_a_script_that_captures_a_graph_is_watched_all_the_same(tmp_path):
