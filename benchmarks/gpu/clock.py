@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,23 +30,25 @@ def supply(
 ) -> Supply:
     """Over as many passes as fill the time; `use` is what is done with each batch.
 
-    Warming up begins with the first batch: before it CUDA is loaded, after it our worker processes start.
+    Warming up begins with the first batch: before it CUDA is loaded, after it our worker processes start. What it
+    takes to leave the last pass is not counted: dozens of processes that end.
     """
     samples, cores, begin, start = 0, 0.0, 0.0, 0.0
-    for batch in _endless(batches):
-        use(batch)
-        now = time.perf_counter()
-        start = start or now
-        if begin:
-            samples += len(batch["__key__"])
-            if now - begin > counted_s:
-                break
-        elif now - start > warm_s:
-            torch.cuda.synchronize()
-            begin, cores = time.perf_counter(), _core_seconds()
-    torch.cuda.synchronize()
-    elapsed = time.perf_counter() - begin
-    return Supply(samples / elapsed, (_core_seconds() - cores) / samples * 1e3)
+    with closing(_endless(batches)) as passes:
+        for batch in passes:
+            use(batch)
+            now = time.perf_counter()
+            start = start or now
+            if begin:
+                samples += len(batch["__key__"])
+                if now - begin > counted_s:
+                    break
+            elif now - start > warm_s:
+                torch.cuda.synchronize()
+                begin, cores = time.perf_counter(), _core_seconds()
+        torch.cuda.synchronize()
+        elapsed = time.perf_counter() - begin
+        return Supply(samples / elapsed, (_core_seconds() - cores) / samples * 1e3)
 
 
 def card_times(loader: Loader) -> CardTimes:
@@ -62,7 +65,7 @@ def to_card(batch: Batch) -> dict[str, torch.Tensor]:
     }
 
 
-def _endless(batches: Callable[[], Iterable[Batch]]) -> Iterator[Batch]:
+def _endless(batches: Callable[[], Iterable[Batch]]) -> Generator[Batch, None, None]:
     while True:
         yield from batches()
 
