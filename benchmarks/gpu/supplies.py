@@ -93,7 +93,7 @@ def sa1b(material: Material) -> Iterator[Line]:
     yield _reach("SA-1B-like shards, packed, warm, JPEGs decoded on the card", small, 4000)
     yield _beside("the same", small, "field reports' loader, not packed", field, 20)
     by_cores = ours(material.packed(), dict(kind.fields), 64)
-    yield _reach("SA-1B-like shards, packed, warm, JPEGs decoded by the cores", by_cores, 4000)
+    yield _of_bare("SA-1B-like, packed", kind, by_cores, map(data.packed, material.parts(kind)))
 
 
 def decoding(material: Material) -> Iterator[Line]:
@@ -110,7 +110,7 @@ def imagenet(material: Material) -> Iterator[Line]:
     kind, shards = KINDS["imagenet"], material.imagenet()
     image = replace(kind.image, finish=FINISH, layout="HWC")
     cores = ours(shards, {**kind.fields, "image": image}, 256)
-    yield _of_bare(kind, cores, material)
+    yield _of_bare(kind.name, kind, cores, material.parts(kind))
     both = ours(shards, {**kind.fields, "image": replace(image, decode="hybrid")}, 256)
     what = "ImageNet-like to 224, normalised on the card, by card and cores (hybrid)"
     yield _reach(what, both, 15_000)
@@ -124,14 +124,15 @@ def reid(material: Material) -> Iterator[Line]:
     kind = KINDS["reid"]
     found = ours(material.reid(), dict(kind.fields), 256)
     yield _reach("ReID-like, on the card", found, 35_000)
-    yield _of_bare(kind, found, material)
+    yield _of_bare(kind.name, kind, found, material.parts(kind))
 
 
-def _of_bare(kind: Kind, found: Supply, material: Material) -> Line:
-    rate = bare_rate(material.parts(kind), kind.fields)
+def _of_bare(name: str, kind: Kind, found: Supply, samples: Iterable[data.Parts]) -> Line:
+    """What arrives is decoded by the cores alone."""
+    rate = bare_rate(list(samples), kind.fields)
     against = f"a bare loop on all cores: {rate:,.0f}"
     return Line(
-        f"{kind.name}: of what the cores can decode",
+        f"{name}: of what the cores can decode",
         f"{found.rate:,.0f} samples/s",
         against,
         found.rate / rate,
