@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import psutil
@@ -16,6 +17,11 @@ from penstock.core.stats import CardTimes
 
 Batch = Mapping[str, Any]
 
+AGAIN_S = 1.5
+"""Not counted when a stream goes on: a loader gives what it has kept, and then its workers begin all at once."""
+LOOK_S, MOST_LOOKS, QUIET = 0.25, 40, 0.1
+"""Between two looks at what all processes do, and how much of a core that may be when the next stream has its turn."""
+
 
 @dataclass(frozen=True)
 class Supply:
@@ -25,18 +31,21 @@ class Supply:
     """CPU time of all processes per sample."""
 
 
-def supply(
-    batches: Callable[[], Iterable[Batch]], warm_s: float, counted_s: float, use: Callable[[Batch], object]
-) -> Supply:
-    """Over as many passes as fill the time; `use` is what is done with each batch.
+class Stream:
+    """Batches without end, counted for a while, and again later: in between, whoever makes them has nothing to do."""
 
-    Warming up begins with the first batch: before it CUDA is loaded, after it our worker processes start. What it
-    takes to leave the last pass is not counted: dozens of processes that end.
-    """
-    samples, cores, begin, start = 0, 0.0, 0.0, 0.0
-    with closing(_endless(batches)) as passes:
-        for batch in passes:
-            use(batch)
+    def __init__(self, batches: Callable[[], Iterable[Batch]], use: Callable[[Batch], object], warm_s: float) -> None:
+        """`use` is what is done with each batch; for so long after the first one, nothing is counted."""
+        self._passes = _endless(batches)
+        self._use = use
+        self._warm_s = warm_s
+
+    def count(self, counted_s: float) -> Supply:
+        """Over as many passes as fill the time."""
+        warm_s, self._warm_s = self._warm_s, AGAIN_S
+        samples, cores, begin, start = 0, 0.0, 0.0, 0.0
+        for batch in self._passes:
+            self._use(batch)
             now = time.perf_counter()
             start = start or now
             if begin:
@@ -49,6 +58,35 @@ def supply(
         torch.cuda.synchronize()
         elapsed = time.perf_counter() - begin
         return Supply(samples / elapsed, (_core_seconds() - cores) / samples * 1e3)
+
+    def close(self) -> None:
+        """Not to be counted: dozens of processes end."""
+        self._passes.close()
+
+
+def side_by_side(streams: Sequence[Stream], counted_s: float) -> list[Supply]:
+    """Of each the median: all of them in turn, each once in every place, after everybody is warm."""
+    for stream in streams:
+        stream.count(0.0)
+        _until_quiet()
+    found: list[list[Supply]] = [[] for _ in streams]
+    for turn in range(len(streams)):
+        for place in range(len(streams)):
+            which = (turn + place) % len(streams)
+            found[which].append(streams[which].count(counted_s))
+            _until_quiet()
+    return [Supply(median(each.rate for each in own), median(each.core_ms for each in own)) for own in found]
+
+
+def _until_quiet() -> None:
+    """Workers whose batches nobody takes any more still make those that they have begun."""
+    seconds = _core_seconds()
+    for _ in range(MOST_LOOKS):
+        time.sleep(LOOK_S)
+        before, seconds = seconds, _core_seconds()
+        if seconds - before < QUIET * LOOK_S:
+            return
+    print(f"not quiet after {MOST_LOOKS * LOOK_S:.0f} s", file=sys.stderr)
 
 
 def card_times(loader: Loader) -> CardTimes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,24 +12,26 @@ import torch
 
 from benchmarks.gpu import data
 from benchmarks.gpu.bare import bare_rate
-from benchmarks.gpu.clock import Batch, Supply, supply, to_card
+from benchmarks.gpu.clock import Batch, Stream, Supply, side_by_side, to_card
 from benchmarks.gpu.data import Amount
 from benchmarks.peers.contestants import field as field_reports
 from benchmarks.peers.kinds import KINDS, Kind
-from benchmarks.peers.task import Decoder, MakeBatches, Task
+from benchmarks.peers.task import MakeBatches, Task
 from benchmarks.result import Line
 from penstock import Image, Loader
 from penstock.core.cores import loader_cores
 from penstock.flow.arrival import SENDERS
-from penstock.flow.fields import Finish
+from penstock.flow.fields import Field, Finish
 
-OURS_S, ON_CARD_S = (3.0, 2.5), (7.0, 2.5)
-"""Warming up, then counted. Where the card decodes, longer: what each side gets is still being found."""
-PEERS_S = (2.0, 2.5)
+WARM_S, WARM_ON_CARD_S, WARM_PEERS_S = 3.0, 7.0, 2.0
+"""From the first batch on: then worker processes start; where card and cores decode, what each gets is being found."""
+COUNTED_S, A_TURN_S = 2.5, 2.0
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FINISH = Finish("float16", mean=MEAN, std=STD, layout="channels_last")
-FIELD_WORKERS = (8, 16, 32)
+FIELD_WORKERS, PEER_WORKERS = (8, 16, 32), 16
 PEER, BY_CORES = "webdataset, our decoding", "the same, decoded by the cores alone"
+
+Fields = Mapping[str, Field]
 
 
 class Material:
@@ -67,32 +70,36 @@ class Material:
         return data.write(self._folder / "arrays", data.arrays(8), Amount(8, 64, 4, 48))
 
 
-def ours(shards: list[str], fields: dict[str, object], batch_size: int) -> Supply:
+def ours(shards: list[str], fields: Fields, batch_size: int) -> Supply:
+    with _ours(shards, fields, batch_size) as stream:
+        return stream.count(COUNTED_S)
+
+
+@contextmanager
+def _ours(shards: list[str], fields: Fields, batch_size: int) -> Iterator[Stream]:
     on_card = any(isinstance(field, Image) and field.decode != "cpu" for field in fields.values())
     workers = loader_cores() - (SENDERS if on_card else 0)  # where it gets to by itself, in a few seconds more
-    loader = Loader(shards, fields, batch_size, shuffle=True, device="cuda", workers=workers)  # type: ignore[arg-type]
-    try:
-        return supply(lambda: loader, *(ON_CARD_S if on_card else OURS_S), use=len)
-    finally:
-        loader.close()
+    with (
+        closing(Loader(shards, fields, batch_size, shuffle=True, device="cuda", workers=workers)) as loader,
+        closing(Stream(lambda: loader, len, WARM_ON_CARD_S if on_card else WARM_S)) as stream,
+    ):
+        yield stream
 
 
 def sa1b(material: Material) -> Iterator[Line]:
     kind, shards = KINDS["sa1b"], material.sa1b()
-    both = ours(shards, {**kind.fields, "image": replace(kind.image, decode="hybrid")}, 24)
-    cores = ours(shards, dict(kind.fields), 24)
-    field = _best(field_reports.prepare, kind, shards, 24, "own", FIELD_WORKERS)
+    both, cores, peer = _beside_webdataset(kind, shards, kind.image, 24)
+    field = max((_field(kind, shards, 24, workers) for workers in FIELD_WORKERS), key=lambda found: found.rate)
     what = "SA-1B-like shards as they are, by card and cores (hybrid)"
     yield _beside(what, both, "field reports' loader", field, 5)
     yield _beside(BY_CORES, cores, "field reports' loader", field, 5)
-    peer = _webdataset(kind, shards, 24)
     if peer is not None:
         yield _beside(what, both, PEER, peer, 1.4)
         yield _beside(BY_CORES, cores, PEER, peer, 1)
     small = ours(material.packed(), {**kind.fields, "image": replace(kind.image, decode="gpu")}, 64)
     yield _reach("SA-1B-like shards, packed, warm, JPEGs decoded on the card", small, 4000)
     yield _beside("the same", small, "field reports' loader, not packed", field, 20)
-    by_cores = ours(material.packed(), dict(kind.fields), 64)
+    by_cores = ours(material.packed(), kind.fields, 64)
     yield _of_bare("SA-1B-like, packed", kind, by_cores, map(data.packed, material.parts(kind)))
 
 
@@ -109,12 +116,10 @@ def decoding(material: Material) -> Iterator[Line]:
 def imagenet(material: Material) -> Iterator[Line]:
     kind, shards = KINDS["imagenet"], material.imagenet()
     image = replace(kind.image, finish=FINISH, layout="HWC")
-    cores = ours(shards, {**kind.fields, "image": image}, 256)
+    both, cores, peer = _beside_webdataset(kind, shards, image, 256)
     yield _of_bare(kind.name, kind, cores, material.parts(kind))
-    both = ours(shards, {**kind.fields, "image": replace(image, decode="hybrid")}, 256)
     what = "ImageNet-like to 224, normalised on the card, by card and cores (hybrid)"
     yield _reach(what, both, 15_000)
-    peer = _webdataset(kind, shards, 256)
     if peer is not None:
         yield _beside(what, both, PEER, peer, 2.5)
         yield _beside(BY_CORES, cores, PEER, peer, 1)
@@ -122,7 +127,7 @@ def imagenet(material: Material) -> Iterator[Line]:
 
 def reid(material: Material) -> Iterator[Line]:
     kind = KINDS["reid"]
-    found = ours(material.reid(), dict(kind.fields), 256)
+    found = ours(material.reid(), kind.fields, 256)
     yield _reach("ReID-like, on the card", found, 35_000)
     yield _of_bare(kind.name, kind, found, material.parts(kind))
 
@@ -141,28 +146,30 @@ def _of_bare(name: str, kind: Kind, found: Supply, samples: Iterable[data.Parts]
     )
 
 
-def _webdataset(kind: Kind, shards: list[str], batch_size: int) -> Supply | None:
-    """None where it is not installed."""
-    if importlib.util.find_spec("webdataset") is None:
-        return None
-    from benchmarks.peers.contestants import webdataset
+def _beside_webdataset(
+    kind: Kind, shards: list[str], image: Image, batch_size: int
+) -> tuple[Supply, Supply, Supply | None]:
+    """By card and cores, by the cores alone, and webdataset's with our decoding; none where it is not installed."""
+    with ExitStack() as stack:
+        fields = ({**kind.fields, "image": replace(image, decode=decode)} for decode in ("hybrid", "cpu"))
+        streams = [stack.enter_context(_ours(shards, each, batch_size)) for each in fields]
+        if importlib.util.find_spec("webdataset") is not None:
+            from benchmarks.peers.contestants import webdataset
 
-    return _best(webdataset.prepare, kind, shards, batch_size, "ours", (16,))
+            prepared = webdataset.prepare(Task(kind, shards, batch_size, PEER_WORKERS, "ours"))
+            streams.append(stack.enter_context(closing(_theirs(kind, prepared))))
+        both, cores, *others = side_by_side(streams, A_TURN_S)
+        return both, cores, others[0] if others else None
 
 
-def _best(
-    prepare: Callable[[Task], MakeBatches],
-    kind: Kind,
-    shards: list[str],
-    batch_size: int,
-    decoder: Decoder,
-    workers: Iterable[int],
-) -> Supply:
-    def run(count: int) -> Supply:
-        task = Task(kind, shards, batch_size, count, decoder)
-        return supply(prepare(task), *PEERS_S, use=_normalised if kind.name.startswith("ImageNet") else to_card)
+def _field(kind: Kind, shards: list[str], batch_size: int, workers: int) -> Supply:
+    """The field reports' loader."""
+    with closing(_theirs(kind, field_reports.prepare(Task(kind, shards, batch_size, workers, "own")))) as stream:
+        return stream.count(COUNTED_S)
 
-    return max(map(run, workers), key=lambda found: found.rate)
+
+def _theirs(kind: Kind, prepared: MakeBatches) -> Stream:
+    return Stream(prepared, _normalised if kind.name.startswith("ImageNet") else to_card, WARM_PEERS_S)
 
 
 def _normalised(batch: Batch) -> torch.Tensor:
