@@ -58,7 +58,7 @@ def make(workers=2, deadline_s=60.0, supply=None):
 def batch(number=0, size=8, slab=0, first=False, blocks=-1):
     job = Job(number, 0, np.arange(number * 100, number * 100 + size), first=first)
     made = Batch(job, np.full(size, blocks), slab)
-    made.bytes_here(-1)
+    made.bytes_here(made.blocks == -1)
     return made
 
 

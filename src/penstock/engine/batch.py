@@ -49,9 +49,9 @@ class Batch:
         self.given = np.zeros(count, bool)
         self.left = count
 
-    def bytes_here(self, block: int) -> None:
-        """A block has arrived: its slots can be given out."""
-        self.ready |= (self.blocks == block) & ~self.given
+    def bytes_here(self, slots: NDArray[np.bool_]) -> None:
+        """Of these: they can be given out, unless they were."""
+        self.ready |= slots & ~self.given
         self.waiting = int(np.count_nonzero(self.ready))
 
     @property

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from penstock.core.supply import NO_BLOCK, Supply, none_apart
 from penstock.core.work import BAD, Answer
 from penstock.engine.agenda import PLANNED, Agenda
@@ -238,11 +240,11 @@ class Conductor:
         while self._agenda and self._free_slabs and len(self._open) + len(self.shelf) < self._most(look_ahead):
             job, blocks = self._agenda.take()
             batch = Batch(job, blocks, self._free_slabs.pop())
-            for block in set(blocks.tolist()):
-                if block == NO_BLOCK or self.residency.base(block) is not None:
-                    batch.bytes_here(block)
-                else:
-                    self.residency.want(block)
+            needed = set(blocks.tolist()) - {NO_BLOCK}
+            missing = [block for block in needed if self.residency.base(block) is None]
+            for block in missing:
+                self.residency.want(block)
+            batch.bytes_here(~np.isin(blocks, missing))
             self._open.append(batch)
             if batch.left == 0:
                 self._complete_batch(batch)
@@ -254,7 +256,7 @@ class Conductor:
         self.tuner.bytes_read += fetched.bytes_read
         if self.residency.arrived(fetched):
             for batch in self._open:
-                batch.bytes_here(fetched.block)
+                batch.bytes_here(batch.blocks == fetched.block)
 
     def _unstick(self) -> None:
         """Room is made by force only when nothing is left that could make it: no read, no task, nothing to give out."""

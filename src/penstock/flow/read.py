@@ -13,6 +13,7 @@ from penstock.flow.blocklayout import BlockLayout, lay_out_runs, part_rows, to_r
 from penstock.flow.blocks import BlockTable, cut_blocks, sample_sizes
 from penstock.flow.dataset import Dataset
 from penstock.flow.files import OpenShards
+from penstock.flow.keptrows import KeptRows
 from penstock.flow.rows import PARTS, WIDTH
 from penstock.flow.straight import ReadByWorkers
 from penstock.storage.tier import CacheSettings
@@ -26,8 +27,8 @@ GROUPS = 2048
 STRAIGHT_BYTES = 512 << 10
 """Of a sample, from which on workers read for themselves what is in memory: of smaller ones a block holds several.
 All of it counts, wanted or not, as it does where blocks are cut."""
-ROWS = 1 << 20
-"""Of samples in the layouts that are kept: there are fewer groups where blocks hold many."""
+ROWS = 1 << 19
+"""Of samples that are kept, in the layouts and beside one another: there are fewer groups where blocks hold many."""
 
 
 class ShardSupply(ReadByWorkers):
@@ -46,7 +47,11 @@ class ShardSupply(ReadByWorkers):
         self._heads = _group_heads(self.blocks.shards)
         groups = min(GROUPS, 1 + ROWS * len(self.blocks) // (GROUP * max(1, len(dataset))))
         self._layouts = lru_cache(groups)(self._make_layouts)  # its own lock: `fill` runs in several threads
-        self._straight_rows = lru_cache(groups)(self._make_straight_rows)
+        self._groups = np.unique(self._heads)
+        firsts = np.append(self.blocks.first_samples[self._groups], len(dataset))
+        width = PARTS + WIDTH * dataset.parts[0].shape[1]
+        self._rows = KeptRows(firsts, width, self._make_rows, ROWS)
+        self._straight_rows = KeptRows(firsts, width, self._make_straight_rows, ROWS)
         large = int(self._block_sizes.sum()) >= STRAIGHT_BYTES * len(dataset)
         super().__init__(dataset, self._files.local, worth_it=large and not direct)
 
@@ -73,12 +78,10 @@ class ShardSupply(ReadByWorkers):
 
     def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
         """What `flow.rows` says, of these samples."""
-        rows = np.empty((len(samples), PARTS + WIDTH * self._width), np.int64)
         fetched = bases != NO_BASE
-        columns = samples.tolist(), self.homes_of(samples).tolist(), fetched.tolist()
-        for at, (sample, block, is_fetched) in enumerate(zip(*columns, strict=True)):
-            of_block = self._layout(block).rows if is_fetched else self._straight_rows(int(self._heads[block]))
-            rows[at] = of_block[sample - of_block[0, 1]]
+        rows = self._rows.take(samples) if fetched.all() else self._straight_rows.take(samples)
+        if fetched.any() and not fetched.all():  # of a batch that was begun before workers read for themselves
+            rows[fetched] = self._rows.take(samples[fetched])
         rows[:, 0] = slots
         rows[:, PARTS::WIDTH] += np.where(fetched, bases, 0)[:, None]
         return rows
@@ -91,10 +94,6 @@ class ShardSupply(ReadByWorkers):
         """Close the shards."""
         self._files.close()
 
-    @property
-    def _width(self) -> int:
-        return int(self.dataset.parts[0].shape[1])
-
     def _layout(self, block: int) -> BlockLayout:
         head = int(self._heads[block])
         return self._layouts(head)[block - head]
@@ -103,8 +102,13 @@ class ShardSupply(ReadByWorkers):
         """Of the group that begins with this block."""
         return lay_out_runs(self.dataset, int(self.blocks.shards[head]), self._group(head))
 
-    def _make_straight_rows(self, head: int) -> Ids:
-        """Of the same group, for workers that read for themselves."""
+    def _make_rows(self, group: int) -> Ids:
+        """Of all samples of a group, as they lie in their blocks."""
+        return np.concatenate([layout.rows for layout in self._layouts(int(self._groups[group]))])
+
+    def _make_straight_rows(self, group: int) -> Ids:
+        """The same, for workers that read for themselves."""
+        head = int(self._groups[group])
         firsts = self._group(head)
         shard = int(self.blocks.shards[head])
         rows = part_rows(self.dataset, shard, np.arange(firsts[0], firsts[-1]) - self.dataset.firsts[shard])
