@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.layout import MOST_ROOM_BYTES, PAGE, Placed, SlabLayout, Slot, place
+from penstock.core.layout import MOST_ROOM_BYTES, NOTED, PAGE, Placed, SlabLayout, Slot, place
 
 SLOTS = {"image": Slot((3, 5, 7), "|u1"), "label": Slot((), "<i8"), "features": Slot((11,), "<f2")}
 
@@ -149,3 +149,18 @@ def test_room_taken_again_shows_nothing_of_the_value_before():
     place(np.full(500, 7.0), room)
     assert place(np.array([[1, 2]]), room) == Placed("<i8", (1, 2))
     assert Placed("<i8", (1, 2)).over(room).tolist() == [[1, 2]]
+
+
+def test_notes_lie_behind_everything_else_for_the_arrays_that_have_some():
+    layout = SlabLayout(SLOTS, 4, {"boxes": 100}, tuple(SLOTS)[:2])
+    memory = memoryview(bytearray(2 * layout.size))
+    notes = layout.notes(memory, layout.size)
+    assert {name: (each.shape, each.dtype) for name, each in notes.items()} == dict.fromkeys(
+        tuple(SLOTS)[:2], ((4, NOTED), np.int32)
+    )
+    for number, each in enumerate(notes.values()):
+        each[...] = number + 1
+    assert [int(each.min()) for each in notes.values()] == [1, 2]
+    assert not any(each.any() for each in layout.arrays(memory, layout.size).values())
+    assert not layout.rooms(memory, layout.size)["boxes"].any()
+    assert layout.filled_bytes == SlabLayout(SLOTS, 4).filled_bytes, "notes are not copied to a card"

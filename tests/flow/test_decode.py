@@ -6,6 +6,7 @@ import pickle
 import deflate
 import numpy as np
 import pytest
+import simplejpeg
 
 from penstock.core.layout import PAGE, Placed, SlabLayout, Slot
 from penstock.core.work import BAD, Answer, Task
@@ -13,9 +14,11 @@ from penstock.engine.worker import encode_answer
 from penstock.errors import DecodeError, SampleError
 from penstock.flow.decode import Decoder
 from penstock.flow.dice import own_rng
-from penstock.flow.fields import Array, Json, Label, Raw
+from penstock.flow.fields import Array, Image, Json, Label, Raw
+from penstock.flow.fields.cardimage import CardImage
 from penstock.flow.rows import NO_CRC
 from penstock.shards.codecs.arrays import encode_npy
+from penstock.testing import picture
 
 LAYOUT = SlabLayout({"x": Slot((3,), "<f4"), "label": Slot((), "<i8")}, 8)
 FIELDS = {"x": Array(".npy"), "label": Label((".cls", ".id")), "meta": Json(".json")}
@@ -289,3 +292,17 @@ def test_a_transform_whose_value_is_no_array_at_all_is_a_bad_sample():
     ((_, name, error),), _ = transformed(lambda values, rng: {**values, "x": [[1], [2, 3]]}, good(Arena(), 0, 1))
     assert name == BAD
     assert (type(error), error.stage) == (SampleError, "transform")
+
+
+def test_what_is_left_to_the_card_is_noted_in_the_slab_and_nothing_goes_over_the_pipe():
+    image = CardImage(Image(".jpg", size=(48, 64), quality="exact", decode="gpu"))
+    decoder = Decoder({"image": image}, SlabLayout({"image": Slot((3, 48, 64), "u1")}, 4, noted=("image",)), seed=0)
+    slabs = bytearray(decoder.layout.size)
+    jpeg = simplejpeg.encode_jpeg(picture(90, 120, 1))
+    extras, _ = run(decoder, Arena().add(2, 0, jpeg), slabs=slabs)
+    notes = decoder.layout.notes(memoryview(slabs))["image"]
+    assert extras == []
+    assert notes.tolist() == [[0, 0, 0], [0, 0, 0], [len(jpeg), 90, 120], [0, 0, 0]]
+    image.dial.value = 0.0
+    run(decoder, Arena().add(2, 1, jpeg), slabs=slabs)
+    assert not notes.any(), "the slot holds pixels now"

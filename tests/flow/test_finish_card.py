@@ -18,7 +18,7 @@ from penstock.flow.arrival import Arrival, Dice, Shipment
 from penstock.flow.card import Card, Sent
 from penstock.flow.device import Lead
 from penstock.flow.fields import Finish, Image
-from penstock.flow.fields.base import Encoded
+from penstock.flow.fields.base import PIXELS, Encoded
 from penstock.flow.oncard import decoders
 from penstock.flow.oncard.decoders import Torchvision
 from penstock.flow.oncard.pictures import Pictures
@@ -85,6 +85,10 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: stream.did.append("held"))
     monkeypatch.setattr(Event, "happened", True)
     return seen
+
+
+def notes(*slots):
+    return np.array(slots, np.int32)
 
 
 def shipment(slab, encoded=None, copied=None):
@@ -217,12 +221,12 @@ def test_where_the_card_decodes_a_thread_sends_and_its_errors_come_with_the_batc
             return [torch.full((3, 8, 8), 7, dtype=torch.uint8) for _ in jpegs]
 
     card = card_of(arrival=Arrival({}, {"image": Pictures(Image(".jpg", size=8), Decoder())}))
-    sent = card.send(shipment(1, {"image": {1: Encoded(3, 8, 8)}}))
+    sent = card.send(shipment(1, {"image": notes(PIXELS, Encoded(3, 8, 8))}))
     assert isinstance(sent, Future)
     image = card.receive(sent).tensors["image"]
     assert image[0].unique().tolist() == [10]
     assert image[1].unique().tolist() == [7]
-    wrong = shipment(1, {"image": {0: Encoded(3, 8, 8)}})
+    wrong = shipment(1, {"image": notes(Encoded(3, 8, 8), PIXELS)})
     wrong.arrays["image"].reshape(2, -1)[0, :3] = list(b"bad")
     sent = card.send(wrong)
     with pytest.raises(ValueError, match="wrong with us"):
@@ -249,7 +253,7 @@ def test_a_batch_is_decoded_while_the_one_before_it_is_placed_and_they_come_in_o
     card = card_of(arrival=Finishing({}, {"image": Pictures(Image(".jpg", size=8), Decoder())}))
     sent = []
     for number in (1, 2, 3):
-        each = shipment(number, {"image": {0: Encoded(1, 8, 8), 1: Encoded(1, 8, 8)}})
+        each = shipment(number, {"image": notes(Encoded(1, 8, 8), Encoded(1, 8, 8))})
         each.arrays["image"][:, 0, 0, 0] = number
         sent.append(card.send(each))
     assert [card.receive(each).tensors["image"].unique().tolist() for each in sent] == [[1], [2], [3]]

@@ -4,6 +4,7 @@ import numpy as np
 
 from penstock.core.layout import PAGE, SlabLayout, Slot
 from penstock.flow.fields import Array, Image, Json, Label
+from penstock.flow.fields.cardimage import CardImage
 from penstock.flow.look import LOOKS, layout_of
 
 FIELDS = {"picture": Image(".jpg"), "label": Label(".cls"), "meta": Json(".json"), "boxes": Array(".npy", ragged=True)}
@@ -43,3 +44,8 @@ def test_what_a_transform_adds_is_taken_to_have_one_shape_and_what_it_turns_into
     layout = look(sample(extra=np.zeros(5, np.float32), picture="seen", meta=np.zeros(3)), sample(meta=[1, 2]))
     assert layout.slots == {"label": Slot((), "<i8"), "extra": Slot((5,), "<f4")}
     assert layout.room_sizes == {"boxes": 96, "meta": 36}
+
+
+def test_a_picture_that_may_be_left_to_the_card_has_notes():
+    fields = {"label": FIELDS["label"], "picture": CardImage(Image(size=8, decode="gpu"))}
+    assert look({"picture": np.zeros((3, 8, 8), np.uint8), "label": np.array(0)}, fields=fields).noted == ("picture",)

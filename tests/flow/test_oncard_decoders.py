@@ -133,7 +133,7 @@ def test_what_it_refuses_the_cores_decode_and_it_is_asked_once(codec):
     array = np.zeros((3, 3, 48, 64), np.uint8)
     for slot, data in enumerate((jpegs[0], REFUSED, jpegs[1])):
         array[slot].reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
-    encoded = {slot: Encoded(len(data), 48, 64) for slot, data in enumerate((jpegs[0], REFUSED, jpegs[1]))}
+    encoded = np.array([Encoded(len(data), 48, 64) for data in (jpegs[0], REFUSED, jpegs[1])], np.int32)
     image = Image(".jpg", size=(48, 64), quality="exact")
     out, failures = Pictures(image, decoder).arrive(array, encoded, torch.device("cpu"))
     assert list(failures) == [1]

@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 PAGE = 4096
 MOST_ROOM_BYTES = 256 << 20
 """Of a slab, for values without a fixed shape."""
+NOTED = 3
+"""Numbers in a note."""
 
 Room = NDArray[np.uint8]
 """Bytes of a slab that one value without a fixed shape may have."""
+Notes = NDArray[np.int32]
+"""(slots, NOTED): what is to be known of each slot of an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,16 @@ class SlabLayout:
     """Where each array of a batch lies in its slab. Every array starts on a page, as pinning and O_DIRECT want it.
 
     Values without a fixed shape have room behind the arrays, as much as `room_sizes` says for each of them in every
-    slot, but together no more than `MOST_ROOM_BYTES`: where that is not enough, the last slots have none.
+    slot, but together no more than `MOST_ROOM_BYTES`: where that is not enough, the last slots have none. Notes lie
+    behind all that: a few numbers for every sample would be long on their way through a pipe.
     """
 
     slots: Mapping[str, Slot]
     batch_size: int
     room_sizes: Mapping[str, int] = field(default_factory=dict)
     """Bytes per sample. What has no room, or needs more, goes over the worker's pipe."""
+    noted: tuple[str, ...] = ()
+    """Arrays whose slots have a note each."""
 
     @cached_property
     def offsets(self) -> dict[str, int]:
@@ -78,7 +85,7 @@ class SlabLayout:
     @cached_property
     def size(self) -> int:
         """Bytes of a whole slab."""
-        return max(PAGE, sum(self._sizes().values()))
+        return max(PAGE, self._notes_start + len(self.noted) * self._notes_bytes)
 
     @cached_property
     def filled_bytes(self) -> int:
@@ -106,6 +113,22 @@ class SlabLayout:
             name: np.ndarray((count, whole_pages(size)), np.uint8, memory, start + offsets[name])
             for name, size in self.room_sizes.items()
         }
+
+    def notes(self, memory: memoryview, start: int = 0) -> dict[str, Notes]:
+        """Of each array that has some: views, as the arrays are."""
+        places = (start + self._notes_start + number * self._notes_bytes for number in range(len(self.noted)))
+        shape = (self.batch_size, NOTED)
+        return {
+            name: np.ndarray(shape, np.int32, memory, place) for name, place in zip(self.noted, places, strict=True)
+        }
+
+    @cached_property
+    def _notes_start(self) -> int:
+        return sum(self._sizes().values())
+
+    @property
+    def _notes_bytes(self) -> int:
+        return whole_pages(self.batch_size * NOTED * np.dtype(np.int32).itemsize)
 
     def _sizes(self) -> dict[str, int]:
         """Bytes of each array and of each kind of room."""

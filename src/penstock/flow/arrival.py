@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.layout import Notes
 from penstock.core.supply import Supply
 from penstock.errors import PenstockError, SettingError
-from penstock.flow.fields.base import Encoded, Field
+from penstock.flow.fields.base import Field
 from penstock.flow.fields.cardimage import CardImage
 from penstock.flow.fields.image import Image
 from penstock.flow.finishing.draw import Drawn, draw
@@ -45,8 +46,8 @@ class Shipment:
     slab: int
     samples: Ids
     epoch: int
-    encoded: Mapping[str, Mapping[int, Encoded]] = field(default_factory=dict)
-    """By field: which slots hold a JPEG and not its pixels."""
+    encoded: Mapping[str, Notes] = field(default_factory=dict)
+    """By field, where there are any: which slots hold a JPEG and not its pixels."""
     copied: Callable[[], None] | None = None
     """To be called once, when the slab may be used again; None if whoever sees the arrays holds it."""
 
@@ -108,7 +109,7 @@ class Arrival:
         """For every array that is only copied: apart from the copy, which is not slow because this takes a while."""
         import torch
 
-        plain = [name for name in shipment.arrays if not shipment.encoded.get(name)]
+        plain = [name for name in shipment.arrays if name not in shipment.encoded]
         hosts = {name: torch.from_numpy(shipment.arrays[name]) for name in plain}
         return {name: (host, torch.empty_like(host, device=device)) for name, host in hosts.items()}
 
@@ -119,7 +120,7 @@ class Arrival:
         arrived = Arrived({})
         for name, array in shipment.arrays.items():
             encoded = shipment.encoded.get(name)
-            if encoded:
+            if encoded is not None:
                 arrived.tensors[name], failures = self.pictures[name].arrive(array, encoded, device)
                 arrived.failures.update(failures)
             elif rooms is not None:

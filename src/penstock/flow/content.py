@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.layout import Notes
 from penstock.core.work import BAD
 from penstock.flow.arrival import Arrays, Ids
-from penstock.flow.fields.base import Encoded
 
 Views = dict[str | tuple[str, int], NDArray[Any]]
 """Everything of a batch that lies in its slab: arrays by name, values without a fixed shape by name and slot."""
@@ -24,30 +24,31 @@ class Content:
     arrays: Arrays
     lists: dict[str, list[Any]]
     samples: Ids
-    encoded: Mapping[str, Mapping[int, Encoded]]
-    """Slots of arrays that hold a JPEG."""
+    encoded: Mapping[str, Notes]
+    """Of arrays of which some slots hold a JPEG: which, see `Encoded`."""
 
     def take(self, slots: list[int]) -> Content:
         """These slots, in this order, in memory of their own."""
         arrays = {name: array[slots] for name, array in self.arrays.items()}
-        encoded = {
-            name: {new: of_field[old] for new, old in enumerate(slots) if old in of_field}
-            for name, of_field in self.encoded.items()
-        }
+        encoded = some_encoded({name: notes[slots] for name, notes in self.encoded.items()})
         return Content(arrays, taken(self.lists, slots), self.samples[slots], encoded)
 
 
-def content_of(samples: Ids, extras: Sequence[tuple[int, str, Any]], views: Views) -> Content:
+def content_of(
+    samples: Ids, extras: Sequence[tuple[int, str, Any]], views: Views, encoded: Mapping[str, Notes]
+) -> Content:
     """From what workers put into the slab, and what they said beside it."""
     arrays = {name: view for name, view in views.items() if isinstance(name, str)}
     lists: dict[str, list[Any]] = {}
-    encoded: dict[str, dict[int, Encoded]] = {}
     for slot, name, value in extras:
-        if isinstance(value, Encoded):
-            encoded.setdefault(name, {})[slot] = value
-        elif name != BAD:
+        if name != BAD:
             lists.setdefault(name, [None] * len(samples))[slot] = views.get((name, slot), value)
     return Content(arrays, lists, samples, encoded)
+
+
+def some_encoded(notes: Mapping[str, Notes]) -> dict[str, Notes]:
+    """Without those by which all slots hold pixels."""
+    return {name: of_array for name, of_array in notes.items() if of_array[:, 0].any()}
 
 
 def taken(lists: Mapping[str, list[Any]], slots: Sequence[int]) -> dict[str, list[Any]]:

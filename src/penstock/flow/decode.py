@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.layout import Room, SlabLayout, place
+from penstock.core.layout import Notes, Room, SlabLayout, place
 from penstock.core.work import BAD, Runner, Task
 from penstock.errors import PenstockError, SampleError
 from penstock.flow.dice import own_rng
 from penstock.flow.fields.array import Array
-from penstock.flow.fields.base import Field
+from penstock.flow.fields.base import PIXELS, Field
 from penstock.flow.rows import PARTS, WIDTH
 from penstock.flow.straight import StraightFiles, check_crc
 
@@ -39,6 +39,7 @@ class _Slab(NamedTuple):
 
     arrays: Mapping[str, NDArray[Any]]
     rooms: Mapping[str, Room]
+    notes: Mapping[str, Notes]
 
     def send(self, slot: int, name: str, value: Any, extras: Extras) -> None:
         """A value without a fixed shape: into its room, or over the pipe if it has none that is large enough."""
@@ -91,7 +92,7 @@ class Decoder:
 
         def run(task: Task) -> Extras:
             start = task.slab_start  # views are made for each task: kept, they would keep the slabs when we are closed
-            slab = _Slab(layout.arrays(slabs, start), layout.rooms(slabs, start))
+            slab = _Slab(layout.arrays(slabs, start), layout.rooms(slabs, start), layout.notes(slabs, start))
             extras: Extras = []
             for row in task.rows.tolist():
                 try:
@@ -121,8 +122,9 @@ class Decoder:
                 if isinstance(field, Array) and parts.read_into(row, at, field, suffix, target):
                     continue
                 encoded = field.decode_into(suffix, parts.find(row, at), target)
-                if encoded is not None:
-                    extras.append((slot, name, encoded))
+                notes = slab.notes.get(name)
+                if notes is not None:
+                    notes[slot] = encoded or PIXELS
 
     def _transformed(self, row: list[int], epoch: int, parts: _Parts, slab: _Slab, extras: Extras) -> None:
         given = self._sample(row, epoch, parts)

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from penstock.core.layout import Placed, SlabLayout
+from penstock.core.layout import Notes, Placed, SlabLayout
 from penstock.core.settings import ErrorSettings
 from penstock.core.stats import CardTimes
 from penstock.core.work import BAD
 from penstock.errors import PenstockError, SampleError, StorageError
 from penstock.flow.arrival import Ids, Shipment
-from penstock.flow.content import Content, Views, content_of, stand_ins, taken
+from penstock.flow.content import Content, Views, content_of, some_encoded, stand_ins, taken
 from penstock.flow.device import Lead, Way, copy, lease
 from penstock.flow.stable import Stable
 
@@ -147,19 +147,19 @@ class Delivery:
     def prepare(self, batch: Finished) -> Prepared:
         """Deal with bad samples, and set the batch on its way."""
         samples: Ids = batch.job.samples
-        views = self._views(batch)
+        views, encoded = self._views(batch), self._encoded(batch)
         failures = {slot: error for slot, name, error in batch.extras if name == BAD}
         copied = None
         if failures:
             try:
-                content = self._without(failures, content_of(samples, batch.extras, views))
+                content = self._without(failures, content_of(samples, batch.extras, views, encoded))
             finally:
                 self._slabs.give_back(batch.slab)
         elif self._way.lead.most and not self._layout.room_sizes:  # what lies in a room is the loop's to see
-            content = content_of(samples, batch.extras, views)
+            content = content_of(samples, batch.extras, views, encoded)
             copied = partial(self._slabs.give_back, batch.slab)
         else:
-            content = content_of(samples, batch.extras, self._slabs.lend(batch.slab, views))
+            content = content_of(samples, batch.extras, self._slabs.lend(batch.slab, views), encoded)
         if self._errors.on_error == "replace" and len(samples):
             self._spare = content.take([len(samples) - 1])
         self.delivered += len(samples) - len(failures)
@@ -189,6 +189,12 @@ class Delivery:
             if isinstance(value, Placed):
                 views[name, slot] = value.over(rooms[name][slot])
         return views
+
+    def _encoded(self, batch: Finished) -> dict[str, Notes]:
+        """Which slots hold JPEGs, in memory of their own: the slab may be used again before the card has decoded."""
+        notes = self._layout.notes(self._slabs.memory, batch.slab * self._layout.size)
+        count = len(batch.job.samples)
+        return some_encoded({name: of_array[:count].copy() for name, of_array in notes.items()})
 
     def check_books(self, asked: int) -> None:
         """Every sample of the pass is accounted for."""

@@ -23,23 +23,26 @@ class KeptRows:
         self._firsts = firsts[:-1]
         self._make = make
         largest = int(np.diff(firsts).max(initial=0))
-        self._rows = np.empty((max(largest, min(most, int(firsts[-1]))), width), np.int64)
+        self._rows: Ids = np.empty((max(largest, min(most, int(firsts[-1]))), width), np.int64)
         self._end = 0
         """Of the group that was made last."""
         self._kept = np.zeros(len(self._firsts), bool)
         self._begins = np.zeros(len(self._firsts), np.int64)
+        self._shifts = np.zeros(len(self._firsts), np.int64)
+        """From a sample's number to where its row is, if its group is kept."""
         self._oldest_first: deque[int] = deque()
 
     def take(self, samples: Ids) -> Ids:
         """Of each sample its row, in memory of its own."""
         groups = np.searchsorted(self._firsts, samples, side="right") - 1
+        if self._kept[groups].all():
+            return np.take(self._rows, self._shifts[groups] + samples, axis=0)
         taken = np.empty((len(samples), self._rows.shape[1]), np.int64)
         left = np.arange(len(samples))
         while len(left):
             here = self._kept[groups[left]]
             found = left[here]
-            of_these = groups[found]
-            taken[found] = self._rows[self._begins[of_these] + samples[found] - self._firsts[of_these]]
+            taken[found] = self._rows[self._shifts[groups[found]] + samples[found]]
             left = left[~here]
             if len(left):  # one at a time: to keep it, another that is asked for may have to go
                 self._keep(int(groups[left[0]]))
@@ -56,7 +59,7 @@ class KeptRows:
         while self._oldest_first and begin <= self._begins[self._oldest_first[0]] < self._end:
             self._forget_oldest()
         self._rows[begin : self._end] = rows
-        self._begins[group], self._kept[group] = begin, True
+        self._begins[group], self._shifts[group], self._kept[group] = begin, begin - self._firsts[group], True
         self._oldest_first.append(group)
 
     def _forget_oldest(self) -> None:

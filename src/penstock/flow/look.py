@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.core.layout import SlabLayout, Slot
 from penstock.flow.fields.base import Field
+from penstock.flow.fields.cardimage import CardImage
 
 LOOKS = 4
 """Samples whose sizes are compared, where sizes differ: one alone may be the smallest of all."""
@@ -29,4 +30,6 @@ def layout_of(samples: Iterator[Mapping[str, Any]], fields: Mapping[str, Field],
             slots[name] = Slot(value.shape, value.dtype.str)
     for sample in islice(samples, LOOKS - 1) if largest else ():
         largest = {name: max(size, getattr(sample.get(name), "nbytes", 0)) for name, size in largest.items()}
-    return SlabLayout(slots, batch_size, {name: max(1, size * 3 // 2) for name, size in largest.items()})
+    rooms = {name: max(1, size * 3 // 2) for name, size in largest.items()}
+    noted = tuple(name for name in slots if isinstance(fields.get(name), CardImage))
+    return SlabLayout(slots, batch_size, rooms, noted)

@@ -17,6 +17,10 @@ class Encoded(NamedTuple):
     width: int
 
 
+PIXELS = Encoded(0, 0, 0)
+"""Of a slot that holds them."""
+
+
 class Field(Protocol):
     """Frozen, picklable, and used in workers: must not know torch."""
 

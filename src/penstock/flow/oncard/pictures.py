@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from penstock.core.layout import Notes
 from penstock.errors import DecodeError, PenstockError
-from penstock.flow.fields.base import Encoded
 from penstock.flow.fields.image import Image
 from penstock.flow.oncard.decoders import CardDecoder
 from penstock.flow.oncard.placing import place
@@ -44,45 +44,51 @@ class Pictures:
         """That the card did not manage."""
 
     def arrive(
-        self, array: NDArray[np.uint8], encoded: Mapping[int, Encoded], device: torch.device
+        self, array: NDArray[np.uint8], encoded: Notes, device: torch.device
     ) -> tuple[Tensor, dict[int, PenstockError]]:
-        """The batch, and which slots hold nothing because their picture cannot be decoded by anybody."""
+        """The batch, and which slots hold nothing because their picture cannot be decoded by anybody.
+
+        `encoded` has each slot's `Encoded`.
+        """
         host = torch.from_numpy(array)
         out = torch.empty(array.shape, dtype=torch.uint8, device=device)
-        for begin, end in _spans([slot for slot in range(len(array)) if slot not in encoded]):
+        lengths = encoded[:, 0]
+        for begin, end in _spans(np.flatnonzero(lengths == 0).tolist()):
             out[begin:end].copy_(host[begin:end], non_blocking=True)
         failures: dict[int, PenstockError] = {}
-        slots = sorted(encoded)
-        for piece in cut([encoded[slot].height * encoded[slot].width for slot in slots], PORTION_PIXELS):
-            for slot in self._refused(array, {slot: encoded[slot] for slot in slots[piece]}, out):
+        slots = np.flatnonzero(lengths)
+        for piece in cut(encoded[slots, 1:].prod(axis=1, dtype=np.int64).tolist(), PORTION_PIXELS):
+            for slot in self._refused(array, slots[piece].tolist(), encoded, out):
                 try:
-                    self._by_cores(array[slot], encoded[slot].length)
+                    self._by_cores(array[slot], int(lengths[slot]))
                 except PenstockError as error:
                     failures[slot] = error
                 else:
                     out[slot].copy_(host[slot], non_blocking=True)
         return out, failures
 
-    def _refused(self, array: NDArray[np.uint8], encoded: Mapping[int, Encoded], out: Tensor) -> list[int]:
+    def _refused(self, array: NDArray[np.uint8], slots: list[int], encoded: Notes, out: Tensor) -> list[int]:
         """Decode these, and say which slots are still to be filled."""
         decoded: list[Tensor | None] = []
+        lengths, *sides = encoded[slots].T.tolist()
+        shapes = [(3, height, width) for height, width in zip(*sides, strict=True)]
         self._kept.begin()
         try:
-            decoded = self._decode([_bytes(array[slot], each.length) for slot, each in encoded.items()])
+            decoded = self._decode([_bytes(array[slot], length) for slot, length in zip(slots, lengths, strict=True)])
             good = [
                 (slot, picture)
-                for (slot, each), picture in zip(encoded.items(), decoded, strict=True)
-                if picture is not None and tuple(picture.shape) == (3, each.height, each.width)
+                for slot, shape, picture in zip(slots, shapes, decoded, strict=True)
+                if picture is not None and picture.shape == shape
             ]
             with self._placing:
                 place(self._image, good, out)
         except RuntimeError as error:
             self._tell("out of memory on the card" if _out_of_memory(error) else str(error))
-            return list(encoded)
+            return slots
         finally:
             self._kept.end(decoded, torch.cuda.current_stream(out.device).record_event() if out.is_cuda else None)
         done = {slot for slot, _ in good}
-        return [slot for slot in encoded if slot not in done]
+        return [slot for slot in slots if slot not in done]
 
     def _decode(self, jpegs: Sequence[NDArray[np.uint8]]) -> list[Tensor | None]:
         """All at once; if one of them is refused, one by one, to find which."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from penstock.core.layout import NOTED
 from penstock.flow.fields.base import Encoded
 from penstock.flow.fields.image import Image
 from penstock.flow.oncard.pictures import Pictures
@@ -70,7 +71,7 @@ def _on_card(pictures: Pictures, jpeg: bytes, array: NDArray[np.uint8], device: 
     info = inspect_jpeg(jpeg)
     for slot in array:
         slot.reshape(-1)[: len(jpeg)] = np.frombuffer(jpeg, np.uint8)
-    encoded = dict.fromkeys(range(len(array)), Encoded(len(jpeg), info.height, info.width))
+    encoded = np.full((len(array), NOTED), Encoded(len(jpeg), info.height, info.width), np.int32)
 
     def decode() -> None:
         pictures.arrive(array, encoded, device)
