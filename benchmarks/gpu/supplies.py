@@ -28,8 +28,8 @@ WARM_S, WARM_ON_CARD_S, WARM_PEERS_S = 3.0, 7.0, 2.0
 COUNTED_S, A_TURN_S = 2.5, 2.0
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FINISH = Finish("float16", mean=MEAN, std=STD, layout="channels_last")
-FIELD_WORKERS, PEER_WORKERS = (8, 16, 32), 16
-PEER, BY_CORES = "webdataset, our decoding", "the same, decoded by the cores alone"
+FIELD_WORKERS, PEER_WORKERS = (8, 16, 32), {"webdataset": (16, 24), "SPDL": (8, 16)}
+BY_CORES = "the same, decoded by the cores alone"
 
 Fields = Mapping[str, Field]
 
@@ -88,14 +88,14 @@ def _ours(shards: list[str], fields: Fields, batch_size: int) -> Iterator[Stream
 
 def sa1b(material: Material) -> Iterator[Line]:
     kind, shards = KINDS["sa1b"], material.sa1b()
-    both, cores, peer = _beside_webdataset(kind, shards, kind.image, 24)
+    both, cores, others = _beside_peers(kind, shards, kind.image, 24, ["webdataset"])
     field = max((_field(kind, shards, 24, workers) for workers in FIELD_WORKERS), key=lambda found: found.rate)
     what = "SA-1B-like shards as they are, by card and cores (hybrid)"
     yield _beside(what, both, "field reports' loader", field, 5)
     yield _beside(BY_CORES, cores, "field reports' loader", field, 5)
-    if peer is not None:
-        yield _beside(what, both, PEER, peer, 1.4)
-        yield _beside(BY_CORES, cores, PEER, peer, 1)
+    for peer, found in others.items():
+        yield _beside(what, both, f"{peer}, our decoding", found, 1.4)
+        yield _beside(BY_CORES, cores, f"{peer}, our decoding", found, 1)
     small = ours(material.packed(), {**kind.fields, "image": replace(kind.image, decode="gpu")}, 64)
     yield _reach("SA-1B-like shards, packed, warm, JPEGs decoded on the card", small, 4000)
     yield _beside("the same", small, "field reports' loader, not packed", field, 20)
@@ -116,13 +116,13 @@ def decoding(material: Material) -> Iterator[Line]:
 def imagenet(material: Material) -> Iterator[Line]:
     kind, shards = KINDS["imagenet"], material.imagenet()
     image = replace(kind.image, finish=FINISH, layout="HWC")
-    both, cores, peer = _beside_webdataset(kind, shards, image, 256)
+    both, cores, others = _beside_peers(kind, shards, image, 256, PEER_WORKERS)
     yield _of_bare(kind.name, kind, cores, material.parts(kind))
     what = "ImageNet-like to 224, normalised on the card, by card and cores (hybrid)"
     yield _reach(what, both, 15_000)
-    if peer is not None:
-        yield _beside(what, both, PEER, peer, 2.5)
-        yield _beside(BY_CORES, cores, PEER, peer, 1)
+    for peer, found in others.items():
+        yield _beside(what, both, f"{peer}, our decoding", found, 2.5)
+        yield _beside(BY_CORES, cores, f"{peer}, our decoding", found, 1)
 
 
 def reid(material: Material) -> Iterator[Line]:
@@ -146,20 +146,29 @@ def _of_bare(name: str, kind: Kind, found: Supply, samples: Iterable[data.Parts]
     )
 
 
-def _beside_webdataset(
-    kind: Kind, shards: list[str], image: Image, batch_size: int
-) -> tuple[Supply, Supply, Supply | None]:
-    """By card and cores, by the cores alone, and webdataset's with our decoding; none where it is not installed."""
+def _beside_peers(
+    kind: Kind, shards: list[str], image: Image, batch_size: int, peers: Iterable[str]
+) -> tuple[Supply, Supply, dict[str, Supply]]:
+    """By card and cores, by the cores alone, and each peer's that is installed, with our decoding."""
+    there = [peer for peer in peers if importlib.util.find_spec(peer.lower()) is not None]
+    prepared = {peer: _at_its_best(peer, kind, shards, batch_size) for peer in there}
     with ExitStack() as stack:
         fields = ({**kind.fields, "image": replace(image, decode=decode)} for decode in ("hybrid", "cpu"))
         streams = [stack.enter_context(_ours(shards, each, batch_size)) for each in fields]
-        if importlib.util.find_spec("webdataset") is not None:
-            from benchmarks.peers.contestants import webdataset
-
-            prepared = webdataset.prepare(Task(kind, shards, batch_size, PEER_WORKERS, "ours"))
-            streams.append(stack.enter_context(closing(_theirs(kind, prepared))))
+        streams += [stack.enter_context(closing(_theirs(kind, each))) for each in prepared.values()]
         both, cores, *others = side_by_side(streams, A_TURN_S)
-        return both, cores, others[0] if others else None
+        return both, cores, dict(zip(there, others, strict=True))
+
+
+def _at_its_best(peer: str, kind: Kind, shards: list[str], batch_size: int) -> MakeBatches:
+    """With as many workers as do best."""
+    contestant = importlib.import_module(f"benchmarks.peers.contestants.{peer.lower()}")
+    found: dict[float, MakeBatches] = {}
+    for workers in PEER_WORKERS[peer]:
+        prepared = contestant.prepare(Task(kind, shards, batch_size, workers, "ours"))
+        with closing(_theirs(kind, prepared)) as stream:
+            found[stream.count(COUNTED_S).rate] = prepared
+    return found[max(found)]
 
 
 def _field(kind: Kind, shards: list[str], batch_size: int, workers: int) -> Supply:
