@@ -89,7 +89,8 @@ def _ours(shards: list[str], fields: Fields, batch_size: int) -> Iterator[Stream
 def sa1b(material: Material) -> Iterator[Line]:
     kind, shards = KINDS["sa1b"], material.sa1b()
     both, cores, others = _beside_peers(kind, shards, kind.image, 24, ["webdataset"])
-    field = max((_field(kind, shards, 24, workers) for workers in FIELD_WORKERS), key=lambda found: found.rate)
+    tasks = (Task(kind, shards, 24, workers, "own") for workers in FIELD_WORKERS)
+    field = max((_counted(kind, field_reports.prepare(task)) for task in tasks), key=lambda found: found.rate)
     what = "SA-1B-like shards as they are, by card and cores (hybrid)"
     yield _beside(what, both, "field reports' loader", field, 5)
     yield _beside(BY_CORES, cores, "field reports' loader", field, 5)
@@ -163,17 +164,12 @@ def _beside_peers(
 def _at_its_best(peer: str, kind: Kind, shards: list[str], batch_size: int) -> MakeBatches:
     """With as many workers as do best."""
     contestant = importlib.import_module(f"benchmarks.peers.contestants.{peer.lower()}")
-    found: dict[float, MakeBatches] = {}
-    for workers in PEER_WORKERS[peer]:
-        prepared = contestant.prepare(Task(kind, shards, batch_size, workers, "ours"))
-        with closing(_theirs(kind, prepared)) as stream:
-            found[stream.count(COUNTED_S).rate] = prepared
-    return found[max(found)]
+    tasks = (Task(kind, shards, batch_size, workers, "ours") for workers in PEER_WORKERS[peer])
+    return max(map(contestant.prepare, tasks), key=lambda prepared: _counted(kind, prepared).rate)
 
 
-def _field(kind: Kind, shards: list[str], batch_size: int, workers: int) -> Supply:
-    """The field reports' loader."""
-    with closing(_theirs(kind, field_reports.prepare(Task(kind, shards, batch_size, workers, "own")))) as stream:
+def _counted(kind: Kind, prepared: MakeBatches) -> Supply:
+    with closing(_theirs(kind, prepared)) as stream:
         return stream.count(COUNTED_S)
 
 

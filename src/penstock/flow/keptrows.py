@@ -27,10 +27,10 @@ class KeptRows:
         self._end = 0
         """Of the group that was made last."""
         self._kept = np.zeros(len(self._firsts), bool)
-        self._begins = np.zeros(len(self._firsts), np.int64)
         self._shifts = np.zeros(len(self._firsts), np.int64)
         """From a sample's number to where its row is, if its group is kept."""
-        self._oldest_first: deque[int] = deque()
+        self._oldest_first: deque[tuple[int, int]] = deque()
+        """Where the rows of a group begin, and which it is."""
 
     def take(self, samples: Ids) -> Ids:
         """Of each sample its row, in memory of its own."""
@@ -52,15 +52,16 @@ class KeptRows:
         rows = self._make(group)
         begin = self._end
         if begin + len(rows) > len(self._rows):
-            while self._oldest_first and self._begins[self._oldest_first[0]] >= begin:
+            while self._oldest_first and self._oldest_first[0][0] >= begin:
                 self._forget_oldest()
             begin = 0
         self._end = begin + len(rows)
-        while self._oldest_first and begin <= self._begins[self._oldest_first[0]] < self._end:
+        while self._oldest_first and begin <= self._oldest_first[0][0] < self._end:
             self._forget_oldest()
         self._rows[begin : self._end] = rows
-        self._begins[group], self._shifts[group], self._kept[group] = begin, begin - self._firsts[group], True
-        self._oldest_first.append(group)
+        self._shifts[group], self._kept[group] = begin - self._firsts[group], True
+        self._oldest_first.append((begin, group))
 
     def _forget_oldest(self) -> None:
-        self._kept[self._oldest_first.popleft()] = False
+        _, group = self._oldest_first.popleft()
+        self._kept[group] = False
