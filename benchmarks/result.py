@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+Figure = TypeVar("Figure")
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,9 @@ class Table:
     note: str
 
 
-def in_turns(contestants: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
+def in_turns(contestants: Sequence[Callable[[], Figure]], rounds: int) -> list[list[Figure]]:
     """Each contestant's figures, one per round; the order rotates so that none always goes first."""
-    figures: list[list[float]] = [[] for _ in contestants]
+    figures: list[list[Figure]] = [[] for _ in contestants]
     for number in range(rounds):
         for place in range(len(contestants)):
             who = (place + number) % len(contestants)

@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
 import psutil
 import torch
 
+from benchmarks.result import in_turns
 from penstock import Loader
 from penstock.core.stats import CardTimes
 
@@ -67,15 +69,15 @@ class Stream:
 def side_by_side(streams: Sequence[Stream], counted_s: float) -> list[Supply]:
     """Of each the median: all of them in turn, each once in every place, after everybody is warm."""
     for stream in streams:
-        stream.count(0.0)
-        _until_quiet()
-    found: list[list[Supply]] = [[] for _ in streams]
-    for turn in range(len(streams)):
-        for place in range(len(streams)):
-            which = (turn + place) % len(streams)
-            found[which].append(streams[which].count(counted_s))
-            _until_quiet()
+        _turn(stream, 0.0)
+    found = in_turns([partial(_turn, stream, counted_s) for stream in streams], len(streams))
     return [Supply(median(each.rate for each in own), median(each.core_ms for each in own)) for own in found]
+
+
+def _turn(stream: Stream, counted_s: float) -> Supply:
+    found = stream.count(counted_s)
+    _until_quiet()
+    return found
 
 
 def _until_quiet() -> None:

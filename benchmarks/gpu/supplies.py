@@ -164,8 +164,9 @@ def _beside_peers(
 def _at_its_best(peer: str, kind: Kind, shards: list[str], batch_size: int) -> MakeBatches:
     """With as many workers as do best."""
     contestant = importlib.import_module(f"benchmarks.peers.contestants.{peer.lower()}")
+    prepare: Callable[[Task], MakeBatches] = contestant.prepare
     tasks = (Task(kind, shards, batch_size, workers, "ours") for workers in PEER_WORKERS[peer])
-    return max(map(contestant.prepare, tasks), key=lambda prepared: _counted(kind, prepared).rate)
+    return max(map(prepare, tasks), key=lambda prepared: _counted(kind, prepared).rate)
 
 
 def _counted(kind: Kind, prepared: MakeBatches) -> Supply:
