@@ -30,6 +30,7 @@ ROWS: dict[str, Callable[[Material], Iterable[Line]]] = {
     "decoding": supplies.decoding,
     "sa1b": supplies.sa1b,
     "reid": supplies.reid,
+    "shapes": supplies.shapes,
 }
 SHORT_S = 480
 LAST_START_S = 450

@@ -17,7 +17,7 @@ from benchmarks.result import Table
 
 FOLDER = "tests/gpu"
 KINDS = ("passed", "failed", "skipped")
-PACKAGES = ("torch", "torchvision", "numpy")
+PACKAGES = ("torch", "triton", "torchvision", "torchcodec", "nvidia-nvimgcodec-cu13", "numpy")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Pictures of any shapes into any slots: the pixels that each would get alone, in few calls."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.flow.fields import Image
 from penstock.flow.oncard import placing
-from penstock.flow.oncard.placing import place
+from penstock.flow.oncard.placing import find_placing, in_one_launch, shape_by_shape
 from penstock.testing import picture
 
 SHAPES = [(90, 120), (120, 90), (48, 64), (30, 200), (20, 20)]
@@ -40,11 +42,29 @@ def test_each_gets_the_pixels_that_it_would_get_alone(fit, layout, most, monkeyp
     image = Image(".jpg", size=(48, 64), fit=fit, layout=layout, quality="exact")
     given = dict(zip([7, 0, 3, 1, 9, 8, 5], pictures(7), strict=True))
     out = torch.full((10, 3, 48, 64) if layout == "CHW" else (10, 48, 64, 3), 77, dtype=torch.uint8)
-    place(image, [*given.items()], out)
+    shape_by_shape(image, [*given.items()], out)
     planes = out if layout == "CHW" else out.permute(0, 3, 1, 2)
     for slot in range(10):
         expected = alone(image, given[slot]) if slot in given else torch.full((3, 48, 64), 77)
         assert torch.equal(planes[slot], expected.to(torch.uint8))
+
+
+def test_without_a_card_it_goes_shape_by_shape():
+    assert find_placing(Image(".jpg", size=8), torch.device("cpu")) is shape_by_shape
+
+
+def test_where_a_launch_fails_it_goes_shape_by_shape_and_says_why(monkeypatch, caplog):
+    def fail(image, given, out):
+        raise RuntimeError("no C compiler")
+
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda shape, *, dtype, device: zeros(shape, dtype=dtype))
+    caplog.set_level(logging.INFO, "penstock")
+    monkeypatch.setattr(placing, "in_one_launch", lambda *given: None)
+    assert find_placing(Image(".jpg", size=8), torch.device("cuda")) is placing.in_one_launch
+    monkeypatch.setattr(placing, "in_one_launch", fail)
+    assert find_placing(Image(".jpg", size=8), torch.device("cuda")) is shape_by_shape
+    assert "no C compiler" in caplog.text
 
 
 class Calls(TorchDispatchMode):
@@ -65,7 +85,7 @@ def test_many_of_one_shape_take_no_more_calls_than_a_few(slots):
     image = Image(".jpg", size=(48, 64), quality="exact")
     given, out = pictures(32, [(90, 120)]), torch.empty((64, 3, 48, 64), dtype=torch.uint8)
     with Calls() as calls:
-        place(image, [*zip(slots, given, strict=True)], out)
+        shape_by_shape(image, [*zip(slots, given, strict=True)], out)
     assert len(calls.made) <= 12, calls.made
 
 
@@ -73,9 +93,10 @@ def test_each_shape_adds_a_few_more():
     image = Image(".jpg", size=(48, 64), quality="exact")
     given, out = pictures(32), torch.empty((32, 3, 48, 64), dtype=torch.uint8)
     with Calls() as calls:
-        place(image, [*enumerate(given)], out)
+        shape_by_shape(image, [*enumerate(given)], out)
     assert len(calls.made) <= 8 + 4 * len(SHAPES), calls.made
 
 
-def test_nothing_to_place_is_nothing():
+@pytest.mark.parametrize("place", [shape_by_shape, in_one_launch])
+def test_nothing_to_place_is_nothing(place):
     place(Image(".jpg", size=(48, 64), quality="exact"), [], torch.empty((1, 3, 48, 64), dtype=torch.uint8))

@@ -1,5 +1,6 @@
 """`make test-gpu`: JPEGs decoded by a real card, beside what the cores make of them."""
 
+import importlib
 import io
 
 import numpy as np
@@ -10,7 +11,8 @@ from PIL import Image as Pillow
 
 import penstock
 from penstock.flow.fields import Finish, Image
-from penstock.flow.oncard.decoders import NvImageCodec, Torchvision
+from penstock.flow.oncard import decoders
+from penstock.flow.oncard.decoders import NvImageCodec, Torchcodec, Torchvision
 from penstock.testing import picture, tar_bytes
 
 if not torch.cuda.is_available():
@@ -170,12 +172,40 @@ def test_pictures_stay_right_while_the_share_is_turned(shard):
     loader.close()
 
 
-def test_nvimagecodec_makes_the_same_pictures():
-    pytest.importorskip("nvidia.nvimgcodec")
-    device = torch.device("cuda", torch.cuda.current_device())
+OTHERS = {"nvimagecodec": ("nvidia.nvimgcodec", NvImageCodec), "torchcodec": ("torchcodec", Torchcodec)}
+
+
+@pytest.fixture(params=OTHERS)
+def other(request):
+    """What decodes where torchvision is missing."""
+    package, make = OTHERS[request.param]
+    try:
+        importlib.import_module(package)
+        return package, make(torch.device("cuda", torch.cuda.current_device()))
+    except (ImportError, AttributeError, OSError, RuntimeError) as error:
+        pytest.skip(f"{package} does not work here: {type(error).__name__}")
+
+
+def test_other_decoders_make_the_same_pictures(other):
     data = [np.frombuffer(jpeg(number), np.uint8) for number in range(8)]
-    broken = data[1][: len(data[1]) // 2]
-    found = NvImageCodec(device).decode([*data, broken])
-    for one, other in zip(found, Torchvision(device).decode(data), strict=False):
-        assert one.shape == other.shape
-        assert psnr_db(one, other) > 35
+    found, expected = other[1].decode(data), Torchvision(torch.device("cuda", 0)).decode(data)
+    torch.cuda.synchronize()
+    for one, same in zip(found, expected, strict=True):
+        assert one.shape == same.shape
+        assert psnr_db(one, same) > 35
+
+
+def test_a_loader_takes_them_where_torchvision_is_missing(other, shard, monkeypatch):
+    package, _ = other
+    monkeypatch.setattr(decoders, "_KNOWN", {package: decoders._KNOWN[package]})
+    path = shard(*(jpeg(number) for number in range(24)), jpeg(1)[:2000] + b"\xff\xd9", *(jpeg(n) for n in range(7)))
+    loader = loader_of(path, on_error="skip", max_bad=1.0, shuffle=True)
+    expected = images(loader_of(path, decode="cpu", device="cpu", on_error="replace", max_bad=1.0))
+    for _ in range(3):
+        seen = {}
+        for batch in loader:
+            seen |= dict(zip(batch["__key__"], batch["image"].cpu(), strict=True))
+        assert len(seen) >= 31
+        whole = [key for key in seen if key != "024"]
+        assert min(psnr_db(seen[key], expected[int(key)]) for key in whole) > 35
+    loader.close()

@@ -197,6 +197,7 @@ class Plans:
 
         from penstock.flow.oncard import decoders
         from penstock.flow.oncard.pictures import Pictures
+        from penstock.flow.oncard.placing import find_placing
         from penstock.flow.oncard.share import begin_sharing
 
         field = self._on_card[name]
@@ -208,7 +209,7 @@ class Plans:
             log.info("decode='auto': the cores decode, because %s", error.reason)
             field.dial.value = 0.0
             return None
-        found = Pictures(field.image, decoder)
+        found = Pictures(field.image, decoder, find_placing(field.image, torch.device(device)))
         if name not in self._sharing:  # a later engine goes on where the last one stood
             self._sharing[name] = begin_sharing(field.image, found, field.example, torch.device(device), workers)
         field.example = None  # it need not go to every worker

@@ -1,12 +1,15 @@
 """Decoded pictures into their slots of a batch: resized with antialiasing, in few calls for many of them.
 
-Every call of the card is a chance for another thread of the interpreter to go first. So pictures of one shape are
-resized together, and what comes of all shapes is rounded and put into the batch together.
+Every call of the card is a chance for another thread of the interpreter to go first. So one launch does pictures of all
+shapes, where Triton is there. Elsewhere those of one shape are resized together, and what comes of all shapes is
+rounded and put into the batch together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -22,15 +25,61 @@ from penstock.flow.oncard.portions import cut
 if TYPE_CHECKING:
     from torch import Tensor
 
+log = logging.getLogger("penstock")
+
 RESIZED_PIXELS = 1 << 24
-"""Resized at a time, before or after, whichever is more: some 0.2 GB of the card's memory, 0.3 GB at most. And what the
-decoder has to do for the next pictures waits behind it: with twice as many, decoding took an eighth longer."""
+"""Resized at a time, before or after, whichever is more: shape by shape that takes some 0.2 GB of the card's memory,
+0.3 GB at most. And what the decoder has to do for the next pictures waits behind it."""
+SHAPES_KEPT = 4096
+"""Of which it is remembered where they go."""
+
+Slotted = Sequence[tuple[int, "Tensor"]]
+"""uint8 (3, height, width) of any shapes, each with its slot; no two have one."""
+Place = Callable[[Image, Slotted, "Tensor"], None]
 
 
-def place(image: Image, pictures: Sequence[tuple[int, Tensor]], out: Tensor) -> None:
-    """uint8 (3, height, width) of any shapes, each with its slot."""
+def find_placing(image: Image, device: torch.device) -> Place:
+    """In one launch if that works on the device; it is tried, which also has it compiled before the first batch."""
+    if device.type == "cuda":
+        try:
+            picture = torch.zeros((3, *image.sides), dtype=torch.uint8, device=device)
+            in_one_launch(image, [(0, picture)], torch.empty_like(picture))
+        except Exception as error:  # Triton is not there, or lacks a compiler: errors of many kinds
+            log.info("pictures are placed shape by shape, because one launch for all does not work here: %s", error)
+        else:
+            return in_one_launch
+    return shape_by_shape
+
+
+def in_one_launch(image: Image, pictures: Slotted, out: Tensor) -> None:
+    """Whatever their shapes; in several if they have many pixels."""
+    if not pictures:
+        return
+    from penstock.flow.oncard import kernel
+
+    where = [_numbers(image, picture.shape[1], picture.shape[2]) for _, picture in pictures]
+    whole = [picture.contiguous() for _, picture in pictures]
+    own = [(picture.data_ptr(), slot) for picture, (slot, _) in zip(whole, pictures, strict=True)]
+    table = sent(np.hstack((own, where), dtype=np.int64), out.device)
+    rows, columns = image.sides
+    tiles, hwc = -(-rows * columns // kernel.TILE), image.layout == "HWC"
+    with torch.cuda.device(out.device):
+        for piece in cut([height * width for height, width, *_ in where], RESIZED_PIXELS):
+            launch = kernel.place_all[((piece.stop - piece.start) * tiles,)]
+            launch(table[piece], out, tiles, rows, columns, hwc, kernel.NUMBERS, kernel.TILE, enable_fp_fusion=False)
+
+
+@lru_cache(SHAPES_KEPT)
+def _numbers(image: Image, height: int, width: int) -> tuple[int, ...]:
+    """What the kernel has to know of a picture of that shape."""
+    at = image.placed(height, width)
+    return height, width, at.height, at.width, at.top, at.left, *at.covered
+
+
+def shape_by_shape(image: Image, pictures: Slotted, out: Tensor) -> None:
+    """By torch's own kernels, on any device."""
     target = out.permute(0, 3, 1, 2) if image.layout == "HWC" else out
-    alike = sorted((tuple(picture.shape), slot, picture) for slot, picture in pictures)  # no two have one slot
+    alike = sorted((tuple(picture.shape), slot, picture) for slot, picture in pictures)
     places = {shape: image.placed(*shape[1:]) for shape in {shape for shape, _, _ in alike}}
     pixels = {shape: _pixels(shape, at) for shape, at in places.items()}
     for piece in cut([pixels[shape] for shape, _, _ in alike], RESIZED_PIXELS):
