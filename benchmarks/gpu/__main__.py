@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.document import Finding, as_json, lines_of, show, write
-from benchmarks.gpu import hop, supplies, training
+from benchmarks.gpu import hop, supplies, training, weighing
 from benchmarks.gpu.outcome import run_tests
 from benchmarks.gpu.supplies import Material
 from benchmarks.result import Line
@@ -31,6 +31,7 @@ ROWS: dict[str, Callable[[Material], Iterable[Line]]] = {
     "sa1b": supplies.sa1b,
     "reid": supplies.reid,
     "shapes": supplies.shapes,
+    "auto": weighing.measure,
 }
 SHORT_S = 480
 LAST_START_S = 450

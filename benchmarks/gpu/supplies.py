@@ -79,17 +79,24 @@ class Material:
 
 
 def ours(shards: list[str], fields: Fields, batch_size: int) -> Supply:
-    with _ours(shards, fields, batch_size) as stream:
+    with our_stream(shards, fields, batch_size) as stream:
         return stream.count(COUNTED_S)
 
 
 @contextmanager
-def _ours(shards: list[str], fields: Fields, batch_size: int) -> Iterator[Stream]:
-    on_card = any(isinstance(field, Image) and field.decode != "cpu" for field in fields.values())
-    workers = loader_cores() - (SENDERS if on_card else 0)  # where it gets to by itself, in a few seconds more
+def our_stream(
+    shards: list[str],
+    fields: Fields,
+    batch_size: int,
+    use: Callable[[Batch], object] = len,
+    warm_on_card_s: float = WARM_ON_CARD_S,
+) -> Iterator[Stream]:
+    decode = {field.decode for field in fields.values() if isinstance(field, Image)}
+    on_card = decode != {"cpu"}
+    workers = loader_cores() - (SENDERS if decode & {"gpu", "hybrid"} else 0)  # where it gets to by itself, but later
     with (
         closing(Loader(shards, fields, batch_size, shuffle=True, device="cuda", workers=workers)) as loader,
-        closing(Stream(lambda: loader, len, WARM_ON_CARD_S if on_card else WARM_S)) as stream,
+        closing(Stream(lambda: loader, use, warm_on_card_s if on_card else WARM_S)) as stream,
     ):
         yield stream
 
@@ -100,14 +107,14 @@ def sa1b(material: Material) -> Iterator[Line]:
     tasks = (Task(kind, shards, 24, workers, "own") for workers in FIELD_WORKERS)
     field = max((_counted(kind, field_reports.prepare(task)) for task in tasks), key=lambda found: found.rate)
     what = "SA-1B-like shards as they are, by card and cores (hybrid)"
-    yield _beside(what, both, "field reports' loader", field, 5)
-    yield _beside(BY_CORES, cores, "field reports' loader", field, 5)
+    yield beside(what, both, "field reports' loader", field, 5)
+    yield beside(BY_CORES, cores, "field reports' loader", field, 5)
     for peer, found in others.items():
-        yield _beside(what, both, f"{peer}, our decoding", found, 1.4)
-        yield _beside(BY_CORES, cores, f"{peer}, our decoding", found, 1)
+        yield beside(what, both, f"{peer}, our decoding", found, 1.4)
+        yield beside(BY_CORES, cores, f"{peer}, our decoding", found, 1)
     small = ours(material.packed(), {**kind.fields, "image": replace(kind.image, decode="gpu")}, 64)
     yield _reach("SA-1B-like shards, packed, warm, JPEGs decoded on the card", small, 4000)
-    yield _beside("the same", small, "field reports' loader, not packed", field, 20)
+    yield beside("the same", small, "field reports' loader, not packed", field, 20)
     by_cores = ours(material.packed(), kind.fields, 64)
     yield _of_bare("SA-1B-like, packed", kind, by_cores, map(data.packed, material.parts(kind)))
 
@@ -121,7 +128,7 @@ def decoding(material: Material) -> Iterator[Line]:
     yield Line("the same: PSNR to the cores' pictures, the lowest", f"{lowest:.1f} dB", "", lowest, 35, "at least")
     both = ours(material.sa1b(), {"image": replace(image, quality="fast", decode="hybrid")}, 32)
     cores = ours(material.sa1b(), {"image": Image(".jpg", size=1024)}, 32)
-    yield _beside("JPEGs of 1500×2250, by card and cores (hybrid)", both, "cores alone", cores, 1)
+    yield beside("JPEGs of 1500×2250, by card and cores (hybrid)", both, "cores alone", cores, 1)
 
 
 def _psnrs(shards: list[str], image: Image) -> list[float]:
@@ -142,18 +149,18 @@ def imagenet(material: Material) -> Iterator[Line]:
     what = "ImageNet-like to 224, normalised on the card, by card and cores (hybrid)"
     yield _reach(what, both, 15_000)
     for peer, found in others.items():
-        yield _beside(what, both, f"{peer}, our decoding", found, 2.5)
-        yield _beside(BY_CORES, cores, f"{peer}, our decoding", found, 1)
+        yield beside(what, both, f"{peer}, our decoding", found, 2.5)
+        yield beside(BY_CORES, cores, f"{peer}, our decoding", found, 1)
 
 
 def shapes(material: Material) -> Iterator[Line]:
     """A batch of real photos has dozens of shapes, ours five."""
     kind = KINDS["imagenet"]
     fields = {**kind.fields, "image": replace(kind.image, finish=FINISH, layout="HWC", decode="hybrid")}
-    with _ours(material.shapes(), fields, 256) as many, _ours(material.imagenet(), fields, 256) as few:
+    with our_stream(material.shapes(), fields, 256) as many, our_stream(material.imagenet(), fields, 256) as few:
         found, other = side_by_side([many, few], A_TURN_S)
     what = f"ImageNet-like of {len(SHAPES)} shapes, by card and cores (hybrid)"
-    yield _beside(what, found, "of five shapes", other, 0.9)
+    yield beside(what, found, "of five shapes", other, 0.9)
 
 
 def reid(material: Material) -> Iterator[Line]:
@@ -185,7 +192,7 @@ def _beside_peers(
     prepared = {peer: _at_its_best(peer, kind, shards, batch_size) for peer in there}
     with ExitStack() as stack:
         fields = ({**kind.fields, "image": replace(image, decode=decode)} for decode in ("hybrid", "cpu"))
-        streams = [stack.enter_context(_ours(shards, each, batch_size)) for each in fields]
+        streams = [stack.enter_context(our_stream(shards, each, batch_size)) for each in fields]
         streams += [stack.enter_context(closing(_theirs(kind, each))) for each in prepared.values()]
         both, cores, *others = side_by_side(streams, A_TURN_S)
         return both, cores, dict(zip(there, others, strict=True))
@@ -219,6 +226,6 @@ def _reach(what: str, found: Supply, target: float) -> Line:
     return Line(what, f"{found.rate:,.0f} samples/s", f"to reach: {target:,.0f}", found.rate / target, 1, "at least")
 
 
-def _beside(what: str, found: Supply, name: str, other: Supply, target: float) -> Line:
+def beside(what: str, found: Supply, name: str, other: Supply, target: float) -> Line:
     against = f"{name}: {other.rate:,.0f}"
     return Line(what, f"{found.rate:,.0f} samples/s", against, found.rate / other.rate, target, "at least")

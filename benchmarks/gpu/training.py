@@ -23,7 +23,7 @@ MOST_STEPS, LEAST_STEPS = 60, 12
 FINISH = Finish("bfloat16", mean=MEAN, std=STD, flip=0.5)
 CROPPED = replace(FINISH, size=224, crop=(0.35, 1.0), jitter=(0.2, 0.2, 0.2, 0.05))
 STALLED = 0.02
-SLOWER = {"cpu": ("cores", 1.03), "gpu": ("card", 1.08)}
+SLOWER = {"cpu": ("cores", 1.03), "gpu": ("card", 1.08), "auto": ("side that auto chose", 1.03)}
 """Who decodes, and how much longer a step may take than on a batch that is there."""
 
 Step = Callable[[Tensor], None]
@@ -60,7 +60,9 @@ def measure(material: Material) -> Iterator[Line]:
     for course in courses(material):
         step = _step(*course.sides, course.batch_size)
         yield from _beside_cached(course, "cpu", step)
-        yield from _beside_cached(replace(course, image=replace(course.image, quality="exact")), "gpu", step)
+        exact = replace(course, image=replace(course.image, quality="exact"))
+        for decode in ("gpu", "auto"):
+            yield from _beside_cached(exact, decode, step)
         del step
         torch.cuda.empty_cache()
 

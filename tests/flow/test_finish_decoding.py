@@ -11,6 +11,7 @@ from PIL import Image as Pillow
 
 import penstock
 from penstock.errors import DecodeError, SampleError, SettingError
+from penstock.flow.arrival import Plans
 from penstock.flow.fields import Finish, Image
 from penstock.flow.fields.base import Encoded
 from penstock.flow.fields.cardimage import CardImage
@@ -311,3 +312,9 @@ def test_where_there_is_no_card_auto_means_the_cores_and_gpu_is_refused(shard, m
 def test_a_transform_needs_the_pixels_itself(shard):
     with pytest.raises(SettingError, match="needs pixels there"):
         penstock.Loader(shard(jpeg(0)), field(), 1, transform=lambda sample, rng: sample)
+
+
+@pytest.mark.parametrize(("decode", "threads"), [("cpu", 0), ("auto", 0), ("hybrid", 2), ("gpu", 2)])
+def test_cores_are_left_to_the_card_s_threads_where_it_is_sure_to_decode(decode, threads):
+    fields = {"image": Image(".jpg", size=64, decode=decode)}
+    assert Plans(fields, "cuda", 0, transformed=False).senders == threads

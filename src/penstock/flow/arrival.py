@@ -182,8 +182,8 @@ class Plans:
 
     @property
     def senders(self) -> int:
-        """Threads that decoding on the card keeps busy here."""
-        return SENDERS if self._on_card else 0
+        """Threads that decoding on the card keeps busy here; with auto it begins with nothing, and may get nothing."""
+        return SENDERS if any(field.image.decode != "auto" for field in self._on_card.values()) else 0
 
     def begin(self, device: str, workers: int, supply: Supply) -> Arrival:
         """For a loader that has looked at its first samples; decides what each side decodes."""
