@@ -131,9 +131,31 @@ def test_auto_never_gives_the_card_more_than_it_may():
 def test_auto_goes_back_where_the_step_became_slower_than_the_stall_it_removed():
     machine = Machine(10, 100, step_s=0.09, slower=4.0)
     shares = machine.run(Auto(0.5), 64)
-    assert shares[:2] == [0.1, 0.0]
+    assert shares[:2] == pytest.approx([0.1, 0.0])
     assert shares[2 : 2 + FIRST_REST] == [0.0] * FIRST_REST
     assert 2 <= sum(share > 0 for share in shares) <= 4  # it asks again, less and less often
+
+
+def test_auto_moves_as_many_at_once_as_the_stall_is_long():
+    assert Machine(1, 100, step_s=0.01).run(Auto(0.5), 1) == [0.5]
+    assert Machine(10, 100, step_s=0.07).run(Auto(0.5), 1) == pytest.approx([0.3])
+
+
+def test_auto_asks_for_half_as_much_after_a_try_in_vain():
+    machine = Machine(10, 100, step_s=0.05, slower=3.0)
+    shares = machine.run(Auto(0.5), FIRST_REST + 3)
+    assert shares == [0.5, 0.0, *[0.0] * FIRST_REST, 0.25]
+    assert machine.window(0.25).period_s < machine.window(0.0).period_s < machine.window(0.5).period_s
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.15])
+def test_chance_leads_auto_nowhere_in_the_end(noise):
+    machine, found = Machine(10, 100, step_s=0.06, slower=0.1), []
+    for seed in range(20):
+        sharing = Auto(0.5)
+        share_of_best(machine, sharing, 20, noise, seed)
+        found.append(share_of_best(machine, sharing, 100, noise, seed + 100))
+    assert mean(found) > 0.93
 
 
 def test_auto_gives_back_what_the_training_no_longer_waits_for():

@@ -116,37 +116,49 @@ class Hybrid:
 
 
 class Auto:
-    """The cores decode, and the card helps where that makes batches come sooner, its own slower steps counted in."""
+    """The cores decode, and the card helps where that makes batches come sooner, its own slower steps counted in.
+
+    Every move is judged by the next window, and undone if it was in vain.
+    """
 
     def __init__(self, most: float) -> None:
         self.share = 0.0
         self._most = most
+        self._longest = most
+        """A move up: half as long after each that was in vain."""
         self._tried: tuple[float, float] | None = None
-        """The share and the period before the last step up, until it is judged."""
+        """The share before the last move, and what the period may be at most for that to stay."""
         self._rest = 0
-        """Windows until the next try."""
+        """Windows until the next move."""
         self._patience = FIRST_REST
 
     def seen(self, window: Window) -> None:
         """Up where the training stalls for want of the cores; down where it does not stall, or the card is late."""
-        if self._tried is not None:
-            self._judge(window)
+        tried, self._tried = self._tried, None
+        if tried is not None and window.period_s > tried[1]:
+            self._undo(tried[0])
         elif self._rest:
             self._rest -= 1
-        elif window.stalled > STALLED and window.way > 0 and self.share < self._most:
-            self._tried = self.share, window.period_s
-            self.share = min(self._most, self.share + FIRST_STEP)
-        elif self.share and (window.way < 0 or window.stalled < UNSTALLED):
-            self.share = max(0.0, self.share - FIRST_STEP)
-
-    def _judge(self, window: Window) -> None:
-        """Whether the stall that was removed is more than what the step has become slower by."""
-        assert self._tried is not None
-        (before, period_s), self._tried = self._tried, None
-        if window.period_s > (1 - LEAST_GAIN) * period_s:
-            self.share = before
         elif window.stalled > STALLED:
-            return  # it pays, and there is more to be had
+            self._hasten(window)
+        elif self.share and window.stalled < UNSTALLED:
+            self._move(-FIRST_STEP, (1 + LEAST_GAIN) * window.period_s)
+
+    def _hasten(self, window: Window) -> None:
+        sooner_s = (1 - LEAST_GAIN) * window.period_s
+        if window.way > 0 and self.share < self._most:
+            enough = (1 - self.share) * window.stalled  # cores that have so much less to do are as quick as the step
+            self._move(min(self._longest, max(FIRST_STEP, enough)), sooner_s)
+        elif window.way < 0 and self.share:
+            self._move(-FIRST_STEP, sooner_s)
+
+    def _move(self, by: float, most_s: float) -> None:
+        self._tried = self.share, most_s
+        self.share = min(self._most, max(0.0, self.share + by))
+
+    def _undo(self, share: float) -> None:
+        self._longest = max(FIRST_STEP, self._longest / 2) if share < self.share else self._longest
+        self.share = share
         self._rest, self._patience = self._patience, min(MOST_REST, 2 * self._patience)
 
 
