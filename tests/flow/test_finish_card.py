@@ -22,8 +22,14 @@ from penstock.flow.fields.base import PIXELS, Encoded
 from penstock.flow.oncard import decoders
 from penstock.flow.oncard.decoders import Torchvision
 from penstock.flow.oncard.pictures import Pictures
+from penstock.flow.oncard.placing import find_placing
 
 SLAB = 4096
+
+
+def pictures_by(decoder):
+    image = Image(".jpg", size=8)
+    return Pictures(image, decoder, find_placing(image, torch.device("cpu")))
 
 
 class Event:
@@ -127,7 +133,7 @@ def test_small_batches_go_in_pairs_if_there_are_slabs_for_it(cuda, slabs, slab_b
 
 @pytest.mark.parametrize(("slabs", "lead"), [(8, Lead(2, 2)), (4, Lead(1, 1))])
 def test_two_batches_are_on_their_way_where_the_card_decodes_if_there_are_slabs_for_it(cuda, slabs, lead):
-    card = card_of(slabs, Arrival({}, {"image": Pictures(Image(".jpg", size=8), None)}))
+    card = card_of(slabs, Arrival({}, {"image": pictures_by(None)}))
     assert card.lead == lead
     card.close()
 
@@ -220,7 +226,7 @@ def test_where_the_card_decodes_a_thread_sends_and_its_errors_come_with_the_batc
                 raise ValueError("something is wrong with us")
             return [torch.full((3, 8, 8), 7, dtype=torch.uint8) for _ in jpegs]
 
-    card = card_of(arrival=Arrival({}, {"image": Pictures(Image(".jpg", size=8), Decoder())}))
+    card = card_of(arrival=Arrival({}, {"image": pictures_by(Decoder())}))
     sent = card.send(shipment(1, {"image": notes(PIXELS, Encoded(3, 8, 8))}))
     assert isinstance(sent, Future)
     image = card.receive(sent).tensors["image"]
@@ -250,7 +256,7 @@ def test_a_batch_is_decoded_while_the_one_before_it_is_placed_and_they_come_in_o
             if tensors["image"][0, 0, 0, 0] == 1:
                 both.wait()
 
-    card = card_of(arrival=Finishing({}, {"image": Pictures(Image(".jpg", size=8), Decoder())}))
+    card = card_of(arrival=Finishing({}, {"image": pictures_by(Decoder())}))
     sent = []
     for number in (1, 2, 3):
         each = shipment(number, {"image": notes(Encoded(1, 8, 8), Encoded(1, 8, 8))})
@@ -262,7 +268,7 @@ def test_a_batch_is_decoded_while_the_one_before_it_is_placed_and_they_come_in_o
 
 
 def test_a_batch_of_pixels_alone_needs_no_thread(cuda):
-    card = card_of(arrival=Arrival({}, {"image": Pictures(Image(".jpg", size=8), None)}))
+    card = card_of(arrival=Arrival({}, {"image": pictures_by(None)}))
     assert isinstance(card.send(shipment(1)), Sent)
     card.close()
 

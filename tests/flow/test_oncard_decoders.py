@@ -17,6 +17,7 @@ from penstock.flow.fields.base import Encoded
 from penstock.flow.oncard import decoders
 from penstock.flow.oncard.decoders import NvImageCodec, find_decoder
 from penstock.flow.oncard.pictures import Pictures
+from penstock.flow.oncard.placing import find_placing
 from penstock.testing import picture
 
 REFUSED = b"refused"
@@ -135,7 +136,8 @@ def test_what_it_refuses_the_cores_decode_and_it_is_asked_once(codec):
         array[slot].reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
     encoded = np.array([Encoded(len(data), 48, 64) for data in (jpegs[0], REFUSED, jpegs[1])], np.int32)
     image = Image(".jpg", size=(48, 64), quality="exact")
-    out, failures = Pictures(image, decoder).arrive(array, encoded, torch.device("cpu"))
+    here = torch.device("cpu")
+    out, failures = Pictures(image, decoder, find_placing(image, here)).arrive(array, encoded, here)
     assert list(failures) == [1]
     assert torch.equal(out[2], _planes(jpegs[1]))
     assert len(decoder._decoder.asked) == 1

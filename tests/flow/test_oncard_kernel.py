@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from penstock.flow.fields import Image
+from penstock.flow.oncard.placing import InOneLaunch
 
 CASES = ("pad", "CHW"), ("crop", "HWC"), ("stretch", "CHW")
 """Each layout once, each fit: an interpreter takes its time."""
@@ -28,12 +29,13 @@ def image_of(fit, layout):
     return Image(".jpg", size=SIDES, fit=fit, layout=layout, quality="exact")
 
 
-def placed(place, fit, layout, given):
+def placed(fit, layout, given):
     """A batch of which some slots are filled."""
-    image = image_of(fit, layout)
     shape = (3, *SIDES) if layout == "CHW" else (*SIDES, 3)
     out = torch.full((BATCH, *shape), UNTOUCHED, dtype=torch.uint8)
-    place(image, [*zip(SLOTS, given, strict=True)], out)
+    at_once = InOneLaunch(image_of(fit, layout))
+    at_once([*zip(SLOTS, given, strict=True)], out)
+    at_once([], out)
     return out.numpy()
 
 
@@ -53,11 +55,11 @@ def interpret(path):
 
     kernel.place_all = Counted()
     given = pictures()
-    found = {f"{fit} {layout}": placed(placing.in_one_launch, fit, layout, given) for fit, layout in CASES}
+    found = {f"{fit} {layout}": placed(fit, layout, given) for fit, layout in CASES}
     found["launches"] = np.array(len(launches))
-    placing.RESIZED_PIXELS = 2_000
+    placing.RESIZED_PIXELS, placing.SHAPES_KEPT = 2_000, 2
     within = [torch.nn.functional.pad(picture, (3, 2, 1, 4))[:, 1:-4, 3:-2] for picture in given]
-    found["cut"] = placed(placing.in_one_launch, "pad", "CHW", within)
+    found["cut"] = placed("pad", "CHW", within)
     found["launches when cut"] = np.array(len(launches)) - found["launches"]
     np.savez(path, **found)
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.flow.fields import Image
 from penstock.flow.oncard import placing
-from penstock.flow.oncard.placing import find_placing, in_one_launch, shape_by_shape
+from penstock.flow.oncard.placing import InOneLaunch, find_placing, shape_by_shape
 from penstock.testing import picture
 
 SHAPES = [(90, 120), (120, 90), (48, 64), (30, 200), (20, 20)]
@@ -50,20 +50,20 @@ def test_each_gets_the_pixels_that_it_would_get_alone(fit, layout, most, monkeyp
 
 
 def test_without_a_card_it_goes_shape_by_shape():
-    assert find_placing(Image(".jpg", size=8), torch.device("cpu")) is shape_by_shape
+    assert find_placing(Image(".jpg", size=8), torch.device("cpu")).func is shape_by_shape
 
 
 def test_where_a_launch_fails_it_goes_shape_by_shape_and_says_why(monkeypatch, caplog):
-    def fail(image, given, out):
+    def fail(self, pictures, out):
         raise RuntimeError("no C compiler")
 
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda shape, *, dtype, device: zeros(shape, dtype=dtype))
     caplog.set_level(logging.INFO, "penstock")
-    monkeypatch.setattr(placing, "in_one_launch", lambda *given: None)
-    assert find_placing(Image(".jpg", size=8), torch.device("cuda")) is placing.in_one_launch
-    monkeypatch.setattr(placing, "in_one_launch", fail)
-    assert find_placing(Image(".jpg", size=8), torch.device("cuda")) is shape_by_shape
+    monkeypatch.setattr(InOneLaunch, "__call__", lambda self, pictures, out: None)
+    assert isinstance(find_placing(Image(".jpg", size=8), torch.device("cuda")), InOneLaunch)
+    monkeypatch.setattr(InOneLaunch, "__call__", fail)
+    assert find_placing(Image(".jpg", size=8), torch.device("cuda")).func is shape_by_shape
     assert "no C compiler" in caplog.text
 
 
@@ -97,6 +97,5 @@ def test_each_shape_adds_a_few_more():
     assert len(calls.made) <= 8 + 4 * len(SHAPES), calls.made
 
 
-@pytest.mark.parametrize("place", [shape_by_shape, in_one_launch])
-def test_nothing_to_place_is_nothing(place):
-    place(Image(".jpg", size=(48, 64), quality="exact"), [], torch.empty((1, 3, 48, 64), dtype=torch.uint8))
+def test_nothing_to_place_is_nothing():
+    shape_by_shape(Image(".jpg", size=(48, 64), quality="exact"), [], torch.empty((1, 3, 48, 64), dtype=torch.uint8))

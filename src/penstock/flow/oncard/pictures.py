@@ -18,7 +18,7 @@ from penstock.core.layout import Notes
 from penstock.errors import DecodeError, PenstockError
 from penstock.flow.fields.image import Image
 from penstock.flow.oncard.decoders import CardDecoder
-from penstock.flow.oncard.placing import Place, shape_by_shape
+from penstock.flow.oncard.placing import Place
 from penstock.flow.oncard.portions import PORTION_PIXELS, Kept, cut
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _JPEG = ".jpg"
 class Pictures:
     """One field's. Several threads may have a batch each: one is then decoded while another is placed."""
 
-    def __init__(self, image: Image, decoder: CardDecoder, place: Place = shape_by_shape) -> None:
+    def __init__(self, image: Image, decoder: CardDecoder, place: Place) -> None:
         self._image = image
         self._decoder = decoder
         self._place = place
@@ -82,7 +82,7 @@ class Pictures:
                 if picture is not None and picture.shape == shape
             ]
             with self._placing:
-                self._place(self._image, good, out)
+                self._place(good, out)
         except RuntimeError as error:
             self._tell("out of memory on the card" if _out_of_memory(error) else str(error))
             return slots

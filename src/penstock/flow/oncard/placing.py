@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -30,50 +30,63 @@ log = logging.getLogger("penstock")
 RESIZED_PIXELS = 1 << 24
 """Resized at a time, before or after, whichever is more: shape by shape that takes some 0.2 GB of the card's memory,
 0.3 GB at most. And what the decoder has to do for the next pictures waits behind it."""
-SHAPES_KEPT = 4096
+SHAPES_KEPT = 1 << 14
 """Of which it is remembered where they go."""
 
 Slotted = Sequence[tuple[int, "Tensor"]]
 """uint8 (3, height, width) of any shapes, each with its slot; no two have one."""
-Place = Callable[[Image, Slotted, "Tensor"], None]
+Place = Callable[[Slotted, "Tensor"], None]
+"""Into a batch."""
 
 
 def find_placing(image: Image, device: torch.device) -> Place:
     """In one launch if that works on the device; it is tried, which also has it compiled before the first batch."""
     if device.type == "cuda":
+        at_once = InOneLaunch(image)
         try:
             picture = torch.zeros((3, *image.sides), dtype=torch.uint8, device=device)
-            in_one_launch(image, [(0, picture)], torch.empty_like(picture))
+            at_once([(0, picture)], torch.empty_like(picture))
         except Exception as error:  # Triton is not there, or lacks a compiler: errors of many kinds
             log.info("pictures are placed shape by shape, because one launch for all does not work here: %s", error)
         else:
-            return in_one_launch
-    return shape_by_shape
+            return at_once
+    return partial(shape_by_shape, image)
 
 
-def in_one_launch(image: Image, pictures: Slotted, out: Tensor) -> None:
-    """Whatever their shapes; in several if they have many pixels."""
-    if not pictures:
-        return
-    from penstock.flow.oncard import kernel
+class InOneLaunch:
+    """Whatever their shapes; several if they have many pixels."""
 
-    where = [_numbers(image, picture.shape[1], picture.shape[2]) for _, picture in pictures]
-    whole = [picture.contiguous() for _, picture in pictures]
-    own = [(picture.data_ptr(), slot) for picture, (slot, _) in zip(whole, pictures, strict=True)]
-    table = sent(np.hstack((own, where), dtype=np.int64), out.device)
-    rows, columns = image.sides
-    tiles, hwc = -(-rows * columns // kernel.TILE), image.layout == "HWC"
-    with torch.cuda.device(out.device):
-        for piece in cut([height * width for height, width, *_ in where], RESIZED_PIXELS):
-            launch = kernel.place_all[((piece.stop - piece.start) * tiles,)]
-            launch(table[piece], out, tiles, rows, columns, hwc, kernel.NUMBERS, kernel.TILE, enable_fp_fusion=False)
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._known: dict[tuple[int, int], tuple[int, ...]] = {}
 
+    def __call__(self, pictures: Slotted, out: Tensor) -> None:
+        """On the current stream of the batch's device."""
+        from penstock.flow.oncard import kernel
 
-@lru_cache(SHAPES_KEPT)
-def _numbers(image: Image, height: int, width: int) -> tuple[int, ...]:
-    """What the kernel has to know of a picture of that shape."""
-    at = image.placed(height, width)
-    return height, width, at.height, at.width, at.top, at.left, *at.covered
+        if not pictures:
+            return
+        whole = [picture.contiguous() for _, picture in pictures]
+        shapes = [(height, width) for _, height, width in (picture.shape for picture in whole)]
+        own = [(picture.data_ptr(), slot) for picture, (slot, _) in zip(whole, pictures, strict=True)]
+        table = sent(np.hstack((own, shapes, [self._where(shape) for shape in shapes]), dtype=np.int64), out.device)
+        rows, columns = self._image.sides
+        tiles, hwc = -(-rows * columns // kernel.TILE), self._image.layout == "HWC"
+        with torch.cuda.device(out.device):
+            for piece in cut([height * width for height, width in shapes], RESIZED_PIXELS):
+                launch = kernel.place_all[((piece.stop - piece.start) * tiles,)]
+                launch(
+                    table[piece], out, tiles, rows, columns, hwc, kernel.NUMBERS, kernel.TILE, enable_fp_fusion=False
+                )
+
+    def _where(self, shape: tuple[int, int]) -> tuple[int, ...]:
+        """What the kernel has to know of a picture of that shape."""
+        if shape not in self._known:
+            if len(self._known) >= SHAPES_KEPT:
+                self._known.clear()
+            at = self._image.placed(*shape)
+            self._known[shape] = at.height, at.width, at.top, at.left, *at.covered
+        return self._known[shape]
 
 
 def shape_by_shape(image: Image, pictures: Slotted, out: Tensor) -> None:
