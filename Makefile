@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+# Tests and benchmarks start hundreds of interpreters: without bytecode each of them compiles us anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-gpu test-ray test-bench check format bench bench-gpu bench-store bench-scale bench-faults bench-plan bench-train examples soak peers clean
 

