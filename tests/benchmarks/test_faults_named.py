@@ -11,11 +11,10 @@ from penstock.diagnose.verdict import diagnose
 from penstock.recording.load import load
 from penstock.testing.faults import FAULTS, Case
 
+pytestmark = pytest.mark.bench
 
-LATER = [pytest.param(name, marks=pytest.mark.bench) for name in ("slow_samples", "one_lock", "short_epochs")]
 
-
-@pytest.mark.parametrize("name", ["slow_worker", *LATER])
+@pytest.mark.parametrize("name", ["slow_worker", "slow_samples", "one_lock", "short_epochs"])
 def test_a_real_fault_is_found(name, tmp_path):
     case = Case(folder=tmp_path, steps=80)
     outcome = in_child(FAULTS[name], case, twin=0)
