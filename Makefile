@@ -7,13 +7,17 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests and benchmarks start hundreds of interpreters: without bytecode each of them compiles us anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-gpu test-ray test-bench check format bench bench-gpu bench-store bench-scale bench-faults bench-plan bench-train examples soak peers clean
+.PHONY: demo test test-ways test-gpu test-ray test-bench check format bench bench-gpu bench-store bench-scale bench-faults bench-plan bench-train examples soak peers clean
 
 demo: $(VENV)/.installed-torch
 	$(BIN)/penstock demo $(ARGS)
 
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto
+
+# A user's whole ways, each through a dozen processes: two minutes that `make test` leaves to CI.
+test-ways: $(VENV)/.installed-dev
+	$(BIN)/pytest -n auto -m ways tests/cli tests/examples tests/ranks
 
 # On a machine with a GPU: what `make test` has to skip elsewhere.
 test-gpu: $(VENV)/.installed-dev
