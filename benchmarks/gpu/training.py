@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -82,6 +83,7 @@ def _beside_cached(course: Course, decode: str, step: Step) -> Iterator[Line]:
         seconds = _seconds(islice(batches, steps), step)
         return seconds, card_times(loader).stalled_s - before
 
+    gc.collect()  # what the rows before have left would be collected in a step
     with_loader, cached = in_turns([fed, lambda: (_seconds([pixels] * steps, step), 0.0)], ROUNDS)
     loader.close()
     yield from _lines(f"ViT-B, {course.name}", decode, steps, with_loader, [seconds for seconds, _ in cached])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
+from penstock.core.frames import frames_by_thread
 from penstock.observe.procfs import ProcFile
 from penstock.observe.syscalls import FUTEX, STATES
 
@@ -83,7 +83,7 @@ class Whereabouts:
         return {b"R": "running", b"D": "read", b"S": asleep}.get(fields[0], "other") if fields else "other"
 
     def _function(self) -> str:
-        frame = sys._current_frames().get(self._ident)
+        frame = frames_by_thread().get(self._ident)
         while frame is not None:
             module = frame.f_globals.get("__name__", "?")
             if not str(module).startswith("penstock.observe."):

@@ -9,7 +9,6 @@ import asyncio
 import atexit
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -17,6 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from penstock.core.frames import frames_by_thread
 from penstock.errors import StorageError
 
 Result = TypeVar("Result")
@@ -98,7 +98,7 @@ _bells = _Bells()
 def _callers_of_python() -> bool:
     """Whether a thread of the library's is still handing us an answer: an interpreter that ends meanwhile aborts."""
     ours = {thread.ident for thread in threading.enumerate()}
-    return any(ident not in ours for ident in sys._current_frames())
+    return any(ident not in ours for ident in frames_by_thread())
 
 
 _channel: _Channel | None = None
