@@ -92,7 +92,7 @@ def our_stream(
     warm_on_card_s: float = WARM_ON_CARD_S,
 ) -> Iterator[Stream]:
     decode = {field.decode for field in fields.values() if isinstance(field, Image)}
-    on_card = decode != {"cpu"}
+    on_card = bool(decode - {"cpu"})
     workers = loader_cores() - (SENDERS if decode & {"gpu", "hybrid"} else 0)  # where it gets to by itself, but later
     with (
         closing(Loader(shards, fields, batch_size, shuffle=True, device="cuda", workers=workers)) as loader,
