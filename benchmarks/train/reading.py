@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.document import Finding
 from benchmarks.result import Line, Table, in_turns, median_ratio, seconds
@@ -35,31 +36,52 @@ NOTE = (
 )
 
 
+class Reads(NamedTuple):
+    """Of a batch, in the mean."""
+
+    count: float
+    read_bytes: float
+    wanted_bytes: float
+    """Of its samples' parts, each sample once."""
+
+    @property
+    def excess(self) -> float:
+        """Bytes read for a byte that is wanted."""
+        return self.read_bytes / self.wanted_bytes
+
+
 @dataclass
 class Way:
     """A loader that is timed epoch after epoch."""
 
     loader: Loader
+    lengths: dict[str, float]
+    """Of each sample's parts together, in bytes."""
     samples: int = 0
     batches: int = 0
+    wanted: float = 0.0
+    """Bytes of what came: a sampler takes some samples more often than others, and those need not be of mean length."""
 
     def epoch(self) -> float:
         """Samples per second."""
-        before = self.samples
+        came: list[list[str]] = []
 
         def run() -> None:
             for batch in self.loader:
-                self.samples += len(batch["__key__"])
-                self.batches += 1
+                came.append(batch["__key__"])
 
         taken = seconds(run)
-        return (self.samples - before) / taken
+        samples = sum(map(len, came))
+        self.samples += samples
+        self.batches += len(came)
+        self.wanted += sum(self.lengths[key] for keys in came for key in set(keys))
+        return samples / taken
 
-    def reads(self) -> tuple[float, float]:
-        """Of a batch, and the bytes of all."""
+    def reads(self) -> Reads:
+        """Since it was made."""
         engine, feed = self.loader.stats().engine, self.loader._feed
         counted = feed.supply.counted if isinstance(feed, PickedFeed) else engine
-        return counted.reads / self.batches, counted.bytes_read / self.batches
+        return Reads(counted.reads / self.batches, counted.bytes_read / self.batches, self.wanted / self.batches)
 
 
 def measure(samples: int = SAMPLES, rounds: int = ROUNDS) -> Iterator[Finding]:
@@ -69,7 +91,11 @@ def measure(samples: int = SAMPLES, rounds: int = ROUNDS) -> Iterator[Finding]:
         table = read_metadata(dataset, ".json")
         known = dataset.feed.dataset
         columns = zip(known.indexes, known.parts, strict=True)
-        wanted = BATCH * sum(float(index.lengths[parts].sum()) for index, parts in columns) / len(known)
+        lengths = {
+            key: float(length)
+            for index, parts in columns
+            for key, length in zip(index.keys, index.lengths[parts].sum(axis=1), strict=True)
+        }
 
         def sampler() -> PKSampler:
             return PKSampler(table, data.PER_BATCH, data.INSTANCES, ensure="rgb", prefer_complete=True)
@@ -79,11 +105,11 @@ def measure(samples: int = SAMPLES, rounds: int = ROUNDS) -> Iterator[Finding]:
             "the loader's own shuffle": lambda cached: Loader(shards, FIELDS, BATCH, shuffle=True, page_cache=cached),
             "P×K": lambda cached: Loader(shards, FIELDS, batch_sampler=sampler(), page_cache=cached),
         }
-        warm, cold = ({name: Way(make(cached)) for name, make in orders.items()} for cached in (True, False))
+        warm, cold = ({name: Way(make(cached), lengths) for name, make in orders.items()} for cached in (True, False))
         try:
             rates, around = _timed(warm, rounds), _timed(cold, rounds)
-            yield from _lines(warm, rates, around, wanted)
-            rows = [_row(name, warm[name], rates[name], around[name], wanted) for name in orders]
+            yield from _lines(warm, rates, around)
+            rows = [_row(name, warm[name], rates[name], around[name]) for name in orders]
             yield Table("Reading in a sampler's order", COLUMNS, rows, NOTE)
         finally:
             for way in (*warm.values(), *cold.values()):
@@ -97,9 +123,7 @@ def _timed(ways: dict[str, Way], rounds: int) -> dict[str, list[float]]:
     return dict(zip(ways, in_turns([way.epoch for way in ways.values()], rounds), strict=True))
 
 
-def _lines(
-    ways: dict[str, Way], rates: dict[str, list[float]], around: dict[str, list[float]], wanted: float
-) -> Iterator[Line]:
+def _lines(ways: dict[str, Way], rates: dict[str, list[float]], around: dict[str, list[float]]) -> Iterator[Line]:
     plain, picked = "front to back", "P×K"
     for what, figures, target in (("in the page cache", rates, 0.8), ("around the page cache", around, 0.5)):
         yield Line(
@@ -110,21 +134,26 @@ def _lines(
             target,
             "at least",
         )
-    reads, bytes_read = ways[picked].reads()
+    found = ways[picked].reads()
     yield Line(
-        "P×K over shards: reads of a sample", f"{reads:.1f} a batch", f"{BATCH} samples", reads / BATCH, 1.0, "at most"
+        "P×K over shards: reads of a sample",
+        f"{found.count:.1f} a batch",
+        f"{BATCH} samples",
+        found.count / BATCH,
+        1.0,
+        "at most",
     )
     yield Line(
         "P×K over shards: bytes read, of those wanted",
-        f"{human_bytes(bytes_read)} a batch",
-        f"its parts: {human_bytes(wanted)}",
-        bytes_read / wanted,
+        f"{human_bytes(found.read_bytes)} a batch",
+        f"its parts: {human_bytes(found.wanted_bytes)}",
+        found.excess,
         1.5,
         "at most",
     )
 
 
-def _row(name: str, way: Way, rates: list[float], around: list[float], wanted: float) -> tuple[str, ...]:
-    reads, bytes_read = way.reads()
-    each = human_bytes(bytes_read / reads)
-    return name, f"{median(rates):,.0f}", f"{median(around):,.0f}", f"{reads:.2f}", each, f"{bytes_read / wanted:.2f}"
+def _row(name: str, way: Way, rates: list[float], around: list[float]) -> tuple[str, ...]:
+    found = way.reads()
+    each = human_bytes(found.read_bytes / found.count)
+    return name, f"{median(rates):,.0f}", f"{median(around):,.0f}", f"{found.count:.2f}", each, f"{found.excess:.2f}"
