@@ -1,14 +1,11 @@
 """The kernel that places pictures of all shapes, run by Triton's interpreter on the CPU, beside plain arithmetic."""
 
-import importlib.util
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from interpreting import interpreted
 
 from penstock.flow.fields import Image
 from penstock.flow.oncard.placing import InOneLaunch
@@ -41,7 +38,6 @@ def placed(fit, layout, given):
 
 
 def interpret(path):
-    """In a process of its own: Triton decides when it is imported whether it interprets."""
     from contextlib import nullcontext
 
     from penstock.flow.oncard import kernel, placing
@@ -71,15 +67,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = os.environ.get("PENSTOCK_TRITON")
-    if folder is None and importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed, and no PENSTOCK_TRITON says where to find it")
-    path = tmp_path_factory.mktemp("interpreted") / "found.npz"
-    search = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": search}
-    subprocess.run([sys.executable, "-W", "error", Path(__file__), path], env=environment, check=True)
-    with np.load(path) as arrays:
-        return dict(arrays)
+    return interpreted(__file__, tmp_path_factory)
 
 
 def resized(length, wanted):

@@ -24,7 +24,7 @@ from penstock.flow.picked import PickedSupply
 if TYPE_CHECKING:
     import torch
 
-    from penstock.flow.finishing.apply import Finisher
+    from penstock.flow.finishing.launch import Finishing
     from penstock.flow.oncard.pictures import Pictures
 
 log = logging.getLogger("penstock")
@@ -91,7 +91,7 @@ class Arrival:
     """Where anything is finished."""
     balance: Balance | None = None
     """Where both sides decode."""
-    _finishers: dict[str, Finisher] = field(default_factory=dict, init=False)
+    _finishers: dict[str, Finishing] = field(default_factory=dict, init=False)
     """Of the fields that have been finished once."""
 
     def draw(self, shipment: Shipment) -> dict[str, Drawn]:
@@ -134,14 +134,14 @@ class Arrival:
         """Replace those that are to be finished, on the current stream of their device."""
         if not drawn:
             return
-        from penstock.flow.finishing.apply import Finisher
+        from penstock.flow.finishing.launch import find_finishing
 
         for name, chances in drawn.items():
             image = self.finishing[name]
             assert image.finish is not None
             pixels = _planes(name, image, tensors)
             if name not in self._finishers:
-                self._finishers[name] = Finisher(image.finish, pixels.device)
+                self._finishers[name] = find_finishing(image.finish, pixels, chances)
             tensors[name] = self._finishers[name](pixels, chances)
 
 

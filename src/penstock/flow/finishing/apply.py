@@ -1,16 +1,15 @@
-"""From a batch of bytes to what a model eats."""
+"""From a batch of bytes to what a model eats, by torch: on the CPU, and on a card where our kernel does not work."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from penstock.flow.fields.finish import Finish
-from penstock.flow.finishing.draw import GREY, Drawn
-from penstock.flow.finishing.resample import axis, middles_of, resample
+from penstock.flow.finishing.draw import Drawn
+from penstock.flow.finishing.resample import middles_of, resample
+from penstock.flow.finishing.told import as_one, columns_of, levels_of, room_for, sent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,12 +21,11 @@ OF_A_CARD = 256
 
 
 class Finisher:
-    """Finishes batch after batch, all on one device and stream: what is the same for all is sent once."""
+    """Batch after batch, all on one device and stream: what is the same for all is sent once."""
 
     def __init__(self, finish: Finish, device: torch.device) -> None:
         self._finish = finish
-        mean, std = np.array(finish.mean, np.float32), np.array(finish.std, np.float32)
-        scale, shift = sent(np.stack((1 / (255 * std), -mean / std)), device)
+        scale, shift = sent(levels_of(finish), device)
         self._scale, self._shift = scale.view(1, 3, 1, 1), shift.view(1, 3, 1, 1)
         self._working = working_dtype(finish, device)
         self._portion_bytes = _portion_bytes(device)
@@ -35,13 +33,10 @@ class Finisher:
 
     @torch.no_grad()
     def __call__(self, pixels: Tensor, drawn: Drawn) -> Tensor:
-        """uint8 (samples, 3, height, width), however it lies, to the declared size, numbers and layout."""
-        finish = self._finish
+        """In portions."""
+        out = room_for(self._finish, pixels)
         samples, _, height, width = pixels.shape
-        wanted = finish.out((height, width))
-        lying = torch.channels_last if finish.layout == "channels_last" else torch.contiguous_format
-        dtype: torch.dtype = getattr(torch, finish.dtype)
-        out = torch.empty((samples, 3, *wanted), dtype=dtype, device=pixels.device, memory_format=lying)
+        wanted = out.shape[2], out.shape[3]
         chances = _chances(drawn, wanted, pixels.device)
         middles = self._middles_of(height, wanted[0]), self._middles_of(width, wanted[1])
         step = max(1, self._portion_bytes // (12 * max(height * width, wanted[0] * wanted[1])))
@@ -76,19 +71,12 @@ def coloured(pictures: Tensor, colours: Tensor) -> Tensor:
 
 
 def _chances(drawn: Drawn, wanted: tuple[int, int], device: torch.device) -> list[Tensor | None]:
-    """Rows, columns, flips and colours on the device, sent as one: that costs the host more than the numbers do."""
-    columns: list[NDArray[np.float32] | None] = [None] * 4
-    if drawn.boxes is not None:
-        top, left, height, width = drawn.boxes.T
-        columns[:2] = axis(top, height, wanted[0]), axis(left, width, wanted[1], drawn.flips)
-    elif drawn.flips is not None:
-        columns[2] = drawn.flips.astype(np.float32)[:, None]
-    if drawn.colours is not None:
-        columns[3] = np.hstack((drawn.colours[:, :9], drawn.colours[:, 9:] * GREY), dtype=np.float32)
-    some = [column for column in columns if column is not None]
-    if not some:
+    """`columns_of` these, on the device."""
+    columns = columns_of(drawn, wanted)
+    table = as_one(columns)
+    if table is None:
         return [None] * 4
-    parts = iter(sent(np.hstack(some), device).split([column.shape[1] for column in some], dim=1))
+    parts = iter(sent(table, device).split([column.shape[1] for column in columns if column is not None], dim=1))
     return [None if column is None else next(parts) for column in columns]
 
 
@@ -106,11 +94,3 @@ def _portion_bytes(device: torch.device) -> int:
         return PORTION_BYTES
     card = torch.cuda.get_device_properties(device)
     return max(PORTION_BYTES, int(card.total_memory) // OF_A_CARD)
-
-
-def sent(numbers: NDArray[Any] | None, device: torch.device) -> Any:
-    """A few numbers on the device, without waiting for it: from pinned memory, which torch keeps for us."""
-    if numbers is None:
-        return None
-    tensor = torch.from_numpy(numbers)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

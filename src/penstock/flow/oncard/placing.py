@@ -19,7 +19,7 @@ import torch
 
 from penstock.flow.fields.fit import Placement
 from penstock.flow.fields.image import Image
-from penstock.flow.finishing.apply import sent
+from penstock.flow.finishing.told import sent
 from penstock.flow.oncard.portions import cut
 
 if TYPE_CHECKING:

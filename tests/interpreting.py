@@ -1,0 +1,23 @@
+"""Kernels in Triton, run by its interpreter on the CPU: in a process of its own, as Triton decides that at its import."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+
+def interpreted(file, tmp_path_factory):
+    """The arrays that the file, run as a script with a path, has saved there."""
+    folder = os.environ.get("PENSTOCK_TRITON")
+    if folder is None and importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed, and no PENSTOCK_TRITON says where to find it")
+    path = tmp_path_factory.mktemp("interpreted") / "found.npz"
+    here = os.path.dirname(__file__)
+    search = os.pathsep.join(filter(None, (folder, here, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": search}
+    subprocess.run([sys.executable, "-W", "error", file, path], env=environment, check=True)
+    with np.load(path) as arrays:
+        return dict(arrays)
