@@ -1,4 +1,4 @@
-"""Kernels in Triton, run by its interpreter on the CPU: in a process of its own, as Triton decides that at its import."""
+"""Kernels in Triton, run by its interpreter: in a process of its own, because Triton decides that when imported."""
 
 import importlib.util
 import os

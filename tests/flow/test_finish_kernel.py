@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from interpreting import interpreted
 
+from interpreting import interpreted
 from penstock.flow.fields import Finish
 from penstock.flow.finishing.apply import Finisher
 from penstock.flow.finishing.draw import draw

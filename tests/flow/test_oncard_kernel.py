@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from interpreting import interpreted
 
+from interpreting import interpreted
 from penstock.flow.fields import Image
 from penstock.flow.oncard.placing import InOneLaunch
 

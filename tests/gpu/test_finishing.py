@@ -7,6 +7,9 @@ import torch
 
 import penstock
 from penstock.flow.fields import Finish, Image, Label
+from penstock.flow.finishing.apply import Finisher
+from penstock.flow.finishing.draw import draw
+from penstock.flow.finishing.launch import InLaunches, find_finishing
 from penstock.testing import picture, tar_bytes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -62,6 +65,25 @@ def test_the_card_makes_what_the_cpu_makes_and_nobody_waits_for_it(shards, name)
         assert torch.allclose(image.cpu().float(), expected.float(), atol=tolerance)
     loader.close()
     reference.close()
+
+
+@pytest.mark.parametrize("name", FINISHES)
+@pytest.mark.filterwarnings("ignore")  # the profiler's own
+def test_it_is_one_launch_of_a_kernel_or_two_and_gives_what_torch_s_operations_give(name):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    finish, pixels = FINISHES[name], torch.randint(0, 256, (16, 64, 64, 3), dtype=torch.uint8, device="cuda")
+    planes, drawn = pixels.permute(0, 3, 1, 2), draw(finish, (64, 64), 0, 0, np.arange(16))
+    finishing = find_finishing(finish, planes, drawn)
+    assert isinstance(finishing, InLaunches)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        found = finishing(planes, drawn)
+        torch.cuda.synchronize()
+    names = [event.name for event in seen.events()]
+    assert len([name for name in names if "finish_all" in name]) == (2 if any(finish.jitter) else 1), names
+    expected = Finisher(finish, torch.device("cpu"))(planes.cpu(), drawn)
+    tolerance = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}[finish.dtype]
+    assert torch.allclose(found.cpu().float(), expected.float(), atol=tolerance)
+    assert torch.equal(finishing(planes, drawn), found)  # the very same numbers each time
 
 
 def test_a_cuda_graph_finds_every_batch_at_its_address(shards):

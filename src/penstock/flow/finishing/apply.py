@@ -76,7 +76,8 @@ def _chances(drawn: Drawn, wanted: tuple[int, int], device: torch.device) -> lis
     table = as_one(columns)
     if table is None:
         return [None] * 4
-    parts = iter(sent(table, device).split([column.shape[1] for column in columns if column is not None], dim=1))
+    widths = [column.shape[1] for column in columns if column is not None]
+    parts = iter(torch.split(sent(table, device), widths, dim=1))
     return [None if column is None else next(parts) for column in columns]
 
 
