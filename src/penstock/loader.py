@@ -12,19 +12,14 @@ from typing import Any, Literal, Self
 from penstock.core.cores import usable_cores
 from penstock.core.settings import BatchSettings, EngineSettings, ErrorSettings
 from penstock.core.stats import CardTimes, EngineStats, LoaderStats
-from penstock.engine.agenda import PLANNED
-from penstock.engine.batch import Job
-from penstock.engine.conductor import Epoch
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SettingError
 from penstock.feeding import Brought, Wanted, make_feed
-from penstock.flow.ahead import Ahead
 from penstock.flow.arrival import Plans
 from penstock.flow.blocks import BLOCK_BYTES
 from penstock.flow.coming import Coming
 from penstock.flow.decode import Transform
 from penstock.flow.deliver import Delivery
-from penstock.flow.feed import Share
 from penstock.flow.fields.base import Field
 from penstock.flow.mapfeed import MapFeed
 from penstock.flow.mapwork import SampleTransform
@@ -32,6 +27,7 @@ from penstock.flow.shardfeed import Ids, OrderSettings
 from penstock.flow.sources import Shards
 from penstock.flow.stable import Stable
 from penstock.flow.state import Position, read_state, write_state
+from penstock.passes import Pass, Passes
 from penstock.running import Settings, start
 from penstock.status import Bar, Stopwatch, Ticker
 from penstock.storage.tier import CacheSettings
@@ -136,9 +132,8 @@ class Loader:
         self._delivery: Delivery | None = None
         self._room = 0
         """Samples that fit into a slab of the engine that is running."""
-        self._numbers = itertools.count()
-        """Of batches, over all passes."""
-        self._pass_under_way: object | None = None
+        self._passes = Passes(self._feed, itertools.count())
+        self._pass_under_way: Pass | None = None
         self._asked_epoch: int | None = None
         self._close: weakref.finalize[[], Loader] | None = None
 
@@ -245,16 +240,21 @@ class Loader:
 
     def _pass(self) -> Iterator[Any]:
         self._take_asked_epoch()  # one that was set while the pass before was still held
+        if self._running is not None and self._running.failed:
+            self.close()  # it failed at what nobody had asked for yet: that is tried again
         epoch = self._at.epoch
-        share = self._feed.share(epoch, self._at.samples)
-        ahead = Ahead(share.portions, self._numbers)
-        this = self._pass_under_way = object()
+        this, begun = self._passes.ask(epoch, self._at.samples)
+        ahead = this.ahead
+        self._pass_under_way = this
         finished = False
         bar = Bar(epoch, self._at.samples, len(self._feed)) if self._progress else None
         self._stopwatch.begin()
         try:
             while not ahead.over:  # once, unless a batch comes that is larger than all before it
-                engine, delivery = self._begin(epoch, share, ahead)
+                engine, delivery = self._start(self.batch_size or ahead.largest)
+                if not begun:
+                    this.begin(engine, self._room)
+                begun = False
                 coming = Coming(ahead, delivery, engine.wait_for, engine.has)
                 asked = 0
                 while not coming.over:
@@ -268,6 +268,8 @@ class Loader:
                     self._at = Position(epoch, portion.end, under_way=True)
                     asked += len(portion.samples)
                     finished = _was_last(coming, delivery, asked)
+                    following = epoch + 1 if self._asked_epoch is None else self._asked_epoch
+                    self._passes.look_further(this, following, engine, self._room)
                     self._tell(len(portion.samples), bar)
                     yield batch
                     del batch  # else its slab would be held here while the next one is waited for
@@ -288,15 +290,7 @@ class Loader:
         if self._ticker is not None and self._ticker.due:
             self._ticker.show(self.stats())
 
-    def _begin(self, epoch: int, share: Share, ahead: Ahead) -> tuple[Engine, Delivery]:
-        """Have the engine make the batches that are ahead."""
-        engine, delivery = self._start(self.batch_size or ahead.largest)
-        ahead.open(self._room, PLANNED + engine.plan.slabs + 1)
-        jobs = (Job(number, epoch, portion.samples, share.whole) for number, portion in ahead)
-        engine.begin(Epoch(jobs, share.uses, share.read_apart))
-        return engine, delivery
-
-    def _check_under_way(self, this: object) -> None:
+    def _check_under_way(self, this: Pass) -> None:
         if self._pass_under_way is not this:
             raise PenstockError("another pass over this loader has begun", stage="deliver")
 
@@ -345,6 +339,7 @@ class Loader:
         """Stop workers and readers and give back their memory; the next pass starts them again."""
         last = self.stats()
         self._engine_stats, self._card_times = last.engine, last.card
+        self._passes.forget()
         stop, self._close = self._close, None
         self._running = self._delivery = None
         if stop is not None:

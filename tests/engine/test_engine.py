@@ -504,19 +504,20 @@ def test_close_before_the_workers_are_up(start):
 def test_close_does_not_wait_for_ever_for_a_thread_or_a_read_that_is_stuck(start, monkeypatch):
     monkeypatch.setattr("penstock.engine.engine.STOP_S", 0.1)
     THREADS_MAY_GO.clear()
+    others = set(threading.enumerate())
     supply = Numbers(64)
     engine = start(supply, Copy(dict.fromkeys(range(64), "stuck thread")), plan("thread"))
     supply.gate = threading.Semaphore(1)
     supply.gate.wait = supply.gate.acquire
     engine.begin(supply.epoch([range(64)]))
-    before = set(threading.enumerate())
+    own = set(threading.enumerate()) - others
+    assert own
     engine.close()
     THREADS_MAY_GO.set()
     supply.gate.release(1000)
-    for thread in before:
-        if thread.name.startswith("penstock"):
-            thread.join(30)
-            assert not thread.is_alive()
+    for thread in own:
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_batch_can_be_looked_at_after_close(start):

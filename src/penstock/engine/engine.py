@@ -159,6 +159,11 @@ class Engine:
         """Whether that batch is complete."""
         return self.conductor.shelf.has(number)
 
+    @property
+    def failed(self) -> bool:
+        """Whether nothing more will come of it than what is complete."""
+        return self.conductor.shelf.failed
+
     def is_settled(self) -> bool:
         """Whether all workers are there: until then, nobody can tell how quick they are."""
         return self.conductor.dispatch.settled

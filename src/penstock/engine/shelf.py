@@ -60,6 +60,11 @@ class Shelf:
             self._failure = error
             self._changed.notify_all()
 
+    @property
+    def failed(self) -> bool:
+        """Whether there is something that whoever waits will get."""
+        return self._failure is not None
+
     def close(self) -> None:
         """Nothing will come any more."""
         with self._changed:
