@@ -15,24 +15,27 @@ from penstock.flow.finishing.launch import InLaunches
 CASES = {
     "normalised": Finish("float16", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)),
     "mirrored": Finish(flip=0.5, layout="channels_last"),
-    "resized": Finish(size=(17, 23)),
-    "enlarged": Finish(size=(40, 31), flip=0.5),
-    "cut out": Finish(size=16, crop="random", flip=0.5, layout="channels_last"),
+    "resized": Finish(size=(11, 17)),
+    "enlarged": Finish(size=(20, 31), flip=0.5),
+    "cut out": Finish(size=12, crop="random", flip=0.5, layout="channels_last"),
     "coloured": Finish(jitter=(0.4, 0.4, 0.4, 0.1)),
-    "everything": Finish("float16", size=(20, 24), crop=(0.1, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)),
+    "everything": Finish("float16", size=(13, 24), crop=(0.1, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)),
 }
-HEIGHT, WIDTH = 27, 36  # three tiles and a part of one
+SAMPLES, HEIGHT, WIDTH = 3, 15, 28  # a tile and a part of one
 
 
 def batch():
     """Noise, in which what is a pixel off shows; as (samples, 3, height, width) and once more, lying otherwise."""
     rng = np.random.default_rng(0)
-    pixels = torch.from_numpy(rng.integers(0, 256, (5, 3, HEIGHT, WIDTH), np.uint8))
+    pixels = torch.from_numpy(rng.integers(0, 256, (SAMPLES, 3, HEIGHT, WIDTH), np.uint8))
     return pixels, pixels.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
 def drawn_for(finish):
-    return draw(finish, (HEIGHT, WIDTH), 3, 0, np.arange(5))
+    """Of which some are mirrored, and some are not."""
+    drawn = draw(finish, (HEIGHT, WIDTH), 3, 0, np.arange(SAMPLES))
+    assert drawn.flips is None or 0 < drawn.flips.sum() < SAMPLES
+    return drawn
 
 
 def interpret(path):
