@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interpreting import interpreted
+from interpreting import count_launches, interpreted
 from penstock.flow.fields import Finish
 from penstock.flow.finishing.apply import Finisher
 from penstock.flow.finishing.draw import draw
@@ -39,19 +39,9 @@ def drawn_for(finish):
 
 
 def interpret(path):
-    from contextlib import nullcontext
-
     from penstock.flow.finishing import kernel
 
-    torch.cuda.device = lambda device: nullcontext()
-    launches, launched = [], kernel.finish_all
-
-    class Counted:
-        def __getitem__(self, grid):
-            launches.append(grid)
-            return launched[grid]
-
-    kernel.finish_all = Counted()
+    launches = count_launches(kernel, "finish_all")
     found = {}
     for name, finish in CASES.items():
         before = len(launches)
