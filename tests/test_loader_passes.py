@@ -1,6 +1,5 @@
 """The next pass is made before it is asked for, and never seen by whoever asks for another."""
 
-import time
 from itertools import islice
 
 import pytest
@@ -10,6 +9,7 @@ from loading import keys_of
 from penstock.engine.engine import Engine
 from penstock.errors import StorageError
 from penstock.testing import IMAGENET, make_shards
+from waiting import wait_until
 
 SAMPLES, BATCH = 96, 8
 FIELDS = {"label": penstock.Label(".cls")}
@@ -38,15 +38,12 @@ def expected(loader, epoch):
     return keys_of(made)
 
 
-def until(true):
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def made(loader):
     return loader.stats().engine.batches
+
+
+def wait_for_the_third_pass(loader):
+    wait_until(lambda: made(loader) > 2 * SAMPLES // BATCH, "a batch of a pass that nobody has asked for")
 
 
 def at_the_last_batch_of_its_second_pass(loader):
@@ -55,7 +52,7 @@ def at_the_last_batch_of_its_second_pass(loader):
     passing = iter(loader)
     batches = [*islice(passing, SAMPLES // BATCH)]
     assert len(batches) == SAMPLES // BATCH
-    until(lambda: made(loader) > 2 * SAMPLES // BATCH)
+    wait_for_the_third_pass(loader)
     return passing
 
 
@@ -74,7 +71,7 @@ def test_a_pass_that_is_left_at_its_last_batch_is_followed_by_the_one_that_was_b
     for number, _ in enumerate(left, 1):
         if number == SAMPLES // BATCH:
             break
-    until(lambda: made(left) > 2 * SAMPLES // BATCH)
+    wait_for_the_third_pass(left)
     engine = left._running
     assert keys_of(left) == expected(loader, 2)
     assert left._running is engine
@@ -106,7 +103,7 @@ def test_an_epoch_that_was_named_during_the_pass_is_the_one_that_is_begun(loader
     batches = [next(passing)]
     named.set_epoch(4)
     batches += passing
-    until(lambda: made(named) > 2 * SAMPLES // BATCH)
+    wait_for_the_third_pass(named)
     assert keys_of(named) == expected(loader, 4)
     assert named.epoch == 5
 
@@ -146,7 +143,7 @@ def test_what_failed_before_it_was_asked_for_is_tried_again(loader, monkeypatch)
         failing._feed, "share", _then(failing._feed.share, lambda: monkeypatch.setattr(*_broken(supply)))
     )
     batches += passing
-    until(lambda: failing._running.failed)
+    wait_until(lambda: failing._running.failed, "the engine to fail")
     assert len(keys_of(batches)) == SAMPLES
     with pytest.raises(StorageError, match="gone"):
         keys_of(failing)

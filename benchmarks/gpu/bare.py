@@ -6,7 +6,6 @@ can be seen which of them it was.
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 import time
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu.data import Parts
+from penstock.core.layout import SlabLayout, Slot
 from penstock.flow.fields import Field
 
 SECONDS = 2.0
@@ -71,17 +71,16 @@ def _rate(samples: Sequence[Parts], fields: Mapping[str, Field], seconds: float)
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
         sample = samples[count % len(samples)]
-        for (field, suffix), out in zip(columns, slots[count % len(slots)], strict=True):
-            field.decode_into(suffix, memoryview(sample[suffix]), out)
+        for (field, suffix), array in zip(columns, slots, strict=True):
+            field.decode_into(suffix, memoryview(sample[suffix]), array[count % len(array), ...])
         count += 1
     return count / elapsed
 
 
-def _slots(values: Sequence[NDArray[Any]]) -> list[list[NDArray[Any]]]:
-    """Room for many samples like this one, which has been written to once."""
-    *places, size = itertools.accumulate((-(-value.nbytes // 64) * 64 for value in values), initial=0)
-    count = max(1, ROOM_BYTES // size)
-    memory = np.frombuffer(mmap.mmap(-1, count * size), np.uint8).reshape(count, size)
-    memory.fill(1)
-    ranges = [(value, slice(at, at + value.nbytes)) for at, value in zip(places, values, strict=True)]
-    return [[row[part].view(value.dtype).reshape(value.shape) for value, part in ranges] for row in memory]
+def _slots(values: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """For each value an array of many like it, all of which have been written to once."""
+    slots = {str(number): Slot(value.shape, value.dtype.str) for number, value in enumerate(values)}
+    layout = SlabLayout(slots, max(1, ROOM_BYTES // sum(slot.size for slot in slots.values())))
+    memory = mmap.mmap(-1, layout.size)
+    np.frombuffer(memory, np.uint8).fill(1)
+    return [*layout.arrays(memoryview(memory)).values()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import weakref
@@ -132,7 +131,7 @@ class Loader:
         self._delivery: Delivery | None = None
         self._room = 0
         """Samples that fit into a slab of the engine that is running."""
-        self._passes = Passes(self._feed, itertools.count())
+        self._passes = Passes(self._feed)
         self._pass_under_way: Pass | None = None
         self._asked_epoch: int | None = None
         self._close: weakref.finalize[[], Loader] | None = None
@@ -268,8 +267,7 @@ class Loader:
                     self._at = Position(epoch, portion.end, under_way=True)
                     asked += len(portion.samples)
                     finished = _was_last(coming, delivery, asked)
-                    following = epoch + 1 if self._asked_epoch is None else self._asked_epoch
-                    self._passes.look_further(this, following, engine, self._room)
+                    self._passes.look_further(this, self._asked_epoch, engine, self._room)
                     self._tell(len(portion.samples), bar)
                     yield batch
                     del batch  # else its slab would be held here while the next one is waited for

@@ -6,7 +6,7 @@ while the card waits. In a training of short epochs that is every few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass
 
 from penstock.engine.agenda import PLANNED
@@ -41,10 +41,10 @@ class Pass:
 class Passes:
     """Over one feed. Guesses what is asked for next where the order is ours: a user's sampler may change until then."""
 
-    def __init__(self, feed: Feed, numbers: Iterator[int]) -> None:
-        """Batches are numbered, over all passes."""
+    def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._numbers = numbers
+        self._numbers = itertools.count()
+        """Of batches, over all passes."""
         self._may_guess = isinstance(feed, ShardFeed)
         self._asked = 0
         self._begun: Pass | None = None
@@ -58,12 +58,15 @@ class Passes:
         self._may_guess = self._may_guess and begun is None
         return self._over(epoch, position), False
 
-    def look_further(self, this: Pass, epoch: int, engine: Engine, room: int) -> None:
-        """If all of this pass is made, have the engine begin with that epoch, which is likely to be asked for next."""
+    def look_further(self, this: Pass, named: int | None, engine: Engine, room: int) -> None:
+        """If all of this pass is made, have the engine begin with what is likely to be asked for next.
+
+        That is the epoch that somebody has named meanwhile, or the one after this.
+        """
         if not self._may_guess or self._asked < REPEATED or self._begun is not None or not this.ahead.over:
             return
         try:
-            following = self._over(epoch, 0)
+            following = self._over(this.epoch + 1 if named is None else named, 0)
         except PenstockError:  # a shard is gone, say: whoever asks for that pass will hear it
             return
         following.begin(engine, room)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import time
 
 import psutil
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from penstock.shards.cluster.join import joined
 from penstock.shards.cluster.run import RayRunner
 
-DEADLINE_S = 60
 QUICK_TO_MISS_A_NODE = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
 STORE_BYTES = 80 << 20
 
@@ -76,20 +74,6 @@ def ray_runner(nodes, member):
         return RayRunner(member, **settings)
 
     return make
-
-
-@pytest.fixture
-def wait_until():
-    """Look again and again; a test that waits in vain fails, and says for what."""
-
-    def wait(happened, what):
-        end = time.monotonic() + DEADLINE_S
-        while not (found := happened()):
-            assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-            time.sleep(0.02)
-        return found
-
-    return wait
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from penstock.shards.pack.sources import find_sources
 from penstock.shards.pack.task import finished
 from penstock.shards.parallel import tasks_run_by
 from penstock.testing import SA1B, corrupt, make_shards
+from waiting import wait_until
 
 KILL = "__import__('os').kill(__import__('os').getpid(), 9)"
 MIB = 1 << 20
@@ -100,7 +101,7 @@ def test_what_is_logged_on_a_node_is_heard_here(ray_runner, caplog):
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(logging.WARNING, "odd: shard")]
 
 
-def test_a_consumer_that_stops_early_ends_its_tasks(ray_runner, tmp_path, wait_until):
+def test_a_consumer_that_stops_early_ends_its_tasks(ray_runner, tmp_path):
     """A task that goes on would write into a folder that is somebody else's by then."""
     tell = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(__import__('os').getpid()))"
     stay = f"({tell}, __import__('threading').Event().wait())"
@@ -296,7 +297,7 @@ def packing(nodes, tmp_path):
         process.communicate()
 
 
-def test_a_worker_killed_in_mid_run_costs_its_task_only_and_ray_says_no_word(packing, loose, tmp_path, wait_until):
+def test_a_worker_killed_in_mid_run_costs_its_task_only_and_ray_says_no_word(packing, loose, tmp_path):
     """What Ray prints of dead workers would lie in the middle of a command's JSON."""
     plan, folder = plan_of(loose), tmp_path / "packed"
     held = Held(plan, 1, folder)
@@ -312,7 +313,7 @@ def test_a_worker_killed_in_mid_run_costs_its_task_only_and_ray_says_no_word(pac
 
 
 def test_a_run_that_is_killed_takes_its_tasks_along_and_the_next_one_finishes_them(
-    packing, ray_runner, loose, tmp_path, wait_until
+    packing, ray_runner, loose, tmp_path
 ):
     plan, folder = plan_of(loose), tmp_path / "packed"
     tasks = list(plan.tasks())
@@ -331,7 +332,7 @@ def test_a_run_that_is_killed_takes_its_tasks_along_and_the_next_one_finishes_th
     assert_like_a_pack_of_this_machine(plan, folder, tmp_path / "here")
 
 
-def test_a_node_killed_in_mid_run_costs_its_tasks_only(ray_runner, nodes, loose, tmp_path, wait_until):
+def test_a_node_killed_in_mid_run_costs_its_tasks_only(ray_runner, nodes, loose, tmp_path):
     plan, folder = plan_of(loose), tmp_path / "packed"
     held = Held(plan, 1, folder)
     with tasks_run_by(ray_runner(shared=[str(plan_path(folder))])):

@@ -16,6 +16,7 @@ from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
 from penstock.shards.pack.sources import find_sources
+from waiting import wait_until
 
 pytestmark = [
     pytest.mark.ray,
@@ -89,7 +90,7 @@ def shards_of(folder):
     return found
 
 
-def test_the_run_says_so_and_the_next_one_does_only_what_is_missing(cluster, packing, loose, tmp_path, wait_until):
+def test_the_run_says_so_and_the_next_one_does_only_what_is_missing(cluster, packing, loose, tmp_path):
     options = PackOptions(shard_bytes=1 << 20)
     plan = make_plan(list(find_sources(str(loose), options)), options)
     folder, held, aside = tmp_path / "packed", loose / "00025.bin", tmp_path / "aside"

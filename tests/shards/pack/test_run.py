@@ -6,7 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -22,18 +21,10 @@ from penstock.shards.pack.run import pack, settled_arrays
 from penstock.shards.pack.task import WORK_FOLDER, finished, report_path
 from penstock.shards.scan import scan
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
+from waiting import wait_until
 
 MIB = 1 << 20
 DEADLINE_S = 60
-
-
-def wait_until(happened, what):
-    """Look again and again; a test that waits in vain fails, and says for what."""
-    end = time.monotonic() + DEADLINE_S
-    while not (found := happened()):
-        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.005)
-    return found
 
 
 def manifest_of(folder):
