@@ -18,8 +18,8 @@ import numpy as np
 
 import penstock
 from benchmarks.result import Line, in_turns, median_ratio
-from penstock.storage.coldread import ColdFile, ReadMethod, choose_method, drop_pages
-from penstock.storage.kind import identify
+from penstock.storage.cold_read import ColdFile, ReadMethod, choose_method, drop_pages
+from penstock.storage.identify import identify
 from penstock.testing import tar_bytes
 
 TARGET = 0.9

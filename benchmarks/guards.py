@@ -20,7 +20,7 @@ from rich.table import Table
 
 from penstock.shards.codecs import decode_jpeg, decode_npz, encode_jpeg, encode_npy
 from penstock.shards.guards import inspect_jpeg, inspect_npy, inspect_zip
-from penstock.testing.pictures import picture
+from penstock.testing.images import picture
 
 TARGET = 0.05
 INNER_CALLS = 20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import penstock
 from benchmarks.result import Line
-from penstock.bench.usage import MemoryPeak, tree_memory_bytes
+from penstock.bench.process_usage import MemoryPeak, tree_memory_bytes
 from penstock.testing import SA1B, make_shards
 
 BUDGET = 512 << 20

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from webdataset.filters import shuffle as buffer_shuffle
 
 from benchmarks.result import Line, Table
-from penstock.flow.blocks import BlockTable, cut_blocks
-from penstock.flow.order import LANES, epoch_order
-from penstock.flow.shardfeed import BLOCK_BYTES
+from penstock.data.order.blocks import BlockTable, cut_blocks
+from penstock.data.order.shuffle import LANES, epoch_order
+from penstock.data.sources.shards import BLOCK_BYTES
 
 Ids = NDArray[np.int64]
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.result import Line, in_turns, rate
-from penstock.observe.choice import BLOCK, YOUNG
+from penstock.watcher.step_sampling import BLOCK, YOUNG
 
 SUBMODULES = 50
 TURN = BLOCK
@@ -96,8 +96,8 @@ def _train(watched: bool, rounds: int, pipe: Connection) -> None:
     import torch
     from torch import nn
 
-    from penstock.observe.hooks import install
-    from penstock.observe.start import Watching
+    from penstock.watcher.hooks import install
+    from penstock.watcher.start import Watching
 
     model = nn.Sequential(nn.Linear(4, 1), *(nn.Identity() for _ in range(SUBMODULES - 1)))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
@@ -150,7 +150,7 @@ def _bare() -> float:
 
 
 def _watched(record: Path) -> float:
-    from penstock.observe.watch import watch
+    from penstock.watcher.watch import watch
 
     with watch(range(1000), record=record, live=False) as batches:
         return _per_batch(batches)

@@ -22,7 +22,7 @@ from typing import Any
 import penstock
 from benchmarks.result import Line, Table, in_turns, median_ratio
 from benchmarks.sparse import sparse_shard
-from penstock.core.launch import local_place
+from penstock.core.ranks import local_place
 
 TARGET = 1.2
 RANKS = 8

@@ -11,8 +11,8 @@ from statistics import median
 from benchmarks import pack
 from benchmarks.result import Line, Table, in_turns, median_ratio
 from penstock.shards.cluster.join import LOCAL, joined
-from penstock.shards.cluster.run import RayRunner
-from penstock.shards.parallel import tasks_run_by
+from penstock.shards.cluster.ray_runner import RayRunner
+from penstock.shards.task_pool import tasks_run_by
 from penstock.testing import SA1B, sample_parts
 
 TARGET = 0.9

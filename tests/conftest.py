@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 
-sys.path.insert(0, str(Path(__file__).parent))  # tests and their worker processes find loading.py there
+sys.path.insert(0, str(Path(__file__).parents[1]))  # tests and their worker processes import tests.support
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts its background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,14 +6,14 @@ import sys
 import pytest
 
 import penstock
-from loading import keys_of
 from penstock import config
 from penstock.core.plan import Plan
 from penstock.errors import SettingError, StorageError
-from penstock.observe.machine import machine_facts
 from penstock.plan.document import save_plan
 from penstock.plan.fingerprint import fingerprint
 from penstock.testing import REID, make_shards
+from penstock.watcher.machine.facts import machine_facts
+from tests.support.loader_helpers import keys_of
 
 SAMPLES = 12
 FIELDS = {

@@ -6,8 +6,8 @@ from torch.utils.data import DataLoader, RandomSampler
 
 import penstock
 import penstock.errors
+from penstock.data.fields import Image, Label
 from penstock.datasets import ShardDataset, ShardStream
-from penstock.flow.fields import Image, Label
 from penstock.testing import REID, make_shards
 
 FIELDS = {"image": Image(".jpg", size=(32, 16), fit="stretch"), "id": Label(".json", key="identity")}

@@ -21,7 +21,7 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAME = re.compile(r"\bpenstock(?:\.[A-Za-z_]\w*)+")
-APART = "penstock.observe.callbacks"  # needs frameworks that take seconds to import
+APART = "penstock.watcher.callbacks"  # needs frameworks that take seconds to import
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

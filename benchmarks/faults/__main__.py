@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.support.faults import FAULTS, STEPS
+
 from benchmarks.document import Finding, lines_of, show, write
 from benchmarks.faults.score import GAIN_WITHIN, lines, matrix
 from benchmarks.faults.trials import SEVERITIES, run
 from benchmarks.faults.verdict import Verdict
 from benchmarks.result import Table
-from penstock.testing.faults import FAULTS, STEPS
 
 NOTE = (
     "Each fault is injected around a real loader, in two severities and with several seeds; the run is recorded as "

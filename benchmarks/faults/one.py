@@ -11,11 +11,11 @@ import warnings
 from pathlib import Path
 
 import msgspec
+from tests.support.faults import FAULTS, STEPS, Case, Outcome, Training
 
-from penstock.observe.afterlook import add_look
-from penstock.observe.hooks import install
-from penstock.observe.start import Watching
-from penstock.testing.faults import FAULTS, STEPS, Case, Outcome, Training
+from penstock.watcher.hooks import install
+from penstock.watcher.machine.storage_recheck import add_look
+from penstock.watcher.start import Watching
 
 CORES = 2
 """The faults are sized for a small machine; on a larger one they get as much of it."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import harmonic_mean
 
 import msgspec
+from tests.support.faults import FAULTS, Case, Fault, Outcome, Severity
 
 from benchmarks.faults.verdict import Verdict
 from penstock.diagnose.verdict import diagnose
 from penstock.errors import PenstockError
-from penstock.recording.load import load
-from penstock.testing.faults import FAULTS, Case, Fault, Outcome, Severity
+from penstock.recording.reader import load
 
 SEVERITIES: tuple[Severity, ...] = ("mild", "severe")
 TIMEOUT_S = 300.0

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu.data import Parts
-from penstock.core.layout import SlabLayout, Slot
-from penstock.flow.fields import Field
+from penstock.core.slab_layout import SlabLayout, Slot
+from penstock.data.fields import Field
 
 SECONDS = 2.0
 PIECE_BYTES, ROOM_BYTES = 3 << 20, 96 << 20

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.peers.kinds import Kind
 from penstock.shards.codecs.arrays import decode_npz, encode_npy
 from penstock.shards.codecs.jpeg import shrink_jpeg
-from penstock.shards.pack.names import array_suffix
+from penstock.shards.pack.manifest import array_suffix
 from penstock.shards.scan import index_of
 from penstock.testing import sample_parts, tar_bytes
 

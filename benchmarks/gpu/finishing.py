@@ -14,9 +14,9 @@ import torch
 from benchmarks.gpu.supplies import Material
 from benchmarks.gpu.training import CROPPED
 from benchmarks.result import Line, in_turns, median_ratio
-from penstock.flow.finishing.apply import Finisher
-from penstock.flow.finishing.draw import draw
-from penstock.flow.finishing.launch import InLaunches
+from penstock.data.device.transform.apply import Finisher
+from penstock.data.device.transform.draw import draw
+from penstock.data.device.transform.launch import InLaunches
 
 SAMPLES, SIDE = 128, 256
 ROUNDS, BATCHES = 5, 16

@@ -20,8 +20,8 @@ from benchmarks.peers.task import MakeBatches, Task
 from benchmarks.result import Line
 from penstock import Image, Loader
 from penstock.core.cores import loader_cores
-from penstock.flow.arrival import SENDERS
-from penstock.flow.fields import Field, Finish
+from penstock.data.device.device_stage import SENDERS
+from penstock.data.fields import Field, Finish
 
 WARM_S, WARM_ON_CARD_S, WARM_PEERS_S = 3.0, 7.0, 2.0
 """From the first batch on: then worker processes start; where card and cores decode, what each gets is being found."""

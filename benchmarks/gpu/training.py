@@ -17,7 +17,7 @@ from benchmarks.gpu.supplies import MEAN, STD, Material
 from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line, in_turns, median_ratio
 from penstock import Image, Loader
-from penstock.flow.fields import Field, Finish
+from penstock.data.fields import Field, Finish
 
 SHORT_PASS = 35
 ROUNDS, PHASE_S = 3, 1.2

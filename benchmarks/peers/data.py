@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.peers.kinds import SHARDS, Kind
+from penstock.core.user_cache import cache_dir
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
 from penstock.shards.pack.sources import find_sources
-from penstock.storage.userdirs import cache_dir
 from penstock.testing import make_shards
 
 Parts = dict[str, bytes]

@@ -16,8 +16,8 @@ from PIL import Image as Pillow
 from benchmarks.peers.kinds import Kind
 from benchmarks.peers.task import Decoder
 from penstock import Array, Image, Label
-from penstock.flow.fields.base import as_suffixes
-from penstock.flow.fields.fit import place
+from penstock.data.fields.base import as_suffixes
+from penstock.data.fields.fit import place
 
 Arrays = dict[str, NDArray[Any]]
 Tensors = dict[str, Any]

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.storage.userdirs import cache_dir
+from penstock.core.user_cache import cache_dir
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = Path(__file__).with_name("requirements.txt")

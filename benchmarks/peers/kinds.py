@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import Array, Image, Label
-from penstock.flow.fields import Field
+from penstock.data.fields import Field
 from penstock.testing import IMAGENET, REID, SA1B, Preset
 from penstock.testing.presets import ArraySpec, NpzSpec
 

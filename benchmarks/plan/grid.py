@@ -17,7 +17,7 @@ from benchmarks.plan.loads import Load
 from benchmarks.plan.one import measured, tuned
 from benchmarks.plan.times import Times
 from benchmarks.result import in_turns, median_ratio
-from penstock.tuning.result import PREFETCH, Findings, Setting
+from penstock.tuner.result import PREFETCH, Findings, Setting
 
 DEFAULT = Setting()
 GRID = (DEFAULT, *(Setting(workers, depth) for workers in (1, 2, 4, 8) for depth in (2, 4, 8)))

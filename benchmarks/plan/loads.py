@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.faults import FAULTS, Case, Fault, Severity, Step
 from torch.utils.data import DataLoader
 
 from benchmarks.plan.material import large_arrays, one_head, tiny_samples
-from penstock.testing.faults import FAULTS, Case, Fault, Severity, Step
-from penstock.tuning.result import Setting
+from penstock.tuner.result import Setting
 
 ENDLESS = 20_000
 """Steps of eight samples: more than anybody runs."""

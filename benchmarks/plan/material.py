@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from penstock.testing.faults import Case, Training, fault
-from penstock.testing.faults.disks import PIECE_BYTES, Extents, no_fuse, seek_disk
-from penstock.testing.faults.handover import Planes
-from penstock.testing.faults.material import BATCH, loader, noise_file
+from tests.support.faults import Case, Training, fault
+from tests.support.faults.disks import PIECE_BYTES, Extents, no_fuse, seek_disk
+from tests.support.faults.handover import Planes
+from tests.support.faults.material import BATCH, loader, noise_file
 
 ROW_BYTES = 64 << 20
 ROW = 16

@@ -8,15 +8,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.support.faults import Training
+
 import penstock
 from benchmarks.faults.one import _watched
 from benchmarks.plan.loads import LOADS
 from penstock.core.clock import SYSTEM_CLOCK
-from penstock.observe.afterlook import add_look
-from penstock.testing.faults import Training
-from penstock.tuning.measure import pace
-from penstock.tuning.result import Findings, Setting
-from penstock.tuning.trials import quiet
+from penstock.tuner.measure import pace
+from penstock.tuner.result import Findings, Setting
+from penstock.tuner.trials import quiet
+from penstock.watcher.machine.storage_recheck import add_look
 
 PATIENCE_S = 60.0
 """Most settings have found their rhythm long before; of others what came until then is counted."""

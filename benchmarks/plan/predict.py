@@ -16,15 +16,15 @@ from benchmarks.plan.loads import Load
 from benchmarks.plan.one import measured, recorded
 from benchmarks.plan.times import Times
 from benchmarks.result import in_turns
-from penstock.diagnose.evidence import gather
+from penstock.diagnose.evidence.evidence import gather
 from penstock.errors import PenstockError
-from penstock.plan.fromrecording import samples_per_batch
-from penstock.plan.observed import settings_of, workload_of
+from penstock.plan.from_evidence import settings_of, workload_of
+from penstock.plan.from_recording import samples_per_batch
 from penstock.plan.predict import Prediction, thinned
 from penstock.plan.profiles import manner
-from penstock.plan.situation import Place, Situation
-from penstock.recording.load import Recording, load
-from penstock.tuning.result import Setting
+from penstock.plan.scenario import Place, Situation
+from penstock.recording.reader import Recording, load
+from penstock.tuner.result import Setting
 
 WITHIN = 0.15
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from benchmarks.plan.grid import AS_GOOD, DEFAULT, FOLKLORE, Course
 from benchmarks.plan.predict import WITHIN, Judged
 from benchmarks.result import Line, Table
-from penstock.tuning.result import Setting
-from penstock.tuning.tune import SECONDS
+from penstock.tuner.result import Setting
+from penstock.tuner.tune import SECONDS
 
 PREDICTED = 0.8
 TUNED = 0.95

@@ -10,11 +10,11 @@ from statistics import median
 from benchmarks.scale.real import Course, run_ranks
 from benchmarks.scale.toys import SHARED, TOYS, Toy
 from penstock.core.cores import usable_cores
+from penstock.plan.fleet.forecast import Epoch, epoch_of
 from penstock.plan.fleet.need import Need
-from penstock.plan.fleet.outlook import Epoch, epoch_of
 from penstock.plan.fleet.site import Site, hit_share
 from penstock.plan.fleet.sources import need_from_recording
-from penstock.recording.load import load
+from penstock.recording.reader import load
 
 WITHIN = 0.15
 RANKS = (1, 2, 4, 8)

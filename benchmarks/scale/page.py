@@ -11,7 +11,7 @@ from benchmarks.document import Finding, table_markdown
 from benchmarks.result import Line, Table, machine
 from benchmarks.scale.judge import WITHIN, Judged
 from benchmarks.scale.reach import COLUMNS, PER_NODE, Training, site_of
-from penstock.core.words import human_bytes
+from penstock.core.format import human_bytes
 from penstock.report.text import human_duration, human_rate
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scale.md"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.plan.fleet.bounds import bounds, demanded
+from penstock.plan.fleet.forecast import epoch_of
 from penstock.plan.fleet.lanes import BLOCK_BYTES, lanes_for
-from penstock.plan.fleet.laws import bounds, demanded
 from penstock.plan.fleet.need import Need
-from penstock.plan.fleet.outlook import epoch_of
 from penstock.plan.fleet.site import Site, hit_share
 from penstock.report.fleet import figure
 from penstock.report.text import human_rate

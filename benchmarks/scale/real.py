@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.scale.toys import BATCH, PREFETCH, WORKERS, Lock, Samples, Toy, make_file
+from penstock.data.order.blocks import BlockTable
+from penstock.data.order.shuffle import LANES, epoch_order
 from penstock.errors import PenstockError
-from penstock.flow.blocks import BlockTable
-from penstock.flow.order import LANES, epoch_order
 
 TIMEOUT_S = 120.0
 STEPS = 48
@@ -28,7 +28,7 @@ WARM_UP = 12
 
 _context = get_context("forkserver")
 _context.set_forkserver_preload(
-    ["torch.distributed", "torch.utils.data", "penstock.observe.watch", "benchmarks.scale.real"]
+    ["torch.distributed", "torch.utils.data", "penstock.watcher.watch", "benchmarks.scale.real"]
 )
 
 

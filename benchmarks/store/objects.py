@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.peers.data import once
+from penstock.core.user_cache import cache_dir
 from penstock.shards.codecs.arrays import encode_npy
-from penstock.storage.userdirs import cache_dir
 from penstock.testing import tar_bytes
 
 SHAPE = (32, 32, 64)

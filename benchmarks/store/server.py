@@ -23,8 +23,9 @@ from threading import Thread
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from tests.support.proxy.book import Throttle
+
 from benchmarks.peers.environment import ROOT
-from penstock.testing.proxy.book import Throttle
 
 PIECE_BYTES = 256 << 10
 """Sent at once: connections take turns by so much."""

@@ -24,7 +24,7 @@ from benchmarks.train.gpuloads import (
     transformer,
 )
 from penstock.train import GradClip, Metrics, Prefetcher, compile, precision, to_device
-from penstock.train.compiling import Compiled
+from penstock.train.compiled import Compiled
 
 ROUNDS = 5
 

@@ -13,11 +13,11 @@ from benchmarks.document import Finding
 from benchmarks.result import Line, Table, in_turns, median_ratio, seconds
 from benchmarks.train import data
 from benchmarks.train.samplers import BATCH, FIELDS
-from penstock.core.words import human_bytes
+from penstock.core.format import human_bytes
+from penstock.data.sources.sampled_shards import PickedFeed
 from penstock.datasets import ShardDataset
-from penstock.flow.pickedfeed import PickedFeed
 from penstock.loader import Loader
-from penstock.train import PKSampler, read_metadata
+from penstock.samplers import PKSampler, read_metadata
 
 ROUNDS = 3
 SAMPLES = 6400

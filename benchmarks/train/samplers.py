@@ -17,9 +17,9 @@ from benchmarks.document import Finding
 from benchmarks.result import Line, Table, in_turns, median_ratio, seconds
 from benchmarks.train import data
 from benchmarks.train.baseline import LooseFiles, UncachedModalAwarePKSampler
+from penstock.data.fields import Image
 from penstock.datasets import ShardDataset
-from penstock.flow.fields import Image
-from penstock.train import BalancedSampler, BucketSampler, MetadataTable, PKSampler, WeightedSampler, read_metadata
+from penstock.samplers import BalancedSampler, BucketSampler, MetadataTable, PKSampler, WeightedSampler, read_metadata
 
 ROUNDS = 5
 BASELINE_BATCHES = 40

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.core.strictyaml import read_yaml
+from penstock.core.strict_yaml import read_yaml
 from penstock.errors import SettingError
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -25,7 +25,8 @@ from examples.common.settings import DEVICE, SEED, Bounded, Settings, ask
 from examples.reid.before import Before, crop_loader, crops_in, uncached_sampler
 from examples.reid.data import crops
 from penstock.datasets import ShardDataset
-from penstock.train import Every, GradClip, Metrics, PKSampler, compile, precision, read_metadata
+from penstock.samplers import PKSampler, read_metadata
+from penstock.train import Every, GradClip, Metrics, compile, precision
 
 CONFIG = Path(__file__).with_name("config.yaml")
 HABITS = ("sampler", "loader", "copies", "eager", "clip", "log")

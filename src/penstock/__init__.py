@@ -6,13 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.flow.fields import Array, Finish, Image, Json, Label, Raw, Text
+    from penstock.data.fields import Array, Finish, Image, Json, Label, Raw, Text
     from penstock.loader import Loader
-    from penstock.observe.watch import watch
-    from penstock.plan.probes.compute import probe_step
-    from penstock.tuning.adaptive import AdaptiveLoader
-    from penstock.tuning.planfor import plan_for
-    from penstock.tuning.tune import tune
+    from penstock.probe.step import probe_step
+    from penstock.tuner.adaptive.loader import AdaptiveLoader
+    from penstock.tuner.plan_for import plan_for
+    from penstock.tuner.tune import tune
+    from penstock.watcher.watch import watch
 
 __all__ = [
     "AdaptiveLoader", "Array", "Finish", "Image", "Json", "Label", "Loader", "Raw", "Text",
@@ -20,12 +20,12 @@ __all__ = [
 ]  # fmt: skip
 __version__ = "0.1.0.dev0"
 _ROOMS = {
-    "AdaptiveLoader": "penstock.tuning.adaptive",
+    "AdaptiveLoader": "penstock.tuner.adaptive.loader",
     "Loader": "penstock.loader",
-    "plan_for": "penstock.tuning.planfor",
-    "probe_step": "penstock.plan.probes.compute",
-    "tune": "penstock.tuning.tune",
-    "watch": "penstock.observe.watch",
+    "plan_for": "penstock.tuner.plan_for",
+    "probe_step": "penstock.probe.step",
+    "tune": "penstock.tuner.tune",
+    "watch": "penstock.watcher.watch",
 }
 
 
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
     """Public names are imported when first asked for, so that `import penstock` costs next to nothing."""
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    room = _ROOMS.get(name, "penstock.flow.fields")
+    room = _ROOMS.get(name, "penstock.data.fields")
     value = globals()[name] = getattr(importlib.import_module(room), name)
     return value
 

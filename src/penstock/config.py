@@ -8,7 +8,7 @@
     shuffle: true
     transform: mypackage.augment:flip
 
-A plan may fill in what the config leaves open: see `penstock.plan.here`.
+A plan may fill in what the config leaves open: see `penstock.plan.load_plan`.
 
 Paths mean what they mean in Python: they start at the working directory, not at the file. `transform` and
 `batch_transform` name functions, which are imported: a config is as trusted as the script that reads it. Nothing is
@@ -27,10 +27,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from penstock.core.names import meant
-from penstock.core.strictyaml import read_anchored_yaml
+from penstock.core.format import meant
+from penstock.core.strict_yaml import read_anchored_yaml
+from penstock.data.fields import Array, Image, Json, Label, Raw, Text
 from penstock.errors import SettingError
-from penstock.flow.fields import Array, Image, Json, Label, Raw, Text
 
 MAX_BYTES = 1 << 20
 """A config larger than this is some other file."""
@@ -54,7 +54,7 @@ def build(make: Callable[..., Made], source: Source, plan: str | os.PathLike[str
 
 def _planned(make: Callable[..., Any], plan: str | os.PathLike[str]) -> dict[str, Any]:
     """What a plan sets of a loader. Shards, fields and functions are the config's alone."""
-    from penstock.plan.here import loader_settings  # only where there is one
+    from penstock.plan.load_plan import loader_settings  # only where there is one
 
     settings = loader_settings(plan)
     with _naming(os.fspath(plan)), _at("loader"):

@@ -10,17 +10,16 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from penstock.core.layout import SlabLayout
+from penstock.core.slab_layout import SlabLayout
+from penstock.data.batch.delivery import locate
+from penstock.data.decode.decoder import Decoder, Transform
+from penstock.data.fields.base import Field
+from penstock.data.fields.image import Image
+from penstock.data.order.blocks import BLOCK_BYTES
+from penstock.data.order.ranks import find_ranks
+from penstock.data.order.shuffle import LANES, Ranks
+from penstock.data.sources.shards import Ids, OrderSettings, ShardFeed, Source
 from penstock.errors import PenstockError, SettingError
-from penstock.flow.blocks import BLOCK_BYTES
-from penstock.flow.decode import Decoder, Transform
-from penstock.flow.deliver import locate
-from penstock.flow.fields.base import Field
-from penstock.flow.fields.image import Image
-from penstock.flow.order import LANES, Ranks
-from penstock.flow.ranks import find_ranks
-from penstock.flow.shardfeed import Ids, OrderSettings, ShardFeed
-from penstock.flow.sources import Source
 from penstock.storage.paths import expand
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

@@ -9,27 +9,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Self
 
 from penstock.core.cores import usable_cores
-from penstock.core.settings import BatchSettings, EngineSettings, ErrorSettings
 from penstock.core.stats import CardTimes, EngineStats, LoaderStats
+from penstock.data.batch.delivery import Delivery
+from penstock.data.decode.decoder import Transform
+from penstock.data.decode.map_samples import SampleTransform
+from penstock.data.device.device_stage import Plans
+from penstock.data.device.prefetch import Coming
+from penstock.data.device.static_buffers import Stable
+from penstock.data.fields.base import Field
+from penstock.data.order.blocks import BLOCK_BYTES
+from penstock.data.order.checkpoint import Position, read_state, write_state
+from penstock.data.sources.map_dataset import MapFeed
+from penstock.data.sources.shards import Ids, OrderSettings, Shards
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SettingError
-from penstock.feeding import Brought, Wanted, make_feed
-from penstock.flow.arrival import Plans
-from penstock.flow.blocks import BLOCK_BYTES
-from penstock.flow.coming import Coming
-from penstock.flow.decode import Transform
-from penstock.flow.deliver import Delivery
-from penstock.flow.fields.base import Field
-from penstock.flow.mapfeed import MapFeed
-from penstock.flow.mapwork import SampleTransform
-from penstock.flow.shardfeed import Ids, OrderSettings
-from penstock.flow.sources import Shards
-from penstock.flow.stable import Stable
-from penstock.flow.state import Position, read_state, write_state
-from penstock.passes import Pass, Passes
-from penstock.running import Settings, start
-from penstock.status import Bar, Stopwatch, Ticker
-from penstock.storage.tier import CacheSettings
+from penstock.options import BatchSettings, EngineSettings, ErrorSettings
+from penstock.runtime.epochs import Pass, Passes
+from penstock.runtime.progress import Bar, Stopwatch, Ticker
+from penstock.runtime.source_choice import Brought, Wanted, make_feed
+from penstock.runtime.start import Settings, start
+from penstock.storage.shard_cache.cache_tier import CacheSettings
 
 log = logging.getLogger("penstock")
 
@@ -164,7 +163,7 @@ class Loader:
         """Whether samples that do not fill a step on all ranks are left out."""
         return self._batch.drop_last
 
-    # Which framework looks at which of these four is written in dropin.py.
+    # Which framework looks at which of these four is written in frameworks.py.
 
     @property
     def num_workers(self) -> int:
@@ -175,14 +174,14 @@ class Loader:
     @property
     def dataset(self) -> Any:
         """The map-style dataset; of shards, something with their length: the samples of an epoch, over all ranks."""
-        from penstock.dropin import SampleCount
+        from penstock.frameworks import SampleCount
 
         return self._feed.dataset if isinstance(self._feed, MapFeed) else SampleCount(len(self._feed))
 
     @property
     def sampler(self) -> Any:
         """This rank's share of the epoch's order, as a torch sampler; its `set_epoch` is the loader's."""
-        from penstock.dropin import EpochSampler, SequentialEpochSampler
+        from penstock.frameworks import EpochSampler, SequentialEpochSampler
 
         if self._brought.sampler is not None:
             return self._brought.sampler

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from benchmarks.faults.score import lines, matrix
 from benchmarks.faults.verdict import Verdict
+from tests.support.faults import Outcome
 
-from penstock.recording.load import load
-from penstock.testing.faults import Outcome
+from penstock.recording.reader import load
 
 RIGHT = {"fault": "slow_worker", "severity": "mild", "seed": 0, "expect": "lagging_worker", "named": "lagging_worker"}
 RIGHT |= {"verdict": "findings", "findings": 1, "predicted": 0.5, "actual": 0.5, "confidence": 0.9, "seconds": 1.0}

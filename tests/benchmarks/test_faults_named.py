@@ -6,10 +6,10 @@ Tests run beside others on few cores, so a neighbour may be found too, and right
 
 import pytest
 from benchmarks.faults.trials import in_child, record_of, recorded
+from tests.support.faults import FAULTS, Case
 
 from penstock.diagnose.verdict import diagnose
-from penstock.recording.load import load
-from penstock.testing.faults import FAULTS, Case
+from penstock.recording.reader import load
 
 pytestmark = pytest.mark.bench
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from penstock.cli import main
-from penstock.recording.lines import Fetch, Loader, Machine, Pass, PassEnd, Run, Setting, Step
-from penstock.recording.write import Recorder
+from penstock.recording.format import Fetch, Loader, Machine, Pass, PassEnd, Run, Setting, Step
+from penstock.recording.writer import Recorder
 
 
 class Ran:

@@ -16,13 +16,14 @@ from typer.testing import CliRunner
 from penstock.cli import demo as command
 from penstock.core.finding import Diagnosis
 from penstock.core.plan import Plan
-from penstock.demo import outlook, stages
-from penstock.demo.agree import agreement
-from penstock.demo.material import Size
-from penstock.demo.stage import Measured, Stage
-from penstock.demo.way import Result
+from penstock.demo import forecast as outlook
+from penstock.demo import stages
+from penstock.demo.demo import Result
+from penstock.demo.loss_agreement import agreement
+from penstock.demo.shards import Size
+from penstock.demo.stages import Measured, Stage
 from penstock.errors import SettingError
-from penstock.recording.load import load
+from penstock.recording.reader import load
 
 app = typer.Typer(rich_markup_mode=None)
 app.command()(command.demo)
@@ -157,7 +158,7 @@ def test_a_folder_that_is_not_from_a_demo_is_refused(penstock, tmp_path):
 
 
 def test_without_torch_it_says_what_to_install(run, monkeypatch):
-    monkeypatch.setattr("penstock.cli.needs.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.cli.arguments.find_spec", lambda name: None)
     with pytest.raises(SettingError, match=r"penstock\[torch\]"):
         run()
 

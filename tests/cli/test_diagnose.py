@@ -1,14 +1,14 @@
 """`penstock diagnose`: what it prints and how it ends."""
 
 import json
-from pathlib import Path
 
 import pytest
+from tests.support.paths import DATA_FILES
 
 from penstock.cli import console
-from penstock.recording.lines import Setting
+from penstock.recording.format import Setting
 
-LOGS = Path(__file__).parent.parent / "diagnose" / "data"
+LOGS = DATA_FILES
 HOSTILE = "\x1b[31mred\x1b[0m<script>alert(1)</script>\r\n"
 
 

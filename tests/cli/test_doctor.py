@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 from penstock.cli.doctor import doctor
 from penstock.errors import StorageError
 from penstock.plan.doctor.check import Check, Mark, not_known
-from penstock.plan.doctor.examine import Examined
-from penstock.plan.doctor.examine import examine as really_examine
-from penstock.storage.curve import OpenStat, Point, StorageCurve
-from penstock.storage.kind import identify
+from penstock.plan.doctor.run import Examined
+from penstock.plan.doctor.run import examine as really_examine
+from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
+from penstock.storage.identify import identify
 
 app = typer.Typer()
 app.command()(doctor)

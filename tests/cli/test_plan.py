@@ -12,13 +12,12 @@ from typer.testing import CliRunner
 from penstock.cli.plan import plan
 from penstock.core.plan import Change, Plan
 from penstock.errors import SettingError
-from penstock.observe.machine import machine_facts
 from penstock.plan.document import load_plan
 from penstock.plan.fingerprint import fingerprint
-from penstock.plan.probes.file import probes_document
-from penstock.plan.probes.results import DecodePoint, DecodeRates, Handover, Probes, Skipped
-from penstock.recording.lines import Event, Run, Setting
-from penstock.recording.write import Recorder
+from penstock.probe.results import DecodePoint, DecodeRates, Handover, Probes, Skipped, probes_document
+from penstock.recording.format import Event, Run, Setting
+from penstock.recording.writer import Recorder
+from penstock.watcher.machine.facts import machine_facts
 
 APP = typer.Typer(rich_markup_mode=None)
 APP.command()(plan)

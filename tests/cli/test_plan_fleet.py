@@ -5,12 +5,11 @@ import json
 import msgspec
 import pytest
 
-from penstock.cli.amounts import bytes_in
+from penstock.cli.arguments import bytes_in
 from penstock.errors import SettingError
-from penstock.observe.machine import machine_facts
 from penstock.plan.fingerprint import fingerprint
-from penstock.plan.probes.file import probes_document
-from penstock.plan.probes.results import DecodePoint, DecodeRates, Handover, Probes
+from penstock.probe.results import DecodePoint, DecodeRates, Handover, Probes, probes_document
+from penstock.watcher.machine.facts import machine_facts
 
 FLEET = ("--nodes", 4, "--gpus-per-node", 8)
 

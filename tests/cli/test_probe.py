@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.probe import probe
 from penstock.errors import SettingError
-from penstock.plan.probes.results import DecodePoint, DecodeRates, Probes, Skipped
+from penstock.probe.results import DecodePoint, DecodeRates, Probes, Skipped
 from penstock.testing import REID, SA1B, make_shards
 
 app = typer.Typer(rich_markup_mode=None)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penstock.recording.lines import Setting
+from penstock.recording.format import Setting
 
 
 @pytest.fixture

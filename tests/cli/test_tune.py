@@ -107,7 +107,7 @@ def test_an_item_that_raises_is_named():
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("penstock.cli.needs.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.cli.arguments.find_spec", lambda name: None)
     ran = run("make_dataset", "--batch-size", 2)
     assert "pip install 'penstock[torch]'" in str(ran.exception)
 

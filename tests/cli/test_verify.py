@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 from penstock.cli import verify as command
 from penstock.core.plan import Change, Plan
 from penstock.errors import RecordingError, SettingError
-from penstock.observe.machine import machine_facts
-from penstock.observe.script import Outcome
 from penstock.plan.document import save_plan
 from penstock.plan.fingerprint import fingerprint
-from penstock.recording.lines import Setting
+from penstock.recording.format import Setting
 from penstock.verify import trials
+from penstock.watcher.machine.facts import machine_facts
+from penstock.watcher.script.script import Outcome
 
 app = typer.Typer(rich_markup_mode=None)
 app.command()(command.verify)

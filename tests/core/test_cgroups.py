@@ -3,8 +3,7 @@
 import psutil
 import pytest
 
-from penstock.core.cgroups import cgroup_folders, memory_left_bytes, memory_limit_bytes, quota_cores
-from penstock.storage.freememory import free_bytes
+from penstock.core.cgroups import cgroup_folders, free_bytes, memory_left_bytes, memory_limit_bytes, quota_cores
 
 
 def test_the_tightest_quota_above_us_counts(tree):

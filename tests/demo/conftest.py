@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.demo.material import Size, make
+from penstock.demo.shards import Size, make
 
 TINY = Size(samples=24, batch_size=4, scale=0.0625)
 

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 import torch
 
-from penstock.demo.material import pack_for_training
+from penstock.demo.shards import pack_for_training
 from penstock.demo.train import from_penstock, from_tars, train
 
 SIZE = 64

@@ -1,12 +1,12 @@
 """What waiting costs, worked out by hand."""
 
 import pytest
-from test_evidence import recorded, step
+from tests.diagnose.evidence.test_evidence import recorded, step
 
-from penstock.diagnose.evidence import gather
+from penstock.diagnose.evidence.evidence import gather
 from penstock.diagnose.impact import impact_of
-from penstock.recording.lines import Gpu, Loader, Machine, Run
-from penstock.recording.load import Recording
+from penstock.recording.format import Gpu, Loader, Machine, Run
+from penstock.recording.reader import Recording
 
 
 def impact(steps, batches=None, **run):

@@ -5,12 +5,12 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from made import Made
+from tests.support.made_recordings import Made
 
-from penstock.diagnose.evidence import gather
+from penstock.diagnose.evidence.evidence import gather
 from penstock.diagnose.verdict import all_rules, diagnose
 from penstock.model.edits import with_workers
-from penstock.recording.lines import Event, Fetch, Pass, Process, Step, System, Whereabouts
+from penstock.recording.format import Event, Fetch, Pass, Process, Step, System, Whereabouts
 
 DICE = np.random.default_rng(3)
 

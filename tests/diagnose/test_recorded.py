@@ -1,13 +1,12 @@
 """Recordings of real trainings on a GPU (ResNet-50, 64 pictures a batch, 8 workers), cut short: what they say."""
 
-from pathlib import Path
-
 import pytest
+from tests.support.paths import DATA_FILES
 
 from penstock.diagnose.verdict import diagnose
-from penstock.recording.load import load
+from penstock.recording.reader import load
 
-DATA = Path(__file__).parent / "data"
+DATA = DATA_FILES
 
 
 def test_a_training_that_keeps_the_gpu_busy_is_healthy_though_its_host_waits_for_the_interpreter():

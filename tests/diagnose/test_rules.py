@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from made import SAMPLES, Made
+from tests.support.made_recordings import SAMPLES, Made
 
 from penstock.diagnose.verdict import all_rules, diagnose
-from penstock.recording.lines import Event
+from penstock.recording.format import Event
 
 DICE = np.random.default_rng(7)
 STRAGGLING = np.where(DICE.random(400) < 0.04, 0.4, 0.02)

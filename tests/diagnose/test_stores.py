@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from made_store import MadeStore
+from tests.support.made_store import MadeStore
 
 from penstock.core.hops import Hop
-from penstock.diagnose.evidence import gather
+from penstock.diagnose.evidence.evidence import gather
 from penstock.diagnose.rules._stores import from_store, more_helped
 from penstock.diagnose.verdict import diagnose
-from penstock.engine.controller import Controller, Knob, Knobs, Window
+from penstock.engine.autotune import Controller, Knob, Knobs, Window
 
 NO_HELP = (
     "readers 16 → 32: workers starved 60% of the time with every read in flight; trying for more than 50 MB/s",

@@ -5,14 +5,14 @@ from math import isfinite
 
 import msgspec
 import pytest
-from made import Made
-from test_evidence import WORKERS, fetch, recorded, step
+from tests.diagnose.evidence.test_evidence import WORKERS, fetch, recorded, step
+from tests.support.made_recordings import Made
 
 from penstock.diagnose import verdict
 from penstock.diagnose.suspect import Innocent, Suspect
 from penstock.diagnose.verdict import ENOUGH_STEPS, MOST_GAIN, all_rules, diagnose
 from penstock.errors import RecordingError
-from penstock.recording.lines import Loader, Machine
+from penstock.recording.format import Loader, Machine
 
 
 def suspect(strength=0.9, gain=0.5, **more):

@@ -2,16 +2,11 @@
 
 import gc
 import os
-import sys
 import threading
-from pathlib import Path
 
 import psutil
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # worker processes get our search path, and find engine_fakes there
-
-from engine_fakes import open_files
+from tests.support.engine_fakes import open_files
 
 from penstock.engine.engine import Engine
 

@@ -2,13 +2,13 @@ import time
 
 import numpy as np
 import pytest
-from engine_fakes import Numbers
+from tests.support.engine_fakes import Numbers
 
-from penstock.core.work import Answer
+from penstock.core.contracts import Answer
 from penstock.engine import dispatch as module
 from penstock.engine.batch import Batch, Job
 from penstock.engine.dispatch import MAX_STILLBORN, Dispatch
-from penstock.engine.worker import encode_task
+from penstock.engine.worker_main import encode_task
 from penstock.errors import WorkerCrash
 
 

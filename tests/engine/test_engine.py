@@ -8,16 +8,17 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_fakes import THREADS_MAY_GO, Copy, Numbers, open_files, plan, take, take_all
+from tests.support.engine_fakes import THREADS_MAY_GO, Copy, Numbers, open_files, plan, take, take_all
 
-from penstock.engine import conductor as conductor_module
-from penstock.engine import shelf as shelf_module
-from penstock.engine.agenda import AT_ONCE
-from penstock.engine.bell import Listener
+from penstock.engine import output_queue as shelf_module
+from penstock.engine import scheduler as conductor_module
 from penstock.engine.engine import Engine
+from penstock.engine.ipc import Listener
+from penstock.engine.scheduler import AT_ONCE
 from penstock.errors import PenstockError, SampleError, SettingError, StorageError, WorkerCrash
 
 both = pytest.mark.parametrize("executor", ["process", "thread"])
@@ -572,7 +573,7 @@ def test_an_engine_can_be_closed_by_the_garbage_collector_wherever_that_runs(lea
 SCRIPT = """
 import os, signal, sys
 sys.path.insert(0, {here!r})
-from engine_fakes import Copy, Numbers, plan, take
+from tests.support.engine_fakes import Copy, Numbers, plan, take
 from penstock.engine.engine import Engine
 supply = Numbers(64)
 engine = Engine(supply, Copy(), plan({executor!r}))
@@ -584,6 +585,6 @@ print(*[seat.worker.process.pid for seat in engine.conductor.dispatch.seats if h
 
 @both
 def test_a_program_that_ends_without_closing_ends(executor):
-    program = SCRIPT.format(here=os.path.dirname(__file__), executor=executor)
+    program = SCRIPT.format(here=str(Path(__file__).parents[2]), executor=executor)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

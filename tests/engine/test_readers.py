@@ -2,10 +2,10 @@ import queue
 import threading
 
 import pytest
-from engine_fakes import Numbers
+from tests.support.engine_fakes import Numbers
 
-from penstock.engine.memory import SharedBytes
 from penstock.engine.readers import Readers
+from penstock.engine.shared_memory import SharedBytes
 
 
 @pytest.fixture

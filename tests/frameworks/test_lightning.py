@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-
-from loading import keys_of
+from tests.support.loader_helpers import keys_of
 
 pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed")
 

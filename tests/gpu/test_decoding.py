@@ -10,9 +10,9 @@ import torch
 from PIL import Image as Pillow
 
 import penstock
-from penstock.flow.fields import Finish, Image
-from penstock.flow.oncard import decoders
-from penstock.flow.oncard.decoders import NvImageCodec, Torchcodec, Torchvision
+from penstock.data.device.gpu_decode import decoders
+from penstock.data.device.gpu_decode.decoders import NvImageCodec, Torchcodec, Torchvision
+from penstock.data.fields import Finish, Image
 from penstock.testing import picture, tar_bytes
 
 if not torch.cuda.is_available():

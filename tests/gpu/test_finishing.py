@@ -6,10 +6,10 @@ import simplejpeg
 import torch
 
 import penstock
-from penstock.flow.fields import Finish, Image, Label
-from penstock.flow.finishing.apply import Finisher
-from penstock.flow.finishing.draw import draw
-from penstock.flow.finishing.launch import InLaunches, find_finishing
+from penstock.data.device.transform.apply import Finisher
+from penstock.data.device.transform.draw import draw
+from penstock.data.device.transform.launch import InLaunches, find_finishing
+from penstock.data.fields import Finish, Image, Label
 from penstock.testing import picture, tar_bytes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

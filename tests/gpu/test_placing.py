@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.flow.fields import Image
-from penstock.flow.oncard.placing import InOneLaunch, find_placing, shape_by_shape
+from penstock.data.device.gpu_decode.placement import InOneLaunch, find_placing, shape_by_shape
+from penstock.data.fields import Image
 
 if not torch.cuda.is_available():
     pytest.skip("there is no CUDA device", allow_module_level=True)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from penstock.model.scene import ALONE, PARTS, Crew, batches
-from penstock.model.simulate import simulate
+from penstock.model.simulation_input import ALONE, PARTS, Crew, batches
+from penstock.model.simulator import simulate
 
 pytestmark = [
     pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="workers start together"),

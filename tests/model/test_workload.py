@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import SettingError
 from penstock.model.bootstrap import bootstrap
+from penstock.model.bounds import bounds
 from penstock.model.edits import (
     out_of_order,
     overlapped,
@@ -24,7 +25,6 @@ from penstock.model.edits import (
     without_stragglers,
 )
 from penstock.model.edits import without_startup as at_once
-from penstock.model.laws import bounds
 from penstock.model.workload import Workload, gain, stragglers
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from penstock.core.plan import Change, Limit, Plan
 from penstock.errors import SettingError, StorageError
-from penstock.observe.applied import SETTINGS
 from penstock.plan.document import (
     MAX_BYTES,
     DataLoaderSettings,
@@ -19,6 +18,7 @@ from penstock.plan.document import (
     plan_to_yaml,
     save_plan,
 )
+from penstock.watcher.script.apply_plan import SETTINGS
 
 FULL = Plan(
     source="recording",

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.plan import Plan
-from penstock.observe.machine import machine_facts
 from penstock.plan.document import plan_from_yaml, plan_to_yaml
 from penstock.plan.fingerprint import NOTHING_KNOWN, differences, fingerprint
-from penstock.recording.lines import Gpu, Loader, Machine
+from penstock.recording.format import Gpu, Loader, Machine
+from penstock.watcher.machine.facts import machine_facts
 
 MACHINE = Machine(
     cores=32,

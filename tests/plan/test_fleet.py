@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
-from fleet_needs import BATCH, BATCH_BYTES, STEP_S, need, site
+from tests.support.fleet_needs import BATCH, BATCH_BYTES, STEP_S, need, site
 
+from penstock.data.order.blocks import BLOCK_BYTES
+from penstock.data.order.ranks import find_ranks
+from penstock.data.order.shuffle import LANES
 from penstock.errors import SettingError
-from penstock.flow.blocks import BLOCK_BYTES
-from penstock.flow.order import LANES
-from penstock.flow.ranks import find_ranks
-from penstock.plan.fleet import outlook
+from penstock.plan.fleet import forecast as outlook
+from penstock.plan.fleet.bounds import bounds, demanded
+from penstock.plan.fleet.forecast import Price, epoch_of, plan_fleet
 from penstock.plan.fleet.lanes import ENOUGH_BLOCKS, lanes_for
-from penstock.plan.fleet.laws import bounds, demanded
 from penstock.plan.fleet.need import expected_most, half_the_side, in_blocks
-from penstock.plan.fleet.outlook import Price, epoch_of, plan_fleet
 from penstock.plan.fleet.site import Site, hit_share
 
 RANKS = 32

@@ -5,15 +5,15 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from fleet_needs import probed
-from made import SAMPLES, Made
+from tests.support.fleet_needs import probed
+from tests.support.made_recordings import SAMPLES, Made
 
+from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.errors import RecordingError, SettingError
-from penstock.flow.blocks import BLOCK_BYTES
 from penstock.plan.fleet.sources import need_from_probes, need_from_recording
-from penstock.plan.fromprobes import NO_STEP, Step
-from penstock.recording.lines import Hops, Loader, Run
-from penstock.storage.curve import OpenStat, Point, StorageCurve
+from penstock.plan.from_probes import NO_STEP, Step
+from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
+from penstock.recording.format import Hops, Loader, Run
 
 READS = {"read_bytes": 8_000_000, "reads": 16}
 

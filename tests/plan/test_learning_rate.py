@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.plan.learning_rate import accumulation_steps, scale
+from penstock.plan.batch_size import accumulation_steps, scale
 
 
 def test_eight_times_the_batch():

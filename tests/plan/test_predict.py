@@ -11,7 +11,7 @@ from penstock.errors import SettingError
 from penstock.model.edits import with_cores, with_prefetch, with_workers
 from penstock.model.workload import Workload
 from penstock.plan.predict import CROSSOVER, MOST_BATCHES, even, predict, service_s, thinned
-from penstock.plan.stored import Reads, on_storage
+from penstock.plan.storage_model import Reads, on_storage
 
 
 def run(count=60, workers=4, *, step_s=0.01, handover_s=0.0, cpu_s=0.0, alone_s=0.0, **others):

@@ -187,7 +187,7 @@ def test_torch_is_not_imported_for_a_plain_step():
     code = """
 import sys
 from penstock.plan.sweep import sweep
-import penstock.plan.document, penstock.plan.data, penstock.plan.step, penstock.plan.learning_rate
+import penstock.plan.document, penstock.plan.data_changes, penstock.plan.step_changes, penstock.plan.batch_size
 sweep(lambda batch: sum(range(1000)), lambda size: size, (1, 2), seconds_each=0.01)
 assert "torch" not in sys.modules
 """

@@ -10,6 +10,7 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch

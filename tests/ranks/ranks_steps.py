@@ -5,20 +5,20 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
-from adapting import Numbers, Told
+from tests.support.adaptive_helpers import Numbers, Told
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from penstock.core.cores import rank_cores
-from penstock.observe.callbacks.training import Training
-from penstock.tuning import window
-from penstock.tuning.adaptive import AdaptiveLoader
-from penstock.tuning.result import Setting
-from penstock.tuning.tune import tune
+from penstock.tuner.adaptive import controller as window
+from penstock.tuner.adaptive.loader import AdaptiveLoader
+from penstock.tuner.result import Setting
+from penstock.tuner.tune import tune
+from penstock.watcher.callbacks.training import Training
 
 STEPS = 60
 SLOW_S = 0.04

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.diagnose.together import diagnose_ranks
+from penstock.diagnose.ranks.verdict import diagnose_ranks
 from penstock.recording.ranks import load_ranks
 
 

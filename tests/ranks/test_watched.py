@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.diagnose.together import diagnose_ranks
+from penstock.diagnose.ranks.verdict import diagnose_ranks
 from penstock.recording.ranks import load_ranks
 
 

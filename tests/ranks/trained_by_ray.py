@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from ray.train import RunConfig, ScalingConfig
@@ -16,8 +17,8 @@ def train(config):
     sys.path.insert(0, config["here"])
     from ranks_material import make_loader
 
-    from penstock.core.launch import local_place
-    from penstock.flow.ranks import find_ranks
+    from penstock.core.ranks import local_place
+    from penstock.data.order.ranks import find_ranks
 
     ranks, here = find_ranks(None, None, None), local_place()
     loader = make_loader(config["shards"], ranks.world_size)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from report_runs import empty, healthy, stalling, torch_run
 from rich.console import Console
+from tests.support.report_runs import empty, healthy, stalling, torch_run
 
 from penstock.errors import RecordingError
 from penstock.report.compare import (

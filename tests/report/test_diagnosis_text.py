@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from report_runs import all_well, empty, findings, stalling, undetermined
+from tests.support.report_runs import all_well, empty, findings, stalling, undetermined
 
 from penstock.core.finding import Finding, Impact
 from penstock.report.diagnosis import diagnosis_text, gain_words, impact_words

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from penstock.plan.fleet.forecast import Price, plan_fleet
 from penstock.plan.fleet.need import Need
-from penstock.plan.fleet.outlook import Price, plan_fleet
 from penstock.plan.fleet.site import Site
 from penstock.report.fleet import fleet_document, fleet_sentences, fleet_text
 

@@ -7,9 +7,19 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
-from report_runs import RUN, all_well, empty, findings, healthy, hops_run, stalling, torch_run, undetermined
+from tests.support.report_runs import (
+    RUN,
+    all_well,
+    empty,
+    findings,
+    healthy,
+    hops_run,
+    stalling,
+    torch_run,
+    undetermined,
+)
 
-from penstock.recording.lines import Hops, Loader, Setting, Step
+from penstock.recording.format import Hops, Loader, Setting, Step
 from penstock.report.html import render_html
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028\u202e\x1b[31m&amp;{{7*7}}'\""

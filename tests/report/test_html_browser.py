@@ -4,8 +4,8 @@ import os
 import shutil
 
 import pytest
-from report_runs import all_well, empty, findings, healthy, hops_run, stalling, undetermined
-from test_html import hostile_diagnosis, hostile_recording
+from tests.report.test_html import hostile_diagnosis, hostile_recording
+from tests.support.report_runs import all_well, empty, findings, healthy, hops_run, stalling, undetermined
 
 from penstock.report.html import render_html
 

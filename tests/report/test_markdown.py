@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from report_runs import all_well, empty, findings, healthy, stalling, torch_run, undetermined
+from tests.support.report_runs import all_well, empty, findings, healthy, stalling, torch_run, undetermined
 
 from penstock.report.html import render_html
 from penstock.report.markdown import escaped, render_markdown

@@ -3,10 +3,10 @@
 from itertools import pairwise
 
 import pytest
-from report_runs import empty, hops_run, stalling, torch_run
+from tests.support.report_runs import empty, hops_run, stalling, torch_run
 
-from penstock.recording.lines import Loader, Run, Setting, Step
-from penstock.recording.load import Recording
+from penstock.recording.format import Loader, Run, Setting, Step
+from penstock.recording.reader import Recording
 from penstock.report.numbers import MOST_PHASES, REST, lay_out, looked_note, main_evidence, numbers, parts, setting_rows
 
 

@@ -4,18 +4,10 @@ from pathlib import Path
 import pytest
 
 from penstock.plan.doctor.check import Mark
-from penstock.plan.probes.results import (
-    CopyRates,
-    DecodePoint,
-    DecodeRates,
-    Handover,
-    Probes,
-    Skipped,
-    StorageProbe,
-)
+from penstock.probe.results import CopyRates, DecodePoint, DecodeRates, Handover, Probes, Skipped, StorageProbe
+from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
 from penstock.report.probes import probe_rows
-from penstock.storage.curve import OpenStat, Point, StorageCurve
-from penstock.storage.kind import Storage
+from penstock.storage.identify import Storage
 from penstock.storage.kinds import StorageKind
 
 DECODE = DecodeRates(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from report_runs import all_well, healthy
+from tests.support.report_runs import all_well, healthy
 
 from penstock.core.finding import AmongRanks, RankWait
 from penstock.report.diagnosis import diagnosis_text

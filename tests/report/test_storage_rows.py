@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
 from penstock.report.storage import Room, claim_rows, curve_rows
-from penstock.storage.curve import OpenStat, Point, StorageCurve
-from penstock.storage.kind import Storage
+from penstock.storage.identify import Storage
 from penstock.storage.kinds import StorageKind
 
 ROOM = Room(writable=True, free_bytes=80_000_000_000, total_bytes=250_000_000_000)

@@ -4,10 +4,10 @@ import json
 from collections import defaultdict
 
 import pytest
-from report_runs import empty, hops_run, stalling
+from tests.support.report_runs import empty, hops_run, stalling
 
-from penstock.recording.lines import Fetch, Hops, Loader, Run, Step
-from penstock.recording.load import Recording
+from penstock.recording.format import Fetch, Hops, Loader, Run, Step
+from penstock.recording.reader import Recording
 from penstock.report.trace import LOOP, MACHINE, WORKERS, trace_events, trace_json
 
 

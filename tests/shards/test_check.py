@@ -8,8 +8,10 @@ from itertools import chain
 
 import numpy as np
 import pytest
+from tests.support import hostile
 
-from penstock.shards import check, indexfile
+from penstock.shards import check
+from penstock.shards import index_file as indexfile
 from penstock.shards.check import Flaw, Piece, Structure, check_piece, check_shards
 from penstock.shards.codecs import compress, encode_jpeg, encode_npy
 from penstock.shards.pack.options import PackOptions
@@ -18,8 +20,8 @@ from penstock.shards.pack.sources import find_sources
 from penstock.shards.pack.task import WORK_FOLDER, pack_shard
 from penstock.shards.scan import index_of, scan
 from penstock.storage import local
-from penstock.testing import PRESETS, SA1B, corrupt, hostile, make_shards, picture, tar_bytes
-from penstock.testing.tars import write_tar
+from penstock.testing import PRESETS, SA1B, corrupt, make_shards, picture, tar_bytes
+from penstock.testing.tar_writer import write_tar
 
 JPEG = encode_jpeg(picture(40, 60, seed=1), 90)
 NPY = encode_npy(np.arange(500, dtype=np.float32))
@@ -379,7 +381,7 @@ def test_without_decode_and_crcs_no_data_is_read(tmp_path, monkeypatch):
     read = []
     real = local.pread
     monkeypatch.setattr(local, "pread", lambda fd, length, offset: (read.append(length), real(fd, length, offset))[1])
-    monkeypatch.setattr("penstock.shards.parallel._Worker", None)  # and no process is started for it
+    monkeypatch.setattr("penstock.shards.task_pool._Worker", None)  # and no process is started for it
     (structure,), flaws, pieces = run([path])
     assert (structure.samples, structure.size_bytes, flaws, pieces) == (4, 4 * size, [], [])
     assert sum(read) < 1 << 20

@@ -26,7 +26,7 @@ from penstock.shards.guards import inspect_jpeg, inspect_npy, inspect_zip
 from penstock.shards.guards.jpeg import MAX_PIXELS
 from penstock.shards.guards.zip import MAX_ENTRY_BYTES
 from penstock.testing.corrupt import mutate
-from penstock.testing.pictures import picture
+from penstock.testing.images import picture
 
 GUARD_CASES = 100_000
 """For each of three formats."""

@@ -8,14 +8,14 @@ import tarfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.hostile import base256, looping_tar, tar_header
 
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
-from penstock.shards.source import open_shard
+from penstock.shards.open_shard import open_shard
 from penstock.shards.tar import walk
-from penstock.shards.tarheader import BLOCK
+from penstock.shards.tar_header import BLOCK
 from penstock.testing import corrupt
-from penstock.testing.hostile import base256, looping_tar, tar_header
 
 MUTANTS_PER_SEED = 10_000
 

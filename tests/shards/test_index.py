@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.core.items import Part, Sample
+from penstock.core.sample import Part, Sample
 from penstock.shards.index import Binding, Opened, build_index
 from penstock.shards.scan import scan
 from penstock.shards.tar import Members

@@ -9,8 +9,9 @@ import threading
 import pytest
 
 from penstock.errors import ShardError, StorageError, TarError
-from penstock.shards import indexfile, scan
-from penstock.shards.indexfile import beside, in_cache
+from penstock.shards import index_file as indexfile
+from penstock.shards import scan
+from penstock.shards.index_file import beside, in_cache
 from penstock.shards.scan import index_all, index_of
 from penstock.storage import local
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes

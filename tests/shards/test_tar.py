@@ -11,13 +11,13 @@ import tarfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.hostile import GNU_MAGIC, base256, tar_header
 
 from penstock.shards.codecs import zstd
-from penstock.shards.source import Shard, open_shard
+from penstock.shards.open_shard import Shard, open_shard
 from penstock.shards.tar import walk
-from penstock.shards.tarheader import BATCH, BLOCK
+from penstock.shards.tar_header import BATCH, BLOCK
 from penstock.storage.local import copying_filler
-from penstock.testing.hostile import GNU_MAGIC, base256, tar_header
 
 USTAR, GNU, PAX = tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT
 FORMATS = pytest.mark.parametrize("form", [USTAR, GNU, PAX], ids=["ustar", "gnu", "pax"])

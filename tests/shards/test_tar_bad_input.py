@@ -5,15 +5,15 @@ import io
 import tarfile
 
 import pytest
+from tests.support.hostile import base256, looping_tar, tar_header
 
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
-from penstock.shards.source import Shard, open_shard
+from penstock.shards.open_shard import Shard, open_shard
 from penstock.shards.tar import MAX_EXTENSION_BYTES, walk
-from penstock.shards.tarheader import BATCH, BLOCK
+from penstock.shards.tar_header import BATCH, BLOCK
 from penstock.storage.local import copying_filler
 from penstock.testing import corrupt
-from penstock.testing.hostile import base256, looping_tar, tar_header
 
 END = bytes(2 * BLOCK)
 

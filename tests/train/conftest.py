@@ -1,6 +1,1 @@
 """Lets tests of this folder import `crowds`."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from onerank import accumulating, batch_of, gradients_of, loss_of
-from onerank import net as rank_net
+from tests.support.onerank import accumulating, batch_of, gradients_of, loss_of
+from tests.support.onerank import net as rank_net
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from crowds import crowd
+from tests.support.made_metadata import crowd
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from penstock.train import Every, GradClip, Metrics, PKSampler, Prefetcher, accumulate, precision, scale_lr, to_device
+from penstock.samplers import PKSampler
+from penstock.train import Every, GradClip, Metrics, Prefetcher, accumulate, precision, scale_lr, to_device
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),  # Lightning to torch

@@ -2,9 +2,9 @@ import os
 
 import pytest
 
-from penstock.recording.lines import Event, Run
-from penstock.recording.load import Recording
-from penstock.storage.coldread import ReadMethod
+from penstock.recording.format import Event, Run
+from penstock.recording.reader import Recording
+from penstock.storage.cold_read import ReadMethod
 from penstock.verify import cold
 from penstock.verify.cold import drop, files_read, files_under
 

@@ -4,8 +4,8 @@ import sys
 import pytest
 
 from penstock.errors import SettingError
-from penstock.observe.script import Script
 from penstock.verify.command import parse
+from penstock.watcher.script.script import Script
 
 
 @pytest.fixture(autouse=True)

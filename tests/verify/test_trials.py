@@ -5,16 +5,16 @@ import signal
 import numpy as np
 import pytest
 
-from penstock.diagnose.evidence import gather
+from penstock.diagnose.evidence.evidence import gather
 from penstock.errors import RecordingError
-from penstock.observe.script import Outcome, Script
-from penstock.recording.lines import Event, Fetch, Loader, Pass, Run, Setting, Step
-from penstock.recording.load import load
-from penstock.recording.write import Recorder
+from penstock.recording.format import Event, Fetch, Loader, Pass, Run, Setting, Step
+from penstock.recording.reader import load
+from penstock.recording.writer import Recorder
 from penstock.verify import trials
 from penstock.verify.cold import Dropped
 from penstock.verify.judge import judge
 from penstock.verify.trials import Ask, Turn, after_warm_up, least_steps, run_trials, turns
+from penstock.watcher.script.script import Outcome, Script
 
 SCRIPT = Script(("train.py",))
 PLAN = {"num_workers": 4, "prefetch_factor": 2}

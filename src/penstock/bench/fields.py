@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.data.fields import Array, Field, Image
 from penstock.errors import SettingError, ShardError
-from penstock.flow.fields import Array, Field, Image
 from penstock.shards.codecs.arrays import decode_npz
 from penstock.shards.codecs.by_suffix import codec_of
+from penstock.shards.open_shard import open_shard
 from penstock.shards.scan import index_of
-from penstock.shards.source import open_shard
 
 SIZE = 224
 """Pixels a side, where none are given."""

@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from penstock.bench.usage import MEMORY_KIND, MemoryKind, MemoryPeak, cpu_seconds
+from penstock.bench.process_usage import MEMORY_KIND, MemoryKind, MemoryPeak, cpu_seconds
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import PenstockError
 

@@ -11,24 +11,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from penstock.bench.contest import (
-    OURS_NAME,
-    ROUNDS,
-    SECONDS,
-    WORKERS,
-    Limits,
-    Standing,
-    entries,
-    prepare,
-    race,
-    standings,
-)
-from penstock.bench.course import Course
 from penstock.bench.fields import SIZE, RacedField, guess_fields, parse_fields
+from penstock.bench.race import OURS_NAME, ROUNDS, SECONDS, WORKERS, Limits, Standing, entries, prepare, race, standings
 from penstock.bench.trial import Trial
+from penstock.bench.workload import Course
 from penstock.cli import console
-from penstock.cli.arguments import AsJson, Shards
-from penstock.cli.needs import need_torch
+from penstock.cli.arguments import AsJson, Shards, need_torch
 from penstock.report.bench import Racer, bench_meaning, bench_table
 from penstock.storage.paths import expand
 

@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
-from penstock.recording.load import load
+from penstock.recording.reader import load
 from penstock.report.compare import compare as compare_recordings
 from penstock.report.compare import comparison_document, comparison_text
 

@@ -12,11 +12,10 @@ import typer
 from rich.console import Console, RenderableType
 
 from penstock.cli import console
-from penstock.cli.arguments import AsJson
-from penstock.cli.needs import need_torch
-from penstock.demo.material import Size, clear
+from penstock.cli.arguments import AsJson, need_torch
+from penstock.demo.demo import Result, Said, Way
+from penstock.demo.shards import Size, clear
 from penstock.demo.table import result_document, result_text
-from penstock.demo.way import Result, Said, Way
 from penstock.errors import printable
 
 INTERRUPTED = 130

@@ -10,12 +10,12 @@ import typer
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
 from penstock.core.finding import Diagnosis
-from penstock.diagnose.logs.read import read_log
-from penstock.diagnose.together import diagnose_ranks
-from penstock.diagnose.trainlog import diagnose_log
+from penstock.diagnose.ranks.verdict import diagnose_ranks
+from penstock.diagnose.training_log.read import read_log
+from penstock.diagnose.training_log.verdict import diagnose_log
 from penstock.errors import RecordingError, SettingError
-from penstock.recording.load import Recording, is_recording
 from penstock.recording.ranks import load_ranks
+from penstock.recording.reader import Recording, is_recording
 from penstock.report.diagnosis import diagnosis_text
 from penstock.report.markdown import render_markdown
 

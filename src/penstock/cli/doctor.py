@@ -15,14 +15,14 @@ import typer
 from rich.console import Console
 
 from penstock.errors import SettingError, StorageError
-from penstock.plan.doctor.examine import Examined, examine
+from penstock.plan.doctor.run import Examined, examine
+from penstock.probe.storage import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe, storage_under
+from penstock.probe.storage_curve import StorageCurve
 from penstock.report.doctor import as_checks, check_table
 from penstock.report.storage import Room, Row, claim_rows, curve_rows
 from penstock.report.text import table
-from penstock.storage.curve import StorageCurve
-from penstock.storage.kind import Storage
-from penstock.storage.probe import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe, storage_under
-from penstock.storage.remote.url import is_remote, shown
+from penstock.storage.identify import Storage
+from penstock.storage.object_store.url import is_remote, shown
 
 
 def there(path: str | None) -> str | None:

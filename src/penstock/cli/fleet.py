@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from penstock.cli import console
-from penstock.cli.amounts import bytes_in
+from penstock.cli.arguments import bytes_in
 from penstock.errors import SettingError
-from penstock.plan.data import SSD_BYTES_S
+from penstock.plan.data_changes import SSD_BYTES_S
+from penstock.plan.fleet.forecast import FleetPlan, Price, plan_fleet
 from penstock.plan.fleet.need import Need
-from penstock.plan.fleet.outlook import FleetPlan, Price, plan_fleet
 from penstock.plan.fleet.site import Site
 from penstock.report.fleet import fleet_document, fleet_text
 

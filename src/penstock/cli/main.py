@@ -56,7 +56,7 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
 
 
 def _shards() -> typer.Typer:
-    from penstock.cli.shards.cluster import RayMayStandAlone
+    from penstock.cli.shards.ray_option import RayMayStandAlone
 
     app = typer.Typer(
         help="Look at shards, index them, check them, pack them.", no_args_is_help=True, rich_markup_mode=None

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import AsJson
-from penstock.cli.factory import made_by
+from penstock.cli.arguments import AsJson, made_by, need_torch
 from penstock.cli.fleet import (
     Asked,
     CacheBandwidth,
@@ -25,19 +24,18 @@ from penstock.cli.fleet import (
     StoreRequests,
     show_fleet,
 )
-from penstock.cli.needs import need_torch
 from penstock.core.plan import Plan, Profile
 from penstock.diagnose.verdict import WAITING, most_waiting
 from penstock.errors import RecordingError, SettingError, printable
 from penstock.plan.document import plan_document, save_plan
 from penstock.plan.fleet.need import Need
 from penstock.plan.fleet.sources import need_from_probes, need_from_recording
-from penstock.plan.fromprobes import NO_STEP, Step, plan_from_probes
-from penstock.plan.fromrecording import plan_from_recording
-from penstock.plan.probes.file import read_probes
-from penstock.plan.probes.scripted import script_probe
-from penstock.recording.load import load
+from penstock.plan.from_probes import NO_STEP, Step, plan_from_probes
+from penstock.plan.from_recording import plan_from_recording
+from penstock.probe.results import read_probes
+from penstock.probe.script_step import script_probe
 from penstock.recording.ranks import load_ranks
+from penstock.recording.reader import load
 from penstock.report.plan import plan_markdown, plan_text
 
 NOTHING, CHANGES, UNDETERMINED = 0, 1, 3
@@ -212,7 +210,7 @@ def _step(run: Path | None, step_ms: float | None) -> Step:
 def _for_dataset(dataset: str, batch_size: int | None, step_ms: float | None, profile: Profile) -> Plan:
     need_torch("it is its DataLoader that is planned for")
     source = made_by(dataset, "a dataset or a DataLoader")
-    from penstock.tuning.planfor import plan_for
+    from penstock.tuner.plan_for import plan_for
 
     with console.notices.status("timing one worker …"):
         step_s = None if step_ms is None else step_ms / 1000

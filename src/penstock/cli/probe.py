@@ -11,16 +11,15 @@ from penstock.cli import console
 from penstock.cli.arguments import AsJson
 from penstock.cli.doctor import there
 from penstock.errors import PenstockError, SettingError
-from penstock.observe.machine import machine_facts
 from penstock.plan.fingerprint import fingerprint
-from penstock.plan.probes.file import probes_document
-from penstock.plan.probes.material import Material, from_shard, made_up
-from penstock.plan.probes.results import Skipped
-from penstock.plan.probes.together import NAMES, SECONDS, SECONDS_MAX, Name, Subject, run_probes
+from penstock.probe.decode_samples import Material, from_shard, made_up
+from penstock.probe.results import Skipped, probes_document
+from penstock.probe.run import NAMES, SECONDS, SECONDS_MAX, Name, Subject, run_probes
 from penstock.report.doctor import check_table
 from penstock.report.probes import probe_rows
+from penstock.storage.object_store.url import is_remote
 from penstock.storage.paths import expand
-from penstock.storage.remote.url import is_remote
+from penstock.watcher.machine.facts import machine_facts
 
 UNINDEXED = Skipped("a bucket is measured without looking into its shards: to index one may take longer than the rest")
 

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli import console
-from penstock.diagnose.curve import rates_over_workers
-from penstock.diagnose.together import diagnose_ranks
+from penstock.diagnose.ranks.verdict import diagnose_ranks
+from penstock.diagnose.worker_curve import rates_over_workers
 from penstock.errors import SettingError, printable
-from penstock.recording.load import load
 from penstock.recording.ranks import load_ranks
+from penstock.recording.reader import load
 from penstock.report.html import render_html
 from penstock.report.markdown import render_markdown
 from penstock.report.trace import trace_json

@@ -13,9 +13,9 @@ import typer
 
 from penstock.cli import console
 from penstock.errors import SettingError, printable
-from penstock.observe.afterlook import add_look
-from penstock.observe.child import end_like
-from penstock.observe.script import Outcome, Script, Terms, run_script
+from penstock.watcher.machine.storage_recheck import add_look
+from penstock.watcher.script.child_process import end_like
+from penstock.watcher.script.script import Outcome, Script, Terms, run_script
 
 CONTEXT = {"allow_interspersed_args": False}
 """What follows the script is the script's."""
@@ -134,7 +134,7 @@ def _look_at_storage(recordings: Sequence[Path]) -> None:
 def _diagnose(path: Path) -> None:
     """What goes wrong in here must not become the script's failure."""
     try:
-        from penstock.diagnose.together import diagnose_ranks
+        from penstock.diagnose.ranks.verdict import diagnose_ranks
         from penstock.recording.ranks import load_ranks
         from penstock.report.diagnosis import diagnosis_text
 
@@ -146,9 +146,9 @@ def _diagnose(path: Path) -> None:
 
 def _probe(script: Script, record: Path, seconds: float) -> NoReturn:
     """The script, its step measured, and an end of our own: it did not come to its own."""
-    from penstock.plan.probes.scripted import ScriptProbe, script_probe
-    from penstock.recording.load import load
-    from penstock.report.scriptprobe import script_probe_text
+    from penstock.probe.script_step import ScriptProbe, script_probe
+    from penstock.recording.reader import load
+    from penstock.report.probes import script_probe_text
 
     typer.echo(BEFORE_PROBE, err=True)
     outcome = run_script(script, record, live=False, terms=Terms(probe_s=seconds))

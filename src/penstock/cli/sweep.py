@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import AsJson
-from penstock.cli.factory import made_by
+from penstock.cli.arguments import AsJson, made_by
 from penstock.errors import SettingError
-from penstock.plan.resize import resize
+from penstock.plan.batch_size import resize
 from penstock.plan.sweep import SIZES
 from penstock.plan.sweep import sweep as try_sizes
 from penstock.report.sweep import sweep_document, sweep_text

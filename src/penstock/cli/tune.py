@@ -8,15 +8,13 @@ import msgspec
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import AsJson
-from penstock.cli.factory import made_by
-from penstock.cli.needs import need_torch
+from penstock.cli.arguments import AsJson, made_by, need_torch
 from penstock.core.plan import Profile
 from penstock.errors import printable
 from penstock.report.text import human_duration, table
 
 if TYPE_CHECKING:
-    from penstock.tuning.result import Measured, Tuned
+    from penstock.tuner.result import Measured, Tuned
 
 COLUMNS = ("setting", "samples/s", "× default", "model", "first batch", "runs", "")
 NUMBERS = COLUMNS[1:-1]
@@ -55,7 +53,7 @@ def tune(
     """
     need_torch("it is its DataLoader that is tuned")
     source = made_by(factory, "a dataset or a DataLoader")
-    from penstock.tuning.tune import tune as tune_source
+    from penstock.tuner.tune import tune as tune_source
 
     with console.notices.status("measuring …"):
         found = tune_source(

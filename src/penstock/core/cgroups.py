@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 ROOT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 _MEMORY_FILES = (
@@ -87,3 +89,10 @@ def _place(controller: str, root: Path, membership: Path) -> tuple[Path | None, 
         if (mount / "cgroup.controllers").exists():
             return mount, unified
     return None, ""
+
+
+def free_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
+    """What could still be taken: cached file pages count as free, they give way."""
+    free = psutil.virtual_memory().available
+    left = memory_left_bytes(root, membership)
+    return free if left is None else min(free, left)

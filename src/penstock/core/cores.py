@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 
 from penstock.core.cgroups import MEMBERSHIP, ROOT, quota_cores
-from penstock.core.launch import cores_of_job, local_place
+from penstock.core.ranks import cores_of_job, local_place
 from penstock.errors import SettingError
 
 FEW_CORES = 4

@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.text import Text
 
 from penstock.core.finding import Diagnosis
-from penstock.demo.stage import Measured
-from penstock.diagnose.curve import rates_over_workers
+from penstock.demo.stages import Measured
+from penstock.diagnose.worker_curve import rates_over_workers
 from penstock.errors import printable
-from penstock.recording.load import Recording
+from penstock.recording.reader import Recording
 from penstock.report.html import render_html
 from penstock.report.plan import gain_text
 

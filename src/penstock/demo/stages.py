@@ -1,14 +1,102 @@
-"""Which trainings are run: the reports' own, then the same with one thing changed after the other."""
+"""One run of the training, watched as by `penstock run`: how fast it was, how long it waited, and its losses."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from penstock.core.plan import Plan
-from penstock.demo.material import Lot, Size
-from penstock.demo.stage import Stage
+from penstock.demo.shards import Lot, Size
+from penstock.errors import PenstockError
+from penstock.recording.reader import load
 from penstock.verify.judge import predicted
+from penstock.verify.measures import Side, cycles, main_loader, samples
+from penstock.verify.trials import after_warm_up
+from penstock.watcher.script.script import Outcome, Script, Terms, run_script
+
+TRAINING = Path(__file__).with_name("train.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What is run: the same script each time."""
+
+    name: str
+    """Of its files."""
+    title: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Of the script, as on its command line."""
+    dataloader: Mapping[str, Any] = field(default_factory=dict)
+    """A plan's settings in the place of the script's own, as `penstock verify` sets them."""
+    predicted_gain: float | None = None
+    """Over the first stage; said before it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What came of it."""
+
+    stage: Stage
+    recording: Path
+    samples_s: float
+    """After the warm-up."""
+    wait_share: float
+    """Of the step, in the loader."""
+    workers: int
+    others_cpu: float
+    """Cores that other programs of the machine took meanwhile."""
+    losses: tuple[float, ...]
+    """Of all steps."""
+
+
+def run_stage(stage: Stage, folder: Path) -> Measured:
+    """Run it to its end; recording, losses and what it prints stay in the folder."""
+    losses = train(stage, folder)
+    recording = _file(stage, folder, "jsonl")
+    steady = after_warm_up(main_loader(load(recording), stage.title))
+    if not steady.steps:
+        raise PenstockError(
+            f"too few steps to measure anything ({stage.title})", stage="demo", advice="Give it more: --seconds"
+        )
+    return Measured(
+        stage=stage,
+        recording=recording,
+        samples_s=Side(samples(steady), cycles(steady), steady.workers).value,
+        wait_share=steady.wait_share,
+        workers=steady.workers,
+        others_cpu=steady.others_cpu,
+        losses=losses,
+    )
+
+
+def train(stage: Stage, folder: Path) -> tuple[float, ...]:
+    """The same, for its losses only."""
+    losses, output = (_file(stage, folder, suffix) for suffix in ("losses.json", "txt"))
+    options = {**stage.arguments, "losses": losses}
+    argv = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    terms = Terms(dataloader=stage.dataloader, output=output)
+    outcome = run_script(Script((str(TRAINING), *argv)), _file(stage, folder, "jsonl"), live=False, terms=terms)
+    _check(outcome, stage, output)
+    return tuple(json.loads(losses.read_bytes()))
+
+
+def _file(stage: Stage, folder: Path, suffix: str) -> Path:
+    return folder / f"{stage.name}.{suffix}"
+
+
+def _check(outcome: Outcome, stage: Stage, output: Path) -> None:
+    if outcome.given_up:
+        raise KeyboardInterrupt
+    if outcome.code:
+        raise PenstockError(
+            f"the training failed ({stage.title}, exit code {outcome.code})",
+            stage="demo",
+            advice=f"What it printed is in {output}",
+        )
+
 
 REPORTS = {"num-workers": 0}
 """Of the field reports' settings the one that two of them begin with, and hold to be a must on Windows."""

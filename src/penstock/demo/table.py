@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from penstock.demo.agree import OTHER_PIXELS
-from penstock.demo.stage import Measured
-from penstock.demo.way import Result
+from penstock.demo.demo import Result
+from penstock.demo.loss_agreement import OTHER_PIXELS
+from penstock.demo.stages import Measured
 from penstock.plan.document import plan_document
 from penstock.report.plan import gain_text
 from penstock.report.text import table

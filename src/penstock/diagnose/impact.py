@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.finding import Impact
-from penstock.diagnose.evidence import Evidence
-from penstock.recording.load import Recording
+from penstock.diagnose.evidence.evidence import Evidence
+from penstock.recording.reader import Recording
 
 
 def impact_of(recording: Recording, seen: Sequence[Evidence]) -> Impact:

@@ -10,12 +10,12 @@ from functools import cache
 
 from penstock.core.finding import Diagnosis, Finding, Impact, Rejected, Verdict
 from penstock.diagnose import rules
-from penstock.diagnose.evidence import Evidence, gather
+from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.impact import impact_of
-from penstock.diagnose.ranks import waits_of
+from penstock.diagnose.ranks.waits import waits_of
 from penstock.diagnose.suspect import Answer, Innocent, Rule, Suspect
 from penstock.model.bootstrap import bootstrap
-from penstock.recording.load import Recording, need_run
+from penstock.recording.reader import Recording, need_run
 
 LEAST_GAIN = 0.05
 """Less is not worth a change, and within what runs differ by."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from penstock.core.layout import PAGE, whole_pages
-from penstock.engine.memory import SharedBytes
+from penstock.core.slab_layout import PAGE, whole_pages
+from penstock.engine.shared_memory import SharedBytes
 
 
 class Arena:

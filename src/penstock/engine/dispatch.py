@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from penstock.core.supply import Supply
-from penstock.core.work import Answer, Task
+from penstock.core.contracts import Answer, Supply, Task
 from penstock.engine.batch import Batch, Ids
-from penstock.engine.crew import ProcessWorker, Worker
-from penstock.engine.residency import Residency
+from penstock.engine.block_cache import Residency
+from penstock.engine.workers import ProcessWorker, Worker
 from penstock.errors import WorkerCrash
 
 TASK_S = 0.016

@@ -11,21 +11,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.core.contracts import Supply, Work
 from penstock.core.stats import EngineStats
-from penstock.core.supply import Supply
-from penstock.core.work import Work
 from penstock.engine.arena import Arena
+from penstock.engine.autotune import Knob, Knobs, Tuner
 from penstock.engine.batch import Batch
-from penstock.engine.conductor import Conductor, Epoch
-from penstock.engine.controller import Knob, Knobs
-from penstock.engine.crew import ProcessWorker, Shared, ThreadWorker, Worker
+from penstock.engine.block_cache import Residency
 from penstock.engine.dispatch import TASK_S, Dispatch
-from penstock.engine.memory import SharedBytes
+from penstock.engine.output_queue import Shelf
 from penstock.engine.readers import Readers
-from penstock.engine.residency import Residency
-from penstock.engine.shelf import Shelf
-from penstock.engine.tuner import Tuner
-from penstock.engine.worker import Settled
+from penstock.engine.scheduler import Conductor, Epoch
+from penstock.engine.shared_memory import SharedBytes
+from penstock.engine.worker_main import Settled
+from penstock.engine.workers import ProcessWorker, Shared, ThreadWorker, Worker
 from penstock.errors import PenstockError, SettingError
 
 STOP_S = 1.5

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.core.layout import whole_pages
-from penstock.core.supply import Supply
-from penstock.engine.memory import SharedBytes
+from penstock.core.contracts import Supply
+from penstock.core.slab_layout import whole_pages
+from penstock.engine.shared_memory import SharedBytes
 
 
 @dataclass(frozen=True, slots=True)

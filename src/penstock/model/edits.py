@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from penstock.errors import SettingError
-from penstock.model.scene import PARTS, Floats, column
+from penstock.model.simulation_input import PARTS, Floats, column
 from penstock.model.workload import Workload, stragglers
 
 # -- other settings, another machine -------------------------------------------------------------------------------

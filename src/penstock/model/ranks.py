@@ -14,9 +14,8 @@ from math import inf
 import numpy as np
 
 from penstock.errors import SettingError
-from penstock.model.events import GOLDEN, Turn, turned
-from penstock.model.scene import Crew, Floats
-from penstock.model.shared import Shared
+from penstock.model.event_simulator import GOLDEN, Shared, Turn, turned
+from penstock.model.simulation_input import Crew, Floats
 
 PLACES = ("alone_s", "store_s", "network_s", "cache_s", "cpu_s")
 """Where a batch is made, in this order."""

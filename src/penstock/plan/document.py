@@ -25,9 +25,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from penstock.core.names import meant
+from penstock.core.format import meant
 from penstock.core.plan import Change, Limit, Plan
-from penstock.core.strictyaml import plain, read_yaml, write_yaml
+from penstock.core.strict_yaml import plain, read_yaml, write_yaml
 from penstock.errors import SettingError, StorageError
 
 VERSION = 1

@@ -8,8 +8,8 @@ from typing import Any
 
 from penstock.core.plan import Plan
 from penstock.errors import printable
-from penstock.observe.machine import machine_facts
-from penstock.recording.lines import Loader, Machine
+from penstock.recording.format import Loader, Machine
+from penstock.watcher.machine.facts import machine_facts
 
 SAME_MEMORY = 0.05
 """Kernels and drivers keep some for themselves: memory that differs by less is the same."""

@@ -9,14 +9,14 @@ from math import ceil
 
 import numpy as np
 
+from penstock.core.format import human_bytes
 from penstock.core.plan import Change
-from penstock.core.words import human_bytes
 from penstock.model.edits import with_step
 from penstock.model.workload import stragglers
-from penstock.plan.desk import LEAST_GAIN, Desk
 from penstock.plan.predict import MEANING, service_s, variation
 from penstock.plan.profiles import USUAL_PREFETCH, Start, counts, smallest_within, spawns
-from penstock.plan.situation import Situation
+from penstock.plan.proposal_builder import LEAST_GAIN, Desk
+from penstock.plan.scenario import Situation
 
 ORDER_GAIN = 0.05
 """Giving up the order of batches must bring at least this: it costs exact repeats."""

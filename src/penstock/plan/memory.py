@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from penstock.core.words import human_bytes
+from penstock.core.cgroups import free_bytes
+from penstock.core.format import human_bytes
 from penstock.errors import SettingError
-from penstock.storage.freememory import free_bytes
 
 TORCH_BYTES = 140 << 20
 """What `import torch` (2.13) adds to a process's own memory, pages of the library that all share left out."""

@@ -21,10 +21,10 @@ from typing import Literal
 import numpy as np
 
 from penstock.core.plan import Limit
-from penstock.model.laws import Bound, Demands, bounds
-from penstock.model.scene import CPU, IO, SERIAL, Floats
+from penstock.model.bounds import Bound, Demands, bounds
+from penstock.model.simulation_input import CPU, IO, SERIAL, Floats
 from penstock.model.workload import Workload
-from penstock.plan.stored import Stored
+from penstock.plan.storage_model import Stored
 
 CROSSOVER = 1.5
 """Laws closer together than this times the rate of the lower are asked of the simulator."""

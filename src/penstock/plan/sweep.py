@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import SettingError, printable
-from penstock.plan.devicememory import DeviceMemory, device_memory
+from penstock.plan.device_memory import DeviceMemory, device_memory
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 NEAR = 0.05

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from penstock.recording.lines import (
+from penstock.recording.format import (
     AnyLine,
     End,
     Event,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.errors import RecordingError, printable
-from penstock.recording.load import Recording, load
+from penstock.recording.reader import Recording, load
 
 APART_S = 3600.0
 """Ranks of one run begin within minutes; a file that is further off was left by another run."""

@@ -11,15 +11,25 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import printable
-from penstock.recording.lines import LOOKED_AT
-from penstock.recording.load import Recording
+from penstock.recording.format import LOOKED_AT
+from penstock.recording.reader import Recording
 from penstock.report.markdown import escaped
 from penstock.report.numbers import IN_THE_WAIT, loader_name, outer_phase, phase_means
 from penstock.report.text import human_duration, table
-from penstock.verify.measures import ENOUGH_BLOCKS, Answer, Floats, Measure, Side, measure
-from penstock.verify.runs import cycles, main_loader, namesake, samples
+from penstock.verify.measures import (
+    ENOUGH_BLOCKS,
+    Answer,
+    Floats,
+    Measure,
+    Side,
+    cycles,
+    main_loader,
+    measure,
+    namesake,
+    samples,
+)
 
 SAME_BATCH = 0.01
 """Batch sizes that differ by less are the same."""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from penstock.core.finding import Diagnosis, Finding, Impact
 from penstock.errors import printable
-from penstock.recording.load import Recording
+from penstock.recording.reader import Recording
 from penstock.report.numbers import setting_rows
 from penstock.report.text import human_duration
 

@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.errors import printable
+from penstock.plan.fleet.bounds import MEANING
+from penstock.plan.fleet.forecast import Epoch, FleetPlan, Packed
 from penstock.plan.fleet.lanes import ENOUGH_BLOCKS
-from penstock.plan.fleet.laws import MEANING
-from penstock.plan.fleet.outlook import Epoch, FleetPlan, Packed
 from penstock.report.text import human_bytes, human_duration, human_rate, table
 
 UNKNOWN = "not known"

@@ -16,13 +16,13 @@ from markupsafe import Markup
 
 from penstock.core.finding import Diagnosis
 from penstock.errors import printable
-from penstock.recording.load import Recording
-from penstock.report.closeup import close_up
+from penstock.recording.reader import Recording
+from penstock.report.close_up import close_up
 from penstock.report.diagnosis import full_stop, gain_words, impact_words
 from penstock.report.machine import machine_rows
 from penstock.report.numbers import main_evidence, setting_rows, without_steps
+from penstock.report.plots import ready, strip, throughput, utilisation
 from penstock.report.sections import card_note, duration, loader_rows, of_steps, percent, run_hops
-from penstock.report.strip import ready, strip, throughput, utilisation
 
 Points = Sequence[tuple[int, float]]
 """Workers, and samples per second."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from penstock.recording.load import Recording
+from penstock.recording.reader import Recording
 from penstock.report.text import human_bytes, human_duration
 
 

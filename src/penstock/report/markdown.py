@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from penstock.core.finding import AmongRanks, Diagnosis, Finding
 from penstock.errors import printable
-from penstock.recording.load import Recording
+from penstock.recording.reader import Recording
 from penstock.report.diagnosis import full_stop, gain_words, impact_words
 from penstock.report.machine import machine_rows
 from penstock.report.numbers import (
@@ -20,7 +20,7 @@ from penstock.report.numbers import (
     setting_rows,
     without_steps,
 )
-from penstock.report.strip import strip
+from penstock.report.plots import strip
 from penstock.report.text import human_duration
 
 _SPECIAL = re.compile(r"[\\`*\[\]#|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+>](?=\s)|^\d+(?=[.)]\s)")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.diagnose.evidence import Evidence, gather
-from penstock.diagnose.seen.loop import PAUSES, is_outermost
-from penstock.recording.lines import LOOKED_AT, Loader
-from penstock.recording.load import Recording
+from penstock.diagnose.evidence.evidence import Evidence, gather
+from penstock.diagnose.evidence.loop import PAUSES, is_outermost
+from penstock.recording.format import LOOKED_AT, Loader
+from penstock.recording.reader import Recording
 
 WAIT, REST = "wait", "rest of the step"
 IN_THE_WAIT = "sampler"

@@ -7,11 +7,11 @@ from typing import Any
 
 from penstock.core.hops import Hop
 from penstock.core.stats import CardTimes
-from penstock.diagnose.evidence import Evidence
-from penstock.recording.load import Recording
-from penstock.report.closeup import CloseUp
+from penstock.diagnose.evidence.evidence import Evidence
+from penstock.recording.reader import Recording
+from penstock.report.close_up import CloseUp
 from penstock.report.numbers import Numbers, loader_name, looked_note, numbers, parts
-from penstock.report.strip import Strip
+from penstock.report.plots import Strip
 from penstock.report.text import human_duration
 
 

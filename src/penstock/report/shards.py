@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.shards.codecs.by_suffix import codec_of
-from penstock.shards.health import Health
 from penstock.shards.index import ShardIndex
+from penstock.shards.validate import Health
 
 
 @dataclass

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.probe.storage import IN_FLIGHT
+from penstock.probe.storage_curve import StorageCurve
+from penstock.probe.storage_judgement import Behaviour, behaviour, judge
 from penstock.report.text import human_bytes, human_duration, human_rate
-from penstock.storage.curve import StorageCurve
-from penstock.storage.judge import Behaviour, behaviour, judge
-from penstock.storage.kind import Storage
+from penstock.storage.identify import Storage
 from penstock.storage.kinds import StorageKind
-from penstock.storage.probe import IN_FLIGHT
 
 SHUFFLE_CHEAP = 0.8
 SLOW_OPEN_S = 5e-3

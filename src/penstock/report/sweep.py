@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.errors import printable
-from penstock.plan.resize import Resize
+from penstock.plan.batch_size import Resize
 from penstock.plan.sweep import NEAR, Sweep
 from penstock.report.plan import sweep_table
 from penstock.report.text import table

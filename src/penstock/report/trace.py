@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock.core.hops import Hop
 from penstock.core.stats import CardTimes
-from penstock.recording.lines import Fetch, Hops, Loader, Step, System
-from penstock.recording.load import Recording
+from penstock.recording.format import Fetch, Hops, Loader, Step, System
+from penstock.recording.reader import Recording
 from penstock.report.numbers import IN_THE_WAIT, inner_name, lay_out, loader_name
 
 Event = dict[str, Any]

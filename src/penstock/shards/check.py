@@ -17,17 +17,17 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.items import Part, Sample
+from penstock.core.sample import Part, Sample
 from penstock.errors import IndexFileError, PenstockError, WorkerCrash
-from penstock.shards import indexfile
-from penstock.shards.adopt import may_be_of
+from penstock.shards import index_file as indexfile
 from penstock.shards.codecs.by_suffix import verify_part
-from penstock.shards.health import examine
 from penstock.shards.index import Binding, ShardIndex
-from penstock.shards.parallel import Done, run_tasks
+from penstock.shards.index_file import may_be_of
+from penstock.shards.open_shard import RemoteShard, open_shard
 from penstock.shards.scan import SCAN_THREADS, scan
-from penstock.shards.source import RemoteShard, open_shard
-from penstock.storage.remote.url import is_remote
+from penstock.shards.task_pool import Done, run_tasks
+from penstock.shards.validate import examine
+from penstock.storage.object_store.url import is_remote
 
 PIECE_BYTES = 64 << 20
 

@@ -15,10 +15,10 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.items import Part, Sample
+from penstock.core.sample import Part, Sample
 from penstock.errors import StorageError
+from penstock.shards.open_shard import Compression
 from penstock.shards.pairing import split_names
-from penstock.shards.source import Compression
 from penstock.shards.tar import Members
 
 

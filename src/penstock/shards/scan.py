@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
-from penstock.core.launch import local_place
+from penstock.core.process_lock import in_turn
+from penstock.core.ranks import local_place
 from penstock.errors import IndexFileError, PenstockError, ShardError
-from penstock.shards import indexfile
-from penstock.shards.adopt import adopt, may_be_of
+from penstock.shards import index_file as indexfile
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
-from penstock.shards.source import AnyShard, RemoteShard, compression_of, open_shard
+from penstock.shards.index_file import adopt, may_be_of
+from penstock.shards.open_shard import AnyShard, RemoteShard, compression_of, open_shard
 from penstock.shards.tar import Source, walk
-from penstock.storage.inturn import in_turn
-from penstock.storage.remote.held import Headers
-from penstock.storage.remote.object import RemoteFile
-from penstock.storage.remote.url import is_remote
+from penstock.storage.object_store.readahead import Headers
+from penstock.storage.object_store.remote_file import RemoteFile
+from penstock.storage.object_store.url import is_remote
 
 log = logging.getLogger("penstock")
 

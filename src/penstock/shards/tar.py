@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from penstock.errors import StorageError, TarError
-from penstock.shards.tarheader import (
+from penstock.shards.tar_header import (
     BATCH,
     BLOCK,
     SIZE_AT,

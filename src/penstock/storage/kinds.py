@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class StorageKind(StrEnum):
-    """What a path lies on, as far as the system tells: a claim, where `penstock.storage.probe` measures."""
+    """What a path lies on, as far as the system tells: a claim, where `penstock.probe.storage` measures."""
 
     NVME = "nvme"
     SSD = "ssd"

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from penstock.errors import SettingError
-from penstock.storage.remote.url import apart, is_remote
+from penstock.storage.object_store.url import apart, is_remote
 
 SHARD_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
 MAX_EXPANDED = 1_000_000
@@ -66,7 +66,7 @@ def _choices(inside: str, pattern: str) -> list[str]:
 
 def _matches(pattern: str) -> list[str]:
     if is_remote(pattern):
-        from penstock.storage.remote.listing import find  # brings asyncio: not everybody has a store
+        from penstock.storage.object_store.listing import find  # brings asyncio: not everybody has a store
 
         return find(pattern, is_shard)
     path = Path(pattern)

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from penstock.errors import SettingError
 from penstock.testing.presets import Preset
 from penstock.testing.samples import sample_parts
-from penstock.testing.tars import Compression, write_tar
+from penstock.testing.tar_writer import Compression, write_tar
 
 Order = Literal["adjacent", "interleaved", "grouped", "shuffled"]
 Member = tuple[str, bytes]

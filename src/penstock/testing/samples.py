@@ -15,9 +15,8 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from penstock.errors import SettingError
-from penstock.testing.pictures import picture
+from penstock.testing.images import picture, spectral_noise
 from penstock.testing.presets import ArraySpec, ImageSpec, NpzSpec, Preset
-from penstock.testing.textures import spectral_noise
 
 _MIN_SIDE = 8
 """No picture gets smaller than one JPEG block, however small the scale."""

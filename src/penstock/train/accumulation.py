@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from penstock.train.epochs import check_count
+from penstock.samplers.epoch_batches import check_count
 
 
 def accumulate(loader: Iterable[Any], n: int, model: torch.nn.Module) -> Iterator[tuple[Any, Micro]]:

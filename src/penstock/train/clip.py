@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from penstock.errors import SettingError
-from penstock.train.epochs import check_count
-from penstock.train.pace import Every
+from penstock.samplers.epoch_batches import check_count
+from penstock.train.every import Every
 
 TRUSTED = 20
 """Norms that must be known before a bound is made of them."""

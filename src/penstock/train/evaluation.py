@@ -8,7 +8,7 @@ from typing import Self
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import SettingError
-from penstock.train.epochs import check_count
+from penstock.samplers.epoch_batches import check_count
 
 
 class EvaluationBudget:

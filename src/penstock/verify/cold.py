@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from penstock.recording.load import Recording
-from penstock.storage.coldread import ReadMethod, choose_method, drop_pages
-from penstock.storage.kind import identify
+from penstock.recording.reader import Recording
+from penstock.storage.cold_read import ReadMethod, choose_method, drop_pages
+from penstock.storage.identify import identify
 
 MOST_FILES = 100_000
 KEPT = 0.01

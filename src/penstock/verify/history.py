@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from penstock.core.format import without_secrets
 from penstock.core.plan import Plan
-from penstock.core.secrets import without_secrets
-from penstock.storage.userdirs import cache_dir
+from penstock.core.user_cache import cache_dir
 from penstock.verify.judge import Judgement
 from penstock.verify.measures import Answer
 

@@ -18,15 +18,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import RecordingError, printable
-from penstock.observe.applied import PREFETCH, THREADS, WITHOUT_WORKERS
-from penstock.observe.script import Outcome, Script, Terms, run_script
-from penstock.recording.lines import Loader, Setting
-from penstock.recording.load import Recording, load
+from penstock.recording.format import Loader, Setting
+from penstock.recording.reader import Recording, load
 from penstock.verify.cold import Dropped, drop, files_read, files_under
-from penstock.verify.measures import ENOUGH_BLOCKS, Side
-from penstock.verify.runs import cycles, main_loader, namesake, samples
+from penstock.verify.measures import ENOUGH_BLOCKS, Side, cycles, main_loader, namesake, samples
+from penstock.watcher.script.apply_plan import PREFETCH, THREADS, WITHOUT_WORKERS
+from penstock.watcher.script.script import Outcome, Script, Terms, run_script
 
 WARM_UP = 0.1
 """Of the steps."""

@@ -7,7 +7,7 @@ from benchmarks.plan.grid import DEFAULT, FOLKLORE, GRID, Course, course, finali
 from benchmarks.plan.loads import LOADS
 from benchmarks.plan.times import FULL, QUICK
 
-from penstock.tuning.result import Findings, Setting
+from penstock.tuner.result import Findings, Setting
 
 
 def findings(**kwargs):

@@ -3,10 +3,10 @@
 import pytest
 from benchmarks.plan.loads import GRID_LOADS, LOADS, QUICK_LOADS
 from benchmarks.plan.one import measured
+from tests.support.faults.fault import anywhere
 from torch.utils.data import DataLoader
 
-from penstock.testing.faults.fault import anywhere
-from penstock.tuning.result import Setting
+from penstock.tuner.result import Setting
 
 
 def test_there_are_enough_settings_to_judge_and_none_is_the_recorded_one():

@@ -7,7 +7,7 @@ from benchmarks.plan.loads import LOADS
 from benchmarks.plan.predict import Judged, judge
 from benchmarks.plan.times import QUICK
 
-from penstock.tuning.result import Setting
+from penstock.tuner.result import Setting
 
 SAID = {"load": "a", "recorded": Setting(2), "setting": Setting(4), "binds": "cpu (laws)"}
 

@@ -5,7 +5,7 @@ from benchmarks.plan.predict import Judged
 from benchmarks.plan.report import grid_findings, in_short, predict_findings
 from benchmarks.result import Line, Table
 
-from penstock.tuning.result import Setting
+from penstock.tuner.result import Setting
 
 
 def judged(predicted):

@@ -1,6 +1,6 @@
 from penstock.plan.doctor.check import Mark
 from penstock.plan.doctor.cores import core_checks
-from penstock.recording.lines import Machine
+from penstock.recording.format import Machine
 
 
 def look(**facts):

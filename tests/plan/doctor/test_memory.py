@@ -4,7 +4,7 @@ import pytest
 from penstock.plan.doctor import memory as room
 from penstock.plan.doctor.check import NOT_KNOWN, Mark
 from penstock.plan.doctor.memory import Memory, Space, memory_checks, read_memory
-from penstock.recording.lines import Machine
+from penstock.recording.format import Machine
 
 GB = 10**9
 WELL = {

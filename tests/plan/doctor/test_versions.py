@@ -3,7 +3,7 @@ import sys
 
 from penstock.plan.doctor.check import Mark
 from penstock.plan.doctor.versions import DISTRIBUTIONS, installed, version_checks
-from penstock.recording.lines import Gpu, Machine
+from penstock.recording.format import Gpu, Machine
 
 HERE = {**dict.fromkeys(DISTRIBUTIONS.values(), "1.2"), "opencv-python-headless": "4.9"}
 
@@ -48,7 +48,7 @@ def test_what_is_installed_is_read_without_importing_it():
     assert installed("no-such-distribution") is None
     code = (
         "import sys; from penstock.plan.doctor.versions import version_checks; "
-        "from penstock.recording.lines import Machine; list(version_checks(Machine())); "
+        "from penstock.recording.format import Machine; list(version_checks(Machine())); "
         "print(*sorted({'torch', 'cv2', 'simplejpeg'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from penstock.shards.cluster.join import joined
-from penstock.shards.cluster.run import RayRunner
+from penstock.shards.cluster.ray_runner import RayRunner
 
 QUICK_TO_MISS_A_NODE = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
 STORE_BYTES = 80 << 20

@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.shards.cluster import head
-from penstock.shards.cluster.head import Head
+from penstock.shards.cluster import join as head
+from penstock.shards.cluster.join import Head
 from penstock.testing import FakeClock
 
 

@@ -3,11 +3,11 @@
 import shutil
 
 from penstock.errors import WorkerCrash
-from penstock.shards import indexfile
+from penstock.shards import index_file as indexfile
 from penstock.shards.cluster import index
 from penstock.shards.cluster.index import index_by_tasks
-from penstock.shards.parallel import Done, tasks_run_by
 from penstock.shards.scan import index_all
+from penstock.shards.task_pool import Done, tasks_run_by
 from penstock.testing import SA1B, make_shards
 
 

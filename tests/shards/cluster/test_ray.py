@@ -12,21 +12,21 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.waiting import wait_until
 
 from penstock.cli import main
 from penstock.errors import DecodeError, PenstockError, SettingError, StorageError, WorkerCrash
-from penstock.shards import indexfile
+from penstock.shards import index_file as indexfile
 from penstock.shards.check import check_shards
-from penstock.shards.cluster import run as cluster_run
+from penstock.shards.cluster import ray_runner as cluster_run
 from penstock.shards.cluster.join import joined
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack, plan_path
 from penstock.shards.pack.sources import find_sources
 from penstock.shards.pack.task import finished
-from penstock.shards.parallel import tasks_run_by
+from penstock.shards.task_pool import tasks_run_by
 from penstock.testing import SA1B, corrupt, make_shards
-from waiting import wait_until
 
 KILL = "__import__('os').kill(__import__('os').getpid(), 9)"
 MIB = 1 << 20
@@ -267,10 +267,10 @@ CHILD = """
 import json, pickle, sys
 from pathlib import Path
 from penstock.shards.cluster.join import joined
-from penstock.shards.cluster.run import RayRunner
+from penstock.shards.cluster.ray_runner import RayRunner
 from penstock.shards.pack.run import pack, plan_path
 from penstock.shards.pack.task import finished
-from penstock.shards.parallel import tasks_run_by
+from penstock.shards.task_pool import tasks_run_by
 
 address, plan, folder = sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), Path(sys.argv[3])
 with joined(address) as cluster, tasks_run_by(RayRunner(cluster, [str(plan_path(folder))])):

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.waiting import wait_until
 
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
 from penstock.shards.pack.sources import find_sources
-from waiting import wait_until
 
 pytestmark = [
     pytest.mark.ray,
@@ -31,9 +31,9 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.shards.cluster import head
 from penstock.shards.cluster.join import joined
-from penstock.shards.cluster.run import RayRunner
+from penstock.shards.cluster.ray_runner import RayRunner
 from penstock.shards.pack.run import pack, plan_path
-from penstock.shards.parallel import tasks_run_by
+from penstock.shards.task_pool import tasks_run_by
 
 head.PATIENCE_S = 2.0
 address, plan, folder = sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), Path(sys.argv[3])

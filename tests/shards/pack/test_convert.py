@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
+from tests.support import hostile
 
 from penstock.errors import DecodeError, GuardError, PenstockError, SampleError
 from penstock.shards.codecs import (
@@ -21,7 +22,7 @@ from penstock.shards.codecs import (
 )
 from penstock.shards.pack.convert import convert
 from penstock.shards.pack.options import PackOptions
-from penstock.testing import MULTICAMERA, SA1B, hostile, picture, sample_parts
+from penstock.testing import MULTICAMERA, SA1B, picture, sample_parts
 
 FEATURES = np.linspace(-3, 3, 600, dtype=np.float16).reshape(20, 30)
 

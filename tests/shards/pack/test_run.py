@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from tests.support.waiting import wait_until
 
 from penstock.errors import GuardError, PenstockError, SettingError, ShardError, StorageError, WorkerCrash
-from penstock.shards import indexfile
+from penstock.shards import index_file as indexfile
 from penstock.shards.check import check_shards
 from penstock.shards.pack import run
 from penstock.shards.pack.manifest import Manifest
@@ -21,7 +22,6 @@ from penstock.shards.pack.run import pack, settled_arrays
 from penstock.shards.pack.task import WORK_FOLDER, finished, report_path
 from penstock.shards.scan import scan
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
-from waiting import wait_until
 
 MIB = 1 << 20
 DEADLINE_S = 60
@@ -205,7 +205,7 @@ def test_only_the_shard_that_is_not_whole_is_made_again(six_shards, tmp_path, pa
 
 def test_a_finished_pack_starts_no_process(six_shards, tmp_path, pack_all, monkeypatch):
     packed = pack_all(six_shards, tmp_path / "packed", workers=2, shard_bytes=MIB)
-    monkeypatch.setattr("penstock.shards.parallel._Worker", None)
+    monkeypatch.setattr("penstock.shards.task_pool._Worker", None)
     again = pack_all(six_shards, packed.folder, shard_bytes=MIB)
     assert sorted(again.reports, key=lambda report: report.name) == sorted(
         packed.reports, key=lambda report: report.name

@@ -9,14 +9,15 @@ import tarfile
 import deflate
 import numpy as np
 import pytest
+from tests.support import hostile
 
 from penstock.errors import DecodeError, GuardError, SampleError, ShardError
-from penstock.shards import indexfile
+from penstock.shards import index_file as indexfile
 from penstock.shards.codecs import decode_jpeg, decode_npy, decode_npy_zst
-from penstock.shards.health import examine
 from penstock.shards.pack.task import WORK_FOLDER, finished, pack_shard, report_path
 from penstock.shards.scan import scan
-from penstock.testing import IMAGENET, MULTICAMERA, REID, SA1B, hostile, make_folder, make_shards, tar_bytes
+from penstock.shards.validate import examine
+from penstock.testing import IMAGENET, MULTICAMERA, REID, SA1B, make_folder, make_shards, tar_bytes
 
 MIB = 1 << 20
 

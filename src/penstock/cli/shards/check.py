@@ -12,7 +12,7 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Shards, Workers
-from penstock.cli.shards.cluster import Ray, seen_from_all, tasks_on
+from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
 from penstock.report.text import human_bytes, table
 from penstock.shards.check import Flaw, Structure, check_shards
 from penstock.storage.paths import expand

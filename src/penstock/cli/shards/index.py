@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, Shards
-from penstock.cli.shards.cluster import Ray, seen_from_all, tasks_on
+from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
 from penstock.shards.cluster.index import Indexed, index_by_tasks
 from penstock.shards.scan import SCAN_THREADS, index_all
 from penstock.storage.paths import expand

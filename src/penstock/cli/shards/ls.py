@@ -9,8 +9,8 @@ from penstock.cli import console
 from penstock.cli.arguments import AsJson, Require, Shards
 from penstock.report.shards import Listing, problem_text
 from penstock.report.text import human_bytes, table
-from penstock.shards.health import examine
 from penstock.shards.scan import index_all
+from penstock.shards.validate import examine
 from penstock.storage.paths import expand
 
 MOST_ROWS = 20

@@ -12,20 +12,20 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Workers
-from penstock.cli.shards.cluster import Ray, seen_from_all, tasks_on
+from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
 from penstock.core.cores import usable_cores
 from penstock.errors import SettingError
+from penstock.probe.storage import probe
 from penstock.report.text import human_bytes, table
-from penstock.shards.health import Problem
-from penstock.shards.pack.choose import choose_codec
+from penstock.shards.pack.codec_choice import choose_codec
 from penstock.shards.pack.manifest import FieldFact, PackedShard
 from penstock.shards.pack.options import ArrayCodec, PackOptions
 from penstock.shards.pack.plan import PackPlan, make_plan
 from penstock.shards.pack.run import pack as run_pack
 from penstock.shards.pack.run import plan_path, settled_arrays
 from penstock.shards.pack.sources import Source, find_sources
-from penstock.storage.probe import probe
-from penstock.storage.remote.url import is_remote
+from penstock.shards.validate import Problem
+from penstock.storage.object_store.url import is_remote
 
 MB = 1 << 20
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.model.edits import with_workers
 
 FULL = 0.85

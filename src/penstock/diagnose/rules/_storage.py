@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Literal
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import behind
 
 LEAST = 0.4

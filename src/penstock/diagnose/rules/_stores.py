@@ -15,9 +15,9 @@ from itertools import pairwise
 from math import ceil, isfinite
 
 from penstock.core.hops import Hop
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import BEHIND
-from penstock.recording.lines import Hops, Store
+from penstock.recording.format import Hops, Store
 
 BUSY = 0.85
 """Share of their time that readers read, beyond which nothing but reading holds them up."""

@@ -6,8 +6,8 @@ loader's, and are left out of all other figures.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence, milliseconds
-from penstock.diagnose.seen.loop import PAUSES
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.loop import PAUSES
 from penstock.diagnose.suspect import Answer, Innocent
 
 

@@ -11,7 +11,7 @@ Remedy: fewer bytes (pack), more memory, or a cache on a fast local disk.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._storage import waiting
 from penstock.diagnose.rules._stores import FromStore, from_store
 from penstock.diagnose.suspect import Answer, Innocent, Suspect

@@ -8,7 +8,7 @@ Named so that nobody looks for the fault in the loader.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Innocent
 
 WAITS = 0.05

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import best_workers
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.edits import with_workers

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.edits import with_cores, with_step
 from penstock.model.workload import Workload

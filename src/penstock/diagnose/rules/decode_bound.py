@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.machine import SPARE
 from penstock.diagnose.rules._cpu import FULL, computing, decoding_cores, helped, top_function, used_cores
-from penstock.diagnose.seen.machine import SPARE
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.workload import Workload
 

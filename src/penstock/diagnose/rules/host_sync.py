@@ -11,7 +11,7 @@ many.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST = 0.05

@@ -12,7 +12,7 @@ GPU), `pin_memory=True` so that another thread takes them; or penstock.Loader, w
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import LEAST_TAKING_S, Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import LEAST_TAKING_S, Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 LEAST = 0.08

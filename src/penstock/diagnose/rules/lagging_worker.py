@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._cpu import behind
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.edits import without_lag

@@ -19,7 +19,7 @@ from math import ceil
 
 import numpy as np
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._storage import REMOTE, Waiting, waiting
 from penstock.diagnose.rules._stores import FromStore, from_store
 from penstock.diagnose.rules.storage_bandwidth import BUSY

@@ -11,7 +11,7 @@ decoding.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._cpu import behind, top_function
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 

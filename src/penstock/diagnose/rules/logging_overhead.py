@@ -10,7 +10,7 @@ Remedy: log every fiftieth step, let a thread write, no fsync.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST = 0.05

@@ -11,7 +11,7 @@ Remedy: move work out of the loop (every n-th step, another process), threads th
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import LEAST_LOCKED, Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import LEAST_LOCKED, Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST_REST = 0.25

@@ -10,7 +10,7 @@ Remedy: a smaller prefetch_factor (2 is enough unless samples vary), fewer worke
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
 STALLED = 0.05

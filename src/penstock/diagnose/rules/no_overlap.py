@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence import LEAST_TAKING_S, Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import LEAST_TAKING_S, Evidence, milliseconds
 from penstock.diagnose.rules._cpu import best_workers
 from penstock.diagnose.suspect import Answer, Suspect
 from penstock.model.edits import with_workers

@@ -11,7 +11,7 @@ Remedy: another machine or time, cores of one's own (cpuset, affinity), or an en
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import FULL
 from penstock.diagnose.suspect import Answer, Suspect
 from penstock.model.edits import without_burners

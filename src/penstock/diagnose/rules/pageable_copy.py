@@ -8,7 +8,7 @@ Remedy: `pin_memory=True` and `.to(device, non_blocking=True)`; or penstock.Load
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 LEAST = 0.04

@@ -12,7 +12,7 @@ Remedy: shards, read in large blocks and shuffled in a window; or a disk that ha
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, waiting
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 

@@ -10,7 +10,7 @@ Remedy: fewer workers that read; penstock.Loader, where one or two threads read 
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._storage import waiting
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 

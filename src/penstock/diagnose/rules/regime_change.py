@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.diagnose.evidence import Evidence, milliseconds
-from penstock.diagnose.seen.settings import Floats
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.settings import Floats
 from penstock.diagnose.suspect import Answer, Suspect
 
 TIMES = 1.5

@@ -11,7 +11,7 @@ write straight into the batch.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 LEAST = 0.2

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Suspect
 
 ENOUGH = 8

@@ -10,7 +10,7 @@ Remedy: put the files into shards once (tar); read those in large blocks.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._storage import waiting
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 

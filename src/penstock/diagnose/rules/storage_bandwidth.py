@@ -12,7 +12,7 @@ Remedy: fewer bytes (pack the shards: smaller pictures, a codec), a faster disk 
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, Waiting, waiting
 from penstock.diagnose.rules._stores import FromStore, from_store
 from penstock.diagnose.suspect import Answer, Innocent, Suspect

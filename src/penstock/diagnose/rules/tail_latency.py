@@ -12,7 +12,7 @@ a cache near the machine end them.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._storage import waiting
 from penstock.diagnose.rules._tail import heavy
 from penstock.diagnose.suspect import Answer, Innocent, Suspect

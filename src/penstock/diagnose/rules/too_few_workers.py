@@ -11,7 +11,7 @@ Remedy: more workers; penstock.Loader finds their number by itself.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence import Evidence
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import computing
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 from penstock.model.edits import with_workers

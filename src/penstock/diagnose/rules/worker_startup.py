@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from math import inf
 
-from penstock.diagnose.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.suspect import Answer, Innocent, Suspect
 
 LEAST = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.plan.doctor.check import Check, Mark
-from penstock.recording.lines import Machine
+from penstock.recording.format import Machine
 
 
 def core_checks(machine: Machine) -> Iterator[Check]:

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import psutil
 
+from penstock.core.cgroups import free_bytes
 from penstock.plan.doctor.check import Check, Mark, not_known, size_words
-from penstock.recording.lines import Machine
-from penstock.storage.freememory import free_bytes
+from penstock.recording.format import Machine
 
 SHM = Path("/dev/shm")
 SCARCE = 0.1

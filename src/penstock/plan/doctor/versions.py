@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from penstock.plan.doctor.check import Check, Mark
-from penstock.recording.lines import Machine
+from penstock.recording.format import Machine
 
 DISTRIBUTIONS = {"penstock": "penstock", "numpy": "numpy", "simplejpeg": "simplejpeg", "libdeflate": "deflate"}
 """By the name people know; the distribution that brings it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from penstock.flow.blocks import BLOCK_BYTES
-from penstock.flow.order import LANES
+from penstock.data.order.blocks import BLOCK_BYTES
+from penstock.data.order.shuffle import LANES
 
 ENOUGH_BLOCKS = 4
 """In a lane, per epoch: lanes run out within one block of each other, and with fewer that is a large part of each."""

@@ -8,11 +8,11 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.errors import SettingError
-from penstock.flow.blocks import BLOCK_BYTES
-from penstock.model.scene import Floats
+from penstock.model.simulation_input import Floats
 from penstock.model.workload import Workload
-from penstock.plan.data import QUARTER
+from penstock.plan.data_changes import QUARTER
 
 ALREADY = 1.5
 """Times the requests that blocks would take: a run that makes no more than so many reads in blocks already."""

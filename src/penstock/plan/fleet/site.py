@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from penstock.errors import SettingError
-from penstock.plan.data import SSD_BYTES_S
+from penstock.plan.data_changes import SSD_BYTES_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from penstock.diagnose.evidence import Evidence, gather
+from penstock.data.order.blocks import BLOCK_BYTES
+from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.verdict import ENOUGH_STEPS
 from penstock.errors import RecordingError, SettingError
-from penstock.flow.blocks import BLOCK_BYTES
 from penstock.plan.fleet.need import Need
-from penstock.plan.fromprobes import Step, probed_workload
-from penstock.plan.fromrecording import samples_per_batch
+from penstock.plan.from_evidence import workload_of
+from penstock.plan.from_probes import Step, probed_workload
+from penstock.plan.from_recording import samples_per_batch
 from penstock.plan.knobs import MOST_WORKERS
-from penstock.plan.observed import workload_of
 from penstock.plan.predict import thinned
-from penstock.plan.probes.file import Probed
-from penstock.recording.lines import Hops
-from penstock.recording.load import Recording, need_run
+from penstock.probe.results import Probed
+from penstock.recording.format import Hops
+from penstock.recording.reader import Recording, need_run
 
 STEP = "Give --step-ms, or the recording of `penstock run --probe compute`"
 IN_STEP = (

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.errors import PenstockError
-from penstock.shards import indexfile
-from penstock.shards.parallel import run_tasks
+from penstock.shards import index_file as indexfile
 from penstock.shards.scan import SCAN_THREADS, Scanned, index_all
-from penstock.storage.remote.url import is_remote
+from penstock.shards.task_pool import run_tasks
+from penstock.storage.object_store.url import is_remote
 
 log = logging.getLogger("penstock")
 

@@ -16,7 +16,7 @@ from penstock.shards.codecs.zstd import compress
 from penstock.shards.guards.jpeg import inspect_jpeg
 from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.guards.zip import inspect_zip
-from penstock.shards.pack.names import array_suffix, packed_suffix
+from penstock.shards.pack.manifest import array_suffix, packed_suffix
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pairing import role_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -13,6 +14,7 @@ from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.guards.jpeg import inspect_jpeg
 from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.index import ShardIndex
+from penstock.shards.pack.options import ArrayCodec
 from penstock.shards.pack.write import replace_file
 
 VERSION = 1
@@ -121,3 +123,20 @@ def write_manifest(manifest: Manifest, folder: Path) -> Path:
     path = folder / "manifest.json"
     replace_file(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     return path
+
+
+def packed_key(key: str) -> str:
+    """A key with no dot in its last component: the first dot must be where the suffix starts."""
+    folder, slash, base = key.rpartition("/")
+    return folder + slash + base.replace(".", "%2E")
+
+
+def packed_suffix(suffix: str) -> str:
+    """The suffix a part gets when its bytes are kept."""
+    return "." + suffix[1:] if suffix.startswith("_") else suffix
+
+
+def array_suffix(suffix: str, array: str, codec: ArrayCodec) -> str:
+    """The suffix of one array of an NPZ part stored on its own."""
+    stem = packed_suffix(suffix)[: -len(".npz")]
+    return f"{stem}.{quote(array, safe='')}.npy" + (".zst" if codec == "zstd" else "")

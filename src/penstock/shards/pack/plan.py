@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from penstock.errors import PenstockError, SettingError, ShardError
 from penstock.shards.index import ShardIndex
 from penstock.shards.pack.convert import array_names, convert
-from penstock.shards.pack.names import packed_key
+from penstock.shards.pack.manifest import packed_key
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.sources import Source, Take, read_samples
-from penstock.shards.tarheader import BLOCK
-from penstock.storage.remote.url import is_remote
+from penstock.shards.tar_header import BLOCK
+from penstock.storage.object_store.url import is_remote
 
 Length = TypeVar("Length", int, NDArray[np.int64])
 

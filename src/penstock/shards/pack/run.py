@@ -13,13 +13,13 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from penstock.errors import PenstockError, SettingError, StorageError
-from penstock.shards import indexfile
+from penstock.shards import index_file as indexfile
 from penstock.shards.pack.manifest import Manifest, PackedShard, make_manifest, write_manifest
 from penstock.shards.pack.options import ArrayCodec
 from penstock.shards.pack.plan import PackPlan
 from penstock.shards.pack.task import WORK_FOLDER, finished, pack_shard, report_path
 from penstock.shards.pack.write import replace_file, writing
-from penstock.shards.parallel import run_tasks
+from penstock.shards.task_pool import run_tasks
 
 
 class _PlanFile(msgspec.Struct, frozen=True):

@@ -11,14 +11,14 @@ import deflate
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.items import Part, Sample
+from penstock.core.sample import Part, Sample
 from penstock.errors import DecodeError, PenstockError, SettingError, ShardError, StorageError
-from penstock.shards.health import Problem, whole_samples
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
+from penstock.shards.open_shard import AnyShard, RemoteShard, open_shard
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.scan import index_all
-from penstock.shards.source import AnyShard, RemoteShard, open_shard
 from penstock.shards.tar import Members
+from penstock.shards.validate import Problem, whole_samples
 from penstock.storage.paths import expand, is_shard
 
 MAX_PENDING_BYTES = 1 << 30

@@ -11,10 +11,9 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import PenstockError, SampleError
-from penstock.shards import indexfile
+from penstock.shards import index_file as indexfile
 from penstock.shards.pack.convert import convert
-from penstock.shards.pack.manifest import FieldFact, PackedShard, field_of
-from penstock.shards.pack.names import packed_key
+from penstock.shards.pack.manifest import FieldFact, PackedShard, field_of, packed_key
 from penstock.shards.pack.plan import PackTask
 from penstock.shards.pack.sources import Take, read_samples
 from penstock.shards.pack.write import ShardWriter, replace_file, writing

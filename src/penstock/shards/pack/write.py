@@ -22,7 +22,7 @@ from penstock.errors import PenstockError, ShardError, StorageError
 from penstock.shards.index import Binding, Opened, ShardIndex, build_index
 from penstock.shards.pairing import split_at_dot
 from penstock.shards.tar import Members
-from penstock.shards.tarheader import BLOCK
+from penstock.shards.tar_header import BLOCK
 
 _END = bytes(2 * BLOCK)
 SYNC_BYTES = 16 << 20

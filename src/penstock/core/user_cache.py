@@ -1,0 +1,123 @@
+"""Where Penstock keeps small files of its own: storage measurements, index files of read-only shards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from penstock.errors import SettingError, StorageError
+
+
+def cache_dir(*parts: str) -> Path:
+    """A private, writable folder under the user's cache, made on demand: `cache_dir("index")`.
+
+    `$PENSTOCK_CACHE` is used or refused, never replaced. The platform's own cache folder gives way to
+    a private one in the temporary directory where the home cannot be written.
+    """
+    for part in parts:
+        if part in ("", ".", "..") or Path(part).name != part:
+            raise SettingError(f"{part!r} is not a plain folder name", stage="cache")
+    chosen = os.environ.get("PENSTOCK_CACHE")
+    if chosen:
+        return _required(Path(chosen).expanduser(), parts)
+    try:
+        return _writable_folder(_platform_cache(), parts)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home at all
+        return _required(_temporary_cache(), parts)
+
+
+def _platform_cache() -> Path:
+    """The cache folder this platform's users would look into."""
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(xdg).is_absolute():  # the XDG rules say that a relative one is to be ignored
+        return Path(xdg) / "penstock"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "penstock"
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / "penstock" / "cache"
+    return Path.home() / ".cache" / "penstock"
+
+
+def _temporary_cache() -> Path:
+    """One folder per user. That directory is shared, so a folder that somebody else made is refused."""
+    uid = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    folder = Path(tempfile.gettempdir()) / f"penstock-{uid}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
+        raise StorageError(
+            f"{folder} was made by somebody else",
+            stage="cache",
+            advice="Set PENSTOCK_CACHE to a folder of yours",
+        )
+    return folder
+
+
+def _required(base: Path, parts: tuple[str, ...]) -> Path:
+    try:
+        return _writable_folder(base, parts)
+    except OSError as error:
+        raise StorageError(
+            f"cannot use {base} as a cache folder: {error}",
+            stage="cache",
+            advice="Set PENSTOCK_CACHE to a folder of yours that can be written",
+        ) from error
+
+
+def _writable_folder(base: Path, parts: tuple[str, ...]) -> Path:
+    base.parent.mkdir(parents=True, exist_ok=True)
+    folder = base
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for part in parts:
+        folder = folder / part
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be written")
+    return folder
+
+
+class Record(Protocol):
+    """What is kept, and for what it holds."""
+
+    @property
+    def key(self) -> Any:
+        """A dataclass of plain values."""
+        ...
+
+
+Kept = TypeVar("Kept", bound=Record)
+
+
+def load(folder: str, key: Any, kind: type[Kept], most_bytes: int) -> Kept | None:
+    """The record of that key, or None where there is none, or it is corrupt or of something else."""
+    try:
+        with open(_file(folder, key), "rb") as stream:
+            data = stream.read(most_bytes + 1)
+        record = msgspec.json.decode(data, type=kind) if len(data) <= most_bytes else None
+    except (OSError, StorageError, msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return record if record is not None and record.key == key else None
+
+
+def store(folder: str, record: Record) -> None:
+    """Keep it; where nothing can be kept, the next run measures again and nothing else is lost."""
+    try:
+        file = _file(folder, record.key)
+        scratch = file.with_name(f"{file.name}.{os.getpid()}")
+        scratch.write_bytes(msgspec.json.encode(record))
+        scratch.replace(file)
+    except (OSError, StorageError):
+        return
+
+
+def _file(folder: str, key: Any) -> Path:
+    digest = hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:32]
+    return cache_dir(folder) / f"{digest}.json"

@@ -1,0 +1,9 @@
+"""What the user declares: which part of a sample becomes which entry of the batch. One kind of field a file."""
+
+from penstock.data.fields.array import Array
+from penstock.data.fields.base import Field
+from penstock.data.fields.gpu_transform import Finish
+from penstock.data.fields.image import Image
+from penstock.data.fields.text import Json, Label, Raw, Text
+
+__all__ = ["Array", "Field", "Finish", "Image", "Json", "Label", "Raw", "Text"]

@@ -1,0 +1,87 @@
+"""How long the ranks of a run waited for data, step by step beside each other.
+
+Ranks that train together leave every step together: what one waits longer for its batch, the others wait for it in
+`backward`. So the run as a whole waits, in every step, as long as the last of them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from penstock.core.finding import RankWait
+from penstock.diagnose.evidence.evidence import Evidence, gather
+from penstock.diagnose.ranks.rank_skew import Lateness
+from penstock.recording.format import Step
+from penstock.recording.reader import Recording
+
+ENOUGH_STEPS = 20
+
+Key = tuple[int, str, int, int]
+"""A step: number and name of its loader, pass, batch."""
+
+
+@dataclass(frozen=True)
+class Waits(Lateness):
+    """For batches, less what handing over a ready one takes; the first of each pass is kept apart."""
+
+    startups_s: float
+    """Of each pass's first batch, the longest wait of any rank."""
+
+    @cached_property
+    def exposed_s(self) -> float:
+        """In every step, the longest wait."""
+        return float(self.late_s.max(axis=0).sum())
+
+    def each(self) -> tuple[RankWait, ...]:
+        """In numbers to be told."""
+        waited_s = self.late_s.sum(axis=1)
+        return tuple(
+            RankWait(
+                rank=rank,
+                waited_s=float(waited_s[row]),
+                last=float(self.last(row).mean()),
+                alone_s=float(self.alone_s[row]),
+            )
+            for row, rank in enumerate(self.ranks)
+        )
+
+
+def waits_of(ranks: Sequence[Recording]) -> Waits | None:
+    """None of a rank alone, or where they have too few steps in common to say anything."""
+    if len(ranks) < 2:
+        return None
+    seen = [gather(recording) for recording in ranks]
+    steady = [{step_key(e, at.step): at for e in evidence for at in _timed(e)} for evidence in seen]
+    common = sorted(set.intersection(*map(set, steady)))
+    if len(common) < ENOUGH_STEPS:
+        return None
+    firsts = [{step_key(e, step): step.wait_s for e in evidence for step in e.firsts} for evidence in seen]
+    begun = set.intersection(*map(set, firsts))
+    return Waits(
+        ranks=tuple(recording.run.rank for recording in ranks),
+        late_s=np.array([[table[key].beyond_s for key in common] for table in steady]),
+        time_s=float(np.mean([sum(table[key].time_s for key in common) for table in steady])),
+        startups_s=sum(max(table[key] for table in firsts) for key in begun),
+    )
+
+
+def step_key(evidence: Evidence, step: Step) -> Key:
+    """By which the same step is found in another rank's recording."""
+    return evidence.loader.loader, evidence.loader.name, step.pass_, step.batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    step: Step
+    beyond_s: float
+    time_s: float
+
+
+def _timed(evidence: Evidence) -> list[_Timed]:
+    beyond_s = np.maximum(evidence.wait_s - evidence.handover_s, 0.0).tolist()
+    times_s = (evidence.wait_s + evidence.busy_s).tolist()
+    return [_Timed(*found) for found in zip(evidence.steps, beyond_s, times_s, strict=True)]

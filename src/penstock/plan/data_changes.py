@@ -1,0 +1,181 @@
+"""What could be changed about the data itself: prepared once, in fewer files, on a faster disk. With cost and gain.
+
+Only where a rule names the cause. A gain is the model's: the run again with the part of a batch that would be shorter
+made shorter. What had to be assumed for that stands in the reason of each change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from penstock.core.plan import Change
+from penstock.diagnose.evidence.evidence import Evidence
+from penstock.diagnose.verdict import LEAST_GAIN
+from penstock.model.workload import Workload
+from penstock.plan.data_case import CPU_CAUSES, STORAGE_CAUSES, Case, causes, model_gain
+
+SSD_BYTES_S = 2e9
+"""What a local SSD is taken to read: ordinary virtual ones were measured at 1.6 to 2.9 GB/s."""
+SSD_READS_S = 1e4
+"""Scattered reads that it is taken to answer per second."""
+QUARTER = 0.25
+"""Of pixels, bytes and decoding, at half the side of a picture."""
+ZSTD_TIME = 0.2
+"""Of what deflate takes: 1.7 ms against 8.5 ms were measured for an array of 2 MB."""
+LEAST_SEEN = 0.2
+"""Share of the looks at workers from which on a library is part of the cause."""
+
+_PICTURES = frozenset({"PIL", "cv2", "torchvision", "simplejpeg", "turbojpeg", "imageio", "skimage"})
+_ARRAYS = frozenset({"zipfile", "zlib", "gzip", "numpy.lib"})
+
+
+def data_changes(evidence: Evidence) -> tuple[Change, ...]:
+    """The one with the largest gain first; those that no model speaks for last."""
+    workload = evidence.workload
+    if workload is None:
+        return ()
+    case = Case(evidence, workload, frozenset(causes(evidence, *CPU_CAUSES, *STORAGE_CAUSES, "small_files")))
+    found = [*_cheaper(case), *_fewer_files(case), *_faster_disk(case)]
+    worth = [change for change in found if change.gain is None or change.gain >= LEAST_GAIN]
+    return tuple(sorted(worth, key=lambda change: -1.0 if change.gain is None else change.gain, reverse=True))
+
+
+# -- samples that are cheaper to make --------------------------------------------------------------------------------
+
+
+def _cheaper(case: Case) -> Iterator[Change]:
+    pictures, arrays = case.seen_in(_PICTURES), case.seen_in(_ARRAYS)
+    if (case.cpu and pictures >= LEAST_SEEN) or ("storage_bandwidth" in case.causes and pictures > 0):
+        yield _smaller_pictures(case, pictures)
+    if case.cpu and arrays >= LEAST_SEEN:
+        yield Change(
+            scope="data",
+            name="arrays",
+            now="deflate (NPZ)",
+            then="zstd, or raw where the storage can bear it",
+            reason=f"The cores are full, and workers are in the unpacking of NPZ in {arrays:.0%} of the looks; assumes "
+            f"that zstd takes {ZSTD_TIME:.0%} of deflate's time (`penstock shards pack --arrays auto` measures it)",
+            gain=model_gain(case.workload, lambda run: run.with_(cpu_s=run.cpu_s * (1 - (1 - ZSTD_TIME) * arrays))),
+            cost=case.cost_of_packing(),
+        )
+    if case.cpu and max(pictures, arrays) < LEAST_SEEN:
+        most = model_gain(case.workload, lambda run: run.with_(cpu_s=run.cpu_s * 0))
+        yield Change(
+            scope="data",
+            name="preparation",
+            now="for every sample, in every epoch",
+            then="once (`penstock shards pack`, or a script of your own)",
+            reason="The cores are full of making samples, and it was not seen in which library: no model can say how "
+            f"much of it could be done once. If all of it, {most:+.0%} samples/s",
+            cost=case.cost_of_packing(),
+        )
+
+
+def _smaller_pictures(case: Case, seen: float) -> Change:
+    """Fewer pixels take less computing, fewer bytes less waiting: what is the cause gets shorter."""
+    computing = 1 - (1 - QUARTER) * seen if case.cpu else 1.0
+    waiting = 1 - (1 - QUARTER) * case.read_share if case.storage else 1.0
+    full = "The cores are full" if case.cpu else "The storage is full"
+    return Change(
+        scope="data",
+        name="pictures",
+        now="as they are",
+        then="half the side (`penstock shards pack --image-size`)",
+        reason=f"{full}, and workers are in picture libraries in {seen:.0%} of the looks; assumes that half the side "
+        "will do for training, with a quarter of the pixels, of the bytes and of the time to decode",
+        gain=model_gain(
+            case.workload, lambda run: run.with_(cpu_s=run.cpu_s * computing, alone_s=run.alone_s * waiting)
+        ),
+        cost=case.cost_of_packing(),
+    )
+
+
+# -- fewer, larger files ---------------------------------------------------------------------------------------------
+
+
+def _fewer_files(case: Case) -> Iterator[Change]:
+    if "small_files" in case.causes:
+        opening = case.evidence.blocked_in("open")
+        opens = sum(fetch.opens for fetch in case.evidence.fetches)
+        yield Change(
+            scope="data",
+            name="files",
+            now=f"{opens / max(1, sum(fetch.samples for fetch in case.evidence.fetches)):.1f} opened per sample",
+            then="shards (`penstock shards pack`)",
+            reason=f"{opening:.0%} of the workers' waiting is in opening files; assumes that shards are opened once",
+            gain=model_gain(case.workload, lambda run: run.with_(alone_s=run.alone_s * (1 - opening))),
+            cost=case.cost_of_packing(),
+        )
+    elif "random_access" in case.causes:
+        yield _large_reads(case)
+
+
+def _large_reads(case: Case) -> Change:
+    """In a row instead of scattered: what that gives was measured after the run, or is not known."""
+    looks = [line for line in case.evidence.recording.storage if line.loader == case.evidence.loader.loader]
+    in_row = next((line.in_row_together for line in looks if line.cold and line.in_row_together > 0), None)
+    reads = sum(fetch.reads for fetch in case.evidence.fetches) / max(1, len(case.evidence.fetches))
+    reason = f"A batch takes {reads:.0f} small reads at scattered places"
+    if in_row is not None and case.batch_bytes:
+        reason += (
+            f"; after the run the same storage gave {in_row / 1e6:,.0f} MB/s to readers of whole files, and it is "
+            "assumed that shards are read like that"
+        )
+    else:
+        reason += "; what the storage gives to reads in a row was not measured, so no gain can be said"
+    return Change(
+        scope="data",
+        name="files",
+        now="read at random",
+        then="shards, read in blocks (`penstock shards pack`, penstock.Loader)",
+        reason=reason,
+        gain=None if in_row is None or not case.batch_bytes else _gain_at(case, case.batch_bytes / in_row),
+        cost=case.cost_of_packing(),
+    )
+
+
+# -- a faster disk ---------------------------------------------------------------------------------------------------
+
+
+def _faster_disk(case: Case) -> Iterator[Change]:
+    """A cache on a local SSD; not where the storage is as fast already, or where workers wait for something else."""
+    looked = bool(case.evidence.states)
+    if not case.storage or case.bytes_s > SSD_BYTES_S / 2 or (looked and case.read_share < LEAST_SEEN):
+        return
+    known = looked and case.batch_bytes > 0
+    if known:
+        why = (
+            f"{case.read_share:.0%} of the workers' waiting is for data, which comes at "
+            f"{case.bytes_s / 1e6:,.0f} MB/s; assumes a local SSD with {SSD_BYTES_S / 1e9:g} GB/s and "
+            f"{SSD_READS_S:,.0f} scattered reads/s"
+        )
+    else:
+        missing = "how many bytes were read" if looked else "in what the workers wait"
+        why = f"Workers wait for data; {missing} was not seen, so no gain can be said"
+    yield Change(
+        scope="data",
+        name="cache",
+        now="read where it lies",
+        then="copied to a local SSD",
+        reason=why,
+        gain=_gain_at(case, _on_ssd_s(case)) if known else None,
+        cost=case.cost_of_copying(),
+    )
+
+
+def _on_ssd_s(case: Case) -> float:
+    """Of a batch's bytes, with nobody else there."""
+    reads = case.evidence.mean([fetch.reads for fetch in case.evidence.fetches])
+    seeking = reads / SSD_READS_S if "random_access" in case.causes else 0.0
+    return max(case.batch_bytes / SSD_BYTES_S, seeking)
+
+
+def _gain_at(case: Case, batch_s: float) -> float:
+    """With the waiting for data gone, and so long instead for each batch at a storage that all share."""
+
+    def edit(run: Workload) -> Workload:
+        return run.with_(alone_s=run.alone_s * (1 - case.read_share), io_s=np.full(len(run), batch_s))
+
+    return model_gain(case.workload, edit)

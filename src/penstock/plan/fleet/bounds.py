@@ -1,0 +1,100 @@
+"""What ranks that go in step ask of each resource, and the bound that each sets: capacity over demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.model.bounds import Bound
+from penstock.model.ranks import PLACES
+from penstock.model.simulation_input import Floats
+from penstock.plan.fleet.need import Need, expected_most
+from penstock.plan.fleet.site import Site
+
+MEANING = {
+    "step": "the GPU's step, of the slowest rank",
+    "loader": "batches in the making per rank",
+    "cores": "the cores of a node",
+    "network": "the network of a node",
+    "cache": "reading from a node's cache",
+    "store_bandwidth": "the store's bandwidth",
+    "store_requests": "the requests that the store serves",
+}
+"""Of a bound's name, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demanded:
+    """What keeps all GPUs busy, each at the speed it has alone; None where it was not counted."""
+
+    samples_s: float
+    node_cores: float
+    node_bytes_s: float | None
+    store_bytes_s: float | None
+    store_requests_s: float | None
+    in_flight: float
+    """Batches of a rank in the making at a time, by Little's law."""
+
+
+def demanded(need: Need, site: Site, hits: float = 0.0) -> Demanded:
+    """With this share of the bytes from the nodes' caches."""
+    steps_s = 1 / float(need.step_s.mean())
+    missed = 1 - hits
+    of_bytes = None if need.batch_bytes is None else need.batch_bytes * missed * steps_s
+    requests = None if need.batch_requests is None else need.batch_requests * missed * steps_s
+    return Demanded(
+        samples_s=need.samples_per_batch * steps_s * site.ranks,
+        node_cores=need.computing_s * steps_s * site.gpus_per_node,
+        node_bytes_s=None if of_bytes is None else of_bytes * site.gpus_per_node,
+        store_bytes_s=None if of_bytes is None else of_bytes * site.ranks,
+        store_requests_s=None if requests is None else requests * site.ranks,
+        in_flight=float(need.cpu_s.mean() + need.waited_s.mean()) * steps_s,
+    )
+
+
+def bounds(need: Need, site: Site, hits: float = 0.0) -> tuple[Bound, ...]:
+    """In steps per second, the one that bites first, then the next."""
+    read, requests = (0.0 if asked is None else asked for asked in (need.batch_bytes, need.batch_requests))
+    missed = 1 - hits
+    service_s = float(places(need, site, hits).sum(axis=0).mean())
+    pairs = (
+        ("step", 1.0, expected_most(need.step_s, site.ranks)),
+        ("loader", float(need.workers or 1), service_s + (0.0 if need.workers else float(need.step_s.mean()))),
+        ("cores", cores_of(need, site), need.computing_s * site.gpus_per_node),
+        ("network", site.network_bytes_s, read * missed * site.gpus_per_node),
+        ("cache", site.cache_bytes_s, read * hits * site.gpus_per_node),
+        ("store_bandwidth", site.store_bytes_s, read * missed * site.ranks),
+        ("store_requests", site.store_requests_s, requests * missed * site.ranks),
+    )
+    found = [Bound(name, capacity / asked) for name, capacity, asked in pairs if capacity is not None and asked > 0]
+    return tuple(sorted(found, key=lambda bound: bound.rate))
+
+
+def places(need: Need, site: Site, hits: float = 0.0) -> Floats:
+    """Seconds of making a batch with nobody else there, a row per place of the simulator, a column per batch.
+
+    What was waited when the node was measured held the way of the bytes too: what that takes here is taken off it.
+    """
+    missed = 1 - hits
+    read, requests = (0.0 if asked is None else asked for asked in (need.batch_bytes, need.batch_requests))
+    store_s = max(_over(read, site.store_bytes_s), _over(requests, site.store_requests_s)) * missed
+    network_s = _over(read, site.network_bytes_s) * missed
+    cache_s = read * hits / site.cache_bytes_s
+    rows = {
+        "alone_s": np.maximum(need.waited_s * missed - store_s - network_s, 0.0),
+        "store_s": np.full(len(need.cpu_s), store_s),
+        "network_s": np.full(len(need.cpu_s), network_s),
+        "cache_s": np.full(len(need.cpu_s), cache_s),
+        "cpu_s": need.cpu_s,
+    }
+    return np.stack([rows[name] for name in PLACES])
+
+
+def _over(amount: float, rate: float | None) -> float:
+    return 0.0 if rate is None else amount / rate
+
+
+def cores_of(need: Need, site: Site) -> float:
+    """Of a node: as told, else as measured."""
+    return need.cores if site.cores is None else site.cores

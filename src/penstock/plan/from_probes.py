@@ -1,0 +1,170 @@
+"""A plan from probes: storage, decoding and hand-over as measured, one by one, put together by the model.
+
+It is assumed that a worker reads its samples one by one at random places, as a map-style dataset does, then decodes and
+collates them, and that the step is what was said or measured. Nothing of it was run together: `penstock verify` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.core.cgroups import free_bytes
+from penstock.core.cores import usable_cores
+from penstock.core.format import human_bytes
+from penstock.core.plan import Change, Plan, Profile
+from penstock.errors import SettingError
+from penstock.model.workload import Workload
+from penstock.plan.fingerprint import differences
+from penstock.plan.from_parts import TORCHS_OWN, Parts, plan_from_parts
+from penstock.plan.memory import shared_free_bytes
+from penstock.plan.scenario import Place
+from penstock.plan.storage_model import on_storage
+from penstock.probe.results import DecodeRates, Handover, Probed, StepProbe
+from penstock.probe.storage_curve import WITHIN, StorageCurve
+from penstock.probe.storage_judgement import of_a_store
+from penstock.storage.cold_read import ReadMethod
+
+BATCHES = 120
+"""Of the workload: all alike, and enough for the simulator to find a rhythm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Of the training, on a batch that is there."""
+
+    step_s: float = 0.0
+    cpu_s: float = 0.0
+    """Of it, on a core that workers may want, too."""
+    samples: int | None = None
+    """In the batch it was timed with; None: as many as there are."""
+
+    @classmethod
+    def probed(cls, probe: StepProbe) -> Step:
+        """On the CPU the model shares the cores out itself; on a device, busy cores cost what was seen."""
+        if probe.device == "cpu":
+            return cls(probe.alone.step_s, probe.alone.step_s, probe.samples)
+        return cls(probe.beside.step_s, 0.0, probe.samples)
+
+
+NO_STEP = Step()
+
+
+def plan_from_probes(found: Probed, step: Step = NO_STEP, profile: Profile = "balanced") -> Plan:
+    """For a torch DataLoader over such samples, in batches as large as those that were handed over."""
+    workload, handover = probed_workload(found, step), _needed("handover", found.handover, found)
+    elsewhere = differences(Plan(source="probes", fingerprint=found.fingerprint))
+    curve = _cold(found)
+    parts = Parts(
+        source="probes",
+        workload=workload,
+        settings=TORCHS_OWN,
+        place=_place(found, handover, step, here=not elsewhere),
+        samples_per_batch=handover.batch_size,
+        fingerprint=found.fingerprint,
+        loader_changes=() if curve is None else (_readers(curve),),
+        notes=(*elsewhere, *_notes(found, curve)),
+    )
+    return plan_from_parts(parts, profile)
+
+
+def probed_workload(found: Probed, step: Step = NO_STEP) -> Workload:
+    """With torch's own settings; samples read one by one at random places of the storage that was measured."""
+    decode, handover = _needed("decode", found.decode, found), _needed("handover", found.handover, found)
+    if step.samples is not None and step.samples != handover.batch_size:
+        raise SettingError(
+            f"the step was timed with batches of {step.samples}, the hand-over with batches of {handover.batch_size}",
+            advice=f"Probe again with --batch-size {step.samples}",
+        )
+    workload, curve = _workload(decode, handover, step, found), _cold(found)
+    if curve is None:
+        return workload
+    return on_storage(
+        workload,
+        [(p.in_flight, p.sequential_mb_per_s * 1e6, p.random_reads_per_s) for p in curve.points],
+        batch_bytes=handover.batch_size * decode.sample_bytes,
+        batch_requests=handover.batch_size,
+    )
+
+
+def _cold(found: Probed) -> StorageCurve | None:
+    """What was read out of the page cache says nothing of the storage."""
+    return found.curve if found.curve is not None and found.curve.cold else None
+
+
+def _needed(name: str, measured: Any, found: Probed) -> Any:
+    if measured is None:
+        why = f": {found.reasons[name]}" if name in found.reasons else ""
+        raise SettingError(
+            f"the probes do not say what {'decoding' if name == 'decode' else 'handing a batch over'} costs{why}",
+            advice="Probe all of them: penstock probe all SHARDS --json",
+        )
+    return measured
+
+
+def _workload(decode: DecodeRates, handover: Handover, step: Step, found: Probed) -> Workload:
+    """A worker decodes, collates and sends; the loop takes over. Cores as of the machine that was measured."""
+    machine = found.fingerprint.get("machine")
+    cores = machine.get("usable_cores") if isinstance(machine, dict) else None
+    copy_s = 0.0 if found.copy is None else found.copy.pageable_s
+    making_s = handover.batch_size * decode.best.cpu_s_per_sample + handover.batch_s
+    return Workload(
+        workers=TORCHS_OWN.num_workers,
+        prefetch=TORCHS_OWN.prefetch_factor,
+        in_order=True,
+        cores=float(cores if isinstance(cores, int) and cores > 0 else usable_cores()),
+        cpu_s=np.full(1, making_s),
+        alone_s=np.zeros(1),
+        handover_s=np.full(1, handover.main_cpu_s),
+        step_s=np.full(1, step.step_s + (copy_s if step.step_s else 0.0)),
+        step_cpu_s=np.full(1, step.cpu_s),
+        worker=np.zeros(BATCHES, np.int64),
+    )
+
+
+def _place(found: Probed, handover: Handover, step: Step, *, here: bool) -> Place:
+    """What is free can be asked only where the probes were made."""
+    machine = found.fingerprint.get("machine")
+    facts = machine if isinstance(machine, dict) else {}
+    gpus = facts.get("gpus")
+    return Place(
+        platform=str(facts.get("platform", "")),
+        gpus=len(gpus) if isinstance(gpus, list) else 0,
+        free_bytes=free_bytes() if here else None,
+        shared_free_bytes=shared_free_bytes() if here else None,
+        batch_bytes=handover.batch_bytes,
+        copy_s=0.0 if found.copy is None or not step.step_s else found.copy.pageable_s,
+        device_s=step.step_s,
+    )
+
+
+def _readers(curve: StorageCurve) -> Change:
+    """As many large reads in flight as the storage can use."""
+    best = curve.best_sequential().sequential_mb_per_s
+    point = next(p for p in curve.points if p.sequential_mb_per_s >= WITHIN * best)
+    return Change(
+        scope="loader",
+        name="readers",
+        now=None,
+        then=point.in_flight,
+        reason=f"With {point.in_flight} in flight, large reads get {point.sequential_mb_per_s:,.0f} MB/s; "
+        f"with any number at most {best:,.0f}",
+    )
+
+
+def _notes(found: Probed, curve: StorageCurve | None) -> Iterator[str]:
+    if curve is not None:
+        yield (
+            f"Samples are taken to be read one by one, {human_bytes(curve.sample_bytes)} each, at random places: "
+            "a dataset that reads whole shards in a row asks less of the storage"
+        )
+        if curve.method == ReadMethod.REQUESTS:
+            yield f"The store: {of_a_store(curve)}"
+    elif found.curve is not None:
+        yield "The storage was measured out of the page cache, which says nothing of it: it is left out"
+    else:
+        why = found.reasons.get("storage", "it was not measured")
+        yield f"The storage is left out ({why}): it is taken to be faster than everything else"

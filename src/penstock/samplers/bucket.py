@@ -1,0 +1,87 @@
+"""Batches of samples of about the same length: little padding, and ranks that are done at about the same time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.data.order.checkpoint import Identity
+from penstock.data.order.ranks import find_ranks
+from penstock.errors import SettingError
+from penstock.samplers.epoch_batches import Ids, OrderedBatches, check_count
+from penstock.samplers.table import MetadataTable
+
+
+class BucketSampler(OrderedBatches):
+    """Every sample once an epoch, in batches of similar length; the batches come in random order.
+
+    The samples are shuffled, and sorted by length among so many steps' worth of them (`window`): a larger window pads
+    less and mixes less. All ranks of a step take from the same neighbourhood. What does not fill a step on all ranks
+    comes last, as a smaller batch that may repeat up to one sample less than there are ranks, or is left out with
+    `drop_last`: other ones in each epoch.
+    """
+
+    def __init__(
+        self,
+        table: MetadataTable,
+        batch_size: int,
+        *,
+        column: str = "length",
+        window: int = 50,
+        drop_last: bool = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        check_count(window=window)
+        super().__init__(batch_size, seed, find_ranks(rank, world_size, None), drop_last=drop_last)
+        self._lengths = table.numbers(column)
+        if (self._lengths < 0).any():
+            raise SettingError(f"lengths below 0 in column {column!r}")
+        self._window = window
+        self._fingerprint = table.fingerprint
+        self.check_any()
+
+    @property
+    def samples(self) -> int:
+        """All of them."""
+        return len(self._lengths)
+
+    def order(self, epoch: int) -> Ids:
+        """Steps of similar lengths in random order; the rest, if there is one, comes last."""
+        rng = self.rng(epoch)
+        shuffled = rng.permutation(self.samples)
+        each = self.batch_size * self.ranks.world_size
+        steps = self.samples // each
+        body, rest = shuffled[: steps * each], shuffled[steps * each :]
+        windows = np.arange(len(body)) // (self._window * each)
+        by_length = body[np.lexsort((self._lengths[body], windows))].reshape(steps, each)
+        return np.concatenate((by_length[rng.permutation(steps)].ravel(), rest))
+
+    def identity(self) -> Identity:
+        """A step is the same on any number of ranks, for the same batch over all of them."""
+        return {
+            "kind": type(self).__name__,
+            "seed": self.seed,
+            "step": self.batch_size * self.ranks.world_size,
+            "window": self._window,
+            "samples": self.samples,
+            "fingerprint": self._fingerprint,
+        }
+
+    def padding(self, epoch: int = 0) -> float:
+        """The share of an epoch's batches, on this rank, that is padding if each is padded to its longest sample."""
+        return _padding(self._lengths, [portion.samples for portion in self.portions(epoch, 0)])
+
+    def __str__(self) -> str:
+        plain = np.array_split(self.rng(0).permutation(self.samples), max(1, self.samples // self.batch_size))
+        return (
+            f"{self.samples:,} samples, {len(self):,} batches of {self.batch_size} on each of "
+            f"{self.ranks.world_size} ranks; {self.padding():.1%} padding, in random batches "
+            f"{_padding(self._lengths, plain):.1%}"
+        )
+
+
+def _padding(lengths: NDArray[np.float64], batches: list[Ids]) -> float:
+    taken = sum(float(lengths[batch].max()) * len(batch) for batch in batches)
+    return 1 - sum(float(lengths[batch].sum()) for batch in batches) / taken if taken else 0.0

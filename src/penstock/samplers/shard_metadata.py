@@ -1,0 +1,75 @@
+"""Metadata of shards without decoding a picture: from the keys, or from one small part of every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from penstock.core.slab_layout import SlabLayout
+from penstock.data.decode.decoder import Decoder
+from penstock.data.fields import Json
+from penstock.data.read.reader import ShardSupply
+from penstock.data.read.sample_index import make_dataset
+from penstock.data.sources.shards import ShardFeed
+from penstock.errors import PenstockError, SampleError
+from penstock.shards.scan import SCAN_THREADS
+
+_ROW = "row"
+
+
+def feed_of(dataset: Any) -> ShardFeed | None:
+    """What a ShardDataset reads from; None for any other dataset."""
+    feed = getattr(dataset, "feed", None)
+    return feed if isinstance(feed, ShardFeed) else None
+
+
+def part_rows(feed: ShardFeed, suffix: str) -> list[Any]:
+    """What the JSON part of every sample holds: of the shards, only these parts and small gaps between are read."""
+    known = feed.dataset
+    parts = make_dataset(known.paths, known.indexes, known.numbers, [(suffix,)])
+    supply = ShardSupply(parts, feed.order_settings.block_bytes)
+    decoder = Decoder({_ROW: Json(suffix)}, SlabLayout({}, 1), seed=0)
+    try:
+        with ThreadPoolExecutor(SCAN_THREADS) as pool:
+            blocks = pool.map(partial(_read, supply, decoder), range(len(supply.blocks)))
+            return [row for block in blocks for row in block]
+    finally:
+        supply.close()
+
+
+def key_rows(feed: ShardFeed, function: Callable[[str], Mapping[str, Any]]) -> list[Any]:
+    """What the function makes of every key."""
+    rows = []
+    for sample, key in enumerate(feed.dataset.keys(np.arange(len(feed.dataset)))):
+        try:
+            rows.append(function(key))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise SampleError(reason, stage="metadata", **place(feed, sample)) from error
+    return rows
+
+
+def place(feed: ShardFeed, sample: int) -> dict[str, Any]:
+    """Where a sample lies, as errors say it."""
+    shard, member, offset = feed.where(sample)
+    return {"shard": shard, "member": member, "offset": offset}
+
+
+def _read(supply: ShardSupply, decoder: Decoder, block: int) -> list[Any]:
+    memory = memoryview(bytearray(supply.block_bytes(block)))
+    supply.fill(block, memory)
+    first, end = supply.blocks.first_samples[block : block + 2].tolist()
+    samples = np.arange(first, end)
+    zeros = np.zeros_like(samples)
+    rows = []
+    for sample, row in enumerate(supply.rows(samples, zeros, zeros).tolist(), first):
+        try:
+            rows.append(decoder.sample(row, 0, memory)[_ROW])
+        except PenstockError as error:
+            shard, error.member, offset = supply.dataset.where(sample, error.member)
+            raise error.at(shard=shard, offset=offset) from None
+    return rows

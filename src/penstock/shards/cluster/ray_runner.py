@@ -1,0 +1,174 @@
+"""Runs tasks on the nodes of a Ray cluster: `run_tasks`, with the cluster in the place of worker processes.
+
+A worker or a node that dies costs its tasks only: Ray gives them to others, a few times. Each node must have this
+version of Penstock and see the same files; one that does not is refused by name before it has done anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from penstock import __version__
+from penstock.errors import PenstockError, SettingError, StorageError, WorkerCrash
+from penstock.shards.cluster.join import Cluster, Head
+from penstock.shards.cluster.shared_folders import Witness, witnesses
+from penstock.shards.task_pool import Done, Result, Task, answer, outcome
+
+log = logging.getLogger("penstock")
+
+RETRIES = 3
+"""How often a task is given to another worker after the one that had it died."""
+QUEUED = 2
+"""Tasks handed out per core: the next one lies ready on its node while the answer to the last travels."""
+LOOK_S = 5.0
+"""How often we look whether there is still anybody to wait for."""
+CANCEL_S = 10.0
+
+
+@dataclass
+class RayRunner:
+    """A `Runner`. Paths in tasks must be absolute; nodes know nothing of our working directory."""
+
+    cluster: Cluster
+    shared: list[str] = field(default_factory=list)
+    """Files in folders that every node must see as we do; may be added to until the first task runs."""
+    retries: int = RETRIES
+    patience_s: float = 60.0
+    """How long we wait for a node when the cluster has none that can work: one may be on its way."""
+
+    def __call__(
+        self, work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
+    ) -> Iterator[Done[Task, Result]]:
+        """Results as they come, of no more than `workers` tasks at a time."""
+        ray = self.cluster.ray
+        order = _Order(work, __version__, witnesses(self.shared))
+        perform = ray.remote(num_cpus=1, max_retries=self.retries)(_perform)
+        head = Head(self.cluster.address)
+        waiting = iter(tasks)
+        busy: dict[Any, Task] = {}
+        most = 1
+        try:
+            while True:
+                if head.answers():
+                    most = workers or QUEUED * max(1, self.cluster.cpus)
+                for task in islice(waiting, max(0, most - len(busy))):
+                    busy[perform.remote(order, task)] = task
+                if not busy:
+                    return
+                for answered in self._answered(list(busy), head):
+                    yield self._done(answered, busy.pop(answered), head)
+        finally:
+            self._cancel(list(busy))
+
+    def _answered(self, busy: list[Any], head: Head) -> list[Any]:
+        """At least one of them; an error if there is nobody left to answer."""
+        without_nodes_s = 0.0
+        while True:
+            ready: list[Any] = self.cluster.ray.wait(busy, timeout=LOOK_S)[0]
+            if ready:
+                return ready
+            if not head.answers():  # nobody else can say how many nodes there are
+                continue
+            without_nodes_s = 0.0 if self.cluster.cpus else without_nodes_s + LOOK_S
+            if without_nodes_s >= self.patience_s:
+                raise PenstockError(
+                    "the cluster has no node left that can work",
+                    stage="work",
+                    advice="Run the same command again when it has: what is finished is kept.",
+                )
+
+    def _done(self, answered: Any, task: Task, head: Head) -> Done[Task, Any]:
+        ray = self.cluster.ray
+        try:
+            reply: _Reply = ray.get(answered)
+        except ray.exceptions.RayTaskError as error:  # our own errors are answers: this one comes from before
+            raise SettingError(
+                f"a node could not begin: {_last_line(error)}",
+                stage="work",
+                advice=f"Install penstock {__version__} on every node of the cluster.",
+            ) from None
+        except ray.exceptions.RayError as error:
+            head.wait()  # a task that went down with the head has killed nobody
+            times = f"{self.retries + 1} times" if self.retries else "once"
+            reason = f"its worker died, {times} over: {_first_line(error)}"
+            return Done(task, None, WorkerCrash(reason, stage="work"))
+        if reply.refusal is not None:
+            raise StorageError(reply.refusal, stage="work", advice=_SHARED)
+        for notice in reply.notices:
+            log.warning("%s", notice)
+        return outcome(task, reply.answer)
+
+    def _cancel(self, busy: list[Any]) -> None:
+        """Whoever goes on with the work must find nobody at it."""
+        ray = self.cluster.ray
+        with suppress(ray.exceptions.RayError):
+            for answered in busy:
+                ray.cancel(answered, force=True)
+            if busy:
+                ray.wait(busy, num_returns=len(busy), timeout=CANCEL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What is the same for all tasks, and what a node must fulfil to take them."""
+
+    work: Callable[[Any], Any]
+    version: str
+    witnesses: tuple[Witness, ...]
+
+    def refusal(self) -> str | None:
+        """Why this node cannot take part; None if it can."""
+        node = platform.node()
+        if self.version != __version__:
+            return f"node {node} has penstock {__version__}, and this machine {self.version}"
+        unseen = next((witness.path for witness in self.witnesses if not witness.is_seen()), None)
+        return None if unseen is None else f"node {node} does not see {unseen!r} as this machine does"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    refusal: str | None
+    answer: bytes
+    notices: list[str]
+
+
+_SHARED = (
+    "All nodes need the same version, and the same folders under the same paths (NFS, Lustre, …), sources and target"
+)
+
+
+def _perform(order: _Order, task: Any) -> _Reply:
+    """Runs on the node."""
+    refusal = order.refusal()
+    if refusal is not None:
+        return _Reply(refusal, b"", [])
+    with _overheard() as notices:
+        answered = answer(order.work, task)
+    return _Reply(None, answered, notices)
+
+
+@contextmanager
+def _overheard() -> Iterator[list[str]]:
+    """What is logged meanwhile, which nobody would read on the node."""
+    notices: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: notices.append(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    try:
+        yield notices
+    finally:
+        log.removeHandler(handler)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().rpartition("\n")[2]

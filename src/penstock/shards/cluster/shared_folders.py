@@ -1,0 +1,54 @@
+"""Files by which a node shows that it sees the same folders as the machine that hands out the tasks.
+
+A folder that is not shared would not always be missed: there may be another of the same name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import deflate
+
+from penstock.errors import StorageError
+from penstock.storage.local import LocalFile
+from penstock.storage.object_store.url import is_remote
+
+HEAD_BYTES = 4096
+MOST = 16
+"""Folders looked into by every task: those of one dataset are few, and a look costs microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A file as we see it."""
+
+    path: str
+    size: int
+    head_crc32: int
+
+    @classmethod
+    def of(cls, path: str) -> Witness:
+        """What that file looks like from here."""
+        with LocalFile(path) as file:
+            return cls(path, file.size, deflate.crc32(file.read_at(0, HEAD_BYTES)))
+
+    def is_seen(self) -> bool:
+        """Whether it looks the same from where this runs."""
+        try:
+            return Witness.of(self.path) == self
+        except StorageError:
+            return False
+
+
+def witnesses(paths: Iterable[str]) -> tuple[Witness, ...]:
+    """One file of each folder, of those that can be read here; what is not a local path needs none."""
+    found: dict[str, Witness] = {}
+    for path in paths:
+        folder = os.path.dirname(path)
+        if folder not in found and not is_remote(path) and len(found) < MOST:
+            with suppress(StorageError):  # its task will say what is wrong with it
+                found[folder] = Witness.of(path)
+    return tuple(found.values())

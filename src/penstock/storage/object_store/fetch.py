@@ -1,0 +1,190 @@
+"""One range of an object, however often it takes: resumed where it broke, asked twice where it is slow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock.storage.object_store.failures import Inconsistent, Overwritten, Stalled, judge
+from penstock.storage.object_store.io_thread import counts
+from penstock.storage.object_store.retry import Pace, Patience, Trouble
+from penstock.storage.object_store.stores import obstore, path_in_store, renew, store_of
+from penstock.storage.object_store.url import RemoteUrl
+
+CHUNK_BYTES = 256 << 10
+"""Bytes are taken in at least this much at a time: a stall is judged by a chunk, and each costs a turn of ours."""
+
+Answer = TypeVar("Answer")
+_paces: defaultdict[tuple[str, str], Pace] = defaultdict(Pace)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which object this is: another look means another object."""
+
+    size: int
+    etag: str | None
+    modified_ns: int
+    """Where the store has no ETags; else 0."""
+
+    @classmethod
+    def of(cls, meta: Any) -> Version:
+        """As an answer of the store has it."""
+        etag: str | None = meta["e_tag"]
+        return cls(meta["size"], etag, 0 if etag else int(meta["last_modified"].timestamp()) * 10**9)
+
+    def condition(self) -> dict[str, str]:
+        """What the store is to make sure of; a weak ETag never matches there, so only we compare it."""
+        return {"if_match": self.etag} if self.etag and not self.etag.startswith("W/") else {}
+
+
+async def patiently(url: RemoteUrl, patience: Patience, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
+    """Ask the store for something small, until it answers or patience ends.
+
+    The answer must come as a whole within the time of a stall.
+    """
+    store = store_of(url)
+    trouble = Trouble(str(url), patience, lambda: renew(url, store))
+    while True:
+        try:
+            counts.requests += 1
+            return await asyncio.wait_for(ask(store), patience.stall_s)
+        except Exception as error:
+            failure = judge(error)
+        await trouble.met(failure)
+        store = store_of(url)
+
+
+async def fetch(url: RemoteUrl, version: Version, offset: int, into: memoryview, patience: Patience) -> None:
+    """Fill the memory from that offset on, all of it from that version.
+
+    The first answer is taken whole, which saves a third of the work; it must come within the time of a stall. After
+    a failure, answers are taken chunk by chunk, each of them in that time, and what has come is kept; so are, after a
+    stall, those to the next reads: where the network is slow, half of all bytes would be thrown away.
+    """
+    done, store, pace = 0, store_of(url), _paces[url.scheme, url.bucket]
+    trouble = Trouble(str(url), patience, lambda: renew(url, store))
+    take: Callable[[Any], Any] = _Whole if pace.takes_whole() else _by_chunks
+    while done < len(into):
+        try:
+            begin = patience.now()
+            chunks = take(await _answer(url, store, version, (offset + done, offset + len(into)), patience))
+            begin = _answered(begin, patience)
+            while (chunk := await next_chunk(chunks, patience)) is not None:
+                if len(chunk) > len(into) - done:
+                    raise Inconsistent("the store sent more than was asked for")
+                into[done : done + len(chunk)] = memoryview(chunk)
+                done += len(chunk)
+                counts.bytes_read += len(chunk)
+                trouble.over()
+            counts.body_s += patience.now() - begin
+            if done < len(into):
+                raise Inconsistent("the answer ended early")
+            return
+        except Exception as error:
+            failure = judge(error)
+            if take is _Whole and isinstance(error, Stalled):
+                pace.stalled()
+        await trouble.met(failure, offset + done)
+        store, take = store_of(url), _by_chunks
+
+
+def _answered(begin: float, patience: Patience) -> float:
+    """An answer to what was asked then begins to come: it is counted. When that is."""
+    now = patience.now()
+    counts.answers += 1
+    counts.answer_s += now - begin
+    return now
+
+
+class _Whole:
+    """An answer as one chunk."""
+
+    def __init__(self, answer: Any) -> None:
+        self._left = [answer]
+
+    def __anext__(self) -> Any:
+        if not self._left:
+            raise StopAsyncIteration
+        return self._left.pop().bytes_async()
+
+
+def _by_chunks(answer: Any) -> Any:
+    return answer.stream(min_chunk_size=CHUNK_BYTES)
+
+
+async def _answer(url: RemoteUrl, store: Any, version: Version, wanted: tuple[int, int], patience: Patience) -> Any:
+    options = {"range": wanted, **version.condition()}
+
+    def ask() -> asyncio.Future[Any]:
+        counts.requests += 1
+        answer: asyncio.Future[Any] = obstore().get_async(store, path_in_store(url), options=options)
+        return answer
+
+    result = await asked_twice(ask, _paces[url.scheme, url.bucket], patience)
+    if Version.of(result.meta) != version:
+        raise Overwritten
+    if tuple(result.range) != wanted:
+        raise Inconsistent("the store sent another range than was asked for")
+    return result
+
+
+async def next_chunk(chunks: Any, patience: Patience) -> Any:
+    """Of an answer that comes in several; None at the end."""
+    try:
+        return await asyncio.wait_for(chunks.__anext__(), patience.stall_s)  # a future: anext() would make a task of it
+    except StopAsyncIteration:
+        return None
+    except TimeoutError:
+        counts.stalls += 1
+        raise Stalled(f"bytes came too slowly, given up after {patience.stall_s:g} s") from None
+
+
+async def asked_twice(ask: Callable[[], asyncio.Future[Answer]], pace: Pace, patience: Patience) -> Answer:
+    """The answer to a request; where it takes much longer than others do, that to a second one, if it comes first.
+
+    Both have the time of one stall, from when the first was asked.
+    """
+    begin = patience.now()
+    asked = [ask()]
+    try:
+        slow_s = pace.patience_s()
+        if slow_s is not None and slow_s < patience.stall_s:
+            done, _ = await asyncio.wait(asked, timeout=slow_s)
+            if not done and pace.may_ask_twice():
+                counts.asked_twice += 1
+                asked.append(ask())
+        answer = await _first(asked, lambda: begin + patience.stall_s - patience.now())
+    finally:
+        for request in asked:
+            request.add_done_callback(_heard)
+            request.cancel()
+    pace.answered(patience.now() - begin)
+    return answer
+
+
+async def _first(asked: list[asyncio.Future[Answer]], left_s: Callable[[], float]) -> Answer:
+    """The first good answer; the failure only if all have failed."""
+    waiting: set[asyncio.Future[Answer]] = set(asked)
+    failed: BaseException | None = None
+    while waiting:
+        timeout_s = max(0.0, left_s())
+        done, waiting = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise TimeoutError
+        for request in done:
+            failed = request.exception()
+            if failed is None:
+                counts.second_won += request is not asked[0]
+                return request.result()
+    assert failed is not None
+    raise failed
+
+
+def _heard(request: asyncio.Future[Any]) -> None:
+    """Take note of what nobody waits for any more: else the loop would print it, with the address in it."""
+    if not request.cancelled():
+        request.exception()

@@ -1,0 +1,143 @@
+"""An object read at any offset, by any thread, with the face of a local file."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+from penstock.errors import StorageError
+from penstock.storage.local import copying_filler
+from penstock.storage.object_store.fetch import Version, fetch, patiently
+from penstock.storage.object_store.io_thread import run
+from penstock.storage.object_store.retry import PATIENCE
+from penstock.storage.object_store.stores import obstore, path_in_store
+from penstock.storage.object_store.url import RemoteUrl, parse
+from penstock.storage.stream import Stream
+
+PIECE_BYTES = 4 << 20
+"""Longer reads are cut into requests of this size: one connection gives some tens of MB/s, several that much more."""
+AT_ONCE = 16
+"""Requests that one read has in flight."""
+STREAM_BYTES = 16 << 20
+"""What a stream fetches ahead."""
+
+SMALL_BYTES = 1 << 20
+"""Of an object whose size is not known yet, so much is asked for at first."""
+
+Place = tuple[int, memoryview]
+"""An offset in the object, and the memory that is to be filled from there."""
+
+
+class RemoteFile:
+    """One version of an object: its size and ETag as they were when it was looked at. Another version is never read."""
+
+    def __init__(self, path: str, version: Version | None = None) -> None:
+        self._url = parse(path)
+        self.path = str(self._url)
+        self._version = version or run(_look(self._url))
+        self.size = self._version.size
+        self.etag = self._version.etag
+        self.mtime_ns = self._version.modified_ns
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the object."""
+        data = bytearray(max(0, min(length, self.size - offset)))
+        self.read_all([(offset, memoryview(data))])
+        return bytes(data)
+
+    def read_all(self, places: Sequence[Place]) -> int:
+        """Fill every place, side by side; returns how many bytes that is."""
+        if any(len(into) and offset + len(into) > self.size for offset, into in places):
+            raise StorageError("ends before its index says", shard=self.path, offset=self.size, stage="read")
+        pieces = [piece for place in places for piece in _pieces(*place)]
+        if pieces:
+            run(self._fetch(pieces))
+        return sum(len(into) for _, into in places)
+
+    def filler(self) -> Callable[[list[memoryview], int], int]:
+        """As a local file has it."""
+        return copying_filler(self.read_at)
+
+    def stream(self) -> io.BufferedReader:
+        """All of it, from the start, some of it fetched ahead."""
+        return io.BufferedReader(Stream(self._read_into), STREAM_BYTES)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    async def _fetch(self, pieces: Sequence[Place]) -> None:
+        """All or none: when this is over, nobody writes to the memory any more."""
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(offset: int, into: memoryview) -> None:
+            async with gate:
+                await fetch(self._url, self._version, offset, into, PATIENCE)
+
+        tasks = [asyncio.ensure_future(one(*piece)) for piece in pieces]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _read_into(self, offset: int, into: memoryview) -> int:
+        count = min(len(into), self.size - offset)
+        with into[:count] as wanted:
+            self.read_all([(offset, wanted)])
+        return count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r}, size={self.size})"
+
+
+def read_object(path: str, most_bytes: int) -> bytes:
+    """All of an object that is probably small: then it takes one request."""
+    url = parse(path)
+    version, data = run(_begin(url))
+    if version.size > most_bytes:
+        raise StorageError(f"has {version.size} bytes, more than {most_bytes}", shard=str(url), stage="read")
+    return data + RemoteFile(path, version).read_at(len(data), version.size - len(data))
+
+
+def write_object(path: str, data: bytes) -> None:
+    """Put an object there, whole or not at all: each 4 MiB of it have the time of a stall."""
+    url = parse(path)
+    if url.web:
+        raise StorageError("nothing can be written to a web server", shard=str(url), stage="write")
+    patience = replace(PATIENCE, stall_s=PATIENCE.stall_s * max(1, -(-len(data) // PIECE_BYTES)))
+    run(patiently(url, patience, lambda store: obstore().put_async(store, url.object_path, data)))
+
+
+async def _look(url: RemoteUrl) -> Version:
+    """Size and ETag as they are now. A signed address may be read but not asked about, so of the web a byte is read."""
+
+    async def ask(store: Any) -> Version:
+        if not url.web:
+            return Version.of(await obstore().head_async(store, url.object_path))
+        result = await obstore().get_async(store, path_in_store(url), options={"range": (0, 1)})
+        return Version.of(result.meta)
+
+    return await patiently(url, PATIENCE, ask)
+
+
+async def _begin(url: RemoteUrl) -> tuple[Version, bytes]:
+    async def ask(store: Any) -> tuple[Version, bytes]:
+        result = await obstore().get_async(store, path_in_store(url), options={"range": (0, SMALL_BYTES)})
+        version = Version.of(result.meta)
+        return version, bytes(await result.bytes_async())
+
+    return await patiently(url, PATIENCE, ask)
+
+
+def _pieces(offset: int, into: memoryview) -> list[Place]:
+    return [(offset + at, into[at : at + PIECE_BYTES]) for at in range(0, len(into), PIECE_BYTES)]

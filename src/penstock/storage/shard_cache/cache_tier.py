@@ -1,0 +1,187 @@
+"""A cache of shards on a fast disk, filled aside while they are read where they lie: nobody waits for a copy.
+
+Above it is memory: copies are files, and the kernel's page cache holds what was read of them last. Only as many
+shards are kept as fit, the first of the list: with a cache that is too small, and least recently used shards going out,
+an epoch would find nothing of what the last one had left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import SettingError
+from penstock.storage.identify import nearest_existing
+from penstock.storage.object_store.url import is_remote
+from penstock.storage.shard_cache.cache import CachedShard, CacheStats, ShardCache
+from penstock.storage.shard_cache.copy import Fallback, Source
+from penstock.storage.shard_cache.directory import CacheDirectory
+
+log = logging.getLogger("penstock")
+
+STAGERS = 4
+"""Shards copied at a time, with four requests in flight each, beside 16 to 32 that training waits for. Where they get
+half of a store that is full, the first epoch takes 2 (1 - 1/e) = 1.26 times as long, and after two all is copied."""
+AGAIN_S = 5.0
+"""Until a shard is tried again that another rank or job was at, or for which there was no room."""
+REST_S = 60.0
+"""Until anything is tried again after the cache's disk was full or broken."""
+DISK_SHARE = 0.8
+"""Of the room on its disk, taken where nobody has said how much."""
+STOP_S = 1.5
+"""For copies under way to stop; a thread that is still in a request ends after it, and cleans up then."""
+
+_LATER = frozenset({Fallback.BUSY, Fallback.LOCKED, Fallback.NO_ROOM})
+_DISK = frozenset({Fallback.FULL, Fallback.READ_ONLY, Fallback.BROKEN})
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """Where shards are kept, and how much of them."""
+
+    folder: str
+    size_bytes: int | None = None
+    """Of all that is in it, whoever put it there; None: four fifths of the room on its disk."""
+
+    def __post_init__(self) -> None:
+        if not self.folder or is_remote(self.folder):
+            raise SettingError(f"cache={self.folder!r} is no folder", advice="Name one on a fast local disk")
+        if self.size_bytes is not None and self.size_bytes < 1:
+            raise SettingError(f"cache_bytes={self.size_bytes} is not above 0")
+
+    @classmethod
+    def of(cls, folder: str | None, size_bytes: int | None) -> CacheSettings | None:
+        """None without a folder; then there is nothing to have a size."""
+        if folder is None and size_bytes is not None:
+            raise SettingError("cache_bytes is given without a cache", advice="Name its folder: cache=")
+        return None if folder is None else cls(folder, size_bytes)
+
+    def budget(self) -> int:
+        """In bytes. What the cache holds already counts as room, so that it stays the same while it fills."""
+        if self.size_bytes is not None:
+            return self.size_bytes
+        folder = Path(self.folder)
+        free = shutil.disk_usage(nearest_existing(folder)).free
+        return max(1, int(DISK_SHARE * (free + CacheDirectory(folder, 1, lambda _: None).held_bytes())))
+
+
+class ShardTier:
+    """Gives the copy of a shard where there is one; where there is none, has it made for later. For many threads."""
+
+    def __init__(
+        self, settings: CacheSettings, sources: Sequence[Source], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        budget = settings.budget()
+        self._cache = ShardCache(os.path.abspath(settings.folder), budget)
+        self._sources = _fitting(sources, budget)
+        """Those that are kept, by number."""
+        self._now = now
+        self._lock = threading.Lock()
+        self._under_way: set[int] = set()
+        self._not_before_s: dict[int, float] = {}
+        self._rests_until_s = 0.0
+        self._crew: _Crew | None = None
+        kept = sum(source.size_bytes for source in self._sources.values())
+        log.info("cache: %d of %d shards (%.1f GB) fit into it", len(self._sources), len(sources), kept / 1e9)
+
+    def open(self, shard: int) -> CachedShard | None:
+        """Its copy, to be closed after use; None where there is none yet."""
+        source = self._sources.get(shard)
+        if source is None:
+            return None
+        found = self._cache.find(source)
+        if found is None:
+            self._want(shard)
+        return found
+
+    def distrust(self, shard: int, copy: CachedShard) -> None:
+        """That copy could not be read, or not as it should be: it goes, and the shard is read where it lies now."""
+        with self._lock:
+            source = self._sources.pop(shard, None)
+        if source is not None:
+            self._cache.drop(source, copy)
+
+    def stats(self) -> CacheStats:
+        """What the cache did for us so far."""
+        return self._cache.stats()
+
+    def close(self) -> None:
+        """Copies under way are given up; the next shard that is missing starts it all again."""
+        with self._lock:
+            crew, self._crew = self._crew, None
+            self._under_way.clear()
+        if crew is not None:
+            crew.stop()
+
+    def _want(self, shard: int) -> None:
+        now = self._now()
+        with self._lock:
+            resting = now < max(self._rests_until_s, self._not_before_s.get(shard, 0.0))
+            if resting or shard in self._under_way or shard not in self._sources:
+                return
+            self._under_way.add(shard)
+            if self._crew is None:
+                self._crew = _Crew(self._stage)
+            self._crew.wanted.put(shard)
+
+    def _stage(self, shard: int, crew: _Crew) -> None:
+        source = self._sources.get(shard)
+        reason = None if source is None else self._cache.bring(source, crew.stopped.is_set)
+        with self._lock:
+            if self._crew is crew:
+                self._under_way.discard(shard)
+            if reason in _LATER:
+                self._not_before_s[shard] = self._now() + AGAIN_S
+            elif reason in _DISK:
+                self._rests_until_s = self._now() + REST_S
+            elif reason not in (None, Fallback.STOPPED):
+                self._sources.pop(shard, None)
+
+
+class _Crew:
+    """Threads that stage what is wanted, until they are stopped."""
+
+    def __init__(self, stage: Callable[[int, _Crew], None]) -> None:
+        self.wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self.stopped = threading.Event()
+        self._stage = stage
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"penstock-cache-{number}", daemon=True)
+            for number in range(STAGERS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Come to an end soon."""
+        self.stopped.set()
+        for _ in self._threads:
+            self.wanted.put(None)
+        deadline = time.monotonic() + STOP_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # a finalizer may run anywhere
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _serve(self) -> None:
+        while (shard := self.wanted.get()) is not None and not self.stopped.is_set():
+            try:
+                self._stage(shard, self)
+            except Exception:  # reading goes on without the cache
+                log.warning("a shard could not be put into the cache", exc_info=True)
+
+
+def _fitting(sources: Sequence[Source], budget: int) -> dict[int, Source]:
+    """By number, the first ones that fit; the same on every rank that has the same list."""
+    fitting: dict[int, Source] = {}
+    for number, source in enumerate(sources):
+        if source.size_bytes <= budget:
+            fitting[number] = source
+            budget -= source.size_bytes
+    return fitting

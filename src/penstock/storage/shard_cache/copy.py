@@ -1,0 +1,178 @@
+"""One shard's way into the cache: copied, made durable, read back and compared."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from io import BufferedReader, FileIO
+from pathlib import Path
+
+import deflate
+
+from penstock.errors import StorageError
+from penstock.storage.cold_read import drop_pages
+from penstock.storage.object_store.fetch import Version
+from penstock.storage.object_store.remote_file import RemoteFile
+from penstock.storage.object_store.url import is_remote
+
+_COPY_BYTES = 8 << 20
+_SUFFIX = re.compile(r"(\.[A-Za-z0-9]{1,8}){1,2}$")
+
+
+class Fallback(StrEnum):
+    """Why a shard is read where it lies instead of from the cache."""
+
+    TOO_LARGE = "the shard is larger than the cache's budget"
+    BUSY = "another job is staging the shard"
+    NO_ROOM = "copies under way hold the budget"
+    FULL = "the cache's disk is full"
+    READ_ONLY = "the cache's directory cannot be written"
+    LOCKED = "the cache's lock was not free in time"
+    CHANGED = "the shard changed while it was copied"
+    DAMAGED = "the copy does not match the shard"
+    SOURCE = "the shard could not be read"
+    BROKEN = "the cache's directory does not work"
+    STOPPED = "nobody wants it any more"
+
+    @classmethod
+    def of(cls, error: OSError) -> Fallback:
+        """The reason behind an error of the cache's directory."""
+        if isinstance(error, TimeoutError):
+            return cls.LOCKED
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return cls.FULL
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            return cls.READ_ONLY
+        return cls.BROKEN
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A shard as it is now: when it changes, it is another source and gets another entry."""
+
+    path: str
+    """Or a URL."""
+    size_bytes: int
+    mtime_ns: int
+    etag: str | None = None
+    """Of an object in a store."""
+
+    @classmethod
+    def of(cls, path: str | Path) -> Source:
+        """Look at a shard."""
+        if is_remote(path):
+            file = RemoteFile(os.fspath(path))
+            return cls(file.path, file.size, file.mtime_ns, file.etag)
+        real = os.path.realpath(path)
+        try:
+            status = Path(real).stat()
+        except OSError as error:
+            raise StorageError(f"cannot look at the shard: {error}", shard=str(path), stage="cache") from error
+        return cls(real, status.st_size, status.st_mtime_ns)
+
+    @property
+    def digest(self) -> str:
+        """The name of its entry."""
+        identity = f"{self.path}\0{self.size_bytes}\0{self.mtime_ns}" + (f"\0{self.etag}" if self.etag else "")
+        return hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
+
+    @property
+    def suffix(self) -> str:
+        """`.tar`, `.tar.zst`: readers tell the compression by it."""
+        match = _SUFFIX.search(self.path)
+        return match[0] if match else ""
+
+    def stream(self) -> FileIO | BufferedReader:
+        """Its bytes, from the start; of an object, those of this version only."""
+        if is_remote(self.path):
+            return RemoteFile(self.path, Version(self.size_bytes, self.etag, self.mtime_ns)).stream()
+        return open(self.path, "rb", buffering=0)
+
+
+def copy_verified(source: Source, part: Path, stopped: Callable[[], bool] | None = None) -> Fallback | None:
+    """Copy to `part` and compare what the disk gives back with what was read; None is success.
+
+    Errors of the cache's side are raised as the system raises them. Before each read `stopped` is asked.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stream = source.stream()
+        except OSError:
+            return Fallback.SOURCE
+        stack.callback(stream.close)
+        reading = stream if stopped is None else _Until(stream, stopped)
+        target = stack.enter_context(open(part, "r+b", buffering=0))
+        _reserve(target.fileno(), source.size_bytes)
+        crc = _copy(reading, target)
+        if crc is None:
+            return Fallback.STOPPED if stopped is not None and stopped() else Fallback.SOURCE
+        if not _unchanged(source, stream):
+            return Fallback.CHANGED
+        os.fsync(target.fileno())
+    drop_pages(part)
+    return None if crc32_of(part, source.size_bytes) == crc else Fallback.DAMAGED
+
+
+class _Until:
+    """A stream that ends with an error as soon as nobody wants it any more."""
+
+    def __init__(self, stream: FileIO | BufferedReader, stopped: Callable[[], bool]) -> None:
+        self._stream = stream
+        self._stopped = stopped
+
+    def readinto(self, buffer: bytearray) -> int | None:
+        """As the stream does it."""
+        if self._stopped():
+            raise InterruptedError
+        return self._stream.readinto(buffer)
+
+
+def _unchanged(source: Source, stream: FileIO | BufferedReader) -> bool:
+    """Whether the file is as it was; a store has compared every request itself."""
+    if is_remote(source.path):
+        return True
+    status = os.fstat(stream.fileno())
+    return (status.st_size, status.st_mtime_ns) == (source.size_bytes, source.mtime_ns)
+
+
+def crc32_of(path: Path, size_bytes: int) -> int | None:
+    """Checksum of a file; None when it does not have that size."""
+    crc, total, buffer = 0, 0, bytearray(_COPY_BYTES)
+    with open(path, "rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            crc = deflate.crc32(memoryview(buffer)[:count], crc)
+            total += count
+    return crc if total == size_bytes else None
+
+
+def _copy(stream: FileIO | BufferedReader | _Until, target: FileIO) -> int | None:
+    """Checksum of all that was read; None when the source failed."""
+    crc, buffer = 0, bytearray(_COPY_BYTES)
+    while True:
+        try:
+            count = stream.readinto(buffer)
+        except OSError:
+            return None
+        if not count:
+            return crc
+        rest = memoryview(buffer)[:count]
+        crc = deflate.crc32(rest, crc)
+        while rest:
+            rest = rest[target.write(rest) :]
+
+
+def _reserve(fd: int, size_bytes: int) -> None:
+    """Take the room now: a full disk is better known before gigabytes are copied than after."""
+    if not size_bytes or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise

@@ -1,0 +1,78 @@
+"""Why a setting was chosen, in sentences with their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.diagnose.evidence.evidence import milliseconds
+from penstock.tuner.measure import StepCost
+from penstock.tuner.result import PREFETCH, Setting
+from penstock.tuner.worker_cost import Service
+
+BINDS = {
+    "workers": "the workers themselves",
+    "cpu": "the cores",
+    "main": "the main process with its step",
+    "step": "the step",
+}
+"""What holds the rate down, by the law's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What there is to tell."""
+
+    service: Service
+    cost: StepCost
+    step_known: bool
+    cores: float
+    guess: int
+    """The model's number of workers."""
+    limit: str
+    """The law that binds there."""
+    chosen: Setting
+    give_away: float
+    samples_s: Mapping[Setting, float]
+    notes: tuple[str, ...]
+
+
+def tell(told: Told) -> tuple[str, ...]:
+    """One sentence each."""
+    return tuple(_sentences(told))
+
+
+def _sentences(told: Told) -> Iterator[str]:
+    service = told.service
+    cpu_s, waiting_s = float(service.cpu_s.mean()), float(service.waiting_s.mean())
+    yield (
+        f"A batch takes one worker {milliseconds(cpu_s + waiting_s)} ({milliseconds(cpu_s)} computing, "
+        f"{milliseconds(waiting_s)} waiting) and the main process {milliseconds(service.handover_s)} to take over"
+    )
+    if told.step_known:
+        yield f"A step takes {milliseconds(told.cost.step_s)}"
+    yield (
+        f"The model: {Setting(told.guess)} should be enough on {told.cores:g} cores; "
+        f"{BINDS.get(told.limit, told.limit)} would set the pace"
+    )
+    yield _choice(told)
+    if told.chosen.prefetch != PREFETCH:
+        yield f"prefetch_factor {told.chosen.prefetch}: batches are uneven, and batches ahead make up for slow ones"
+    if not told.chosen.in_order:
+        yield "in_order=False: slow batches hold nobody up, and the order of batches is no longer that of the sampler"
+    yield from told.notes
+
+
+def _choice(told: Told) -> str:
+    rates = told.samples_s
+    rate = rates[told.chosen]
+    best = max(rates, key=lambda setting: rates[setting])
+    said = f"{str(told.chosen).capitalize()}: {rate:,.0f} samples/s"
+    if best != told.chosen:
+        said += f", the least within {told.give_away:.1%} of the best measured ({rates[best]:,.0f} with {best})"
+    default = rates.get(Setting())
+    if default and told.chosen.workers:
+        said += f"; {rate / default:.2f}× torch's default"
+    if not told.chosen.workers and not told.step_known:
+        said += "; a step was not measured, and it comes on top where there are no workers"
+    return said

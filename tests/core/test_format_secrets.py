@@ -1,0 +1,26 @@
+import pytest
+
+from penstock.core.format import without_secrets
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("train.py", "train.py"),
+        ("--data=https://host/a.tar?X-Amz-Signature=hunter2&x=1", "--data=https://host/a.tar?…"),
+        ("{'u': 'HTTPS://host/a.tar?sig=hunter2', 'b': 1}", "{'u': 'HTTPS://host/a.tar?…', 'b': 1}"),
+        ("https://user:hunter2@host/a.tar", "https://host/a.tar"),
+        ("https://user:hunt@er2@host/a.tar", "https://host/a.tar"),
+        ("s3a://AKIAX:hun/ter2@bucket/a.tar", "s3a://bucket/a.tar"),
+        ("https://host:9000/a@b.tar", "https://host:9000/a@b.tar"),
+        ("s3://bucket/a@b.tar", "s3://bucket/a@b.tar"),
+        ("s3://bucket/what?.tar", "s3://bucket/what?.tar"),
+        ("is it so?", "is it so?"),
+        ("--secret-key=hunter2", "--secret-key=…"),
+        ("AWS_SESSION_TOKEN=hunter2 python x", "AWS_SESSION_TOKEN=… python x"),
+        ("--token=hunter2", "--token=…"),
+        ("--max-tokens=512 --pad_token=x --tokenizer=y", "--max-tokens=512 --pad_token=x --tokenizer=y"),
+    ],
+)
+def test_queries_and_passwords_are_taken_out_and_nothing_else(text, left):
+    assert without_secrets(text) == left

@@ -1,0 +1,160 @@
+"""Samples taken apart and batches put together: the same as torch's default_collate, for any structure."""
+
+import collections
+import types
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import default_collate
+
+from penstock.data.batch.pytree import as_leaf, put_together, skeleton, take_apart
+
+Point = collections.namedtuple("Point", "x y")
+
+
+class Tagged(dict):
+    """A mapping with a type of its own."""
+
+
+def collated(samples):
+    """What a loader makes of these samples: leaves side by side, in the structure of the first."""
+    apart = [take_apart(sample) for sample in samples]
+    leaves = {}
+    for name, first in apart[0].items():
+        values = [sample[name] for sample in apart]
+        leaf = as_leaf(first)
+        if leaf is None:
+            leaves[name] = values
+            continue
+        stacked = torch.from_numpy(np.stack([as_leaf(value).array for value in values]))
+        leaves[name] = stacked.view(getattr(torch, leaf.torch_dtype)) if leaf.torch_dtype else stacked
+    return put_together(skeleton(samples[0]), leaves)
+
+
+def assert_same(ours, theirs):
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, torch.Tensor):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        assert torch.equal(ours, theirs)
+    elif isinstance(theirs, collections.abc.Mapping):
+        assert list(ours) == list(theirs)
+        for key in theirs:
+            assert_same(ours[key], theirs[key])
+    elif isinstance(theirs, list | tuple):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_same(one, other)
+    else:
+        assert ours == theirs
+
+
+DTYPES = ["bool", "uint8", "int16", "int64", "uint16", "float16", "float32", "float64", "complex64"]
+shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+
+
+@st.composite
+def leaf_makers(draw):
+    """A function from a sample's number to a leaf; the same kind for every sample."""
+    kind = draw(st.sampled_from(["int", "float", "bool", "str", "bytes", "scalar", "array", "tensor", "bfloat16"]))
+    shape, dtype = draw(shapes), draw(st.sampled_from(DTYPES))
+    return {
+        "int": lambda i: i - 1,
+        "float": lambda i: i / 3,
+        "bool": lambda i: i % 2 == 0,
+        "str": lambda i: f"é{i}",
+        "bytes": lambda i: bytes([i]),
+        "scalar": lambda i: np.dtype(dtype).type(i),
+        "array": lambda i: np.full(shape, i, dtype),
+        "tensor": lambda i: torch.from_numpy(np.full((*shape, 2), i, dtype))[..., ::2],
+        "bfloat16": lambda i: torch.full(shape, i, dtype=torch.bfloat16, requires_grad=True),
+    }[kind]
+
+
+def containers(children):
+    keys = st.one_of(st.text(max_size=3), st.integers(0, 5))
+    return st.one_of(
+        st.lists(children, max_size=3).map(lambda made: lambda i: [make(i) for make in made]),
+        st.lists(children, max_size=3).map(lambda made: lambda i: tuple(make(i) for make in made)),
+        st.tuples(children, children).map(lambda made: lambda i: Point(*(make(i) for make in made))),
+        st.dictionaries(keys, children, max_size=3).map(lambda made: lambda i: {k: f(i) for k, f in made.items()}),
+        st.dictionaries(keys, children, max_size=3).map(
+            lambda made: lambda i: Tagged({k: f(i) for k, f in made.items()})
+        ),
+    )
+
+
+@given(st.recursive(leaf_makers(), containers, max_leaves=6), st.integers(1, 3))
+def test_any_structure_comes_out_as_default_collate_has_it(make, count):
+    samples = [make(i) for i in range(count)]
+    assert_same(collated(samples), default_collate([_without_grad(sample) for sample in samples]))
+
+
+def _without_grad(sample):
+    leaves = take_apart(sample)
+    return put_together(sample, {n: v.detach() if torch.is_tensor(v) else v for n, v in leaves.items()})
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        collections.OrderedDict(b=1, a=2.0),
+        collections.defaultdict(list, a=1),
+        types.MappingProxyType({"a": 1}),
+        collections.UserList([1, 2.5]),
+        collections.deque([1, 2]),
+        range(3),
+        {"boxes": ({"x": np.float32(1)}, ["a", b"b"])},
+    ],
+    ids=lambda sample: type(sample).__name__,
+)
+def test_containers_of_other_types_come_out_as_default_collate_has_them(sample):
+    ours, theirs = collated([sample, sample]), default_collate([sample, sample])
+    assert type(ours) is type(theirs)
+    assert_same(*(dict(x) if isinstance(x, collections.abc.Mapping) else list(x) for x in (ours, theirs)))
+
+
+def test_leaves_are_named_by_their_path():
+    sample = {"image": 1, "boxes": [(2, "a")], "at": Point(3, {4: 5})}
+    assert list(take_apart(sample)) == [
+        "sample['image']",
+        "sample['boxes'][0][0]",
+        "sample['boxes'][0][1]",
+        "sample['at'].x",
+        "sample['at'].y[4]",
+    ]
+    assert take_apart(7) == {"sample": 7}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "text",
+        b"bytes",
+        np.array(["text"]),
+        np.array([None]),
+        np.array(["2024-01-01"], "datetime64[D]"),
+        np.zeros(2, ">f4"),
+        torch.eye(2).to_sparse(),
+        torch.zeros(2, device="meta"),
+        object(),
+    ],
+    ids=["none", "str", "bytes", "str array", "object array", "dates", "big endian", "sparse", "elsewhere", "object"],
+)
+def test_what_torch_cannot_hold_as_it_is_fits_no_slab(value):
+    assert as_leaf(value) is None
+
+
+def test_a_leaf_tells_what_it_is():
+    assert str(as_leaf(np.zeros((2, 3), "float32"))) == "float32[2, 3]"
+    assert str(as_leaf(torch.zeros(4, dtype=torch.bfloat16))) == "bfloat16[4]"
+    assert str(as_leaf(5)) == "int64[]"
+
+
+def test_the_leaf_of_a_tensor_lies_over_its_memory():
+    tensor = torch.zeros(3)
+    as_leaf(tensor).array[1] = 5
+    assert tensor.tolist() == [0, 5, 0]

@@ -1,0 +1,308 @@
+"""What workers do with a row."""
+
+import mmap
+import pickle
+
+import deflate
+import numpy as np
+import pytest
+import simplejpeg
+
+from penstock.core.contracts import BAD, Answer, Task
+from penstock.core.slab_layout import PAGE, Placed, SlabLayout, Slot
+from penstock.data.decode.decoder import Decoder
+from penstock.data.decode.rng import own_rng
+from penstock.data.fields import Array, Image, Json, Label, Raw
+from penstock.data.fields.gpu_image import CardImage
+from penstock.data.read.block_layout import NO_CRC
+from penstock.engine.worker_main import encode_answer
+from penstock.errors import DecodeError, SampleError
+from penstock.shards.codecs.arrays import encode_npy
+from penstock.testing import picture
+
+LAYOUT = SlabLayout({"x": Slot((3,), "<f4"), "label": Slot((), "<i8")}, 8)
+FIELDS = {"x": Array(".npy"), "label": Label((".cls", ".id")), "meta": Json(".json")}
+
+
+class Arena:
+    """Parts one after the other, and the rows that point at them."""
+
+    def __init__(self):
+        self.memory = bytearray()
+        self.rows = []
+
+    def add(self, slot, sample, *parts, choices=None, crcs=None):
+        row = [slot, sample]
+        for at, part in enumerate(parts):
+            row += [len(self.memory), len(part), choices[at] if choices else 0, crcs[at] if crcs else NO_CRC]
+            self.memory += part
+        self.rows.append(row)
+        return self
+
+
+def good(arena, slot, sample):
+    array = np.full(3, sample, np.float32)
+    return arena.add(slot, sample, encode_npy(array), str(sample).encode(), b'{"n": %d}' % sample)
+
+
+def run(decoder, arena, epoch=0, slabs=None, slab_start=0, rows=None):
+    """Whatever fell beside the slab, and the arrays."""
+    slabs = slabs if slabs is not None else bytearray(decoder.layout.size)
+    task = Task(0, slab_start, epoch, np.array(arena.rows if rows is None else rows, np.int64))
+    extras = decoder.start(memoryview(arena.memory), memoryview(slabs))(task)
+    return extras, decoder.layout.arrays(memoryview(slabs), slab_start)
+
+
+def jitter(values, rng):
+    return {"x": values["x"] + rng.random(3, dtype=np.float32), "label": values["label"], "dice": float(rng.random())}
+
+
+def test_fixed_fields_go_into_their_slots_and_the_others_beside():
+    arena = good(good(Arena(), 5, 50), 2, 20)
+    extras, arrays = run(Decoder(FIELDS, LAYOUT, seed=0), arena)
+    assert extras == [(5, "meta", {"n": 50}), (2, "meta", {"n": 20})]
+    assert arrays["label"].tolist() == [0, 0, 20, 0, 0, 50, 0, 0]
+    assert arrays["x"][[2, 5]].tolist() == [[20.0] * 3, [50.0] * 3]
+
+
+def test_only_the_tasks_own_slab_is_written():
+    slabs = bytearray(3 * LAYOUT.size)
+    run(Decoder(FIELDS, LAYOUT, seed=0), good(Arena(), 0, 9), slabs=slabs, slab_start=LAYOUT.size)
+    assert any(slabs[LAYOUT.size : 2 * LAYOUT.size])
+    assert not any(slabs[: LAYOUT.size])
+    assert not any(slabs[2 * LAYOUT.size :])
+
+
+def test_the_alternative_that_a_sample_has_is_the_one_that_is_decoded():
+    class Told(Raw):
+        def decoded(self, suffix, data):
+            return suffix
+
+    arena = Arena().add(0, 0, b"a", choices=[1]).add(1, 1, b"b", choices=[0])
+    extras, _ = run(Decoder({"part": Told((".a", ".b"))}, SlabLayout({}, 8), seed=0), arena)
+    assert extras == [(0, "part", ".b"), (1, "part", ".a")]
+
+
+def test_a_bad_sample_does_not_keep_the_others_of_its_task():
+    arena = good(Arena(), 0, 1).add(1, 2, encode_npy(np.zeros(3, np.float32)), b"cat", b"{}")
+    extras, arrays = run(Decoder(FIELDS, LAYOUT, seed=0), good(arena, 2, 3))
+    (failure,) = [(slot, error) for slot, name, error in extras if name == BAD]
+    assert failure[0] == 1
+    assert isinstance(failure[1], DecodeError)
+    assert (failure[1].member, failure[1].stage) == (".cls", "decode")
+    assert arrays["label"][[0, 2]].tolist() == [1, 3]
+
+
+def test_an_array_of_another_shape_is_a_bad_sample_with_expected_and_found():
+    arena = Arena().add(0, 0, encode_npy(np.zeros(4, np.float32)), b"1", b"{}")
+    ((_, name, error),), _ = run(Decoder(FIELDS, LAYOUT, seed=0), arena)
+    assert name == BAD
+    assert error.reason == "array is float32[4] where float32[3] is expected"
+
+
+def test_an_unforeseen_failure_of_a_decoder_is_a_bad_sample_that_names_it():
+    class Broken(Raw):
+        def decoded(self, suffix, data):
+            raise ZeroDivisionError("oh")
+
+    ((slot, name, error),), _ = run(Decoder({"a": Broken(".a")}, SlabLayout({}, 8), seed=0), Arena().add(3, 0, b"a"))
+    assert (slot, name, type(error), error.reason) == (3, BAD, SampleError, "ZeroDivisionError: oh")
+    assert (error.member, error.stage) == (".a", "decode")
+
+
+@pytest.mark.parametrize("transform", [None, lambda values, rng: values])
+def test_a_part_that_is_not_what_was_written_is_named_before_it_is_decoded(transform):
+    parts = encode_npy(np.full(3, 4, np.float32)), b"4", b'{"n": 4}'
+    right = [deflate.crc32(part) for part in parts]
+    arena = Arena().add(0, 0, *parts, crcs=right).add(1, 1, *parts, crcs=[right[0], NO_CRC, right[2] ^ 1])
+    extras, arrays = run(Decoder(FIELDS, LAYOUT, 0, transform), arena)
+    assert extras[0] == (0, "meta", {"n": 4})
+    ((slot, _, error),) = extras[1:]
+    assert (slot, type(error), error.reason) == (1, DecodeError, "CRC32 does not match the index")
+    assert (error.member, error.stage) == (".json", "read")
+    assert arrays["label"][0] == 4
+
+
+def test_a_ragged_array_outlives_the_arena():
+    arena = Arena().add(0, 0, encode_npy(np.arange(4)))
+    ((_, _, value),), _ = run(Decoder({"x": Array(".npy", ragged=True)}, SlabLayout({}, 8), seed=0), arena)
+    arena.memory[:] = bytes(len(arena.memory))
+    assert value.tolist() == [0, 1, 2, 3]
+
+
+# -- arrays without a fixed shape ------------------------------------------------------------------------------------
+
+RAGGED = {"x": Array(".npy", ragged=True), "meta": Json(".json")}
+WITH_ROOM = SlabLayout({}, 8, {"x": PAGE})
+
+
+def points(arena, slot, count):
+    return arena.add(slot, slot, encode_npy(np.full((count, 4), count, np.float32)), b'{"n": %d}' % count)
+
+
+def run_ragged(arena, transform=None, slabs=None):
+    """What fell beside the slab, and the rooms in it."""
+    slabs = slabs if slabs is not None else bytearray(WITH_ROOM.size)
+    extras, _ = run(Decoder(RAGGED, WITH_ROOM, 0, transform), arena, slabs=slabs)
+    return extras, WITH_ROOM.rooms(memoryview(slabs))["x"]
+
+
+@pytest.mark.parametrize("transform", [None, lambda values, rng: values])
+def test_an_array_without_a_fixed_shape_goes_into_its_room(transform):
+    arena = points(points(Arena(), 5, 3), 2, 200)
+    extras, rooms = run_ragged(arena, transform)
+    assert extras == [
+        (5, "x", Placed("<f4", (3, 4))),
+        (5, "meta", {"n": 3}),
+        (2, "x", Placed("<f4", (200, 4))),
+        (2, "meta", {"n": 200}),
+    ]
+    assert np.all(extras[0][2].over(rooms[5]) == 3)
+    assert np.all(extras[2][2].over(rooms[2]) == 200)
+    assert not np.any(rooms[[0, 1, 3, 4, 6, 7]])
+
+
+@pytest.mark.parametrize("transform", [None, lambda values, rng: values])
+def test_one_that_is_too_large_goes_beside_and_touches_no_room(transform):
+    extras, rooms = run_ragged(points(Arena(), 1, 257), transform)
+    assert np.array_equal(extras[0][2], np.full((257, 4), 257, np.float32))
+    assert not np.any(rooms)
+
+
+def test_what_a_transform_makes_of_it_need_not_be_an_array():
+    def words(values, rng):
+        return {"x": "none" if values["meta"]["n"] == 1 else values["x"][:1], "more": values["x"]}
+
+    extras, _ = run_ragged(points(points(Arena(), 0, 1), 1, 2), words)
+    assert [value for _, name, value in extras if name == "x"] == ["none", Placed("<f4", (1, 4))]
+    assert [len(value) for _, name, value in extras if name == "more"] == [1, 2]  # has no room: over the pipe, whole
+
+
+def test_slots_behind_the_last_that_has_room_send_their_arrays():
+    few = SlabLayout({}, 8, {"x": 100 << 20})
+    assert few.slots_with_room == 2
+    arena = points(points(Arena(), 1, 3), 2, 3)
+    extras, _ = run(Decoder(RAGGED, few, 0), arena, slabs=mmap.mmap(-1, few.size))
+    assert [type(value) for _, name, value in extras if name == "x"] == [Placed, np.ndarray]
+
+
+def test_an_answer_about_arrays_in_their_rooms_is_short():
+    arena = Arena()
+    for slot in range(8):
+        points(arena, slot, 249 + slot)
+    fields, layout = {"x": RAGGED["x"]}, WITH_ROOM
+    rows = [row[:6] for row in arena.rows]
+    extras, _ = run(Decoder(fields, layout, 0), arena, rows=rows)
+    assert len(encode_answer(Answer(0, extras, 0.0, 0.0))) < 60 * len(rows)
+
+
+# -- transforms ------------------------------------------------------------------------------------------------------
+
+
+def transformed(transform, arena, **task):
+    return run(Decoder(FIELDS, LAYOUT, 7, transform), arena, **task)
+
+
+def test_a_transform_sees_the_sample_and_decides_what_is_delivered():
+    def double(values, rng):
+        return {"x": values["x"] * 2, "label": values["label"], "note": f"n is {values['meta']['n']}"}
+
+    extras, arrays = transformed(double, good(Arena(), 4, 5))
+    assert extras == [(4, "note", "n is 5")]
+    assert arrays["x"][4].tolist() == [10.0] * 3
+
+
+def test_a_transform_may_write_into_what_it_is_given_and_the_arena_is_left_alone():
+    def in_place(values, rng):
+        values["x"] += 1
+        return values
+
+    arena = good(Arena(), 0, 5)
+    before = bytes(arena.memory)
+    _, arrays = transformed(in_place, arena)
+    assert arrays["x"][0].tolist() == [6.0] * 3
+    assert bytes(arena.memory) == before
+
+
+def test_a_samples_dice_do_not_depend_on_slot_order_or_company():
+    together = good(good(good(Arena(), 0, 11), 1, 22), 2, 33)
+    extras, arrays = transformed(jitter, together, epoch=4)
+    dice = {slot: value for slot, _, value in extras}
+    for sample, slot in ((11, 0), (22, 1), (33, 2)):
+        ((_, _, alone),), found = transformed(jitter, good(Arena(), 6, sample), epoch=4)
+        assert alone == dice[slot]
+        assert np.array_equal(found["x"][6], arrays["x"][slot])
+    again, _ = transformed(jitter, together, epoch=4, rows=together.rows[::-1])
+    assert {slot: value for slot, _, value in again} == dice
+
+
+def test_dice_differ_by_sample_epoch_and_seed():
+    thrown = {own_rng(seed, epoch, sample).random() for seed in (0, 1) for epoch in range(5) for sample in range(9)}
+    assert len(thrown) == 90
+
+
+def test_a_decoder_is_the_same_after_its_way_to_a_worker():
+    decoder = Decoder(FIELDS, LAYOUT, 7, abs)
+    assert pickle.loads(pickle.dumps(decoder)) == decoder
+
+
+def test_a_raising_transform_is_a_bad_sample_and_not_a_crash():
+    def picky(values, rng):
+        if values["label"] == 2:
+            raise RuntimeError("not twos")
+        return values
+
+    extras, arrays = transformed(picky, good(good(good(Arena(), 0, 1), 1, 2), 2, 3))
+    ((slot, error),) = [(slot, error) for slot, name, error in extras if name == BAD]
+    assert slot == 1
+    assert (type(error), error.reason) == (SampleError, "RuntimeError: not twos")
+    assert (error.member, error.stage) == (None, "transform")
+    assert arrays["label"][[0, 2]].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (np.zeros(4, np.float32), "float32[4]"),
+        (np.zeros(3, np.float64), "float64[3]"),
+        (np.float32(0), "float32[]"),
+        ([0.0, 0.0, 0.0], "float64[3]"),
+    ],
+)
+def test_a_transform_that_gives_another_shape_or_dtype_is_told_expected_and_found(value, found):
+    ((_, name, error),), _ = transformed(lambda values, rng: {**values, "x": value}, good(Arena(), 0, 1))
+    assert name == BAD
+    assert error.reason == f"transform gave 'x' as {found} where float32[3] is expected"
+    assert error.stage == "transform"
+
+
+def test_a_transform_that_leaves_a_field_out_does_not_deliver_another_samples():
+    ((_, name, error),), _ = transformed(lambda values, rng: {"x": values["x"]}, good(Arena(), 0, 1))
+    assert name == BAD
+    assert error.reason == "transform gave no 'label'"
+
+
+def test_a_transform_that_gives_no_dict_is_a_bad_sample():
+    ((_, name, error),), _ = transformed(lambda values, rng: None, good(Arena(), 0, 1))
+    assert name == BAD
+    assert (error.reason, error.stage) == ("transform gave NoneType, not a dict", "transform")
+
+
+def test_a_transform_whose_value_is_no_array_at_all_is_a_bad_sample():
+    ((_, name, error),), _ = transformed(lambda values, rng: {**values, "x": [[1], [2, 3]]}, good(Arena(), 0, 1))
+    assert name == BAD
+    assert (type(error), error.stage) == (SampleError, "transform")
+
+
+def test_what_is_left_to_the_card_is_noted_in_the_slab_and_nothing_goes_over_the_pipe():
+    image = CardImage(Image(".jpg", size=(48, 64), quality="exact", decode="gpu"))
+    decoder = Decoder({"image": image}, SlabLayout({"image": Slot((3, 48, 64), "u1")}, 4, noted=("image",)), seed=0)
+    slabs = bytearray(decoder.layout.size)
+    jpeg = simplejpeg.encode_jpeg(picture(90, 120, 1))
+    extras, _ = run(decoder, Arena().add(2, 0, jpeg), slabs=slabs)
+    notes = decoder.layout.notes(memoryview(slabs))["image"]
+    assert extras == []
+    assert notes.tolist() == [[0, 0, 0], [0, 0, 0], [len(jpeg), 90, 120], [0, 0, 0]]
+    image.dial.value = 0.0
+    run(decoder, Arena().add(2, 1, jpeg), slabs=slabs)
+    assert not notes.any(), "the slot holds pixels now"

@@ -1,0 +1,143 @@
+"""Who is asked to decode on the card, by what is installed; each stood in for, with the arguments that it has."""
+
+import contextlib
+import importlib.util
+import logging
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+
+from penstock.data.device.gpu_decode import decoders
+from penstock.data.device.gpu_decode.decoders import NvImageCodec, find_decoder
+from penstock.data.device.gpu_decode.images import Pictures
+from penstock.data.device.gpu_decode.placement import find_placing
+from penstock.data.fields import Image
+from penstock.data.fields.base import Encoded
+from penstock.errors import SettingError
+from penstock.testing import picture
+
+REFUSED = b"refused"
+
+
+class CodeStream:
+    def __init__(self, array):
+        self.data = bytes(array)
+
+
+class Decoder:
+    def __init__(self, device_id=-1, max_num_cpu_threads=0, backends=None, options=""):
+        self.device_id, self.backends = device_id, backends
+        self.asked = []
+
+    def decode(self, srcs, *, images=None, params=None, cuda_stream=0):
+        self.asked.append((params, cuda_stream))
+        return [None if each.data == REFUSED else _planes(each.data) for each in srcs]
+
+
+def _planes(data):
+    return torch.from_numpy(np.ascontiguousarray(simplejpeg.decode_jpeg(data).transpose(2, 0, 1)))
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A card, and nothing that decodes there."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=4711))
+    installed = set()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in installed else None)
+    return installed
+
+
+@pytest.fixture
+def codec(card, monkeypatch):
+    module = ModuleType("nvidia.nvimgcodec")
+    module.__version__ = "0.9.0"
+    module.CodeStream, module.Decoder = CodeStream, Decoder
+    module.Backend = lambda kind: f"backend {kind}"
+    module.BackendKind = SimpleNamespace(HW_GPU_ONLY="hardware", GPU_ONLY="gpu", HYBRID_CPU_GPU="both", CPU_ONLY="cpu")
+    module.ColorSpec, module.SampleFormat = SimpleNamespace(SRGB="rgb"), SimpleNamespace(P_RGB="planes")
+    module.DecodeParams = lambda *, apply_exif_orientation, color_spec, sample_format: (
+        apply_exif_orientation, color_spec, sample_format,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "nvidia", ModuleType("nvidia"))
+    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", module)
+    card.add("nvidia.nvimgcodec")
+    return module
+
+
+def test_where_torchvision_is_missing_nvimagecodec_decodes_and_is_named(codec, caplog):
+    caplog.set_level(logging.INFO, "penstock")
+    decoder = find_decoder("cuda:1")
+    assert isinstance(decoder, NvImageCodec)
+    assert decoder._decoder.device_id == 1
+    assert "on cuda:1 by nvImageCodec 0.9.0 (nvJPEG)" in caplog.text
+
+
+def test_torchvision_comes_first(codec, card, monkeypatch):
+    card.add("torchvision")
+    monkeypatch.setitem(decoders._KNOWN, "torchvision", lambda device: SimpleNamespace(name=f"torchvision on {device}"))
+    assert find_decoder("cuda").name == "torchvision on cuda:0"
+
+
+def test_torchcodec_is_asked_for_colours_if_it_is_new_enough(codec, card, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "penstock")
+    asked = []
+
+    def decode_jpeg(source, *, mode="RGB", output_dtype=torch.uint8, device="cpu"):
+        asked.append((mode, str(device), len(source)))
+        return [torch.zeros(3, 2, 2, dtype=torch.uint8) for _ in source]
+
+    module = ModuleType("torchcodec.decoders")
+    monkeypatch.setitem(sys.modules, "torchcodec", ModuleType("torchcodec"))
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", module)
+    monkeypatch.setattr(decoders, "version", lambda package: "0.17.0")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    waited = SimpleNamespace(wait_stream=lambda other: asked.append("waited"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: waited)
+    card.add("torchcodec")
+    assert isinstance(find_decoder("cuda"), NvImageCodec)  # its older versions have no pictures
+    assert "torchcodec cannot decode on cuda:0" in caplog.text
+    module.decode_jpeg = decode_jpeg
+    decoder = find_decoder("cuda")
+    assert decoder.name == "torchcodec 0.17.0 (nvJPEG)"
+    assert len(decoder.decode([np.zeros(4, np.uint8), np.zeros(5, np.uint8)])) == 2
+    assert asked == [("RGB", "cuda:0", 2), "waited"]
+
+
+def test_where_nothing_is_installed_all_are_named(card, monkeypatch):
+    def missing(name):
+        if "." in name:
+            raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", missing)
+    with pytest.raises(SettingError, match="needs torchvision, torchcodec or nvImageCodec"):
+        find_decoder("cuda")
+
+
+def test_nvimagecodec_is_asked_for_planes_on_our_stream_and_never_for_the_cores(codec):
+    decoder = NvImageCodec(torch.device("cuda", 0))
+    jpeg = simplejpeg.encode_jpeg(picture(30, 40, 1))
+    (found,) = decoder.decode([np.frombuffer(jpeg, np.uint8)])
+    assert found.shape == (3, 30, 40)
+    assert decoder._decoder.asked == [((False, "rgb", "planes"), 4711)]
+    assert decoder._decoder.backends == ["backend hardware", "backend gpu", "backend both"]
+
+
+def test_what_it_refuses_the_cores_decode_and_it_is_asked_once(codec):
+    decoder = NvImageCodec(torch.device("cuda", 0))
+    jpegs = [simplejpeg.encode_jpeg(picture(48, 64, number)) for number in range(2)]
+    array = np.zeros((3, 3, 48, 64), np.uint8)
+    for slot, data in enumerate((jpegs[0], REFUSED, jpegs[1])):
+        array[slot].reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
+    encoded = np.array([Encoded(len(data), 48, 64) for data in (jpegs[0], REFUSED, jpegs[1])], np.int32)
+    image = Image(".jpg", size=(48, 64), quality="exact")
+    here = torch.device("cpu")
+    out, failures = Pictures(image, decoder, find_placing(image, here)).arrive(array, encoded, here)
+    assert list(failures) == [1]
+    assert torch.equal(out[2], _planes(jpegs[1]))
+    assert len(decoder._decoder.asked) == 1

@@ -1,0 +1,113 @@
+"""What chance has in store for a sample: windows, mirrors, colours. No picture is touched here."""
+
+import numpy as np
+import pytest
+
+from penstock.data.decode.rng import throws
+from penstock.data.device.transform.draw import GREY, draw
+from penstock.data.fields import Finish, Image
+from penstock.errors import SettingError
+
+MANY = np.arange(5000)
+
+
+def test_the_dice_of_a_sample_depend_on_seed_epoch_and_sample_alone():
+    alone = throws(7, 3, np.array([42]), 9)
+    assert np.array_equal(throws(7, 3, np.arange(40, 45), 9)[2:3], alone)
+    for other in (throws(8, 3, np.array([42]), 9), throws(7, 4, np.array([42]), 9), throws(7, 3, np.array([43]), 9)):
+        assert not np.any(other == alone)
+
+
+def test_dice_are_fair_and_do_not_know_each_other():
+    numbers = throws(0, 0, MANY, 6)
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert np.abs(numbers.mean(axis=0) - 0.5).max() < 0.02
+    assert np.abs(np.corrcoef(numbers.T) - np.eye(6)).max() < 0.06
+    assert np.abs(np.corrcoef(numbers[:-1, 0], numbers[1:, 0])[0, 1]) < 0.06
+    assert len(np.unique(numbers)) == numbers.size
+
+
+def test_windows_lie_inside_the_picture_and_reach_all_of_it():
+    drawn = draw(Finish(size=(24, 32), crop="random"), (40, 50), 1, 0, MANY)
+    tops, lefts, heights, widths = drawn.boxes.T
+    assert set(heights) == {24}
+    assert set(widths) == {32}
+    assert tops.min() == 0
+    assert tops.max() == 16
+    assert lefts.min() == 0
+    assert lefts.max() == 18
+
+
+def test_the_middle_window_is_the_same_for_all():
+    drawn = draw(Finish(size=20, crop="centre"), (41, 50), 1, 0, MANY[:3])
+    assert drawn.boxes.tolist() == [[10, 15, 20, 20]] * 3
+
+
+def test_shares_of_the_area_have_the_declared_size_and_shape():
+    boxes = draw(Finish(size=8, crop=(0.25, 0.5)), (200, 200), 1, 0, MANY).boxes
+    share = boxes[:, 2] * boxes[:, 3] / 200**2
+    assert 0.245 < share.min() < 0.26
+    assert 0.49 < share.max() < 0.505
+    ratio = boxes[:, 3] / boxes[:, 2]
+    assert 0.74 < ratio.min() < 0.76
+    assert 1.32 < ratio.max() < 1.35
+    assert np.all(boxes[:, :2] + boxes[:, 2:] <= 200)
+    assert boxes.min() >= 0
+
+
+def test_one_setting_does_not_change_what_another_throws():
+    plain = draw(Finish(flip=0.5), (64, 64), 5, 1, MANY)
+    full = draw(Finish(size=32, crop="random", flip=0.5, jitter=(0.1, 0.1, 0.1, 0.1)), (64, 64), 5, 1, MANY)
+    assert np.array_equal(plain.flips, full.flips)
+    assert 0.47 < plain.flips.mean() < 0.53
+    assert plain.boxes is None
+    assert plain.colours is None
+
+
+def test_no_jitter_at_all_would_leave_colours_as_they_are():
+    row = draw(Finish(jitter=(1e-9, 0, 0, 0)), (8, 8), 0, 0, MANY[:1]).colours[0]
+    assert np.allclose(row, [1, 0, 0, 0, 1, 0, 0, 0, 1, 0], atol=1e-6)
+
+
+def test_saturation_and_hue_leave_grey_pictures_alone():
+    rows = draw(Finish(jitter=(0, 0, 0.9, 0.5)), (8, 8), 0, 0, MANY[:50]).colours
+    grey = rows[:, :9].reshape(-1, 3, 3) @ np.array([100.0, 100.0, 100.0])
+    assert np.allclose(grey, 100, atol=0.01)
+    red = rows[:, :9].reshape(-1, 3, 3) @ np.array([200.0, 40.0, 40.0])
+    assert np.allclose(red @ GREY, np.array([200.0, 40.0, 40.0]) @ GREY, atol=0.01)
+    assert np.ptp(red, axis=0).min() > 50
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"dtype": "float64"}, "dtype 'float64'"),
+        ({"layout": "hwc"}, "layout 'hwc'"),
+        ({"crop": "left"}, "crop 'left'"),
+        ({"crop": "random"}, "needs a size"),
+        ({"crop": (0.5, 0.1), "size": 8}, "two shares"),
+        ({"size": 0}, "no pixels"),
+        ({"std": (1.0, 0.0, 1.0)}, "std is above 0"),
+        ({"flip": 2.0}, "not a probability"),
+        ({"jitter": (0.1, 0.1, 0.1, 0.9)}, "brightness, contrast"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_at_once(settings, words):
+    with pytest.raises(SettingError, match=words):
+        Finish(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"finish": Finish()}, "one shape"),
+        ({"size": 8, "fit": "short", "decode": "gpu"}, "one shape"),
+        ({"size": 8, "dtype": "float32", "finish": Finish()}, "dtype='uint8'"),
+        ({"size": 8, "finish": Finish(size=9, crop="centre")}, "cannot be cut out of 8×8"),
+        ({"size": 8, "decode": "tpu"}, "decode 'tpu'"),
+    ],
+)
+def test_a_picture_that_cannot_be_finished_is_refused_at_once(settings, words):
+    with pytest.raises(SettingError, match=words):
+        Image(".jpg", **settings)

@@ -1,0 +1,144 @@
+"""Sharing an epoch out to ranks and batches."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.data.order.batches import Steps, count_steps, rank_batches
+from penstock.data.order.blocks import BlockTable
+from penstock.data.order.shuffle import Ranks, epoch_order
+
+WORLDS = [1, 2, 4, 8]
+SAMPLES = st.integers(0, 300)
+
+
+def shuffled(samples, seed=0):
+    return np.random.default_rng(seed).permutation(samples).astype(np.int64)
+
+
+def share(order, batch_size, world_size, drop_last=False, position=0):
+    """The batches of each rank."""
+    return [
+        [batch.tolist() for batch in rank_batches(order, position, batch_size, Ranks(rank, world_size), drop_last)]
+        for rank in range(world_size)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "world_size", "drop_last", "expected"),
+    [
+        (100, 10, 1, False, Steps(10, 0, 0)),
+        (105, 10, 1, False, Steps(11, 0, 0)),
+        (105, 10, 1, True, Steps(10, 5, 0)),
+        (100, 10, 4, False, Steps(3, 0, 0)),
+        (101, 10, 4, False, Steps(3, 0, 3)),
+        (101, 10, 4, True, Steps(2, 21, 0)),
+        (3, 10, 4, True, Steps(0, 3, 0)),
+        (0, 10, 4, False, Steps(0, 0, 0)),
+    ],
+)
+def test_steps_are_counted_with_what_is_dropped_or_padded(samples, batch_size, world_size, drop_last, expected):
+    assert count_steps(samples, batch_size, world_size, drop_last) == expected
+
+
+@given(SAMPLES, st.integers(1, 20), st.sampled_from(WORLDS))
+def test_every_sample_comes_once_over_all_ranks_but_for_the_counted_padding(samples, batch_size, world_size):
+    order = shuffled(samples)
+    steps = count_steps(samples, batch_size, world_size, drop_last=False)
+    ranks = share(order, batch_size, world_size)
+    seen = Counter(sample for batches in ranks for batch in batches for sample in batch)
+    assert set(seen) == set(range(samples))
+    assert seen.total() == samples + steps.padded
+    assert steps.padded < world_size
+
+
+@given(SAMPLES, st.integers(1, 20), st.sampled_from(WORLDS))
+def test_dropping_the_rest_leaves_full_batches_and_counts_what_is_left_out(samples, batch_size, world_size):
+    steps = count_steps(samples, batch_size, world_size, drop_last=True)
+    ranks = share(shuffled(samples), batch_size, world_size, drop_last=True)
+    seen = [sample for batches in ranks for batch in batches for sample in batch]
+    assert len(seen) == len(set(seen)) == samples - steps.dropped
+    assert {len(batch) for batches in ranks for batch in batches} <= {batch_size}
+
+
+@given(SAMPLES, st.integers(1, 20), st.sampled_from(WORLDS), st.booleans())
+def test_all_ranks_have_equally_many_batches_of_equal_sizes(samples, batch_size, world_size, drop_last):
+    steps = count_steps(samples, batch_size, world_size, drop_last)
+    sizes = [
+        [len(batch) for batch in batches] for batches in share(shuffled(samples), batch_size, world_size, drop_last)
+    ]
+    assert all(of_rank == sizes[0] for of_rank in sizes)
+    assert len(sizes[0]) == steps.batches
+    assert all(sizes[0])
+
+
+@given(SAMPLES, st.sampled_from([8, 16, 40]), st.booleans())
+def test_a_step_holds_the_same_samples_on_any_number_of_ranks(samples, global_batch, drop_last):
+    order = shuffled(samples)
+    alone = share(order, global_batch, 1, drop_last)[0]
+    for world_size in WORLDS[1:]:
+        ranks = share(order, global_batch // world_size, world_size, drop_last)
+        for step, expected in enumerate(alone):
+            together = [sample for batches in ranks for sample in batches[step]]
+            assert set(together) >= set(expected)
+            assert set(together) - set(expected) <= set(order[: world_size - 1].tolist())
+            if len(expected) % world_size == 0:
+                assert sorted(together) == sorted(expected)
+
+
+@given(SAMPLES, st.integers(1, 12), st.sampled_from(WORLDS), st.integers(0, 60), st.booleans())
+def test_resuming_after_any_step_gives_exactly_the_other_batches(samples, batch_size, world_size, done, drop_last):
+    order = shuffled(samples)
+    position = min(samples, done * batch_size * world_size)
+    whole = share(order, batch_size, world_size, drop_last)
+    rest = share(order, batch_size, world_size, drop_last, position)
+    if drop_last and position == samples:  # what was to be dropped has been passed over
+        assert rest == [[]] * world_size
+    else:
+        assert rest == [batches[done:] for batches in whole]
+
+
+@given(st.integers(1, 300), st.integers(0, 300), st.integers(1, 12), st.sampled_from(WORLDS))
+def test_resuming_at_any_position_on_any_number_of_ranks_gives_the_rest(samples, position, batch_size, world_size):
+    order = shuffled(samples)
+    position = min(position, samples)
+    ranks = share(order, batch_size, world_size, position=position)
+    padded = count_steps(samples - position, batch_size, world_size, drop_last=False).padded
+    seen = Counter(sample for batches in ranks for batch in batches for sample in batch)
+    assert set(order[position:].tolist()) <= set(seen)
+    assert seen.total() == samples - position + padded
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_fewer_samples_than_ranks_still_give_every_rank_a_batch(samples):
+    ranks = share(shuffled(samples), 4, 8)
+    assert [len(batches) for batches in ranks] == [1] * 8
+    assert [len(batches[0]) for batches in ranks] == [1] * 8
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_a_rank_reads_only_the_blocks_of_its_own_lanes(world_size):
+    lanes, per_block = 16, 5
+    blocks = BlockTable(np.arange(0, 64 * per_block + 1, per_block), np.zeros(64, np.int64))
+    order = epoch_order(blocks, seed=1, epoch=0, lanes=lanes)
+    of_rank = [
+        {sample // per_block for batch in batches for sample in batch} for batches in share(order, 4, world_size)
+    ]
+    assert [len(found) for found in of_rank] == [64 // world_size] * world_size
+    assert len(set().union(*of_rank)) == 64
+
+
+def test_until_a_lane_runs_dry_a_rank_keeps_to_its_lanes_with_uneven_blocks():
+    counts = np.random.default_rng(0).integers(3, 9, 80)
+    blocks = BlockTable(np.concatenate(([0], np.cumsum(counts))), np.zeros(80, np.int64))
+    lanes, world_size = 8, 4
+    order = epoch_order(blocks, seed=2, epoch=3, lanes=lanes)
+    owner = np.searchsorted(blocks.first_samples, order, side="right") - 1
+    even = lanes * 3 * 10  # every lane has 10 blocks of at least 3 samples
+    users = {}
+    for place, block in enumerate(owner[:even].tolist()):
+        users.setdefault(block, set()).add(place % world_size)
+    assert {len(ranks) for ranks in users.values()} == {1}

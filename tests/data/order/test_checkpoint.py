@@ -1,0 +1,52 @@
+"""A loader's position as a dict."""
+
+import json
+
+import pytest
+
+from penstock.data.order.checkpoint import Position, read_state, write_state
+from penstock.errors import SettingError
+
+IDENTITY = {"seed": 7, "shuffle": True, "lanes": 64, "samples": 100, "fingerprint": "abc"}
+
+
+def test_a_position_survives_json():
+    state = json.loads(json.dumps(write_state(Position(3, 40, under_way=True), IDENTITY)))
+    assert read_state(state, IDENTITY) == Position(3, 40, under_way=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "says"),
+    [
+        ("seed", 8, "made with seed 7, this loader has 8"),
+        ("shuffle", False, "made with shuffle True, this loader has False"),
+        ("lanes", 32, "made with lanes 64, this loader has 32"),
+        ("samples", 99, "made with samples 100, this loader has 99"),
+        ("fingerprint", "abd", "the shards or their samples are not the same"),
+    ],
+)
+def test_what_is_different_is_named(name, other, says):
+    with pytest.raises(SettingError, match=says) as caught:
+        read_state(write_state(Position(), IDENTITY), {**IDENTITY, name: other})
+    assert "Resume with the shards and settings" in caught.value.advice
+
+
+@pytest.mark.parametrize("version", [None, 0, 2, "1"])
+def test_another_version_is_refused(version):
+    with pytest.raises(SettingError, match=f"version {version!r}"):
+        read_state({**write_state(Position(), IDENTITY), "version": version}, IDENTITY)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epoch", -1), ("epoch", None), ("epoch", 1.5), ("epoch", True), ("position", -1), ("position", "4")],
+)
+def test_nonsense_is_refused(name, value):
+    with pytest.raises(SettingError, match=f"{name} {value!r} makes no sense"):
+        read_state({**write_state(Position(), IDENTITY), name: value}, IDENTITY)
+
+
+def test_a_position_may_be_the_end_but_not_past_it():
+    assert read_state(write_state(Position(0, 100), IDENTITY), IDENTITY).samples == 100
+    with pytest.raises(SettingError, match="past the end"):
+        read_state(write_state(Position(0, 101), IDENTITY), IDENTITY)

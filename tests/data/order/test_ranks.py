@@ -1,0 +1,96 @@
+"""Who we are among the ranks."""
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.data.order.ranks import find_ranks
+from penstock.data.order.shuffle import Ranks
+from penstock.errors import SettingError
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def launch(monkeypatch, rank, world_size):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world_size)
+
+
+def test_alone_unless_somebody_says_otherwise():
+    assert find_ranks(None, None, 64) == Ranks(0, 1)
+
+
+def test_the_launchers_environment_is_believed(monkeypatch):
+    launch(monkeypatch, "3", "8")
+    assert find_ranks(None, None, 64) == Ranks(3, 8)
+
+
+def test_tasks_of_a_slurm_step_are_ranks(monkeypatch):
+    for name, value in {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}.items():
+        monkeypatch.setenv(name, value)
+    assert find_ranks(None, None, 64) == Ranks(3, 8)
+    launch(monkeypatch, "1", "4")
+    assert find_ranks(None, None, 64) == Ranks(1, 4)
+
+
+def test_what_is_stated_goes_before_the_environment(monkeypatch):
+    launch(monkeypatch, "3", "8")
+    assert find_ranks(1, 2, 64) == Ranks(1, 2)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(0, None), (None, 2)])
+def test_one_of_the_two_alone_is_refused(rank, world_size):
+    with pytest.raises(SettingError, match="go together"):
+        find_ranks(rank, world_size, 64)
+
+
+def test_an_environment_that_is_no_number_is_refused(monkeypatch):
+    launch(monkeypatch, "first", "8")
+    with pytest.raises(SettingError, match=r"RANK=.first. in the environment is not a number"):
+        find_ranks(None, None, 64)
+
+
+def test_a_rank_outside_its_world_is_said_to_be_so_and_not_to_be_no_number(monkeypatch):
+    launch(monkeypatch, "8", "8")
+    with pytest.raises(SettingError, match=r"^rank 8 is not below world size 8$"):
+        find_ranks(None, None, 64)
+
+
+def test_ranks_that_do_not_divide_the_lanes_are_refused_with_lanes_that_fit():
+    with pytest.raises(SettingError, match="6 ranks cannot share 64 lanes") as caught:
+        find_ranks(0, 6, 64)
+    assert "lanes=66" in caught.value.advice
+
+
+def test_torch_distributed_goes_before_the_environment(monkeypatch, tmp_path):
+    from torch import distributed
+
+    launch(monkeypatch, "3", "8")
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        assert find_ranks(None, None, 64) == Ranks(0, 1)
+    finally:
+        distributed.destroy_process_group()
+    assert find_ranks(None, None, 64) == Ranks(3, 8)
+
+
+def test_looking_does_not_import_torch():
+    code = (
+        "import sys; from penstock.data.order.ranks import *; find_ranks(None, None, 64); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_half_an_environment_is_refused_not_read_as_one_rank(monkeypatch, name):
+    for other in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(SettingError, match="only by half"):
+        find_ranks(None, None, 64)

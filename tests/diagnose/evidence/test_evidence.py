@@ -1,0 +1,385 @@
+"""What is made of recordings that have next to nothing in them, or nonsense."""
+
+import math
+from dataclasses import fields
+from functools import cached_property
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.support.made_recordings import Made
+
+from penstock.core.finding import Diagnosis
+from penstock.diagnose.evidence.evidence import Evidence, gather, milliseconds
+from penstock.diagnose.verdict import all_rules, diagnose
+from penstock.diagnose.worker_curve import rates_over_workers
+from penstock.recording.bounds import plausible
+from penstock.recording.format import (
+    Disk,
+    End,
+    Event,
+    Fetch,
+    Loader,
+    Machine,
+    Pass,
+    Process,
+    Run,
+    Setting,
+    Step,
+    Storage,
+    System,
+    Whereabouts,
+)
+from penstock.recording.reader import Recording
+
+MAY_BE_NAN = {"samples_per_batch"}
+PLAIN = sorted(
+    name for name, value in vars(Evidence).items() if isinstance(value, cached_property) and name not in MAY_BE_NAN
+)
+
+
+def step(batch, wait_s=0.01, step_s=0.02, **more):
+    at_s = more.pop("at_s", batch * (wait_s + step_s))
+    return Step(loader=more.pop("loader", 0), batch=batch, at_s=at_s, wait_s=wait_s, step_s=step_s, **more)
+
+
+def fetch(batch, fetch_s=0.02, **more):
+    worker = more.pop("worker", max(0, batch) % 2)
+    return Fetch(loader=more.pop("loader", 0), batch=batch, worker=worker, at_s=0.0, fetch_s=fetch_s, **more)
+
+
+def recorded(steps=(), fetches=(), *, settings=None, machine=None, **more):
+    described = {name: Setting(requested=value, in_force=value) for name, value in (settings or {}).items()}
+    loaders = more.pop("loaders", {0: Loader(loader=0, type="torch", settings=described)})
+    run = Run(machine=machine or Machine(cores=4, usable_cores=4))
+    return Recording(run=run, loaders=loaders, steps=tuple(steps), fetches=tuple(fetches), **more)
+
+
+def numbers(value):
+    """All of them, however deep."""
+    if isinstance(value, int | float | np.number):
+        yield float(value)
+    elif isinstance(value, np.ndarray):
+        yield from (float(number) for number in value.ravel())
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from numbers(inner)
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from numbers(inner)
+    elif hasattr(type(value), "__dataclass_fields__") and not isinstance(value, Recording | Evidence):
+        for field in fields(value):
+            yield from numbers(getattr(value, field.name))
+
+
+def assert_sane(recording):
+    """No rule raises, and nothing that comes out is infinite or not a number. Returns the diagnosis."""
+    for evidence in gather(recording):
+        for name in PLAIN:
+            assert all(map(math.isfinite, numbers(getattr(evidence, name)))), name
+        for rule in all_rules().values():
+            rule(evidence)
+    found = diagnose(recording)
+    assert isinstance(found, Diagnosis)
+    assert all(map(math.isfinite, numbers((found.findings, found.impact)))), found
+    assert all(0 <= finding.confidence <= 1 for finding in found.findings)
+    said = [found.sentence, found.experiment, *(f.summary for f in found.findings), *(r.why for r in found.rejected)]
+    assert not any(word in text.lower() for text in said for word in ("nan", "inf ", "inf%")), said
+    return found
+
+
+STEPS = [step(at) for at in range(40)]
+FETCHES = [fetch(at, cpu_s=0.015) for at in range(40)]
+WORKERS = {"num_workers": 2, "prefetch_factor": 2}
+LOOK = System(at_s=0.5, cpu=1.0)
+
+DEGENERATE = {
+    "nothing at all": recorded(),
+    "a loader and no steps": recorded(fetches=FETCHES, settings=WORKERS),
+    "one step": recorded(STEPS[:1]),
+    "one step and its fetch": recorded(STEPS[:1], FETCHES[:1], settings=WORKERS),
+    "two steps": recorded(STEPS[:2], FETCHES[:2], settings=WORKERS),
+    "one batch in every pass": recorded([step(0, pass_=at, at_s=at / 10) for at in range(30)], settings=WORKERS),
+    "no fetches": recorded(STEPS, settings=WORKERS),
+    "no settings": recorded(STEPS, FETCHES),
+    "no workers": recorded(STEPS, [fetch(at, worker=-1) for at in range(40)], settings={"num_workers": 0}),
+    "fewer fetches than steps": recorded(STEPS, FETCHES[:5], settings=WORKERS),
+    "more fetches than steps": recorded(STEPS[:25], FETCHES, settings=WORKERS),
+    "no time passes": recorded(
+        [step(at, 0.0, 0.0, at_s=0.0) for at in range(40)], [fetch(at, 0.0) for at in range(40)]
+    ),
+    "no time passes at first": recorded([step(at, 0.0, 0.0 if at < 200 else 1.0, at_s=0.0) for at in range(400)]),
+    "start-up is all there is": recorded(
+        [step(0, 1.0, 0.0, pass_=at) for at in range(30)] + [step(1, 0.0, 0.0) for at in range(30)], settings=WORKERS
+    ),
+    "most fetches take no time": recorded(
+        [step(at, 0.5) for at in range(40)], [fetch(at, 1.0 if at % 10 == 0 else 0.0) for at in range(40)]
+    ),
+    "all waits are zero": recorded([step(at, wait_s=0.0) for at in range(40)], FETCHES, settings=WORKERS),
+    "all steps are zero": recorded([step(at, step_s=0.0) for at in range(40)], FETCHES, settings=WORKERS),
+    "all steps are zero and workers take no time": recorded(
+        [step(at, step_s=0.0, ready=0) for at in range(40)], [fetch(at, 0.0) for at in range(40)], settings=WORKERS
+    ),
+    "batches without a number": recorded(
+        STEPS, [fetch(-1, worker=at % 2) for at in range(40)], settings={**WORKERS, "in_order": False}
+    ),
+    "computing for longer than it took": recorded(
+        STEPS, [fetch(at, 0.01, cpu_s=0.010002, queue_s=0.001) for at in range(40)], settings=WORKERS
+    ),
+    "collating for longer than it took": recorded(STEPS, [fetch(at, collate_s=0.03) for at in range(40)]),
+    "phases longer than the step": recorded(
+        [step(at, phases={"forward": 0.5, "sync": 0.3, "log/checkpoint": 0.4, "gc": 1.0}) for at in range(40)]
+    ),
+    "nobody looked at phases": recorded([step(at, looked=False) for at in range(40)], FETCHES, settings=WORKERS),
+    "settings that are nonsense": recorded(STEPS, FETCHES, settings={"num_workers": -3, "prefetch_factor": 0}),
+    "settings that are no numbers": recorded(STEPS, FETCHES, settings={"num_workers": "8", "prefetch_factor": [2]}),
+    "settings without end": recorded(STEPS, FETCHES, settings={"num_workers": 10**9, "prefetch_factor": 10**9}),
+    "a worker that cannot be": recorded(
+        STEPS, [fetch(at, 0.1, worker=3 * 10**8) for at in range(40)], settings=WORKERS
+    ),
+    "a machine without cores": recorded(STEPS, FETCHES, settings=WORKERS, machine=Machine(cores=0, usable_cores=0)),
+    "a quota below nothing": recorded(STEPS, FETCHES, settings=WORKERS, machine=Machine(quota_cores=-1.0)),
+    "a system that says nothing": recorded(STEPS, FETCHES, settings=WORKERS, system=(LOOK, LOOK)),
+    "looks that saw nothing": recorded(
+        STEPS, FETCHES, settings=WORKERS, whereabouts=(Whereabouts(at_s=1.0, looks=0), Whereabouts(at_s=1, looks=3))
+    ),
+    "samples nobody counted": recorded([step(at, samples=0) for at in range(40)], FETCHES, settings=WORKERS),
+    "storage that gave nothing": recorded(
+        [step(at, 0.1) for at in range(40)],
+        [fetch(at, 0.2, read_bytes=1 << 20, reads=3) for at in range(40)],
+        settings=WORKERS,
+        storage=(
+            Storage(
+                loader=0,
+                readers=2,
+                read_bytes=4096,
+                in_row_alone=0.0,
+                in_row_together=0.0,
+                scattered_alone=-1.0,
+                scattered_together=0.0,
+            ),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_no_recording_is_too_poor_to_be_looked_at(name):
+    assert_sane(DEGENERATE[name])
+    rates_over_workers(DEGENERATE[name])
+
+
+# -- what the numbers mean -----------------------------------------------------------------------------------------
+
+
+def one(steps=STEPS, fetches=(), **more):
+    (evidence,) = gather(recorded(steps, fetches, **more))
+    return evidence
+
+
+def test_the_first_step_of_each_pass_is_start_up():
+    found = one([step(at, 5.0 if at == 0 else 0.1, 1.0, pass_=number) for number in range(2) for at in range(3)])
+    assert found.startups_s.tolist() == [5.0, 5.0]
+    assert found.wait_s.tolist() == [0.1] * 4
+    assert found.steady_s == pytest.approx(4.4)
+    assert found.total_s == pytest.approx(4.4 + 12.0)
+    assert found.cycle_s == pytest.approx(1.1)
+
+
+def test_pauses_are_taken_out_of_a_step_wherever_they_lie():
+    phases = {"forward": 1.0, "log": 3.0, "log/checkpoint": 2.0, "evaluation": 4.0, "evaluation/checkpoint": 1.0}
+    found = one([step(1, 0.0, 9.0, phases=phases)])
+    assert found.pauses_s.tolist() == [6.0]
+    assert found.busy_s.tolist() == [3.0]
+    assert found.rest_s == pytest.approx(1.0)  # 9 less forward, log and evaluation
+    assert found.phase_s("checkpoint").tolist() == [3.0]
+
+
+def test_the_rest_of_a_step_is_unknown_where_no_phase_was_seen():
+    assert one().rest_s is None
+
+
+SOME = [
+    step(1, step_s=1.0, phases={"forward": 0.2, "log": 0.1}, device_phases={"forward": 0.1}),
+    step(2, step_s=1.0, phases={"log": 0.3}, looked=False),
+    step(3, step_s=1.0, looked=False),
+    step(4, step_s=1.0, looked=False),
+    step(5, step_s=1.0, phases={"forward": 0.6}, device_phases={"forward": 0.5}),
+]
+
+
+def test_a_step_that_was_not_looked_at_is_spoken_for_by_the_nearest_that_was():
+    found = one(SOME)
+    assert found.phase_s("forward").tolist() == [0.2, 0.2, 0.2, 0.6, 0.6]
+    assert found.spoken_for.tolist() == [3, 0, 0, 0, 2]
+    assert found.rest_s == pytest.approx((3 * 0.7 + 2 * 0.4) / 5)
+    assert found.device_s() == pytest.approx((3 * 0.1 + 2 * 0.5) / 5)
+
+
+def test_phases_that_every_step_has_need_nobody_to_speak_for_them():
+    assert one(SOME).phase_s("log").tolist() == [0.1, 0.3, 0.0, 0.0, 0.0]
+    assert one(SOME[1:4]).phase_s("forward").tolist() == [0.0] * 3  # nobody looked at any
+
+
+def test_only_waiting_beyond_the_handover_is_being_behind():
+    steps = [step(at, 0.01, 0.99, ready=2) for at in range(1, 9)] + [step(9, 1.01, 0.99, ready=0)]
+    found = one(steps)
+    assert found.handover_s == pytest.approx(0.01)
+    assert found.behind == pytest.approx(1.0 / 10.0, rel=0.01)
+
+
+def test_what_was_not_seen_is_unknown_not_nothing():
+    found = one()
+    assert (found.workload, found.rest_s) == (None, None)
+    assert math.isnan(found.samples_per_batch)
+    assert found.ready.tolist() == [-1] * 39
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers", "prefetch"),
+    [
+        ({"num_workers": 8, "prefetch_factor": 4}, 8, 4),
+        ({"num_workers": 0, "prefetch_factor": None}, 0, 2),
+        ({}, 2, 2),
+        ({"num_workers": True, "prefetch_factor": True}, 2, 2),
+        ({"num_workers": -1, "prefetch_factor": 0}, 2, 2),
+        ({"num_workers": 10**12, "prefetch_factor": 10**12}, 2, 2),
+    ],
+)
+def test_settings_that_cannot_be_are_as_if_not_known(settings, workers, prefetch):
+    found = one(fetches=FETCHES, settings=settings)
+    assert (found.workers, found.prefetch) == (workers, prefetch)
+
+
+@pytest.mark.parametrize(
+    ("usable", "quota", "cores"), [(8, None, 8), (8, 2.5, 2.5), (2, 16.0, 2), (0, None, 1), (4, 0.0, 4)]
+)
+def test_cores_are_those_that_the_run_may_use(usable, quota, cores):
+    assert one(machine=Machine(usable_cores=usable, quota_cores=quota)).cores == cores
+
+
+def test_a_workers_time_is_computing_queueing_and_waiting():
+    found = one(fetches=[fetch(at, 1.0, cpu_s=0.25, queue_s=0.25) for at in range(40)])
+    assert found.blocked_s.tolist() == [0.5] * 40
+    assert found.share_of_fetch(found.cpu_s) == pytest.approx(0.25)
+
+
+def test_states_are_shares_of_the_looks_at_this_loaders_workers():
+    where = (
+        Whereabouts(loader=0, worker=0, at_s=1, looks=4, states={"running": 1, "read": 3}, functions={"a:f": 4}),
+        Whereabouts(loader=0, worker=1, at_s=1, looks=4, states={"lock": 4}, functions={"a:g": 2}),
+        Whereabouts(loader=1, worker=0, at_s=1, looks=9, states={"sleep": 9}, functions={"a:h": 9}),
+        Whereabouts(at_s=1, looks=2, states={"running": 2}, functions={"b:main": 2}),
+    )
+    found = one(whereabouts=where)
+    assert found.states == {"running": 0.125, "read": 0.375, "lock": 0.5}
+    assert found.blocked_in("lock") == pytest.approx(4 / 7)
+    assert found.main_states == {"running": 1.0}
+    assert list(found.functions(main=False).items()) == [("a:f", pytest.approx(4 / 6)), ("a:g", pytest.approx(2 / 6))]
+    assert found.functions(main=True) == {"b:main": 1.0}
+
+
+def test_the_system_counts_only_while_the_loader_runs():
+    looks = tuple(System(at_s=float(at), others_cpu=float(at)) for at in range(10))
+    found = one([step(at, 0.5, 0.5, at_s=4.0 + at) for at in range(1, 3)], system=looks)
+    assert [look.at_s for look in found.system] == [5.0, 6.0, 7.0, 8.0]
+    assert found.others_cpu == pytest.approx(6.5)
+
+
+def test_loaders_come_in_the_order_of_their_waiting():
+    loaders = {number: Loader(loader=number) for number in range(3)}
+    steps = [step(1, 1.0, loader=0), step(1, 3.0, loader=1)]
+    assert [evidence.loader.loader for evidence in gather(recorded(steps, loaders=loaders))] == [1, 0]
+
+
+def test_a_real_shape_of_run_makes_a_workload_that_runs_at_its_rate():
+    (found,) = gather(Made(workers=2, cpu_s=0.08, step_s=0.02, count=100).recording())
+    assert found.workload.rate() == pytest.approx(1 / found.cycle_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.00042, "0.42 ms"), (0.0123, "12 ms"), (3.14, "3.1 s"), (0.0, "0.00 ms")]
+)
+def test_times_are_said_as_people_say_them(seconds, text):
+    assert milliseconds(seconds) == text
+
+
+# -- recordings at random ------------------------------------------------------------------------------------------
+
+TIMES = st.sampled_from([0.0, 1e-9, 1e-4, 0.003, 0.02, 0.5, 20.0, 3e8])
+SHARES = st.sampled_from([0.0, 0.001, 0.3, 1.0, 7.5, 1e6])
+COUNTS = st.sampled_from([0, 1, 2, 3, 16, 300_000_000])
+NAMES = ("running", "read", "open", "lock", "sleep", "network", "write", "other")
+PHASES = ("forward", "backward", "optimizer", "h2d", "sync", "gc", "sampler", "log", "evaluation", "a/checkpoint")
+UNKNOWN = st.none()
+
+
+@st.composite
+def any_step(draw):
+    times = {name: draw(TIMES) for name in ("at_s", "wait_s", "step_s")}
+    phases = draw(st.dictionaries(st.sampled_from(PHASES), TIMES, max_size=4))
+    device = draw(st.dictionaries(st.sampled_from(PHASES), TIMES, max_size=1))
+    some = {name: draw(UNKNOWN | COUNTS) for name in ("samples", "ready", "outstanding", "worker")}
+    return Step(loader=draw(st.integers(0, 1)), batch=draw(st.integers(0, 9)), pass_=draw(st.integers(0, 2)),
+                phases=phases, device_phases=device, **times, **some)  # fmt: skip
+
+
+@st.composite
+def any_fetch(draw):
+    times = {name: draw(TIMES) for name in ("at_s", "fetch_s", "collate_s", "cpu_s", "queue_s", "slowest_s")}
+    counts = {name: draw(COUNTS) for name in ("samples", "read_bytes", "device_bytes", "reads", "opens")}
+    worker = draw(st.sampled_from([-1, 0, 1, 2, 300_000_000]))
+    return Fetch(loader=draw(st.integers(0, 1)), batch=draw(st.integers(-1, 9)), worker=worker, **times, **counts)
+
+
+@st.composite
+def any_look(draw):
+    process = st.builds(
+        Process, worker=st.sampled_from([None, -2, 0, 1]), loader=st.integers(-1, 1), cpu=SHARES, queue=SHARES
+    )
+    disk = st.builds(Disk, name=st.sampled_from(["sda", "nvme"]), read_bytes_s=SHARES, reads_s=SHARES, busy=SHARES)
+    lists = {"processes": tuple(draw(st.lists(process, max_size=2))), "disks": tuple(draw(st.lists(disk, max_size=2)))}
+    shares = {name: draw(SHARES) for name in ("cpu", "iowait", "others_cpu", "major_faults_s", "swapped_in_bytes_s")}
+    return System(at_s=draw(TIMES), throttled=draw(UNKNOWN | SHARES), memory_free_bytes=draw(COUNTS), **lists, **shares)
+
+
+@st.composite
+def any_recording(draw):
+    numbers = st.none() | st.sampled_from([-1, 0, 1, 3, 100, 10**12]) | st.just("8")
+    names = ("num_workers", "prefetch_factor", "batch_size", "pin_memory", "in_order", "persistent_workers")
+    settings = {name: Setting(in_force=draw(numbers | st.booleans())) for name in names}
+    loaders = {
+        number: Loader(loader=number, settings=settings, dataset_size=draw(UNKNOWN | COUNTS), batches=draw(COUNTS))
+        for number in (0, 1)
+    }
+    machine = Machine(usable_cores=draw(st.integers(-1, 8)), quota_cores=draw(UNKNOWN | SHARES))
+    steps = [draw(any_step()) for _ in range(4)]
+    fetches = [draw(any_fetch()) for _ in range(4)]
+    often = draw(st.integers(0, 30))
+    states = st.dictionaries(st.sampled_from(NAMES), COUNTS, max_size=3)
+    where = st.builds(Whereabouts, at_s=TIMES, looks=COUNTS, loader=st.integers(-1, 1), states=states,
+                      worker=st.none() | st.integers(-1, 2), functions=st.just({"a:b": 3}))  # fmt: skip
+    rates = dict.fromkeys(("in_row_alone", "in_row_together", "scattered_alone", "scattered_together"), SHARES)
+    after = st.builds(Storage, loader=st.just(0), readers=st.integers(0, 5), read_bytes=COUNTS, **rates)
+    what = st.sampled_from(["gc", "checkpoint", "worker_started", "evaluation", "nonsense"])
+    return Recording(
+        run=Run(machine=machine),
+        loaders=loaders,
+        passes=tuple(Pass(loader=0, number=number, at_s=draw(TIMES)) for number in range(2)),
+        steps=tuple(steps * often),
+        fetches=tuple(fetches * draw(st.sampled_from([0, 1, often]))),
+        whereabouts=tuple(draw(st.lists(where, max_size=3))),
+        system=tuple(draw(st.lists(any_look(), max_size=3))),
+        storage=tuple(draw(st.lists(after, max_size=1))),
+        events=tuple(draw(st.lists(st.builds(Event, what=what, at_s=TIMES, seconds=TIMES), max_size=3))),
+        end=draw(UNKNOWN | st.builds(End, at_s=TIMES)),
+    )
+
+
+@settings(max_examples=60, phases=set(Phase) - {Phase.explain}, suppress_health_check=list(HealthCheck))
+@given(any_recording())
+def test_whatever_loads_is_diagnosed_with_finite_numbers(recording):
+    lines = (*recording.steps, *recording.fetches, *recording.system, *recording.whereabouts, *recording.storage)
+    assert all(map(plausible, lines)), "load() would not have let it in"
+    assert_sane(recording)

@@ -1,0 +1,40 @@
+"""Samples per second against workers: where it rises, where it is flat, where it was measured."""
+
+import pytest
+from tests.diagnose.evidence.test_evidence import WORKERS, fetch, recorded, step
+from tests.support.made_recordings import SAMPLES, Made
+
+from penstock.diagnose.worker_curve import MOST, rates_over_workers
+
+
+def test_the_curve_rises_while_workers_are_short_and_is_flat_beyond():
+    curve, measured = rates_over_workers(Made(workers=2, cores=8, cpu_s=0.08, step_s=0.02, count=100).recording())
+    rates = dict(curve)
+    assert rates[1] < rates[2] < rates[4]
+    assert rates[2] == pytest.approx(2 / 0.08 * SAMPLES, rel=0.05)
+    assert rates[8] == pytest.approx(SAMPLES / 0.0202, rel=0.05)
+    assert measured == ((2, pytest.approx(rates[2], rel=0.05)),)
+
+
+def test_the_measured_number_of_workers_is_on_the_curve_however_large():
+    run = Made(workers=100, cores=4, cpu_s=0.01, count=200).recording()
+    curve, ((workers, _),) = rates_over_workers(run)
+    assert workers == 100
+    assert 100 in dict(curve)
+    assert max(count for count, _ in curve if count != 100) <= MOST
+
+
+def test_uncounted_samples_are_batches():
+    run = recorded([step(at) for at in range(40)], [fetch(at) for at in range(40)], settings=WORKERS)
+    _, ((_, rate),) = rates_over_workers(run)
+    assert rate == pytest.approx(1 / 0.03)
+
+
+@pytest.mark.parametrize("fetches", [0, 2])
+def test_without_fetches_there_is_no_curve(fetches):
+    run = recorded([step(at) for at in range(40)], [fetch(at) for at in range(fetches)])
+    assert rates_over_workers(run) == ((), ())
+
+
+def test_nothing_iterated_over_draws_nothing():
+    assert rates_over_workers(recorded()) == ((), ())

@@ -1,0 +1,86 @@
+import gc
+import os
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from penstock.engine.shared_memory import SharedBytes
+
+
+def test_another_process_sees_and_writes_the_same_bytes(leaves_nothing):
+    memory = SharedBytes.create(8192, "test")
+    memory.view[:5] = b"hello"
+    program = (
+        "from penstock.engine.shared_memory import SharedBytes\n"
+        f"memory = SharedBytes({memory.fd}, 8192)\n"
+        "assert bytes(memory.view[:5]) == b'hello'\n"
+        "memory.view[4096:4101] = b'world'\n"
+    )
+    subprocess.run([sys.executable, "-c", program], pass_fds=[memory.fd], check=True)
+    assert bytes(memory.view[4096:4101]) == b"world"
+    memory.close()
+
+
+def test_close_twice_leaves_nothing(leaves_nothing):
+    memory = SharedBytes.create(4096, "test")
+    memory.close()
+    memory.close()
+    assert memory.fd == -1
+
+
+@pytest.mark.parametrize(
+    "make", [lambda view: np.ndarray((8192,), np.uint8, view), lambda view: np.frombuffer(view, np.uint8)]
+)
+def test_an_array_stays_readable_after_close(make, leaves_nothing):
+    memory = SharedBytes.create(8192, "test")
+    array = make(memory.view)
+    array[:] = 7
+    memory.close()
+    gc.collect()
+    assert int(array.sum()) == 7 * 8192  # a mapping that was closed under it would be a segmentation fault
+    del array, memory
+    gc.collect()
+
+
+def test_a_memory_that_is_too_large_leaves_no_descriptor(leaves_nothing):
+    with pytest.raises((OSError, OverflowError, ValueError)):
+        SharedBytes.create(1 << 62, "test")
+
+
+def test_without_memfd_a_nameless_file_does(monkeypatch, leaves_nothing):
+    monkeypatch.delattr(os, "memfd_create")
+    memory = SharedBytes.create(4096, "test")
+    memory.view[:3] = b"abc"
+    assert os.pread(memory.fd, 3, 0) == b"abc"
+    assert os.fstat(memory.fd).st_nlink == 0
+    memory.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux makes pages in one go")
+def test_settled_memory_is_written_without_a_fault_per_page(leaves_nothing):
+    pages = 2048
+    memory = SharedBytes.create(pages * 4096, "test")
+    memory.settle(0, memory.size // 2)
+    array = np.frombuffer(memory.view, np.uint8)
+
+    def faults(half):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        half[::4096] = 1
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    settled, fresh = faults(array[: array.size // 2]), faults(array[array.size // 2 :])
+    del array
+    memory.close()
+    assert settled < pages // 16
+    assert fresh >= pages // 4
+
+
+def test_settling_what_cannot_be_settled_changes_nothing(leaves_nothing):
+    memory = SharedBytes.create(8192, "test")
+    memory.settle(0, -4096)
+    memory.settle(1, 100)
+    assert bytes(memory.view) == bytes(8192)
+    memory.close()

@@ -1,0 +1,117 @@
+"""What a loader says of itself, on real shards."""
+
+import re
+
+import pytest
+
+import penstock
+from penstock.core.stats import CardTimes
+from penstock.data.batch.delivery import Delivery
+from penstock.data.device.device_stage import Arrival, Plans
+from penstock.data.device.gpu_decode.decode_split import Balance
+from penstock.runtime import progress as status
+from penstock.testing import IMAGENET, make_shards
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    return make_shards(tmp_path_factory.mktemp("shards"), IMAGENET, samples=48, shards=2, scale=0.2)
+
+
+@pytest.fixture
+def make(shards):
+    loaders = []
+
+    def build(**settings):
+        fields = {"image": penstock.Image(".jpg", size=32), "label": penstock.Label(".cls")}
+        loaders.append(penstock.Loader(shards, fields, 8, executor="thread", workers=2, **settings))
+        return loaders[-1]
+
+    yield build
+    for loader in loaders:
+        loader.close()
+
+
+def test_the_counts_are_those_of_the_pass(make):
+    loader = make()
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    assert (stats.samples, stats.batches, stats.bad, stats.epoch) == (48, 6, 0, 1)
+    assert (stats.engine.samples, stats.engine.batches, stats.engine.workers) == (48, 6, 2)
+    assert stats.engine.bytes_read > 0
+    assert [hop.name for hop in stats.hops] == ["read", "decode", "deliver", "step"]
+    assert stats.bottleneck in {"read", "decode", "deliver", "step"}
+
+
+def test_the_position_is_that_of_the_batch_in_hand(make):
+    loader = make()
+    for number, _ in enumerate(loader, 1):
+        assert (loader.stats().position, loader.stats().epoch_samples) == (8 * number, 48)
+
+
+def test_numbers_of_an_engine_outlive_it(make):
+    loader = make()
+    for _ in loader:
+        break
+    assert loader.stats().engine.samples > 0
+    assert loader.stats().samples == 8
+
+
+def test_a_loader_that_has_not_started_has_done_nothing(make):
+    stats = make().stats()
+    assert (stats.samples, stats.engine.samples, stats.samples_per_s) == (0, 0, 0.0)
+
+
+def test_numbers_cannot_be_changed(make):
+    with pytest.raises(AttributeError):
+        make().stats().samples = 3
+
+
+def test_verbose_prints_a_status_line_now_and_then(make, capsys, monkeypatch):
+    monkeypatch.setattr(status, "LINE_S", 0.0)
+    for _ in make(verbose=True):
+        pass
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 6
+    assert re.match(r"epoch 0, 8 of 48 samples, \d+/s, training waited \d+%, bottleneck \w+ \| read", lines[0])
+
+
+def test_nothing_is_printed_unasked(make, capsys):
+    for _ in make():
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_shows_a_bar_that_ends_with_the_pass(make, capsys):
+    for _ in make(progress=True):
+        pass
+    assert "epoch 0" in capsys.readouterr().err
+
+
+def test_the_repr_tells_where_it_is(make):
+    loader = make()
+    assert "epoch 0, 0 of 48 samples; idle" in repr(loader)
+    for _ in loader:
+        assert "epoch 0, 8 of 48 samples; 2 workers (thread)" in repr(loader)
+        break
+
+
+def test_a_pass_that_is_left_early_keeps_the_card_s_times(make, monkeypatch):
+    monkeypatch.setattr(Delivery, "card_times", CardTimes(3.0, 2.0, 1.0))  # as of a card
+    loader = make()
+    assert loader.card_times is None
+    for _ in loader:
+        break
+    assert loader.card_times == CardTimes(3.0, 2.0, 1.0)
+    assert loader.stats().card == loader.card_times
+
+
+def test_whoever_shares_pictures_out_hears_when_all_workers_are_there(make, monkeypatch):
+    balance = Balance()
+    monkeypatch.setattr(Plans, "begin", lambda *_: Arrival(balance=balance))
+    loader = make()
+    batches = iter(loader)
+    next(batches)
+    assert balance.settled == loader._running.is_settled
+    assert balance.settled()  # threads are there at once

@@ -1,0 +1,185 @@
+"""Probes whose numbers are chosen so that what binds is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.errors import SettingError
+from penstock.plan.document import plan_from_yaml, plan_to_yaml
+from penstock.plan.fingerprint import fingerprint
+from penstock.plan.from_probes import NO_STEP, Step, plan_from_probes
+from penstock.probe.results import CopyRates, DecodePoint, DecodeRates, Handover, Probed, StepProbe, StepTime
+from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
+from penstock.watcher.machine.facts import machine_facts
+
+SIZE = 8
+
+
+def decode(cpu_s=0.01):
+    return DecodeRates(
+        points=(DecodePoint(1, 1 / cpu_s, cpu_s),),
+        sample_bytes=100_000.0,
+        decoded_bytes=150_000,
+        samples=16,
+        bad=0,
+        source="a.tar",
+        seconds=6.0,
+    )
+
+
+def curve(*points, cold=True):
+    return StorageCurve(
+        tuple(Point(*point) for point in points), 100_000, OpenStat(10.0, 20.0, 5), cold, "direct", 1 << 20, 2.0, 0.0
+    )
+
+
+def handover(batch_bytes=SIZE * 150_000, batch_s=0.0005, main_cpu_s=0.0005):
+    return Handover(
+        batch_size=SIZE,
+        batch_bytes=batch_bytes,
+        arrays=1,
+        batches=100,
+        batch_s=batch_s,
+        main_cpu_s=main_cpu_s,
+        seconds=1.0,
+    )
+
+
+def machine(**facts):
+    return {"machine": {"usable_cores": 8, "gpus": [], "platform": "Linux x86_64", **facts}}
+
+
+def plan(step=NO_STEP, profile="balanced", **found):
+    given = {"decode": decode(), "handover": handover(), "fingerprint": machine(), **found}
+    return plan_from_probes(Probed(**given), step, profile)
+
+
+def change(found, name):
+    return next((each for each in found.changes if each.name == name), None)
+
+
+def test_decoding_is_spread_over_the_cores():
+    found = plan()
+    assert found.source == "probes"
+    assert found.samples_s == pytest.approx(SIZE / 0.0805, rel=0.01)
+    assert found.planned_samples_s == pytest.approx(8 * SIZE / 0.081, rel=0.1)
+    assert found.limits[0].name in ("cpu", "workers")
+    assert 7 <= found.dataloader["num_workers"] <= 10
+    assert change(found, "num_workers").now == 0
+
+
+def test_a_step_that_is_the_longest_of_all_takes_few_workers():
+    found = plan(Step(0.5))
+    assert found.dataloader["num_workers"] == 1
+    assert found.planned_samples_s == pytest.approx(SIZE / 0.5, rel=0.02)
+    assert found.limits[0].name in ("main", "step")
+    assert found.most_gain == pytest.approx(0.5805 / 0.5 - 1, rel=0.01)
+
+
+def test_without_a_step_that_is_said_and_there_is_no_most():
+    found = plan()
+    assert found.most_gain is None
+    assert any("No step is known" in note for note in found.notes)
+    assert not any("No step is known" in note for note in plan(Step(0.1)).notes)
+
+
+def test_a_step_on_the_cpu_takes_a_core_from_the_workers():
+    timed = {"alone": StepTime(9, 0.04), "beside": StepTime(9, 0.06), "burners": 2, "samples": SIZE}
+    here, there = (Step.probed(StepProbe(**timed, device=device)) for device in ("cpu", "cuda"))
+    assert (here.step_s, here.cpu_s) == (0.04, 0.04)
+    assert (there.step_s, there.cpu_s) == (0.06, 0.0)
+    few = {"fingerprint": machine(usable_cores=2)}
+    assert plan(here, **few).planned_samples_s < plan(Step(0.04), **few).planned_samples_s
+
+
+def test_a_slow_disk_binds_and_more_workers_do_not_help():
+    found = plan(curve=curve((1, 20.0, 50.0), (4, 20.0, 50.0)))
+    assert found.limits[0].name == "requests"
+    assert found.planned_samples_s == pytest.approx(50.0, rel=0.05)
+    assert found.dataloader["num_workers"] <= 3
+    assert any("read one by one" in note for note in found.notes)
+
+
+def test_the_reads_in_flight_that_the_storage_can_use_are_the_loaders_readers():
+    found = plan(curve=curve((1, 100.0, 1000.0), (4, 390.0, 4000.0), (16, 400.0, 4000.0)))
+    assert found.loader == {"readers": 4}
+    assert "390 MB/s" in change(found, "readers").reason
+    assert plan().loader == {}
+
+
+def test_reads_out_of_the_page_cache_say_nothing_of_the_storage():
+    found = plan(curve=curve((1, 1.0, 1.0), cold=False))
+    assert found.planned_samples_s > 100
+    assert found.loader == {}
+    assert any("page cache" in note for note in found.notes)
+
+
+def test_a_storage_that_was_not_measured_is_said_to_be_left_out():
+    assert any("left out (no PATH was given)" in note for note in plan(reasons={"storage": "no PATH was given"}).notes)
+
+
+def test_copies_to_a_gpu_are_pinned():
+    copy = CopyRates(device="cuda", batch_bytes=1, pinned_s=0.01, pageable_s=0.03, seconds=1.0)
+    cheap = {"decode": decode(1e-4), "copy": copy}
+    found = plan(Step(0.05), fingerprint=machine(gpus=["H200"]), **cheap)
+    assert found.dataloader["pin_memory"] is True
+    assert found.planned_samples_s > 1.2 * SIZE / 0.08
+    assert plan(Step(0.05), **cheap).dataloader["pin_memory"] is False
+
+
+def test_memory_is_checked_where_the_probes_were_made_and_elsewhere_not():
+    here = fingerprint(machine_facts())
+    fat = handover(batch_bytes=1 << 50)
+    assert any("fits into memory" in note for note in plan(handover=fat, fingerprint=here).notes)
+    elsewhere = plan(handover=fat)
+    assert any("Memory is not checked" in note for note in elsewhere.notes)
+    assert any("8 usable cores" in note for note in elsewhere.notes) or here["machine"]["usable_cores"] == 8
+
+
+def test_the_profile_is_respected():
+    speed, memory = (plan(profile=profile) for profile in ("speed", "memory"))
+    assert (speed.profile, memory.profile) == ("speed", "memory")
+    assert memory.dataloader["num_workers"] <= speed.dataloader["num_workers"]
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"decode": None}, "do not say what decoding costs"),
+        ({"decode": None, "reasons": {"decode": "broken shard"}}, "costs: broken shard"),
+        ({"handover": None}, "do not say what handing a batch over costs"),
+    ],
+)
+def test_what_a_plan_cannot_do_without_is_named(found, words):
+    with pytest.raises(SettingError, match=words):
+        plan(**found)
+
+
+def test_a_step_of_another_batch_is_refused():
+    with pytest.raises(SettingError, match="Probe again with --batch-size 24"):
+        plan(Step(0.1, 0.0, 24))
+    assert plan(Step(0.1, 0.0, SIZE)).planned_samples_s
+
+
+def test_probes_of_an_unknown_machine_make_a_plan_for_none():
+    found = plan(fingerprint={})
+    assert found.fingerprint == {}
+    assert any("does not say for which machine" in note for note in found.notes)
+
+
+def test_it_is_a_plan_like_any_other():
+    found = plan(Step(0.02), curve=curve((1, 100.0, 1000.0), (4, 390.0, 4000.0)))
+    assert plan_from_yaml(plan_to_yaml(found).encode()) == found
+
+
+@pytest.mark.parametrize(
+    ("points", "bound"),
+    [
+        (((1, 20.0, 10.0), (4, 80.0, 40.0), (16, 300.0, 150.0)), "Latency-bound"),
+        (((1, 20.0, 10.0), (4, 80.0, 40.0), (16, 80.0, 40.0)), "Bandwidth-bound"),
+    ],
+)
+def test_a_store_is_told_to_be_bound_by_latency_or_by_bandwidth(points, bound):
+    found = plan(curve=replace(curve(*points), method="requests"))
+    assert any(note.startswith(f"The store: {bound}") for note in found.notes)
+    assert found.loader["readers"] == (16 if bound == "Latency-bound" else 4)

@@ -1,0 +1,152 @@
+"""Damage of every kind: a recording loads, or is refused with an error of ours."""
+
+import gzip
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import RecordingError
+from penstock.recording.format import (
+    End,
+    Event,
+    Fetch,
+    Hops,
+    Loader,
+    Pass,
+    PassEnd,
+    Process,
+    Run,
+    Setting,
+    Step,
+    System,
+    Whereabouts,
+)
+from penstock.recording.reader import load
+from penstock.recording.writer import Recorder
+
+TOKENS = [
+    b"null",
+    b"-1",
+    b"1e400",
+    b"NaN",
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"\n",
+    b"\x00",
+    b"\xff\xfe",
+    b"9" * 400,
+    b":",
+    b",",
+    b"",
+]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """A recording with every kind of line."""
+    path = tmp_path_factory.mktemp("fuzz") / "run.jsonl"
+    recorder = Recorder(path, Run(command=("train.py",)))
+    recorder.put(Loader(loader=0, settings={"num_workers": Setting(requested=8, in_force=4)}))
+    recorder.put(Pass(loader=0, number=0, at_s=0.0))
+    for at in range(6):
+        recorder.put(Step(loader=0, batch=at, at_s=at / 8, wait_s=0.01, step_s=0.1, phases={"forward": 0.05}, ready=1))
+        recorder.put(Fetch(loader=0, batch=at, worker=at % 2, at_s=at / 8, fetch_s=0.2))
+    recorder.put(Whereabouts(at_s=0.5, looks=9, states={"read": 9}))
+    recorder.put(Hops(loader=0, at_s=0.6, hops={"read": (1.0, 2.0, 3.0)}))
+    recorder.put(System(at_s=0.7, cpu=1.0, processes=(Process(cpu=0.5),)))
+    recorder.put(Event(what="gc", at_s=0.8, detail={"generation": 2}))
+    recorder.put(PassEnd(loader=0, number=0, at_s=0.9))
+    recorder.put(End(at_s=1.0))
+    recorder.close()
+    return path.read_bytes()
+
+
+def mutated(data, dice):
+    data = bytearray(data)
+    for _ in range(dice.choice([1, 1, 2, 5, 30])):
+        at = dice.randrange(len(data))
+        match dice.randrange(5):
+            case 0:
+                data[at] = dice.randrange(256)
+            case 1:
+                data[at] ^= 1 << dice.randrange(8)
+            case 2:
+                data[at : at + dice.randrange(1, 9)] = dice.choice(TOKENS)
+            case 3:
+                del data[at : at + dice.randrange(1, 200)]
+            case _:
+                data[at:at] = data[dice.randrange(len(data)) :][: dice.randrange(1, 200)]
+        if not data:
+            return b"\n"
+    return bytes(data)
+
+
+def check(path):
+    """What a loaded recording promises to those who judge it."""
+    try:
+        back = load(path)
+    except RecordingError:
+        return False
+    for line in (*back.passes, *back.steps, *back.fetches, *back.hops, *back.pass_ends):
+        assert line.loader in back.loaders
+        assert math.isfinite(line.at_s)
+        assert line.at_s >= 0
+    for step in back.steps:
+        assert min(step.wait_s, step.step_s, *step.phases.values(), 0.0) == 0.0
+    assert all(sample.seconds > 0 for sample in back.system)
+    assert all(note.isprintable() for note in back.notes)
+    return True
+
+
+def test_three_thousand_damaged_recordings(real, tmp_path):
+    dice = random.Random(4)
+    path = tmp_path / "run.jsonl"
+    loaded = 0
+    for _ in range(3000):
+        path.write_bytes(mutated(real, dice))
+        loaded += check(path)
+    assert loaded > 2000
+
+
+def test_three_hundred_damaged_compressed_recordings(real, tmp_path):
+    dice = random.Random(5)
+    path = tmp_path / "run.jsonl.gz"
+    packed = gzip.compress(real)
+    refused = 0
+    for _ in range(300):
+        path.write_bytes(mutated(packed, dice))
+        refused += not check(path)
+    assert refused > 0
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"kind": st.sampled_from(["run", "loader", "step", "fetch", "hops", "system", "where", "end", "pass"])},
+            optional=dict.fromkeys(
+                ["loader", "batch", "at_s", "wait_s", "step_s", "worker", "looks", "number", "seconds"],
+                st.integers(-3, 5) | st.floats() | st.none(),
+            )
+            | dict.fromkeys(["phases", "hops", "states", "settings", "processes", "machine", "version", "pass"], json),
+        ),
+        max_size=6,
+    )
+)
+def test_lines_that_are_almost_right(tmp_path_factory, lines):
+    import json as plain_json
+
+    path = tmp_path_factory.getbasetemp() / "almost.jsonl"
+    path.write_text("".join(plain_json.dumps(line) + "\n" for line in lines))
+    check(path)

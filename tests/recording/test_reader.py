@@ -1,0 +1,400 @@
+"""Loading recordings in every state they come in."""
+
+import gzip
+import os
+
+import pytest
+
+from penstock.errors import RecordingError
+from penstock.recording import bounds
+from penstock.recording import reader as load_module
+from penstock.recording.format import (
+    VERSION,
+    End,
+    Event,
+    Fetch,
+    Hops,
+    Loader,
+    Machine,
+    Pass,
+    PassEnd,
+    Process,
+    Run,
+    Setting,
+    Step,
+    Storage,
+    System,
+    Whereabouts,
+)
+from penstock.recording.ranks import load_ranks
+from penstock.recording.reader import is_recording, load, need_run
+from penstock.recording.writer import Recorder
+
+LINES = (
+    Loader(loader=0, name="train", type="torch", settings={"num_workers": Setting(requested=8, in_force=4)}, batches=2),
+    Pass(loader=0, number=0, at_s=0.5),
+    Step(loader=0, batch=0, at_s=0.5, wait_s=0.1, step_s=0.2, phases={"forward": 0.1}, ready=2, worker=0),
+    Fetch(loader=0, batch=0, worker=-1, at_s=0.4, fetch_s=0.1, samples=8),
+    Step(loader=0, batch=1, at_s=0.8, wait_s=0.1, step_s=0.2, worker=1, looked=False),
+    Whereabouts(loader=0, worker=1, at_s=0.9, looks=20, states={"read": 15, "running": 5}),
+    Hops(loader=0, at_s=1.0, hops={"read": (1.0, 0.5, 0.25)}, workers=2),
+    System(at_s=1.0, cpu=1.5, processes=(Process(cpu=1.0),), pressure={"cpu": 0.5}),
+    Storage(
+        loader=0,
+        readers=4,
+        read_bytes=4096,
+        in_row_alone=1e9,
+        in_row_together=2e9,
+        scattered_alone=1e8,
+        scattered_together=3e8,
+    ),
+    Event(what="gc", at_s=1.05, seconds=0.01, detail={"generation": 2}),
+    PassEnd(loader=0, number=0, at_s=1.1),
+    End(at_s=1.2),
+)
+STEP = '{"kind":"step","loader":0,"batch":0,"at_s":1,"wait_s":0,"step_s":0}\n'
+HEAD = '{"kind":"run"}\n{"kind":"loader","loader":0}\n'
+
+
+def record(path, run=None, lines=LINES):
+    recorder = Recorder(path, run or Run(command=("train.py",), machine=Machine(cores=16)))
+    for line in lines:
+        recorder.put(line)
+    recorder.close()
+    return path
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content):
+        path = tmp_path / "run.jsonl"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def test_every_kind_of_line_comes_back_as_it_was(tmp_path):
+    back = load(record(tmp_path / "run.jsonl"))
+    assert back.run == Run(command=("train.py",), machine=Machine(cores=16))
+    assert back.loaders == {0: LINES[0]}
+    everything = (
+        *back.passes,
+        *back.steps,
+        *back.fetches,
+        *back.whereabouts,
+        *back.hops,
+        *back.system,
+        *back.storage,
+        *back.events,
+        *back.pass_ends,
+        back.end,
+    )
+    assert set(map(repr, everything)) == set(map(repr, LINES[1:]))
+    assert back.notes == ()
+
+
+def test_the_tables_of_the_reader_know_every_kind():
+    kinds = {Run, *map(type, LINES)}
+    assert set(bounds.NUMBERS) == kinds
+    assert len(load_module._KINDS) == len(kinds)
+
+
+def test_a_line_cut_short_at_the_end_costs_that_line_only(tmp_path):
+    path = record(tmp_path / "run.jsonl")
+    path.write_bytes(path.read_bytes()[:-8])
+    back = load(path)
+    assert (len(back.steps), back.end) == (2, None)
+    assert back.notes == ("1 line skipped: cut short at the end (line 13)",)
+
+
+def test_a_file_may_be_cut_anywhere(tmp_path):
+    path = record(tmp_path / "run.jsonl")
+    whole = path.read_bytes()
+    first = whole.index(b"\n")
+    for length in range(first, len(whole), 7):
+        path.write_bytes(whole[:length])
+        assert load(path).run.machine.cores == 16
+
+
+def test_blank_lines_are_nothing_to_talk_about(write):
+    back = load(write("\n" + HEAD + "  \n\n" + STEP + "\r\n"))
+    assert (len(back.steps), back.notes) == (1, ())
+
+
+def test_garbage_between_good_lines_is_counted_with_its_first_places(write):
+    back = load(write(HEAD + "garbage\n" * 5 + STEP + "\x00\xff\n"))
+    assert len(back.steps) == 1
+    assert back.notes == ("6 lines skipped: not JSON (line 3; line 4; line 5; …)",)
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ('{"kind":"weather","sun":true}', "1 line skipped: of a kind that is not known here (line 3: weather)"),
+        ('{"kind":["step"]}', "1 line skipped: of a kind that is not known here (line 3: ['step'])"),
+        ("[1,2]", "1 line skipped: of a kind that is not known here (line 3: None)"),
+        ('{"kind":"\\u001b[31m"}', "1 line skipped: of a kind that is not known here (line 3: \\x1b[31m)"),
+        (
+            '{"kind":"event","what":3,"at_s":1}',
+            "1 line skipped: damaged (line 3: Expected `str`, got `int` - at `$.what`)",
+        ),
+        (
+            '{"kind":"event","at_s":1}',
+            "1 line skipped: damaged (line 3: Object missing required field `what`)",
+        ),
+        ('{"kind":"event","what":"a","at_s":1,"detail":' + "[" * 5000, "1 line skipped: not JSON (line 3)"),
+        ('{"kind":"event","what":"a","at_s":NaN}', "1 line skipped: not JSON (line 3)"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_skipped_and_noted(write, line, note):
+    back = load(write(HEAD + line + "\n" + STEP))
+    assert (len(back.steps), back.events) == (1, ())
+    assert back.notes == (note,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        STEP.replace('"at_s":1', '"at_s":-1'),
+        STEP.replace('"wait_s":0', '"wait_s":-0.001'),
+        STEP.replace('"step_s":0', '"step_s":1e12'),
+        STEP.replace('"batch":0', '"batch":-5'),
+        STEP.replace('"batch":0', '"batch":123456789012345678901234567890'),
+        STEP.replace("}", ',"phases":{"forward":-1}}'),
+        '{"kind":"system","at_s":1,"seconds":0}\n',
+        '{"kind":"system","at_s":1,"processes":[{"cpu":-3}]}\n',
+        '{"kind":"hops","loader":0,"at_s":1,"hops":{"read":[1,-1,1]}}\n',
+        '{"kind":"end","at_s":-3}\n',
+    ],
+)
+def test_times_and_numbers_that_cannot_be_cost_their_line(write, line):
+    back = load(write(HEAD + line))
+    assert (back.steps, back.system, back.hops, back.end) == ((), (), (), None)
+    assert back.notes == ("1 line skipped: a time or a number that cannot be (line 3)",)
+
+
+def test_fields_added_by_a_later_version_are_no_trouble(write):
+    back = load(write(HEAD + STEP.replace("}", ',"colour":"red"}')))
+    assert (len(back.steps), back.notes) == (1, ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [f'{{"kind":"run","version":{VERSION + 1}}}\n', f'{{"kind":"run","version":{VERSION + 1},"rank":"first"}}\n'],
+)
+def test_a_newer_recording_is_refused_with_the_way_out(write, line):
+    with pytest.raises(RecordingError, match="newer penstock") as caught:
+        load(write(line + STEP))
+    assert caught.value.advice == "Update penstock to read it"
+
+
+def test_a_clock_that_went_back_is_noted_and_nothing_is_dropped(write):
+    steps = "".join(STEP.replace('"at_s":1', f'"at_s":{at}') for at in (10, 11, 4, 5))
+    back = load(write(HEAD + steps + '{"kind":"system","at_s":9}\n{"kind":"system","at_s":8.5}\n'))
+    assert (len(back.steps), len(back.system)) == (4, 2)
+    assert back.notes == ("the clock went back 2×, by up to 7 s",)
+
+
+def test_steps_of_two_passes_that_overlap_are_no_clock_going_back(write):
+    other = STEP.replace('"loader":0', '"loader":0,"pass":1').replace('"at_s":1', '"at_s":0.5')
+    assert load(write(HEAD + STEP + other)).notes == ()
+
+
+def test_without_a_first_line_the_rest_is_still_read(write):
+    back = load(write(STEP))
+    assert back.run == Run()
+    assert back.loaders == {0: Loader(loader=0)}
+    assert back.notes == (
+        "the first line is missing: machine and command are not known",
+        "loaders named but not described: 1, the first is number 0",
+    )
+
+
+def test_two_runs_in_one_file_are_noticed(write):
+    back = load(write('{"kind":"run","pid":1}\n{"kind":"run","pid":2}\n'))
+    assert back.run.pid == 1
+    assert back.notes == ("2 runs have written to this file; their lines are mixed",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "it is empty"),
+        (b"\n\n", "it is empty"),
+        (bytes(range(256)) * 100, "none of its lines"),
+        (b"\x00" * 5000, "none of its lines"),
+        (b"[DATA LOAD] Recent 50\n" * 20, "none of its lines"),
+        (gzip.compress(b"", mtime=0), "it is empty"),
+        (b"\x1f\x8b", "none of its lines"),
+    ],
+)
+def test_what_is_no_recording_is_said_to_be_none(write, content, message):
+    with pytest.raises(RecordingError, match=message):
+        load(write(content))
+
+
+def test_a_long_file_of_something_else_is_given_up_early(write, monkeypatch):
+    taken = []
+    real = load_module._Pile._mend
+    monkeypatch.setattr(
+        load_module._Pile, "_mend", lambda self, number, *rest: taken.append(number) or real(self, number, *rest)
+    )
+    with pytest.raises(RecordingError, match="none of its lines"):
+        load(write("loss 0.3\n" * 5000))
+    assert len(taken) == load_module.STRANGE_LINES_MAX
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_an_error_of_ours(tmp_path):
+    with pytest.raises(RecordingError, match="No such file"):
+        load(tmp_path / "none.jsonl")
+    with pytest.raises(RecordingError, match=r"cannot read .*: (Is a directory|Permission denied)"):
+        load(tmp_path)
+    with pytest.raises(RecordingError, match="null"):
+        load("a\0b")
+
+
+def test_a_compressed_recording_loads_whatever_it_is_called(tmp_path):
+    plain = record(tmp_path / "run.jsonl")
+    packed = tmp_path / "other.name"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert load(packed) == load(plain)
+
+
+def test_a_compressed_recording_cut_short_gives_what_it_holds(tmp_path):
+    steps = [Step(loader=0, batch=at, at_s=at / 7, wait_s=0.01, step_s=0.09) for at in range(5000)]
+    plain = record(tmp_path / "run.jsonl", lines=(LINES[0], *steps))
+    packed = gzip.compress(plain.read_bytes())
+    plain.write_bytes(packed[: len(packed) // 2])
+    back = load(plain)
+    assert 2000 < len(back.steps) < 3000
+    assert "damaged or cut short" in back.notes[-1]
+
+
+def test_compressed_recordings_that_were_joined_load_as_one(tmp_path):
+    plain = record(tmp_path / "run.jsonl")
+    packed = tmp_path / "run.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()[:200]) + gzip.compress(plain.read_bytes()[200:]))
+    assert load(packed) == load(plain)
+
+
+def test_sizes_are_capped_before_anything_is_read_and_while_inflating(tmp_path, monkeypatch):
+    monkeypatch.setattr(load_module, "FILE_BYTES_MAX", 1 << 16)
+    sparse = tmp_path / "sparse.jsonl"
+    with sparse.open("wb") as file:
+        file.truncate((1 << 16) + 1)
+    with pytest.raises(RecordingError, match="larger than"):
+        load(sparse)
+    bomb = tmp_path / "bomb.jsonl.gz"
+    bomb.write_bytes(gzip.compress(HEAD.encode() + b"\n" * (1 << 17)))
+    assert bomb.stat().st_size < 10_000
+    with pytest.raises(RecordingError, match="larger than"):
+        load(bomb)
+
+
+def test_a_line_longer_than_any_of_ours_is_skipped_and_the_next_one_read(write, monkeypatch):
+    monkeypatch.setattr(load_module, "LINE_BYTES_MAX", 1000)
+    long = '{"kind":"event","what":"' + "a" * 4321 + '","at_s":1}\n'
+    fits = STEP[:-2] + " " * (999 - len(STEP)) + "}\n"
+    assert len(fits) == 999
+    exact = STEP[:-2] + " " * (1000 - len(STEP)) + "}\n"
+    back = load(write(HEAD + long + fits + exact + long + STEP + "x" * 3000))
+    assert len(back.steps) == 3
+    assert back.notes == ("3 lines skipped: longer than 0 MiB (line 3; line 6; line 8)",)
+
+
+def test_a_recording_is_known_by_its_beginning(tmp_path, write):
+    path = record(tmp_path / "other.jsonl")
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert is_recording(path)
+    assert is_recording(packed)
+    for content in (b"", b"[DATA LOAD] Recent 50", b'{"loss": 3}', b"\x1f\x8b", gzip.compress(b"loss 3")):
+        assert not is_recording(write(content))
+    assert not is_recording(tmp_path)
+    assert not is_recording(tmp_path / "none")
+
+
+def test_the_collector_is_on_again_whatever_happened(tmp_path):
+    import gc
+
+    load(record(tmp_path / "run.jsonl"))
+    with pytest.raises(RecordingError):
+        load(tmp_path)
+    assert gc.isenabled()
+
+
+def ranks(folder, count, name="run{}.jsonl", **fields):
+    for rank in range(count):
+        path = folder / name.format(f".rank{rank}" if rank else "")
+        record(path, Run(rank=rank, world_size=count, began_unix_s=1e9 + rank, **fields))
+    return folder / name.format("")
+
+
+@pytest.mark.parametrize("name", ["run{}.jsonl", "a.b[1]{}.jsonl", "bare{}"])
+def test_ranks_beside_a_recording_come_with_it_by_rank(tmp_path, name):
+    found = load_ranks(ranks(tmp_path, 12, name))
+    assert [recording.run.rank for recording in found] == list(range(12))
+    assert found[0].notes == ()
+
+
+def test_compressed_ranks_are_found_too(tmp_path):
+    for path in sorted(ranks(tmp_path, 3).parent.iterdir()):
+        (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert [recording.run.rank for recording in load_ranks(tmp_path / "run.jsonl.gz")] == [0, 1, 2]
+
+
+def test_one_process_is_one_rank_and_files_of_other_names_do_not_disturb(tmp_path):
+    path = ranks(tmp_path, 1)
+    for name in ("run.rankA.jsonl", "run2.rank1.jsonl", "run.rank1.html"):
+        (tmp_path / name).write_text("x")
+    (found,) = load_ranks(path)
+    assert found == load(path)
+
+
+def test_missing_and_broken_ranks_are_noted(tmp_path):
+    path = ranks(tmp_path, 4)
+    (tmp_path / "run.rank1.jsonl").unlink()
+    (tmp_path / "run.rank3.jsonl").write_bytes(b"")
+    found = load_ranks(path)
+    assert [recording.run.rank for recording in found] == [0, 2]
+    assert "run.rank3.jsonl is not a recording: it is empty" in found[0].notes[0]
+    assert found[0].notes[1] == "the recordings of 2 of 4 ranks are missing"
+
+
+def test_a_rank_that_an_earlier_run_left_behind_is_left_out_and_noted(tmp_path):
+    path = ranks(tmp_path, 2)
+    record(tmp_path / "run.rank2.jsonl", Run(rank=2, world_size=4, began_unix_s=1e9))
+    record(tmp_path / "run.rank1.jsonl", Run(rank=1, world_size=2, began_unix_s=1e9 - 86400))
+    (found,) = load_ranks(path)
+    assert found.notes == (
+        "run.rank1.jsonl is of another run and was left out",
+        "run.rank2.jsonl is of another run and was left out",
+        "the recordings of 1 of 2 ranks are missing",
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name")
+def test_a_recording_may_come_through_a_pipe(tmp_path):
+    import threading
+
+    plain = record(tmp_path / "run.jsonl")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(plain.read_bytes()))
+    writer.start()
+    assert load(pipe) == load(plain)
+    writer.join()
+
+
+def test_a_probe_is_marked_and_is_no_run(tmp_path):
+    for probe in ("", "compute"):
+        Recorder(tmp_path / "run.jsonl", Run(probe=probe)).close()
+        found = load(tmp_path / "run.jsonl")
+        assert found.run.probe == probe
+        if probe:
+            with pytest.raises(RecordingError, match=r"of a probe \(compute\), not of a run"):
+                need_run(found)
+        else:
+            need_run(found)

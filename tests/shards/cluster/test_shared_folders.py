@@ -1,0 +1,39 @@
+from penstock.shards.cluster.shared_folders import MOST, Witness, witnesses
+
+
+def test_a_file_is_seen_as_long_as_it_is_the_same(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(b"a" * 10_000)
+    witness = Witness.of(str(path))
+    assert witness.is_seen()
+    path.write_bytes(b"b" + b"a" * 9_999)
+    assert not witness.is_seen()
+    path.write_bytes(b"a" * 10_001)
+    assert not witness.is_seen()
+    path.unlink()
+    assert not witness.is_seen()
+
+
+def test_only_the_head_is_read(tmp_path):
+    path = tmp_path / "sparse.tar"
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    assert Witness.of(str(path)).is_seen()
+
+
+def test_one_file_of_each_folder_that_can_be_read(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for name in ("1", "2"):
+            (tmp_path / folder / name).write_bytes(b"x")
+    paths = [str(tmp_path / name) for name in ("a/gone", "a/1", "a/2", "b/2", "b/1")]
+    found = witnesses([*paths, "s3://bucket/c/1", str(tmp_path / "a")])
+    assert [witness.path for witness in found] == [paths[1], paths[3]]
+
+
+def test_there_are_not_many(tmp_path):
+    paths = [tmp_path / str(number) / "x" for number in range(MOST + 5)]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_bytes(b"x")
+    assert len(witnesses(map(str, paths))) == MOST

@@ -1,0 +1,110 @@
+"""Suffixes to codecs, and the full check of a part."""
+
+import io
+import json
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from penstock.errors import DecodeError, GuardError
+from penstock.shards.codecs import codec_of, compress, encode_jpeg, encode_npy, verify_part
+from penstock.testing.images import picture
+
+ARRAY = encode_npy(np.arange(50, dtype=np.float32))
+
+
+def image(kind: str) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(picture(40, 30, seed=1)).save(out, kind)
+    return out.getvalue()
+
+
+def npz() -> bytes:
+    out = io.BytesIO()
+    np.savez_compressed(out, a=np.arange(500))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codec"),
+    [
+        (".jpg", "jpeg"),
+        (".JPEG", "jpeg"),
+        ("_features.npz", "npz"),
+        (".Features.NPY", "npy"),
+        (".features.npy.zst", "npy.zst"),
+        ("_edge.npy.zst", "npy.zst"),
+        (".json", "json"),
+        (".cls", "text"),
+        (".txt", "text"),
+        (".png", "image"),
+        (".seg.webp", "image"),
+        (".tar.zst", "opaque"),
+        (".zst", "opaque"),
+        (".bin", "opaque"),
+        ("", "opaque"),
+        (".", "opaque"),
+        ("jpg", "opaque"),
+        ("_jpg", "opaque"),
+    ],
+)
+def test_the_last_extensions_name_the_codec(suffix, codec):
+    assert codec_of(suffix) == codec
+
+
+GOOD = {
+    ".jpg": encode_jpeg(picture(40, 30, seed=1), 90),
+    ".npz": npz(),
+    ".npy": ARRAY,
+    ".npy.zst": compress(ARRAY),
+    ".json": json.dumps({"a": [1, "ü"]}).encode(),
+    ".txt": "grün".encode(),
+    ".png": image("PNG"),
+    ".bmp": image("BMP"),
+    ".webp": image("WEBP"),
+}
+
+
+@pytest.mark.parametrize("suffix", GOOD)
+@pytest.mark.parametrize("wrap", [bytes, memoryview])
+def test_a_whole_part_passes(suffix, wrap):
+    assert verify_part(suffix, wrap(GOOD[suffix])) is None
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in GOOD if suffix != ".txt"])
+@pytest.mark.parametrize("kept", [0.0, 0.6])
+def test_half_a_part_does_not_pass(suffix, kept):
+    data = GOOD[suffix]
+    with pytest.raises((GuardError, DecodeError)) as caught:
+        verify_part(suffix, data[: int(len(data) * kept)])
+    assert caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("suffix", "data"),
+    [
+        (".txt", b"\xff\xfe\x00"),
+        (".json", b"[" * 100_000),
+        (".json", b"\xff"),
+        (".json", b"9" * 10_000),
+        (".png", b"<html>"),
+        (".png", GOOD[".jpg"]),
+    ],
+)
+def test_parts_that_are_something_else_do_not_pass(suffix, data):
+    with pytest.raises(DecodeError):
+        verify_part(suffix, data)
+
+
+def test_a_png_too_large_to_decode_is_refused_by_its_header():
+    data = bytearray(GOOD[".png"])
+    data[16:24] = (50_000).to_bytes(4, "big") * 2
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    with pytest.raises(GuardError, match="too large"):
+        verify_part(".png", bytes(data))
+
+
+def test_what_we_know_nothing_of_passes():
+    assert verify_part(".bin", b"\x00anything") is None

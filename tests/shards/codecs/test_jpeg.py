@@ -1,0 +1,254 @@
+"""JPEG decoding, encoding and shrinking on real pictures and on damaged ones."""
+
+import io
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from penstock.errors import DecodeError, GuardError, SampleError, SettingError
+from penstock.shards.codecs import decode_jpeg, encode_jpeg, shrink_jpeg
+from penstock.shards.guards import inspect_jpeg
+from penstock.testing.images import picture
+
+
+def saved(mode: str = "RGB", height: int = 96, width: int = 160, **options) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(picture(height, width, seed=5)).convert(mode).save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+def by_pillow(data: bytes, mode: str = "RGB") -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image.convert(mode)).astype(int)
+
+
+def segment(marker: int, content: bytes) -> bytes:
+    return bytes((0xFF, marker)) + struct.pack(">H", 2 + len(content)) + content
+
+
+EXIF = segment(0xE1, b"Exif\0\0" + b"MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0")
+PROFILE = segment(0xE2, b"ICC_PROFILE\0\x01\x01" + bytes(100))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_every_colour_space_becomes_the_same_rgb_that_pillow_gives(mode, progressive):
+    data = saved(mode, progressive=progressive)
+    pixels = decode_jpeg(data)
+    assert pixels.dtype == np.uint8
+    assert pixels.shape == (96, 160, 3)
+    assert np.abs(pixels - by_pillow(data)).max() <= 2
+
+
+def test_any_buffer_decodes_also_a_slice_of_a_larger_one():
+    data = saved()
+    whole = memoryview(b"before" + data + b"after")
+    expected = decode_jpeg(data)
+    for buffer in (bytearray(data), whole[6:-5], memoryview(bytearray(data))):
+        assert np.array_equal(decode_jpeg(buffer), expected)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "shape"),
+    [
+        ((0, 0), (96, 160)),
+        ((49, 0), (96, 160)),
+        ((48, 80), (48, 80)),
+        ((12, 20), (12, 20)),
+        ((1, 21), (24, 40)),
+        ((1, 0), (12, 20)),
+        ((500, 500), (96, 160)),
+    ],
+)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_minimum_size_halves_the_picture_as_often_as_it_can(minimum, shape, mode):
+    pixels = decode_jpeg(saved(mode), min_height=minimum[0], min_width=minimum[1])
+    assert pixels.shape == (*shape, 3)
+
+
+def test_odd_sizes_round_up_when_halved():
+    assert decode_jpeg(saved(height=97, width=161), min_height=1).shape == (13, 21, 3)
+
+
+def test_sampling_factors_turbojpeg_has_no_name_for_are_decoded_by_pillow():
+    data = bytearray(saved(subsampling=0, height=64, width=64))
+    at = data.index(b"\xff\xc0")
+    data[at + 17] = 0x21  # the third component finer than the first two
+    pixels = decode_jpeg(bytes(data))
+    assert pixels.shape == (64, 64, 3)
+    assert np.array_equal(pixels, by_pillow(bytes(data)))
+
+
+def test_padding_before_the_end_marker_still_decodes():
+    data = saved()
+    assert np.array_equal(decode_jpeg(data[:-2] + bytes(40) + data[-2:]), decode_jpeg(data))
+
+
+def test_bytes_after_the_end_marker_still_decode():
+    assert np.array_equal(decode_jpeg(saved() + b"trailer"), decode_jpeg(saved()))
+
+
+def test_a_newer_jfif_revision_still_decodes():
+    data = saved()
+    newer = data[:11] + b"\x02" + data[12:]
+    assert np.array_equal(decode_jpeg(newer), decode_jpeg(data))
+
+
+def test_a_broken_colour_profile_still_decodes():
+    data = saved()
+    broken = segment(0xE2, b"ICC_PROFILE\0\x01\x03" + bytes(30))
+    assert np.array_equal(decode_jpeg(data[:20] + broken + data[20:]), decode_jpeg(data))
+
+
+def damaged(data: bytes) -> bytes:
+    """The second half of the coded data is gone, the end marker is there."""
+    middle = (data.index(b"\xff\xda") + len(data)) // 2
+    return data[:middle] + b"\xff\xd9"
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_picture_with_a_gap_is_an_error_in_every_colour_space(mode, progressive):
+    with pytest.raises(DecodeError, match="premature end") as caught:
+        decode_jpeg(damaged(saved(mode, progressive=progressive)))
+    assert caught.value.stage == "decode"
+    assert caught.value.advice
+
+
+def test_a_harmless_warning_does_not_hide_a_serious_one():
+    data = damaged(saved())
+    with pytest.raises(DecodeError, match="premature end"):
+        decode_jpeg(data[:11] + b"\x02" + data[12:])
+    restarts = saved(restart_marker_rows=1)
+    at = restarts.index(b"\xff\xd1")
+    gap_then_padding = restarts[: at - 30] + restarts[at:-2] + bytes(9) + restarts[-2:]
+    with pytest.raises(DecodeError, match="premature end"):
+        decode_jpeg(gap_then_padding)
+
+
+def test_a_truncated_picture_is_refused():
+    data = saved()
+    with pytest.raises(GuardError, match="cut short"):
+        decode_jpeg(data[: len(data) // 2])
+
+
+def test_a_picture_as_large_as_pillow_would_refuse_is_decoded(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert decode_jpeg(saved("CMYK")).shape == (96, 160, 3)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_encoding_keeps_the_picture_and_its_kind(channels):
+    pixels = picture(64, 80, seed=2)[:, :, :channels]
+    data = encode_jpeg(pixels, 95)
+    info = inspect_jpeg(data)
+    assert (info.height, info.width, info.components, info.progressive) == (64, 80, channels, False)
+    assert np.abs(by_pillow(data, "RGB" if channels == 3 else "L") - pixels.squeeze().astype(int)).mean() < 6
+
+
+def test_encoding_a_view_with_gaps_gives_what_its_copy_gives():
+    pixels = picture(64, 80, seed=2)
+    assert encode_jpeg(pixels[::2, ::-1], 90) == encode_jpeg(pixels[::2, ::-1].copy(), 90)
+
+
+@pytest.mark.parametrize("quality", [0, 101, -5])
+def test_a_quality_outside_1_to_100_is_refused(quality):
+    with pytest.raises(SettingError, match="quality"):
+        encode_jpeg(picture(8, 8, seed=1), quality)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.zeros((8, 8, 3)), np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((0, 8, 3), np.uint8)],
+)
+def test_what_is_no_picture_is_not_encoded(array):
+    with pytest.raises(SampleError, match="no picture"):
+        encode_jpeg(array, 90)
+
+
+def test_a_picture_longer_than_jpeg_can_be_is_not_encoded():
+    with pytest.raises(SampleError, match="gave up"):
+        encode_jpeg(np.zeros((1, 70_000, 3), np.uint8), 90)
+
+
+@pytest.mark.parametrize(("size", "side"), [(160, "long"), (1000, "long"), (96, "short"), (1000, "short")])
+def test_a_picture_small_enough_keeps_its_very_bytes(size, side):
+    data = saved()
+    assert shrink_jpeg(data, size, side, 80) is data
+    assert shrink_jpeg(memoryview(data), size, side, 80) == data
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "size", "side", "expected"),
+    [
+        (96, 160, 80, "long", (48, 80)),
+        (160, 96, 100, "long", (100, 60)),
+        (96, 160, 50, "short", (50, 83)),
+        (96, 160, 159, "long", (95, 159)),
+        (100, 41, 10, "long", (10, 4)),
+        (100, 45, 10, "long", (10, 5)),
+        (300, 2, 30, "long", (30, 1)),
+    ],
+)
+def test_shrinking_hits_the_side_exactly_and_rounds_the_other_half_up(height, width, size, side, expected):
+    info = inspect_jpeg(shrink_jpeg(saved(height=height, width=width), size, side, 80))
+    assert (info.height, info.width) == expected
+
+
+@pytest.mark.parametrize(("mode", "components"), [("L", 1), ("RGB", 3), ("CMYK", 3)])
+def test_shrinking_keeps_greyscale_and_turns_cmyk_to_rgb(mode, components):
+    assert inspect_jpeg(shrink_jpeg(saved(mode), 50, "long", 80)).components == components
+
+
+def test_a_shrunk_picture_looks_like_the_original():
+    data = saved(height=600, width=900, quality=95)
+    small = by_pillow(shrink_jpeg(data, 256, "long", 95))
+    with Image.open(io.BytesIO(data)) as image:
+        reference = np.asarray(image.resize((256, 171), Image.Resampling.BOX)).astype(int)
+    assert np.abs(small - reference).mean() < 3
+
+
+def test_orientation_and_colour_profile_survive_shrinking():
+    data = saved()
+    shrunk = shrink_jpeg(data[:2] + EXIF + PROFILE + segment(0xFE, b"a comment") + data[2:], 50, "long", 80)
+    with Image.open(io.BytesIO(shrunk)) as image:
+        assert image.size == (50, 30)
+        assert image.getexif()[0x0112] == 6
+        assert image.info["icc_profile"] == bytes(100)
+        assert "comment" not in image.info
+
+
+def test_the_profile_of_a_cmyk_picture_does_not_survive_its_turn_to_rgb():
+    data = saved("CMYK")
+    shrunk = shrink_jpeg(data[:2] + EXIF + PROFILE + data[2:], 50, "long", 80)
+    with Image.open(io.BytesIO(shrunk)) as image:
+        assert "icc_profile" not in image.info
+        assert image.getexif()[0x0112] == 6
+
+
+def test_a_side_of_no_pixels_is_refused():
+    with pytest.raises(SettingError, match="0 pixels"):
+        shrink_jpeg(saved(), 0, "long", 80)
+
+
+def test_damage_shows_when_shrinking_too():
+    with pytest.raises(DecodeError):
+        shrink_jpeg(damaged(saved()), 50, "long", 80)
+
+
+def test_only_a_process_that_shrinks_losesopencvs_threads():
+    script = """
+import cv2
+cv2.setNumThreads(3)
+from penstock.shards.codecs import encode_jpeg, shrink_jpeg
+from penstock.testing.images import picture
+before = cv2.getNumThreads()
+shrink_jpeg(encode_jpeg(picture(64, 64, seed=1), 90), 10, "long", 90)
+print(before, cv2.getNumThreads())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["3", "1"]

@@ -1,0 +1,202 @@
+"""The JPEG guard: what it tells, what it refuses, and that it refuses before the decoder is called."""
+
+import io
+import struct
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from penstock.errors import GuardError
+from penstock.shards.codecs import jpeg as codec
+from penstock.shards.guards import inspect_jpeg
+from penstock.shards.guards import jpeg as guard
+from penstock.testing.images import picture
+
+SOF0, SOS = b"\xff\xc0", b"\xff\xda"
+
+
+def saved(mode: str = "RGB", height: int = 48, width: int = 64, **options) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(picture(height, width, seed=3)).convert(mode).save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+def with_frame(data: bytes, marker: int = 0xC0, **fields) -> bytes:
+    """The same picture with another frame marker, precision, height, width or sampling."""
+    at = data.index(SOF0)
+    precision, height, width = struct.unpack_from(">BHH", data, at + 4)
+    new = struct.pack(
+        ">BHH",
+        fields.get("precision", precision),
+        fields.get("height", height),
+        fields.get("width", width),
+    )
+    out = bytearray(data[:at] + bytes((0xFF, marker)) + data[at + 2 : at + 4] + new + data[at + 9 :])
+    out[at + 11] = fields.get("sampling", out[at + 11])
+    return bytes(out)
+
+
+def segment(marker: int, content: bytes) -> bytes:
+    return bytes((0xFF, marker)) + struct.pack(">H", 2 + len(content)) + content
+
+
+SCAN = segment(0xDA, b"\x01\x01\x00\x00\x3f\x00")
+
+
+def reason(data: bytes) -> str:
+    with pytest.raises(GuardError) as caught:
+        inspect_jpeg(data)
+    assert caught.value.stage == "guard"
+    assert caught.value.advice
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_it_tells_size_and_kind_of_any_buffer(wrap):
+    info = inspect_jpeg(wrap(saved(height=48, width=64)))
+    assert info == guard.JpegInfo(width=64, height=48, components=3, progressive=False)
+
+
+@pytest.mark.parametrize(("mode", "components"), [("L", 1), ("RGB", 3), ("CMYK", 4)])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_greyscale_colour_and_cmyk_pass(mode, components, progressive):
+    info = inspect_jpeg(saved(mode, progressive=progressive))
+    assert (info.components, info.cmyk, info.progressive) == (components, components == 4, progressive)
+
+
+def test_metadata_and_fill_bytes_before_the_frame_pass():
+    data = saved()
+    data = data[:2] + segment(0xE1, b"Exif\0\0" + bytes(9000)) + b"\xff" * 40 + data[2:]
+    for marker in (b"\xff\xdb", SOF0, b"\xff\xc4", SOS):
+        data = data.replace(marker, b"\xff\xff\xff" + marker, 1)
+    assert inspect_jpeg(data).width == 64
+    assert np.array_equal(codec.decode_jpeg(data), codec.decode_jpeg(saved()))
+
+
+@pytest.mark.parametrize(
+    ("marker", "word"),
+    [
+        (0xC3, "lossless"),
+        (0xC5, "hierarchical"),
+        (0xC9, "arithmetic"),
+        (0xCA, "arithmetic"),
+        (0xC8, "reserved"),
+    ],
+)
+def test_frames_the_decoder_does_not_handle_are_named(marker, word):
+    assert word in reason(with_frame(saved(), marker))
+
+
+def test_lossless_never_reaches_the_decoder_which_would_write_past_its_buffer(monkeypatch):
+    class Decoder:
+        def decode_jpeg(self, *_args, **_options):
+            pytest.fail("the decoder saw a lossless JPEG")
+
+    monkeypatch.setattr(codec, "simplejpeg", Decoder())
+    with pytest.raises(GuardError, match="lossless"):
+        codec.decode_jpeg(with_frame(saved(), 0xC3), min_height=6, min_width=8)
+    with pytest.raises(GuardError, match="lossless"):
+        codec.shrink_jpeg(with_frame(saved(), 0xC3), 8, "long", 80)
+
+
+def test_twelve_bits_are_refused():
+    assert "12 bits" in reason(with_frame(saved(), 0xC1, precision=12))
+
+
+def test_65500_squared_is_refused_by_its_pixels():
+    assert "65500×65500" in reason(with_frame(saved(), height=65500, width=65500))
+
+
+def test_a_size_the_bytes_cannot_hold_is_refused_before_memory_is_taken():
+    assert "cannot hold" in reason(with_frame(saved(), height=12000, width=12000))
+
+
+def test_the_smallest_possible_coding_of_a_flat_picture_passes():
+    out = io.BytesIO()
+    Image.fromarray(np.full((2048, 2048), 128, np.uint8)).save(out, "JPEG", progressive=True, optimize=True)
+    assert inspect_jpeg(out.getvalue()).width == 2048
+
+
+@pytest.mark.parametrize("fields", [{"height": 0}, {"width": 0}])
+def test_no_pixels_are_refused(fields):
+    assert "×" in reason(with_frame(saved(), **fields))
+
+
+@pytest.mark.parametrize("sampling", [0x01, 0x10, 0x51, 0x15, 0xFF])
+def test_impossible_sampling_factors_are_refused(sampling):
+    assert "sampling" in reason(with_frame(saved(), sampling=sampling))
+
+
+def test_two_components_are_refused():
+    content = struct.pack(">BHHB", 8, 8, 8, 2) + bytes((1, 0x11, 0, 2, 0x11, 0))
+    assert "2 components" in reason(b"\xff\xd8" + segment(0xC0, content) + SCAN)
+
+
+def test_thousands_of_scans_are_refused():
+    data = saved(progressive=True)
+    last = data.rindex(SOS)
+    crafted = data[:-2] + data[last:-2] * 3000 + b"\xff\xd9"
+    assert "scans" in reason(crafted)
+
+
+def test_scans_are_also_capped_by_the_work_they_make(monkeypatch):
+    data = saved(progressive=True)
+    monkeypatch.setattr(guard, "MAX_SCANNED_PIXELS", 5 * 64 * 48)
+    assert "too much work" in reason(data)
+
+
+def test_scans_of_a_sequential_picture_in_pieces_are_counted_too():
+    data = saved()
+    at = data.index(SOS)
+    one_component = segment(0xDA, bytes((1, 1, 0, 0, 63, 0)))
+    crafted = data[:at] + (one_component + b"\0\0") * 200 + data[at:]
+    assert "scans" in reason(crafted)
+
+
+@pytest.mark.parametrize("kept", [0.9, 0.5, 0.2])
+def test_a_truncated_picture_is_refused_with_advice(kept):
+    data = saved(height=200, width=300)
+    assert "cut short" in reason(data[: int(len(data) * kept)])
+
+
+@pytest.mark.parametrize("length", range(0, 40))
+def test_a_few_bytes_are_refused(length):
+    reason(saved()[:length])
+
+
+@pytest.mark.parametrize("trailer", [b"\0" * 64, b"appended film" * 5000])
+def test_bytes_after_the_end_marker_pass(trailer):
+    assert inspect_jpeg(saved() + trailer).height == 48
+
+
+def test_an_end_marker_in_the_thumbnail_does_not_count():
+    data = saved()
+    data = data[:2] + segment(0xE1, b"Exif\0\0" + saved(height=8, width=8)) + data[2:-2]
+    assert "no end marker" in reason(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"<html>not found</html>", "FF D8"),
+        (b"\xff\xd8\xff\xd9\xff\xd9", "FF D9"),
+        (b"\xff\xd8\xff\xd8\xff\xe0\x00\x02", "FF D8"),
+        (b"\xff\xd8abc\xff\xda\x00\x02", "stray"),
+        (b"\xff\xd8\xff\xe0\x00\x01\xff\xd9", "shorter"),
+        (b"\xff\xd8\xff\xe0\xff\xffabc", "cut short"),
+        (b"\xff\xd8" + b"\xff" * 100_000, "fill"),
+        (b"\xff\xd8" + SCAN, "before any frame"),
+        (b"\xff\xd8" + segment(0xFE, b"") * 100_000, "segments"),
+        (b"\xff\xd8" + segment(0xC0, b"") + SCAN, "wrong length"),
+        (b"\xff\xd8" + segment(0xC0, struct.pack(">BHHB", 8, 8, 8, 3)) + SCAN, "wrong length"),
+    ],
+)
+def test_nonsense_is_refused_by_name(data, word):
+    assert word in reason(data)
+
+
+def test_two_frame_headers_are_refused():
+    data = saved()
+    at, end = data.index(SOF0), data.index(b"\xff\xc4")
+    assert "two frame" in reason(data[:end] + data[at:end] + data[end:])

@@ -1,0 +1,208 @@
+"""Worker processes that may raise, die or be killed. The work is `eval`: tasks are expressions."""
+
+import multiprocessing
+import os
+import signal
+import threading
+
+import pytest
+
+from penstock.errors import DecodeError, WorkerCrash
+from penstock.shards.task_pool import run_tasks
+
+KILL = "__import__('os').kill(__import__('os').getpid(), 9)"
+PID = "__import__('os').getpid()"
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this platform")
+
+
+@pytest.fixture(autouse=True)
+def _no_child_is_left():
+    yield
+    assert multiprocessing.active_children() == []
+
+
+def outcome(done):
+    return done.result if done.error is None else type(done.error)
+
+
+def test_every_task_has_its_result():
+    tasks = [f"{number} * {number}" for number in range(30)]
+    found = {done.task: outcome(done) for done in run_tasks(eval, tasks, workers=3)}
+    assert found == {task: number * number for number, task in enumerate(tasks)}
+
+
+def test_work_is_done_by_as_many_processes_as_asked_for_and_not_by_this_one():
+    pids = {done.result for done in run_tasks(eval, [PID] * 20, workers=2)}
+    assert os.getpid() not in pids
+    assert len(pids) <= 2
+
+
+def test_no_tasks_start_no_process():
+    assert list(run_tasks(eval, [], workers=2)) == []
+
+
+def test_a_result_of_none_is_a_result():
+    [done] = run_tasks(eval, ["None"], workers=1)
+    assert (done.result, done.error) == (None, None)
+
+
+def test_the_default_number_of_workers_is_that_of_the_cores():
+    assert [done.result for done in run_tasks(eval, ["1"])] == [1]
+
+
+def test_an_exception_is_a_result_like_any_other():
+    found = {done.task: done for done in run_tasks(eval, ["1", "1 / 0", "nonsense", "2"], workers=2)}
+    assert type(found["1 / 0"].error) is ZeroDivisionError
+    assert type(found["nonsense"].error) is NameError
+    assert (found["1"].result, found["2"].result) == (1, 2)
+
+
+OURS = 'exec(\'from penstock.errors import DecodeError; raise DecodeError("bad", shard="a.tar", offset=5)\')'
+
+
+def test_our_errors_keep_their_fields_on_the_way():
+    [done] = run_tasks(eval, [OURS], workers=1)
+    assert type(done.error) is DecodeError
+    assert done.error.where() == {"shard": "a.tar", "offset": 5}
+
+
+def test_a_killed_worker_costs_its_task_only():
+    tasks = ["0", "1", KILL, "3", "4", "5", "6", "7"]
+    found = {done.task: done for done in run_tasks(eval, tasks, workers=2)}
+    assert len(found) == 8
+    crash = found.pop(KILL)
+    assert type(crash.error) is WorkerCrash
+    assert crash.error.reason == "worker process died: killed by SIGKILL"
+    assert {task: done.result for task, done in found.items()} == {task: int(task) for task in found}
+
+
+def test_every_worker_may_be_killed_in_its_turn():
+    found = [outcome(done) for done in run_tasks(eval, [KILL, "1", KILL, KILL, "2", KILL], workers=2)]
+    assert sorted(found, key=str) == sorted([WorkerCrash, 1, WorkerCrash, WorkerCrash, 2, WorkerCrash], key=str)
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("__import__('os')._exit(3)", "exit code 3"),
+        ("__import__('sys').exit(4)", "exit code 4"),
+        ("__import__('os').kill(__import__('os').getpid(), 35)", "killed by signal 35"),
+    ],
+)
+def test_a_worker_that_leaves_is_a_crash_that_says_how(task, reason):
+    found = {done.task: done for done in run_tasks(eval, ["1", task, "2"], workers=1)}
+    assert type(found[task].error) is WorkerCrash
+    assert reason in found[task].error.reason
+    assert (found["1"].result, found["2"].result) == (1, 2)
+
+
+@pytest.mark.parametrize("task", ["lambda: 0", "(_ for _ in ()).throw(type('Local', (Exception,), {})())"])
+def test_an_answer_that_cannot_be_sent_costs_its_task_only(task):
+    found = {done.task: done for done in run_tasks(eval, ["1", task, "2"], workers=1)}
+    assert type(found[task].error) is WorkerCrash
+    assert "pickle" in found[task].error.reason
+    assert (found["1"].result, found["2"].result) == (1, 2)
+
+
+def test_an_error_that_cannot_be_rebuilt_here_costs_its_task_only(tmp_path, monkeypatch):
+    """It pickles, but does not unpickle: its arguments are not those of its constructor."""
+    (tmp_path / "odd_errors.py").write_text(
+        "class NeedsTwo(Exception):\n"
+        "    def __init__(self, one, two):\n"
+        "        super().__init__(f'{one} {two}')\n"
+        "def fail():\n"
+        "    raise NeedsTwo(1, 2)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    task = "__import__('odd_errors').fail()"
+    found = {done.task: done for done in run_tasks(eval, ["1", task, "2"], workers=1)}
+    assert type(found[task].error) is WorkerCrash
+    assert "NeedsTwo" in found[task].error.reason
+    assert (found["1"].result, found["2"].result) == (1, 2)
+
+
+class DiesOnArrival:
+    """Work that ends the worker before it can take its first task."""
+
+    def __reduce__(self):
+        return os._exit, (7,)
+
+    def __call__(self, task):
+        raise AssertionError("never called")
+
+
+def test_a_worker_that_dies_with_a_long_task_half_sent_is_a_crash():
+    found = [outcome(done) for done in run_tasks(DiesOnArrival(), [bytes(20 << 20)] * 2, workers=2)]
+    assert found == [WorkerCrash, WorkerCrash]
+
+
+def test_tasks_are_taken_only_when_a_worker_is_free():
+    taken = []
+
+    def tasks():
+        for number in range(12):
+            taken.append(number)
+            yield str(number)
+
+    finished = 0
+    for done in run_tasks(eval, tasks(), workers=2):
+        finished += 1
+        assert len(taken) <= finished + 2
+        assert done.error is None
+    assert finished == len(taken) == 12
+
+
+def test_a_consumer_that_stops_early_leaves_no_process():
+    results = run_tasks(eval, ["1", *["__import__('threading').Event().wait()"] * 3], workers=3)
+    assert next(results).result == 1
+    assert multiprocessing.active_children() != []
+    results.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_tasks_that_fail_to_come_leave_no_process():
+    def tasks():
+        yield "1"
+        raise OSError("the list of tasks broke")
+
+    with pytest.raises(OSError, match="the list of tasks broke"):
+        list(run_tasks(eval, tasks(), workers=1))
+    assert multiprocessing.active_children() == []
+
+
+def test_long_tasks_and_results_pass():
+    [done] = run_tasks(eval, [f"len('{'x' * 3_000_000}') * b'y'"], workers=1)
+    assert done.result == b"y" * 3_000_000
+
+
+def test_it_works_in_a_process_full_of_threads():
+    """Forking here could copy a lock that is held; spawning does not."""
+    lock, stop = threading.Lock(), threading.Event()
+
+    def hold():
+        with lock:
+            stop.wait()
+
+    holders = [threading.Thread(target=hold) for _ in range(4)]
+    for holder in holders:
+        holder.start()
+    found = []
+    runners = [
+        threading.Thread(target=lambda: found.extend(outcome(done) for done in run_tasks(eval, ["1", "2"], workers=1)))
+        for _ in range(2)
+    ]
+    for runner in runners:
+        runner.start()
+    for runner in runners:
+        runner.join()
+    stop.set()
+    for holder in holders:
+        holder.join()
+    assert sorted(found) == [1, 1, 2, 2]
+
+
+def test_an_interrupt_of_the_group_does_not_reach_the_workers():
+    """Ctrl-C goes to every process of the terminal; only the parent answers it."""
+    task = "(__import__('os').kill(__import__('os').getpid(), 2), 'alive')[1]"
+    assert [done.result for done in run_tasks(eval, [task], workers=1)] == ["alive"]

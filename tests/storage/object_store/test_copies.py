@@ -1,0 +1,131 @@
+"""A cache on a disk in front of a store: the same bytes of the same version; what fails costs only the cache."""
+
+import dataclasses
+import os
+
+import deflate
+import numpy as np
+import pytest
+from tests.support import loader_helpers as loading
+
+from penstock.data.read.block_layout import Extent
+from penstock.data.read.byte_ranges import OpenShards
+from penstock.errors import StorageError
+from penstock.shards.codecs import zstd
+from penstock.shards.scan import index_of
+from penstock.storage.shard_cache.cache_tier import CacheSettings
+from penstock.testing import REID, make_shards
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    return make_shards(tmp_path_factory.mktemp("reid"), REID, samples=20, shards=2, scale=0.1)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Shards behind a cache of their own."""
+    made = []
+
+    def opened(paths, indexes=None, folder=tmp_path / "fast"):
+        indexes = indexes or [index_of(path) for path in paths]
+        made.append(OpenShards(paths, indexes, cache=CacheSettings(str(folder), 1 << 30)))
+        return made[-1]
+
+    yield opened
+    for each in made:
+        each.close()
+
+
+def settle(shards):
+    """All that is wanted has been copied."""
+    loading.settle(shards._copies.tier)
+
+
+def read(shards, number, size):
+    """All of a shard, in two runs."""
+    half = size // 2
+    memory = memoryview(bytearray(size))
+    count = shards.read(number, [Extent(0, half, 0), Extent(half, size - half, half)], memory)
+    assert count == size
+    return bytes(memory)
+
+
+def entries(folder):
+    return list(folder.glob("entry-*"))
+
+
+def test_once_copied_a_shard_is_not_asked_of_the_store_again(opened, local, remote, proxy):
+    shards = opened(remote)
+    for number, path in enumerate(local):
+        assert read(shards, number, path.stat().st_size) == path.read_bytes()
+    settle(shards)
+    asked = proxy.counts.requests
+    for number, path in enumerate(local):
+        assert read(shards, number, path.stat().st_size) == path.read_bytes()
+    assert proxy.counts.requests == asked
+
+
+def test_the_copy_of_an_old_version_is_not_read_for_the_new_one(opened, local, remote, bucket):
+    size = local[0].stat().st_size
+    old = opened(remote)
+    read(old, 0, size)
+    settle(old)
+    data = bytearray(local[0].read_bytes())
+    data[-1] ^= 1  # of the same length
+    bucket.put(f"reid/{local[0].name}", bytes(data))
+    new = opened(remote, [index_of(path) for path in remote])
+    assert read(new, 0, size) == bytes(data)
+    assert read(old, 0, size) == local[0].read_bytes()  # what it was indexed as is in the cache still
+
+
+def test_a_version_that_is_gone_and_was_not_copied_is_an_error_as_ever(opened, local, remote, bucket, tmp_path):
+    shards = opened(remote)
+    bucket.put(f"reid/{local[0].name}", local[0].read_bytes() + bytes(512))
+    with pytest.raises(StorageError, match="has changed since it was indexed"):
+        read(shards, 0, local[0].stat().st_size)
+    settle(shards)
+    assert entries(tmp_path / "fast") == []
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut", "deleted"])
+def test_a_copy_that_was_harmed_gives_way_to_the_store(opened, local, remote, tmp_path, harm):
+    index, data = index_of(remote[0]), local[0].read_bytes()
+    parts = zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
+    crcs = np.array([deflate.crc32(data[offset : offset + length]) for offset, length in parts], np.uint32)
+    shards = opened(remote[:1], [dataclasses.replace(index, crcs=crcs)])
+    read(shards, 0, len(data))
+    settle(shards)
+    (entry,) = entries(tmp_path / "fast")
+    if harm == "deleted":
+        entry.unlink()
+    elif harm == "cut":
+        os.truncate(entry, 100)
+    else:
+        with open(entry, "r+b") as stream:
+            stream.seek(int(index.offsets[3]) + 2)
+            stream.write(b"\x00\xff\x00\xff")
+    assert read(shards, 0, len(data)) == data
+    if harm == "flipped":  # the others are seen at once, and made anew
+        assert entries(tmp_path / "fast") == [], "a later run would trust it"
+
+
+def test_a_compressed_shard_is_read_from_its_copy_too(opened, local, bucket, proxy):
+    bucket.put("z/a.tar.zst", zstd.compress(local[0].read_bytes()))
+    url = bucket.url("z/a.tar.zst")
+    index, data = index_of(url), local[0].read_bytes()
+    shards = opened([url], [index])
+    assert read(shards, 0, index.data_length) == data[: index.data_length]
+    settle(shards)
+    asked = proxy.counts.requests
+    assert read(shards, 0, index.data_length) == data[: index.data_length]
+    assert proxy.counts.requests == asked
+
+
+def test_files_of_a_slow_disk_are_copied_likewise(opened, local, tmp_path):
+    shards = opened([str(path) for path in local])
+    size = local[1].stat().st_size
+    read(shards, 1, size)
+    settle(shards)
+    assert read(shards, 1, size) == local[1].read_bytes()
+    assert shards._copies.tier.stats().hits == 1

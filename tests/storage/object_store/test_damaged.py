@@ -1,0 +1,112 @@
+"""Shards in a store, checked and packed: what came damaged is read again, what did not come is no bad sample."""
+
+import dataclasses
+
+import deflate
+import numpy as np
+import pytest
+from tests.support.proxy import Flip, Status
+
+from penstock.errors import DecodeError, StorageError
+from penstock.shards import index_file as indexfile
+from penstock.shards.check import Piece, Structure, check_piece, check_shards
+from penstock.shards.codecs import zstd
+from penstock.shards.open_shard import open_shard
+from penstock.shards.pack.options import PackOptions
+from penstock.shards.pack.plan import make_plan
+from penstock.shards.pack.sources import find_sources, read_samples
+from penstock.shards.pack.task import WORK_FOLDER, pack_shard
+from penstock.shards.scan import index_of, scan
+from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store.retry import Patience
+from penstock.testing import tar_bytes
+
+PARTS = [(f"{number}.bin", bytes([number]) * 3000) for number in range(4)]
+DATA = tar_bytes(PARTS)
+
+
+@pytest.fixture
+def shard(bucket):
+    """A shard whose index knows the CRC32 of every part; its URL and its index."""
+    bucket.put("a.tar", DATA)
+    url = bucket.url("a.tar")
+    index = index_of(url)
+    crcs = np.array([deflate.crc32(data) for _, data in PARTS], np.uint32)
+    indexfile.save(dataclasses.replace(index, crcs=crcs), url)
+    return url, index_of(url)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(object, "PATIENCE", Patience(budget_s=0.02, first_pause_s=0.01, stall_s=0.4))
+
+
+def of_the_shard(request):
+    return request.path.endswith("a.tar")
+
+
+def checked(url, index):
+    return check_piece(Piece(url, tuple(map(index.sample, range(len(index)))), False, index.binding))
+
+
+def test_a_flip_that_passes_is_no_flaw_and_one_that_stays_is(shard, proxy):
+    url, index = shard
+    flip = Flip(at=int(index.offsets[2]) + 5)
+    proxy.inject(flip, of_the_shard, times=1)
+    assert checked(url, index) == []
+    assert proxy.counts.faults == 1
+    proxy.inject(flip, of_the_shard)
+    assert [(flaw.kind, flaw.member) for flaw in checked(url, index)] == [("crc", "2.bin")]
+
+
+def test_a_flip_that_passes_costs_a_pack_nothing_and_one_that_stays_its_sample(shard, proxy):
+    _, index = shard
+    [source] = find_sources(shard[0], PackOptions())
+    flip = Flip(at=int(index.offsets[2]) + 5)
+    proxy.inject(flip, of_the_shard, times=1)
+    assert [parts for _, parts in read_samples(source.take(range(4)))] == [[(".bin", data)] for _, data in PARTS]
+    proxy.inject(flip, of_the_shard)
+    bad = [isinstance(parts, DecodeError) for _, parts in read_samples(source.take(range(4)))]
+    assert bad == [False, False, True, False]
+
+
+def test_a_store_that_is_gone_ends_a_pack_that_skips_bad_samples(shard, proxy, impatient, tmp_path):
+    options = PackOptions(on_bad="skip")
+    [task] = make_plan(list(find_sources(shard[0], options)), options).tasks()
+    (tmp_path / WORK_FOLDER).mkdir()
+    proxy.inject(Status(503), lambda request: request.method == "GET")
+    with pytest.raises(StorageError, match="503 SlowDown"):
+        pack_shard(task, tmp_path)
+    assert not list(tmp_path.glob("*.tar"))
+    proxy.heal()
+    assert pack_shard(task, tmp_path).samples == 4
+
+
+def test_a_shard_that_was_overwritten_is_not_checked_against_what_it_was(shard, bucket):
+    url, index = shard
+    bucket.put("a.tar", DATA[::-1])
+    [flaw] = checked(url, index)
+    assert flaw.reason == "has changed since it was indexed"
+
+
+def test_an_uploaded_index_is_no_flaw_and_its_checksums_count(bucket, tmp_path):
+    """It knows the file that was packed, by its time, and not the object."""
+    path = tmp_path / "b.tar"
+    path.write_bytes(DATA)
+    crcs = np.array([deflate.crc32(data) for _, data in PARTS], np.uint32)
+    crcs[3] += 1
+    bucket.put("b.tar", DATA)
+    bucket.put("b.tar.pidx", indexfile.dumps(dataclasses.replace(scan(path), crcs=crcs)))
+    found = list(check_shards([bucket.url("b.tar")], decode=False, workers=1))
+    [structure] = [each for each in found if isinstance(each, Structure)]
+    assert (structure.flaws, structure.with_crc) == ((), True)
+    [(_, flaws)] = [each for each in found if not isinstance(each, Structure)]
+    assert [(flaw.kind, flaw.member) for flaw in flaws] == [("crc", "3.bin")]
+
+
+def test_a_compressed_shard_that_was_overwritten_is_not_called_damaged(bucket):
+    bucket.put("c.tar.zst", zstd.compress(DATA))
+    with open_shard(bucket.url("c.tar.zst")) as shard:
+        bucket.put("c.tar.zst", zstd.compress(DATA[::-1]))
+        with pytest.raises(StorageError, match="has changed since it was indexed"):
+            shard.read_at(0, 512)

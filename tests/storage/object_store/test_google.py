@@ -1,0 +1,105 @@
+"""`gs://`, as far as it can be tried on one machine.
+
+The library reads Google's stores by their XML interface, a dialect of S3's. No emulator of Google's that pip or
+npm can install speaks it (gcp-storage-emulator knows no HEAD, no listing there, no ETag), but moto's S3 server does, as
+long as nobody signs: so what is read here is read by the library's client for Google, from objects that all may read.
+Writing an index into a bucket, and Google's credentials, are not tried.
+"""
+
+from http.client import HTTPConnection
+from urllib.parse import quote, urlsplit
+
+import pytest
+import torch
+
+import penstock
+from penstock.errors import SettingError, StorageError
+from penstock.shards.scan import index_of
+from penstock.storage.object_store import stores
+from penstock.storage.object_store.remote_file import RemoteFile
+from penstock.storage.paths import expand
+from penstock.testing import REID, make_shards
+
+SAMPLES = 24
+FIELDS = {"image": penstock.Image(".jpg", size=32), "id": penstock.Label(".json", key="identity")}
+BUCKET = "penstockgoogle"  # the library spells a dash as %2D there, which moto does not undo
+SIGNED = "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request"
+
+
+@pytest.fixture
+def put(s3_server, monkeypatch):
+    """Puts an object for all to read, or for nobody else; gs:// leads to the same server."""
+    monkeypatch.setenv("GOOGLE_BASE_URL", s3_server)
+    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+    monkeypatch.setattr(stores, "_stores", {})
+
+    def ask(key, data, access="public-read"):
+        headers = {"Authorization": SIGNED, "x-amz-acl": access, "Content-Type": "application/octet-stream"}
+        connection = HTTPConnection(urlsplit(s3_server).netloc, timeout=20)
+        connection.request("PUT", f"/{BUCKET}/{quote(key)}", body=data, headers=headers)
+        response = connection.getresponse()
+        said = response.read()
+        connection.close()
+        assert response.status < 300, said
+        return response.getheader("ETag")
+
+    ask("", b"")  # makes the bucket
+    return ask
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory):
+    return make_shards(tmp_path_factory.mktemp("reid"), REID, samples=SAMPLES, shards=3, scale=0.1)
+
+
+@pytest.fixture
+def remote(local, put):
+    for path in local:
+        put(f"reid/{path.name}", path.read_bytes())
+    return [f"gs://{BUCKET}/reid/{path.name}" for path in local]
+
+
+def test_folders_and_globs_are_listed(remote):
+    assert expand(f"gs://{BUCKET}/reid/") == remote
+    assert expand(f"gs://{BUCKET}/**/*-00000[12].tar") == remote[1:]
+
+
+def test_a_bucket_that_cannot_be_written_has_its_index_in_the_cache(remote, local, monkeypatch):
+    from penstock.shards import scan
+
+    assert len(index_of(remote[0])) == len(index_of(str(local[0])))
+    monkeypatch.setattr(scan, "scan", lambda path: pytest.fail("it was walked again"))
+    assert len(index_of(remote[0])) == len(index_of(str(local[0])))
+
+
+def test_an_epoch_is_the_same_as_from_files(make_loader, remote, local):
+    from_store = list(make_loader(remote, FIELDS, shuffle=True, seed=3))
+    from_files = list(make_loader([str(path) for path in local], FIELDS, shuffle=True, seed=3))
+    assert [batch["__key__"] for batch in from_store] == [batch["__key__"] for batch in from_files]
+    for one, other in zip(from_store, from_files, strict=True):
+        assert torch.equal(one["image"], other["image"])
+
+
+def test_an_object_that_is_overwritten_is_noticed(put):
+    put("a.bin", b"a" * 1000)
+    with RemoteFile(f"gs://{BUCKET}/a.bin") as file:
+        assert file.read_at(10, 5) == b"aaaaa"
+        put("a.bin", b"b" * 1000)
+        with pytest.raises(StorageError, match="has changed since it was indexed"):
+            file.read_at(0, 10)
+
+
+def test_what_may_not_be_read_is_said(put):
+    put("secret.bin", b"a", "private")
+    with pytest.raises(StorageError, match="access was refused: the store answered 403"):
+        RemoteFile(f"gs://{BUCKET}/secret.bin")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "name"), [("gs", "GOOGLE_BASE_URL"), ("az", "AZURE_STORAGE_ENDPOINT"), ("az", "AZURE_ENDPOINT")]
+)
+def test_a_stand_in_for_the_cloud_at_a_link_local_address_is_refused(monkeypatch, scheme, name):
+    monkeypatch.setenv(name, "http://169.254.169.254")
+    monkeypatch.setattr(stores, "_stores", {})
+    with pytest.raises(SettingError, match="link-local"):
+        RemoteFile(f"{scheme}://bucket/key")

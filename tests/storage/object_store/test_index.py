@@ -1,0 +1,209 @@
+"""Shards in a store: indexed by their headers, beside themselves, and bound to the version that was looked at."""
+
+import logging
+import struct
+
+import deflate
+import msgspec
+import numpy as np
+import pytest
+from tests.support.proxy import Flip, Status
+
+from penstock.data.read.byte_ranges import Extent, OpenShards
+from penstock.errors import StorageError
+from penstock.shards import index_file as indexfile
+from penstock.shards.codecs import zstd
+from penstock.shards.open_shard import open_shard
+from penstock.shards.pack.options import PackOptions
+from penstock.shards.pack.plan import make_plan
+from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.task import WORK_FOLDER, pack_shard
+from penstock.shards.scan import index_all, index_of, scan
+from penstock.storage.object_store.url import parse
+from penstock.testing import IMAGENET, REID, make_shards, tar_bytes
+
+LONG = [(f"{number:04d}.bin", bytes([number]) * 200_000) for number in range(12)]
+
+
+@pytest.fixture
+def long(bucket):
+    """A shard of long members; its URL and its bytes."""
+    data = tar_bytes(LONG)
+    bucket.put("long.tar", data)
+    return bucket.url("long.tar"), data
+
+
+def same(one, other):
+    columns = ("starts", "suffix_ids", "offsets", "lengths")
+    return one.keys == other.keys and all(np.array_equal(getattr(one, c), getattr(other, c)) for c in columns)
+
+
+def test_it_is_indexed_by_its_headers_and_never_downloaded(long, proxy, tmp_path):
+    url, data = long
+    (tmp_path / "long.tar").write_bytes(data)
+    assert same(scan(url), scan(tmp_path / "long.tar"))
+    assert proxy.counts.bytes < len(data) / 10
+    assert proxy.counts.requests <= len(LONG) + 4
+
+
+def test_many_short_members_take_few_requests(bucket, proxy):
+    bucket.put("short.tar", tar_bytes((f"{number:05d}.cls", b"7") for number in range(2000)))
+    assert len(scan(bucket.url("short.tar"))) == 2000
+    assert proxy.counts.requests < 8
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+def test_compressed_shards_are_streamed(bucket, tmp_path, compression):
+    [path] = make_shards(tmp_path, IMAGENET, samples=6, compression=compression, scale=0.1)
+    bucket.put(path.name, path.read_bytes())
+    url = bucket.url(path.name)
+    assert same(scan(url), scan(path))
+    with open_shard(url) as shard, open_shard(path) as local:
+        assert shard.read_at(512, 3000) == local.read_at(512, 3000)
+
+
+def test_the_index_lies_beside_the_shard_and_is_read_from_there(long, bucket, proxy):
+    url, _ = long
+    first = index_of(url)
+    assert bucket.keys() == ["long.tar", "long.tar.pidx"]
+    assert first.binding.etag is not None
+    before = proxy.counts.requests
+    [again] = index_all([url])
+    assert not again.fresh
+    assert same(again.index, first)
+    assert proxy.counts.requests == before + 2  # the shard is looked at, the index is read
+    assert not indexfile.in_cache(url).exists()
+
+
+def test_where_the_bucket_cannot_be_written_it_lies_in_the_cache(long, bucket, proxy):
+    url, _ = long
+    proxy.inject(Status(403), lambda request: request.method == "PUT")
+    index_of(url)
+    assert bucket.keys() == ["long.tar"]
+    assert indexfile.in_cache(url).exists()
+    [again] = index_all([url])
+    assert not again.fresh
+
+
+def test_where_a_key_that_is_not_there_may_not_be_asked_for_the_index_lies_in_the_cache(long, proxy):
+    """S3 says 403 and not 404 to whoever may read objects but not list them."""
+    url, _ = long
+    proxy.inject(Status(403), lambda request: request.path.endswith(".pidx"))
+    index_of(url)
+    [again] = index_all([url])
+    assert not again.fresh
+
+
+def test_an_overwritten_shard_is_indexed_anew(long, bucket, caplog):
+    url, _ = long
+    index_of(url)
+    bucket.put("long.tar", tar_bytes(LONG[:3]))
+    assert len(index_of(url)) == 3
+    assert "has changed since it was indexed" in caplog.text
+
+
+def test_index_files_from_before_etags_are_read(tmp_path):
+    [path] = make_shards(tmp_path, REID, samples=3, scale=0.05)
+    index = scan(path)
+    head = indexfile._HEAD.size
+    body = msgspec.msgpack.decode(zstd.decompress(indexfile.dumps(index)[head:], max_length=1 << 20))
+    old = msgspec.msgpack.encode(body[:-1])
+    rest = struct.pack("<Q", len(old)) + zstd.compress(old)
+    found = indexfile.loads(indexfile.MAGIC + struct.pack("<I", deflate.crc32(rest)) + rest)
+    assert same(found, index)
+    assert found.binding == index.binding
+    assert found.binding.etag is None
+
+
+@pytest.fixture(scope="module")
+def packed_here(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed")
+    make_shards(folder / "in", REID, samples=12, scale=0.1)
+    options = PackOptions()
+    [task] = make_plan(list(find_sources(str(folder / "in"), options)), options).tasks()
+    (folder / WORK_FOLDER).mkdir()
+    pack_shard(task, folder)
+    return folder / task.name
+
+
+@pytest.fixture
+def packed(bucket, packed_here):
+    """A packed shard with its index, uploaded as they are; the URL and the local path."""
+    path = packed_here
+    for file in (path, indexfile.beside(path)):
+        bucket.put(file.name, file.read_bytes())
+    return bucket.url(path.name), path
+
+
+def test_an_uploaded_index_is_taken_with_its_checksums(packed, proxy):
+    url, path = packed
+    [scanned] = index_all([url])
+    assert not scanned.fresh
+    assert scanned.index.crcs is not None
+    assert same(scanned.index, index_of(path))
+    assert scanned.index.binding.etag is not None
+    assert proxy.counts.bytes < path.stat().st_size
+    before = proxy.counts.requests
+    list(index_all([url]))
+    assert proxy.counts.requests == before + 2  # bound to the object now
+
+
+def test_an_uploaded_index_of_another_shard_is_not_taken(packed, bucket):
+    url, path = packed
+    key = parse(url).key
+    data = path.read_bytes()
+    bucket.put(key, b"x" * 100 + data[100:] if not data.startswith(b"x") else b"y" + data[1:])
+    [scanned] = index_all([url])
+    assert scanned.index is None or scanned.index.crcs is None
+
+
+def read_block(paths, indexes):
+    index = indexes[0]
+    first, last = int(index.offsets.min()), int((index.offsets + index.lengths).max())
+    into = memoryview(bytearray(last - first))
+    OpenShards(paths, indexes).read(0, [Extent(first, last - first, 0)], into)
+    return bytes(into)
+
+
+def test_a_flipped_byte_is_read_again(packed, proxy, caplog):
+    url, path = packed
+    index = index_of(url)
+    expected = read_block([str(path)], [index_of(path)])
+    proxy.inject(Flip(at=int(index.offsets[0]) + 3), times=1)
+    assert read_block([url], [index]) == expected
+    assert "came damaged; reading them again" in caplog.text
+    assert proxy.counts.faults == 1
+
+
+def test_bytes_that_stay_flipped_are_left_to_the_workers(packed, proxy, caplog):
+    url, _ = packed
+    index = index_of(url)
+    proxy.inject(Flip(at=int(index.offsets[0]) + 3))
+    read_block([url], [index])
+    assert proxy.counts.faults == 2
+
+
+def test_extents_are_read_side_by_side(long, proxy):
+    url, data = long
+    index = index_of(url)
+    proxy.slow_down(latency_s=0.05)
+    extents = [Extent(int(offset), 1000, 4096 * number) for number, offset in enumerate(index.offsets)]
+    into = memoryview(bytearray(4096 * len(extents)))
+    assert OpenShards([url], [index]).read(0, extents, into) == 1000 * len(extents)
+    for extent in extents:
+        assert into[extent.at : extent.at + 1000] == data[extent.offset : extent.offset + 1000]
+    assert proxy.counts.most_in_flight > 4
+
+
+def test_a_shard_overwritten_after_indexing_is_noticed(long, bucket):
+    url, data = long
+    index = index_of(url)
+    bucket.put("long.tar", data[:-1] + b"x")
+    with pytest.raises(StorageError, match="has changed since it was indexed"):
+        read_block([url], [index])
+
+
+def test_nothing_is_logged_when_all_is_well(long, caplog):
+    caplog.set_level(logging.INFO)
+    index_of(long[0])
+    assert [record for record in caplog.records if record.name == "penstock"] == []

@@ -1,0 +1,125 @@
+"""The loader over a store gives what it gives over files."""
+
+import pickle
+
+import pytest
+import torch
+from tests.support.proxy import Cut, Flip, Status
+
+import penstock
+from penstock.datasets import ShardDataset
+from penstock.errors import StorageError
+from penstock.shards import index_file as indexfile
+from penstock.shards.scan import index_of
+from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store.retry import Patience
+
+SAMPLES = 40
+FIELDS = {"image": penstock.Image(".jpg", size=32), "id": penstock.Label(".json", key="identity")}
+
+
+def told(batches):
+    return [
+        (batch["__key__"], {name: value for name, value in batch.items() if name != "__key__"}) for batch in batches
+    ]
+
+
+def assert_same(one, other):
+    for (keys, values), (other_keys, other_values) in zip(one, other, strict=True):
+        assert keys == other_keys
+        for name, value in values.items():
+            assert torch.equal(value, other_values[name]), name
+
+
+@pytest.mark.parametrize("settings", [{}, {"shuffle": True, "seed": 3}, {"executor": "process"}], ids=str)
+def test_batches_are_the_same_to_the_byte(make_loader, local, remote, settings):
+    assert_same(
+        told(make_loader(remote, FIELDS, **settings)),
+        told(make_loader([str(path) for path in local], FIELDS, **settings)),
+    )
+
+
+def test_a_glob_a_sampler_and_a_mixture_work_too(make_loader, local, remote, bucket):
+    glob = bucket.url("reid/*.tar")
+    assert_same(
+        told(make_loader(glob, FIELDS, sampler=[5, 3, 39, 0])),
+        told(make_loader([str(path) for path in local], FIELDS, sampler=[5, 3, 39, 0])),
+    )
+    mixed = make_loader({remote[0]: 1, bucket.url("reid/*-00000{1..3}.tar"): 3}, FIELDS)
+    assert sum(len(batch["__key__"]) for batch in mixed) == SAMPLES
+
+
+def test_a_checkpoint_of_files_resumes_over_the_store(make_loader, local, remote):
+    first = make_loader([str(path) for path in local], FIELDS, shuffle=True, seed=5)
+    batches = iter(first)
+    next(batches)
+    state = first.state_dict()
+    rest = told(batches)
+    second = make_loader(remote, FIELDS, shuffle=True, seed=5)
+    second.load_state_dict(state)
+    assert_same(told(second), rest)
+
+
+def test_faults_on_the_way_change_nothing(make_loader, local, remote, proxy, monkeypatch):
+    monkeypatch.setattr(object, "PATIENCE", Patience(first_pause_s=0.01, longest_pause_s=0.02, stall_s=1.0))
+    for fault in (Status(503), Cut(after_bytes=100), Status(500), Cut(after_bytes=None)):
+        proxy.inject(fault, lambda request: request.attempt == 1 and request.number % 3 == 0, times=3)
+    assert_same(told(make_loader(remote, FIELDS)), told(make_loader([str(path) for path in local], FIELDS)))
+    assert proxy.counts.faults >= 4
+
+
+def test_a_shard_overwritten_in_mid_epoch_ends_the_epoch(make_loader, remote, local, bucket):
+    loader = make_loader(remote, FIELDS, batch_size=2, readers=1)
+    batches = iter(loader)
+    next(batches)
+    for path in local:
+        data = path.read_bytes()
+        bucket.put(f"reid/{path.name}", data[:-1] + b"x")
+    with pytest.raises(StorageError, match="has changed since it was indexed"):
+        list(batches)
+
+
+def with_checksums(url):
+    """The index knows the CRC32 of every part, as that of a packed shard does."""
+    import dataclasses
+
+    import deflate
+    import numpy as np
+
+    from penstock.storage.object_store.remote_file import read_object
+
+    index, data = index_of(url), read_object(url, 1 << 30)
+    parts = zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
+    crcs = np.array([deflate.crc32(data[offset : offset + length]) for offset, length in parts], np.uint32)
+    indexfile.save(dataclasses.replace(index, crcs=crcs), url)
+    return index
+
+
+def test_a_flip_that_passes_costs_nothing_and_one_that_stays_costs_its_sample(make_loader, remote, proxy):
+    index = with_checksums(remote[0])
+
+    def of_the_shard(request):
+        return request.path.endswith(remote[0].rpartition("/")[2])
+
+    proxy.inject(Flip(at=int(index.offsets[0]) + 5), of_the_shard, times=1)
+    assert sum(len(batch["__key__"]) for batch in make_loader(remote, FIELDS, on_error="skip", max_bad=1)) == SAMPLES
+    assert proxy.counts.faults == 1
+    proxy.inject(Flip(at=int(index.offsets[int(index.starts[5])]) + 5), of_the_shard)
+    loader = make_loader(remote, FIELDS, on_error="skip", max_bad=1)
+    assert sum(len(batch["__key__"]) for batch in loader) == SAMPLES - 1
+
+
+def test_a_dataset_reads_and_is_sent_without_secrets(local, remote):
+    dataset = ShardDataset(remote, FIELDS)
+    sent = pickle.dumps(dataset)
+    here = ShardDataset([str(path) for path in local], FIELDS)
+    for number in (0, 7, SAMPLES - 1):
+        assert dataset[number]["__key__"] == here[number]["__key__"]
+        assert torch.equal(pickle.loads(sent)[number]["image"], here[number]["image"])
+    assert b"not-to-be-seen-anywhere" not in sent
+
+
+def test_many_requests_are_in_flight(make_loader, remote, proxy):
+    proxy.slow_down(latency_s=0.03)
+    list(make_loader(remote, FIELDS, readers=16, shuffle=True))
+    assert proxy.counts.most_in_flight > 4

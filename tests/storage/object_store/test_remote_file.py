@@ -1,0 +1,393 @@
+"""Objects with the face of files: read anywhere, one version only, whatever the network does."""
+
+import logging
+import multiprocessing
+import os
+import pickle
+import random
+import subprocess
+import sys
+
+import pytest
+from tests.support.proxy import Cut, Drip, Flip, Hang, Late, Status, WholeObject, WrongRange
+
+from penstock.errors import SettingError, StorageError
+from penstock.storage.object_store import fetch, listing, stores
+from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store.io_thread import counts
+from penstock.storage.object_store.readahead import FIRST_BYTES, HOP_BYTES, WINDOW_BYTES, Forward, Headers
+from penstock.storage.object_store.remote_file import RemoteFile, read_object, write_object
+from penstock.storage.object_store.retry import LEAST, Patience
+from penstock.storage.paths import expand
+from penstock.storage.shard_cache.cache import ShardCache
+
+DATA = random.Random(5).randbytes(700_000)
+KEY = "data/a.tar"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Less patience than users are given, so that faults are noticed within the test."""
+    patience = Patience(budget_s=2.0, first_pause_s=0.01, longest_pause_s=0.02, stall_s=0.4)
+    monkeypatch.setattr(object, "PATIENCE", patience)
+    monkeypatch.setattr(listing, "PATIENCE", patience)
+
+
+@pytest.fixture
+def url(bucket):
+    bucket.put(KEY, DATA)
+    return bucket.url(KEY)
+
+
+def gets(request):
+    return request.method == "GET"
+
+
+def test_it_is_read_at_any_offset(url):
+    with RemoteFile(url) as file:
+        assert (file.path, file.size) == (url, len(DATA))
+        assert file.read_at(0, 16) == DATA[:16]
+        assert file.read_at(123_456, 400_000) == DATA[123_456:523_456]
+        assert file.read_at(len(DATA) - 10, 100) == DATA[-10:]
+        assert file.read_at(len(DATA) + 5, 100) == b""
+
+
+def test_long_reads_are_several_requests_at_once(url, proxy, monkeypatch):
+    monkeypatch.setattr(object, "PIECE_BYTES", 100_000)
+    proxy.slow_down(latency_s=0.05)
+    assert RemoteFile(url).read_at(0, len(DATA)) == DATA
+    assert proxy.counts.requests == 1 + 7
+    assert proxy.counts.most_in_flight > 1
+
+
+def test_a_stream_goes_from_front_to_back(url, monkeypatch):
+    monkeypatch.setattr(object, "STREAM_BYTES", 65_536)
+    with RemoteFile(url).stream() as stream:
+        assert stream.read(10) == DATA[:10]
+        assert stream.tell() == 10
+        assert stream.read() == DATA[10:]
+
+
+def test_what_is_put_there_is_there_and_takes_one_request(bucket, proxy):
+    write_object(bucket.url("x/y.pidx"), b"abc")
+    assert read_object(bucket.url("x/y.pidx"), 10) == bucket.get("x/y.pidx") == b"abc"
+    assert proxy.counts.requests == 2
+    with pytest.raises(StorageError, match="has 3 bytes, more than 2"):
+        read_object(bucket.url("x/y.pidx"), 2)
+
+
+def test_a_large_object_has_more_time_to_be_put_there(bucket, proxy):
+    data = bytes(9 << 19)  # more than one piece
+    proxy.inject(Late(0.6), lambda request: request.method == "PUT")
+    write_object(bucket.url("large.pidx"), data)
+    assert bucket.get("large.pidx") == data
+    assert [request.method for request in proxy.requests] == ["PUT"]
+
+
+def test_what_is_not_small_is_read_all_the_same(url, monkeypatch):
+    monkeypatch.setattr(object, "SMALL_BYTES", 1000)
+    assert read_object(url, len(DATA)) == DATA
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Status(500),
+        Status(503),
+        Status(429),
+        Cut(after_bytes=None),
+        Cut(after_bytes=0),
+        Cut(after_bytes=300_000),
+        Hang(),
+        Hang(after_bytes=300_000),
+        WholeObject(),
+        WrongRange(),
+        Drip(piece_bytes=1000, pause_s=0.05),
+    ],
+    ids=repr,
+)
+def test_a_fault_that_passes_is_overcome(url, proxy, fault):
+    file = RemoteFile(url)
+    proxy.inject(fault, gets, times=2)
+    assert file.read_at(1, len(DATA) - 1) == DATA[1:]
+    assert proxy.counts.faults == 2
+
+
+def test_what_was_cut_goes_on_where_it_ended(url, proxy):
+    file = RemoteFile(url)
+    proxy.inject(Cut(after_bytes=300_000), gets, times=2)
+    assert file.read_at(0, len(DATA)) == DATA
+    whole, by_chunks, rest = [request.span for request in proxy.requests if gets(request)]
+    assert whole == by_chunks == (0, len(DATA) - 1)
+    assert rest is not None
+    assert rest[0] >= fetch.CHUNK_BYTES
+
+
+def test_a_drip_is_a_stall_though_it_is_never_silent(url, proxy):
+    file, before = RemoteFile(url), counts.stalls
+    proxy.inject(Drip(piece_bytes=100, pause_s=0.01), gets, times=2)
+    assert file.read_at(0, len(DATA)) == DATA
+    assert counts.stalls == before + 2
+
+
+def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, proxy, monkeypatch):
+    monkeypatch.setattr(fetch, "CHUNK_BYTES", 64 << 10)
+    monkeypatch.setattr(object, "PATIENCE", Patience(first_pause_s=0.01, stall_s=0.6))
+    file, length = RemoteFile(url), 320 << 10
+    proxy.slow_down(bytes_per_s=470_000)
+    before = counts.stalls
+    for _ in range(2):
+        assert file.read_at(0, length) == DATA[:length]
+    assert counts.stalls == before + 1
+    assert proxy.counts.requests == 1 + 2 + 1
+
+
+@pytest.mark.parametrize("fault", [Status(503), Cut(after_bytes=None), WholeObject()], ids=repr)
+def test_a_fault_that_stays_is_an_error_that_says_where(url, proxy, fault, monkeypatch):
+    monkeypatch.setattr(object, "PATIENCE", Patience(budget_s=0.1, first_pause_s=0.01, stall_s=0.4))
+    file = RemoteFile(url)
+    proxy.inject(fault, gets)
+    with pytest.raises(StorageError, match="tries in") as caught:
+        file.read_at(5, 100)
+    assert caught.value.where() == {"shard": url, "offset": 5, "stage": "read"}
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The kinds of stores that are made from now on."""
+    kinds, make = [], stores._made
+
+    def spy(kind, *arguments, **settings):
+        kinds.append(kind)
+        return make(kind, *arguments, **settings)
+
+    monkeypatch.setattr(stores, "_made", spy)
+    return kinds
+
+
+def test_a_refusal_makes_the_store_anew_and_goes_on(url, proxy, monkeypatch, made):
+    monkeypatch.setattr(stores, "FRESH_S", 0.0)
+    file, before = RemoteFile(url), counts.renewals
+    made.clear()
+    proxy.inject(Status(403), gets, times=1)
+    assert file.read_at(0, 100) == DATA[:100]
+    assert counts.renewals == before + 1
+    assert made == ["S3Store"]
+
+
+def test_a_store_that_would_come_out_as_it_was_is_not_made_anew_for_every_refusal(url, proxy, monkeypatch, made):
+    file = RemoteFile(url)
+    made.clear()
+    proxy.inject(Status(403), lambda request: request.method == "PUT")
+    for number in range(3):
+        with pytest.raises(StorageError, match="access was refused"):
+            write_object(f"{url}.{number}", b"x")
+    assert made == []
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "another")
+    proxy.inject(Status(403), gets, times=1)
+    assert file.read_at(0, 100) == DATA[:100]
+    assert made == ["S3Store"]
+
+
+@pytest.mark.parametrize("fault", [Status(403), Status(400, "ExpiredToken")], ids=repr)
+def test_a_refusal_that_stays_is_told_at_once(url, proxy, fault):
+    file = RemoteFile(url)
+    proxy.inject(fault, gets)
+    with pytest.raises(StorageError, match="access was refused"):
+        file.read_at(0, 100)
+    assert proxy.counts.faults == 2
+
+
+def test_an_object_that_is_not_there_is_named(bucket, proxy):
+    with pytest.raises(StorageError, match="no such object") as caught:
+        RemoteFile(bucket.url("none.tar"))
+    assert caught.value.shard == bucket.url("none.tar")
+    assert proxy.counts.requests == 1
+
+
+def test_a_bucket_that_is_not_there_is_called_so(s3):
+    with pytest.raises(StorageError, match="there is no such bucket"):
+        read_object("s3://penstock-never-made/a.tar", 100)
+    with pytest.raises(StorageError, match="404 NoSuchBucket"):
+        expand("s3://penstock-never-made/d/")
+
+
+def test_another_version_is_never_read(url, bucket):
+    file = RemoteFile(url)
+    assert file.read_at(0, 4) == DATA[:4]
+    bucket.put(KEY, bytes(len(DATA)))
+    with pytest.raises(StorageError, match="has changed since it was indexed"):
+        file.read_at(0, 4)
+
+
+def test_an_answer_of_another_version_is_noticed_even_if_the_store_ignores_the_condition(url, bucket, monkeypatch):
+    monkeypatch.setattr(fetch.Version, "condition", lambda _: {})
+    file = RemoteFile(url)
+    bucket.put(KEY, bytes(len(DATA)))
+    with pytest.raises(StorageError, match="has changed since it was indexed"):
+        file.read_at(0, 4)
+
+
+def test_reads_beyond_the_end_are_refused(url):
+    with pytest.raises(StorageError, match="ends before its index says"):
+        RemoteFile(url).read_all([(len(DATA) - 5, memoryview(bytearray(10)))])
+
+
+def test_the_slow_tail_is_asked_twice(url, proxy):
+    file = RemoteFile(url)
+    for number in range(4 * LEAST):
+        file.read_at(number, 1)
+    twice, won = counts.asked_twice, counts.second_won
+    proxy.inject(Late(0.35), gets, times=1)
+    assert file.read_at(0, 100) == DATA[:100]
+    assert counts.asked_twice == twice + 1
+    assert counts.second_won == won + 1
+
+
+def test_the_one_that_is_slower_is_given_up_and_its_bytes_are_not_counted(url, proxy):
+    file = RemoteFile(url)
+    for number in range(4 * LEAST):
+        file.read_at(number, 1)
+    before, won = counts.bytes_read, counts.second_won
+    proxy.inject(Hang(), gets, times=1)
+    assert file.read_at(0, 100) == DATA[:100]
+    assert counts.second_won == won + 1
+    assert counts.bytes_read == before + 100
+    proxy.wait_until(lambda counts: counts.in_flight == 0)  # its connection was closed: else it would hang on
+
+
+def test_headers_of_long_members_are_hopped_to(url, proxy):
+    walk = Headers(RemoteFile(url))
+    for offset in range(0, len(DATA), 100_000):
+        assert walk.read_at(offset, 512) == DATA[offset : offset + 512]
+    assert proxy.counts.requests == 1 + 7
+    assert proxy.counts.bytes <= FIRST_BYTES + 7 * HOP_BYTES
+
+
+def test_short_members_are_read_through(url, proxy):
+    walk = Headers(RemoteFile(url))
+    for offset in range(0, len(DATA), 2048):
+        assert walk.read_at(offset, 512) == DATA[offset : offset + 512]
+    assert proxy.counts.requests == 1 + 1 + -(-(len(DATA) - FIRST_BYTES) // WINDOW_BYTES)
+
+
+def test_whoever_goes_forward_gets_more_and_more_at_a_time(url, proxy):
+    reader = Forward(RemoteFile(url))
+    for offset in range(0, len(DATA), 5000):
+        assert reader.read_at(offset, 5000) == DATA[offset : offset + 5000]
+    assert proxy.counts.requests < 8
+
+
+def test_jumps_fetch_nothing_more_than_is_asked_for(url, proxy):
+    reader = Forward(RemoteFile(url))
+    for offset in (600_000, 10_000, 300_000):
+        reader.read_at(offset, 100)
+    assert proxy.counts.bytes == 300
+
+
+def test_folders_globs_and_ranges_are_found(bucket):
+    for key in ("d/a-0.tar", "d/a-1.tar", "d/b.txt", "d/.hidden.tar", "d/e/c.tar", "d/e/c.tar.pidx", "x[1].tar"):
+        bucket.put(key, b"x")
+    at = bucket.url
+    assert expand(at("d/")) == expand(at("d")) == expand(at("d/a-{0..1}.tar")) == [at("d/a-0.tar"), at("d/a-1.tar")]
+    assert expand(at("d/*")) == expand(at("d/a-?.tar")) == [at("d/a-0.tar"), at("d/a-1.tar")]
+    assert expand(at("d/**/*.tar")) == [at("d/a-0.tar"), at("d/a-1.tar"), at("d/e/c.tar")]
+    assert expand(at("**")) == [at("d/a-0.tar"), at("d/a-1.tar"), at("d/e/c.tar"), at("x[1].tar")]
+    assert expand(at("x[1].tar")) == [at("x[1].tar")]
+    for nothing in ("d/*.zip", "none/", "d/a-[5-9].tar"):
+        with pytest.raises(SettingError, match="no shard"):
+            expand(at(nothing))
+
+
+def test_a_listing_bears_faults_too(bucket, proxy):
+    bucket.put("d/a.tar", b"x")
+    proxy.inject(Status(503), times=2)
+    assert expand(bucket.url("d/")) == [bucket.url("d/a.tar")]
+
+
+def test_a_web_server_serves_signed_addresses(url, bucket):
+    address = f"{bucket.endpoint}/{bucket.name}/{KEY}"
+    with pytest.raises(StorageError, match="access was refused"):
+        read_object(address, 1 << 30)
+    signed = f"{address}?X-Amz-Signature=abc"
+    assert expand(signed) == [address]
+    assert read_object(address, 1 << 30) == DATA
+    with pytest.raises(SettingError, match="has no listing"):
+        expand(f"{bucket.endpoint}/{bucket.name}/")
+    with pytest.raises(StorageError, match="nothing can be written"):
+        write_object(address, b"")
+
+
+def test_the_query_of_a_signed_address_reaches_the_server(url, bucket, proxy):
+    [address] = expand(f"{proxy.url}/{bucket.name}/{KEY}?X-Amz-Signature=x")
+    assert read_object(address, 1 << 30) == DATA
+    assert all(request.path.endswith("?X-Amz-Signature=x") for request in proxy.requests)
+
+
+def test_no_secret_is_in_anything_that_is_shown_sent_or_logged(url, bucket, proxy, caplog, monkeypatch):
+    monkeypatch.setattr(object, "PATIENCE", Patience(budget_s=0.05, first_pause_s=0.01, stall_s=0.4))
+    caplog.set_level(logging.DEBUG)
+    [signed] = expand(f"{proxy.url}/{bucket.name}/{KEY}?X-Amz-Signature=hunter2")
+    seen = []
+    for file in (RemoteFile(url), RemoteFile(signed)):
+        seen += [repr(file), str(file), repr(pickle.dumps(file)), repr(vars(file))]
+        for fault in (Status(503), Status(403), Status(400), Status(404), Hang()):
+            proxy.inject(fault, gets)
+            with pytest.raises(StorageError) as caught:
+                file.read_at(0, 100)
+            proxy.heal()
+            seen += [str(caught.value), repr(caught.value), repr(pickle.dumps(caught.value))]
+    text = "\n".join([*seen, *(record.getMessage() for record in caplog.records if record.name != "werkzeug")])
+    for secret in ("hunter2", "not-to-be-seen-anywhere", "AKIAPENSTOCKTESTS"):
+        assert secret not in text
+
+
+def test_another_process_reads_for_itself(url):
+    read = "import pickle, sys; sys.stdout.buffer.write(pickle.load(sys.stdin.buffer).read_at(0, 4))"
+    sent = pickle.dumps(RemoteFile(url))
+    done = subprocess.run([sys.executable, "-c", read], input=sent, capture_output=True, timeout=60, check=True)
+    assert done.stdout == DATA[:4]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform does not fork")
+def test_a_forked_process_says_why_it_cannot_read(url):
+    file = RemoteFile(url)
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def read():
+        with pytest.raises(StorageError) as caught:
+            file.read_at(0, 4)
+        theirs.send(str(caught.value))
+
+    child = context.Process(target=read)
+    child.start()
+    assert ours.poll(60)
+    assert "before this process was forked" in ours.recv()
+    child.join()
+
+
+def test_a_flip_is_not_seen_here_but_by_checksums(url, proxy):
+    file = RemoteFile(url)
+    proxy.inject(Flip(at=50), gets, times=1)
+    assert file.read_at(0, 100) != DATA[:100]
+    assert file.read_at(0, 100) == DATA[:100]
+
+
+def test_a_url_is_staged_like_a_file(url, bucket, tmp_path):
+    cache = ShardCache(tmp_path / "fast", 10 * len(DATA))
+    for from_cache in (1, 2):
+        with cache.open(url) as shard:
+            assert os.pread(shard.fd, len(DATA) + 1, 0) == DATA
+            assert shard.from_cache
+            assert shard.path.suffix == ".tar"
+        assert cache.stats().hits == from_cache - 1
+    bucket.put(KEY, DATA[::-1])
+    with cache.open(url) as shard:
+        assert os.pread(shard.fd, len(DATA) + 1, 0) == DATA[::-1]
+
+
+def test_a_url_that_cannot_be_staged_is_an_error(url, tmp_path):
+    with pytest.raises(StorageError, match="cannot be staged"):
+        ShardCache(tmp_path / "fast", 100).open(url)

@@ -1,0 +1,94 @@
+"""Signed addresses given to a loader with worker processes: read by its readers, and never told to anybody else."""
+
+import logging
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.engine.shared_memory import SharedBytes
+from penstock.engine.workers import ProcessWorker
+from penstock.recording.reader import load
+from penstock.testing import REID, make_shards
+
+SECRET = "hunter2"
+FIELDS = {"image": penstock.Image(".jpg", size=32)}
+
+
+@pytest.fixture
+def signed(bucket, tmp_path):
+    paths = make_shards(tmp_path / "reid", REID, samples=12, shards=2, scale=0.1)
+    for path in paths:
+        bucket.put(path.name, path.read_bytes())
+    return [f"{bucket.endpoint}/{bucket.name}/{path.name}?X-Amz-Signature={SECRET}" for path in paths]
+
+
+@pytest.fixture
+def same(tmp_path, monkeypatch):
+    """A function of the user's own: with one, no threads stand in while processes start."""
+    (tmp_path / "signed_same.py").write_text("def same(values, rng):\n    return values\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield __import__("signed_same").same
+    del sys.modules["signed_same"]
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Every message to a worker process, and the work that lies in memory for all of them."""
+    messages = []
+    write, holding = ProcessWorker._write, SharedBytes.holding
+
+    def spy(self, message):
+        messages.append(bytes(message))
+        write(self, message)
+
+    def shared(data, name):
+        messages.append(bytes(data))
+        return holding(data, name)
+
+    monkeypatch.setattr(ProcessWorker, "_write", spy)
+    monkeypatch.setattr(SharedBytes, "holding", shared)
+    return messages
+
+
+def test_no_query_is_in_what_workers_get_nor_in_what_is_shown_logged_kept_or_recorded(
+    make_loader, signed, same, sent, caplog, capfd, tmp_path, monkeypatch
+):
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--data", signed[0], f"--more={signed[1]}"])
+    loader = make_loader(signed, FIELDS, executor="process", transform=same)
+    record = tmp_path / "run.jsonl"
+    with penstock.watch(loader, record=record) as watched:
+        keys = [key for batch in watched for key in batch["__key__"]]
+    assert len(set(keys)) == 12
+    assert sum(map(len, sent)) > 1000
+    assert not any(SECRET.encode() in message for message in sent)
+    loader.close()
+    kept = [path for path in (*Path(os.environ["PENSTOCK_CACHE"]).rglob("*"), *tmp_path.rglob("*")) if path.is_file()]
+    assert not [path for path in kept if SECRET.encode() in path.read_bytes()]
+    command = load(record).run.command
+    assert command[0] == "train.py"
+    assert command[2].endswith(".tar?…")
+    said = capfd.readouterr()
+    logged = "\n".join(each.getMessage() for each in caplog.records if each.name != "werkzeug")  # the server's own
+    for text in (repr(loader), str(loader.state_dict()), logged, said.out, said.err, str(loader.stats())):
+        assert SECRET not in text
+
+
+def test_workers_never_speak_to_the_store(make_loader, signed, same, proxy, bucket):
+    """Whoever asks has the query; a worker process would not know it, and be refused."""
+    signed = [address.replace(bucket.endpoint, proxy.url) for address in signed]
+    loader = make_loader(signed, FIELDS, executor="process", transform=same)
+    assert sum(len(batch["__key__"]) for batch in loader) == 12
+    asked = [request for request in proxy.requests if ".pidx" not in request.path]
+    assert asked
+    assert all(request.path.endswith(f"?X-Amz-Signature={SECRET}") for request in asked)
+
+
+def test_what_goes_to_another_process_asks_without_the_query(signed):
+    from penstock.datasets import ShardDataset
+
+    assert SECRET.encode() not in pickle.dumps(ShardDataset(signed, FIELDS))

@@ -1,0 +1,1 @@
+"""Run as files of their own, beside the training: see tests.support.faults.apart."""

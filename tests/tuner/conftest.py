@@ -1,0 +1,1 @@
+"""Lets tests of this folder import `adapting`."""
