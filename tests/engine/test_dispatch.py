@@ -207,7 +207,7 @@ def test_nobody_is_hired_once_all_have_gone_home():
         return hired[-1]
 
     dispatch = Dispatch(Numbers(blockless=True), 4096, 60.0, hire)
-    dispatch.hire(3)
+    dispatch.add_workers(3)
     assert [hand.stopped for hand in hired] == [True]
 
 

@@ -307,7 +307,7 @@ class Tuner:
                 self._readers.resize(int(change.new))
                 self._residency.in_flight = int(change.new)
             case "workers":
-                self._dispatch.hire(int(change.new - change.old))
+                self._dispatch.add_workers(int(change.new - change.old))
             case "task_s":
                 self._dispatch.task_s = change.new
 

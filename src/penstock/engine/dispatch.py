@@ -37,7 +37,7 @@ GRACE_S = 0.5
 
 
 @dataclass(slots=True, eq=False)
-class Given:
+class AssignedTask:
     """A task at a worker."""
 
     task: Task
@@ -50,11 +50,11 @@ class Given:
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class WorkerSlot:
     """A worker and what it has been given, the first of which is under way."""
 
     worker: Worker
-    given: deque[Given] = field(default_factory=deque)
+    given: deque[AssignedTask] = field(default_factory=deque)
     sample_s: float = 0.0
     """Seconds per sample, a running mean."""
     stopgap: bool = False
@@ -69,7 +69,7 @@ class Dispatch:
     """Owned by the conductor's thread."""
 
     def __init__(self, supply: Supply, slab_bytes: int, deadline_s: float, hire: Callable[[], Worker]) -> None:
-        self.seats: list[Seat] = []
+        self.seats: list[WorkerSlot] = []
         self.tasks = self.deaths = self.under_way = 0
         self.busy_s = 0.0
         self.task_s = TASK_S
@@ -79,25 +79,25 @@ class Dispatch:
         self._slab_bytes = slab_bytes
         self._deadline_s = deadline_s
         self._hire = hire
-        self._again: deque[Given] = deque()
+        self._again: deque[AssignedTask] = deque()
         self._leaving: list[Worker] = []
         self._dismissed = threading.Event()
         self._stillborn = 0
         self._most_rows = FIRST_ROWS
 
-    def seat_of(self, worker: object) -> Seat:
+    def seat_of(self, worker: object) -> WorkerSlot:
         """The seat of a worker."""
         return next(seat for seat in self.seats if seat.worker is worker)
 
-    def pipes(self) -> dict[int, Seat]:
+    def pipes(self) -> dict[int, WorkerSlot]:
         """What to listen to."""
         return {seat.worker.fileno(): seat for seat in self.seats if isinstance(seat.worker, ProcessWorker)}
 
     def seat(self, worker: Worker, *, stopgap: bool = False) -> None:
         """Let a worker take part."""
-        self.seats.append(Seat(worker, stopgap=stopgap))
+        self.seats.append(WorkerSlot(worker, stopgap=stopgap))
 
-    def hire(self, count: int) -> None:
+    def add_workers(self, count: int) -> None:
         """More workers; nobody comes to stay once all have been sent home."""
         for _ in range(count):
             if self._dismissed.is_set():
@@ -114,7 +114,7 @@ class Dispatch:
             seat.retiring = True
             self._let_go(seat)
 
-    def _let_go(self, seat: Seat) -> None:
+    def _let_go(self, seat: WorkerSlot) -> None:
         if seat.retiring and not seat.given:
             seat.worker.stop()
             self.seats.remove(seat)
@@ -150,10 +150,10 @@ class Dispatch:
                         return
                     self._send(seat, given)
 
-    def _too_slow(self, seat: Seat, depth: int) -> bool:
+    def _too_slow(self, seat: WorkerSlot, depth: int) -> bool:
         return depth > 0 and seat.sample_s > SLOW * self.sample_s > 0
 
-    def _next(self, batches: Collection[Batch], residency: Residency, depth: int, spare_s: float) -> Given | None:
+    def _next(self, batches: Collection[Batch], residency: Residency, depth: int, spare_s: float) -> AssignedTask | None:
         while self._again:
             given = self._again.popleft()
             if not given.batch.abandoned:
@@ -178,19 +178,19 @@ class Dispatch:
         least, most = (round(seconds / self.sample_s) for seconds in (min(at_once, self.task_s), self.task_s))
         return max(1, min(self._most_rows, max(least, min(fair, most))))
 
-    def _task(self, batch: Batch, slots: Ids, residency: Residency, strikes: int) -> Given:
+    def _task(self, batch: Batch, slots: Ids, residency: Residency, strikes: int) -> AssignedTask:
         bases = residency.pin_all(batch.blocks[slots])
         rows = self._supply.rows(batch.job.samples[slots], slots, bases)
         self._most_rows = max(1, MESSAGE_BYTES // rows[0].nbytes)
         self.tasks += 1
         task = Task(self.tasks, batch.slab * self._slab_bytes, batch.job.epoch, np.ascontiguousarray(rows, np.int64))
-        return Given(task, batch, slots, strikes)
+        return AssignedTask(task, batch, slots, strikes)
 
-    def _repeat(self, given: Given, residency: Residency) -> Given:
+    def _repeat(self, given: AssignedTask, residency: Residency) -> AssignedTask:
         given.batch.under_way += len(given.slots)
         return self._task(given.batch, given.slots, residency, given.strikes)
 
-    def _send(self, seat: Seat, given: Given) -> None:
+    def _send(self, seat: WorkerSlot, given: AssignedTask) -> None:
         given.since = time.monotonic()
         seat.given.append(given)
         self.under_way += 1
@@ -198,7 +198,7 @@ class Dispatch:
 
     # -- taking back -----------------------------------------------------------------------------------------
 
-    def finished(self, seat: Seat, answer: Answer) -> Given:
+    def finished(self, seat: WorkerSlot, answer: Answer) -> AssignedTask:
         """Note an answer; workers answer in the order in which they were asked."""
         given = seat.given.popleft()
         assert given.task.number == answer.number
@@ -213,7 +213,7 @@ class Dispatch:
         self._let_go(seat)
         return given
 
-    def overdue(self) -> list[Seat]:
+    def overdue(self) -> list[WorkerSlot]:
         """Workers that have been at one task for longer than the deadline, and have had time to print their stack."""
         now = time.monotonic()
         late = [s for s in self.seats if s.given and now - s.given[0].since > self._deadline_s]
@@ -223,7 +223,7 @@ class Dispatch:
                 seat.worker.show_stack()
         return [seat for seat in late if seat.warned is not None and now - seat.warned > GRACE_S]
 
-    def bury(self, seat: Seat, crash: WorkerCrash) -> list[Given]:
+    def bury(self, seat: WorkerSlot, crash: WorkerCrash) -> list[AssignedTask]:
         """Take a dead worker out, put another in; returns what it had, cut into suspects."""
         self.deaths += 1
         self._stillborn = 0 if seat.worker.ready else self._stillborn + 1
@@ -239,11 +239,11 @@ class Dispatch:
             raise crash
         self.seats.remove(seat)
         self.under_way -= len(seat.given)
-        self.hire(1)
+        self.add_workers(1)
         suspects = [piece for given in list(seat.given)[:1] for piece in _singly(given)]
         return suspects + list(seat.given)[1:]
 
-    def retry(self, given: Given) -> None:
+    def retry(self, given: AssignedTask) -> None:
         """Do it again, before anything else."""
         self._again.append(given)
 
@@ -269,12 +269,12 @@ class Dispatch:
         self._leaving.clear()
 
 
-def _singly(given: Given) -> list[Given]:
+def _singly(given: AssignedTask) -> list[AssignedTask]:
     """One for each sample, each with one more strike; a batch that may not be split stays whole."""
     if given.batch.job.whole:
         return [replace(given, strikes=given.strikes + 1)]
     return [
-        Given(given.task, given.batch, given.slots[at : at + 1], given.strikes + 1) for at in range(len(given.slots))
+        AssignedTask(given.task, given.batch, given.slots[at : at + 1], given.strikes + 1) for at in range(len(given.slots))
     ]
 
 

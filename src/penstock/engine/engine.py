@@ -105,9 +105,9 @@ class Engine:
             if plan.stopgaps and plan.executor == "process":
                 for number in range(plan.workers):
                     dispatch.seat(self._thread(f"stopgap {number}"), stopgap=True)
-                self.conductor.put_off(lambda: dispatch.hire(plan.workers))
+                self.conductor.put_off(lambda: dispatch.add_workers(plan.workers))
             else:
-                dispatch.hire(plan.workers)
+                dispatch.add_workers(plan.workers)
             self.conductor.start()
         except BaseException:
             self.close()

@@ -22,7 +22,7 @@ from penstock.core.contracts import BAD, NO_BLOCK, Answer, Supply, none_apart
 from penstock.engine.autotune import Tuner
 from penstock.engine.batch import Batch, Ids, Job
 from penstock.engine.block_cache import Residency, Uses
-from penstock.engine.dispatch import Dispatch, Given, Seat
+from penstock.engine.dispatch import Dispatch, AssignedTask, WorkerSlot
 from penstock.engine.hop_meter import Crowd
 from penstock.engine.ipc import Bell, Listener
 from penstock.engine.output_queue import LONGEST_WAIT_S, Shelf
@@ -261,7 +261,7 @@ class Conductor:
         if pause_s > LEAST_PAUSE_S:
             time.sleep(pause_s)
 
-    def _in_silence(self, seats: Iterable[Seat]) -> None:
+    def _in_silence(self, seats: Iterable[WorkerSlot]) -> None:
         """An interrupt may have come between a ring and its sound, and a worker may die without a sound."""
         assert self._bell is not None
         self._bell.hush()
@@ -272,7 +272,7 @@ class Conductor:
             except WorkerCrash as crash:
                 self._on_death(seat, crash)
 
-    def _on_pipe(self, seat: Seat) -> None:
+    def _on_pipe(self, seat: WorkerSlot) -> None:
         assert isinstance(seat.worker, ProcessWorker)
         was_ready = seat.worker.ready
         try:
@@ -353,11 +353,11 @@ class Conductor:
 
     # -- answers and deaths ----------------------------------------------------------------------------------
 
-    def _on_answer(self, seat: Seat, answer: Answer) -> None:
+    def _on_answer(self, seat: WorkerSlot, answer: Answer) -> None:
         given = self.dispatch.finished(seat, answer)
         self._settle(given, answer.extras)
 
-    def _settle(self, given: Given, extras: list[tuple[int, str, object]]) -> None:
+    def _settle(self, given: AssignedTask, extras: list[tuple[int, str, object]]) -> None:
         batch = given.batch
         self.residency.unpin_all(batch.blocks[given.slots], done=not batch.abandoned)
         batch.under_way -= len(given.slots)
@@ -381,7 +381,7 @@ class Conductor:
         self.shelf.release(slab)
         self._free_slabs.append(slab)
 
-    def _on_death(self, seat: Seat, crash: WorkerCrash) -> None:
+    def _on_death(self, seat: WorkerSlot, crash: WorkerCrash) -> None:
         """Replace the worker; what it was at is done again, sample by sample, so that a killer gives itself away."""
         log.warning("%s; replacing it", crash.reason)
         for given in self.dispatch.bury(seat, crash):
