@@ -20,7 +20,7 @@ from rich.table import Table
 
 from penstock.shards.codecs import decode_jpeg, decode_npz, encode_jpeg, encode_npy
 from penstock.shards.guards import inspect_jpeg, inspect_npy, inspect_zip
-from penstock.testing.images import picture
+from penstock.testing.images import make_image
 
 TARGET = 0.05
 INNER_CALLS = 20
@@ -99,7 +99,7 @@ def _reid(seed: int) -> Sample:
 
 def _jpeg(height: int, width: int, quality: int, seed: int) -> memoryview:
     """A memoryview, as the loader's arena gives out."""
-    return memoryview(encode_jpeg(picture(height, width, seed), quality))
+    return memoryview(encode_jpeg(make_image(height, width, seed), quality))
 
 
 def _npz(seed: int) -> memoryview:

@@ -97,7 +97,7 @@ def _train(watched: bool, rounds: int, pipe: Connection) -> None:
     from torch import nn
 
     from penstock.watcher.hooks import install
-    from penstock.watcher.start import Watching
+    from penstock.watcher.start import WatchedRun
 
     model = nn.Sequential(nn.Linear(4, 1), *(nn.Identity() for _ in range(SUBMODULES - 1)))
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
@@ -111,7 +111,7 @@ def _train(watched: bool, rounds: int, pipe: Connection) -> None:
     )
     taken: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        watching = Watching(Path(folder, "run.jsonl")) if watched else None
+        watching = WatchedRun(Path(folder, "run.jsonl")) if watched else None
         if watching is not None:
             install(watching)
         pipe.recv()

@@ -19,7 +19,7 @@ from penstock.shards.pack.convert import convert
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.testing import SA1B, sample_parts
 
 TARGET = 0.85
@@ -83,7 +83,7 @@ def _run(src: Path, dst: Path) -> None:
 
 
 def _plan(src: Path) -> object:
-    return make_plan(list(find_sources(str(src), OPTIONS)), OPTIONS)
+    return make_plan(list(find_pack_sources(str(src), OPTIONS)), OPTIONS)
 
 
 def _bare(parts: list[dict[str, bytes]], samples: int) -> float:

@@ -22,7 +22,7 @@ from typing import Any
 import penstock
 from benchmarks.result import Line, Table, in_turns, median_ratio
 from benchmarks.sparse import sparse_shard
-from penstock.core.ranks import local_place
+from penstock.core.ranks import local_rank
 
 TARGET = 1.2
 RANKS = 8
@@ -139,7 +139,7 @@ def _fork(place: dict[str, int], folder: Path, settings: dict[str, Any], begin: 
 
 def _rank(folder: Path, settings: dict[str, Any]) -> dict[str, float]:
     began, before_s = time.perf_counter(), _cpu_s()
-    size = BATCH // local_place().of
+    size = BATCH // local_rank().world_size
     shards, fields = sorted(folder.glob("*.tar")), {"label": penstock.Raw(".cls")}
     loader = penstock.Loader(shards, fields, size, shuffle=True, device="numpy", **settings)
     next(iter(loader))

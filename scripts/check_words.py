@@ -67,7 +67,11 @@ def _fragments(source: str) -> Iterator[Finding]:
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         for item in body if isinstance(body, list) else ():
-            if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str):
+            if (
+                isinstance(item, ast.Expr)
+                and isinstance(item.value, ast.Constant)
+                and isinstance(item.value.value, str)
+            ):
                 first = item.value.value.strip()
                 if FRAGMENT.match(first):
                     yield item.lineno, f"docstring begins as a fragment: {first.splitlines()[0][:60]!r}"

@@ -8,7 +8,7 @@ from benchmarks.document import Finding
 from benchmarks.examples.meter import Pace
 from benchmarks.examples.runs import Measured
 from benchmarks.result import Line, Table, median_ratio
-from penstock.demo.loss_agreement import agreement
+from penstock.demo.loss_agreement import loss_agreement
 
 TARGETS = {"distill": 5.0, "reid": 8.0, "segment": 3.0}
 """Samples/s over the report's, on an H200 with 16 cores; on a CPU, where both share two cores, not to lose."""
@@ -39,7 +39,7 @@ def findings(measured: Measured, command: str) -> Iterator[Finding]:
     if gpu:
         shares = f"{default.data_share:.1%}", f"--before: {before.data_share:.0%}"
         yield Line(f"{name}: data share of the step", *shares, default.data_share, DATA_SHARE, "at most")
-    same = agreement(measured.before_losses, measured.default_losses, same_pixels=False)
+    same = loss_agreement(measured.before_losses, measured.default_losses, same_pixels=False)
     last = measured.default_losses[same.steps - 1], measured.before_losses[same.steps - 1]
     yield Line(
         f"{name}: losses of the first {same.steps} steps apart, at most",

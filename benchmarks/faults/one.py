@@ -14,8 +14,8 @@ import msgspec
 from tests.support.faults import FAULTS, STEPS, Case, Outcome, Training
 
 from penstock.watcher.hooks import install
-from penstock.watcher.machine.storage_recheck import add_look
-from penstock.watcher.start import Watching
+from penstock.watcher.machine.storage_recheck import add_storage_recheck
+from penstock.watcher.start import WatchedRun
 
 CORES = 2
 """The faults are sized for a small machine; on a larger one they get as much of it."""
@@ -38,13 +38,13 @@ def main() -> None:
     with FAULTS[asked.fault].build(case) as training:
         outcome = _watched(training, asked.record)
         if not asked.removed:
-            add_look(asked.record)  # while the disk is still as it was
+            add_storage_recheck(asked.record)  # while the disk is still as it was
     print(msgspec.json.encode(outcome).decode(), flush=True)
 
 
 def _watched(training: Training, record: Path) -> Outcome:
     """With all that `penstock run` puts into the process of a script."""
-    watching = Watching(record)
+    watching = WatchedRun(record)
     undo = install(watching)
     try:
         return training.run()

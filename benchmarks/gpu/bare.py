@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu.data import Parts
-from penstock.core.slab_layout import SlabLayout, Slot
+from penstock.core.slab_layout import SlabLayout, SlotSpec
 from penstock.data.fields import Field
 
 SECONDS = 2.0
@@ -79,7 +79,7 @@ def _rate(samples: Sequence[Parts], fields: Mapping[str, Field], seconds: float)
 
 def _slots(values: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """For each value an array of many like it, all of which have been written to once."""
-    slots = {str(number): Slot(value.shape, value.dtype.str) for number, value in enumerate(values)}
+    slots = {str(number): SlotSpec(value.shape, value.dtype.str) for number, value in enumerate(values)}
     layout = SlabLayout(slots, max(1, ROOM_BYTES // sum(slot.size for slot in slots.values())))
     memory = mmap.mmap(-1, layout.size)
     np.frombuffer(memory, np.uint8).fill(1)

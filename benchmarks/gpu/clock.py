@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.result import in_turns
 from penstock import Loader
-from penstock.core.stats import CardTimes
+from penstock.core.stats import GpuTimes
 
 Batch = Mapping[str, Any]
 
@@ -91,7 +91,7 @@ def _until_quiet() -> None:
     print(f"not quiet after {MOST_LOOKS * LOOK_S:.0f} s", file=sys.stderr)
 
 
-def card_times(loader: Loader) -> CardTimes:
+def card_times(loader: Loader) -> GpuTimes:
     """Of a loader that has delivered something."""
     times = loader.card_times
     assert times is not None

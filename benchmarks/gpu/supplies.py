@@ -21,13 +21,13 @@ from benchmarks.result import Line
 from penstock import Image, Loader
 from penstock.core.cores import loader_cores
 from penstock.data.device.device_stage import SENDERS
-from penstock.data.fields import Field, Finish
+from penstock.data.fields import Field, GpuTransform
 
 WARM_S, WARM_ON_CARD_S, WARM_PEERS_S = 3.0, 7.0, 2.0
 """From the first batch on: then worker processes start; where card and cores decode, what each gets is being found."""
 COUNTED_S, A_TURN_S = 2.5, 2.0
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-FINISH = Finish("float16", mean=MEAN, std=STD, layout="channels_last")
+FINISH = GpuTransform("float16", mean=MEAN, std=STD, layout="channels_last")
 FIELD_WORKERS, PEER_WORKERS = (8, 16, 32), {"webdataset": (16, 24), "SPDL": (8, 16)}
 BY_CORES = "the same, decoded by the cores alone"
 SHAPES = tuple(shape for side in range(333, 461, 4) for shape in ((side, 500), (500, side)))

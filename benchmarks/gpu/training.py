@@ -17,12 +17,12 @@ from benchmarks.gpu.supplies import MEAN, STD, Material
 from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line, in_turns, median_ratio
 from penstock import Image, Loader
-from penstock.data.fields import Field, Finish
+from penstock.data.fields import Field, GpuTransform
 
 SHORT_PASS = 35
 ROUNDS, PHASE_S = 3, 1.2
 MOST_STEPS, LEAST_STEPS = 60, 8
-FINISH = Finish("bfloat16", mean=MEAN, std=STD, flip=0.5)
+FINISH = GpuTransform("bfloat16", mean=MEAN, std=STD, flip=0.5)
 CROPPED = replace(FINISH, size=224, crop=(0.35, 1.0), jitter=(0.2, 0.2, 0.2, 0.05))
 STALLED = 0.02
 SLOWER = {"cpu": ("cores", 1.03), "gpu": ("card", 1.08), "auto": ("side that auto chose", 1.03)}

@@ -13,7 +13,7 @@ from penstock.core.user_cache import cache_dir
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.testing import make_shards
 
 Parts = dict[str, bytes]
@@ -34,7 +34,7 @@ def packed_shards_of(kind: Kind, quick: bool) -> list[str]:
     source = _folder(kind, quick)
 
     def make(out: Path) -> None:
-        for _ in pack(make_plan(list(find_sources(str(source), PACK)), PACK), out):
+        for _ in pack(make_plan(list(find_pack_sources(str(source), PACK)), PACK), out):
             pass
 
     shards_of(kind, quick)

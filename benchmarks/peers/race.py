@@ -19,7 +19,7 @@ import msgspec
 
 from benchmarks.peers.kinds import KINDS
 from benchmarks.peers.task import Decoder
-from penstock.bench.trial import Trial, digest, in_child
+from penstock.bench.trial import LoaderRun, digest, in_child
 from penstock.core.cores import usable_cores
 from penstock.errors import PenstockError
 
@@ -61,7 +61,7 @@ class Result:
 
     entry: Entry
     workers: int = DEFAULT
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[LoaderRun] = field(default_factory=list)
     """One a round, all of them whole."""
     out: str | None = None
     """Why it has no result."""
@@ -105,7 +105,7 @@ class Course:
         """A digest of all values it delivers, over the small shards."""
         return self._one(entry, max(entry.workers), "--contents", quick=True).split()[-1]
 
-    def run(self, entry: Entry, workers: int) -> Trial:
+    def run(self, entry: Entry, workers: int) -> LoaderRun:
         """One timed run; PenstockError where it is not a whole one."""
         trial = in_child(_arguments(self._kind, entry, workers, self._quick))
         if (trial.samples, trial.keys_digest) != (self._samples, self._digest):

@@ -17,7 +17,7 @@ from benchmarks.plan.loads import Load
 from benchmarks.plan.one import measured, tuned
 from benchmarks.plan.times import Times
 from benchmarks.result import in_turns, median_ratio
-from penstock.tuner.result import PREFETCH, Findings, Setting
+from penstock.tuner.result import PREFETCH, Setting, TuningFindings
 
 DEFAULT = Setting()
 GRID = (DEFAULT, *(Setting(workers, depth) for workers in (1, 2, 4, 8) for depth in (2, 4, 8)))
@@ -84,7 +84,7 @@ def run(of: Load, folder: Path, times: Times, *, quick: bool) -> Course:
 
 def course(
     name: str,
-    findings: Findings,
+    findings: TuningFindings,
     grid: tuple[Setting, ...],
     folklore: tuple[Setting, ...],
     times: Times,
@@ -113,7 +113,7 @@ def finalists(screened: Rates, named: tuple[Setting, ...]) -> list[Setting]:
     return sorted({*named, *ranked[:FOREMOST], *near}, key=Setting.cost)
 
 
-def setting_of(findings: Findings) -> Setting:
+def setting_of(findings: TuningFindings) -> Setting:
     """As the tuned keyword arguments have it."""
     kwargs = findings.kwargs
     if not kwargs["num_workers"]:

@@ -14,10 +14,10 @@ import penstock
 from benchmarks.faults.one import _watched
 from benchmarks.plan.loads import LOADS
 from penstock.core.clock import SYSTEM_CLOCK
-from penstock.tuner.measure import pace
-from penstock.tuner.result import Findings, Setting
+from penstock.tuner.measure import measure_rate
+from penstock.tuner.result import Setting, TuningFindings
 from penstock.tuner.trials import quiet
-from penstock.watcher.machine.storage_recheck import add_look
+from penstock.watcher.machine.storage_recheck import add_storage_recheck
 
 PATIENCE_S = 60.0
 """Most settings have found their rhythm long before; of others what came until then is counted."""
@@ -30,7 +30,7 @@ def measured(name: str, setting: Setting, folder: Path, seconds: float) -> float
     load = LOADS[name]
     with quiet(), load.open(folder, setting) as loader:
         until_s = SYSTEM_CLOCK.now() + PATIENCE_S
-        return pace(loader, load.step, seconds=seconds, until_s=until_s).batches_s * load.batch_size
+        return measure_rate(loader, load.step, seconds=seconds, until_s=until_s).batches_s * load.batch_size
 
 
 def recorded(name: str, folder: Path, record: Path, seconds: float) -> None:
@@ -38,10 +38,10 @@ def recorded(name: str, folder: Path, record: Path, seconds: float) -> None:
     load = LOADS[name]
     with quiet(), load.open(folder, load.recorded) as loader:
         _watched(Training(loader=_lasting(loader, seconds), step=load.step), record)
-        add_look(record)  # while the disk is still as it was
+        add_storage_recheck(record)  # while the disk is still as it was
 
 
-def tuned(name: str, folder: Path, seconds: float) -> Findings:
+def tuned(name: str, folder: Path, seconds: float) -> TuningFindings:
     """By `penstock.tune` with the load's own step; nothing is remembered from before."""
     load = LOADS[name]
     with TemporaryDirectory(dir=folder) as cache, load.open(folder, Setting()) as loader:

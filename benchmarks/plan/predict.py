@@ -21,8 +21,8 @@ from penstock.errors import PenstockError
 from penstock.plan.from_evidence import settings_of, workload_of
 from penstock.plan.from_recording import samples_per_batch
 from penstock.plan.predict import Prediction, thinned
-from penstock.plan.profiles import manner
-from penstock.plan.scenario import Place, Situation
+from penstock.plan.profiles import profile_goal
+from penstock.plan.scenario import Scenario, TrainingContext
 from penstock.recording.reader import Recording, load
 from penstock.tuner.result import Setting
 
@@ -79,11 +79,11 @@ def predictions(recording: Recording, settings: tuple[Setting, ...]) -> dict[Set
     if workload is None:
         raise PenstockError(f"nothing can be predicted from {recording.run.command}: {'; '.join(notes)}")
     each = samples_per_batch(evidence)
-    now = Situation(
+    now = Scenario(
         workload=thinned(workload),
         settings=settings_of(evidence),
-        place=Place(),
-        manner=manner("balanced"),
+        place=TrainingContext(),
+        profile_goal=profile_goal("balanced"),
         samples_per_batch=each,
         measured_batches_s=1 / evidence.cycle_s,
     )

@@ -10,9 +10,9 @@ from statistics import median
 from benchmarks.scale.real import Course, run_ranks
 from benchmarks.scale.toys import SHARED, TOYS, Toy
 from penstock.core.cores import usable_cores
-from penstock.plan.fleet.forecast import Epoch, epoch_of
-from penstock.plan.fleet.need import Need
-from penstock.plan.fleet.site import Site, hit_share
+from penstock.plan.fleet.forecast import FleetEpoch, epoch_of
+from penstock.plan.fleet.need import RankNeed
+from penstock.plan.fleet.site import Cluster, hit_share
 from penstock.plan.fleet.sources import need_from_recording
 from penstock.recording.reader import load
 
@@ -61,7 +61,7 @@ def judge(folder: Path, toys: Sequence[Toy] = TOYS, numbers: Sequence[int] = RAN
     yield from _with_caches(folder)
 
 
-def recorded(toy: Toy, folder: Path, steps: int = RECORDED_STEPS) -> Need:
+def recorded(toy: Toy, folder: Path, steps: int = RECORDED_STEPS) -> RankNeed:
     """Of one rank alone, as `penstock plan` reads it."""
     record = folder / f"{toy.name.replace(' ', '-')}.jsonl"
     record.unlink(missing_ok=True)
@@ -69,9 +69,9 @@ def recorded(toy: Toy, folder: Path, steps: int = RECORDED_STEPS) -> Need:
     return need_from_recording(load(record))
 
 
-def predicted(need: Need, toy: Toy, *, nodes: int = 1, ranks_per_node: int = 1, hits: float = 0.0) -> Epoch:
+def predicted(need: RankNeed, toy: Toy, *, nodes: int = 1, ranks_per_node: int = 1, hits: float = 0.0) -> FleetEpoch:
     """On this machine, whose cores all nodes share; the store's bandwidth is told, as a user would tell it."""
-    site = Site(
+    site = Cluster(
         nodes=nodes, gpus_per_node=ranks_per_node, cores=usable_cores() / nodes, store_bytes_s=toy.store_bytes_s
     )
     return epoch_of(need, site, "", hits)
@@ -86,7 +86,7 @@ def _with_caches(folder: Path) -> Iterator[Judged]:
         scratch.mkdir()
         course = Course(toy=SHARED, folder=scratch, nodes=nodes, ranks_per_node=each, epochs=EPOCHS, cached=True)
         runs.append(run_ranks(course))
-    holding = Site(nodes=nodes, gpus_per_node=each, cache_bytes=1.0)  # all of a dataset of this size
+    holding = Cluster(nodes=nodes, gpus_per_node=each, cache_bytes=1.0)  # all of a dataset of this size
     for epoch, rans in enumerate(zip(*runs, strict=True), 1):
         hits = hit_share(holding, 1.0, epoch)
         said = predicted(need, SHARED, nodes=nodes, ranks_per_node=each, hits=hits)
@@ -95,7 +95,9 @@ def _with_caches(folder: Path) -> Iterator[Judged]:
         yield _judged("the same with a cache per node", ranks, said, measured, (hits, found))
 
 
-def _judged(load: str, ranks: str, said: Epoch, measured: float, hits: tuple[float, float] | None = None) -> Judged:
+def _judged(
+    load: str, ranks: str, said: FleetEpoch, measured: float, hits: tuple[float, float] | None = None
+) -> Judged:
     return Judged(
         load=load,
         ranks=ranks,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.plan.fleet.bounds import bounds, demanded
+from penstock.plan.fleet.bounds import bounds, fleet_demand
 from penstock.plan.fleet.forecast import epoch_of
 from penstock.plan.fleet.lanes import BLOCK_BYTES, lanes_for
-from penstock.plan.fleet.need import Need
-from penstock.plan.fleet.site import Site, hit_share
+from penstock.plan.fleet.need import RankNeed
+from penstock.plan.fleet.site import Cluster, hit_share
 from penstock.report.fleet import figure
 from penstock.report.text import human_rate
 
@@ -36,11 +36,11 @@ class Training:
     variation: float = 0.05
     """Of steps and of batches: standard deviation over mean."""
 
-    def need(self) -> Need:
+    def need(self) -> RankNeed:
         random = np.random.default_rng(0)
         uneven = np.maximum(random.normal(1.0, self.variation, (2, BATCHES)), 0.1)
         read = self.batch * self.sample_bytes
-        return Need(
+        return RankNeed(
             source="probes",
             samples_per_batch=float(self.batch),
             cpu_s=self.batch * self.cpu_s * uneven[0],
@@ -80,9 +80,9 @@ COLUMNS = (
 )
 
 
-def site_of(gpus: int) -> Site:
+def site_of(gpus: int) -> Cluster:
     """Nodes of eight, or part of one; the store is one for all."""
-    return Site(
+    return Cluster(
         nodes=max(1, gpus // PER_NODE),
         gpus_per_node=min(gpus, PER_NODE),
         network_bytes_s=12.5e9,
@@ -98,7 +98,7 @@ def reach(training: Training, numbers: Sequence[int] = GPUS) -> Iterator[tuple[s
     need = training.need()
     for gpus in numbers:
         site = site_of(gpus)
-        asked, first = demanded(need, site), epoch_of(need, site, "first", 0.0)
+        asked, first = fleet_demand(need, site), epoch_of(need, site, "first", 0.0)
         later = [
             epoch_of(need, site, name, hit_share(site, need.dataset_bytes, number)).samples_s
             for name, number in (("second", 2), ("later", None))

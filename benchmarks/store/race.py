@@ -18,7 +18,7 @@ import msgspec
 from benchmarks.peers.race import DEFAULT, Entry, Result, race
 from benchmarks.store.objects import FULL, QUICK, SAMPLE_BYTES, Size, folder_of
 from benchmarks.store.server import Store
-from penstock.bench.trial import Trial, digest, in_child
+from penstock.bench.trial import LoaderRun, digest, in_child
 from penstock.errors import PenstockError
 
 LATENCY_S = 0.030
@@ -59,7 +59,7 @@ class Course:
         """A digest of all values it delivers."""
         return self._one(QUICK, entry, "--contents").split()[-1]
 
-    def run(self, entry: Entry, workers: int) -> Trial:
+    def run(self, entry: Entry, workers: int) -> LoaderRun:
         """One timed run, its rate that of all of it; PenstockError where it is not a whole one.
 
         Once running, a loader that has downloaded before it delivers would be faster than the store.

@@ -24,7 +24,7 @@ from benchmarks.train.gpuloads import (
     transformer,
 )
 from penstock.train import GradClip, Metrics, Prefetcher, compile, precision, to_device
-from penstock.train.compiled import Compiled
+from penstock.train.compiled import CompiledModel
 
 ROUNDS = 5
 
@@ -144,9 +144,9 @@ def _precise(kind: Literal["bf16", "fp32"], change: Callable[[nn.Module], Any] =
 
 
 def _compiled() -> Callable[[], float]:
-    made: list[Compiled] = []
+    made: list[CompiledModel] = []
 
-    def compiling(model: nn.Module) -> Compiled:
+    def compiling(model: nn.Module) -> CompiledModel:
         made.append(compile(model))
         return made[0]
 

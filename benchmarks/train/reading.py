@@ -13,8 +13,8 @@ from benchmarks.document import Finding
 from benchmarks.result import Line, Table, in_turns, median_ratio, seconds
 from benchmarks.train import data
 from benchmarks.train.samplers import BATCH, FIELDS
-from penstock.core.format import human_bytes
-from penstock.data.sources.sampled_shards import PickedFeed
+from penstock.core.format import format_bytes
+from penstock.data.sources.sampled_shards import SampledShardSource
 from penstock.datasets import ShardDataset
 from penstock.loader import Loader
 from penstock.samplers import PKSampler, read_metadata
@@ -80,7 +80,7 @@ class Way:
     def reads(self) -> Reads:
         """Since it was made."""
         engine, feed = self.loader.stats().engine, self.loader._feed
-        counted = feed.supply.counted if isinstance(feed, PickedFeed) else engine
+        counted = feed.supply.counted if isinstance(feed, SampledShardSource) else engine
         return Reads(counted.reads / self.batches, counted.bytes_read / self.batches, self.wanted / self.batches)
 
 
@@ -145,8 +145,8 @@ def _lines(ways: dict[str, Way], rates: dict[str, list[float]], around: dict[str
     )
     yield Line(
         "P×K over shards: bytes read, of those wanted",
-        f"{human_bytes(found.read_bytes)} a batch",
-        f"its parts: {human_bytes(found.wanted_bytes)}",
+        f"{format_bytes(found.read_bytes)} a batch",
+        f"its parts: {format_bytes(found.wanted_bytes)}",
         found.excess,
         1.5,
         "at most",
@@ -155,5 +155,5 @@ def _lines(ways: dict[str, Way], rates: dict[str, list[float]], around: dict[str
 
 def _row(name: str, way: Way, rates: list[float], around: list[float]) -> tuple[str, ...]:
     found = way.reads()
-    each = human_bytes(found.read_bytes / found.count)
+    each = format_bytes(found.read_bytes / found.count)
     return name, f"{median(rates):,.0f}", f"{median(around):,.0f}", f"{found.count:.2f}", each, f"{found.excess:.2f}"

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.data.fields import Array, Finish, Image, Json, Label, Raw, Text
+    from penstock.data.fields import Array, GpuTransform, Image, Json, Label, Raw, Text
     from penstock.loader import Loader
     from penstock.probe.step import probe_step
     from penstock.tuner.adaptive.loader import AdaptiveLoader
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from penstock.watcher.watch import watch
 
 __all__ = [
-    "AdaptiveLoader", "Array", "Finish", "Image", "Json", "Label", "Loader", "Raw", "Text",
+    "AdaptiveLoader", "Array", "GpuTransform", "Image", "Json", "Label", "Loader", "Raw", "Text",
     "plan_for", "probe_step", "tune", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0.dev0"
-_ROOMS = {
+_MODULES = {
     "AdaptiveLoader": "penstock.tuner.adaptive.loader",
     "Loader": "penstock.loader",
     "plan_for": "penstock.tuner.plan_for",
@@ -33,8 +33,8 @@ def __getattr__(name: str) -> Any:
     """Public names are imported when first asked for, so that `import penstock` costs next to nothing."""
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    room = _ROOMS.get(name, "penstock.data.fields")
-    value = globals()[name] = getattr(importlib.import_module(room), name)
+    module = _MODULES.get(name, "penstock.data.fields")
+    value = globals()[name] = getattr(importlib.import_module(module), name)
     return value
 
 

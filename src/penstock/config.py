@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from penstock.core.format import meant
+from penstock.core.format import suggest_name
 from penstock.core.strict_yaml import read_anchored_yaml
 from penstock.data.fields import Array, Image, Json, Label, Raw, Text
 from penstock.errors import SettingError
@@ -229,7 +229,7 @@ def _known(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     """A copy, if there is no key of another name."""
     for key in settings:
         if key not in names:
-            raise _KeyRefused([str(key)], "is not known", meant(str(key), names))
+            raise _KeyRefused([str(key)], "is not known", suggest_name(str(key), names))
     return dict(settings)
 
 

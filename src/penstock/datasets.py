@@ -17,8 +17,8 @@ from penstock.data.fields.base import Field
 from penstock.data.fields.image import Image
 from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.data.order.ranks import find_ranks
-from penstock.data.order.shuffle import LANES, Ranks
-from penstock.data.sources.shards import Ids, OrderSettings, ShardFeed, Source
+from penstock.data.order.shuffle import LANES, RankShare
+from penstock.data.sources.shards import Ids, OrderSettings, ShardGroup, ShardSource
 from penstock.errors import PenstockError, SettingError
 from penstock.storage.paths import expand
 
@@ -33,10 +33,10 @@ class ShardDataset(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, shards: Shards, fields: Mapping[str, Field], *, transform: Transform | None = None) -> None:
-        self._source = _Samples(ShardFeed([Source(expand(shards))], fields, OrderSettings(), transform, "raise"))
+        self._source = _Samples(ShardSource([ShardGroup(expand(shards))], fields, OrderSettings(), transform, "raise"))
 
     @property
-    def feed(self) -> ShardFeed:
+    def feed(self) -> ShardSource:
         """Where its samples lie, for whoever reads a part of them without decoding the rest."""
         return self._source.feed
 
@@ -77,7 +77,7 @@ class ShardStream(IterableDataset[dict[str, Any]]):
     ) -> None:
         self._ranks = find_ranks(rank, world_size, LANES)
         order = OrderSettings(shuffle, seed, LANES, BLOCK_BYTES)
-        self._source = _Samples(ShardFeed([Source(expand(shards))], fields, order, transform, "raise"))
+        self._source = _Samples(ShardSource([ShardGroup(expand(shards))], fields, order, transform, "raise"))
         self._epoch = 0
 
     def __len__(self) -> int:
@@ -93,18 +93,18 @@ class ShardStream(IterableDataset[dict[str, Any]]):
         mine = self._source.feed.order(self._epoch)[share.rank :: share.world_size]
         return self._source.read(mine, self._epoch)
 
-    def _share(self) -> Ranks:
+    def _share(self) -> RankShare:
         worker = get_worker_info()
         if worker is None:
             return self._ranks
         ranks = self._ranks
-        return Ranks(ranks.rank + ranks.world_size * worker.id, ranks.world_size * worker.num_workers)
+        return RankShare(ranks.rank + ranks.world_size * worker.id, ranks.world_size * worker.num_workers)
 
 
 class _Samples:
     """Decodes samples where it stands: in whatever process torch has put us."""
 
-    def __init__(self, feed: ShardFeed) -> None:
+    def __init__(self, feed: ShardSource) -> None:
         for name, field in feed.fields.items():
             if isinstance(field, Image) and (field.finish is not None or field.decode != "cpu"):
                 told = f"{name}: finish and decode work on a Loader's batches"
@@ -121,7 +121,7 @@ class _Samples:
         for sample, block in zip(samples.tolist(), blocks.tolist(), strict=True):
             if block not in held:
                 held[block] = memoryview(bytearray(supply.block_bytes(block)))
-                supply.fill(block, held[block])
+                supply.read_block(block, held[block])
             yield self._decode(sample, held[block], epoch)
             left[block] -= 1
             if left[block] == 0:
@@ -130,7 +130,7 @@ class _Samples:
     def _decode(self, sample: int, memory: memoryview, epoch: int) -> dict[str, Any]:
         number = np.array([sample], np.int64)
         zero = np.zeros(1, np.int64)
-        row = self.feed.supply.rows(number, zero, zero)[0].tolist()
+        row = self.feed.supply.task_rows(number, zero, zero)[0].tolist()
         try:
             values = self._decoder.sample(row, epoch, memory)
         except PenstockError as error:

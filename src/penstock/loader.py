@@ -9,25 +9,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Self
 
 from penstock.core.cores import usable_cores
-from penstock.core.stats import CardTimes, EngineStats, LoaderStats
+from penstock.core.stats import EngineStats, GpuTimes, LoaderStats
 from penstock.data.batch.delivery import Delivery
 from penstock.data.decode.decoder import Transform
 from penstock.data.decode.map_samples import SampleTransform
-from penstock.data.device.device_stage import Plans
-from penstock.data.device.prefetch import Coming
-from penstock.data.device.static_buffers import Stable
+from penstock.data.device.device_stage import DevicePlan
+from penstock.data.device.prefetch import DevicePrefetch
+from penstock.data.device.static_buffers import StaticBuffers
 from penstock.data.fields.base import Field
 from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.data.order.checkpoint import Position, read_state, write_state
-from penstock.data.sources.map_dataset import MapFeed
+from penstock.data.sources.map_dataset import DatasetSource
 from penstock.data.sources.shards import Ids, OrderSettings, Shards
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SettingError
 from penstock.options import BatchSettings, EngineSettings, ErrorSettings
-from penstock.runtime.epochs import Pass, Passes
-from penstock.runtime.progress import Bar, Stopwatch, Ticker
-from penstock.runtime.source_choice import Brought, Wanted, make_feed
-from penstock.runtime.start import Settings, start
+from penstock.runtime.epochs import EpochRun, EpochSequence
+from penstock.runtime.progress import DeliveryTimer, EpochBar, StatusTicker
+from penstock.runtime.source_choice import SourceOptions, UserSampling, make_source
+from penstock.runtime.start import RuntimeSettings, start_engine
 from penstock.storage.shard_cache.cache_tier import CacheSettings
 
 log = logging.getLogger("penstock")
@@ -101,8 +101,8 @@ class Loader:
         errors = ErrorSettings(on_error, max_bad, ledger)
         self._batch_transform = batch_transform
         self._shuffle = shuffle
-        self._brought = Brought.of(sampler, batch_sampler, collate_fn)
-        wanted = Wanted(
+        self._brought = UserSampling.of(sampler, batch_sampler, collate_fn)
+        wanted = SourceOptions(
             self._batch,
             self._engine_settings,
             errors,
@@ -115,23 +115,23 @@ class Loader:
         )
         if static and device == "numpy":
             raise SettingError("static keeps tensors where they are", advice='Use device="cpu" or "cuda"')
-        self._plans = Plans(fields, device, seed, transformed=transform is not None)
-        self._feed = make_feed(shards, self._plans.fields, wanted)
-        stable = Stable() if static else None
-        self._settings = Settings(device, self._engine_settings, errors, self._plans, stable)
+        self._plans = DevicePlan(fields, device, seed, transformed=transform is not None)
+        self._feed = make_source(shards, self._plans.fields, wanted)
+        stable = StaticBuffers() if static else None
+        self._settings = RuntimeSettings(device, self._engine_settings, errors, self._plans, stable)
         self._at = Position()
-        self._stopwatch = Stopwatch()
-        self._ticker = Ticker() if verbose else None
+        self._stopwatch = DeliveryTimer()
+        self._ticker = StatusTicker() if verbose else None
         self._progress = progress
         self._running: Engine | None = None
         self._engine_stats = EngineStats()
-        self._card_times: CardTimes | None = None
+        self._card_times: GpuTimes | None = None
         """Of the engine that ran last."""
         self._delivery: Delivery | None = None
         self._room = 0
         """Samples that fit into a slab of the engine that is running."""
-        self._passes = Passes(self._feed)
-        self._pass_under_way: Pass | None = None
+        self._passes = EpochSequence(self._feed)
+        self._pass_under_way: EpochRun | None = None
         self._asked_epoch: int | None = None
         self._close: weakref.finalize[[], Loader] | None = None
 
@@ -176,7 +176,7 @@ class Loader:
         """The map-style dataset; of shards, something with their length: the samples of an epoch, over all ranks."""
         from penstock.frameworks import SampleCount
 
-        return self._feed.dataset if isinstance(self._feed, MapFeed) else SampleCount(len(self._feed))
+        return self._feed.dataset if isinstance(self._feed, DatasetSource) else SampleCount(len(self._feed))
 
     @property
     def sampler(self) -> Any:
@@ -245,7 +245,7 @@ class Loader:
         ahead = this.ahead
         self._pass_under_way = this
         finished = False
-        bar = Bar(epoch, self._at.samples, len(self._feed)) if self._progress else None
+        bar = EpochBar(epoch, self._at.samples, len(self._feed)) if self._progress else None
         self._stopwatch.begin()
         try:
             while not ahead.over:  # once, unless a batch comes that is larger than all before it
@@ -253,7 +253,7 @@ class Loader:
                 if not begun:
                     this.begin(engine, self._room)
                 begun = False
-                coming = Coming(ahead, delivery, engine.wait_for, engine.has)
+                coming = DevicePrefetch(ahead, delivery, engine.wait_for, engine.has)
                 asked = 0
                 while not coming.over:
                     self._check_under_way(this)
@@ -279,7 +279,7 @@ class Loader:
             if self._pass_under_way is this:
                 self._leave(finished)
 
-    def _tell(self, samples: int, bar: Bar | None) -> None:
+    def _tell(self, samples: int, bar: EpochBar | None) -> None:
         """A batch goes out: count it, and say so where that is wanted."""
         self._stopwatch.delivered(samples)
         if bar is not None:
@@ -287,7 +287,7 @@ class Loader:
         if self._ticker is not None and self._ticker.due:
             self._ticker.show(self.stats())
 
-    def _check_under_way(self, this: Pass) -> None:
+    def _check_under_way(self, this: EpochRun) -> None:
         if self._pass_under_way is not this:
             raise PenstockError("another pass over this loader has begun", stage="deliver")
 
@@ -310,7 +310,7 @@ class Loader:
             self.close()
             room += room // 2  # so that sizes that creep up do not make us start again and again
         if self._running is None or self._delivery is None:
-            running = start(self._feed, self._settings, room)
+            running = start_engine(self._feed, self._settings, room)
             self._close = weakref.finalize(self, running.stop)
             self._running, self._delivery, self._room = running.engine, running.delivery, running.room
         self._delivery.begin()
@@ -328,14 +328,14 @@ class Loader:
         )
 
     @property
-    def card_times(self) -> CardTimes | None:
+    def card_times(self) -> GpuTimes | None:
         """Where the GPU's time went between steps, on its own clock; None where batches stay on the CPU."""
         return self._delivery.card_times if self._delivery is not None else self._card_times
 
     def close(self) -> None:
         """Stop workers and readers and give back their memory; the next pass starts them again."""
         last = self.stats()
-        self._engine_stats, self._card_times = last.engine, last.card
+        self._engine_stats, self._card_times = last.engine, last.gpu_times
         self._passes.forget()
         stop, self._close = self._close, None
         self._running = self._delivery = None
@@ -350,7 +350,7 @@ class Loader:
         return f"<Loader: {self._feed!r}, {size}; {where}; {state}>"
 
 
-def _was_last(coming: Coming, delivery: Delivery, asked: int) -> bool:
+def _was_last(coming: DevicePrefetch, delivery: Delivery, asked: int) -> bool:
     """Whether nothing follows, and then all is accounted for. Asked ahead: frameworks count batches, and stop there."""
     if coming.over:
         delivery.check_books(asked)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.bench.trial import Trial
+from penstock.bench.trial import LoaderRun
 
 
 @pytest.fixture
@@ -19,6 +19,6 @@ def make_trial():
             "memory_kind": "pss",
             "cpu_s_per_sample": 0.002,
         }
-        return Trial(contestant=contestant, workers=workers, **{**facts, **changes})
+        return LoaderRun(contestant=contestant, workers=workers, **{**facts, **changes})
 
     return make

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.bench.fields import RacedField, guess_fields, parse_field, parse_fields
+from penstock.bench.fields import BenchmarkField, guess_fields, parse_field, parse_fields
 from penstock.errors import SettingError
 from penstock.testing import IMAGENET, MULTICAMERA, SA1B, make_shards, sample_parts, tar_bytes
 
@@ -8,10 +8,10 @@ from penstock.testing import IMAGENET, MULTICAMERA, SA1B, make_shards, sample_pa
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("image=.jpg:1024", RacedField("image", "image", ".jpg", size=1024)),
-        ("image=_cam.png", RacedField("image", "image", "_cam.png", size=64)),
-        ("edge=_features.npz:edge", RacedField("edge", "array", "_features.npz", key="edge")),
-        ("mask=.mask.npy", RacedField("mask", "array", ".mask.npy")),
+        ("image=.jpg:1024", BenchmarkField("image", "image", ".jpg", size=1024)),
+        ("image=_cam.png", BenchmarkField("image", "image", "_cam.png", size=64)),
+        ("edge=_features.npz:edge", BenchmarkField("edge", "array", "_features.npz", key="edge")),
+        ("mask=.mask.npy", BenchmarkField("mask", "array", ".mask.npy")),
     ],
 )
 def test_a_field_is_a_name_a_suffix_and_a_size_or_key(text, field):

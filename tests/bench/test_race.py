@@ -1,8 +1,17 @@
 import pytest
 
 from penstock.bench.fields import parse_field
-from penstock.bench.race import OURS, PLAIN, Entry, Limits, entries, prepare, race, standings
-from penstock.bench.workload import lay_out, load_course
+from penstock.bench.race import (
+    OURS,
+    PLAIN,
+    BenchmarkedLoader,
+    BenchmarkLimits,
+    benchmarked_loaders,
+    prepare,
+    run_rounds,
+    summarise,
+)
+from penstock.bench.workload import load_workload, make_workload
 from penstock.errors import PenstockError
 from penstock.testing import REID, make_shards
 
@@ -24,7 +33,7 @@ def runner(make_trial):
             self.rate = 100.0
 
         def __call__(self, argv, timeout_s):
-            course = load_course(argv[1])
+            course = load_workload(argv[1])
             self.ran.append((argv[0], *argv[2:]))
             return make_trial(samples=course.samples, keys_digest=course.keys_digest, rate=self.rate)
 
@@ -32,29 +41,33 @@ def runner(make_trial):
 
 
 def test_each_round_another_one_begins(shards, tmp_path, runner):
-    course = lay_out(shards, IMAGE, 4, samples=100, lanes=4, folder=tmp_path)
-    assert len(list(race(course, entries((1, 2)), 4, tmp_path, runner))) == 12
+    course = make_workload(shards, IMAGE, 4, samples=100, lanes=4, folder=tmp_path)
+    assert len(list(run_rounds(course, benchmarked_loaders((1, 2)), 4, tmp_path, runner))) == 12
     mine, one, two = (OURS,), (PLAIN, "1"), (PLAIN, "2")
     assert runner.ran == [mine, one, two, one, two, mine, two, mine, one, mine, one, two]
 
 
 def test_a_run_that_lost_or_repeated_samples_is_refused(shards, tmp_path, make_trial):
-    course = lay_out(shards, IMAGE, 4, samples=100, lanes=4, folder=tmp_path)
+    course = make_workload(shards, IMAGE, 4, samples=100, lanes=4, folder=tmp_path)
     for wrong in ({"samples": 39, "keys_digest": course.keys_digest}, {"samples": 40, "keys_digest": "f" * 16}):
         trial = make_trial("plain", 2, **wrong)
         with pytest.raises(PenstockError, match=r"plain with 2 workers delivered .* its speed means nothing"):
-            list(race(course, [Entry(PLAIN, 2)], 1, tmp_path, lambda argv, timeout_s, trial=trial: trial))
+            list(
+                run_rounds(
+                    course, [BenchmarkedLoader(PLAIN, 2)], 1, tmp_path, lambda argv, timeout_s, trial=trial: trial
+                )
+            )
 
 
 def test_the_course_is_as_long_as_the_slowest_runs_in_the_seconds_given(shards, tmp_path, runner):
     runner.rate = 10.0
-    course = prepare(shards, IMAGE, Limits(2, None, seconds=2.0), tmp_path, runner)
+    course = prepare(shards, IMAGE, BenchmarkLimits(2, None, seconds=2.0), tmp_path, runner)
     assert runner.ran == [(PLAIN, "1")]
     assert course.samples == 20
 
 
 def test_a_stated_number_of_samples_needs_no_try(shards, tmp_path, runner):
-    course = prepare(shards, IMAGE, Limits(2, 12), tmp_path, runner)
+    course = prepare(shards, IMAGE, BenchmarkLimits(2, 12), tmp_path, runner)
     assert runner.ran == []
     assert course.samples == 12
 
@@ -62,15 +75,15 @@ def test_a_stated_number_of_samples_needs_no_try(shards, tmp_path, runner):
 def test_standings_are_medians_and_the_fastest_is_first(make_trial):
     slow = [make_trial("plain", 1, rate=rate, first_batch_s=first) for rate, first in ((10, 3), (30, 1), (20, 2))]
     fast = [make_trial("penstock", 2, rate=rate) for rate in (90, 100, 110)]
-    first, second = standings([*slow, *fast])
+    first, second = summarise([*slow, *fast])
     assert (first.contestant, first.rate, first.rounds) == ("penstock", 100, 3)
     assert (second.rate, second.slowest_rate, second.fastest_rate, second.first_batch_s) == (20, 10, 30, 2)
 
 
 def test_numbers_of_workers_stand_apart(make_trial):
-    table = standings([make_trial("plain", 1, rate=1.0), make_trial("plain", 4, rate=4.0)])
+    table = summarise([make_trial("plain", 1, rate=1.0), make_trial("plain", 4, rate=4.0)])
     assert [(standing.workers, standing.rate) for standing in table] == [(4, 4.0), (1, 1.0)]
 
 
 def test_cpu_that_nobody_kept_stays_unknown(make_trial):
-    assert standings([make_trial(cpu_s_per_sample=None)])[0].cpu_s_per_sample is None
+    assert summarise([make_trial(cpu_s_per_sample=None)])[0].cpu_s_per_sample is None

@@ -6,7 +6,7 @@ import pytest
 from penstock.bench import workload as course_module
 from penstock.bench.fields import parse_field
 from penstock.bench.trial import digest
-from penstock.bench.workload import lay_out, load_course
+from penstock.bench.workload import load_workload, make_workload
 from penstock.errors import PairingError, SettingError
 from penstock.shards.scan import index_of
 from penstock.testing import REID, SA1B, make_shards, sample_parts, tar_bytes
@@ -24,24 +24,24 @@ def shards(tmp_path):
 
 
 def test_small_shards_are_raced_as_they_lie(shards, tmp_path):
-    course = lay_out(shards, IMAGE, 4, samples=1000, lanes=2, folder=tmp_path)
+    course = make_workload(shards, IMAGE, 4, samples=1000, lanes=2, folder=tmp_path)
     assert course.shards == tuple(shards)
     assert not course.copied
     assert (course.samples, course.keys_digest) == (40, digest(keys_in(shards)))
 
 
 def test_no_more_shards_are_taken_than_samples_and_workers_need(shards, tmp_path):
-    assert lay_out(shards, IMAGE, 4, samples=20, lanes=1, folder=tmp_path).shards == tuple(shards[:2])
-    assert lay_out(shards, IMAGE, 4, samples=30, lanes=3, folder=tmp_path).shards == tuple(shards[:3])
+    assert make_workload(shards, IMAGE, 4, samples=20, lanes=1, folder=tmp_path).shards == tuple(shards[:2])
+    assert make_workload(shards, IMAGE, 4, samples=30, lanes=3, folder=tmp_path).shards == tuple(shards[:3])
 
 
 def test_shards_that_are_not_needed_are_not_even_opened(shards, tmp_path):
     Path(shards[3]).write_bytes(b"not a tar")
-    assert lay_out(shards, IMAGE, 4, samples=30, lanes=2, folder=tmp_path).samples == 30
+    assert make_workload(shards, IMAGE, 4, samples=30, lanes=2, folder=tmp_path).samples == 30
 
 
 def test_large_shards_are_cut_to_their_first_samples(shards, tmp_path):
-    course = lay_out(shards, IMAGE, 4, samples=12, lanes=4, folder=tmp_path)
+    course = make_workload(shards, IMAGE, 4, samples=12, lanes=4, folder=tmp_path)
     assert course.copied
     expected = [key for shard in shards for key in index_of(shard).keys[:3]]
     assert (course.samples, course.keys_digest) == (12, digest(expected))
@@ -51,7 +51,7 @@ def test_large_shards_are_cut_to_their_first_samples(shards, tmp_path):
 @pytest.mark.parametrize("compression", [None, "gz"])
 def test_a_cut_keeps_members_their_order_and_compression(tmp_path, compression):
     (shard,) = make_shards(tmp_path, SA1B, samples=8, order="grouped", compression=compression, scale=0.05)
-    course = lay_out([str(shard)], IMAGE, 1, samples=2, lanes=1, folder=tmp_path / ".")
+    course = make_workload([str(shard)], IMAGE, 1, samples=2, lanes=1, folder=tmp_path / ".")
     assert course.shards[0].endswith(".tar.gz" if compression else ".tar")
     kept = ["sa_000001", "sa_000002"]
     names = [f"{key}{suffix}" for suffix in (".jpg", "_features.npz") for key in kept]
@@ -64,13 +64,13 @@ def test_no_more_bytes_are_copied_than_allowed(shards, tmp_path, monkeypatch):
     index = index_of(shards[0])
     per_shard = int(index.lengths.sum())
     monkeypatch.setattr(course_module, "MAX_COPY_BYTES", 2 * per_shard)  # half of four shards
-    course = lay_out(shards, IMAGE, 2, samples=31, lanes=4, folder=tmp_path)
+    course = make_workload(shards, IMAGE, 2, samples=31, lanes=4, folder=tmp_path)
     assert 12 <= course.samples < 31
 
 
 def test_fewer_samples_than_two_batches_are_refused(shards, tmp_path):
     with pytest.raises(SettingError, match="40 samples do not make two batches of 21"):
-        lay_out(shards, IMAGE, 21, samples=1000, lanes=4, folder=tmp_path)
+        make_workload(shards, IMAGE, 21, samples=1000, lanes=4, folder=tmp_path)
 
 
 def test_a_sample_without_the_field_is_refused(tmp_path):
@@ -78,16 +78,16 @@ def test_a_sample_without_the_field_is_refused(tmp_path):
     members = [("a.jpg", picture), ("b.jpg", picture), ("c.json", b"{}")]
     (tmp_path / "a.tar").write_bytes(tar_bytes(members))
     with pytest.raises(PairingError, match="has no"):
-        lay_out([str(tmp_path / "a.tar")], IMAGE, 1, samples=10, lanes=1, folder=tmp_path)
+        make_workload([str(tmp_path / "a.tar")], IMAGE, 1, samples=10, lanes=1, folder=tmp_path)
 
 
 def test_zstd_shards_are_refused_because_the_rival_cannot_read_them(tmp_path):
     (shard,) = make_shards(tmp_path, REID, samples=4, compression="zst", scale=0.25)
     with pytest.raises(SettingError, match="tarfile reads no zstd"):
-        lay_out([str(shard)], IMAGE, 1, samples=10, lanes=1, folder=tmp_path)
+        make_workload([str(shard)], IMAGE, 1, samples=10, lanes=1, folder=tmp_path)
 
 
 def test_a_course_travels_as_a_file(shards, tmp_path):
-    course = lay_out(shards, IMAGE, 4, samples=1000, lanes=4, folder=tmp_path)
+    course = make_workload(shards, IMAGE, 4, samples=1000, lanes=4, folder=tmp_path)
     course.save(tmp_path / "course.json")
-    assert load_course(tmp_path / "course.json") == course
+    assert load_workload(tmp_path / "course.json") == course

@@ -11,14 +11,14 @@ from benchmarks.peers.race import BARE, OURS, PACKED, Course, Entry, Result, ent
 from benchmarks.peers.report import lines, tables
 from benchmarks.peers.task import WrongOutputError, checked_keys
 
-from penstock.bench.trial import Trial
+from penstock.bench.trial import LoaderRun
 from penstock.errors import PenstockError
 
 FIELD, WDS, SPDL = Entry("field", "own"), Entry("webdataset", "own"), Entry("spdl", "own")
 
 
 def trial(entry, workers=2, rate=100.0, first=1.0):
-    return Trial(
+    return LoaderRun(
         contestant=str(entry),
         workers=workers,
         samples=64,

@@ -7,7 +7,16 @@ import sys
 import pytest
 
 from penstock.cli import main
-from penstock.recording.format import Fetch, Loader, Machine, Pass, PassEnd, Run, Setting, Step
+from penstock.recording.format import (
+    EpochEndLine,
+    EpochStartLine,
+    FetchLine,
+    LoaderLine,
+    Machine,
+    RunLine,
+    Setting,
+    StepLine,
+)
 from penstock.recording.writer import Recorder
 
 
@@ -53,17 +62,23 @@ def record(tmp_path):
     """Writes the recording of a run of which every step is like the others."""
 
     def write(file="run.jsonl", *, wait_s=0.0001, step_s=0.02, count=60, workers=2, fetched=True, **loader):
-        recorder = Recorder(tmp_path / file, Run(command=("train.py",), machine=Machine(cores=4, usable_cores=4)))
+        recorder = Recorder(tmp_path / file, RunLine(command=("train.py",), machine=Machine(cores=4, usable_cores=4)))
         settings = {"num_workers": Setting(requested=workers, in_force=workers), **loader.pop("settings", {})}
-        recorder.put(Loader(loader=0, type="torch", settings=settings, batches=count, **{"name": "train", **loader}))
-        recorder.put(Pass(loader=0, number=0, at_s=0.0))
+        recorder.put(
+            LoaderLine(loader=0, type="torch", settings=settings, batches=count, **{"name": "train", **loader})
+        )
+        recorder.put(EpochStartLine(loader=0, number=0, at_s=0.0))
         for batch in range(count):
             at_s = batch * (wait_s + step_s)
             worker = batch % workers if workers else -1
             if fetched:
-                recorder.put(Fetch(loader=0, batch=batch, worker=worker, at_s=at_s, fetch_s=wait_s, cpu_s=wait_s * 0.9))
-            recorder.put(Step(loader=0, batch=batch, at_s=at_s, wait_s=wait_s, step_s=step_s, samples=8, worker=worker))
-        recorder.put(PassEnd(loader=0, number=0, at_s=count * (wait_s + step_s)))
+                recorder.put(
+                    FetchLine(loader=0, batch=batch, worker=worker, at_s=at_s, fetch_s=wait_s, cpu_s=wait_s * 0.9)
+                )
+            recorder.put(
+                StepLine(loader=0, batch=batch, at_s=at_s, wait_s=wait_s, step_s=step_s, samples=8, worker=worker)
+            )
+        recorder.put(EpochEndLine(loader=0, number=0, at_s=count * (wait_s + step_s)))
         recorder.close()
         return tmp_path / file
 

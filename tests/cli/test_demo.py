@@ -18,10 +18,10 @@ from penstock.core.finding import Diagnosis
 from penstock.core.plan import Plan
 from penstock.demo import forecast as outlook
 from penstock.demo import stages
-from penstock.demo.demo import Result
-from penstock.demo.loss_agreement import agreement
-from penstock.demo.shards import Size
-from penstock.demo.stages import Measured, Stage
+from penstock.demo.demo import DemoResult
+from penstock.demo.loss_agreement import loss_agreement
+from penstock.demo.shards import DemoSize
+from penstock.demo.stages import Stage, StageResult
 from penstock.errors import SettingError
 from penstock.recording.reader import load
 
@@ -45,7 +45,7 @@ def run(tmp_path, monkeypatch):
 
 @pytest.mark.ways
 def test_the_whole_loop_on_the_smallest_shards(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "Size", partial(Size, scale=0.0625))
+    monkeypatch.setattr(command, "Size", partial(DemoSize, scale=0.0625))
     monkeypatch.setattr(outlook, "PROBE_S", 0.5)
     monkeypatch.setattr(stages, "EXACT_S", 0.2)
     ran = run("--samples", 20, "--seconds", 1, "--json")
@@ -71,7 +71,7 @@ def test_the_whole_loop_on_the_smallest_shards(run, tmp_path, monkeypatch):
 
 def measured(name, samples_s, losses, tmp_path, gain=None, others_cpu=0.0):
     stage = Stage(name=name, title=f"the {name} one", predicted_gain=gain)
-    return Measured(
+    return StageResult(
         stage=stage,
         recording=tmp_path / f"{name}.jsonl",
         samples_s=samples_s,
@@ -95,10 +95,10 @@ def made_up(tmp_path, monkeypatch):
         ]
         losses = {each.stage.name: each.losses for each in stages[1:]} | {"exact": (0.5, 0.25)}
         agreements = {
-            name: agreement((0.5, 0.25), found, same_pixels=name in ("tuned", "exact"))
+            name: loss_agreement((0.5, 0.25), found, same_pixels=name in ("tuned", "exact"))
             for name, found in losses.items()
         }
-        result = Result(
+        result = DemoResult(
             diagnosis=Diagnosis(verdict="findings", sentence="Decoding is the bottleneck."),
             plan=Plan(source="recording", fingerprint={}),
             stages=tuple(stages),
@@ -106,7 +106,7 @@ def made_up(tmp_path, monkeypatch):
             report=tmp_path / "report.html",
             seconds=80.0,
         )
-        monkeypatch.setattr(command.Way, "go", lambda way: result)
+        monkeypatch.setattr(command.DemoRun, "go", lambda way: result)
 
     return put
 
@@ -142,7 +142,7 @@ def test_an_interrupted_demo_says_so(run, monkeypatch):
     def interrupted(way):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.Way, "go", interrupted)
+    monkeypatch.setattr(command.DemoRun, "go", interrupted)
     ran = run()
     assert ran.exit_code == 130
     assert "interrupted" in ran.stderr

@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 
 from penstock.cli.doctor import doctor
 from penstock.errors import StorageError
-from penstock.plan.doctor.check import Check, Mark, not_known
-from penstock.plan.doctor.run import Examined
+from penstock.plan.doctor.check import Check, CheckStatus, not_known
+from penstock.plan.doctor.run import DoctorReport
 from penstock.plan.doctor.run import examine as really_examine
-from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
+from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.storage.identify import identify
 
 app = typer.Typer()
@@ -23,7 +23,7 @@ def run(*arguments):
 
 def make_curve(*points):
     return StorageCurve(
-        points=tuple(Point(*point) for point in points),
+        points=tuple(CurvePoint(*point) for point in points),
         sample_bytes=524_288,
         open_stat=OpenStat(4.0, 9.0, 100),
         cold=True,
@@ -54,16 +54,16 @@ def probed(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _plenty_of_room(monkeypatch):
-    from penstock.report.storage import Room
+    from penstock.report.storage import WritableSpace
 
-    monkeypatch.setattr("penstock.cli.doctor._room", lambda path: Room(True, 80 * 10**9, 250 * 10**9))
+    monkeypatch.setattr("penstock.cli.doctor._room", lambda path: WritableSpace(True, 80 * 10**9, 250 * 10**9))
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
     """A machine without a fault, unless the test gives other rows: what is wrong with the real one is its affair."""
     rows = {"machine": (Check("cores", "16 of 16", "Plenty."), not_known("GPU", "No driver.")), "script": ()}
-    monkeypatch.setattr("penstock.cli.doctor.examine", lambda script: Examined(**rows))
+    monkeypatch.setattr("penstock.cli.doctor.examine", lambda script: DoctorReport(**rows))
     return rows
 
 
@@ -163,7 +163,7 @@ def test_without_a_path_the_machine_alone_is_looked_at():
     assert any(words[:4] == ["–", "GPU", "not", "known"] for words in lines)
 
 
-@pytest.mark.parametrize(("mark", "sign"), [(Mark.LOOK, "!"), (Mark.BAD, "✗")])
+@pytest.mark.parametrize(("mark", "sign"), [(CheckStatus.LOOK, "!"), (CheckStatus.BAD, "✗")])
 def test_one_fault_of_the_machine_exits_1(machine, mark, sign):
     machine["machine"] = (Check("swap", "8 GB used", "Short of memory.", mark),)
     result = run()
@@ -172,7 +172,7 @@ def test_one_fault_of_the_machine_exits_1(machine, mark, sign):
 
 
 def test_machine_and_script_are_in_the_json(machine):
-    machine["script"] = (Check("line 3 num_workers", "32", "Too many.", Mark.BAD),)
+    machine["script"] = (Check("line 3 num_workers", "32", "Too many.", CheckStatus.BAD),)
     result = run("--json")
     document = json.loads(result.stdout)
     assert result.exit_code == 1

@@ -14,8 +14,8 @@ from penstock.core.plan import Change, Plan
 from penstock.errors import SettingError
 from penstock.plan.document import load_plan
 from penstock.plan.fingerprint import fingerprint
-from penstock.probe.results import DecodePoint, DecodeRates, Handover, Probes, Skipped, probes_document
-from penstock.recording.format import Event, Run, Setting
+from penstock.probe.results import DecodePoint, DecodeRates, IpcCost, Probes, SkippedProbe, probes_document
+from penstock.recording.format import EventLine, RunLine, Setting
 from penstock.recording.writer import Recorder
 from penstock.watcher.machine.facts import machine_facts
 
@@ -83,10 +83,10 @@ PROBES = Probes(
         source="a.tar",
         seconds=6.0,
     ),
-    handover=Handover(
+    handover=IpcCost(
         batch_size=8, batch_bytes=1_200_000, arrays=1, batches=100, batch_s=0.002, main_cpu_s=0.001, seconds=1.0
     ),
-    storage=Skipped("no PATH was given"),
+    storage=SkippedProbe("no PATH was given"),
 )
 
 
@@ -102,10 +102,10 @@ def probed(tmp_path):
     """The recording of a probe of the step."""
 
     def write(samples=8, stages=("alone", "beside"), probe="compute"):
-        recorder = Recorder(tmp_path / "probe.jsonl", Run(probe=probe))
+        recorder = Recorder(tmp_path / "probe.jsonl", RunLine(probe=probe))
         for stage in stages:
             detail = {"stage": stage, "steps": 10, "burners": 2, "samples": samples, "device": "cuda"}
-            recorder.put(Event(what="probe", at_s=1.0, seconds=5.0, detail=detail))
+            recorder.put(EventLine(what="probe", at_s=1.0, seconds=5.0, detail=detail))
         recorder.close()
         return "probe.jsonl"
 

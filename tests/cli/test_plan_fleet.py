@@ -8,7 +8,7 @@ import pytest
 from penstock.cli.arguments import bytes_in
 from penstock.errors import SettingError
 from penstock.plan.fingerprint import fingerprint
-from penstock.probe.results import DecodePoint, DecodeRates, Handover, Probes, probes_document
+from penstock.probe.results import DecodePoint, DecodeRates, IpcCost, Probes, probes_document
 from penstock.watcher.machine.facts import machine_facts
 
 FLEET = ("--nodes", 4, "--gpus-per-node", 8)
@@ -26,7 +26,7 @@ def probes(tmp_path):
             source="a.tar",
             seconds=6.0,
         ),
-        handover=Handover(
+        handover=IpcCost(
             batch_size=8, batch_bytes=1_200_000, arrays=1, batches=100, batch_s=0.002, main_cpu_s=0.001, seconds=1.0
         ),
     )

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.probe import probe
 from penstock.errors import SettingError
-from penstock.probe.results import DecodePoint, DecodeRates, Probes, Skipped
+from penstock.probe.results import DecodePoint, DecodeRates, Probes, SkippedProbe
 from penstock.testing import REID, SA1B, make_shards
 
 app = typer.Typer(rich_markup_mode=None)
@@ -30,7 +30,7 @@ def run(*arguments):
 @pytest.fixture
 def asked(monkeypatch):
     """Answers for all probes, and keeps what they were asked."""
-    asked = {"answer": Probes(decode=RATES, copy=Skipped("torch sees no CUDA device"))}
+    asked = {"answer": Probes(decode=RATES, copy=SkippedProbe("torch sees no CUDA device"))}
 
     def run_probes(subject, names, *, seconds):
         asked.update(subject=subject, names=names, seconds=seconds)
@@ -86,11 +86,11 @@ def test_a_folder_without_shards_is_decoded_with_made_up_pictures_and_that_is_sa
 def test_a_shard_that_is_broken_costs_the_probes_that_need_it(asked, tmp_path):
     (tmp_path / "bad.tar").write_bytes(b"not a tar" * 200)
     run("all", tmp_path)
-    assert isinstance(asked["subject"].material, Skipped)
+    assert isinstance(asked["subject"].material, SkippedProbe)
 
 
 def test_nothing_measured_exits_3(asked):
-    asked["answer"] = Probes(copy=Skipped("torch sees no CUDA device"))
+    asked["answer"] = Probes(copy=SkippedProbe("torch sees no CUDA device"))
     assert run("copy").exit_code == 3
 
 

@@ -16,7 +16,7 @@ from penstock.plan.fingerprint import fingerprint
 from penstock.recording.format import Setting
 from penstock.verify import trials
 from penstock.watcher.machine.facts import machine_facts
-from penstock.watcher.script.script import Outcome
+from penstock.watcher.script.runner import ScriptResult
 
 app = typer.Typer(rich_markup_mode=None)
 app.command()(command.verify)
@@ -73,7 +73,7 @@ def played(monkeypatch, record, tmp_path):
         settings = "after" if terms.dataloader else "before"
         made = record("made.jsonl", wait_s=wait_s[settings], settings={"prefetch_factor": Setting(in_force=2)})
         path.write_bytes(made.read_bytes())
-        return Outcome(0, (path,), False)
+        return ScriptResult(0, (path,), False)
 
     monkeypatch.setattr(trials, "run_script", run_script)
     return wait_s

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.core.format import human_bytes
+from penstock.core.format import format_bytes
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from penstock.core.format import human_bytes
     ],
 )
 def test_sizes_read_in_three_digits(count, text):
-    assert human_bytes(count) == text
+    assert format_bytes(count) == text

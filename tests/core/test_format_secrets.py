@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.core.format import without_secrets
+from penstock.core.format import redact_secrets
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ from penstock.core.format import without_secrets
     ],
 )
 def test_queries_and_passwords_are_taken_out_and_nothing_else(text, left):
-    assert without_secrets(text) == left
+    assert redact_secrets(text) == left

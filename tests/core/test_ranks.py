@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.ranks import Place, cores_of_job, local_place, place
+from penstock.core.ranks import RankInfo, global_rank, local_rank, slurm_cores
 from penstock.errors import SettingError
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
@@ -34,17 +34,17 @@ def launch(monkeypatch):
 
 def test_nobody_says_anything(launch):
     launch()
-    assert (place(), local_place(), cores_of_job()) == (None, Place(0, 1), None)
+    assert (global_rank(), local_rank(), slurm_cores()) == (None, RankInfo(0, 1), None)
 
 
 def test_torchrun(launch):
     launch(TORCHRUN)
-    assert (place(), local_place()) == (Place(5, 8), Place(1, 4))
+    assert (global_rank(), local_rank()) == (RankInfo(5, 8), RankInfo(1, 4))
 
 
 def test_a_task_of_slurm_is_a_rank(launch):
     launch(SLURM)
-    assert (place(), local_place(), cores_of_job()) == (Place(5, 7), Place(1, 3), 32)
+    assert (global_rank(), local_rank(), slurm_cores()) == (RankInfo(5, 7), RankInfo(1, 3), 32)
 
 
 @pytest.mark.parametrize(
@@ -52,28 +52,28 @@ def test_a_task_of_slurm_is_a_rank(launch):
 )
 def test_tasks_of_each_node_are_read_as_slurm_writes_them(launch, per_node, node, count):
     launch(SLURM, SLURM_STEP_TASKS_PER_NODE=per_node, SLURM_NODEID=node)
-    assert local_place().of == count
+    assert local_rank().world_size == count
 
 
 def test_tasks_per_node_as_asked_for_count_where_slurm_lists_none(launch, monkeypatch):
     launch(SLURM, SLURM_NTASKS_PER_NODE="2")
     monkeypatch.delenv("SLURM_STEP_TASKS_PER_NODE")
-    assert local_place() == Place(1, 2)
+    assert local_rank() == RankInfo(1, 2)
 
 
 def test_ranks_of_torchrun_in_one_task_of_slurm_are_torchruns(launch):
     launch(SLURM, TORCHRUN, SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0", SLURM_LOCALID="0")
-    assert (place(), local_place()) == (Place(5, 8), Place(1, 4))
+    assert (global_rank(), local_rank()) == (RankInfo(5, 8), RankInfo(1, 4))
 
 
 def test_ranks_of_torchrun_in_one_task_a_node_are_torchruns(launch):
     launch(SLURM, TORCHRUN, SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="1", SLURM_STEP_TASKS_PER_NODE="1(x2)")
-    assert (place(), local_place()) == (Place(5, 8), Place(1, 4))
+    assert (global_rank(), local_rank()) == (RankInfo(5, 8), RankInfo(1, 4))
 
 
 def test_a_script_that_says_slurms_numbers_in_torchs_words_has_slurms_place_on_the_machine(launch):
     launch(SLURM, RANK="5", WORLD_SIZE="7", LOCAL_RANK="1")
-    assert (place(), local_place()) == (Place(5, 7), Place(1, 3))
+    assert (global_rank(), local_rank()) == (RankInfo(5, 7), RankInfo(1, 3))
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,18 @@ def test_a_script_that_says_slurms_numbers_in_torchs_words_has_slurms_place_on_t
 )
 def test_a_process_alone_under_slurm_is_alone(launch, environment):
     launch(environment)
-    assert (place(), local_place()) == (None, Place(0, 1))
+    assert (global_rank(), local_rank()) == (None, RankInfo(0, 1))
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "::1"])
 def test_ranks_that_meet_at_a_loopback_address_are_all_on_this_machine(launch, address):
     launch(RANK="2", WORLD_SIZE="4", MASTER_ADDR=address)
-    assert local_place() == Place(2, 4)
+    assert local_rank() == RankInfo(2, 4)
 
 
 def test_ranks_that_meet_elsewhere_may_be_anywhere(launch):
     launch(RANK="2", WORLD_SIZE="4", MASTER_ADDR="10.0.0.7")
-    assert local_place() == Place(0, 1)
+    assert local_rank() == RankInfo(0, 1)
 
 
 def test_torch_distributed_goes_before_the_environment(launch, tmp_path):
@@ -107,7 +107,7 @@ def test_torch_distributed_goes_before_the_environment(launch, tmp_path):
     launch(TORCHRUN, SLURM)
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
-        assert place() == Place(0, 1)
+        assert global_rank() == RankInfo(0, 1)
     finally:
         distributed.destroy_process_group()
 
@@ -116,10 +116,10 @@ def test_torch_distributed_goes_before_the_environment(launch, tmp_path):
 def test_what_is_no_number_is_refused_by_name(launch, name):
     launch(SLURM if name.startswith("SLURM") else TORCHRUN, **{name: "-1"})
     with pytest.raises(SettingError, match=f"{name}='-1' in the environment is not a number"):
-        (place(), local_place())
+        (global_rank(), local_rank())
 
 
 def test_a_local_rank_beyond_its_machine_is_refused(launch):
     launch(TORCHRUN, LOCAL_RANK="4")
     with pytest.raises(SettingError, match="local rank 4 is not below the 4 ranks of this machine"):
-        local_place()
+        local_rank()

@@ -5,20 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.slab_layout import MOST_ROOM_BYTES, NOTED, PAGE, Placed, SlabLayout, Slot, place
+from penstock.core.slab_layout import (
+    ENCODED_SIZE_FIELDS,
+    MAX_RAGGED_BYTES,
+    PAGE,
+    RaggedView,
+    SlabLayout,
+    SlotSpec,
+    store_ragged,
+)
 
-SLOTS = {"image": Slot((3, 5, 7), "|u1"), "label": Slot((), "<i8"), "features": Slot((11,), "<f2")}
+SLOTS = {"image": SlotSpec((3, 5, 7), "|u1"), "label": SlotSpec((), "<i8"), "features": SlotSpec((11,), "<f2")}
 
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "size_bytes"), [((3, 224, 224), "uint8", 150528), ((), "<i8", 8), ((0, 4), "<f4", 0)]
 )
 def test_a_slot_knows_its_bytes(shape, dtype, size_bytes):
-    assert Slot(shape, dtype).size == size_bytes
+    assert SlotSpec(shape, dtype).size == size_bytes
 
 
 def test_a_slot_of_more_than_two_gigabytes_does_not_overflow():
-    assert Slot((1 << 16, 1 << 16), "<f8").size == 1 << 35
+    assert SlotSpec((1 << 16, 1 << 16), "<f8").size == 1 << 35
 
 
 def test_arrays_have_the_batch_as_their_first_axis():
@@ -56,7 +64,7 @@ def test_a_slab_without_arrays_still_has_a_page():
     st.integers(1, 9),
 )
 def test_arrays_start_on_pages_do_not_overlap_and_fit_the_slab(specs, batch_size):
-    slots = {f"field{number}": Slot(*spec) for number, spec in enumerate(specs)}
+    slots = {f"field{number}": SlotSpec(*spec) for number, spec in enumerate(specs)}
     layout = SlabLayout(slots, batch_size)
     assert layout.size % PAGE == 0
     end = 0
@@ -77,7 +85,7 @@ def test_arrays_start_on_pages_do_not_overlap_and_fit_the_slab(specs, batch_size
 def test_every_slot_has_room_in_whole_pages_behind_the_arrays():
     layout = SlabLayout(SLOTS, 4, {"boxes": 100, "mask": PAGE + 1})
     memory = memoryview(bytearray(2 * layout.size))
-    rooms = layout.rooms(memory, layout.size)
+    rooms = layout.ragged_buffers(memory, layout.size)
     assert {name: room.shape for name, room in rooms.items()} == {"boxes": (4, PAGE), "mask": (4, 2 * PAGE)}
     for number, view in enumerate([*layout.arrays(memory, layout.size).values(), *rooms.values()]):
         view[...] = number + 1
@@ -89,14 +97,14 @@ def test_every_slot_has_room_in_whole_pages_behind_the_arrays():
 
 def test_room_is_bounded_and_where_it_ends_the_last_slots_have_none():
     layout = SlabLayout({}, 64, {"picture": 90 << 20, "boxes": 10 << 20})
-    assert layout.slots_with_room == 2
-    assert layout.size == 200 << 20 <= MOST_ROOM_BYTES
+    assert layout.ragged_slots == 2
+    assert layout.size == 200 << 20 <= MAX_RAGGED_BYTES
 
 
 def test_a_value_larger_than_all_room_there_may_be_has_none():
-    layout = SlabLayout(SLOTS, 4, {"volume": MOST_ROOM_BYTES + 1})
+    layout = SlabLayout(SLOTS, 4, {"volume": MAX_RAGGED_BYTES + 1})
     assert layout.size == SlabLayout(SLOTS, 4).size
-    assert len(layout.rooms(memoryview(bytearray(layout.size)))["volume"]) == 0
+    assert len(layout.ragged_buffers(memoryview(bytearray(layout.size)))["volume"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -116,8 +124,8 @@ def test_a_value_larger_than_all_room_there_may_be_has_none():
 )
 def test_what_is_placed_is_seen_again_as_it_was(value):
     room = np.full(PAGE, 0xEE, np.uint8)
-    placed = place(value, room)
-    seen = placed.over(room)
+    placed = store_ragged(value, room)
+    seen = placed.array_in(room)
     assert (seen.dtype, seen.shape) == (value.dtype, value.shape)
     assert np.array_equal(seen, value)
     assert np.shares_memory(seen, room) == (value.nbytes > 0)
@@ -140,27 +148,27 @@ def test_what_is_placed_is_seen_again_as_it_was(value):
 )
 def test_what_is_no_plain_array_or_does_not_fit_is_not_placed(value):
     room = np.full(PAGE, 0xEE, np.uint8)
-    assert place(value, room) is None
+    assert store_ragged(value, room) is None
     assert np.all(room == 0xEE)
 
 
 def test_room_taken_again_shows_nothing_of_the_value_before():
     room = np.zeros(PAGE, np.uint8)
-    place(np.full(500, 7.0), room)
-    assert place(np.array([[1, 2]]), room) == Placed("<i8", (1, 2))
-    assert Placed("<i8", (1, 2)).over(room).tolist() == [[1, 2]]
+    store_ragged(np.full(500, 7.0), room)
+    assert store_ragged(np.array([[1, 2]]), room) == RaggedView("<i8", (1, 2))
+    assert RaggedView("<i8", (1, 2)).array_in(room).tolist() == [[1, 2]]
 
 
 def test_notes_lie_behind_everything_else_for_the_arrays_that_have_some():
     layout = SlabLayout(SLOTS, 4, {"boxes": 100}, tuple(SLOTS)[:2])
     memory = memoryview(bytearray(2 * layout.size))
-    notes = layout.notes(memory, layout.size)
+    notes = layout.encoded_sizes(memory, layout.size)
     assert {name: (each.shape, each.dtype) for name, each in notes.items()} == dict.fromkeys(
-        tuple(SLOTS)[:2], ((4, NOTED), np.int32)
+        tuple(SLOTS)[:2], ((4, ENCODED_SIZE_FIELDS), np.int32)
     )
     for number, each in enumerate(notes.values()):
         each[...] = number + 1
     assert [int(each.min()) for each in notes.values()] == [1, 2]
     assert not any(each.any() for each in layout.arrays(memory, layout.size).values())
-    assert not layout.rooms(memory, layout.size)["boxes"].any()
+    assert not layout.ragged_buffers(memory, layout.size)["boxes"].any()
     assert layout.filled_bytes == SlabLayout(SLOTS, 4).filled_bytes, "notes are not copied to a card"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.strict_yaml import DEEPEST, plain, read_yaml, write_yaml
+from penstock.core.strict_yaml import DEEPEST, read_yaml, to_plain_values, write_yaml
 from penstock.errors import SettingError
 
 NUMBERS = st.integers(-(2**62), 2**62) | st.floats(allow_nan=False, allow_infinity=False)
@@ -85,18 +85,18 @@ def test_any_bytes_are_read_or_refused(data):
         found = read_yaml(data)
     except SettingError:
         return
-    assert plain(found) == found
+    assert to_plain_values(found) == found
 
 
 def test_numpys_numbers_become_pythons():
-    found = plain({"a": np.float64(1.5), "b": np.int64(3), "c": (np.bool_(True),)})
+    found = to_plain_values({"a": np.float64(1.5), "b": np.int64(3), "c": (np.bool_(True),)})
     assert found == {"a": 1.5, "b": 3, "c": [True]}
     assert [type(found["a"]), type(found["b"]), type(found["c"][0])] == [float, int, bool]
 
 
 def test_what_no_file_can_hold_is_refused_by_its_place():
     with pytest.raises(SettingError, match=r"a\.0: a object is no plain value"):
-        plain({"a": [object()]})
+        to_plain_values({"a": [object()]})
 
 
 def test_letters_of_all_scripts_stay_readable_and_what_cannot_be_seen_is_spelled_out():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.demo.shards import Size, make
+from penstock.demo.shards import DemoSize, make
 
-TINY = Size(samples=24, batch_size=4, scale=0.0625)
+TINY = DemoSize(samples=24, batch_size=4, scale=0.0625)
 
 
 @pytest.fixture(scope="session")

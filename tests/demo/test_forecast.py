@@ -2,7 +2,7 @@ import pytest
 
 from penstock.demo.forecast import expected_samples_s
 from penstock.probe.results import DecodePoint
-from penstock.recording.format import Fetch, Loader, Machine, Pass, Run, Step
+from penstock.recording.format import EpochStartLine, FetchLine, LoaderLine, Machine, RunLine, StepLine
 from penstock.recording.reader import load
 from penstock.recording.writer import Recorder
 from penstock.verify.measures import main_loader
@@ -13,14 +13,14 @@ def seen(tmp_path):
     """Steps of 10 ms with 8 samples each, whose batches the main process made, on two cores."""
 
     def see(*, fetched=True):
-        recorder = Recorder(tmp_path / "run.jsonl", Run(machine=Machine(cores=2, usable_cores=2)))
-        recorder.put(Loader(loader=0, type="torch"))
-        recorder.put(Pass(loader=0, number=0, at_s=0.0))
+        recorder = Recorder(tmp_path / "run.jsonl", RunLine(machine=Machine(cores=2, usable_cores=2)))
+        recorder.put(LoaderLine(loader=0, type="torch"))
+        recorder.put(EpochStartLine(loader=0, number=0, at_s=0.0))
         for batch in range(40):
             at_s = batch * 0.06
             if fetched:
-                recorder.put(Fetch(loader=0, batch=batch, worker=-1, at_s=at_s, fetch_s=0.05, cpu_s=0.05))
-            recorder.put(Step(loader=0, batch=batch, at_s=at_s, wait_s=0.05, step_s=0.01, samples=8))
+                recorder.put(FetchLine(loader=0, batch=batch, worker=-1, at_s=at_s, fetch_s=0.05, cpu_s=0.05))
+            recorder.put(StepLine(loader=0, batch=batch, at_s=at_s, wait_s=0.05, step_s=0.01, samples=8))
         recorder.close()
         return main_loader(load(tmp_path / "run.jsonl"), "it")
 

@@ -1,18 +1,18 @@
 import pytest
 
-from penstock.demo.shards import MARK, Size, clear, index, pack_for_training
+from penstock.demo.shards import MARK, DemoSize, clear, index, pack_for_training
 from penstock.errors import SettingError
 from penstock.shards.scan import index_of
 
 
 def test_every_shard_holds_one_batch_however_many_samples_are_asked_for(lot):
-    assert (Size(samples=17, batch_size=8).shards, Size(samples=16, batch_size=8).shards) == (3, 2)
+    assert (DemoSize(samples=17, batch_size=8).shards, DemoSize(samples=16, batch_size=8).shards) == (3, 2)
     assert lot.samples == 24
     assert [len(index_of(shard)) for shard in lot.shards] == [4] * 6
 
 
 def test_pictures_and_features_shrink_together():
-    assert (Size(16, scale=1.0).image_size, Size(16, scale=0.5).image_size) == (1024, 512)
+    assert (DemoSize(16, scale=1.0).image_size, DemoSize(16, scale=0.5).image_size) == (1024, 512)
 
 
 def test_indexing_counts_the_parts_of_all_shards(lot):

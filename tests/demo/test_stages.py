@@ -7,9 +7,9 @@ import pytest
 from penstock.demo import stages as room
 from penstock.demo.stages import Stage, run_stage
 from penstock.errors import PenstockError
-from penstock.recording.format import Loader, Pass, Run, Setting, Step
+from penstock.recording.format import EpochStartLine, LoaderLine, RunLine, Setting, StepLine
 from penstock.recording.writer import Recorder
-from penstock.watcher.script.script import Outcome
+from penstock.watcher.script.runner import ScriptResult
 
 STAGE = Stage(name="tuned", title="as planned", arguments={"shards": "a/", "size": 64}, dataloader={"num_workers": 3})
 
@@ -22,15 +22,15 @@ def play(monkeypatch):
     def play(code=0, steps=40, interrupted=False):
         def run_script(script, record, *, live, terms):
             calls.append((script, terms))
-            recorder = Recorder(record, Run())
-            recorder.put(Loader(loader=0, type="torch", settings={"num_workers": Setting(in_force=3)}))
-            recorder.put(Pass(loader=0, number=0, at_s=0.0))
+            recorder = Recorder(record, RunLine())
+            recorder.put(LoaderLine(loader=0, type="torch", settings={"num_workers": Setting(in_force=3)}))
+            recorder.put(EpochStartLine(loader=0, number=0, at_s=0.0))
             for batch in range(steps):
                 wait_s = 1.0 if batch < 6 else 0.03
-                recorder.put(Step(loader=0, batch=batch, at_s=float(batch), wait_s=wait_s, step_s=0.01, samples=8))
+                recorder.put(StepLine(loader=0, batch=batch, at_s=float(batch), wait_s=wait_s, step_s=0.01, samples=8))
             recorder.close()
             record.with_name("tuned.losses.json").write_text("[0.5, 0.25]")
-            return Outcome(code, (record,), interrupted=interrupted)
+            return ScriptResult(code, (record,), interrupted=interrupted)
 
         monkeypatch.setattr(room, "run_script", run_script)
         return calls

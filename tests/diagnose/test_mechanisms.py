@@ -10,7 +10,15 @@ from tests.support.made_recordings import Made
 from penstock.diagnose.evidence.evidence import gather
 from penstock.diagnose.verdict import all_rules, diagnose
 from penstock.model.edits import with_workers
-from penstock.recording.format import Event, Fetch, Pass, Process, Step, System, Whereabouts
+from penstock.recording.format import (
+    EpochStartLine,
+    EventLine,
+    FetchLine,
+    Process,
+    StackSamplesLine,
+    StepLine,
+    SystemLine,
+)
 
 DICE = np.random.default_rng(3)
 
@@ -81,7 +89,7 @@ def test_taking_a_batch_is_long_where_another_thread_holds_the_interpreter():
 def waiting_for_threads(cpu, states, functions):
     """Workers whose own thread waits while others of theirs use so many cores each."""
     made = Made(workers=4, cores=2, cpu_s=0.008, alone_s=0.25, step_s=0.012).recording()
-    looks = Whereabouts(loader=0, worker=0, at_s=1.0, looks=100, states=states, functions=functions)
+    looks = StackSamplesLine(loader=0, worker=0, at_s=1.0, looks=100, states=states, functions=functions)
     return with_processes(
         replace(made, whereabouts=(looks,)), {"cpu": 0.1, "thread_cpu": 0.1}, {"cpu": cpu, "thread_cpu": 0.03}
     )
@@ -304,9 +312,9 @@ def validating(left_early):
         at_s = step.at_s + more_s
         if step.batch % 40 == 39:
             begin = at_s + step.wait_s + 0.015
-            passes.append(Pass(loader=1, number=step.batch, at_s=begin))
+            passes.append(EpochStartLine(loader=1, number=step.batch, at_s=begin))
             theirs = [
-                Step(loader=1, pass_=step.batch, batch=k, at_s=begin + k * 0.02, wait_s=0.001, step_s=0.019)
+                StepLine(loader=1, pass_=step.batch, batch=k, at_s=begin + k * 0.02, wait_s=0.001, step_s=0.019)
                 for k in range(10)
             ]
             steps += [*theirs[:-1], msgspec.structs.replace(theirs[-1], step_s=0.5 if left_early else 0.019)]
@@ -361,8 +369,8 @@ def test_the_advice_for_crowded_cores_is_the_number_of_workers_that_the_model_fi
 
 
 def test_what_the_recorder_writes_of_collections_and_cores_is_read_back():
-    fetch = Fetch(loader=0, batch=0, worker=0, at_s=0.0, fetch_s=1.0, gc_s=0.5)
-    system = System(at_s=1.0, processes=(Process(worker=0, cores=1),))
+    fetch = FetchLine(loader=0, batch=0, worker=0, at_s=0.0, fetch_s=1.0, gc_s=0.5)
+    system = SystemLine(at_s=1.0, processes=(Process(worker=0, cores=1),))
     for line in (fetch, system):
         assert msgspec.json.decode(msgspec.json.encode(line), type=type(line)) == line
 
@@ -373,7 +381,7 @@ def test_what_the_recorder_writes_of_collections_and_cores_is_read_back():
 def test_collections_before_the_first_step_are_not_the_loops():
     made = Made(workers=4, cpu_s=0.001, step_s=0.02).recording()
     steps = changed(made.steps, at_s=lambda step: step.at_s + 60)
-    early = tuple(Event(what="gc", at_s=float(at), seconds=2.0) for at in range(3))
+    early = tuple(EventLine(what="gc", at_s=float(at), seconds=2.0) for at in range(3))
     assert diagnose(replace(made, steps=steps, events=early)).verdict == "healthy"
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.support.made_recordings import SAMPLES, Made
 
 from penstock.diagnose.verdict import all_rules, diagnose
-from penstock.recording.format import Event
+from penstock.recording.format import EventLine
 
 DICE = np.random.default_rng(7)
 STRAGGLING = np.where(DICE.random(400) < 0.04, 0.4, 0.02)
@@ -82,7 +82,7 @@ CAUSES = {
     "ipc_copy": Made(handover_s=0.01),
     "sampler_overhead": Made(phases={"sampler": 0.006}, handover_s=0.0065),
     "worker_startup": Made(passes=6, count=25, startup_s=0.6, settings={"persistent_workers": False}),
-    "gc_pauses": Made(events=tuple(Event(what="gc", at_s=float(at), seconds=0.4) for at in range(3))),
+    "gc_pauses": Made(events=tuple(EventLine(what="gc", at_s=float(at), seconds=0.4) for at in range(3))),
     "host_sync": Made(phases={"forward": 0.004, "backward": 0.004, "sync": 0.012}),
     "pageable_copy": Made(phases={"forward": 0.012, "h2d": 0.008}, settings={"pin_memory": False}),
     "logging_overhead": Made(phases={"forward": 0.012, "log": 0.008}),

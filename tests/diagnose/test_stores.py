@@ -6,9 +6,9 @@ from tests.support.made_store import MadeStore
 
 from penstock.core.hops import Hop
 from penstock.diagnose.evidence.evidence import gather
-from penstock.diagnose.rules._stores import from_store, more_helped
+from penstock.diagnose.rules._stores import more_helped, store_reads
 from penstock.diagnose.verdict import diagnose
-from penstock.engine.autotune import Controller, Knob, Knobs, Window
+from penstock.engine.autotune import AutotunePolicy, Knob, Knobs, TuningWindow
 
 NO_HELP = (
     "readers 16 → 32: workers starved 60% of the time with every read in flight; trying for more than 50 MB/s",
@@ -72,7 +72,7 @@ def test_epochs_that_read_from_the_store_again_ask_for_a_cache():
 )
 def test_nothing_is_said_of_a_store_that_is_not_the_matter(otherwise):
     (evidence,) = gather(MadeStore(**otherwise).recording())
-    assert from_store(evidence) is None
+    assert store_reads(evidence) is None
 
 
 def test_sums_that_start_anew_do_not_count():
@@ -83,8 +83,8 @@ def test_sums_that_start_anew_do_not_count():
     later = [msgspec.structs.replace(line, at_s=line.at_s + 5) for line in again]
     cut = msgspec.structs.replace(first, at_s=5.5)
     (broken,) = gather(type(recording)(**{**_fields(recording), "hops": (first, *again, cut, *later)}))
-    assert from_store(broken).answer_s == pytest.approx(from_store(whole).answer_s)
-    assert from_store(broken).bytes_s == pytest.approx(from_store(whole).bytes_s, rel=0.3)
+    assert store_reads(broken).answer_s == pytest.approx(store_reads(whole).answer_s)
+    assert store_reads(broken).bytes_s == pytest.approx(store_reads(whole).bytes_s, rel=0.3)
 
 
 def _fields(recording):
@@ -93,13 +93,13 @@ def _fields(recording):
 
 def window(mb_per_s):
     read, decode = Hop("read", 0.95, 0.05, 0.0), Hop("decode", 0.3, 0.7, 0.0)
-    return Window(1.0, 0.5, int(mb_per_s * 1e6), read, decode, 0.3, 10, 100)
+    return TuningWindow(1.0, 0.5, int(mb_per_s * 1e6), read, decode, 0.3, 10, 100)
 
 
 @pytest.mark.parametrize(("rates", "helped"), [((50, 100, 100, 190), True), ((50, 50, 30, 50), False), ((), None)])
 def test_the_words_of_the_loader_are_understood(rates, helped):
     """As its controller says them."""
-    controller, changes = Controller(), []
+    controller, changes = AutotunePolicy(), []
     knobs = Knobs(Knob(8, 1, 32), Knob(4, 4, 4), Knob(4, 4, 4), 0.01)
     for rate in rates:
         change = controller.look(window(rate), knobs)

@@ -9,10 +9,10 @@ from tests.diagnose.evidence.test_evidence import WORKERS, fetch, recorded, step
 from tests.support.made_recordings import Made
 
 from penstock.diagnose import verdict
-from penstock.diagnose.suspect import Innocent, Suspect
+from penstock.diagnose.suspect import RuledOut, Suspect
 from penstock.diagnose.verdict import ENOUGH_STEPS, MOST_GAIN, all_rules, diagnose
 from penstock.errors import RecordingError
-from penstock.recording.format import Loader, Machine
+from penstock.recording.format import LoaderLine, Machine
 
 
 def suspect(strength=0.9, gain=0.5, **more):
@@ -56,7 +56,7 @@ def test_what_would_gain_nothing_is_no_finding(judged, answer):
 
 
 def test_look_alikes_are_told_with_why(judged):
-    found = judged(wait_s=0.0, disk=Innocent("it is idle"))
+    found = judged(wait_s=0.0, disk=RuledOut("it is idle"))
     assert [(rejected.rule, rejected.why) for rejected in found.rejected] == [("disk", "it is idle")]
 
 
@@ -110,14 +110,14 @@ def test_too_few_steps_are_undetermined_but_their_cost_is_told(count):
 def test_the_loader_that_waited_most_is_judged():
     run = Made(workers=1, cpu_s=0.05, step_s=0.01, count=60).recording()
     steps = (*run.steps, *(step(at, 0.0, 0.001, loader=1) for at in range(500)))
-    found = diagnose(recorded(steps, run.fetches, loaders={**run.loaders, 1: Loader(loader=1)}))
+    found = diagnose(recorded(steps, run.fetches, loaders={**run.loaders, 1: LoaderLine(loader=1)}))
     assert found.findings[0].rule == "too_few_workers"
 
 
 def test_a_few_slow_steps_of_an_evaluation_do_not_hide_the_training():
     training = [step(at, 0.0001, 0.02) for at in range(200)]
     evaluation = [step(at, 1.0, 0.01, loader=1) for at in range(5)]
-    loaders = {number: Loader(loader=number) for number in (0, 1)}
+    loaders = {number: LoaderLine(loader=number) for number in (0, 1)}
     found = diagnose(recorded([*training, *evaluation], loaders=loaders))
     assert found.verdict == "healthy"
 

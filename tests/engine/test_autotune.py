@@ -6,7 +6,7 @@ import pytest
 from tests.support.engine_fakes import Copy, Numbers, plan, take_all
 
 from penstock.engine import autotune as tuner_module
-from penstock.engine.autotune import Change, Controller
+from penstock.engine.autotune import AutotunePolicy, KnobChange
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def decide(monkeypatch):
     def prepare(*changes):
         todo = list(changes)
         monkeypatch.setattr(tuner_module, "LOOK_S", 0.0)
-        monkeypatch.setattr(Controller, "look", lambda self, window, knobs: todo.pop(0) if todo else None)
+        monkeypatch.setattr(AutotunePolicy, "look", lambda self, window, knobs: todo.pop(0) if todo else None)
 
     return prepare
 
@@ -45,7 +45,11 @@ def test_time_without_an_epoch_is_not_counted(start, eventually):
 
 @pytest.mark.parametrize("executor", ["process", "thread"])
 def test_more_workers_and_readers_come_when_they_are_decided(start, eventually, decide, executor):
-    decide(Change("workers", 2, 3, "busy"), Change("readers", 2, 4, "slow"), Change("look_ahead", 2, 1, "small"))
+    decide(
+        KnobChange("workers", 2, 3, "busy"),
+        KnobChange("readers", 2, 4, "slow"),
+        KnobChange("look_ahead", 2, 1, "small"),
+    )
     supply = Numbers(640)
     engine = start(supply, Copy(), plan(executor, most_workers=3, most_readers=4))
     engine.begin(supply.epoch([range(at, at + 8) for at in range(0, 640, 8)]))
@@ -58,7 +62,7 @@ def test_more_workers_and_readers_come_when_they_are_decided(start, eventually, 
 
 
 def test_a_change_is_logged_in_one_line(start, eventually, decide, caplog):
-    decide(Change("task_s", 0.004, 0.008, "20% went into handing over"))
+    decide(KnobChange("task_s", 0.004, 0.008, "20% went into handing over"))
     supply = Numbers(640)
     engine = start(supply, Copy(), plan("thread"))
     with caplog.at_level("INFO", logger="penstock"):
@@ -81,7 +85,7 @@ def test_passes_that_are_shorter_than_a_window_are_looked_at_together(start, eve
     windows = []
     tuner = engine.tuner
     engine.conductor.stop(5)  # from here on it is ours
-    monkeypatch.setattr(Controller, "look", lambda self, window, knobs: windows.append(window.seconds))
+    monkeypatch.setattr(AutotunePolicy, "look", lambda self, window, knobs: windows.append(window.seconds))
     tuner._before, tuner._seconds, tuner._since = tuner.stats(0.0), 0.0, None
     for begin in (10.0, 20.0, 30.0):
         tuner.look(begin)

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.hops import Hop
-from penstock.engine.autotune import MOST_TASK_S, REST, Controller, Knob, Knobs, Window
+from penstock.engine.autotune import MOST_TASK_S, REST, AutotunePolicy, Knob, Knobs, TuningWindow
 
 KNOBS = Knobs(readers=Knob(4, 1, 32), workers=Knob(4, 4, 16), look_ahead=Knob(4, 1, 7), task_s=0.004)
 
 
 def window(read=(0.5, 0.0, 0.5), decode=(0.5, 0.0, 0.5), waited=0.3, mb_per_s=100.0, decoding=1.0, samples=1000):
     """One second; `read` and `decode` are shares of busy, starved, blocked."""
-    return Window(
+    return TuningWindow(
         seconds=1.0,
         waited_s=waited,
         bytes_read=int(mb_per_s * 1e6),
@@ -31,11 +31,11 @@ STRAGGLER = {"read": (0.1, 0.0, 0.9), "decode": (0.5, 0.0, 0.5)}
 
 @pytest.mark.parametrize("hops", [READING, DECODING, STRAGGLER])
 def test_nothing_is_turned_while_the_training_loop_does_not_wait(hops):
-    assert Controller().look(window(**hops, waited=0.01), KNOBS) is None
+    assert AutotunePolicy().look(window(**hops, waited=0.01), KNOBS) is None
 
 
 def test_slow_reading_gets_twice_the_reads_in_flight():
-    change = Controller().look(window(**READING), KNOBS)
+    change = AutotunePolicy().look(window(**READING), KNOBS)
     assert (change.name, change.old, change.new) == ("readers", 4, 8)
     assert str(change) == (
         "readers 4 → 8: workers starved 70% of the time with every read in flight; trying for more than 100 MB/s"
@@ -43,19 +43,19 @@ def test_slow_reading_gets_twice_the_reads_in_flight():
 
 
 def test_slow_decoding_gets_twice_the_workers():
-    change = Controller().look(window(**DECODING), KNOBS)
+    change = AutotunePolicy().look(window(**DECODING), KNOBS)
     assert (change.name, change.old, change.new) == ("workers", 4, 8)
     assert "busy 98% of the time while the training loop waited 30%" in change.reason
 
 
 def test_stragglers_get_more_look_ahead():
-    change = Controller().look(window(**STRAGGLER), KNOBS)
+    change = AutotunePolicy().look(window(**STRAGGLER), KNOBS)
     assert (change.name, change.old, change.new) == ("look_ahead", 4, 6)
 
 
 def test_look_ahead_grows_as_long_as_it_helps_and_memory_has_time_to_be_made():
     knobs = replace(KNOBS, look_ahead=Knob(4, 1, 60))
-    controller, found = Controller(), []
+    controller, found = AutotunePolicy(), []
     for samples in (1000, 500, 1100, 500, 1110, 1200):
         change = controller.look(window(**STRAGGLER, samples=samples), knobs)
         found.append(None if change is None else change.new)
@@ -67,7 +67,7 @@ def test_look_ahead_grows_as_long_as_it_helps_and_memory_has_time_to_be_made():
 
 def test_what_more_look_ahead_once_gave_is_no_measure_for_later():
     knobs = replace(KNOBS, look_ahead=Knob(4, 1, 60))
-    controller = Controller()
+    controller = AutotunePolicy()
     assert controller.look(window(**STRAGGLER, samples=1000), knobs).new == 6
     for _ in range(3):
         assert controller.look(window(waited=0.0, samples=1000), knobs) is None
@@ -77,36 +77,36 @@ def test_what_more_look_ahead_once_gave_is_no_measure_for_later():
 def test_workers_that_are_busy_but_often_held_up_get_more_look_ahead():
     knobs = replace(KNOBS, workers=Knob(16, 4, 16))
     hops = {"read": (0.0, 0.0, 1.0), "decode": (0.94, 0.0, 0.06)}
-    assert Controller().look(window(**hops), knobs).name == "look_ahead"
-    assert Controller().look(window(**{**hops, "decode": (0.97, 0.0, 0.03)}), knobs) is None
+    assert AutotunePolicy().look(window(**hops), knobs).name == "look_ahead"
+    assert AutotunePolicy().look(window(**{**hops, "decode": (0.97, 0.0, 0.03)}), knobs) is None
 
 
 def test_costly_handing_over_makes_tasks_longer():
-    change = Controller().look(window(**DECODING, decoding=0.7), KNOBS)
+    change = AutotunePolicy().look(window(**DECODING, decoding=0.7), KNOBS)
     assert (change.name, change.old, change.new) == ("task_s", 0.004, 0.008)
     assert "30% went into handing over" in change.reason
     longest = replace(KNOBS, task_s=MOST_TASK_S)
-    assert Controller().look(window(**DECODING, decoding=0.7), longest).name == "workers"
+    assert AutotunePolicy().look(window(**DECODING, decoding=0.7), longest).name == "workers"
 
 
 @pytest.mark.parametrize("hops", [READING, DECODING, STRAGGLER])
 def test_what_the_user_has_set_is_never_turned(hops):
     fixed = Knobs(Knob(4, 4, 4), Knob(4, 4, 4), Knob(4, 4, 4), MOST_TASK_S)
-    controller = Controller()
+    controller = AutotunePolicy()
     assert [controller.look(window(**hops), fixed) for _ in range(5)] == [None] * 5
 
 
 def test_a_knob_stops_at_its_end():
     knobs = replace(KNOBS, workers=Knob(15, 4, 16))
-    assert Controller().look(window(**DECODING), knobs).new == 16
-    assert Controller().look(window(**DECODING), replace(KNOBS, workers=Knob(16, 4, 16))) is None
+    assert AutotunePolicy().look(window(**DECODING), knobs).new == 16
+    assert AutotunePolicy().look(window(**DECODING), replace(KNOBS, workers=Knob(16, 4, 16))) is None
 
 
 class Machine:
     """Storage whose bandwidth depends on the reads in flight, before workers that could do far more."""
 
     def __init__(self, mb_per_s, knobs=KNOBS):
-        self.mb_per_s, self.knobs, self.controller, self.log = mb_per_s, knobs, Controller(), []
+        self.mb_per_s, self.knobs, self.controller, self.log = mb_per_s, knobs, AutotunePolicy(), []
 
     def run(self, looks):
         for _ in range(looks):

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from tests.support.engine_fakes import Numbers
 
-from penstock.core.contracts import NO_BASE
+from penstock.core.contracts import NO_BLOCK_START
 from penstock.engine.arena import Arena
-from penstock.engine.block_cache import Residency
-from penstock.engine.readers import Fetched
+from penstock.engine.block_cache import BlockCache
+from penstock.engine.readers import FetchedBlock
 from penstock.errors import SettingError
 
 PAGE = 4096
@@ -28,7 +28,7 @@ class Room:
         self.arena = Arena(pages * PAGE)
         self.asked = Asked()
         self.supply = Numbers(samples)
-        self.residency = Residency(self.arena, self.asked, self.supply, in_flight)
+        self.residency = BlockCache(self.arena, self.asked, self.supply, in_flight)
 
     def begin(self, **uses):
         counts = np.zeros(self.supply.blocks, np.int64)
@@ -42,7 +42,7 @@ class Room:
         self.residency.pump()
 
     def arrive(self, *blocks):
-        return [self.residency.arrived(Fetched(block, PAGE, 0.0, None)) for block in blocks]
+        return [self.residency.arrived(FetchedBlock(block, PAGE, 0.0, None)) for block in blocks]
 
 
 @pytest.fixture
@@ -99,7 +99,11 @@ def test_a_block_is_freed_after_its_last_use_and_not_before(room):
     room.begin(b0=3)
     room.want(0)
     room.arrive(0)
-    assert room.residency.pin_all(ids(0, -1, 0)).tolist() == [room.asked.places[0], NO_BASE, room.asked.places[0]]
+    assert room.residency.pin_all(ids(0, -1, 0)).tolist() == [
+        room.asked.places[0],
+        NO_BLOCK_START,
+        room.asked.places[0],
+    ]
     room.residency.unpin_all(ids(0, -1, 0), done=True)
     assert room.arena.used == PAGE
     room.residency.pin_all(ids(0))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tests.support.engine_fakes import Numbers
 
-from penstock.core.contracts import Answer
+from penstock.core.contracts import TaskResult
 from penstock.engine import dispatch as module
-from penstock.engine.batch import Batch, Job
+from penstock.engine.batch import Batch, BatchRequest
 from penstock.engine.dispatch import MAX_STILLBORN, Dispatch
 from penstock.engine.worker_main import encode_task
 from penstock.errors import WorkerCrash
@@ -56,7 +56,7 @@ def make(workers=2, deadline_s=60.0, supply=None):
 
 
 def batch(number=0, size=8, slab=0, first=False, blocks=-1):
-    job = Job(number, 0, np.arange(number * 100, number * 100 + size), first=first)
+    job = BatchRequest(number, 0, np.arange(number * 100, number * 100 + size), first=first)
     made = Batch(job, np.full(size, blocks), slab)
     made.bytes_here(made.blocks == -1)
     return made
@@ -69,7 +69,7 @@ def slots(hand):
 def finish(dispatch, hand, busy_s=0.001):
     seat = dispatch.seat_of(hand)
     given = seat.given[0]
-    return dispatch.finished(seat, Answer(given.task.number, [], busy_s, 0.0))
+    return dispatch.finished(seat, TaskResult(given.task.number, [], busy_s, 0.0))
 
 
 def test_a_batch_is_spread_over_all_workers_with_one_task_in_waiting():

@@ -303,7 +303,7 @@ def test_an_order_that_raises_is_heard(start):
         raise RuntimeError("the order is broken")
 
     engine = start(supply, Copy(), plan("thread"))
-    engine.begin(conductor_module.Epoch(jobs(), epoch.uses))
+    engine.begin(conductor_module.EpochRequest(jobs(), epoch.uses))
     with pytest.raises(RuntimeError, match="the order is broken"):
         engine.wait_for(1)
 

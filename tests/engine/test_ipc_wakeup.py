@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from penstock.engine.ipc import Bell, Listener
+from penstock.engine.ipc import Listener, Wakeup
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def pipes():
 
 
 def test_a_ring_is_heard_until_it_is_hushed():
-    bell, listener = Bell(), Listener()
+    bell, listener = Wakeup(), Listener()
     assert listener.wait([bell.fileno()], 0) == []
     bell.ring()
     assert listener.wait([bell.fileno()], 10) == [bell.fileno()]
@@ -28,7 +28,7 @@ def test_a_ring_is_heard_until_it_is_hushed():
 
 
 def test_many_rings_are_one_until_they_are_hushed_and_the_next_is_heard_again():
-    bell, listener = Bell(), Listener()
+    bell, listener = Wakeup(), Listener()
     for _ in range(1000):
         bell.ring()
     assert os.read(bell.fileno(), 65536) == b"x"

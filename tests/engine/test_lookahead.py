@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.support.engine_fakes import Numbers
 
-from penstock.engine.batch import Job
-from penstock.engine.scheduler import AT_ONCE, PLANNED, Agenda
+from penstock.engine.batch import BatchRequest
+from penstock.engine.scheduler import AT_ONCE, PLANNED, RequestLookahead
 
 
 class Room:
@@ -28,8 +28,8 @@ class Room:
 def begun():
     def begin(batches, *, whole=False, size=8):
         room = Room()
-        agenda = Agenda(Numbers(10_000), room)
-        agenda.begin(Job(at, 0, np.arange(at * size, (at + 1) * size), whole) for at in range(batches))
+        agenda = RequestLookahead(Numbers(10_000), room)
+        agenda.begin(BatchRequest(at, 0, np.arange(at * size, (at + 1) * size), whole) for at in range(batches))
         return SimpleNamespace(agenda=agenda, room=room)
 
     return begin

@@ -6,17 +6,17 @@ import time
 import numpy as np
 import pytest
 
-from penstock.engine.batch import Batch, Job
-from penstock.engine.output_queue import UNDER_WAY, Shelf
+from penstock.engine.batch import Batch, BatchRequest
+from penstock.engine.output_queue import UNDER_WAY, OutputQueue
 from penstock.errors import PenstockError
 
 
 def batch(number, slab=0):
-    return Batch(Job(number, 0, np.arange(2)), np.zeros(2, np.int64), slab)
+    return Batch(BatchRequest(number, 0, np.arange(2)), np.zeros(2, np.int64), slab)
 
 
 def test_batches_are_taken_by_number_in_whatever_order_they_came():
-    shelf = Shelf(3)
+    shelf = OutputQueue(3)
     first, second = batch(0, slab=1), batch(1, slab=2)
     shelf.put(second)
     shelf.put(first)
@@ -26,7 +26,7 @@ def test_batches_are_taken_by_number_in_whatever_order_they_came():
 
 
 def test_a_complete_batch_of_a_closed_engine_is_not_handed_out():
-    shelf = Shelf(3)
+    shelf = OutputQueue(3)
     shelf.put(batch(0))
     shelf.close()
     with pytest.raises(PenstockError, match="has been closed"):
@@ -34,7 +34,7 @@ def test_a_complete_batch_of_a_closed_engine_is_not_handed_out():
 
 
 def test_what_is_complete_is_handed_out_before_a_failure_is_heard():
-    shelf = Shelf(3)
+    shelf = OutputQueue(3)
     shelf.put(batch(0))
     shelf.fail(ValueError("broken"))
     assert shelf.take(0).job.number == 0
@@ -43,7 +43,7 @@ def test_what_is_complete_is_handed_out_before_a_failure_is_heard():
 
 
 def test_who_waits_for_a_batch_of_an_epoch_given_up_is_told():
-    shelf = Shelf(3)
+    shelf = OutputQueue(3)
     left = batch(0)
     shelf.put(left)
     assert shelf.clear(first_number=5) == [left]
@@ -52,7 +52,7 @@ def test_who_waits_for_a_batch_of_an_epoch_given_up_is_told():
 
 
 def test_waiting_is_counted_and_not_waiting_is_not():
-    shelf = Shelf(3)
+    shelf = OutputQueue(3)
     shelf.put(batch(10))
     shelf.take(10)
     assert shelf.waited_s(now=100.0) == 0.0
@@ -62,7 +62,7 @@ def test_waiting_is_counted_and_not_waiting_is_not():
 
 
 def test_the_first_batches_of_an_epoch_are_waited_for_whatever_we_do_and_do_not_count():
-    shelf = Shelf(30)
+    shelf = OutputQueue(30)
     for first in (0, 9):
         shelf.clear(first_number=first)
         for number in range(first, first + UNDER_WAY):
@@ -72,7 +72,7 @@ def test_the_first_batches_of_an_epoch_are_waited_for_whatever_we_do_and_do_not_
 
 
 def test_what_is_ready_lasts_as_long_as_the_loop_takes_for_so_many(monkeypatch):
-    shelf = Shelf(9)
+    shelf = OutputQueue(9)
     now = iter([0.0, *(10 + 0.1 * step for step in range(40)), 1000.0, 1000.1])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     for number in range(41):

@@ -5,7 +5,7 @@ import pytest
 from tests.support.engine_fakes import Numbers
 
 from penstock.engine.readers import Readers
-from penstock.engine.shared_memory import SharedBytes
+from penstock.engine.shared_memory import SharedMemory
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def arena(leaves_nothing):
     made = []
 
     def arena(size):
-        made.append(SharedBytes.create(size, "arena"))
+        made.append(SharedMemory.create(size, "arena"))
         return made[-1]
 
     yield arena

@@ -7,15 +7,15 @@ import sys
 import numpy as np
 import pytest
 
-from penstock.engine.shared_memory import SharedBytes
+from penstock.engine.shared_memory import SharedMemory
 
 
 def test_another_process_sees_and_writes_the_same_bytes(leaves_nothing):
-    memory = SharedBytes.create(8192, "test")
+    memory = SharedMemory.create(8192, "test")
     memory.view[:5] = b"hello"
     program = (
-        "from penstock.engine.shared_memory import SharedBytes\n"
-        f"memory = SharedBytes({memory.fd}, 8192)\n"
+        "from penstock.engine.shared_memory import SharedMemory\n"
+        f"memory = SharedMemory({memory.fd}, 8192)\n"
         "assert bytes(memory.view[:5]) == b'hello'\n"
         "memory.view[4096:4101] = b'world'\n"
     )
@@ -25,7 +25,7 @@ def test_another_process_sees_and_writes_the_same_bytes(leaves_nothing):
 
 
 def test_close_twice_leaves_nothing(leaves_nothing):
-    memory = SharedBytes.create(4096, "test")
+    memory = SharedMemory.create(4096, "test")
     memory.close()
     memory.close()
     assert memory.fd == -1
@@ -35,7 +35,7 @@ def test_close_twice_leaves_nothing(leaves_nothing):
     "make", [lambda view: np.ndarray((8192,), np.uint8, view), lambda view: np.frombuffer(view, np.uint8)]
 )
 def test_an_array_stays_readable_after_close(make, leaves_nothing):
-    memory = SharedBytes.create(8192, "test")
+    memory = SharedMemory.create(8192, "test")
     array = make(memory.view)
     array[:] = 7
     memory.close()
@@ -47,12 +47,12 @@ def test_an_array_stays_readable_after_close(make, leaves_nothing):
 
 def test_a_memory_that_is_too_large_leaves_no_descriptor(leaves_nothing):
     with pytest.raises((OSError, OverflowError, ValueError)):
-        SharedBytes.create(1 << 62, "test")
+        SharedMemory.create(1 << 62, "test")
 
 
 def test_without_memfd_a_nameless_file_does(monkeypatch, leaves_nothing):
     monkeypatch.delattr(os, "memfd_create")
-    memory = SharedBytes.create(4096, "test")
+    memory = SharedMemory.create(4096, "test")
     memory.view[:3] = b"abc"
     assert os.pread(memory.fd, 3, 0) == b"abc"
     assert os.fstat(memory.fd).st_nlink == 0
@@ -62,7 +62,7 @@ def test_without_memfd_a_nameless_file_does(monkeypatch, leaves_nothing):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux makes pages in one go")
 def test_settled_memory_is_written_without_a_fault_per_page(leaves_nothing):
     pages = 2048
-    memory = SharedBytes.create(pages * 4096, "test")
+    memory = SharedMemory.create(pages * 4096, "test")
     memory.settle(0, memory.size // 2)
     array = np.frombuffer(memory.view, np.uint8)
 
@@ -79,7 +79,7 @@ def test_settled_memory_is_written_without_a_fault_per_page(leaves_nothing):
 
 
 def test_settling_what_cannot_be_settled_changes_nothing(leaves_nothing):
-    memory = SharedBytes.create(8192, "test")
+    memory = SharedMemory.create(8192, "test")
     memory.settle(0, -4096)
     memory.settle(1, 100)
     assert bytes(memory.view) == bytes(8192)

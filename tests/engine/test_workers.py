@@ -14,16 +14,16 @@ from tests.support.engine_fakes import Copy
 
 from penstock.core.contracts import Task
 from penstock.engine.engine import _pickle
-from penstock.engine.shared_memory import SharedBytes
-from penstock.engine.worker_main import Settled
-from penstock.engine.workers import ProcessWorker, Shared, ThreadWorker
+from penstock.engine.shared_memory import SharedMemory
+from penstock.engine.worker_main import Prefaulter
+from penstock.engine.workers import ProcessWorker, ThreadWorker, WorkerMemory
 from penstock.errors import SettingError, WorkerCrash
 
 
 @pytest.fixture
 def shared(leaves_nothing):
-    slabs = SharedBytes.create(8192, "slabs")
-    memory = Shared(SharedBytes.create(8192, "arena"), slabs, Settled(slabs, 4096))
+    slabs = SharedMemory.create(8192, "slabs")
+    memory = WorkerMemory(SharedMemory.create(8192, "arena"), slabs, Prefaulter(slabs, 4096))
     yield memory
     memory.arena.close()
     memory.slabs.close()
@@ -38,7 +38,7 @@ def process(shared):
         return begin(data, main_path)
 
     def begin(data, main_path=None):
-        pickled.append(SharedBytes.holding(data, "work"))
+        pickled.append(SharedMemory.holding(data, "work"))
         started.append(ProcessWorker("worker 0", pickled[-1], shared, main_path, None))
         return started[-1]
 
@@ -109,7 +109,7 @@ def test_an_answer_that_is_still_being_sent_is_not_waited_for(process):
 
 
 def test_a_core_that_is_not_there_leaves_no_process(shared):
-    pickled = SharedBytes.holding(_pickle(Copy())[0], "work")
+    pickled = SharedMemory.holding(_pickle(Copy())[0], "work")
     with pytest.raises(OSError, match="Invalid argument"):
         ProcessWorker("worker 0", pickled, shared, None, {1023})
     pickled.close()
@@ -218,11 +218,11 @@ sys.path.insert(0, {here!r})
 from tests.support.engine_fakes import Copy
 from penstock.engine.workers import ProcessWorker, Shared
 from penstock.engine.engine import _pickle
-from penstock.engine.shared_memory import SharedBytes
+from penstock.engine.shared_memory import SharedMemory
 from penstock.engine.worker_main import Settled
-slabs = SharedBytes.create(8192, "slabs")
-shared = Shared(SharedBytes.create(8192, "arena"), slabs, Settled(slabs, 4096))
-worker = ProcessWorker("worker 0", SharedBytes.holding(_pickle(Copy())[0], "work"), shared, None, None)
+slabs = SharedMemory.create(8192, "slabs")
+shared = Shared(SharedMemory.create(8192, "arena"), slabs, Settled(slabs, 4096))
+worker = ProcessWorker("worker 0", SharedMemory.holding(_pickle(Copy())[0], "work"), shared, None, None)
 worker.receive()
 print(worker.process.pid, flush=True)
 sys.stdin.read()

@@ -11,9 +11,9 @@ from PIL import Image as Pillow
 
 import penstock
 from penstock.data.device.gpu_decode import decoders
-from penstock.data.device.gpu_decode.decoders import NvImageCodec, Torchcodec, Torchvision
-from penstock.data.fields import Finish, Image
-from penstock.testing import picture, tar_bytes
+from penstock.data.device.gpu_decode.decoders import NvImageCodecDecoder, TorchcodecDecoder, TorchvisionDecoder
+from penstock.data.fields import GpuTransform, Image
+from penstock.testing import make_image, tar_bytes
 
 if not torch.cuda.is_available():
     pytest.skip("there is no CUDA device", allow_module_level=True)
@@ -25,13 +25,13 @@ SHAPES = [(375, 500), (500, 375), (480, 480), (600, 900)]
 
 
 def jpeg(number, sampling="420"):
-    pixels = picture(*SHAPES[number % len(SHAPES)], number)
+    pixels = make_image(*SHAPES[number % len(SHAPES)], number)
     return simplejpeg.encode_jpeg(pixels, quality=90, colorsubsampling=sampling)
 
 
 def saved(number, **settings):
     file = io.BytesIO()
-    pixels = Pillow.fromarray(picture(375, 500, number)).convert(settings.pop("mode", "RGB"))
+    pixels = Pillow.fromarray(make_image(375, 500, number)).convert(settings.pop("mode", "RGB"))
     pixels.save(file, "JPEG", quality=90, **settings)
     return file.getvalue()
 
@@ -91,7 +91,7 @@ def test_the_neighbours_of_a_damaged_picture_are_whole(shard):
 def test_many_batches_come_whole_while_the_card_works_and_nobody_waits_for_it(shard):
     path = shard(*(jpeg(number) for number in range(48)))
     expected = images(loader_of(path, decode="cpu", device="cpu"))
-    loader = loader_of(path, shuffle=True, finish=Finish("float32"))
+    loader = loader_of(path, shuffle=True, finish=GpuTransform("float32"))
     matrix = torch.randn(2048, 2048, device="cuda")
     for _ in loader:
         pass
@@ -172,7 +172,7 @@ def test_pictures_stay_right_while_the_share_is_turned(shard):
     loader.close()
 
 
-OTHERS = {"nvimagecodec": ("nvidia.nvimgcodec", NvImageCodec), "torchcodec": ("torchcodec", Torchcodec)}
+OTHERS = {"nvimagecodec": ("nvidia.nvimgcodec", NvImageCodecDecoder), "torchcodec": ("torchcodec", TorchcodecDecoder)}
 
 
 @pytest.fixture(params=OTHERS)
@@ -188,7 +188,7 @@ def other(request):
 
 def test_other_decoders_make_the_same_pictures(other):
     data = [np.frombuffer(jpeg(number), np.uint8) for number in range(8)]
-    found, expected = other[1].decode(data), Torchvision(torch.device("cuda", 0)).decode(data)
+    found, expected = other[1].decode(data), TorchvisionDecoder(torch.device("cuda", 0)).decode(data)
     torch.cuda.synchronize()
     for one, same in zip(found, expected, strict=True):
         assert one.shape == same.shape

@@ -6,19 +6,19 @@ import simplejpeg
 import torch
 
 import penstock
-from penstock.data.device.transform.apply import Finisher
+from penstock.data.device.transform.apply import TorchTransform
 from penstock.data.device.transform.draw import draw
-from penstock.data.device.transform.launch import InLaunches, find_finishing
-from penstock.data.fields import Finish, Image, Label
-from penstock.testing import picture, tar_bytes
+from penstock.data.device.transform.launch import KernelTransform, choose_transform
+from penstock.data.fields import GpuTransform, Image, Label
+from penstock.testing import make_image, tar_bytes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
 FINISHES = {
-    "normalised": Finish("float16", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)),
-    "resized": Finish(size=(48, 40)),
-    "cut out": Finish(size=32, crop="random", flip=0.5, layout="channels_last"),
-    "everything": Finish("bfloat16", size=40, crop=(0.2, 1.0), flip=0.5, jitter=(0.3, 0.3, 0.3, 0.1)),
+    "normalised": GpuTransform("float16", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)),
+    "resized": GpuTransform(size=(48, 40)),
+    "cut out": GpuTransform(size=32, crop="random", flip=0.5, layout="channels_last"),
+    "everything": GpuTransform("bfloat16", size=40, crop=(0.2, 1.0), flip=0.5, jitter=(0.3, 0.3, 0.3, 0.1)),
 }
 
 
@@ -29,7 +29,7 @@ def shards(tmp_path_factory):
     for shard in range(3):
         members = []
         for number in range(32 * shard, 32 * shard + 32):
-            members.append((f"{number:04d}.jpg", simplejpeg.encode_jpeg(picture(72, 96, number), quality=90)))
+            members.append((f"{number:04d}.jpg", simplejpeg.encode_jpeg(make_image(72, 96, number), quality=90)))
             members.append((f"{number:04d}.cls", str(number).encode()))
         (folder / f"{shard}.tar").write_bytes(tar_bytes(members))
     return sorted(folder.iterdir())
@@ -73,14 +73,14 @@ def test_it_is_one_launch_of_a_kernel_or_two_and_gives_what_torch_s_operations_g
     pytest.importorskip("triton", reason="Triton is not installed")
     finish, pixels = FINISHES[name], torch.randint(0, 256, (16, 64, 64, 3), dtype=torch.uint8, device="cuda")
     planes, drawn = pixels.permute(0, 3, 1, 2), draw(finish, (64, 64), 0, 0, np.arange(16))
-    finishing = find_finishing(finish, planes, drawn)
-    assert isinstance(finishing, InLaunches)
+    finishing = choose_transform(finish, planes, drawn)
+    assert isinstance(finishing, KernelTransform)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         found = finishing(planes, drawn)
         torch.cuda.synchronize()
     names = [event.name for event in seen.events()]
     assert len([name for name in names if "finish_all" in name]) == (2 if any(finish.jitter) else 1), names
-    expected = Finisher(finish, torch.device("cpu"))(planes.cpu(), drawn)
+    expected = TorchTransform(finish, torch.device("cpu"))(planes.cpu(), drawn)
     tolerance = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}[finish.dtype]
     assert torch.allclose(found.cpu().float(), expected.float(), atol=tolerance)
     assert torch.equal(finishing(planes, drawn), found)  # the very same numbers each time

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.data.device.gpu_decode.placement import InOneLaunch, find_placing, shape_by_shape
+from penstock.data.device.gpu_decode.placement import KernelPlacement, find_placing, shape_by_shape
 from penstock.data.fields import Image
 
 if not torch.cuda.is_available():
@@ -31,14 +31,14 @@ def placed(place, layout, pictures):
 
 
 def test_the_kernel_works_here():
-    assert isinstance(find_placing(Image(".jpg", size=SIDES), torch.device("cuda")), InOneLaunch)
+    assert isinstance(find_placing(Image(".jpg", size=SIDES), torch.device("cuda")), KernelPlacement)
 
 
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])
 def test_its_pixels_are_those_of_torch_to_a_level(pictures, fit, layout):
     image = Image(".jpg", size=SIDES, fit=fit, layout=layout, quality="exact")
-    ours, torchs = InOneLaunch(image), partial(shape_by_shape, image)
+    ours, torchs = KernelPlacement(image), partial(shape_by_shape, image)
     apart = (placed(ours, layout, pictures) - placed(torchs, layout, pictures)).abs()
     assert apart.max() <= 1
     assert (apart > 0).float().mean() < 0.15  # torch resizes in float16 here
@@ -46,7 +46,7 @@ def test_its_pixels_are_those_of_torch_to_a_level(pictures, fit, layout):
 
 @pytest.mark.filterwarnings("ignore")  # the profiler's own
 def test_forty_shapes_are_one_launch(pictures):
-    place = InOneLaunch(Image(".jpg", size=SIDES, quality="exact"))
+    place = KernelPlacement(Image(".jpg", size=SIDES, quality="exact"))
     placed(place, "CHW", pictures)
     out = torch.empty((64, 3, *SIDES), dtype=torch.uint8, device="cuda")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:

@@ -11,7 +11,7 @@ import penstock
 from penstock.recording.reader import load
 from penstock.shards.codecs.arrays import encode_npy
 from penstock.testing import tar_bytes
-from penstock.watcher.script.script import Script, run_script
+from penstock.watcher.script.runner import Script, run_script
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),

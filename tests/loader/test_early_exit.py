@@ -10,7 +10,7 @@ import pytest
 from tests.support.loader_helpers import keys_of
 
 import penstock
-from penstock.data.device.host import Here
+from penstock.data.device.host import HostTransfer
 from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.errors import PenstockError
 from penstock.testing import IMAGENET, make_shards
@@ -63,7 +63,7 @@ def test_a_device_that_cannot_be_left_in_order_leaves_no_worker_behind(make_load
     loader = make_loader(shards, FIELDS, executor="process")
     threads, children = threading.active_count(), set(psutil.Process().children())
     assert len(keys_of(loader)) == SAMPLES
-    monkeypatch.setattr(Here, "close", broken)
+    monkeypatch.setattr(HostTransfer, "close", broken)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         loader.close()
     assert (threading.active_count(), set(psutil.Process().children())) == (threads, children)

@@ -176,13 +176,13 @@ def test_nothing_is_kept_of_batches_that_were_delivered_while_others_are_laid_ou
 
 def test_how_a_batch_is_read_is_not_worked_out_in_the_training_loop(loader, monkeypatch):
     threads = set()
-    real = picked.PickedSupply._lay_out
+    real = picked.SampledBlockSource._lay_out
 
     def lay_out(*given):
         threads.add(threading.current_thread().name)
         return real(*given)
 
-    monkeypatch.setattr(picked.PickedSupply, "_lay_out", lay_out)
+    monkeypatch.setattr(picked.SampledBlockSource, "_lay_out", lay_out)
     assert len(keys_of(loader(sampler=Scattered(100)))) == 100
     assert threads == {"penstock-conductor"}
 

@@ -5,10 +5,10 @@ import re
 import pytest
 
 import penstock
-from penstock.core.stats import CardTimes
+from penstock.core.stats import GpuTimes
 from penstock.data.batch.delivery import Delivery
-from penstock.data.device.device_stage import Arrival, Plans
-from penstock.data.device.gpu_decode.decode_split import Balance
+from penstock.data.device.device_stage import DevicePlan, DeviceStage
+from penstock.data.device.gpu_decode.decode_split import SplitController
 from penstock.runtime import progress as status
 from penstock.testing import IMAGENET, make_shards
 
@@ -98,18 +98,18 @@ def test_the_repr_tells_where_it_is(make):
 
 
 def test_a_pass_that_is_left_early_keeps_the_card_s_times(make, monkeypatch):
-    monkeypatch.setattr(Delivery, "card_times", CardTimes(3.0, 2.0, 1.0))  # as of a card
+    monkeypatch.setattr(Delivery, "card_times", GpuTimes(3.0, 2.0, 1.0))  # as of a card
     loader = make()
     assert loader.card_times is None
     for _ in loader:
         break
-    assert loader.card_times == CardTimes(3.0, 2.0, 1.0)
+    assert loader.card_times == GpuTimes(3.0, 2.0, 1.0)
     assert loader.stats().card == loader.card_times
 
 
 def test_whoever_shares_pictures_out_hears_when_all_workers_are_there(make, monkeypatch):
-    balance = Balance()
-    monkeypatch.setattr(Plans, "begin", lambda *_: Arrival(balance=balance))
+    balance = SplitController()
+    monkeypatch.setattr(DevicePlan, "begin", lambda *_: DeviceStage(balance=balance))
     loader = make()
     batches = iter(loader)
     next(batches)

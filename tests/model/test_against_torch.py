@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from penstock.model.simulation_input import ALONE, PARTS, Crew, batches
+from penstock.model.simulation_input import ALONE, PARTS, WorkerPool, batches
 from penstock.model.simulator import simulate
 
 pytestmark = [
@@ -120,7 +120,7 @@ def arrived(passes):
 
 def same(real, *, workers, prefetch=2):
     """The simulator's run of what really happened."""
-    return simulate(batches(len(real.took_s), alone_s=real.took_s, step_s=real.step_s), Crew(workers, prefetch))
+    return simulate(batches(len(real.took_s), alone_s=real.took_s, step_s=real.step_s), WorkerPool(workers, prefetch))
 
 
 def assert_alike(trace, real):
@@ -172,8 +172,8 @@ def test_out_of_order_delivery_goes_round_a_lagging_worker():
     lag[ALONE, 1] = LONG
     real = train([SHORT] * 60, SHORT, workers=4, in_order=False, lag_s={1: LONG})
     ideal = batches(60, alone_s=SHORT, step_s=SHORT)
-    trace = simulate(ideal, Crew(4, in_order=False, lag=lag))
-    in_turn = simulate(ideal, Crew(4, lag=lag))
+    trace = simulate(ideal, WorkerPool(4, in_order=False, lag=lag))
+    in_turn = simulate(ideal, WorkerPool(4, lag=lag))
     made = np.bincount(real.worker, minlength=4)
     assert np.bincount(trace.worker, minlength=4)[1] == pytest.approx(made[1], abs=2)
     assert made[1] <= 6
@@ -236,6 +236,6 @@ def test_four_workers_on_one_core_are_never_faster_than_the_core():
     began = time.perf_counter()
     assert len(list(loader)) == 24
     real_s = time.perf_counter() - began
-    one = simulate(batches(24, cpu_s=SHORT), Crew(4, cores=1))
+    one = simulate(batches(24, cpu_s=SHORT), WorkerPool(4, cores=1))
     assert one.end_s == pytest.approx(24 * SHORT)
     assert real_s >= one.end_s * 0.98

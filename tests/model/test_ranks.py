@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from penstock.errors import SettingError
-from penstock.model.ranks import PLACES, Crowd, simulate_ranks
+from penstock.model.ranks import PLACES, RankGroup, simulate_ranks
 from penstock.model.workload import Workload
 
 
 def crowd(nodes=1, ranks_per_node=1, *, workers=4, step_s=0.02, step_cpu_s=0.0, batches=1, **work):
     rows = np.stack([np.broadcast_to(np.asarray(work.get(name, 0.0), float), batches) for name in PLACES])
     steps = np.atleast_1d(np.asarray(step_s, float))
-    return Crowd(
+    return RankGroup(
         nodes=nodes,
         ranks_per_node=ranks_per_node,
         workers=workers,

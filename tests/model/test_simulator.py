@@ -6,14 +6,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.model.event_simulator import Events, turned
-from penstock.model.simulation_input import ALONE, CPU, IO, PARTS, SERIAL, Crew, batches
+from penstock.model.event_simulator import EventSimulation, turned
+from penstock.model.simulation_input import ALONE, CPU, IO, PARTS, SERIAL, WorkerPool, batches
 from penstock.model.simulator import simulate
 
 times = st.floats(0.0, 1.0, allow_subnormal=False)
 counts = st.integers(1, 40)
 crews = st.builds(
-    Crew,
+    WorkerPool,
     workers=st.integers(1, 6),
     prefetch=st.integers(1, 4),
     in_order=st.booleans(),
@@ -41,7 +41,7 @@ anything = columns("alone_s", "io_s", "serial_s", "cpu_s", "handover_s", "step_s
 
 @pytest.mark.parametrize("prefetch", [1, 2, 12])
 def test_slow_workers_give_one_slow_step_in_w_and_w_over_s_whatever_the_prefetch(prefetch):
-    trace = simulate(batches(80, alone_s=0.8, step_s=0.01), Crew(8, prefetch))
+    trace = simulate(batches(80, alone_s=0.8, step_s=0.01), WorkerPool(8, prefetch))
     slow = np.arange(80) % 8 == 0
     assert trace.rate(8) == pytest.approx(8 / 0.8)
     np.testing.assert_allclose(trace.wait_s[8:], np.where(slow, 0.8 - 7 * 0.01 - 0.01, 0.0)[8:], atol=1e-9)
@@ -58,7 +58,9 @@ def lagging(worker, workers, seconds):
 
 def test_a_lagging_worker_is_awaited_with_nearly_all_other_batches_ready():
     workers, prefetch = 4, 3
-    trace = simulate(batches(80, alone_s=0.01, step_s=0.01), Crew(workers, prefetch, lag=lagging(2, workers, 0.19)))
+    trace = simulate(
+        batches(80, alone_s=0.01, step_s=0.01), WorkerPool(workers, prefetch, lag=lagging(2, workers, 0.19))
+    )
     stalls = np.flatnonzero(trace.wait_s > 0.1)[2:-prefetch]
     assert set(stalls % workers) == {2}
     assert set(trace.ready[stalls]) <= {(workers - 1) * prefetch - 1, (workers - 1) * prefetch}
@@ -66,7 +68,7 @@ def test_a_lagging_worker_is_awaited_with_nearly_all_other_batches_ready():
 
 
 def test_out_of_order_a_lagging_worker_just_makes_fewer():
-    crew = Crew(4, in_order=False, lag=lagging(2, 4, 0.39))
+    crew = WorkerPool(4, in_order=False, lag=lagging(2, 4, 0.39))
     trace = simulate(batches(400, alone_s=0.01, step_s=0.01), crew)
     made = np.bincount(trace.worker)
     assert made[2] == pytest.approx(trace.end_s / 0.4, abs=2)
@@ -75,30 +77,30 @@ def test_out_of_order_a_lagging_worker_just_makes_fewer():
 
 
 def test_two_workers_on_one_core_take_turns():
-    trace = simulate(batches(2, cpu_s=1.0), Crew(2, cores=1))
+    trace = simulate(batches(2, cpu_s=1.0), WorkerPool(2, cores=1))
     assert trace.finished_s.tolist() == [2.0, 2.0]
 
 
 def test_who_comes_later_slows_who_was_there():
     # The first has 1 s of the core for itself, then shares it; the second has had 1 s by the time the first leaves.
-    trace = simulate(batches(4, alone_s=[0.0, 1.0, 0.0, 0.0], cpu_s=[2.0, 0.0, 0.0, 2.0]), Crew(2, cores=1))
+    trace = simulate(batches(4, alone_s=[0.0, 1.0, 0.0, 0.0], cpu_s=[2.0, 0.0, 0.0, 2.0]), WorkerPool(2, cores=1))
     assert trace.finished_s.tolist() == [3.0, 1.0, 3.0, 4.0]
 
 
 def test_a_burner_halves_a_core_also_without_workers():
-    assert simulate(batches(1, cpu_s=1.0), Crew(1, cores=1, burners=1)).finished_s.tolist() == [2.0]
-    assert simulate(batches(1, cpu_s=1.0), Crew(0, cores=1, burners=1)).wait_s.tolist() == [2.0]
+    assert simulate(batches(1, cpu_s=1.0), WorkerPool(1, cores=1, burners=1)).finished_s.tolist() == [2.0]
+    assert simulate(batches(1, cpu_s=1.0), WorkerPool(0, cores=1, burners=1)).wait_s.tolist() == [2.0]
 
 
 def test_a_computing_step_shares_the_cores_with_the_workers():
-    trace = simulate(batches(2, cpu_s=[1.0, 2.0], step_s=2.0, step_cpu_s=1.0), Crew(1, cores=1))
+    trace = simulate(batches(2, cpu_s=[1.0, 2.0], step_s=2.0, step_cpu_s=1.0), WorkerPool(1, cores=1))
     # The step's second of computing and the second batch's go side by side from 1 to 3, then the batch is alone.
     assert trace.yielded_s.tolist() == [1.0, 4.0]
     assert trace.asked_s.tolist() == [0.0, 4.0]
 
 
 def test_a_lock_is_held_by_one_at_a_time_in_the_order_of_coming():
-    trace = simulate(batches(3, serial_s=[1.0, 2.0, 3.0]), Crew(3))
+    trace = simulate(batches(3, serial_s=[1.0, 2.0, 3.0]), WorkerPool(3))
     assert trace.finished_s.tolist() == [1.0, 3.0, 6.0]
 
 
@@ -108,19 +110,19 @@ def test_a_lock_is_held_by_one_at_a_time_in_the_order_of_coming():
     ids=["constant", "scaling", "thrashing"],
 )
 def test_storage_serves_all_who_read_by_its_curve(storage, seconds):
-    trace = simulate(batches(4, io_s=1.0), Crew(4, storage=storage))
+    trace = simulate(batches(4, io_s=1.0), WorkerPool(4, storage=storage))
     np.testing.assert_allclose(trace.finished_s, seconds)
 
 
 def test_without_workers_all_is_done_in_turn_and_nothing_is_handed_over():
-    trace = simulate(batches(3, alone_s=1.0, cpu_s=1.0, serial_s=1.0, handover_s=9.0, step_s=2.0), Crew(0))
+    trace = simulate(batches(3, alone_s=1.0, cpu_s=1.0, serial_s=1.0, handover_s=9.0, step_s=2.0), WorkerPool(0))
     assert trace.wait_s.tolist() == [3.0, 3.0, 3.0]
     assert trace.end_s == 15.0
     assert trace.ready.tolist() == [0, 0, 0]
 
 
 def test_work_ahead_of_the_last_step_is_under_way_but_not_delivered():
-    for crew in (Crew(2, 2), Crew(2, 2, in_order=False)):
+    for crew in (WorkerPool(2, 2), WorkerPool(2, 2, in_order=False)):
         trace = simulate(batches(20, alone_s=1.0, step_s=1.0), crew, steps=4)
         assert len(trace.yielded_s) == 4
         assert np.isfinite(trace.finished_s).sum() > 4
@@ -128,7 +130,7 @@ def test_work_ahead_of_the_last_step_is_under_way_but_not_delivered():
 
 
 def test_batches_of_no_work_and_steps_of_no_time_end():
-    trace = simulate(batches(5000, serial_s=0.0), Crew(1, 2000, in_order=False))
+    trace = simulate(batches(5000, serial_s=0.0), WorkerPool(1, 2000, in_order=False))
     assert trace.end_s == 0.0
     assert trace.batch.tolist() == list(range(5000))
 
@@ -140,9 +142,9 @@ def test_batches_of_no_work_and_steps_of_no_time_end():
 def test_workers_that_wait_and_compute_in_turn_do_so_at_different_times(parts, cores, samples_rate):
     """The rate that a run of the same cost in 16 samples a batch has, each with some variance."""
     random = np.random.default_rng(0)
-    of_batches = simulate(batches(400, **parts), Crew(4, cores=cores)).rate(4, skip=40)
+    of_batches = simulate(batches(400, **parts), WorkerPool(4, cores=cores)).rate(4, skip=40)
     of_samples = {name: random.gamma(11, seconds / 16 / 11, 6400) for name, seconds in parts.items()}
-    truth = simulate(batches(6400, **of_samples), Crew(4, 64, in_order=False, cores=cores)).rate(4, skip=640) / 16
+    truth = simulate(batches(6400, **of_samples), WorkerPool(4, 64, in_order=False, cores=cores)).rate(4, skip=640) / 16
     assert truth == pytest.approx(samples_rate, rel=0.05)
     assert of_batches == pytest.approx(truth, rel=0.05)
 
@@ -169,8 +171,8 @@ def test_both_ways_of_computing_an_unshared_run_agree(work, workers, prefetch, d
     lag = np.zeros((len(PARTS), workers))
     lag[CPU] = data.draw(st.lists(times, min_size=workers, max_size=workers))
     steps = data.draw(st.integers(1, len(work)))
-    crew = Crew(workers, prefetch, lag=lag)
-    direct, events = simulate(work, crew, steps), Events(work, crew, steps).run()
+    crew = WorkerPool(workers, prefetch, lag=lag)
+    direct, events = simulate(work, crew, steps), EventSimulation(work, crew, steps).run()
     for name in ("asked_s", "yielded_s", "batch"):
         np.testing.assert_allclose(getattr(direct, name), getattr(events, name), atol=1e-9)
     with_the_last = np.isclose(np.fmin(direct.finished_s, events.finished_s), direct.end_s)  # or just after it
@@ -208,7 +210,7 @@ def test_a_worker_makes_one_batch_after_the_other_and_takes_at_least_its_work(wo
 
 @settings(max_examples=40)
 @given(anything, crews)
-@example(batches(1, step_s=1.0, step_cpu_s=1.0), Crew(1, 1, in_order=False, cores=0.5))
+@example(batches(1, step_s=1.0, step_cpu_s=1.0), WorkerPool(1, 1, in_order=False, cores=0.5))
 def test_nothing_is_faster_than_any_bound(work, crew):
     end_s = simulate(work, crew).end_s * (1 + 1e-9) + 1e-9
     assert end_s >= work.work.sum() / crew.workers
@@ -221,16 +223,16 @@ def test_nothing_is_faster_than_any_bound(work, crew):
 @settings(max_examples=40)
 @given(unshared, st.integers(1, 4), st.integers(1, 3), st.integers(2, 3))
 def test_unshared_twice_or_thrice_the_workers_or_the_prefetch_is_never_slower(work, workers, prefetch, times_more):
-    base = simulate(work, Crew(workers, prefetch)).end_s
-    assert simulate(work, Crew(workers * times_more, prefetch)).end_s <= base + 1e-9
-    assert simulate(work, Crew(workers, prefetch * times_more)).end_s <= base + 1e-9
+    base = simulate(work, WorkerPool(workers, prefetch)).end_s
+    assert simulate(work, WorkerPool(workers * times_more, prefetch)).end_s <= base + 1e-9
+    assert simulate(work, WorkerPool(workers, prefetch * times_more)).end_s <= base + 1e-9
 
 
 @settings(max_examples=30)
 @given(st.integers(1, 8), st.integers(1, 12), st.floats(0.1, 1.0), st.floats(0.0, 0.9))
 def test_slow_workers_give_w_over_s(workers, prefetch, service_s, share):
     trace = simulate(
-        batches(6 * workers, alone_s=service_s, step_s=share * service_s / workers), Crew(workers, prefetch)
+        batches(6 * workers, alone_s=service_s, step_s=share * service_s / workers), WorkerPool(workers, prefetch)
     )
     assert trace.rate(workers) == pytest.approx(workers / service_s)
 
@@ -251,7 +253,7 @@ def test_slow_workers_give_w_over_s(workers, prefetch, service_s, share):
 )
 def test_a_crew_that_cannot_be_is_refused(wrong):
     with pytest.raises(SettingError):
-        Crew(**wrong)
+        WorkerPool(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -266,9 +268,9 @@ def test_times_that_cannot_be_are_refused(wrong):
 @pytest.mark.parametrize("steps", [0, 4])
 def test_steps_that_there_are_no_batches_for_are_refused(steps):
     with pytest.raises(SettingError):
-        simulate(batches(3), Crew(1), steps)
+        simulate(batches(3), WorkerPool(1), steps)
 
 
 def test_a_rate_over_less_than_a_window_is_refused():
     with pytest.raises(SettingError, match="no window of 8"):
-        simulate(batches(8, alone_s=1.0), Crew(8)).rate(8)
+        simulate(batches(8, alone_s=1.0), WorkerPool(8)).rate(8)

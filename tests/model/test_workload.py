@@ -18,8 +18,8 @@ from penstock.model.edits import (
     without_alone,
     without_burners,
     without_cpu,
-    without_handover,
     without_io,
+    without_ipc,
     without_lag,
     without_lock,
     without_stragglers,
@@ -139,7 +139,7 @@ def test_each_cost_can_be_taken_away():
     workload = run(alone_s=0.2, cpu_s=0.2, handover_s=0.01, step_s=0.01)
     assert workload.rate() == near(10)
     assert without_alone(workload).rate() == without_cpu(workload).rate() == near(20)
-    assert without_handover(without_alone(without_cpu(workload))).rate() == near(100)
+    assert without_ipc(without_alone(without_cpu(workload))).rate() == near(100)
 
 
 def test_without_burners_the_cores_are_ours():

@@ -8,7 +8,7 @@ from tests.support.made_recordings import SAMPLES, Made
 from penstock.diagnose.evidence.evidence import gather
 from penstock.plan.data_case import causes, model_gain
 from penstock.plan.data_changes import data_changes
-from penstock.recording.format import Whereabouts
+from penstock.recording.format import StackSamplesLine
 
 MB = 1 << 20
 STEP_BOUND = 1 / 0.0202
@@ -35,7 +35,7 @@ def evidence(functions=None, **made):
     recording = Made(**made).recording()
     if functions:
         states = made.get("states", {})
-        looks = Whereabouts(
+        looks = StackSamplesLine(
             loader=0,
             worker=0,
             at_s=1.0,

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.errors import SettingError
-from penstock.plan.device_memory import GpuMemory, HostMemory, device_memory
+from penstock.plan.device_memory import GpuMemory, ProcessMemory, device_memory
 from penstock.plan.sweep import sweep
 from penstock.testing.clock import FakeClock
 
@@ -50,14 +50,14 @@ def torch(monkeypatch):
 def test_a_gpu_that_is_in_use_is_the_one(torch):
     torch()
     assert isinstance(device_memory(None), GpuMemory)
-    assert isinstance(device_memory("cpu"), HostMemory)
+    assert isinstance(device_memory("cpu"), ProcessMemory)
 
 
 def test_without_a_gpu_in_use_it_is_the_host(torch, monkeypatch):
     torch(used=False)
-    assert isinstance(device_memory(None), HostMemory)
+    assert isinstance(device_memory(None), ProcessMemory)
     monkeypatch.delitem(sys.modules, "torch")
-    assert isinstance(device_memory(None), HostMemory)
+    assert isinstance(device_memory(None), ProcessMemory)
 
 
 def test_a_gpu_that_is_not_there_is_refused(torch):
@@ -93,7 +93,7 @@ def test_a_sweep_waits_for_the_gpu_and_gives_memory_back_between_sizes(torch):
 def test_the_hosts_peak_is_read_from_the_kernel(tmp_path):
     (tmp_path / "clear_refs").write_text("")
     (tmp_path / "status").write_text("Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t 1 kB\n")
-    memory = HostMemory(tmp_path)
+    memory = ProcessMemory(tmp_path)
     assert memory.peak_bytes() is None  # not reset yet: it would be the peak of something else
     memory.begin()
     assert (tmp_path / "clear_refs").read_text() == "5"
@@ -105,12 +105,12 @@ def test_where_the_kernel_does_not_say_the_peak_is_not_known(tmp_path, status):
     (tmp_path / "clear_refs").write_text("")
     if status is not None:
         (tmp_path / "status").write_text(status)
-    memory = HostMemory(tmp_path)
+    memory = ProcessMemory(tmp_path)
     memory.begin()
     assert memory.peak_bytes() is None
 
 
 def test_a_system_without_such_files_is_no_error(tmp_path):
-    memory = HostMemory(tmp_path / "none")
+    memory = ProcessMemory(tmp_path / "none")
     memory.begin()
     assert memory.peak_bytes() is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.plan import Change, Limit, Plan
+from penstock.core.plan import Change, Plan, ThroughputLimit
 from penstock.errors import SettingError, StorageError
 from penstock.plan.document import (
     MAX_BYTES,
@@ -18,7 +18,7 @@ from penstock.plan.document import (
     plan_to_yaml,
     save_plan,
 )
-from penstock.watcher.script.apply_plan import SETTINGS
+from penstock.watcher.script.apply_plan import PLAN_SETTINGS
 
 FULL = Plan(
     source="recording",
@@ -26,7 +26,7 @@ FULL = Plan(
     fingerprint={"machine": {"usable_cores": 2, "gpus": []}, "dataset": {"name": "图片", "size": 100}},
     samples_s=36.0,
     planned_samples_s=71.5,
-    limits=(Limit(name="cpu", samples_s=74.0), Limit(name="main", samples_s=120.0)),
+    limits=(ThroughputLimit(name="cpu", samples_s=74.0), ThroughputLimit(name="main", samples_s=120.0)),
     most_gain=2.25,
     memory_bytes=1 << 30,
     changes=(
@@ -80,7 +80,7 @@ PLANS = st.builds(
     profile=st.sampled_from(["balanced", "speed", "memory"]),
     samples_s=RATES,
     planned_samples_s=RATES,
-    limits=st.lists(st.builds(Limit, name=WORDS, samples_s=st.floats(1e-6, 1e9)), max_size=3).map(tuple),
+    limits=st.lists(st.builds(ThroughputLimit, name=WORDS, samples_s=st.floats(1e-6, 1e9)), max_size=3).map(tuple),
     most_gain=st.none() | st.floats(0, 99),
     memory_bytes=st.none() | st.integers(0, 2**50),
     changes=st.lists(CHANGES, max_size=3).map(tuple),
@@ -118,7 +118,7 @@ def test_the_smallest_plan_and_sections_that_were_emptied_by_hand():
 
 
 def test_what_may_be_set_is_what_can_be_applied():
-    assert set(DataLoaderSettings.__struct_fields__) == SETTINGS
+    assert set(DataLoaderSettings.__struct_fields__) == PLAN_SETTINGS
 
 
 # -- refused -------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
     "broken",
     [
         replace(FULL, samples_s=float("nan")),
-        replace(FULL, limits=(Limit(name="cpu", samples_s=float("inf")),)),
+        replace(FULL, limits=(ThroughputLimit(name="cpu", samples_s=float("inf")),)),
         replace(FULL, loader={"transform": object()}),
         replace(FULL, dataloader={"workers": 3}),
         replace(FULL, notes=(7,)),

@@ -7,7 +7,7 @@ import pytest
 from penstock.core.plan import Plan
 from penstock.plan.document import plan_from_yaml, plan_to_yaml
 from penstock.plan.fingerprint import NOTHING_KNOWN, differences, fingerprint
-from penstock.recording.format import Gpu, Loader, Machine
+from penstock.recording.format import Gpu, LoaderLine, Machine
 from penstock.watcher.machine.facts import machine_facts
 
 MACHINE = Machine(
@@ -17,7 +17,7 @@ MACHINE = Machine(
     platform="Linux 5.15.0-91-generic x86_64",
     gpus=(Gpu(name="H200", memory_bytes=1), Gpu(name="H200", memory_bytes=1)),
 )
-PICTURES = Loader(loader=0, dataset="Pictures", dataset_size=1000)
+PICTURES = LoaderLine(loader=0, dataset="Pictures", dataset_size=1000)
 
 
 def plan(machine=MACHINE, loader=None):
@@ -46,8 +46,8 @@ def test_what_a_plan_depends_on():
 
 
 def test_what_is_not_known_is_left_out():
-    assert fingerprint(Machine(), Loader(loader=0)) == {"machine": {"usable_cores": 1, "gpus": []}}
-    assert fingerprint(Machine(), Loader(loader=0, dataset_size=0))["dataset"] == {"size": 0}
+    assert fingerprint(Machine(), LoaderLine(loader=0)) == {"machine": {"usable_cores": 1, "gpus": []}}
+    assert fingerprint(Machine(), LoaderLine(loader=0, dataset_size=0))["dataset"] == {"size": 0}
 
 
 def test_the_containers_limit_is_the_memory():
@@ -79,7 +79,7 @@ def test_another_kernel_and_a_little_memory_are_no_difference():
 
 
 def test_data_is_compared_where_both_sides_know_theirs():
-    other = Loader(loader=0, dataset="Words", dataset_size=7)
+    other = LoaderLine(loader=0, dataset="Words", dataset_size=7)
     assert said(MACHINE) == ()
     assert said(MACHINE, other, of=None) == ()
     assert said(MACHINE, other) == (
@@ -107,7 +107,7 @@ def test_a_plan_edited_by_hand_raises_nothing(strange):
 
 def test_names_are_spelled_out():
     hostile = "\x1b[31m"
-    here = fingerprint(changed(gpus=(Gpu(name=hostile),)), Loader(loader=0, dataset=hostile, dataset_size=1))
+    here = fingerprint(changed(gpus=(Gpu(name=hostile),)), LoaderLine(loader=0, dataset=hostile, dataset_size=1))
     assert all("\x1b" not in sentence for sentence in differences(plan(loader=PICTURES), here))
 
 

@@ -9,11 +9,11 @@ from penstock.data.order.ranks import find_ranks
 from penstock.data.order.shuffle import LANES
 from penstock.errors import SettingError
 from penstock.plan.fleet import forecast as outlook
-from penstock.plan.fleet.bounds import bounds, demanded
-from penstock.plan.fleet.forecast import Price, epoch_of, plan_fleet
+from penstock.plan.fleet.bounds import bounds, fleet_demand
+from penstock.plan.fleet.forecast import StorePrice, epoch_of, plan_fleet
 from penstock.plan.fleet.lanes import ENOUGH_BLOCKS, lanes_for
 from penstock.plan.fleet.need import expected_most, half_the_side, in_blocks
-from penstock.plan.fleet.site import Site, hit_share
+from penstock.plan.fleet.site import Cluster, hit_share
 
 RANKS = 32
 
@@ -26,7 +26,7 @@ def by_name(found):
 
 
 def test_demanded_is_what_all_gpus_take_at_their_own_speed():
-    asked = demanded(need(), site())
+    asked = fleet_demand(need(), site())
     assert asked.samples_s == pytest.approx(RANKS * BATCH / STEP_S)
     assert asked.store_bytes_s == pytest.approx(RANKS * BATCH_BYTES / STEP_S)
     assert asked.store_requests_s == pytest.approx(RANKS * 100 / STEP_S)
@@ -36,11 +36,11 @@ def test_demanded_is_what_all_gpus_take_at_their_own_speed():
 
 
 def test_what_caches_have_is_not_demanded_of_the_store():
-    assert demanded(need(), site(), 0.75).store_bytes_s == pytest.approx(RANKS * BATCH_BYTES / STEP_S / 4)
+    assert fleet_demand(need(), site(), 0.75).store_bytes_s == pytest.approx(RANKS * BATCH_BYTES / STEP_S / 4)
 
 
 def test_what_was_not_counted_is_not_known():
-    asked = demanded(need(batch_bytes=None, batch_requests=None), site())
+    asked = fleet_demand(need(batch_bytes=None, batch_requests=None), site())
     assert (asked.store_bytes_s, asked.store_requests_s, asked.node_bytes_s) == (None, None, None)
 
 
@@ -177,7 +177,7 @@ def test_a_fleet_that_is_bound_by_its_steps_waits_for_nothing():
 
 def test_an_epoch_costs_its_bytes_and_requests_and_a_price_only_where_one_is_given():
     plain, priced = (
-        plan_fleet(need(), site(), price).epochs[0] for price in (None, Price(of_gb=0.01, of_million_requests=0.4))
+        plan_fleet(need(), site(), price).epochs[0] for price in (None, StorePrice(of_gb=0.01, of_million_requests=0.4))
     )
     assert plain.store_bytes == pytest.approx(1e6 * BATCH_BYTES / BATCH)
     assert plain.store_requests == pytest.approx(1e6 * 100 / BATCH)
@@ -218,7 +218,7 @@ def test_what_is_not_known_is_said():
 )
 def test_a_site_that_cannot_be_is_refused(wrong):
     with pytest.raises(SettingError):
-        Site(**{"nodes": 1, "gpus_per_node": 1, **wrong})
+        Cluster(**{"nodes": 1, "gpus_per_node": 1, **wrong})
 
 
 def test_a_step_without_time_cannot_be_planned_for():

@@ -11,9 +11,9 @@ from tests.support.made_recordings import SAMPLES, Made
 from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.errors import RecordingError, SettingError
 from penstock.plan.fleet.sources import need_from_probes, need_from_recording
-from penstock.plan.from_probes import NO_STEP, Step
-from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
-from penstock.recording.format import Hops, Loader, Run
+from penstock.plan.from_probes import NO_STEP, StepFacts
+from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
+from penstock.recording.format import HopsLine, LoaderLine, RunLine
 
 READS = {"read_bytes": 8_000_000, "reads": 16}
 
@@ -36,7 +36,7 @@ def test_waiting_for_bytes_is_kept_apart_from_computing():
 
 def test_steps_of_several_ranks_hold_their_waiting_and_that_is_said():
     recording = Made(fetch=READS).recording()
-    found = need_from_recording(replace(recording, run=Run(machine=recording.run.machine, world_size=4)))
+    found = need_from_recording(replace(recording, run=RunLine(machine=recording.run.machine, world_size=4)))
     assert any("those of 4 ranks" in note for note in found.notes)
 
 
@@ -57,11 +57,13 @@ def test_workers_that_nobody_saw_leave_the_steps():
 
 def test_a_recording_of_our_loader_is_read_by_its_hops():
     recording = Made(count=200).recording()
-    loader = Loader(loader=0, type="penstock", batches=200)
+    loader = LoaderLine(loader=0, type="penstock", batches=200)
     end_s = recording.steps[-1].at_s + 1
     hops = (
-        Hops(loader=0, at_s=0.0, hops={"decode": (0.0, 0.0, 0.0)}, workers=1, look_ahead=2),
-        Hops(loader=0, at_s=end_s, hops={"decode": (19.9, 0, 0)}, workers=3, look_ahead=9, bytes_read=199 * 4_000_000),
+        HopsLine(loader=0, at_s=0.0, hops={"decode": (0.0, 0.0, 0.0)}, workers=1, look_ahead=2),
+        HopsLine(
+            loader=0, at_s=end_s, hops={"decode": (19.9, 0, 0)}, workers=3, look_ahead=9, bytes_read=199 * 4_000_000
+        ),
     )
     found = need_from_recording(replace(recording, loaders={0: loader}, fetches=(), hops=hops))
     assert found.cpu_s.mean() == pytest.approx(0.1)
@@ -77,7 +79,7 @@ def test_few_steps_are_no_run():
 
 
 def test_probes_with_a_step_get_as_many_workers_as_keep_up():
-    asked = need_from_probes(probed(), Step(0.04))
+    asked = need_from_probes(probed(), StepFacts(0.04))
     assert asked.source == "probes"
     assert (asked.samples_per_batch, asked.batch_bytes, asked.batch_requests) == (8, 800_000, 8)
     assert asked.cpu_s.mean() == pytest.approx(0.0805)
@@ -88,8 +90,10 @@ def test_probes_with_a_step_get_as_many_workers_as_keep_up():
 
 
 def test_probes_of_a_storage_say_what_a_batch_waits_there():
-    curve = StorageCurve((Point(1, 100.0, 400.0),), 100_000, OpenStat(10.0, 20.0, 5), True, "direct", 1 << 20, 2.0, 0.0)
-    assert need_from_probes(probed(curve=curve), Step(0.04)).waited_s.mean() == pytest.approx(8 / 400)
+    curve = StorageCurve(
+        (CurvePoint(1, 100.0, 400.0),), 100_000, OpenStat(10.0, 20.0, 5), True, "direct", 1 << 20, 2.0, 0.0
+    )
+    assert need_from_probes(probed(curve=curve), StepFacts(0.04)).waited_s.mean() == pytest.approx(8 / 400)
 
 
 def test_probes_without_a_step_ask_for_anything():

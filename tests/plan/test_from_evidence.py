@@ -10,7 +10,7 @@ from tests.support.made_recordings import Made
 from penstock.diagnose.evidence.evidence import gather
 from penstock.plan.from_evidence import place_of, workload_of
 from penstock.plan.predict import predict
-from penstock.plan.storage_model import Stored
+from penstock.plan.storage_model import StoredWorkload
 
 
 def seen(made):
@@ -52,7 +52,7 @@ def test_late_answers_hold_up_nobody_but_their_own_batch():
     alone_s = [0.1] * 190 + [2.0] * 10
     evidence = seen(Made(workers=4, cpu_s=0.001, alone_s=alone_s, states={"read": 90}))
     workload, _ = workload_of(evidence)
-    assert isinstance(workload, Stored)
+    assert isinstance(workload, StoredWorkload)
     assert workload.alone_s.max() == pytest.approx(1.8, rel=0.01)  # all but twice the usual wait
     assert workload.io_s.max() == pytest.approx(2 * workload.io_s.min())
 

@@ -7,9 +7,9 @@ import pytest
 from penstock.errors import SettingError
 from penstock.plan.document import plan_from_yaml, plan_to_yaml
 from penstock.plan.fingerprint import fingerprint
-from penstock.plan.from_probes import NO_STEP, Step, plan_from_probes
-from penstock.probe.results import CopyRates, DecodePoint, DecodeRates, Handover, Probed, StepProbe, StepTime
-from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
+from penstock.plan.from_probes import NO_STEP, StepFacts, plan_from_probes
+from penstock.probe.results import CopyRates, DecodePoint, DecodeRates, IpcCost, ProbedValues, StepProbe, StepTime
+from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.watcher.machine.facts import machine_facts
 
 SIZE = 8
@@ -29,12 +29,19 @@ def decode(cpu_s=0.01):
 
 def curve(*points, cold=True):
     return StorageCurve(
-        tuple(Point(*point) for point in points), 100_000, OpenStat(10.0, 20.0, 5), cold, "direct", 1 << 20, 2.0, 0.0
+        tuple(CurvePoint(*point) for point in points),
+        100_000,
+        OpenStat(10.0, 20.0, 5),
+        cold,
+        "direct",
+        1 << 20,
+        2.0,
+        0.0,
     )
 
 
 def handover(batch_bytes=SIZE * 150_000, batch_s=0.0005, main_cpu_s=0.0005):
-    return Handover(
+    return IpcCost(
         batch_size=SIZE,
         batch_bytes=batch_bytes,
         arrays=1,
@@ -51,7 +58,7 @@ def machine(**facts):
 
 def plan(step=NO_STEP, profile="balanced", **found):
     given = {"decode": decode(), "handover": handover(), "fingerprint": machine(), **found}
-    return plan_from_probes(Probed(**given), step, profile)
+    return plan_from_probes(ProbedValues(**given), step, profile)
 
 
 def change(found, name):
@@ -69,7 +76,7 @@ def test_decoding_is_spread_over_the_cores():
 
 
 def test_a_step_that_is_the_longest_of_all_takes_few_workers():
-    found = plan(Step(0.5))
+    found = plan(StepFacts(0.5))
     assert found.dataloader["num_workers"] == 1
     assert found.planned_samples_s == pytest.approx(SIZE / 0.5, rel=0.02)
     assert found.limits[0].name in ("main", "step")
@@ -80,16 +87,16 @@ def test_without_a_step_that_is_said_and_there_is_no_most():
     found = plan()
     assert found.most_gain is None
     assert any("No step is known" in note for note in found.notes)
-    assert not any("No step is known" in note for note in plan(Step(0.1)).notes)
+    assert not any("No step is known" in note for note in plan(StepFacts(0.1)).notes)
 
 
 def test_a_step_on_the_cpu_takes_a_core_from_the_workers():
     timed = {"alone": StepTime(9, 0.04), "beside": StepTime(9, 0.06), "burners": 2, "samples": SIZE}
-    here, there = (Step.probed(StepProbe(**timed, device=device)) for device in ("cpu", "cuda"))
+    here, there = (StepFacts.probed(StepProbe(**timed, device=device)) for device in ("cpu", "cuda"))
     assert (here.step_s, here.cpu_s) == (0.04, 0.04)
     assert (there.step_s, there.cpu_s) == (0.06, 0.0)
     few = {"fingerprint": machine(usable_cores=2)}
-    assert plan(here, **few).planned_samples_s < plan(Step(0.04), **few).planned_samples_s
+    assert plan(here, **few).planned_samples_s < plan(StepFacts(0.04), **few).planned_samples_s
 
 
 def test_a_slow_disk_binds_and_more_workers_do_not_help():
@@ -121,10 +128,10 @@ def test_a_storage_that_was_not_measured_is_said_to_be_left_out():
 def test_copies_to_a_gpu_are_pinned():
     copy = CopyRates(device="cuda", batch_bytes=1, pinned_s=0.01, pageable_s=0.03, seconds=1.0)
     cheap = {"decode": decode(1e-4), "copy": copy}
-    found = plan(Step(0.05), fingerprint=machine(gpus=["H200"]), **cheap)
+    found = plan(StepFacts(0.05), fingerprint=machine(gpus=["H200"]), **cheap)
     assert found.dataloader["pin_memory"] is True
     assert found.planned_samples_s > 1.2 * SIZE / 0.08
-    assert plan(Step(0.05), **cheap).dataloader["pin_memory"] is False
+    assert plan(StepFacts(0.05), **cheap).dataloader["pin_memory"] is False
 
 
 def test_memory_is_checked_where_the_probes_were_made_and_elsewhere_not():
@@ -157,8 +164,8 @@ def test_what_a_plan_cannot_do_without_is_named(found, words):
 
 def test_a_step_of_another_batch_is_refused():
     with pytest.raises(SettingError, match="Probe again with --batch-size 24"):
-        plan(Step(0.1, 0.0, 24))
-    assert plan(Step(0.1, 0.0, SIZE)).planned_samples_s
+        plan(StepFacts(0.1, 0.0, 24))
+    assert plan(StepFacts(0.1, 0.0, SIZE)).planned_samples_s
 
 
 def test_probes_of_an_unknown_machine_make_a_plan_for_none():
@@ -168,7 +175,7 @@ def test_probes_of_an_unknown_machine_make_a_plan_for_none():
 
 
 def test_it_is_a_plan_like_any_other():
-    found = plan(Step(0.02), curve=curve((1, 100.0, 1000.0), (4, 390.0, 4000.0)))
+    found = plan(StepFacts(0.02), curve=curve((1, 100.0, 1000.0), (4, 390.0, 4000.0)))
     assert plan_from_yaml(plan_to_yaml(found).encode()) == found
 
 

@@ -15,7 +15,7 @@ from penstock.errors import SettingError
 from penstock.plan.from_evidence import UNDETERMINED, place_of, settings_of, workload_of
 from penstock.plan.from_recording import plan_from_recording
 from penstock.plan.predict import predict
-from penstock.recording.format import Gpu, Loader, Process, Run, Setting
+from penstock.recording.format import Gpu, LoaderLine, Process, RunLine, Setting
 from penstock.recording.reader import Recording, load
 
 DATA = DATA_FILES
@@ -232,7 +232,7 @@ def test_a_pinned_setting_is_told_and_stays():
 
 
 def test_nothing_iterated_over():
-    found = plan_from_recording(Recording(run=Run(), loaders={}))
+    found = plan_from_recording(Recording(run=RunLine(), loaders={}))
     assert found.changes == ()
     assert "0 steps are too few" in found.notes[-1]
 
@@ -257,7 +257,7 @@ def test_workers_that_nobody_saw():
 def test_other_loaders_have_no_such_settings(kind, words):
     recording = Made().recording()
     told = {**{name: getattr(recording.loaders[0], name) for name in ("loader", "settings", "batches")}, "type": kind}
-    found = plan_from_recording(replace(recording, loaders={0: Loader(**told)}))
+    found = plan_from_recording(replace(recording, loaders={0: LoaderLine(**told)}))
     assert found.dataloader == {}
     assert any(words in note for note in found.notes)
 
@@ -270,7 +270,7 @@ def test_a_loop_that_does_nothing_with_its_batches():
 
 def test_an_unknown_profile_is_refused_before_anything_else():
     with pytest.raises(SettingError, match="profile"):
-        plan_from_recording(Recording(run=Run(), loaders={}), profile="fast")
+        plan_from_recording(Recording(run=RunLine(), loaders={}), profile="fast")
 
 
 # -- real runs -----------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_real_trainings_can_be_planned(run):
 def test_a_real_training_that_copies_from_pageable_memory_should_pin_it():
     recording = load(DATA / "resnet50_pageable.jsonl.gz")
     machine = msgspec.structs.replace(recording.run.machine, gpus=(Gpu(name="H200"),))
-    pin = change(plan_from_recording(replace(recording, run=Run(machine=machine))), "pin_memory")
+    pin = change(plan_from_recording(replace(recording, run=RunLine(machine=machine))), "pin_memory")
     assert pin.then is True
     plain = gather(load(DATA / "resnet50_plain.jsonl.gz"))[0]  # the same training with pinned memory
     pageable = gather(recording)[0]

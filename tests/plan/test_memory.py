@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.errors import SettingError
 from penstock.plan.memory import (
     TORCH_BYTES,
-    Need,
+    MemoryNeed,
     fits,
     loader_need,
     own_bytes,
@@ -78,7 +78,7 @@ def test_our_own_loader_needs_slabs_arena_and_workers():
 
 
 def test_what_fits_is_said_with_its_numbers():
-    fit = fits(Need(batches_bytes=MB, workers_bytes=MB), 10 * MB)
+    fit = fits(MemoryNeed(batches_bytes=MB, workers_bytes=MB), 10 * MB)
     assert fit
     assert fit.sentence == "needs 2 MB of 10 MB free"
 
@@ -92,7 +92,7 @@ def test_what_cannot_fit_says_how_it_comes_about():
 
 
 def test_a_share_of_the_free_memory_may_be_used():
-    need = Need(batches_bytes=6 * MB, workers_bytes=0)
+    need = MemoryNeed(batches_bytes=6 * MB, workers_bytes=0)
     assert fits(need, 10 * MB)
     assert not fits(need, 10 * MB, share=0.5)
     assert "of which 50% may be used" in fits(need, 10 * MB, share=0.5).sentence
@@ -106,8 +106,8 @@ def test_shared_memory_of_a_container_is_a_limit_of_its_own():
 
 
 def test_the_machine_is_asked_where_nobody_says_what_is_free():
-    assert fits(Need(batches_bytes=1, workers_bytes=0))
-    assert not fits(Need(batches_bytes=1 << 60, workers_bytes=0))
+    assert fits(MemoryNeed(batches_bytes=1, workers_bytes=0))
+    assert not fits(MemoryNeed(batches_bytes=1 << 60, workers_bytes=0))
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no /dev/shm")

@@ -11,7 +11,7 @@ from penstock.errors import SettingError
 from penstock.model.edits import with_cores, with_prefetch, with_workers
 from penstock.model.workload import Workload
 from penstock.plan.predict import CROSSOVER, MOST_BATCHES, even, predict, service_s, thinned
-from penstock.plan.storage_model import Reads, on_storage
+from penstock.plan.storage_model import StorageReads, on_storage
 
 
 def run(count=60, workers=4, *, step_s=0.01, handover_s=0.0, cpu_s=0.0, alone_s=0.0, **others):
@@ -193,11 +193,11 @@ def test_edits_keep_the_storage():
 )
 def test_curves_that_are_none_are_refused(curve, asked):
     with pytest.raises(SettingError):
-        Reads(curve=curve, **asked)
+        StorageReads(curve=curve, **asked)
 
 
 def test_what_is_not_asked_for_need_not_be_known():
-    assert Reads(curve=((1, 1e6, 0.0),), batch_bytes=1e6).batches_s(1.0) == 1.0
+    assert StorageReads(curve=((1, 1e6, 0.0),), batch_bytes=1e6).batches_s(1.0) == 1.0
 
 
 @given(
@@ -206,7 +206,7 @@ def test_what_is_not_asked_for_need_not_be_known():
     rates=st.lists(st.floats(0.5, 100), min_size=1, max_size=6),
 )
 def test_reads_in_flight_follow_littles_law(workers, other_s, rates):
-    reads = Reads(curve=tuple((2**at, rate, 0.0) for at, rate in enumerate(rates)), batch_bytes=1.0)
+    reads = StorageReads(curve=tuple((2**at, rate, 0.0) for at, rate in enumerate(rates)), batch_bytes=1.0)
     q = reads.in_flight(workers, other_s)
     assert 0 < q <= workers
     assert q + other_s * reads.batches_s(q) == pytest.approx(workers, rel=1e-4)  # each worker reads or works

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import SettingError
-from penstock.plan.profiles import Start, amortised, counts, manner, smallest_within, spawns
+from penstock.plan.profiles import WorkerStartCost, amortised, counts, profile_goal, smallest_within, spawns
 
 
 def saturating(number):
@@ -25,7 +25,7 @@ def test_profiles_differ_in_what_they_give_away():
         return number / (number + 1)
 
     names = ("speed", "balanced", "memory")
-    chosen = {name: smallest_within(slowly, counts(100), manner(name).give_away) for name in names}
+    chosen = {name: smallest_within(slowly, counts(100), profile_goal(name).give_away) for name in names}
     assert chosen["speed"] > chosen["balanced"] > chosen["memory"]
     assert slowly(chosen["memory"]) >= 0.9 * slowly(100)
     assert slowly(chosen["balanced"]) >= 0.97 * slowly(100)
@@ -66,24 +66,24 @@ def test_counts_hold_the_first_and_the_most_and_rise(most):
 
 
 def test_memory_is_shared_with_the_page_cache():
-    shares = [manner(name).memory_share for name in ("memory", "balanced", "speed")]
+    shares = [profile_goal(name).memory_share for name in ("memory", "balanced", "speed")]
     assert shares == sorted(shares)
     assert all(0 < share < 1 for share in shares)
-    assert manner("memory").most_prefetch == 2
-    assert manner("memory").saves_memory
-    assert not manner("balanced").saves_memory
+    assert profile_goal("memory").most_prefetch == 2
+    assert profile_goal("memory").saves_memory
+    assert not profile_goal("balanced").saves_memory
 
 
 def test_a_profile_of_another_name_is_refused():
     with pytest.raises(SettingError, match="balanced, speed, memory"):
-        manner("fast")
+        profile_goal("fast")
 
 
 def test_a_start_is_what_the_first_wait_has_beyond_a_usual_one():
-    start = Start.measured(first_wait_s=9.0, usual_wait_s=0.5, making_s=0.5, workers=4)
+    start = WorkerStartCost.measured(first_wait_s=9.0, usual_wait_s=0.5, making_s=0.5, workers=4)
     assert start.seconds(8) == 16.0
-    assert Start.measured(0.1, 0.5, 0.5, 4).seconds(8) == 0.0
-    assert Start.measured(1.0, 0.0, 0.0, 0).seconds(8) == 0.0
+    assert WorkerStartCost.measured(0.1, 0.5, 0.5, 4).seconds(8) == 0.0
+    assert WorkerStartCost.measured(1.0, 0.0, 0.0, 0).seconds(8) == 0.0
 
 
 def test_a_start_is_shared_out_over_the_epoch():

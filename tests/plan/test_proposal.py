@@ -12,14 +12,14 @@ from penstock.model.edits import with_cores
 from penstock.model.workload import Workload
 from penstock.plan.knobs import KNOBS
 from penstock.plan.predict import predict
-from penstock.plan.profiles import Start, manner
+from penstock.plan.profiles import WorkerStartCost, profile_goal
 from penstock.plan.proposal import propose
 from penstock.plan.proposal_builder import LEAST_GAIN
-from penstock.plan.scenario import Place, Settings, Situation
+from penstock.plan.scenario import LoaderSettings, Scenario, TrainingContext
 from penstock.plan.storage_model import on_storage
 
 MB = 1_000_000
-LINUX = Place(platform="Linux 6.1 x86_64")
+LINUX = TrainingContext(platform="Linux 6.1 x86_64")
 DICE = np.random.default_rng(7)
 STRAGGLING = np.where(DICE.random(400) < 0.04, 0.4, 0.02)
 
@@ -34,7 +34,7 @@ def run(count=80, workers=4, *, step_s=0.01, cpu_s=0.0, alone_s=0.0, handover_s=
 def ask(workload, place=LINUX, profile="balanced", pinned=(), **more):
     """Of a loader set as the workload was."""
     given = {"num_workers": workload.workers, "prefetch_factor": workload.prefetch, "in_order": workload.in_order}
-    return propose(workload, Settings(**{**given, **more}), place, profile, samples_per_batch=10, pinned=pinned)
+    return propose(workload, LoaderSettings(**{**given, **more}), place, profile, samples_per_batch=10, pinned=pinned)
 
 
 def change(proposal, name):
@@ -212,7 +212,7 @@ def test_memory_is_pinned_only_with_a_gpu_and_for_copies_that_were_seen():
 
 
 def test_workers_persist_where_epochs_are_short_against_their_start():
-    short = replace(LINUX, start=Start(0.5), epoch_batches=100, passes=10)
+    short = replace(LINUX, start=WorkerStartCost(0.5), epoch_batches=100, passes=10)
     found = ask(run(workers=4, cpu_s=0.01, step_s=0.02), short)
     stay = change(found, "persistent_workers")
     assert stay.gain == pytest.approx(4.0 / (2.2) - 1, rel=0.05)  # 2 s of 4 s go, but for a tenth
@@ -221,21 +221,21 @@ def test_workers_persist_where_epochs_are_short_against_their_start():
 
 
 def test_the_first_workers_of_a_loop_persist_where_starting_them_costs():
-    short = replace(LINUX, start=Start(0.5), epoch_batches=200, passes=10)
+    short = replace(LINUX, start=WorkerStartCost(0.5), epoch_batches=200, passes=10)
     found = ask(run(workers=0, cpu_s=0.05, step_s=0.02), short)
     assert found.kwargs["num_workers"] > 0
     assert change(found, "persistent_workers").then is True
 
 
 def test_a_dear_start_means_fewer_workers_where_they_may_not_persist():
-    dear = replace(LINUX, platform="Windows 11 AMD64", start=Start(3.0), epoch_batches=300, passes=10)
+    dear = replace(LINUX, platform="Windows 11 AMD64", start=WorkerStartCost(3.0), epoch_batches=300, passes=10)
     slow = run(workers=1, cpu_s=0.16, step_s=0.02)
     free, held = (ask(slow, dear, pinned=pinned).kwargs["num_workers"] for pinned in ((), {"persistent_workers"}))
     assert held < free
 
 
 def test_fork_is_proposed_on_linux_without_a_gpu_where_workers_may_not_persist():
-    place = replace(LINUX, start=Start(0.5), epoch_batches=100)
+    place = replace(LINUX, start=WorkerStartCost(0.5), epoch_batches=100)
     spawned = {"pinned": {"persistent_workers"}, "multiprocessing_context": "spawn"}
     busy = run(workers=4, cpu_s=0.03, step_s=0.02)
     found = ask(busy, place, **spawned)
@@ -274,7 +274,7 @@ def test_kwargs_are_those_that_torch_takes_together():
 
 def test_gains_count_from_what_was_measured_where_the_model_says_less():
     slow = run(workers=1, cpu_s=0.04, step_s=0.02)
-    given = Settings(num_workers=1)
+    given = LoaderSettings(num_workers=1)
     believed, corrected = (propose(slow, given, LINUX, measured_batches_s=rate).gain for rate in (0.0, 40.0))
     assert believed == pytest.approx(1.0, rel=0.1)
     assert corrected == pytest.approx(0.24, abs=0.03)
@@ -285,11 +285,11 @@ def test_a_model_that_has_the_run_too_slow_has_it_too_slow_with_other_settings_a
     crowded = run(workers=2, cpu_s=0.012, step_s=0.018, step_cpu_s=np.array([0.018]), cores=2.0, burners=0.5)
     said = predict(crowded).batches_s
     measured = 1.1 * said
-    now = Situation(
+    now = Scenario(
         workload=crowded,
-        settings=Settings(num_workers=2),
+        settings=LoaderSettings(num_workers=2),
         place=LINUX,
-        manner=manner("balanced"),
+        profile_goal=profile_goal("balanced"),
         measured_batches_s=measured,
     )
     same = now.with_settings(num_workers=2)

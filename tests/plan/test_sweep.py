@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from penstock.errors import SettingError
-from penstock.plan.sweep import LEAST_STEPS, OUT_OF_MEMORY, WARM_UP, Row, Sweep, sweep
+from penstock.plan.sweep import LEAST_STEPS, OUT_OF_MEMORY, WARM_UP, Sweep, SweepRow, sweep
 from penstock.testing.clock import FakeClock
 
 
@@ -148,7 +148,11 @@ def test_times_that_are_none_are_refused(seconds):
 
 
 def test_a_sweep_is_what_its_rows_say():
-    rows = (Row(size=1, failed="x"), Row(size=2, samples_s=96.0, it_s=48.0), Row(size=4, samples_s=100.0, it_s=25.0))
+    rows = (
+        SweepRow(size=1, failed="x"),
+        SweepRow(size=2, samples_s=96.0, it_s=48.0),
+        SweepRow(size=4, samples_s=100.0, it_s=25.0),
+    )
     assert (Sweep(rows=rows).best.size, Sweep(rows=rows).knee) == (4, 2)
 
 

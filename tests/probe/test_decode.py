@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.core.slab_layout import Slot
+from penstock.core.slab_layout import SlotSpec
 from penstock.errors import SettingError, WorkerCrash
 from penstock.probe.decode import EACH_S, LEAST_S, probe_decode, rate_in_processes, worker_counts
 from penstock.probe.decode_process import decode_for
-from penstock.probe.decode_samples import Material, made_up
+from penstock.probe.decode_samples import DecodeMaterial, made_up
 from penstock.probe.results import DecodePoint
 from penstock.testing import FakeClock
 
@@ -33,8 +33,8 @@ class Slow:
 
 
 def material_of(**fields):
-    slots = {name: Slot((2,), "<f4") for name, field in fields.items() if field.fixed}
-    return Material(({".x": b"1"}, {".x": b"2"}), fields, slots, "a test")
+    slots = {name: SlotSpec((2,), "<f4") for name, field in fields.items() if field.fixed}
+    return DecodeMaterial(({".x": b"1"}, {".x": b"2"}), fields, slots, "a test")
 
 
 def test_decoding_goes_on_until_the_time_is_up():

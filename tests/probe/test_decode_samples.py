@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pytest
 
-from penstock.core.slab_layout import Slot
+from penstock.core.slab_layout import SlotSpec
 from penstock.data.fields import Array, Image
 from penstock.errors import SampleError, ShardError
 from penstock.probe import decode_samples as room
@@ -15,7 +15,7 @@ PICTURE = {"image": Image(".jpg", size=32, fit="stretch")}
 
 def test_made_up_pictures_decode_to_squares():
     material = made_up(size=48, count=2)
-    assert material.slots == {"image": Slot((3, 48, 48), "|u1")}
+    assert material.slots == {"image": SlotSpec((3, 48, 48), "|u1")}
     assert (len(material.samples), material.bad, material.decoded_bytes) == (2, 0, 3 * 48 * 48)
     assert 10_000 < material.sample_bytes < 200_000
     assert "made-up" in material.source

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.probe.gpu_copy import probe_copy
-from penstock.probe.results import Skipped
+from penstock.probe.results import SkippedProbe
 from penstock.testing import FakeClock
 
 SIZE = 1 << 20
@@ -86,20 +86,20 @@ def test_slow_copies_are_still_made_three_times():
 def test_a_device_without_room_is_a_reason_not_an_error():
     torch = Torch(FakeClock())
     torch.fails = "CUDA out of memory. Tried to allocate 1.00 MiB\nGPU 0 has …"
-    assert probe_copy(SIZE, torch=torch) == Skipped("CUDA failed: CUDA out of memory. Tried to allocate 1.00 MiB")
+    assert probe_copy(SIZE, torch=torch) == SkippedProbe("CUDA failed: CUDA out of memory. Tried to allocate 1.00 MiB")
 
 
 def test_without_a_device_the_reason_is_said():
     blind = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
-    assert probe_copy(SIZE, torch=blind) == Skipped("torch sees no CUDA device")
+    assert probe_copy(SIZE, torch=blind) == SkippedProbe("torch sees no CUDA device")
 
 
 def test_without_torch_the_reason_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert probe_copy(SIZE) == Skipped("torch is not installed")
+    assert probe_copy(SIZE) == SkippedProbe("torch is not installed")
 
 
 def test_this_machines_own_torch_is_asked():
     torch = pytest.importorskip("torch")
     found = probe_copy(1 << 16, budget_s=0.1)
-    assert isinstance(found, Skipped) is not torch.cuda.is_available()
+    assert isinstance(found, SkippedProbe) is not torch.cuda.is_available()

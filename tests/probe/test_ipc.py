@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.core.slab_layout import Slot
+from penstock.core.slab_layout import SlotSpec
 from penstock.errors import SettingError, WorkerCrash
 from penstock.probe import ipc as room
-from penstock.probe.ipc import BATCHES_MAX, Constant, probe_handover
+from penstock.probe.ipc import BATCHES_MAX, ConstantDataset, probe_ipc
 
 torch = pytest.importorskip("torch")
 
-SLOTS = {"image": Slot((3, 16, 16), "|u1"), "features": Slot((4,), "<f2")}
+SLOTS = {"image": SlotSpec((3, 16, 16), "|u1"), "features": SlotSpec((4,), "<f2")}
 
 
 class Ticking:
@@ -30,7 +30,7 @@ class Ticking:
 
 def test_batches_of_the_shape_go_through_a_real_worker():
     clock = Ticking(0.01)
-    cost = probe_handover(SLOTS, 8, budget_s=1.0, clock=clock, cpu_s=Ticking(0.5).now)
+    cost = probe_ipc(SLOTS, 8, budget_s=1.0, clock=clock, cpu_s=Ticking(0.5).now)
     assert (cost.batch_size, cost.batch_bytes, cost.arrays) == (8, 8 * (3 * 16 * 16 + 8), 2)
     assert cost.batches == pytest.approx(75, abs=1)  # three quarters of the second, at one look a batch
     assert cost.batch_s == pytest.approx(0.01)
@@ -39,40 +39,40 @@ def test_batches_of_the_shape_go_through_a_real_worker():
 
 
 def test_it_takes_no_longer_than_one_batch_where_there_is_no_time():
-    cost = probe_handover(SLOTS, 1, budget_s=0.01, clock=Ticking(1.0))
+    cost = probe_ipc(SLOTS, 1, budget_s=0.01, clock=Ticking(1.0))
     assert cost.batches == 1
 
 
 def test_a_clock_that_stands_still_does_not_hang_it(monkeypatch):
     monkeypatch.setattr(room, "_loader", lambda dataset, batch_size: iter(lambda: dataset[0], None))
-    cost = probe_handover(SLOTS, 1, clock=Ticking(0.0))
+    cost = probe_ipc(SLOTS, 1, clock=Ticking(0.0))
     assert cost.batches == BATCHES_MAX
     assert cost.batch_s > 0
 
 
 def test_every_sample_of_the_data_set_is_the_same_one():
-    dataset = Constant({"x": 1})
+    dataset = ConstantDataset({"x": 1})
     assert dataset[0] is dataset[len(dataset) - 1]
 
 
 @pytest.mark.parametrize(("slots", "batch_size"), [({}, 4), (SLOTS, 0)])
 def test_nothing_to_hand_over_is_refused(slots, batch_size):
     with pytest.raises(SettingError, match="nothing to hand over"):
-        probe_handover(slots, batch_size)
+        probe_ipc(slots, batch_size)
 
 
 def test_a_type_torch_does_not_know_is_an_error_of_ours():
     with pytest.raises(WorkerCrash, match="DataLoader failed"):
-        probe_handover({"x": Slot((2,), "<U3")}, 2, budget_s=0.1)
+        probe_ipc({"x": SlotSpec((2,), "<U3")}, 2, budget_s=0.1)
 
 
 def test_shared_memory_that_is_too_small_is_said_before_a_worker_dies_of_it(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=64 << 20))
     with pytest.raises(SettingError, match="do not fit into /dev/shm"):
-        probe_handover({"x": Slot((1 << 20,), "<f4")}, 32)
+        probe_ipc({"x": SlotSpec((1 << 20,), "<f4")}, 32)
 
 
 def test_without_torch_the_cure_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.data", None)
     with pytest.raises(SettingError, match="torch is not installed"):
-        probe_handover(SLOTS, 1)
+        probe_ipc(SLOTS, 1)

@@ -7,17 +7,17 @@ from penstock.probe.results import (
     CopyRates,
     DecodePoint,
     DecodeRates,
-    Handover,
+    IpcCost,
     Probes,
-    Skipped,
+    SkippedProbe,
     StorageProbe,
     probes_document,
     read_probes,
 )
-from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
+from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.storage.identify import identify
 
-CURVE = StorageCurve((Point(1, 180.0, 90.0),), 4096, OpenStat(10.0, 20.0, 5), True, "direct", 1 << 20, 2.0, 0.0)
+CURVE = StorageCurve((CurvePoint(1, 180.0, 90.0),), 4096, OpenStat(10.0, 20.0, 5), True, "direct", 1 << 20, 2.0, 0.0)
 DECODE = DecodeRates(
     points=(DecodePoint(1, 500.0, 0.002),),
     sample_bytes=112_000.0,
@@ -27,7 +27,7 @@ DECODE = DecodeRates(
     source="a.tar",
     seconds=6.0,
 )
-HANDOVER = Handover(batch_size=8, batch_bytes=1_204_224, arrays=1, batches=9, batch_s=0.01, main_cpu_s=0.001, seconds=1)
+HANDOVER = IpcCost(batch_size=8, batch_bytes=1_204_224, arrays=1, batches=9, batch_s=0.01, main_cpu_s=0.001, seconds=1)
 COPY = CopyRates(device="cuda", batch_bytes=1_204_224, pinned_s=0.001, pageable_s=0.003, seconds=1.0)
 
 
@@ -50,7 +50,7 @@ def test_what_is_printed_is_what_is_read(write, tmp_path):
 
 
 def test_what_was_skipped_says_why_and_what_was_not_asked_for_is_none(write):
-    found = read_probes(write(probes_document(Probes(storage=Skipped("no PATH"), decode=DECODE), {})))
+    found = read_probes(write(probes_document(Probes(storage=SkippedProbe("no PATH"), decode=DECODE), {})))
     assert (found.curve, found.handover, found.copy) == (None, None, None)
     assert found.reasons == {"storage": "no PATH"}
 

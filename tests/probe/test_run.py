@@ -3,8 +3,8 @@ import pytest
 from penstock.errors import SettingError, StorageError, WorkerCrash
 from penstock.probe import run as room
 from penstock.probe.decode_samples import made_up
-from penstock.probe.results import DecodePoint, DecodeRates, Probes, Skipped
-from penstock.probe.run import NAMES, SHARES, Subject, run_probes
+from penstock.probe.results import DecodePoint, DecodeRates, Probes, SkippedProbe
+from penstock.probe.run import NAMES, SHARES, ProbeSubject, run_probes
 
 RATES = DecodeRates(
     points=(DecodePoint(1, 50.0, 0.02),),
@@ -35,20 +35,20 @@ def asked(monkeypatch):
     monkeypatch.setattr(room.storage, "storage_under", lambda path: "claim")
     monkeypatch.setattr(room.decode, "probe_decode", answering("decode", RATES))
     monkeypatch.setattr(room.handover, "probe_handover", answering("handover", "cost"))
-    monkeypatch.setattr(room.copy, "probe_copy", answering("copy", Skipped("torch sees no CUDA device")))
+    monkeypatch.setattr(room.copy, "probe_copy", answering("copy", SkippedProbe("torch sees no CUDA device")))
     return asked
 
 
 @pytest.fixture
 def subject(tmp_path):
-    return Subject(material=made_up(16, 1), path=tmp_path, batch_size=4)
+    return ProbeSubject(material=made_up(16, 1), path=tmp_path, batch_size=4)
 
 
 def test_all_probes_run_within_their_shares(asked, subject):
     probes = run_probes(subject, seconds=10.0)
     assert sum(SHARES.values()) == pytest.approx(1)
     assert (probes.decode, probes.handover) == (RATES, "cost")
-    assert probes.copy == Skipped("torch sees no CUDA device")
+    assert probes.copy == SkippedProbe("torch sees no CUDA device")
     assert probes.storage.curve == "curve"
     assert asked["storage"][1]["budget_s"] == pytest.approx(2.0)
     assert asked["decode"][1]["budget_s"] == pytest.approx(5.0)
@@ -66,22 +66,22 @@ def test_what_is_not_asked_for_is_not_run(asked, subject):
 def test_one_that_fails_is_skipped_with_its_reason_and_the_others_kept(asked, subject):
     asked["fails"] = {"storage": StorageError("nothing to read"), "handover": WorkerCrash("it died")}
     probes = run_probes(subject)
-    assert probes.storage == Skipped("nothing to read")
-    assert probes.handover == Skipped("it died")
+    assert probes.storage == SkippedProbe("nothing to read")
+    assert probes.handover == SkippedProbe("it died")
     assert probes.decode == RATES
     assert probes.measured
 
 
 def test_without_samples_storage_and_copy_still_run(asked, tmp_path):
-    subject = Subject(material=Skipped("the shard is broken"), path=tmp_path)
+    subject = ProbeSubject(material=SkippedProbe("the shard is broken"), path=tmp_path)
     probes = run_probes(subject)
-    assert probes.decode == probes.handover == Skipped("the shard is broken")
+    assert probes.decode == probes.handover == SkippedProbe("the shard is broken")
     assert probes.storage.curve == "curve"
     assert asked["copy"][0] == (room.copy.BATCH_BYTES,)
 
 
 def test_without_a_path_the_storage_is_skipped(asked):
-    assert run_probes(Subject(material=made_up(16, 1))).storage == Skipped("no PATH was given")
+    assert run_probes(ProbeSubject(material=made_up(16, 1))).storage == SkippedProbe("no PATH was given")
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 1000, float("nan")])
@@ -92,10 +92,10 @@ def test_times_that_cannot_be_kept_are_refused(subject, seconds):
 
 def test_a_batch_of_nothing_is_refused():
     with pytest.raises(SettingError, match="batch_size=0"):
-        run_probes(Subject(material=made_up(16, 1), batch_size=0))
+        run_probes(ProbeSubject(material=made_up(16, 1), batch_size=0))
 
 
 def test_nothing_but_reasons_is_nothing_measured():
-    assert not Probes(decode=Skipped("a"), copy=Skipped("b")).measured
-    assert Probes(decode=RATES, copy=Skipped("b")).measured
+    assert not Probes(decode=SkippedProbe("a"), copy=SkippedProbe("b")).measured
+    assert Probes(decode=RATES, copy=SkippedProbe("b")).measured
     assert NAMES == ("storage", "decode", "handover", "copy")

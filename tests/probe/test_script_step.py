@@ -2,16 +2,16 @@ import pytest
 
 from penstock.probe.results import StepTime
 from penstock.probe.script_step import ScriptProbe, script_probe
-from penstock.recording.format import Event, Run
+from penstock.recording.format import EventLine, RunLine
 from penstock.recording.reader import Recording
 
 
 def told(seconds=0.0, **detail):
-    return Event(what="probe", at_s=1.0, seconds=seconds, detail=detail)
+    return EventLine(what="probe", at_s=1.0, seconds=seconds, detail=detail)
 
 
 def read(*events):
-    return script_probe(Recording(run=Run(probe="compute"), loaders={}, events=events))
+    return script_probe(Recording(run=RunLine(probe="compute"), loaders={}, events=events))
 
 
 def test_stages_become_times():
@@ -44,5 +44,5 @@ def test_what_is_missing_is_none_and_why_is_kept():
     ],
 )
 def test_damage_is_left_out(detail):
-    assert read(told(1.0, **detail), Event(what="gc", at_s=1.0)) == ScriptProbe()
+    assert read(told(1.0, **detail), EventLine(what="gc", at_s=1.0)) == ScriptProbe()
     assert read(told(0.0, stage="alone", steps=1)).alone is None

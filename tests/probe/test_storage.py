@@ -189,10 +189,10 @@ def test_a_kept_file_that_is_corrupt_hostile_or_old_is_ignored(tmp_path, spoil):
 def make_curve():
     import time
 
-    from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
+    from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 
     now = time.time() // 3600 * 3600
-    return StorageCurve((Point(1, 1.0, 1.0),), SAMPLE, OpenStat(1.0, 2.0, 3), True, "direct", 1, 1.0, now)
+    return StorageCurve((CurvePoint(1, 1.0, 1.0),), SAMPLE, OpenStat(1.0, 2.0, 3), True, "direct", 1, 1.0, now)
 
 
 def test_nothing_is_lost_where_nothing_can_be_kept(tmp_path, monkeypatch):

@@ -3,15 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
-from penstock.probe.storage_judgement import Behaviour, behaviour, judge
-from penstock.storage.identify import Storage
+from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
+from penstock.probe.storage_judgement import StorageBehaviour, behaviour, judge
+from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
 
 
 def curve(*points, sample_bytes=500_000, cold=True):
     return StorageCurve(
-        points=tuple(Point(*point) for point in points),
+        points=tuple(CurvePoint(*point) for point in points),
         sample_bytes=sample_bytes,
         open_stat=OpenStat(4, 9, 100),
         cold=cold,
@@ -23,7 +23,7 @@ def curve(*points, sample_bytes=500_000, cold=True):
 
 
 def storage(kind, rotational):
-    return Storage(Path("/d"), "/d", "ext4", "/dev/x", "8:0", StorageKind(kind), rotational, (), False)
+    return StorageFacts(Path("/d"), "/d", "ext4", "/dev/x", "8:0", StorageKind(kind), rotational, (), False)
 
 
 NVME = curve((1, 1500, 2000), (2, 2500, 3600), (4, 2900, 5700), (8, 3000, 5900), (16, 3000, 6000))
@@ -64,15 +64,15 @@ def test_the_measurement_wins_and_a_disagreement_is_said(kind, flag, measured, e
 
 def test_warm_reads_decide_nothing():
     warm = curve((1, 9000, 20000), cold=False)
-    assert behaviour(storage("hdd", True), warm) is Behaviour.UNDETERMINED
+    assert behaviour(storage("hdd", True), warm) is StorageBehaviour.UNDETERMINED
     assert judge(storage("hdd", True), warm).startswith("Undetermined")
-    assert behaviour(storage("tmpfs", None), warm) is Behaviour.FLASH
+    assert behaviour(storage("tmpfs", None), warm) is StorageBehaviour.FLASH
 
 
 @pytest.mark.parametrize("bad", [(0, 1, 1), (1, -1, 1), (1, 1, float("nan")), (1, float("inf"), 1)])
 def test_a_point_holds_positive_numbers(bad):
     with pytest.raises(ValueError):
-        Point(*bad)
+        CurvePoint(*bad)
 
 
 def test_a_curve_rises():

@@ -18,7 +18,7 @@ from penstock.tuner.adaptive import controller as window
 from penstock.tuner.adaptive.loader import AdaptiveLoader
 from penstock.tuner.result import Setting
 from penstock.tuner.tune import tune
-from penstock.watcher.callbacks.training import Training
+from penstock.watcher.callbacks.training import WatchedTraining
 
 STEPS = 60
 SLOW_S = 0.04
@@ -59,7 +59,7 @@ def _train(out, more, name):
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     model = DistributedDataParallel(Net(more if rank == ranks - 1 else _nothing))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    watched = Training(out / f"{name}-{ranks}.jsonl", live=False)
+    watched = WatchedTraining(out / f"{name}-{ranks}.jsonl", live=False)
     watched.begin(rank)
     for (x,) in DataLoader(TensorDataset(torch.rand(STEPS, 64)), batch_size=1):
         loss = model(x).square().mean()

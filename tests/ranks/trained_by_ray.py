@@ -17,14 +17,14 @@ def train(config):
     sys.path.insert(0, config["here"])
     from ranks_material import make_loader
 
-    from penstock.core.ranks import local_place
+    from penstock.core.ranks import local_rank
     from penstock.data.order.ranks import find_ranks
 
-    ranks, here = find_ranks(None, None, None), local_place()
+    ranks, here = find_ranks(None, None, None), local_rank()
     loader = make_loader(config["shards"], ranks.world_size)
     batches = [batch["__key__"] for batch in loader]
     loader.close()
-    found = {"ranks": [ranks.rank, ranks.world_size], "here": [here.rank, here.of], "batches": batches}
+    found = {"ranks": [ranks.rank, ranks.world_size], "here": [here.rank, here.world_size], "batches": batches}
     Path(config["out"], f"rank{ranks.rank}.json").write_text(json.dumps(found))
 
 

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from penstock.errors import RecordingError
 from penstock.recording.format import (
-    End,
-    Event,
-    Fetch,
-    Hops,
-    Loader,
-    Pass,
-    PassEnd,
+    EndLine,
+    EpochEndLine,
+    EpochStartLine,
+    EventLine,
+    FetchLine,
+    HopsLine,
+    LoaderLine,
     Process,
-    Run,
+    RunLine,
     Setting,
-    Step,
-    System,
-    Whereabouts,
+    StackSamplesLine,
+    StepLine,
+    SystemLine,
 )
 from penstock.recording.reader import load
 from penstock.recording.writer import Recorder
@@ -50,18 +50,20 @@ TOKENS = [
 def real(tmp_path_factory):
     """A recording with every kind of line."""
     path = tmp_path_factory.mktemp("fuzz") / "run.jsonl"
-    recorder = Recorder(path, Run(command=("train.py",)))
-    recorder.put(Loader(loader=0, settings={"num_workers": Setting(requested=8, in_force=4)}))
-    recorder.put(Pass(loader=0, number=0, at_s=0.0))
+    recorder = Recorder(path, RunLine(command=("train.py",)))
+    recorder.put(LoaderLine(loader=0, settings={"num_workers": Setting(requested=8, in_force=4)}))
+    recorder.put(EpochStartLine(loader=0, number=0, at_s=0.0))
     for at in range(6):
-        recorder.put(Step(loader=0, batch=at, at_s=at / 8, wait_s=0.01, step_s=0.1, phases={"forward": 0.05}, ready=1))
-        recorder.put(Fetch(loader=0, batch=at, worker=at % 2, at_s=at / 8, fetch_s=0.2))
-    recorder.put(Whereabouts(at_s=0.5, looks=9, states={"read": 9}))
-    recorder.put(Hops(loader=0, at_s=0.6, hops={"read": (1.0, 2.0, 3.0)}))
-    recorder.put(System(at_s=0.7, cpu=1.0, processes=(Process(cpu=0.5),)))
-    recorder.put(Event(what="gc", at_s=0.8, detail={"generation": 2}))
-    recorder.put(PassEnd(loader=0, number=0, at_s=0.9))
-    recorder.put(End(at_s=1.0))
+        recorder.put(
+            StepLine(loader=0, batch=at, at_s=at / 8, wait_s=0.01, step_s=0.1, phases={"forward": 0.05}, ready=1)
+        )
+        recorder.put(FetchLine(loader=0, batch=at, worker=at % 2, at_s=at / 8, fetch_s=0.2))
+    recorder.put(StackSamplesLine(at_s=0.5, looks=9, states={"read": 9}))
+    recorder.put(HopsLine(loader=0, at_s=0.6, hops={"read": (1.0, 2.0, 3.0)}))
+    recorder.put(SystemLine(at_s=0.7, cpu=1.0, processes=(Process(cpu=0.5),)))
+    recorder.put(EventLine(what="gc", at_s=0.8, detail={"generation": 2}))
+    recorder.put(EpochEndLine(loader=0, number=0, at_s=0.9))
+    recorder.put(EndLine(at_s=1.0))
     recorder.close()
     return path.read_bytes()
 

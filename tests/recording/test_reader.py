@@ -10,36 +10,38 @@ from penstock.recording import bounds
 from penstock.recording import reader as load_module
 from penstock.recording.format import (
     VERSION,
-    End,
-    Event,
-    Fetch,
-    Hops,
-    Loader,
+    EndLine,
+    EpochEndLine,
+    EpochStartLine,
+    EventLine,
+    FetchLine,
+    HopsLine,
+    LoaderLine,
     Machine,
-    Pass,
-    PassEnd,
     Process,
-    Run,
+    RunLine,
     Setting,
-    Step,
-    Storage,
-    System,
-    Whereabouts,
+    StackSamplesLine,
+    StepLine,
+    StorageLine,
+    SystemLine,
 )
 from penstock.recording.ranks import load_ranks
 from penstock.recording.reader import is_recording, load, need_run
 from penstock.recording.writer import Recorder
 
 LINES = (
-    Loader(loader=0, name="train", type="torch", settings={"num_workers": Setting(requested=8, in_force=4)}, batches=2),
-    Pass(loader=0, number=0, at_s=0.5),
-    Step(loader=0, batch=0, at_s=0.5, wait_s=0.1, step_s=0.2, phases={"forward": 0.1}, ready=2, worker=0),
-    Fetch(loader=0, batch=0, worker=-1, at_s=0.4, fetch_s=0.1, samples=8),
-    Step(loader=0, batch=1, at_s=0.8, wait_s=0.1, step_s=0.2, worker=1, looked=False),
-    Whereabouts(loader=0, worker=1, at_s=0.9, looks=20, states={"read": 15, "running": 5}),
-    Hops(loader=0, at_s=1.0, hops={"read": (1.0, 0.5, 0.25)}, workers=2),
-    System(at_s=1.0, cpu=1.5, processes=(Process(cpu=1.0),), pressure={"cpu": 0.5}),
-    Storage(
+    LoaderLine(
+        loader=0, name="train", type="torch", settings={"num_workers": Setting(requested=8, in_force=4)}, batches=2
+    ),
+    EpochStartLine(loader=0, number=0, at_s=0.5),
+    StepLine(loader=0, batch=0, at_s=0.5, wait_s=0.1, step_s=0.2, phases={"forward": 0.1}, ready=2, worker=0),
+    FetchLine(loader=0, batch=0, worker=-1, at_s=0.4, fetch_s=0.1, samples=8),
+    StepLine(loader=0, batch=1, at_s=0.8, wait_s=0.1, step_s=0.2, worker=1, looked=False),
+    StackSamplesLine(loader=0, worker=1, at_s=0.9, looks=20, states={"read": 15, "running": 5}),
+    HopsLine(loader=0, at_s=1.0, hops={"read": (1.0, 0.5, 0.25)}, workers=2),
+    SystemLine(at_s=1.0, cpu=1.5, processes=(Process(cpu=1.0),), pressure={"cpu": 0.5}),
+    StorageLine(
         loader=0,
         readers=4,
         read_bytes=4096,
@@ -48,16 +50,16 @@ LINES = (
         scattered_alone=1e8,
         scattered_together=3e8,
     ),
-    Event(what="gc", at_s=1.05, seconds=0.01, detail={"generation": 2}),
-    PassEnd(loader=0, number=0, at_s=1.1),
-    End(at_s=1.2),
+    EventLine(what="gc", at_s=1.05, seconds=0.01, detail={"generation": 2}),
+    EpochEndLine(loader=0, number=0, at_s=1.1),
+    EndLine(at_s=1.2),
 )
 STEP = '{"kind":"step","loader":0,"batch":0,"at_s":1,"wait_s":0,"step_s":0}\n'
 HEAD = '{"kind":"run"}\n{"kind":"loader","loader":0}\n'
 
 
 def record(path, run=None, lines=LINES):
-    recorder = Recorder(path, run or Run(command=("train.py",), machine=Machine(cores=16)))
+    recorder = Recorder(path, run or RunLine(command=("train.py",), machine=Machine(cores=16)))
     for line in lines:
         recorder.put(line)
     recorder.close()
@@ -76,7 +78,7 @@ def write(tmp_path):
 
 def test_every_kind_of_line_comes_back_as_it_was(tmp_path):
     back = load(record(tmp_path / "run.jsonl"))
-    assert back.run == Run(command=("train.py",), machine=Machine(cores=16))
+    assert back.run == RunLine(command=("train.py",), machine=Machine(cores=16))
     assert back.loaders == {0: LINES[0]}
     everything = (
         *back.passes,
@@ -95,7 +97,7 @@ def test_every_kind_of_line_comes_back_as_it_was(tmp_path):
 
 
 def test_the_tables_of_the_reader_know_every_kind():
-    kinds = {Run, *map(type, LINES)}
+    kinds = {RunLine, *map(type, LINES)}
     assert set(bounds.NUMBERS) == kinds
     assert len(load_module._KINDS) == len(kinds)
 
@@ -203,8 +205,8 @@ def test_steps_of_two_passes_that_overlap_are_no_clock_going_back(write):
 
 def test_without_a_first_line_the_rest_is_still_read(write):
     back = load(write(STEP))
-    assert back.run == Run()
-    assert back.loaders == {0: Loader(loader=0)}
+    assert back.run == RunLine()
+    assert back.loaders == {0: LoaderLine(loader=0)}
     assert back.notes == (
         "the first line is missing: machine and command are not known",
         "loaders named but not described: 1, the first is number 0",
@@ -236,9 +238,11 @@ def test_what_is_no_recording_is_said_to_be_none(write, content, message):
 
 def test_a_long_file_of_something_else_is_given_up_early(write, monkeypatch):
     taken = []
-    real = load_module._Pile._mend
+    real = load_module._LineCollector._mend
     monkeypatch.setattr(
-        load_module._Pile, "_mend", lambda self, number, *rest: taken.append(number) or real(self, number, *rest)
+        load_module._LineCollector,
+        "_mend",
+        lambda self, number, *rest: taken.append(number) or real(self, number, *rest),
     )
     with pytest.raises(RecordingError, match="none of its lines"):
         load(write("loss 0.3\n" * 5000))
@@ -262,7 +266,7 @@ def test_a_compressed_recording_loads_whatever_it_is_called(tmp_path):
 
 
 def test_a_compressed_recording_cut_short_gives_what_it_holds(tmp_path):
-    steps = [Step(loader=0, batch=at, at_s=at / 7, wait_s=0.01, step_s=0.09) for at in range(5000)]
+    steps = [StepLine(loader=0, batch=at, at_s=at / 7, wait_s=0.01, step_s=0.09) for at in range(5000)]
     plain = record(tmp_path / "run.jsonl", lines=(LINES[0], *steps))
     packed = gzip.compress(plain.read_bytes())
     plain.write_bytes(packed[: len(packed) // 2])
@@ -327,7 +331,7 @@ def test_the_collector_is_on_again_whatever_happened(tmp_path):
 def ranks(folder, count, name="run{}.jsonl", **fields):
     for rank in range(count):
         path = folder / name.format(f".rank{rank}" if rank else "")
-        record(path, Run(rank=rank, world_size=count, began_unix_s=1e9 + rank, **fields))
+        record(path, RunLine(rank=rank, world_size=count, began_unix_s=1e9 + rank, **fields))
     return folder / name.format("")
 
 
@@ -365,8 +369,8 @@ def test_missing_and_broken_ranks_are_noted(tmp_path):
 
 def test_a_rank_that_an_earlier_run_left_behind_is_left_out_and_noted(tmp_path):
     path = ranks(tmp_path, 2)
-    record(tmp_path / "run.rank2.jsonl", Run(rank=2, world_size=4, began_unix_s=1e9))
-    record(tmp_path / "run.rank1.jsonl", Run(rank=1, world_size=2, began_unix_s=1e9 - 86400))
+    record(tmp_path / "run.rank2.jsonl", RunLine(rank=2, world_size=4, began_unix_s=1e9))
+    record(tmp_path / "run.rank1.jsonl", RunLine(rank=1, world_size=2, began_unix_s=1e9 - 86400))
     (found,) = load_ranks(path)
     assert found.notes == (
         "run.rank1.jsonl is of another run and was left out",
@@ -390,7 +394,7 @@ def test_a_recording_may_come_through_a_pipe(tmp_path):
 
 def test_a_probe_is_marked_and_is_no_run(tmp_path):
     for probe in ("", "compute"):
-        Recorder(tmp_path / "run.jsonl", Run(probe=probe)).close()
+        Recorder(tmp_path / "run.jsonl", RunLine(probe=probe)).close()
         found = load(tmp_path / "run.jsonl")
         assert found.run.probe == probe
         if probe:

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from penstock.report.bench import Racer, bench_meaning, bench_table
+from penstock.report.bench import BenchRow, bench_meaning, bench_table
 
-OURS = Racer(
+OURS = BenchRow(
     contestant="penstock",
     workers=2,
     batches=100,

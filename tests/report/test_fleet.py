@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from penstock.plan.fleet.forecast import Price, plan_fleet
-from penstock.plan.fleet.need import Need
-from penstock.plan.fleet.site import Site
+from penstock.plan.fleet.forecast import StorePrice, plan_fleet
+from penstock.plan.fleet.need import RankNeed
+from penstock.plan.fleet.site import Cluster
 from penstock.report.fleet import fleet_document, fleet_sentences, fleet_text
 
-NEED = Need(
+NEED = RankNeed(
     source="recording",
     samples_per_batch=10.0,
     cpu_s=np.full(20, 0.2),
@@ -27,11 +27,11 @@ NEED = Need(
     cores=64.0,
     samples=1e6,
 )
-SITE = Site(nodes=2, gpus_per_node=4, store_bytes_s=400e6)
+SITE = Cluster(nodes=2, gpus_per_node=4, store_bytes_s=400e6)
 
 
 def sentences(need=NEED, site=SITE, **price):
-    return " ".join(fleet_sentences(plan_fleet(need, site, Price(**price))))
+    return " ".join(fleet_sentences(plan_fleet(need, site, StorePrice(**price))))
 
 
 def test_the_first_sentences_say_how_many_what_they_get_and_why_no_more():

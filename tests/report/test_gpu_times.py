@@ -1,15 +1,15 @@
 """Where a card's time went, as it is told: in a status line, in a recording, on the page, in a trace."""
 
 from penstock.core.hops import Hop
-from penstock.core.stats import CardTimes, EngineStats, LoaderStats
+from penstock.core.stats import EngineStats, GpuTimes, LoaderStats
 from penstock.diagnose.verdict import diagnose
-from penstock.recording.format import Hops, Loader, Run
+from penstock.recording.format import HopsLine, LoaderLine, RunLine
 from penstock.recording.reader import Recording
 from penstock.report.html import render_html
 from penstock.report.sections import card_note
 from penstock.report.text import status_line
 from penstock.report.trace import trace_events
-from penstock.watcher.loader_views import OurSide
+from penstock.watcher.loader_views import PenstockLoaderView
 
 
 def stats(step_s, card):
@@ -18,20 +18,21 @@ def stats(step_s, card):
 
 def recording(*cards):
     lines = tuple(
-        Hops(loader=0, at_s=2.0 * at, hops={"step": (2.0 * at, 0.0, 0.0)}, card=card) for at, card in enumerate(cards)
+        HopsLine(loader=0, at_s=2.0 * at, hops={"step": (2.0 * at, 0.0, 0.0)}, card=card)
+        for at, card in enumerate(cards)
     )
-    return Recording(run=Run(), loaders={0: Loader(loader=0, name="train", type="penstock")}, hops=lines)
+    return Recording(run=RunLine(), loaders={0: LoaderLine(loader=0, name="train", type="penstock")}, hops=lines)
 
 
 def test_a_status_line_has_the_stalls_since_the_last_one():
-    before, now = stats(10.0, CardTimes(1.0, 1.0, 4.0)), stats(20.0, CardTimes(3.0, 1.5, 5.0))
+    before, now = stats(10.0, GpuTimes(1.0, 1.0, 4.0)), stats(20.0, GpuTimes(3.0, 1.5, 5.0))
     assert status_line(before, None).endswith("| card stalled 40%, copies seen 10%")
     assert status_line(now, before).endswith("| card stalled 10%, copies seen 5%")
     assert "card" not in status_line(stats(10.0, None), None)
 
 
 def test_sums_that_were_begun_anew_are_all_there_is():
-    assert CardTimes(1.0, 0.1, 0.2).since(CardTimes(5.0, 1.0, 1.0)) == CardTimes(1.0, 0.1, 0.2)
+    assert GpuTimes(1.0, 0.1, 0.2).since(GpuTimes(5.0, 1.0, 1.0)) == GpuTimes(1.0, 0.1, 0.2)
 
 
 def test_a_watched_loader_of_ours_has_them_in_its_recording():
@@ -42,9 +43,9 @@ def test_a_watched_loader_of_ours_has_them_in_its_recording():
             return stats(10.0, self.card)
 
     loader = Watched()
-    side = OurSide(loader, 0, "train")
+    side = PenstockLoaderView(loader, 0, "train")
     assert side.poll(1.0)[0].card is None
-    loader.card = CardTimes(3.0, 1.0, 2.0)
+    loader.card = GpuTimes(3.0, 1.0, 2.0)
     assert side.poll(2.0)[0].card == (3.0, 1.0, 2.0)
 
 

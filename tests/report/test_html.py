@@ -19,7 +19,7 @@ from tests.support.report_runs import (
     undetermined,
 )
 
-from penstock.recording.format import Hops, Loader, Setting, Step
+from penstock.recording.format import HopsLine, LoaderLine, Setting, StepLine
 from penstock.report.html import render_html
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028\u202e\x1b[31m&amp;{{7*7}}'\""
@@ -69,7 +69,7 @@ def test_hops_of_our_loader_are_shown_over_the_run():
 
 
 def test_hops_that_began_anew_are_shown_since_then():
-    lines = tuple(Hops(loader=0, at_s=at, hops={"read": sums}) for at, sums in ((1, (9, 0, 0)), (2, (1, 3, 0))))
+    lines = tuple(HopsLine(loader=0, at_s=at, hops={"read": sums}) for at, sums in ((1, (9, 0, 0)), (2, (1, 3, 0))))
     page = render_html(replace(hops_run(), hops=lines), all_well())
     assert re.search(r"read</td>\s*<td class=\"number\">25 %", page)
 
@@ -87,14 +87,14 @@ def hostile_recording():
     steps = tuple(
         msgspec.structs.replace(step, phases={HOSTILE: 0.01, f"{HOSTILE}/in": 0.005}) for step in stalling().steps
     )
-    loader = Loader(
+    loader = LoaderLine(
         loader=0,
         name=HOSTILE,
         type=HOSTILE,
         dataset=HOSTILE,
         settings={HOSTILE: Setting(requested=HOSTILE, in_force=1)},
     )
-    hops = (Hops(loader=0, at_s=1.0, hops={HOSTILE: (1.0, 0.0, 0.0)}),)
+    hops = (HopsLine(loader=0, at_s=1.0, hops={HOSTILE: (1.0, 0.0, 0.0)}),)
     run = msgspec.structs.replace(RUN, command=(HOSTILE,), penstock=HOSTILE)
     return replace(stalling(), run=run, loaders={0: loader}, steps=steps, hops=hops, notes=(HOSTILE,))
 
@@ -128,7 +128,7 @@ def test_the_data_island_cannot_be_left():
 def test_a_million_steps_fit_into_two_megabytes():
     some = torch_run(batches=1000, step_s=0.0517, fetch_s=1.0371).steps
     steps = tuple(
-        Step(loader=0, batch=step.batch or 1, at_s=step.at_s, wait_s=step.wait_s + number * 1.3e-6, step_s=step.step_s,
+        StepLine(loader=0, batch=step.batch or 1, at_s=step.at_s, wait_s=step.wait_s + number * 1.3e-6, step_s=step.step_s,
              ready=step.ready, outstanding=step.outstanding, samples=24)
         for number, step in enumerate(some)
     )  # fmt: skip
@@ -152,7 +152,7 @@ def test_extreme_times_are_drawn(wait_s):
 
 
 def test_endless_lists_and_names_are_cut_and_it_is_said():
-    loaders = {number: Loader(loader=number, name="n" * 100_000) for number in range(300)}
+    loaders = {number: LoaderLine(loader=number, name="n" * 100_000) for number in range(300)}
     page = render_html(replace(stalling(), loaders={**loaders, **stalling().loaders}), findings())
     assert "240 more loaders are not shown" in page
     assert len(page) < 400_000

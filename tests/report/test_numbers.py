@@ -5,17 +5,17 @@ from itertools import pairwise
 import pytest
 from tests.support.report_runs import empty, hops_run, stalling, torch_run
 
-from penstock.recording.format import Loader, Run, Setting, Step
+from penstock.recording.format import LoaderLine, RunLine, Setting, StepLine
 from penstock.recording.reader import Recording
 from penstock.report.numbers import MOST_PHASES, REST, lay_out, looked_note, main_evidence, numbers, parts, setting_rows
 
 
 def recording_of(*steps, settings=None):
-    return Recording(run=Run(), loaders={0: Loader(loader=0, settings=settings or {})}, steps=steps)
+    return Recording(run=RunLine(), loaders={0: LoaderLine(loader=0, settings=settings or {})}, steps=steps)
 
 
 def step(batch, **fields):
-    return Step(**{"loader": 0, "batch": batch, "at_s": batch * 1.0, "wait_s": 0.2, "step_s": 0.8, **fields})
+    return StepLine(**{"loader": 0, "batch": batch, "at_s": batch * 1.0, "wait_s": 0.2, "step_s": 0.8, **fields})
 
 
 def test_the_rate_counts_waiting_and_the_step_alone_does_not():

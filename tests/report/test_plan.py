@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from penstock.core.plan import Change, Limit, Plan
-from penstock.plan.sweep import Row, Sweep
+from penstock.core.plan import Change, Plan, ThroughputLimit
+from penstock.plan.sweep import Sweep, SweepRow
 from penstock.report.plan import gain_text, headline, plan_markdown, plan_text, sweep_table
 
 HOSTILE = "\x1b[31mred\x07[bold]|<script>\u202e"
@@ -16,7 +16,11 @@ FULL = Plan(
     fingerprint={},
     samples_s=36.0,
     planned_samples_s=71.5,
-    limits=(Limit(name="cpu", samples_s=74.0), Limit(name="step", samples_s=117.0), Limit(name="tides", samples_s=1e6)),
+    limits=(
+        ThroughputLimit(name="cpu", samples_s=74.0),
+        ThroughputLimit(name="step", samples_s=117.0),
+        ThroughputLimit(name="tides", samples_s=1e6),
+    ),
     most_gain=2.25,
     memory_bytes=3_200_000_000,
     changes=(
@@ -101,7 +105,7 @@ def test_a_gain_without_end_is_not_printed():
 
 def hostile():
     change = Change(scope="step", name=HOSTILE, now=HOSTILE, then={HOSTILE: 1}, reason=HOSTILE, cost=HOSTILE)
-    limits = (Limit(name=HOSTILE, samples_s=1.0),)
+    limits = (ThroughputLimit(name=HOSTILE, samples_s=1.0),)
     settings = {HOSTILE: HOSTILE}
     return replace(FULL, changes=(change,), limits=limits, dataloader=settings, loader=settings, notes=(HOSTILE,))
 
@@ -136,9 +140,9 @@ def test_markdown_has_sections_and_whole_tables():
 
 def test_a_sweep_shows_samples_per_second_the_knee_and_what_failed():
     rows = (
-        Row(size=4, samples_s=29.8, it_s=7.45, peak_bytes=10_000_000_000),
-        Row(size=8, samples_s=29.1, it_s=3.64, peak_bytes=19_000_000_000),
-        Row(size=16, failed="out of memory"),
+        SweepRow(size=4, samples_s=29.8, it_s=7.45, peak_bytes=10_000_000_000),
+        SweepRow(size=8, samples_s=29.1, it_s=3.64, peak_bytes=19_000_000_000),
+        SweepRow(size=16, failed="out of memory"),
     )
     lines = [line.split() for line in shown(sweep_table(Sweep(rows=rows))).splitlines() if line.strip()]
     assert ["4", "←", "knee", "29.8", "7.45", "10", "GB"] in lines

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.report_runs import healthy, hops_run, machine_looks, stalling, torch_run
 
-from penstock.recording.format import Loader, Run, Step, System
+from penstock.recording.format import LoaderLine, RunLine, StepLine, SystemLine
 from penstock.recording.reader import Recording
 from penstock.report.close_up import close_up
 from penstock.report.numbers import main_evidence
@@ -78,7 +78,7 @@ def test_a_healthy_run_has_no_marks():
 def test_batches_are_counted_over_passes_and_the_first_of_each_is_left_out():
     recording = hops_run()
     again = tuple(
-        Step(loader=0, pass_=1, batch=batch, at_s=40 + batch * 0.1, wait_s=0.02, step_s=0.08) for batch in range(4)
+        StepLine(loader=0, pass_=1, batch=batch, at_s=40 + batch * 0.1, wait_s=0.02, step_s=0.08) for batch in range(4)
     )
     evidence = main_evidence(
         type(recording)(run=recording.run, loaders=recording.loaders, steps=recording.steps + again)
@@ -88,10 +88,10 @@ def test_batches_are_counted_over_passes_and_the_first_of_each_is_left_out():
 
 def test_passes_of_one_batch_each_are_numbered_and_drawn_together():
     steps = tuple(
-        Step(loader=0, pass_=at, batch=0, at_s=at * 1.0, wait_s=0.9 if at == 20 else 0.1, step_s=0.1)
+        StepLine(loader=0, pass_=at, batch=0, at_s=at * 1.0, wait_s=0.9 if at == 20 else 0.1, step_s=0.1)
         for at in range(40)
     )
-    evidence = main_evidence(Recording(run=Run(), loaders={0: Loader(loader=0)}, steps=steps))
+    evidence = main_evidence(Recording(run=RunLine(), loaders={0: LoaderLine(loader=0)}, steps=steps))
     assert strip(evidence).plot.x == list(range(40))
     assert strip(evidence).marks == [20]
     assert [row[3] for row in close_up(evidence, None).loop] == [0] * 25  # batches of 16 passes before, of 8 after
@@ -113,11 +113,11 @@ def test_utilisation_is_in_percent_of_what_there_is():
 def test_a_machine_nobody_looked_at_has_no_plots_and_unknown_parts_no_series():
     assert utilisation((), cores=8) is None
     assert throughput(()) is None
-    assert set(utilisation((System(at_s=1.0, cpu=1.0),), cores=0).series) == {"CPU"}
+    assert set(utilisation((SystemLine(at_s=1.0, cpu=1.0),), cores=0).series) == {"CPU"}
 
 
 def test_time_only_grows_in_a_plot_even_where_the_clock_went_back():
-    looks = tuple(System(at_s=at, cpu=1.0) for at in (5.0, 6.0, 2.0, 7.0))
+    looks = tuple(SystemLine(at_s=at, cpu=1.0) for at in (5.0, 6.0, 2.0, 7.0))
     assert utilisation(looks, cores=1).x == [2, 5, 6, 7]
 
 

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.plan.doctor.check import Mark
-from penstock.probe.results import CopyRates, DecodePoint, DecodeRates, Handover, Probes, Skipped, StorageProbe
-from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
+from penstock.plan.doctor.check import CheckStatus
+from penstock.probe.results import CopyRates, DecodePoint, DecodeRates, IpcCost, Probes, SkippedProbe, StorageProbe
+from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.report.probes import probe_rows
-from penstock.storage.identify import Storage
+from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
 
 DECODE = DecodeRates(
@@ -19,13 +19,13 @@ DECODE = DecodeRates(
     source="a.tar",
     seconds=6.0,
 )
-HANDOVER = Handover(
+HANDOVER = IpcCost(
     batch_size=32, batch_bytes=4_816_896, arrays=1, batches=500, batch_s=0.004, main_cpu_s=0.0002, seconds=3.0
 )
 COPY = CopyRates(device="H200", batch_bytes=55_000_000, pinned_s=0.001, pageable_s=0.003, seconds=2.0)
 STORAGE = StorageProbe(
-    Storage(Path("/d"), "/d", "ext4", "/dev/x", "8:0", StorageKind.NVME, None, ("x",), False),
-    StorageCurve((Point(1, 1500, 2000),), 500_000, OpenStat(4.0, 9.0, 100), True, "direct", 1 << 28, 5.0, 0.0),
+    StorageFacts(Path("/d"), "/d", "ext4", "/dev/x", "8:0", StorageKind.NVME, None, ("x",), False),
+    StorageCurve((CurvePoint(1, 1500, 2000),), 500_000, OpenStat(4.0, 9.0, 100), True, "direct", 1 << 28, 5.0, 0.0),
 )
 
 
@@ -45,9 +45,9 @@ def test_decoding_is_told_per_core_and_by_how_workers_scale():
     assert found["decode, 1 worker"].value == "500 samples/s"
     assert found["decode, 1 worker"].meaning.startswith("2 ms of a core for a sample of 112 kB (151 kB decoded)")
     assert "keeps 98% of its speed: the cores are really there" in found["decode, 2 workers"].meaning
-    assert found["decode, 2 workers"].mark is Mark.GOOD
+    assert found["decode, 2 workers"].mark is CheckStatus.GOOD
     assert "keeps 50% of its speed: cores share" in found["decode, 4 workers"].meaning
-    assert found["decode, 4 workers"].mark is Mark.LOOK
+    assert found["decode, 4 workers"].mark is CheckStatus.LOOK
 
 
 def test_cores_that_others_use_are_told_from_cores_that_share():
@@ -55,7 +55,7 @@ def test_cores_that_others_use_are_told_from_cores_that_share():
     found = rows(decode=busy)
     assert "2 ms of a core for a sample, but each worker got only 36% of a core" in found["decode, 1 worker"].meaning
     assert "only 20% of a core: somebody else computes here" in found["decode, 2 workers"].meaning
-    assert {check.mark for check in found.values()} == {Mark.LOOK}
+    assert {check.mark for check in found.values()} == {CheckStatus.LOOK}
 
 
 def test_better_than_perfect_scaling_is_not_more_than_all():
@@ -65,7 +65,7 @@ def test_better_than_perfect_scaling_is_not_more_than_all():
 
 def test_bad_samples_are_said():
     check = rows(decode=replace(DECODE, bad=2))["decode, bad"]
-    assert (check.value, check.mark) == ("2 of 18", Mark.LOOK)
+    assert (check.value, check.mark) == ("2 of 18", CheckStatus.LOOK)
 
 
 def test_the_hand_over_bounds_one_worker_and_the_loop():
@@ -84,7 +84,7 @@ def test_copies_say_what_pinning_gives(pageable_s, words):
 
 
 def test_what_was_skipped_has_its_reason_and_what_was_not_asked_for_no_row():
-    found = rows(copy=Skipped("torch sees no CUDA device"))
+    found = rows(copy=SkippedProbe("torch sees no CUDA device"))
     assert list(found) == ["copy"]
     assert (found["copy"].value, found["copy"].meaning) == ("skipped", "torch sees no CUDA device")
     assert found["copy"].ok

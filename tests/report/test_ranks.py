@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.support.report_runs import all_well, healthy
 
-from penstock.core.finding import AmongRanks, RankWait
+from penstock.core.finding import RankSummary, RankWait
 from penstock.report.diagnosis import diagnosis_text
 from penstock.report.html import render_html
 from penstock.report.markdown import MOST_RANKS, render_markdown
@@ -14,7 +14,7 @@ SENTENCE = "Rank 3 holds the others back"
 
 def of_ranks(count=4):
     each = tuple(RankWait(rank=rank, waited_s=rank + 1.0, last=rank / 10, alone_s=float(rank)) for rank in range(count))
-    ranks = AmongRanks(sentence=f"{SENTENCE}.", steps=99, exposed_s=9.0, share=0.3, holder=3, each=each)
+    ranks = RankSummary(sentence=f"{SENTENCE}.", steps=99, exposed_s=9.0, share=0.3, holder=3, each=each)
     return replace(all_well(), ranks=ranks)
 
 

@@ -2,22 +2,22 @@ from pathlib import Path
 
 import pytest
 
-from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
-from penstock.report.storage import Room, claim_rows, curve_rows
-from penstock.storage.identify import Storage
+from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
+from penstock.report.storage import WritableSpace, claim_rows, curve_rows
+from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
 
-ROOM = Room(writable=True, free_bytes=80_000_000_000, total_bytes=250_000_000_000)
+ROOM = WritableSpace(writable=True, free_bytes=80_000_000_000, total_bytes=250_000_000_000)
 
 
 def make_storage(kind="nvme", *, rotational=None, read_only=False):
     chain = ("/d (ext4, /dev/x)", "x")
-    return Storage(Path("/d"), "/d", "ext4", "/dev/x", "8:0", StorageKind(kind), rotational, chain, read_only)
+    return StorageFacts(Path("/d"), "/d", "ext4", "/dev/x", "8:0", StorageKind(kind), rotational, chain, read_only)
 
 
 def make_curve(*points, cold=True, open_us=4.0):
     opens = OpenStat(open_us, open_us * 2, 100)
-    numbers = tuple(Point(*point) for point in points)
+    numbers = tuple(CurvePoint(*point) for point in points)
     return StorageCurve(numbers, 500_000, opens, cold, "direct" if cold else "warm", 1 << 28, 5.0, 0.0)
 
 
@@ -98,5 +98,5 @@ def test_a_read_only_place_is_no_fault_and_its_free_space_no_matter():
 
 
 def test_a_nearly_full_place_is_marked():
-    full = Room(writable=True, free_bytes=1_000_000_000, total_bytes=250_000_000_000)
+    full = WritableSpace(writable=True, free_bytes=1_000_000_000, total_bytes=250_000_000_000)
     assert [row.name for row in claim_rows(make_storage(), full) if not row.ok] == ["free space"]

@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 from tests.support.report_runs import empty, hops_run, stalling
 
-from penstock.recording.format import Fetch, Hops, Loader, Run, Step
+from penstock.recording.format import FetchLine, HopsLine, LoaderLine, RunLine, StepLine
 from penstock.recording.reader import Recording
 from penstock.report.trace import LOOP, MACHINE, WORKERS, trace_events, trace_json
 
@@ -52,13 +52,14 @@ def test_passes_over_one_loader_at_the_same_time_have_lanes_of_their_own():
     """zip(loader, loader), then a pass alone."""
     lines = [(at, at * 1.0 + 0.2 * number, number) for at in range(3) for number in range(2)] + [(0, 9.0, 2)]
     steps = [
-        Step(loader=0, pass_=n, batch=at, at_s=s, wait_s=0.1, step_s=0.9, phases={"forward": 0.5}) for at, s, n in lines
+        StepLine(loader=0, pass_=n, batch=at, at_s=s, wait_s=0.1, step_s=0.9, phases={"forward": 0.5})
+        for at, s, n in lines
     ]
     fetches = [
-        Fetch(loader=0, pass_=n, batch=at, worker=0, at_s=s - 0.4, fetch_s=0.4) for at, s, n in lines if s >= 0.4
+        FetchLine(loader=0, pass_=n, batch=at, worker=0, at_s=s - 0.4, fetch_s=0.4) for at, s, n in lines if s >= 0.4
     ]
     recording = Recording(
-        run=Run(), loaders={0: Loader(loader=0, name="train")}, steps=tuple(steps), fetches=tuple(fetches)
+        run=RunLine(), loaders={0: LoaderLine(loader=0, name="train")}, steps=tuple(steps), fetches=tuple(fetches)
     )
     events = trace_events(recording, 0.0, 20.0)["traceEvents"]
     assert_nested(events)
@@ -115,23 +116,24 @@ def test_hops_are_counters_of_shares():
 
 def test_hops_that_began_anew_say_nothing_for_that_moment():
     lines = tuple(
-        Hops(loader=0, at_s=at, hops={"read": (busy, 0.0, 0.0)}) for at, busy in ((1.0, 9.0), (2.0, 1.0), (3.0, 2.0))
+        HopsLine(loader=0, at_s=at, hops={"read": (busy, 0.0, 0.0)})
+        for at, busy in ((1.0, 9.0), (2.0, 1.0), (3.0, 2.0))
     )
-    recording = Recording(run=Run(), loaders={0: Loader(loader=0)}, hops=lines)
+    recording = Recording(run=RunLine(), loaders={0: LoaderLine(loader=0)}, hops=lines)
     events = of(trace_events(recording, 0.0, 9.0)["traceEvents"], "C")
     assert [(event["ts"], event["args"]["busy"]) for event in events] == [(2e6, 1.0)]
 
 
 def test_phases_longer_than_their_step_are_drawn_within_it_and_tell_their_length():
-    step = Step(loader=0, batch=1, at_s=0.0, wait_s=0.0, step_s=1.0, phases={"a": 0.8, "b": 0.7, "c": 0.1})
-    recording = Recording(run=Run(), loaders={0: Loader(loader=0)}, steps=(step,))
+    step = StepLine(loader=0, batch=1, at_s=0.0, wait_s=0.0, step_s=1.0, phases={"a": 0.8, "b": 0.7, "c": 0.1})
+    recording = Recording(run=RunLine(), loaders={0: LoaderLine(loader=0)}, steps=(step,))
     phases = [e for e in of(trace_events(recording, 0.0, 1.0)["traceEvents"], "X") if e["cat"] == "phase"]
     assert [(e["name"], e["dur"], e["args"]["seconds"]) for e in phases] == [("a", 8e5, 0.8), ("b", 2e5, 0.7)]
 
 
 def test_the_main_process_that_makes_batches_itself_has_a_lane():
-    fetch = Fetch(loader=0, batch=0, worker=-1, at_s=0.0, fetch_s=1.0)
-    recording = Recording(run=Run(), loaders={0: Loader(loader=0)}, fetches=(fetch,))
+    fetch = FetchLine(loader=0, batch=0, worker=-1, at_s=0.0, fetch_s=1.0)
+    recording = Recording(run=RunLine(), loaders={0: LoaderLine(loader=0)}, fetches=(fetch,))
     events = trace_events(recording, 0.0, 1.0)["traceEvents"]
     assert "main process" in [event["args"]["name"] for event in of(events, "M")]
     assert all(event["tid"] > 0 for event in of(events, "X"))
@@ -143,7 +145,7 @@ def test_a_trace_is_json_also_of_nothing():
 
 
 def test_a_step_whose_phases_were_not_looked_at_says_so():
-    steps = tuple(Step(loader=0, batch=at, at_s=at, wait_s=0.2, step_s=0.8, looked=at == 0) for at in range(2))
-    recording = Recording(run=Run(), loaders={0: Loader(loader=0)}, steps=steps)
+    steps = tuple(StepLine(loader=0, batch=at, at_s=at, wait_s=0.2, step_s=0.8, looked=at == 0) for at in range(2))
+    recording = Recording(run=RunLine(), loaders={0: LoaderLine(loader=0)}, steps=steps)
     slices = [event for event in of(trace_events(recording, 0, 9)["traceEvents"], "X") if event["cat"] == "step"]
     assert [event["args"].get("phases") for event in slices] == [None, "not looked at"]

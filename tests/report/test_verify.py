@@ -15,10 +15,10 @@ from penstock.report.verify import (
     verification_document,
     verification_text,
 )
-from penstock.verify.history import Entry, History
+from penstock.verify.history import VerificationEntry, VerificationHistory
 from penstock.verify.judge import Judgement
-from penstock.verify.measures import Side
-from penstock.verify.trials import Trial, Turn
+from penstock.verify.measures import RunMeasure
+from penstock.verify.trials import Trial, TrialTurn
 
 BETTER = Judgement(
     answer="better", before_samples_s=100.0, after_samples_s=140.0, low=1.3, high=1.5, predicted_gain=0.54
@@ -26,8 +26,8 @@ BETTER = Judgement(
 
 
 def trial(settings="before", number=1, **fields):
-    side = Side(np.full(90, 8.0), np.full(90, 0.08), 2)
-    return Trial(**{"turn": Turn(settings, number), "side": side, "wait_share": 0.25, "cold": False, **fields})
+    side = RunMeasure(np.full(90, 8.0), np.full(90, 0.08), 2)
+    return Trial(**{"turn": TrialTurn(settings, number), "side": side, "wait_share": 0.25, "cold": False, **fields})
 
 
 def shown(thing):
@@ -91,14 +91,14 @@ def test_programs_get_the_same_as_json():
 
 
 def entry(gain, predicted_gain):
-    return Entry(
+    return VerificationEntry(
         at_unix_s=1.7e9, plan="0123456789", answer="better", before_samples_s=100.0, after_samples_s=100.0 * (1 + gain),
         gain=gain, predicted_gain=predicted_gain, low=1.1, high=1.3, cold=True,
     )  # fmt: skip
 
 
 def test_the_history_ends_with_the_models_error():
-    history = History((entry(0.2, 0.2), entry(0.0, 0.1), entry(0.0, 1.0)), skipped=2)
+    history = VerificationHistory((entry(0.2, 0.2), entry(0.0, 0.1), entry(0.0, 1.0)), skipped=2)
     assert history_sentences(history) == [
         "3 predictions: the median error of the predicted rate is 10%, 67% are within 15%.",
         "2 damaged lines were skipped.",
@@ -112,5 +112,5 @@ def test_the_history_ends_with_the_models_error():
 
 
 def test_an_empty_history_says_so():
-    assert history_sentences(History(())) == ["No verification with a prediction is kept yet."]
-    assert history_document(History(()))["model"] is None
+    assert history_sentences(VerificationHistory(())) == ["No verification with a prediction is kept yet."]
+    assert history_document(VerificationHistory(()))["model"] is None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.core import cores as cores_module
-from penstock.core.slab_layout import SlabLayout, Slot
+from penstock.core.slab_layout import SlabLayout, SlotSpec
 from penstock.errors import SettingError
 from penstock.options import EngineSettings
 from penstock.runtime import start as sizing
@@ -25,7 +25,7 @@ def cores(monkeypatch):
 
 
 def slab_of(size, samples=64):
-    return SlabLayout({"image": Slot((size // samples,), "uint8")}, samples)
+    return SlabLayout({"image": SlotSpec((size // samples,), "uint8")}, samples)
 
 
 def plan(**settings):
@@ -141,7 +141,7 @@ def test_of_batches_of_few_samples_so_many_are_made_ahead_that_all_workers_have_
 
 def test_what_every_batch_fills_is_told_to_the_engine(cores):
     cores(2)
-    layout = SlabLayout({"image": Slot((5000,), "uint8")}, 2, {"points": 100_000})
+    layout = SlabLayout({"image": SlotSpec((5000,), "uint8")}, 2, {"points": 100_000})
     made = plan_engine(EngineSettings(memory_bytes=1 << 30), layout, BLOCKS, 64, own_code=True)
     assert made.filled_bytes == 12288
     assert made.slab_bytes > 2 * 100_000

@@ -3,7 +3,7 @@
 from penstock.core.hops import Hop
 from penstock.core.stats import EngineStats, LoaderStats
 from penstock.report.text import status_line
-from penstock.runtime.progress import LINE_S, Stopwatch, Ticker
+from penstock.runtime.progress import LINE_S, DeliveryTimer, StatusTicker
 from penstock.testing import FakeClock
 
 ENGINE = EngineStats(
@@ -20,7 +20,7 @@ ENGINE = EngineStats(
     worker_deaths=0,
     readers=4,
     workers=2,
-    look_ahead=4,
+    lookahead=4,
     task_s=0.004,
     arena_used_bytes=0,
     ready_batches=1,
@@ -46,7 +46,7 @@ def pass_of(stopwatch, clock, batches, wait_s, deliver_s, step_s):
 
 def test_every_moment_of_a_pass_is_waiting_delivering_or_stepping():
     clock = FakeClock()
-    stopwatch = Stopwatch(clock)
+    stopwatch = DeliveryTimer(clock)
     pass_of(stopwatch, clock, batches=4, wait_s=1.0, deliver_s=0.5, step_s=2.0)
     assert stopwatch.hops() == (Hop("deliver", 2.0, 4.0, 8.0), Hop("step", 8.0, 6.0))
     assert (stopwatch.samples, stopwatch.batches) == (32, 4)
@@ -54,7 +54,7 @@ def test_every_moment_of_a_pass_is_waiting_delivering_or_stepping():
 
 def test_the_time_between_two_passes_belongs_to_neither():
     clock = FakeClock()
-    stopwatch = Stopwatch(clock)
+    stopwatch = DeliveryTimer(clock)
     pass_of(stopwatch, clock, 1, 1.0, 0.0, 1.0)
     clock.sleep(100.0)
     pass_of(stopwatch, clock, 1, 1.0, 0.0, 1.0)
@@ -63,7 +63,7 @@ def test_the_time_between_two_passes_belongs_to_neither():
 
 def test_the_bottleneck_is_the_hop_that_waited_least():
     clock = FakeClock()
-    stopwatch = Stopwatch(clock)
+    stopwatch = DeliveryTimer(clock)
     pass_of(stopwatch, clock, 4, wait_s=1.0, deliver_s=0.0, step_s=1.0)
     assert stats(stopwatch).bottleneck == "decode"
     pass_of(stopwatch, clock, 100, wait_s=0.0, deliver_s=0.0, step_s=1.0)
@@ -72,7 +72,7 @@ def test_the_bottleneck_is_the_hop_that_waited_least():
 
 def test_the_rate_is_over_the_whole_time_of_the_passes():
     clock = FakeClock()
-    stopwatch = Stopwatch(clock)
+    stopwatch = DeliveryTimer(clock)
     assert stats(stopwatch).samples_per_s == 0.0
     pass_of(stopwatch, clock, 4, wait_s=1.0, deliver_s=0.5, step_s=2.5)
     assert stats(stopwatch).samples_per_s == 2.0
@@ -80,7 +80,7 @@ def test_the_rate_is_over_the_whole_time_of_the_passes():
 
 def test_a_status_line_tells_what_happened_since_the_last_one():
     clock = FakeClock()
-    stopwatch = Stopwatch(clock)
+    stopwatch = DeliveryTimer(clock)
     pass_of(stopwatch, clock, 10, wait_s=1.0, deliver_s=0.0, step_s=0.0)
     before = stats(stopwatch)
     assert status_line(before, None) == (
@@ -93,11 +93,11 @@ def test_a_status_line_tells_what_happened_since_the_last_one():
 
 def test_a_line_is_due_every_few_seconds_and_goes_to_stderr(capsys):
     clock = FakeClock()
-    ticker = Ticker(clock)
+    ticker = StatusTicker(clock)
     assert not ticker.due
     clock.sleep(LINE_S)
     assert ticker.due
-    ticker.show(stats(Stopwatch(clock)))
+    ticker.show(stats(DeliveryTimer(clock)))
     assert not ticker.due
     out, err = capsys.readouterr()
     assert out == ""

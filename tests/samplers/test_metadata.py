@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from penstock.data.fields import Image, Label
-from penstock.data.read.reader import ShardSupply
+from penstock.data.read.reader import ShardBlockSource
 from penstock.datasets import ShardDataset
 from penstock.errors import DecodeError, PairingError, SampleError, SettingError
 from penstock.samplers import MetadataTable, read_metadata
@@ -38,8 +38,10 @@ def dataset(shards):
 def fills(monkeypatch):
     """Blocks that were read."""
     seen = []
-    fill = ShardSupply.fill
-    monkeypatch.setattr(ShardSupply, "fill", lambda self, block, into: (seen.append(block), fill(self, block, into))[1])
+    fill = ShardBlockSource.read_block
+    monkeypatch.setattr(
+        ShardBlockSource, "fill", lambda self, block, into: (seen.append(block), fill(self, block, into))[1]
+    )
     return seen
 
 

@@ -12,18 +12,18 @@ from tests.support import hostile
 
 from penstock.shards import check
 from penstock.shards import index_file as indexfile
-from penstock.shards.check import Flaw, Piece, Structure, check_piece, check_shards
+from penstock.shards.check import CheckTask, ShardFlaw, ShardStructure, check_piece, check_shards
 from penstock.shards.codecs import compress, encode_jpeg, encode_npy
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.shards.pack.task import WORK_FOLDER, pack_shard
 from penstock.shards.scan import index_of, scan
 from penstock.storage import local
-from penstock.testing import PRESETS, SA1B, corrupt, make_shards, picture, tar_bytes
+from penstock.testing import PRESETS, SA1B, corrupt, make_image, make_shards, tar_bytes
 from penstock.testing.tar_writer import write_tar
 
-JPEG = encode_jpeg(picture(40, 60, seed=1), 90)
+JPEG = encode_jpeg(make_image(40, 60, seed=1), 90)
 NPY = encode_npy(np.arange(500, dtype=np.float32))
 
 
@@ -31,8 +31,8 @@ def run(shards, **options):
     """Structures by shard, flaws of structure and of pieces together, and the pieces."""
     options = {"decode": False, "workers": 1, **options}
     events = list(check_shards([str(shard) for shard in shards], **options))
-    structures = [event for event in events if isinstance(event, Structure)]
-    results = [event for event in events if not isinstance(event, Structure)]
+    structures = [event for event in events if isinstance(event, ShardStructure)]
+    results = [event for event in events if not isinstance(event, ShardStructure)]
     flaws = list(chain(*(structure.flaws for structure in structures), *(found for _, found in results)))
     return structures, flaws, [piece for piece, _ in results]
 
@@ -58,7 +58,7 @@ def packed(tmp_path):
     """A packed shard of four samples, with an index that knows their CRCs."""
     make_shards(tmp_path / "src", SA1B, samples=4, scale=0.1)
     options = PackOptions(arrays="raw")
-    plan = make_plan(list(find_sources(str(tmp_path / "src"), options)), options)
+    plan = make_plan(list(find_pack_sources(str(tmp_path / "src"), options)), options)
     (tmp_path / "packed" / WORK_FOLDER).mkdir(parents=True)
     for task in plan.tasks():
         pack_shard(task, tmp_path / "packed")
@@ -321,16 +321,16 @@ def test_a_large_shard_is_checked_in_pieces_and_a_compressed_one_whole(tmp_path,
 def test_a_piece_needs_no_executor(shard):
     path = shard(("1.jpg", JPEG), ("2.jpg", b"no"))
     index = scan(path)
-    piece = Piece(str(path), tuple(index.sample(number) for number in range(2)), True, index.binding)
+    piece = CheckTask(str(path), tuple(index.sample(number) for number in range(2)), True, index.binding)
     (flaw,) = check_piece(piece)
-    assert isinstance(flaw, Flaw)
+    assert isinstance(flaw, ShardFlaw)
     assert (flaw.member, flaw.offset) == ("2.jpg", index.sample(1).parts[0].offset)
 
 
 def test_a_shard_that_was_replaced_is_not_checked_against_what_it_was(shard):
     path = shard(("1.jpg", JPEG), ("2.jpg", JPEG))
     index = scan(path)
-    piece = Piece(str(path), (index.sample(0),), True, index.binding)
+    piece = CheckTask(str(path), (index.sample(0),), True, index.binding)
     os.utime(path, ns=(1, 1))
     (flaw,) = check_piece(piece)
     assert (flaw.kind, flaw.reason) == ("StorageError", "has changed since it was indexed")
@@ -396,7 +396,7 @@ def test_shards_are_taken_as_they_are_needed(packed):
             yield str(packed)
 
     events = check_shards(many(), decode=False, workers=1)
-    assert isinstance(next(events), Structure)
+    assert isinstance(next(events), ShardStructure)
     assert len(taken) < 100
     events.close()
 
@@ -405,7 +405,7 @@ def test_structures_come_before_their_pieces(packed, tmp_path):
     (other,) = make_shards(tmp_path, SA1B, samples=2, scale=0.1)
     known = set()
     for event in check_shards([str(packed), str(other)], decode=True, workers=2):
-        if isinstance(event, Structure):
+        if isinstance(event, ShardStructure):
             known.add(event.shard)
         else:
             assert event[0].shard in known

@@ -26,7 +26,7 @@ from penstock.shards.guards import inspect_jpeg, inspect_npy, inspect_zip
 from penstock.shards.guards.jpeg import MAX_PIXELS
 from penstock.shards.guards.zip import MAX_ENTRY_BYTES
 from penstock.testing.corrupt import mutate
-from penstock.testing.images import picture
+from penstock.testing.images import make_image
 
 GUARD_CASES = 100_000
 """For each of three formats."""
@@ -36,7 +36,7 @@ RARE = 0.01
 
 
 def jpeg_seeds() -> list[bytes]:
-    image = Image.fromarray(picture(24, 32, seed=1))
+    image = Image.fromarray(make_image(24, 32, seed=1))
     kinds = [("RGB", {}), ("RGB", {"progressive": True}), ("L", {}), ("CMYK", {}), ("RGB", {"subsampling": 0})]
     seeds = []
     for mode, options in kinds:

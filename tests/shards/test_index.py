@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from penstock.core.sample import Part, Sample
-from penstock.shards.index import Binding, Opened, build_index
+from penstock.shards.index import IndexBinding, OpenedShard, build_index
 from penstock.shards.scan import scan
-from penstock.shards.tar import Members
+from penstock.shards.tar import TarMembers
 from penstock.testing import IMAGENET, MULTICAMERA, SA1B, make_shards, sample_parts
 
 ORDERS = ["adjacent", "interleaved", "grouped", "shuffled"]
-OPENED = Opened(Binding(100_000, 7), None, 100_000)
+OPENED = OpenedShard(IndexBinding(100_000, 7), None, 100_000)
 
 
 def members(*names):
-    return Members(list(names), [512 + 1024 * at for at in range(len(names))], [10 + at for at in range(len(names))])
+    return TarMembers(list(names), [512 + 1024 * at for at in range(len(names))], [10 + at for at in range(len(names))])
 
 
 def test_parts_lie_sample_after_sample_in_the_order_of_the_shard():
@@ -31,8 +31,8 @@ def test_parts_lie_sample_after_sample_in_the_order_of_the_shard():
 def test_the_facts_of_the_shard_are_kept():
     found = members("a.jpg")
     found.notes.append(("link", 9, "symbolic link"))
-    index = build_index(found, Opened(Binding(50, 7), "gz", 100_000))
-    assert (index.binding, index.compression, index.data_length) == (Binding(50, 7), "gz", 100_000)
+    index = build_index(found, OpenedShard(IndexBinding(50, 7), "gz", 100_000))
+    assert (index.binding, index.compression, index.data_length) == (IndexBinding(50, 7), "gz", 100_000)
     assert index.notes == [("link", 9, "symbolic link")]
 
 
@@ -52,7 +52,7 @@ def test_stated_suffixes_reach_the_pairing():
 
 
 def test_no_members_make_no_samples():
-    index = build_index(Members(), OPENED)
+    index = build_index(TarMembers(), OPENED)
     assert (len(index), index.parts, index.starts.tolist()) == (0, 0, [0])
     assert index.sample_ids.tolist() == []
 

@@ -20,21 +20,21 @@ from hypothesis import strategies as st
 from penstock.errors import IndexFileError
 from penstock.shards import index_file as indexfile
 from penstock.shards.codecs import zstd
-from penstock.shards.index import Binding, Opened, ShardIndex, build_index
+from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
 from penstock.shards.index_file import beside, dumps, in_cache, load, loads, save
 from penstock.shards.scan import scan
-from penstock.shards.tar import Members
+from penstock.shards.tar import TarMembers
 from penstock.testing import corrupt
 
 SIZE = 16 << 20
-FIELDS = indexfile._Body.__struct_fields__
+FIELDS = indexfile._IndexBody.__struct_fields__
 
 
 def make(count=3, compression=None, crcs=True):
     names = [f"{number:04d}{suffix}" for number in range(count) for suffix in (".jpg", "_features.npz")]
-    members = Members(names, [512 + 1024 * at for at in range(2 * count)], [7] * (2 * count), [("link", 3, "link")])
+    members = TarMembers(names, [512 + 1024 * at for at in range(2 * count)], [7] * (2 * count), [("link", 3, "link")])
     sums = np.arange(2 * count, dtype=np.uint32) if crcs else None
-    return build_index(members, Opened(Binding(SIZE, 123), compression, SIZE), crcs=sums)
+    return build_index(members, OpenedShard(IndexBinding(SIZE, 123), compression, SIZE), crcs=sums)
 
 
 def columns(index: ShardIndex):
@@ -88,8 +88,8 @@ def test_any_index_comes_back_as_it_was(names, size, mtime_ns, compression, data
     lengths = [data.draw(st.integers(0, size - offset)) for offset in offsets]
     crcs = data.draw(st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=len(names), max_size=len(names)))
     index = build_index(
-        Members(names, offsets, lengths, [(name, 5, name) for name in names[:3]]),
-        Opened(Binding(size, mtime_ns), compression, size),
+        TarMembers(names, offsets, lengths, [(name, 5, name) for name in names[:3]]),
+        OpenedShard(IndexBinding(size, mtime_ns), compression, size),
         crcs=None if crcs is None else np.array(crcs, np.uint32),
     )
     assert columns(loads(dumps(index))) == columns(index)
@@ -379,7 +379,7 @@ def test_an_index_far_too_large_for_its_shard_is_not_inflated(tmp_path, length):
     tracemalloc.start()
     try:
         with pytest.raises(IndexFileError, match=r"claims 1048576 bytes|has 268435456 bytes"):
-            load(tmp_path / "a.tar", Binding(100 * 512, 1))
+            load(tmp_path / "a.tar", IndexBinding(100 * 512, 1))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()

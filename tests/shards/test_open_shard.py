@@ -10,7 +10,7 @@ from tests.support.hostile import tar_header
 from penstock.errors import StorageError, TarError
 from penstock.shards import open_shard as source
 from penstock.shards.codecs import zstd
-from penstock.shards.open_shard import CompressedShard, Shard, compression_of, open_shard
+from penstock.shards.open_shard import CompressedShard, PlainShard, compression_of, open_shard
 from penstock.shards.tar import walk
 from penstock.storage import local
 from penstock.testing import corrupt, tar_bytes
@@ -50,7 +50,7 @@ def test_the_name_says_how_a_shard_is_compressed(name, compression):
 def test_a_plain_shard_is_read_in_any_order(tmp_path):
     (tmp_path / "a.tar").write_bytes(DATA)
     with open_shard(tmp_path / "a.tar") as shard:
-        assert isinstance(shard, Shard)
+        assert isinstance(shard, PlainShard)
         assert (shard.size, shard.end, shard.compression) == (len(DATA), len(DATA), None)
         assert shard.read_at(2_000_000, 10) == DATA[2_000_000:2_000_010]
         assert shard.read_at(5, 10) == DATA[5:15]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.hostile import GNU_MAGIC, base256, tar_header
 
 from penstock.shards.codecs import zstd
-from penstock.shards.open_shard import Shard, open_shard
+from penstock.shards.open_shard import PlainShard, open_shard
 from penstock.shards.tar import walk
 from penstock.shards.tar_header import BATCH, BLOCK
 from penstock.storage.local import copying_filler
@@ -323,7 +323,7 @@ def test_a_file_of_several_compressed_pieces_is_one_stream(tmp_path, ending, pac
 # -- only headers are read -------------------------------------------------------------------------------------
 
 
-class Recording(Shard):
+class Recording(PlainShard):
     """A shard that remembers what was read of it."""
 
     def __init__(self, path):
@@ -348,7 +348,7 @@ def test_one_header_is_read_per_member_and_no_data(tmp_path):
     assert source.reads == [*headers, (end, BLOCK), (end + BLOCK, 10240)]
 
 
-class CountingFills(Shard):
+class CountingFills(PlainShard):
     """A shard that counts the reads of headers."""
 
     fills = 0

@@ -9,7 +9,7 @@ from tests.support.hostile import base256, looping_tar, tar_header
 
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
-from penstock.shards.open_shard import Shard, open_shard
+from penstock.shards.open_shard import PlainShard, open_shard
 from penstock.shards.tar import MAX_EXTENSION_BYTES, walk
 from penstock.shards.tar_header import BATCH, BLOCK
 from penstock.storage.local import copying_filler
@@ -241,7 +241,7 @@ def test_a_pax_size_that_is_no_number_is_refused(refused, value):
     assert error.offset == 1024
 
 
-class Recording(Shard):
+class Recording(PlainShard):
     """A shard that remembers how much was read of it at a time."""
 
     def __init__(self, path):

@@ -4,10 +4,10 @@ import pytest
 
 from penstock.errors import PairingError, SettingError
 from penstock.shards import validate as health
-from penstock.shards.index import Binding, Opened, build_index
+from penstock.shards.index import IndexBinding, OpenedShard, build_index
 from penstock.shards.scan import scan
-from penstock.shards.tar import Members
-from penstock.shards.validate import Problem, examine, whole_samples
+from penstock.shards.tar import TarMembers
+from penstock.shards.validate import ShardProblem, examine, whole_samples
 from penstock.testing import tar_bytes
 
 
@@ -16,7 +16,9 @@ def index_of(*names, empty=(), notes=()):
     offsets = [512 + 1024 * at for at in range(len(names))]
     lengths = [0 if name in empty else 100 for name in names]
     size = 1024 * len(names) + 1024
-    return build_index(Members(list(names), offsets, lengths, list(notes)), Opened(Binding(size, 0), None, size))
+    return build_index(
+        TarMembers(list(names), offsets, lengths, list(notes)), OpenedShard(IndexBinding(size, 0), None, size)
+    )
 
 
 def whole_keys(index, **settings):
@@ -55,20 +57,20 @@ def test_cameras_named_by_several_words_are_parts_of_one_sample():
 def test_an_orphan_is_listed_with_member_offset_and_what_it_lacks():
     index = index_of(*PAIRS, "5.jpg")
     verdict = examine(index)
-    assert verdict.problems == [Problem("orphan", "5.jpg", 10 * 1024 + 512, "sample has no .npz")]
+    assert verdict.problems == [ShardProblem("orphan", "5.jpg", 10 * 1024 + 512, "sample has no .npz")]
     assert whole_keys(index) == ["0", "1", "2", "3", "4"]
 
 
 def test_an_orphan_of_the_joined_kind_lacks_its_picture():
     names = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", "_features.npz")]
     verdict = examine(index_of("x_features.npz", *names))
-    assert verdict.problems == [Problem("orphan", "x_features.npz", 512, "sample has no .jpg")]
+    assert verdict.problems == [ShardProblem("orphan", "x_features.npz", 512, "sample has no .jpg")]
 
 
 def test_a_sample_with_some_of_its_parts_is_incomplete():
     names = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", ".npz", ".json", ".txt")]
     verdict = examine(index_of(*names, "x.jpg", "x.json"))
-    assert verdict.problems == [Problem("incomplete", "x.jpg", 20 * 1024 + 512, "sample has no .npz, .txt")]
+    assert verdict.problems == [ShardProblem("incomplete", "x.jpg", 20 * 1024 + 512, "sample has no .npz, .txt")]
 
 
 def test_a_part_that_only_few_samples_have_is_not_expected():
@@ -79,7 +81,7 @@ def test_a_part_that_only_few_samples_have_is_not_expected():
 
 def test_a_duplicate_is_listed_where_it_occurs_again():
     index = index_of(*PAIRS, "3.jpg")
-    assert examine(index).problems == [Problem("duplicate", "3.jpg", 10 * 1024 + 512, "occurs more than once")]
+    assert examine(index).problems == [ShardProblem("duplicate", "3.jpg", 10 * 1024 + 512, "occurs more than once")]
     assert whole_keys(index) == ["0", "1", "2", "4"]
 
 
@@ -102,13 +104,13 @@ def test_mixed_spellings_of_one_role_are_all_whole():
 
 def test_an_empty_member_spoils_its_sample():
     index = index_of(*PAIRS, empty=["2.npz"])
-    assert examine(index).problems == [Problem("empty", "2.npz", 5 * 1024 + 512, "has no bytes")]
+    assert examine(index).problems == [ShardProblem("empty", "2.npz", 5 * 1024 + 512, "has no bytes")]
     assert whole_keys(index) == ["0", "1", "3", "4"]
 
 
 def test_strays_are_listed_but_spoil_nothing():
     index = index_of(*PAIRS, notes=[("link", 77, "symbolic link")])
-    assert examine(index).problems == [Problem("stray", "link", 77, "symbolic link")]
+    assert examine(index).problems == [ShardProblem("stray", "link", 77, "symbolic link")]
     numbers, problems = whole_samples(index, "a.tar")
     assert (len(numbers), problems) == (5, [])
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from penstock.core.contracts import NO_BLOCK
-from penstock.engine.batch import Job
+from penstock.engine.batch import BatchRequest
 from penstock.engine.engine import EnginePlan
-from penstock.engine.scheduler import Epoch
+from penstock.engine.scheduler import EpochRequest
 
 VALUE = 8  # bytes of a sample in the arena, and of a slot in the slab
 
@@ -62,8 +62,8 @@ class Numbers:
         batches = [np.asarray(samples, np.int64) for samples in batches]
         everything = np.concatenate([*batches, np.zeros(0, np.int64)])
         uses = np.bincount(everything // self.per_block, minlength=self.blocks).astype(np.int64)
-        jobs = (Job(first + at, number, samples) for at, samples in enumerate(batches))
-        return Epoch(jobs, uses.item)
+        jobs = (BatchRequest(first + at, number, samples) for at, samples in enumerate(batches))
+        return EpochRequest(jobs, uses.item)
 
 
 @dataclass(frozen=True)

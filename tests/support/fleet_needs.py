@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from penstock.plan.fleet.need import Need
-from penstock.plan.fleet.site import Site
-from penstock.probe.results import DecodePoint, DecodeRates, Handover, Probed
+from penstock.plan.fleet.need import RankNeed
+from penstock.plan.fleet.site import Cluster
+from penstock.probe.results import DecodePoint, DecodeRates, IpcCost, ProbedValues
 
 BATCH, BATCH_BYTES, STEP_S = 10, 10_000_000.0, 0.1
 
@@ -24,11 +24,11 @@ def need(**changes):
         "cores": 64.0,
         "samples": 1e6,
     }
-    return Need(**{**given, **changes})
+    return RankNeed(**{**given, **changes})
 
 
 def site(nodes=4, gpus=8, **limits):
-    return Site(nodes=nodes, gpus_per_node=gpus, **limits)
+    return Cluster(nodes=nodes, gpus_per_node=gpus, **limits)
 
 
 def probed(**found):
@@ -42,8 +42,8 @@ def probed(**found):
         source="a.tar",
         seconds=6.0,
     )
-    handover = Handover(
+    handover = IpcCost(
         batch_size=8, batch_bytes=1_200_000, arrays=1, batches=100, batch_s=0.0005, main_cpu_s=0.0, seconds=1.0
     )
     machine = {"machine": {"usable_cores": 8, "gpus": [], "platform": "Linux x86_64"}}
-    return Probed(**{"decode": decode, "handover": handover, "fingerprint": machine, **found})
+    return ProbedValues(**{"decode": decode, "handover": handover, "fingerprint": machine, **found})

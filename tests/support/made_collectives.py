@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from penstock.recording.format import Process, Run, System, Whereabouts
+from penstock.recording.format import Process, RunLine, StackSamplesLine, SystemLine
 from tests.diagnose.evidence.test_evidence import recorded, step
 
 STEPS = 60
@@ -53,7 +53,7 @@ def trained(*ranks, on_device=False, together=True, looked=lambda number: True):
         recorded(steps[row], system=_looks(rank, free_s[row]), whereabouts=_where(rank))
         for row, rank in enumerate(ranks)
     ]
-    return [replace(one, run=Run(rank=rank, world_size=len(made))) for rank, one in enumerate(made)]
+    return [replace(one, run=RunLine(rank=rank, world_size=len(made))) for rank, one in enumerate(made)]
 
 
 def _handed_out(phases):
@@ -66,8 +66,8 @@ def _looks(rank, end_s):
     if not rank.main:
         return ()
     processes = (Process(**rank.main),)
-    return tuple(System(at_s=0.5 + second, processes=processes, **rank.system) for second in range(int(end_s)))
+    return tuple(SystemLine(at_s=0.5 + second, processes=processes, **rank.system) for second in range(int(end_s)))
 
 
 def _where(rank):
-    return (Whereabouts(at_s=1.0, looks=100, states=rank.states),) if rank.states else ()
+    return (StackSamplesLine(at_s=1.0, looks=100, states=rank.states),) if rank.states else ()

@@ -4,20 +4,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.model.simulation_input import ALONE, CPU, IO, Crew, batches
+from penstock.model.simulation_input import ALONE, CPU, IO, WorkerPool, batches
 from penstock.model.simulator import simulate
 from penstock.recording.format import (
-    Fetch,
-    Loader,
+    EpochStartLine,
+    FetchLine,
+    LoaderLine,
     Machine,
-    Pass,
     Process,
-    Run,
+    RunLine,
     Setting,
-    Step,
-    Storage,
-    System,
-    Whereabouts,
+    StackSamplesLine,
+    StepLine,
+    StorageLine,
+    SystemLine,
 )
 from penstock.recording.reader import Recording
 
@@ -72,7 +72,7 @@ class Made:
     def recording(self):
         steps, fetches, passes, at = [], [], [], 0.0
         for number in range(self.passes):
-            passes.append(Pass(loader=0, number=number, at_s=at))
+            passes.append(EpochStartLine(loader=0, number=number, at_s=at))
             more, made, at = self._pass(number, at)
             steps += more
             fetches += made
@@ -82,9 +82,9 @@ class Made:
         )
         looks = self._looks(at, fetches)
         return Recording(
-            run=Run(machine=machine),
+            run=RunLine(machine=machine),
             loaders={
-                0: Loader(
+                0: LoaderLine(
                     loader=0,
                     type="torch",
                     settings={name: Setting(requested=v, in_force=v) for name, v in settings.items()},
@@ -98,7 +98,7 @@ class Made:
             system=looks,
             whereabouts=self._where(fetches),
             events=self.events,
-            storage=(Storage(**{**STORAGE, "readers": self.workers, **self.after}),) if self.after else (),
+            storage=(StorageLine(**{**STORAGE, "readers": self.workers, **self.after}),) if self.after else (),
         )
 
     def _pass(self, number, begin_s):
@@ -108,11 +108,11 @@ class Made:
         for worker, seconds in self.lag.items():
             lag[CPU, worker] = seconds
         more = {"storage": self.storage} if self.storage else {}
-        crew = Crew(self.workers, self.prefetch, True, self.cores, self.burners, lag=lag, **more)
+        crew = WorkerPool(self.workers, self.prefetch, True, self.cores, self.burners, lag=lag, **more)
         trace = simulate(needs, crew)
         first = begin_s + self.startup_s
         steps = [
-            Step(
+            StepLine(
                 loader=0,
                 pass_=number,
                 batch=at,
@@ -145,7 +145,7 @@ class Made:
             waited += (finished - begin - cpu - waited) if needs.work[IO].any() else 0.0
             elapsed = max(finished - begin, cpu + waited) if self.workers else cpu + waited
             made.append(
-                Fetch(
+                FetchLine(
                     loader=0,
                     pass_=number,
                     batch=at,
@@ -171,7 +171,7 @@ class Made:
             *(Process(loader=0, worker=worker, cpu=cpu / self.workers) for worker in range(self.workers)),
         )
         return tuple(
-            System(at_s=float(at), **{"others_cpu": self.burners, "processes": processes, **self.system})
+            SystemLine(at_s=float(at), **{"others_cpu": self.burners, "processes": processes, **self.system})
             for at in np.arange(0.0, end_s, 1.0)
         )
 
@@ -180,8 +180,8 @@ class Made:
         if self.states or self.main_states:
             running = 100 - sum(self.states.values())
             lines.append(
-                Whereabouts(loader=0, worker=0, at_s=1.0, looks=100, states={"running": running, **self.states})
+                StackSamplesLine(loader=0, worker=0, at_s=1.0, looks=100, states={"running": running, **self.states})
             )
             running = 100 - sum(self.main_states.values())
-            lines.append(Whereabouts(at_s=1.0, looks=100, states={"running": running, **self.main_states}))
+            lines.append(StackSamplesLine(at_s=1.0, looks=100, states={"running": running, **self.main_states}))
         return tuple(lines)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from penstock.recording.format import Hops, Loader, Machine, Pass, Run, Step, Store
+from penstock.recording.format import EpochStartLine, HopsLine, LoaderLine, Machine, RunLine, StepLine, Store
 from penstock.recording.reader import Recording
 
 BATCH, SAMPLES = 0.1, 16
@@ -36,7 +36,7 @@ class MadeStore:
         end_s = self.seconds * self.passes
         count = round(self.seconds / BATCH)
         steps = [
-            Step(
+            StepLine(
                 loader=0,
                 pass_=number // count,
                 batch=number % count,
@@ -48,9 +48,11 @@ class MadeStore:
             for number in range(count * self.passes)
         ]
         return Recording(
-            run=Run(machine=Machine(cores=8, usable_cores=8)),
-            loaders={0: Loader(loader=0, type=self.type, batches=count)},
-            passes=tuple(Pass(loader=0, number=number, at_s=number * self.seconds) for number in range(self.passes)),
+            run=RunLine(machine=Machine(cores=8, usable_cores=8)),
+            loaders={0: LoaderLine(loader=0, type=self.type, batches=count)},
+            passes=tuple(
+                EpochStartLine(loader=0, number=number, at_s=number * self.seconds) for number in range(self.passes)
+            ),
             steps=tuple(steps),
             hops=tuple(self._line(at) for at in range(end_s + 1)),
         )
@@ -62,7 +64,7 @@ class MadeStore:
         first = min(at, self.seconds)
         own = at * self.readers / (self.answer_s + self.body_s) * self.request_bytes
         share = (first * self.from_store + (at - first) * again) / at if at else 0.0
-        return Hops(
+        return HopsLine(
             loader=0,
             at_s=float(at),
             hops={

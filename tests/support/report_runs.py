@@ -1,24 +1,24 @@
 """Recordings as runs of known shape leave them: made by arithmetic, so that every number is known."""
 
-from penstock.core.finding import Diagnosis, Finding, Impact, Rejected
+from penstock.core.finding import Diagnosis, Finding, Impact, RejectedCause
 from penstock.recording.format import (
     Disk,
-    End,
-    Fetch,
+    EndLine,
+    EpochStartLine,
+    FetchLine,
     Gpu,
     GpuLoad,
-    Hops,
-    Loader,
+    HopsLine,
+    LoaderLine,
     Machine,
-    Pass,
-    Run,
+    RunLine,
     Setting,
-    Step,
-    System,
+    StepLine,
+    SystemLine,
 )
 from penstock.recording.reader import Recording
 
-RUN = Run(
+RUN = RunLine(
     penstock="0.1",
     began_unix_s=1.76e9,
     command=("python", "train.py", "--epochs", "1"),
@@ -43,7 +43,7 @@ def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, s
         free[worker] = start_s + fetch_s
         made.append(free[worker])
         fetches.append(
-            Fetch(loader=0, batch=batch, worker=worker, at_s=start_s, fetch_s=fetch_s, collate_s=fetch_s / 10,
+            FetchLine(loader=0, batch=batch, worker=worker, at_s=start_s, fetch_s=fetch_s, collate_s=fetch_s / 10,
                   cpu_s=fetch_s * 0.8, samples=samples)
         )  # fmt: skip
 
@@ -54,7 +54,7 @@ def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, s
         got_s = max(now_s, made[batch])
         ready = sum(done_s <= now_s for done_s in made[batch:])
         steps.append(
-            Step(loader=0, batch=batch, at_s=now_s, wait_s=got_s - now_s, step_s=step_s, samples=samples, ready=ready,
+            StepLine(loader=0, batch=batch, at_s=now_s, wait_s=got_s - now_s, step_s=step_s, samples=samples, ready=ready,
                  outstanding=len(made) - batch, worker=batch % workers,
                  phases={"forward": step_s * 0.3, "backward": step_s * 0.5, "backward/sync": step_s * 0.1,
                          "optimizer": step_s * 0.1},
@@ -71,19 +71,21 @@ def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, s
     busy = step_s * batches / now_s
     return Recording(
         run=run,
-        loaders={0: Loader(loader=0, name=name, type="torch", settings=settings, dataset="Folder", batches=batches)},
-        passes=(Pass(loader=0, number=0, at_s=0.0),),
+        loaders={
+            0: LoaderLine(loader=0, name=name, type="torch", settings=settings, dataset="Folder", batches=batches)
+        },
+        passes=(EpochStartLine(loader=0, number=0, at_s=0.0),),
         steps=tuple(steps),
         fetches=tuple(fetch for fetch in fetches if fetch.at_s < now_s),
         system=machine_looks(now_s, busy),
-        end=End(at_s=now_s),
+        end=EndLine(at_s=now_s),
     )
 
 
 def machine_looks(seconds, busy):
     """One look a second, with a little ripple."""
     return tuple(
-        System(
+        SystemLine(
             at_s=float(at),
             cpu=6.0 + at % 3 * 0.5,
             others_cpu=0.5,
@@ -107,21 +109,21 @@ def healthy():
 def hops_run():
     """A penstock.Loader: no fetches of its own, hops instead."""
     steps = tuple(
-        Step(loader=0, batch=batch, at_s=batch * 0.1, wait_s=0.02, step_s=0.08, samples=32) for batch in range(300)
+        StepLine(loader=0, batch=batch, at_s=batch * 0.1, wait_s=0.02, step_s=0.08, samples=32) for batch in range(300)
     )
     lines = tuple(
-        Hops(loader=0, at_s=at, hops={"read": (at * 0.3, 0.0, at * 0.7), "decode": (at * 7.6, at * 0.3, at * 0.1),
+        HopsLine(loader=0, at_s=at, hops={"read": (at * 0.3, 0.0, at * 0.7), "decode": (at * 7.6, at * 0.3, at * 0.1),
                                       "deliver": (at * 0.1, at * 0.8, at * 0.1), "step": (at * 0.8, at * 0.2, 0.0)},
              workers=8, readers=2)
         for at in (1.0, 10.0, 20.0, 30.0)
     )  # fmt: skip
-    loader = Loader(loader=0, name="train", type="penstock")
+    loader = LoaderLine(loader=0, name="train", type="penstock")
     return Recording(run=RUN, loaders={0: loader}, steps=steps, hops=lines, system=machine_looks(30, 0.8))
 
 
 def empty():
     """A script that died before its first batch."""
-    return Recording(run=Run(), loaders={}, notes=("1 line skipped: cut short at the end (line 2)",))
+    return Recording(run=RunLine(), loaders={}, notes=("1 line skipped: cut short at the end (line 2)",))
 
 
 def findings(**changes):
@@ -140,8 +142,8 @@ def findings(**changes):
         "sentence": "Data comes too slowly: 60% of the time the loop waits, since 8 workers are too few for this step.",
         "findings": (worst, second),
         "rejected": (
-            Rejected(rule="lagging_worker", why="all 8 workers take the same time (0.99 to 1.01 s)"),
-            Rejected(rule="storage_bandwidth", why="the disk is busy 55% of the time"),
+            RejectedCause(rule="lagging_worker", why="all 8 workers take the same time (0.99 to 1.01 s)"),
+            RejectedCause(rule="storage_bandwidth", why="the disk is busy 55% of the time"),
         ),
         "impact": Impact(run_s=3600, waited_s=2160, share=0.6, per_epoch_s=240, gpu_hours=0.6),
         "notes": ("num_workers was changed on the way",),

@@ -4,39 +4,39 @@ import numpy as np
 import pytest
 
 from penstock.errors import SettingError
-from penstock.testing import picture
+from penstock.testing import make_image
 
 
 def test_same_seed_same_picture_and_another_seed_another():
-    assert np.array_equal(picture(60, 90, 5), picture(60, 90, 5))
-    assert not np.array_equal(picture(60, 90, 5), picture(60, 90, 6))
+    assert np.array_equal(make_image(60, 90, 5), make_image(60, 90, 5))
+    assert not np.array_equal(make_image(60, 90, 5), make_image(60, 90, 6))
 
 
 def test_a_generator_gives_a_new_picture_each_time():
     rng = np.random.default_rng(5)
-    first, second = picture(60, 90, rng), picture(60, 90, rng)
-    assert np.array_equal(first, picture(60, 90, 5))
+    first, second = make_image(60, 90, rng), make_image(60, 90, rng)
+    assert np.array_equal(first, make_image(60, 90, 5))
     assert not np.array_equal(first, second)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1), (7, 9), (301, 303), (1200, 80)])
 def test_any_size_comes_out_as_asked(size):
     for seed in range(5):
-        pixels = picture(*size, seed)
+        pixels = make_image(*size, seed)
         assert pixels.shape == (*size, 3)
         assert pixels.dtype == np.uint8
 
 
 def test_an_impossible_size_is_refused():
     with pytest.raises(SettingError):
-        picture(0, 10, 0)
+        make_image(0, 10, 0)
 
 
 def test_the_spectrum_falls_as_that_of_photographs():
     """Amplitude about 1/f: log-log slope near -1 for photographs, 0 for noise, far below for a blur."""
     slopes = []
     for seed in range(6):
-        luma = picture(512, 512, seed).mean(axis=2) * np.hanning(512) * np.hanning(512)[:, None]
+        luma = make_image(512, 512, seed).mean(axis=2) * np.hanning(512) * np.hanning(512)[:, None]
         amplitude = np.abs(np.fft.fft2(luma))
         frequency = np.hypot(np.fft.fftfreq(512)[:, None], np.fft.fftfreq(512)) * 512
         rings = [(low, low * 2) for low in (4, 8, 16, 32, 64, 128)]
@@ -46,7 +46,7 @@ def test_the_spectrum_falls_as_that_of_photographs():
 
 
 def test_colours_are_used_but_not_saturated():
-    pixels = np.stack([picture(100, 150, seed) for seed in range(20)]).astype(float)
+    pixels = np.stack([make_image(100, 150, seed) for seed in range(20)]).astype(float)
     assert 60 < pixels.mean() < 180
     assert (pixels.max(axis=-1) - pixels.min(axis=-1)).mean() > 10
     assert ((pixels == 0) | (pixels == 255)).mean() < 0.1

@@ -8,7 +8,7 @@ from torch import nn
 
 from penstock.errors import PenstockError, SettingError
 from penstock.train import GradClip, precision
-from penstock.train.precision_report import Product
+from penstock.train.precision_report import MatrixProduct
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,10 @@ def test_losses_that_are_never_numbers_end_the_training():
 def test_it_says_what_fell_back_and_what_fits_tensor_cores():
     model = net(inside=20)
     seen = precision(model, "bf16").look(lambda: model(torch.randn(32, 16)).float().exp().sum())
-    assert set(seen.products) == {Product("addmm", (32, 16, 20), "bfloat16"), Product("addmm", (32, 20, 8), "bfloat16")}
+    assert set(seen.products) == {
+        MatrixProduct("addmm", (32, 16, 20), "bfloat16"),
+        MatrixProduct("addmm", (32, 20, 8), "bfloat16"),
+    }
     assert not any(product.fits for product in seen.products)
     assert {"exp", "sum"} <= set(seen.in_full)
     assert "addmm" not in seen.in_full

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from penstock.tuner.iterable_split import SameDice, repeats_itself
+from penstock.tuner.iterable_split import SameSeed, repeats_itself
 
 
 class Repeating(IterableDataset):
@@ -32,7 +32,7 @@ def as_it_is(batch):
 
 
 def two_workers(dataset, init_fn=None):
-    return DataLoader(dataset, num_workers=2, prefetch_factor=1, batch_size=2, worker_init_fn=SameDice(init_fn))
+    return DataLoader(dataset, num_workers=2, prefetch_factor=1, batch_size=2, worker_init_fn=SameSeed(init_fn))
 
 
 def test_a_dataset_that_gives_all_to_each_worker_is_found_out_though_it_throws_dice():
@@ -49,9 +49,9 @@ def test_a_dataset_with_nothing_for_the_second_worker_repeats_nothing():
 
 def test_the_users_own_init_function_is_called_first():
     called = []
-    SameDice(called.append)(3)
+    SameSeed(called.append)(3)
     first = float(torch.rand(1)), random.random(), np.random.rand()
-    SameDice(None)(4)
+    SameSeed(None)(4)
     assert called == [3]
     assert first == (float(torch.rand(1)), random.random(), np.random.rand())
 

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 from penstock.errors import SettingError
-from penstock.tuner.loader_copy import Order, like, pattern_of, untouched
+from penstock.tuner.loader_copy import IndexOrder, like, pattern_of, untouched
 
 DATA = TensorDataset(torch.arange(10))
 
@@ -106,7 +106,7 @@ def test_a_loader_like_another_delivers_the_same(pattern):
 
 
 def test_an_order_goes_on_from_run_to_run_and_from_epoch_to_epoch():
-    order = Order(DataLoader(DATA, batch_size=4))
+    order = IndexOrder(DataLoader(DATA, batch_size=4))
     assert [next(order) for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert [next(iter(order)), next(order)] == [[8, 9], [0, 1, 2, 3]]
     assert order.drawn == [[8, 9], [0, 1, 2, 3]]
@@ -114,7 +114,7 @@ def test_an_order_goes_on_from_run_to_run_and_from_epoch_to_epoch():
 
 
 def test_an_order_of_single_items_counts_items():
-    order = Order(DataLoader(DATA, batch_size=None))
+    order = IndexOrder(DataLoader(DATA, batch_size=None))
     assert [next(order), next(order)] == [0, 1]
     assert order.samples_per_batch == 1
 
@@ -122,13 +122,13 @@ def test_an_order_of_single_items_counts_items():
 def test_a_sampler_for_one_pass_only_is_refused_before_it_is_used_up():
     once = iter([[0], [1]])
     with pytest.raises(SettingError, match="only once"):
-        Order(DataLoader(DATA, batch_sampler=once))
+        IndexOrder(DataLoader(DATA, batch_sampler=once))
     assert list(once) == [[0], [1]]
 
 
 def test_a_sampler_that_draws_nothing_is_refused():
     with pytest.raises(SettingError, match="draws nothing"):
-        next(Order(DataLoader(DATA, batch_sampler=[])))
+        next(IndexOrder(DataLoader(DATA, batch_sampler=[])))
 
 
 def test_dice_lie_as_before_the_loaders_own_too():

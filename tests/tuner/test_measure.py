@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from penstock.errors import PenstockError
 from penstock.testing import FakeClock
-from penstock.tuner.measure import StepFailed, pace, time_step
+from penstock.tuner.measure import StepFailed, measure_rate, time_step
 
 FOREVER = float("inf")
 
@@ -17,7 +17,9 @@ def loader(samples=400, **settings):
 
 def run(loader, step_s=0.5, seconds=2.0, until_s=FOREVER, step=None):
     clock = FakeClock()
-    return pace(loader, step or (lambda batch: clock.advance(step_s)), seconds=seconds, until_s=until_s, clock=clock)
+    return measure_rate(
+        loader, step or (lambda batch: clock.advance(step_s)), seconds=seconds, until_s=until_s, clock=clock
+    )
 
 
 def test_the_rate_is_that_of_the_loop():
@@ -39,7 +41,7 @@ def test_the_rate_is_taken_over_whole_windows_after_the_warm_up(workers):
 def test_a_slow_warm_up_is_not_counted():
     clock = FakeClock()
     steps = iter([100.0] + [1.0] * 1000)
-    found = pace(loader(), lambda batch: clock.advance(next(steps)), seconds=5, until_s=FOREVER, clock=clock)
+    found = measure_rate(loader(), lambda batch: clock.advance(next(steps)), seconds=5, until_s=FOREVER, clock=clock)
     assert found.batches_s == pytest.approx(1.0)
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from penstock.core.cores import usable_cores
 from penstock.tuner import rank_lock as turns
 from penstock.tuner import saved_results as memo
-from penstock.tuner.rank_lock import keep, kept, own_cores
+from penstock.tuner.rank_lock import load_shared, own_cores, store_shared
 from penstock.tuner.tune import tune
 
 KEY = memo.key_of([1], {"batch_size": 8})
@@ -38,53 +38,53 @@ def as_rank(monkeypatch):
 @pytest.mark.parametrize("refresh", [False, True])
 def test_what_another_rank_has_found_is_taken(as_rank, found, refresh):
     as_rank(0)
-    assert kept(KEY, refresh) is None
-    keep(KEY, found)
+    assert load_shared(KEY, refresh) is None
+    store_shared(KEY, found)
     as_rank(1)
-    assert kept(KEY, refresh) == found
+    assert load_shared(KEY, refresh) == found
 
 
 def test_a_rank_that_is_behind_has_the_same_answers_to_the_same_questions(as_rank):
     as_rank(0)
-    keep(KEY, FOUND)
-    assert kept(KEY, refresh=True) is None
-    keep(KEY, OTHER)
+    store_shared(KEY, FOUND)
+    assert load_shared(KEY, refresh=True) is None
+    store_shared(KEY, OTHER)
     as_rank(1)
-    assert [kept(KEY, refresh=False), kept(KEY, refresh=True)] == [FOUND, OTHER]
-    assert kept(KEY, refresh=True) is None
+    assert [load_shared(KEY, refresh=False), load_shared(KEY, refresh=True)] == [FOUND, OTHER]
+    assert load_shared(KEY, refresh=True) is None
 
 
 def test_what_an_earlier_run_has_found_is_the_same_for_all_ranks(as_rank):
     memo.store(KEY, FOUND)
     as_rank(0)
-    assert kept(KEY, refresh=False) == FOUND
-    keep(KEY, OTHER)  # measured anew, before the other rank has asked at all
+    assert load_shared(KEY, refresh=False) == FOUND
+    store_shared(KEY, OTHER)  # measured anew, before the other rank has asked at all
     as_rank(1)
-    assert [kept(KEY, refresh=False), kept(KEY, refresh=True)] == [FOUND, OTHER]
+    assert [load_shared(KEY, refresh=False), load_shared(KEY, refresh=True)] == [FOUND, OTHER]
 
 
 def test_another_run_measures_for_itself(as_rank, monkeypatch):
     as_rank(0)
-    keep(KEY, SHORT)
+    store_shared(KEY, SHORT)
     as_rank(1)
     monkeypatch.setattr(turns.os, "getppid", os.getpid)
-    assert kept(KEY, refresh=False) is None
+    assert load_shared(KEY, refresh=False) is None
 
 
 def test_a_process_alone_measures_anew_when_asked_and_keeps_nothing_that_was_cut_short():
-    keep(KEY, SHORT)
-    assert kept(KEY, refresh=False) is None
-    keep(KEY, FOUND)
-    assert kept(KEY, refresh=True) is None
-    assert kept(KEY, refresh=False) == FOUND
+    store_shared(KEY, SHORT)
+    assert load_shared(KEY, refresh=False) is None
+    store_shared(KEY, FOUND)
+    assert load_shared(KEY, refresh=True) is None
+    assert load_shared(KEY, refresh=False) == FOUND
 
 
 def test_what_ranks_told_each_other_does_not_pile_up(as_rank, private_cache):
     as_rank(0)
-    keep(KEY, FOUND)
+    store_shared(KEY, FOUND)
     (old,) = (private_cache / "tune-ranks").iterdir()
     os.utime(old, (0, 0))
-    keep(KEY, FOUND)
+    store_shared(KEY, FOUND)
     assert not old.exists()
     assert len(list((private_cache / "tune-ranks").iterdir())) == 1
 
@@ -93,7 +93,7 @@ def test_ranks_that_cannot_keep_anything_are_told(as_rank, monkeypatch, tmp_path
     as_rank(0)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
-    keep(KEY, FOUND)
+    store_shared(KEY, FOUND)
     assert "every rank measures for itself" in caplog.text
 
 

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from penstock.errors import SettingError
-from penstock.tuner.result import Findings, Measured, Setting, Tuned
+from penstock.tuner.result import MeasuredSetting, Setting, Tuned, TuningFindings
 
 
 def tuned(**fields):
@@ -37,7 +37,7 @@ def test_findings_without_a_dataset_make_no_loader():
 
 
 def test_findings_can_be_written_down_and_read_back():
-    row = Measured(setting=Setting(2), how="failed", note="it fell over")
+    row = MeasuredSetting(setting=Setting(2), how="failed", note="it fell over")
     findings = tuned(measured=(row,), make=print, remembered=True).findings()
-    assert type(findings) is Findings
-    assert msgspec.json.decode(msgspec.json.encode(findings), type=Findings) == findings
+    assert type(findings) is TuningFindings
+    assert msgspec.json.decode(msgspec.json.encode(findings), type=TuningFindings) == findings

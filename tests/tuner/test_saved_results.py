@@ -4,13 +4,13 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.tuner import saved_results as memo
-from penstock.tuner.result import Findings, Measured, Setting
+from penstock.tuner.result import MeasuredSetting, Setting, TuningFindings
 
-FOUND = Findings(
+FOUND = TuningFindings(
     kwargs={"num_workers": 2, "prefetch_factor": 2},
     samples_s=12.5,
     default_samples_s=None,
-    measured=(Measured(setting=Setting(2), how="measured", samples_s=12.5, runs=3),),
+    measured=(MeasuredSetting(setting=Setting(2), how="measured", samples_s=12.5, runs=3),),
     reasons=("because",),
     seconds=3.0,
 )

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from penstock.errors import SettingError
-from penstock.tuner.worker_cost import FetchFailed, StartFailed, serve, size_bytes
+from penstock.tuner.worker_cost import FetchFailed, StartFailed, measure_worker_cost, size_bytes
 
 LATENCY_S = 0.02
 FOREVER = float("inf")
@@ -48,7 +48,7 @@ def _nothing_is_left_running():
 
 
 def test_waiting_and_computing_are_told_apart():
-    found = serve(one_worker(Slow(), batch_size=2), seconds=0.1, until_s=FOREVER)
+    found = measure_worker_cost(one_worker(Slow(), batch_size=2), seconds=0.1, until_s=FOREVER)
     assert len(found.cpu_s) == len(found.waiting_s) >= 3
     assert np.median(found.waiting_s) > LATENCY_S  # two samples, less what the clocks are off
     assert np.median(found.cpu_s) < np.median(found.waiting_s)
@@ -59,23 +59,23 @@ def test_waiting_and_computing_are_told_apart():
 
 
 def test_batches_that_end_early_are_enough():
-    found = serve(one_worker(Stream(3), batch_size=None), seconds=5.0, until_s=FOREVER)
+    found = measure_worker_cost(one_worker(Stream(3), batch_size=None), seconds=5.0, until_s=FOREVER)
     assert len(found.cpu_s) >= 1
 
 
 def test_time_that_is_out_ends_it():
-    found = serve(one_worker(Slow(), batch_size=1), seconds=60.0, until_s=0.0)
+    found = measure_worker_cost(one_worker(Slow(), batch_size=1), seconds=60.0, until_s=0.0)
     assert len(found.cpu_s) >= 1
 
 
 def test_nothing_at_all_is_an_empty_dataset():
     with pytest.raises(SettingError, match="is empty"):
-        serve(one_worker(Stream(0)), seconds=1.0, until_s=FOREVER)
+        measure_worker_cost(one_worker(Stream(0)), seconds=1.0, until_s=FOREVER)
 
 
 def test_the_batch_that_fails_is_counted():
     with pytest.raises(FetchFailed) as failed:
-        serve(one_worker(Bad(), batch_size=2), seconds=1.0, until_s=FOREVER)
+        measure_worker_cost(one_worker(Bad(), batch_size=2), seconds=1.0, until_s=FOREVER)
     assert failed.value.batch == 2
     assert isinstance(failed.value.__cause__, ValueError)
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_sent_to_a_worker_is_a_failed_start():
     data = TensorDataset(torch.arange(8))
     data.transform = lambda x: x
     with pytest.raises(StartFailed) as failed:
-        serve(one_worker(data, multiprocessing_context="spawn"), seconds=1.0, until_s=FOREVER)
+        measure_worker_cost(one_worker(data, multiprocessing_context="spawn"), seconds=1.0, until_s=FOREVER)
     assert failed.value.__cause__ is not None
 
 

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from penstock.recording.format import Event, Run
+from penstock.recording.format import EventLine, RunLine
 from penstock.recording.reader import Recording
 from penstock.storage.cold_read import ReadMethod
 from penstock.verify import cold
@@ -20,7 +20,9 @@ def files(tmp_path):
 
 def recording(*paths):
     detail = {"paths": [*map(str, paths), 7]}
-    return Recording(run=Run(), loaders={}, events=(Event(what="files", at_s=0.0, loader=0, worker=0, detail=detail),))
+    return Recording(
+        run=RunLine(), loaders={}, events=(EventLine(what="files", at_s=0.0, loader=0, worker=0, detail=detail),)
+    )
 
 
 def test_folders_are_walked_and_what_is_no_file_is_left_out(tmp_path, files):

@@ -5,7 +5,7 @@ import pytest
 
 from penstock.errors import SettingError
 from penstock.verify.command import parse
-from penstock.watcher.script.script import Script
+from penstock.watcher.script.runner import Script
 
 
 @pytest.fixture(autouse=True)

@@ -6,19 +6,19 @@ import pytest
 
 from penstock.core.plan import Plan
 from penstock.verify import history
-from penstock.verify.history import Entry, append, entry_of, fingerprint_of, model_error, read
+from penstock.verify.history import VerificationEntry, append, entry_of, fingerprint_of, model_error, read
 from penstock.verify.judge import Judgement
 
 
 def entry(gain=0.2, predicted_gain=0.3, **fields):
     numbers = {"before_samples_s": 100.0, "after_samples_s": 100.0 * (1 + gain)}
-    return Entry(
+    return VerificationEntry(
         at_unix_s=1.7e9, plan="abc", answer="better", gain=gain, predicted_gain=predicted_gain, **numbers, **fields
     )
 
 
 def test_nothing_is_kept_at_first():
-    assert read() == history.History(())
+    assert read() == history.VerificationHistory(())
     assert model_error(()) is None
 
 

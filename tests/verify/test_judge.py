@@ -8,7 +8,7 @@ import pytest
 from penstock.core.plan import Change, Plan
 from penstock.errors import RecordingError
 from penstock.verify.judge import judge, predicted
-from penstock.verify.measures import Side
+from penstock.verify.measures import RunMeasure
 
 SEEDS = range(60)
 
@@ -18,7 +18,7 @@ def run(dice, *, rate=1.0, steps=200, workers=4, from_run_to_run=0.0):
     pace = rate * math.exp(from_run_to_run * dice.standard_normal())
     waits = np.where(np.arange(steps) % workers == 0, 0.08, 0.004)
     seconds = waits * dice.lognormal(0.0, 0.4, steps) + 0.01 * dice.lognormal(0.0, 0.1, steps)
-    return Side(np.full(steps, 16.0), seconds / pace, workers)
+    return RunMeasure(np.full(steps, 16.0), seconds / pace, workers)
 
 
 def runs(seed, count=2, **settings):
@@ -50,7 +50,7 @@ def test_identical_distributions_are_inconclusive_in_nine_of_ten_seeds(count, fr
 @pytest.mark.parametrize("workers", [0, 1, 8])
 def test_so_they_are_with_one_run_each_whatever_the_workers(workers):
     found = [
-        judge([Side(a.top, a.bottom, workers)], [Side(b.top, b.bottom, workers)]).answer
+        judge([RunMeasure(a.top, a.bottom, workers)], [RunMeasure(b.top, b.bottom, workers)]).answer
         for a, b in zip(runs(1, 60), runs(2, 60), strict=True)
     ]
     assert share(found, "inconclusive") >= 0.9
@@ -76,8 +76,8 @@ def test_the_interval_holds_the_truth():
 
 def test_runs_that_disagree_among_themselves_prove_nothing():
     steady = np.full(200, 0.01)
-    before = [Side(np.ones(200), steady * pace, 2) for pace in (1.0, 1.5)]
-    after = [Side(np.ones(200), steady * pace, 2) for pace in (0.9, 1.2)]
+    before = [RunMeasure(np.ones(200), steady * pace, 2) for pace in (1.0, 1.5)]
+    after = [RunMeasure(np.ones(200), steady * pace, 2) for pace in (0.9, 1.2)]
     assert judge(before, after).answer == "inconclusive"
     assert judge(before[:1], after[:1]).answer == "better"  # alone, each agrees with itself
 
@@ -88,7 +88,7 @@ def test_the_same_runs_give_the_same_judgement():
 
 def test_rates_are_in_samples_whatever_the_batch():
     seconds = np.full(100, 0.01)
-    found = judge([Side(np.full(100, 8.0), seconds, 1)], [Side(np.full(100, 16.0), seconds * 2, 1)])
+    found = judge([RunMeasure(np.full(100, 8.0), seconds, 1)], [RunMeasure(np.full(100, 16.0), seconds * 2, 1)])
     assert found.ratio == pytest.approx(1.0)
     assert found.answer == "inconclusive"
 
@@ -145,21 +145,21 @@ def test_one_run_each_is_told():
 
 def spoiled(top=1.0, bottom=1.0, steps=100):
     good = np.ones(steps)
-    return Side(np.append(good, top), np.append(good, bottom), 1)
+    return RunMeasure(np.append(good, top), np.append(good, bottom), 1)
 
 
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
         ([], "no run after"),
-        ([Side(np.array([]), np.array([]), 2)], "run 1 after has 0 steps"),
-        ([spoiled(), Side(np.ones(1), np.ones(1), 2)], "run 2 after has 1 step "),
+        ([RunMeasure(np.array([]), np.array([]), 2)], "run 1 after has 0 steps"),
+        ([spoiled(), RunMeasure(np.ones(1), np.ones(1), 2)], "run 2 after has 1 step "),
         ([spoiled(bottom=math.nan)], "no number"),
         ([spoiled(bottom=math.inf)], "no number"),
         ([spoiled(top=math.nan)], "no number"),
         ([spoiled(bottom=-1.0)], "without time"),
-        ([Side(np.ones(9), np.zeros(9), 1)], "without time"),
-        ([Side(np.zeros(9), np.ones(9), 1)], "without samples"),
+        ([RunMeasure(np.ones(9), np.zeros(9), 1)], "without time"),
+        ([RunMeasure(np.zeros(9), np.ones(9), 1)], "without samples"),
     ],
 )
 def test_what_is_no_measurement_is_refused_with_the_run_named(bad, words):

@@ -7,14 +7,14 @@ import pytest
 
 from penstock.diagnose.evidence.evidence import gather
 from penstock.errors import RecordingError
-from penstock.recording.format import Event, Fetch, Loader, Pass, Run, Setting, Step
+from penstock.recording.format import EpochStartLine, EventLine, FetchLine, LoaderLine, RunLine, Setting, StepLine
 from penstock.recording.reader import load
 from penstock.recording.writer import Recorder
 from penstock.verify import trials
-from penstock.verify.cold import Dropped
+from penstock.verify.cold import DroppedPages
 from penstock.verify.judge import judge
-from penstock.verify.trials import Ask, Turn, after_warm_up, least_steps, run_trials, turns
-from penstock.watcher.script.script import Outcome, Script
+from penstock.verify.trials import TrialRequest, TrialTurn, after_warm_up, least_steps, run_trials, trial_turns
+from penstock.watcher.script.runner import Script, ScriptResult
 
 SCRIPT = Script(("train.py",))
 PLAN = {"num_workers": 4, "prefetch_factor": 2}
@@ -22,18 +22,18 @@ PLAN = {"num_workers": 4, "prefetch_factor": 2}
 
 def write(path, *, workers=2, prefetch=2, steps=60, passes=1, wait_s=0.01, samples=8, paths=(), name="train", **more):
     """A run whose steps are alike; the first of a pass waits a second."""
-    recorder = Recorder(path, Run())
+    recorder = Recorder(path, RunLine())
     settings = {"num_workers": Setting(in_force=workers), "prefetch_factor": Setting(in_force=prefetch), **more}
-    recorder.put(Loader(loader=0, name=name, type="torch", settings=settings))
+    recorder.put(LoaderLine(loader=0, name=name, type="torch", settings=settings))
     for number in range(passes):
-        recorder.put(Pass(loader=0, number=number, at_s=0.0))
+        recorder.put(EpochStartLine(loader=0, number=number, at_s=0.0))
         for batch in range(steps):
             wait = 1.0 if batch == 0 else wait_s
             step = {"loader": 0, "pass_": number, "batch": batch, "at_s": float(batch)}
-            recorder.put(Step(**step, wait_s=wait, step_s=0.01, samples=samples))
-            recorder.put(Fetch(**step, worker=0, fetch_s=0.01, read_bytes=100, device_bytes=10))
+            recorder.put(StepLine(**step, wait_s=wait, step_s=0.01, samples=samples))
+            recorder.put(FetchLine(**step, worker=0, fetch_s=0.01, read_bytes=100, device_bytes=10))
     if paths:
-        recorder.put(Event(what="files", at_s=1.0, loader=0, worker=0, detail={"paths": list(map(str, paths))}))
+        recorder.put(EventLine(what="files", at_s=1.0, loader=0, worker=0, detail={"paths": list(map(str, paths))}))
     recorder.close()
     return path
 
@@ -54,7 +54,7 @@ class Stage:
         terms.output.write_text(self.printed)
         write(record, **(self.after if terms.dataloader else self.before))
         code, *how = self.outcome.get(record.stem, (0, False))
-        return Outcome(code, (record,), *how)
+        return ScriptResult(code, (record,), *how)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def stage(monkeypatch):
 @pytest.fixture
 def ask(tmp_path):
     def ask(**fields):
-        return Ask(**{"script": SCRIPT, "dataloader": PLAN, "folder": tmp_path, **fields})
+        return TrialRequest(**{"script": SCRIPT, "dataloader": PLAN, "folder": tmp_path, **fields})
 
     return ask
 
@@ -90,10 +90,10 @@ def test_before_and_after_take_turns_behind_a_run_that_is_not_counted(stage, ask
 
 
 def test_where_the_cold_files_are_known_no_run_goes_ahead(ask, tmp_path):
-    assert turns(ask(repeats=1, cold=True, paths=(tmp_path,))) == (Turn("before", 1), Turn("after", 1))
-    assert turns(ask()) == turns(ask(repeats=3))
-    assert len(turns(ask(repeats=3))) == 7
-    assert len(turns(ask(repeats=3, cold=True))) == 7
+    assert trial_turns(ask(repeats=1, cold=True, paths=(tmp_path,))) == (TrialTurn("before", 1), TrialTurn("after", 1))
+    assert trial_turns(ask()) == trial_turns(ask(repeats=3))
+    assert len(trial_turns(ask(repeats=3))) == 7
+    assert len(trial_turns(ask(repeats=3, cold=True))) == 7
 
 
 def test_what_each_run_leaves_has_a_file_of_its_own(stage, ask, tmp_path):
@@ -178,7 +178,7 @@ def test_pages_are_dropped_before_each_counted_run_once_the_files_are_known(stag
     data.touch()
     stage.before["paths"] = [data]
     asked = []
-    monkeypatch.setattr(trials, "drop", lambda files: asked.append(files) or Dropped(len(files), True))
+    monkeypatch.setattr(trials, "drop", lambda files: asked.append(files) or DroppedPages(len(files), True))
     found = run_trials(ask(repeats=1, cold=True), nobody)
     assert asked == [[data], [data]]
     assert all(trial.cold for trial in found)
@@ -186,7 +186,7 @@ def test_pages_are_dropped_before_each_counted_run_once_the_files_are_known(stag
 
 
 def test_a_run_that_could_not_be_made_cold_is_called_warm_and_why(stage, ask, monkeypatch):
-    monkeypatch.setattr(trials, "drop", lambda files: Dropped(0, False, "no permission"))
+    monkeypatch.setattr(trials, "drop", lambda files: DroppedPages(0, False, "no permission"))
     found = run_trials(ask(repeats=1, cold=True), nobody)
     assert [trial.cold for trial in found] == [False, False]
     assert found[0].notes == ("Not cold: no permission.",)

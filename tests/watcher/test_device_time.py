@@ -1,11 +1,11 @@
 import pytest
 
-from penstock.recording.format import End, PassEnd, Step, System
+from penstock.recording.format import EndLine, EpochEndLine, StepLine, SystemLine
 from penstock.testing import FakeClock
-from penstock.watcher.device_time import HELD_MAX, DeviceTimer, Held
+from penstock.watcher.device_time import HELD_MAX, DeferredSteps, DeviceTimer
 from penstock.watcher.hooks.device import watch_captures
 from penstock.watcher.hooks.patches import Patches
-from penstock.watcher.hooks.phases import Phases
+from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.session import Session
 
 
@@ -65,9 +65,9 @@ class Rig:
         self.device, self.lines = Device(), Lines()
         self.session = Session([], FakeClock())
         self.timer = DeviceTimer(self.session, self.device.event, lambda: self.device.usable)
-        self.held = Held(self.lines, self.timer)
+        self.held = DeferredSteps(self.lines, self.timer)
         self.session._sinks.append(self.held)
-        self.phases = Phases(self.session, self.timer)
+        self.phases = PhaseHooks(self.session, self.timer)
         self.track = self.session.begin(0, 0, lambda batch: 1)
         self.lines.all.clear()
 
@@ -87,7 +87,7 @@ class Rig:
 
     @property
     def device_phases(self):
-        return [line.device_phases for line in self.lines.all if isinstance(line, Step)]
+        return [line.device_phases for line in self.lines.all if isinstance(line, StepLine)]
 
 
 @pytest.fixture
@@ -139,10 +139,10 @@ def test_a_phase_that_a_new_batch_finds_open_is_forgotten(rig):
 def test_lines_keep_their_order_and_those_of_the_machine_go_through(rig):
     rig.step("forward")
     rig.track.ended()
-    rig.held.put(System(at_s=1.0))
-    assert [type(line) for line in rig.lines.all] == [System]
+    rig.held.put(SystemLine(at_s=1.0))
+    assert [type(line) for line in rig.lines.all] == [SystemLine]
     rig.held.close()
-    assert [type(line) for line in rig.lines.all] == [System, Step, PassEnd]
+    assert [type(line) for line in rig.lines.all] == [SystemLine, StepLine, EpochEndLine]
     assert rig.lines.closed
 
 
@@ -150,16 +150,16 @@ def test_a_long_step_is_not_kept_until_the_next_is_over(rig):
     rig.step("forward")
     rig.over()
     rig.device.done = 2
-    rig.held.put(System(at_s=1.0))
+    rig.held.put(SystemLine(at_s=1.0))
     assert rig.device_phases == [{"forward": 0.01}]
 
 
 def test_the_end_comes_last(rig):
     rig.step("forward")
     rig.track.ended()
-    rig.session.put_last(End(at_s=1.0))
+    rig.session.put_last(EndLine(at_s=1.0))
     rig.session.close()
-    assert [type(line) for line in rig.lines.all] == [Step, PassEnd, End]
+    assert [type(line) for line in rig.lines.all] == [StepLine, EpochEndLine, EndLine]
 
 
 def test_lines_that_several_threads_bring_are_released_once_each(rig):
@@ -168,10 +168,10 @@ def test_lines_that_several_threads_bring_are_released_once_each(rig):
     rig.step("forward")
     rig.over()
     rig.device.done = 100
-    rig.device.asked = lambda: rig.held.put(PassEnd(loader=0, number=0, at_s=0.0))  # while the other thread asks
-    rig.held.put(PassEnd(loader=1, number=0, at_s=0.0))
-    assert [line.batch for line in rig.lines.all if isinstance(line, Step)] == [0, 1]
-    assert sorted(line.loader for line in rig.lines.all if isinstance(line, PassEnd)) == [0, 1]
+    rig.device.asked = lambda: rig.held.put(EpochEndLine(loader=0, number=0, at_s=0.0))  # while the other thread asks
+    rig.held.put(EpochEndLine(loader=1, number=0, at_s=0.0))
+    assert [line.batch for line in rig.lines.all if isinstance(line, StepLine)] == [0, 1]
+    assert sorted(line.loader for line in rig.lines.all if isinstance(line, EpochEndLine)) == [0, 1]
 
 
 def test_a_device_far_behind_costs_its_times_not_the_steps(rig):
@@ -230,12 +230,12 @@ def test_no_event_is_asked_for_while_a_graph_is_captured(rig, monkeypatch):
     rig.over()
     rig.device.done = 100
     graph.capture_begin()
-    rig.held.put(System(at_s=1.0))
+    rig.held.put(SystemLine(at_s=1.0))
     graph.capture_end()
     assert rig.device_phases == []
     with pytest.raises(RuntimeError, match="no such pool"):
         graph.capture_begin("bad")
-    rig.held.put(System(at_s=2.0))
+    rig.held.put(SystemLine(at_s=2.0))
     assert rig.device_phases == [{"forward": 0.01}]
     patches.undo()
     assert Graph.capture_begin.__module__ == __name__

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader
 
 from penstock.core.hops import Hop
 from penstock.core.stats import EngineStats, LoaderStats
-from penstock.watcher.dataloader.main_process import TorchSide
-from penstock.watcher.dataloader.worker_files import Spool
-from penstock.watcher.loader_views import NOTHING, UNKNOWN, OurSide, PlainSide, count_samples, side_of
+from penstock.watcher.dataloader.main_process import TorchLoaderView
+from penstock.watcher.dataloader.worker_files import WorkerFiles
+from penstock.watcher.loader_views import NOTHING, UNKNOWN, PenstockLoaderView, PlainLoaderView, count_samples, view_of
 
 
 class Ragged:
@@ -65,8 +65,8 @@ class NoLength:
 
 
 def test_any_iterable_is_described_by_its_class_and_length(tmp_path):
-    side = side_of([1, 2, 3], 4, "train", Spool(), 0.0)
-    assert isinstance(side, PlainSide)
+    side = view_of([1, 2, 3], 4, "train", WorkerFiles(), 0.0)
+    assert isinstance(side, PlainLoaderView)
     line = side.describe()
     assert (line.loader, line.name, line.type, line.dataset, line.batches) == (
         4,
@@ -81,7 +81,7 @@ def test_any_iterable_is_described_by_its_class_and_length(tmp_path):
 
 @pytest.mark.parametrize("loader", [NoLength(), (number for number in ())])
 def test_a_loader_without_a_length_has_none(loader):
-    assert side_of(loader, 0, "", Spool(), 0.0).describe().batches is None
+    assert view_of(loader, 0, "", WorkerFiles(), 0.0).describe().batches is None
 
 
 def test_a_dataloader_is_known_by_its_class_or_a_subclass():
@@ -89,8 +89,8 @@ def test_a_dataloader_is_known_by_its_class_or_a_subclass():
         pass
 
     for kind in (DataLoader, Mine):
-        side = side_of(kind([1, 2, 3], batch_size=2), 0, "", Spool(), 0.0)
-        assert isinstance(side, TorchSide)
+        side = view_of(kind([1, 2, 3], batch_size=2), 0, "", WorkerFiles(), 0.0)
+        assert isinstance(side, TorchLoaderView)
         assert side.describe().settings["batch_size"].in_force == 2
 
 
@@ -108,14 +108,14 @@ class Loader:
 
     def stats(self):
         engine = EngineStats(
-            read=Hop("read", 1.0, 2.0, 3.0), workers=2, readers=3, look_ahead=4, ready_batches=1, bytes_read=77,
+            read=Hop("read", 1.0, 2.0, 3.0), workers=2, readers=3, lookahead=4, ready_batches=1, bytes_read=77,
             changes=self.changes,
         )  # fmt: skip
         return LoaderStats(0, 0, 0, 0, 0, 0, Hop("deliver"), Hop("step", 5.0), engine)
 
 
 def test_our_loader_shows_its_settings_and_its_hops():
-    side = OurSide(Loader(), 3, "train")
+    side = PenstockLoaderView(Loader(), 3, "train")
     line = side.describe()
     assert (line.type, line.batches, line.settings["num_workers"].in_force) == ("penstock", 9, 2)
     (hops,) = side.poll(1.5)
@@ -127,7 +127,7 @@ def test_our_loader_shows_its_settings_and_its_hops():
 
 def test_changes_are_told_once_though_the_earliest_go():
     loader = Loader()
-    side = OurSide(loader, 0, "")
+    side = PenstockLoaderView(loader, 0, "")
     told = []
     for loader.changes in [(), ("a",), ("a", "b"), ("b", "c"), ("b", "c"), ("x", "y"), ()]:  # 5: begun anew
         told.append(side.poll(0.0)[0].changes)

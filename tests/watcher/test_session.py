@@ -6,9 +6,9 @@ from collections import deque
 
 import pytest
 
-from penstock.recording.format import Event, Pass, PassEnd, Step
+from penstock.recording.format import EpochEndLine, EpochStartLine, EventLine, StepLine
 from penstock.testing import FakeClock
-from penstock.watcher.loader_views import Look, Parts
+from penstock.watcher.loader_views import LoaderState, WaitParts
 from penstock.watcher.session import Session
 
 
@@ -79,33 +79,33 @@ def begin(session, loader=0, number=0):
 
 def test_a_step_is_the_wait_for_a_batch_and_the_time_until_the_next_ask(session, kept, clock):
     track = begin(session)
-    ask(track, clock, 2.0, Look(ready=3, outstanding=8, worker=1), Parts(sampler_s=0.5))
+    ask(track, clock, 2.0, LoaderState(ready=3, outstanding=8, worker=1), WaitParts(sampler_s=0.5))
     clock.advance(5.0)
     ask(track, clock, 1.0)
     clock.advance(4.0)
     track.ended()
-    first, second = kept.of(Step)
+    first, second = kept.of(StepLine)
     assert (first.at_s, first.wait_s, first.step_s, first.batch) == (0.0, 2.0, 5.0, 0)
     assert (first.ready, first.outstanding, first.worker, first.samples) == (3, 8, 1, 2)
     assert first.phases == {"sampler": 0.5}
     assert (second.at_s, second.wait_s, second.step_s, second.batch, second.phases) == (7.0, 1.0, 4.0, 1, {})
-    assert kept.of(Pass) == [Pass(loader=0, number=0, at_s=0.0)]
-    assert kept.of(PassEnd) == [PassEnd(loader=0, number=0, at_s=12.0, how="done")]
-    assert [type(line) for line in kept.lines] == [Pass, Step, Step, PassEnd]
+    assert kept.of(EpochStartLine) == [EpochStartLine(loader=0, number=0, at_s=0.0)]
+    assert kept.of(EpochEndLine) == [EpochEndLine(loader=0, number=0, at_s=12.0, how="done")]
+    assert [type(line) for line in kept.lines] == [EpochStartLine, StepLine, StepLine, EpochEndLine]
 
 
 def test_a_pass_without_batches_has_no_steps(session, kept):
     track = begin(session)
     over(track)
     track.ended()
-    assert [type(line) for line in kept.lines] == [Pass, PassEnd]
+    assert [type(line) for line in kept.lines] == [EpochStartLine, EpochEndLine]
 
 
 def test_a_pass_ends_once(session, kept):
     track = begin(session)
     track.ended("left")
     track.ended("done")
-    assert [line.how for line in kept.of(PassEnd)] == ["left"]
+    assert [line.how for line in kept.of(EpochEndLine)] == ["left"]
 
 
 # -- phases ----------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_phases_lie_in_one_another_and_are_counted_in_both(session, kept, clock)
     with session.phase("attention"):
         clock.advance(4.0)
     over(track)
-    assert kept.of(Step)[0].phases == {"forward/attention": 4.0, "forward": 6.0, "attention": 4.0}
+    assert kept.of(StepLine)[0].phases == {"forward/attention": 4.0, "forward": 6.0, "attention": 4.0}
 
 
 def test_a_phase_that_raises_is_counted_and_its_error_is_the_scripts(session, kept, clock):
@@ -137,7 +137,7 @@ def test_a_phase_that_raises_is_counted_and_its_error_is_the_scripts(session, ke
     with pytest.raises(ZeroDivisionError):
         forward()
     over(track)
-    assert kept.of(Step)[0].phases == {"forward": 1.0}
+    assert kept.of(StepLine)[0].phases == {"forward": 1.0}
 
 
 def test_phases_of_other_threads_are_not_the_steps(session, kept, clock):
@@ -153,7 +153,7 @@ def test_phases_of_other_threads_are_not_the_steps(session, kept, clock):
         other.start()
         other.join()
     over(track)
-    assert kept.of(Step)[0].phases == {"forward": 3.0}
+    assert kept.of(StepLine)[0].phases == {"forward": 3.0}
 
 
 def test_phases_before_the_first_batch_and_between_passes_are_nobodys(session, kept, clock):
@@ -165,7 +165,7 @@ def test_phases_before_the_first_batch_and_between_passes_are_nobodys(session, k
         track.ended()
         with session.phase("between"):
             clock.advance(1.0)
-    assert [step.phases for step in kept.of(Step)] == [{}, {}]
+    assert [step.phases for step in kept.of(StepLine)] == [{}, {}]
 
 
 def test_a_phase_around_the_loop_is_no_part_of_its_steps(session, kept, clock):
@@ -176,7 +176,7 @@ def test_a_phase_around_the_loop_is_no_part_of_its_steps(session, kept, clock):
             with session.phase("forward"):
                 clock.advance(1.0)
             track.ended()
-    assert [step.phases for step in kept.of(Step)] == [{"forward": 1.0}, {"forward": 1.0}]
+    assert [step.phases for step in kept.of(StepLine)] == [{"forward": 1.0}, {"forward": 1.0}]
 
 
 def test_a_phase_left_open_ends_with_its_step(session, kept, clock):
@@ -190,7 +190,7 @@ def test_a_phase_left_open_ends_with_its_step(session, kept, clock):
     session.leave()  # late: theirs is over
     session.leave()
     over(track)
-    assert [step.phases for step in kept.of(Step)] == [{"loss/backward": 2.0, "loss": 2.0}, {}]
+    assert [step.phases for step in kept.of(StepLine)] == [{"loss/backward": 2.0, "loss": 2.0}, {}]
 
 
 def test_what_happens_while_the_loop_waits_does_not_change_the_step_before(session, kept, clock):
@@ -201,7 +201,7 @@ def test_what_happens_while_the_loop_waits_does_not_change_the_step_before(sessi
         clock.advance(1.0)
     track.got([1])
     over(track)
-    assert [step.phases for step in kept.of(Step)] == [{}, {}]
+    assert [step.phases for step in kept.of(StepLine)] == [{}, {}]
 
 
 def test_leaving_what_was_not_entered_does_nothing(session, kept, clock):
@@ -210,7 +210,7 @@ def test_leaving_what_was_not_entered_does_nothing(session, kept, clock):
     ask(track, clock)
     session.leave()
     over(track)
-    assert kept.of(Step)[0].phases == {}
+    assert kept.of(StepLine)[0].phases == {}
 
 
 # -- several passes at once ------------------------------------------------------------------------------------
@@ -237,8 +237,8 @@ def test_a_pass_inside_a_step_is_an_evaluation_of_that_step(session, kept, clock
         clock.advance(0.5)
     ask(track, clock)
     track.ended()
-    outer = [step for step in kept.of(Step) if step.loader == 0]
-    inner = [step for step in kept.of(Step) if step.loader == 1]
+    outer = [step for step in kept.of(StepLine) if step.loader == 0]
+    inner = [step for step in kept.of(StepLine) if step.loader == 1]
     assert [step.phases for step in outer] == [{"forward": 1.0, "evaluation": 6.0, "optimizer": 0.5}, {}]
     assert outer[0].step_s == 7.5
     assert [step.phases for step in inner] == [{"forward": 2.0}, {"forward": 2.0}]
@@ -252,7 +252,7 @@ def test_a_phase_around_an_evaluation_does_not_count_it(session, kept, clock):
         evaluate(session, clock)
         clock.advance(0.5)
     over(track)
-    assert [step.phases for step in kept.of(Step) if step.loader == 0] == [{"evaluation": 6.0, "validate": 1.5}]
+    assert [step.phases for step in kept.of(StepLine) if step.loader == 0] == [{"evaluation": 6.0, "validate": 1.5}]
 
 
 def test_two_evaluations_in_one_step_add_up(session, kept, clock):
@@ -261,7 +261,7 @@ def test_two_evaluations_in_one_step_add_up(session, kept, clock):
     evaluate(session, clock, number=0)
     evaluate(session, clock, number=1)
     over(track)
-    assert [step.phases for step in kept.of(Step) if step.loader == 0] == [{"evaluation": 12.0}]
+    assert [step.phases for step in kept.of(StepLine) if step.loader == 0] == [{"evaluation": 12.0}]
 
 
 def test_an_evaluation_after_the_pass_belongs_to_no_step(session, kept, clock):
@@ -269,7 +269,7 @@ def test_an_evaluation_after_the_pass_belongs_to_no_step(session, kept, clock):
     ask(track, clock)
     track.ended()
     evaluate(session, clock)
-    assert all("evaluation" not in step.phases for step in kept.of(Step))
+    assert all("evaluation" not in step.phases for step in kept.of(StepLine))
 
 
 def test_two_loaders_side_by_side_are_no_evaluation(session, kept, clock):
@@ -283,7 +283,7 @@ def test_two_loaders_side_by_side_are_no_evaluation(session, kept, clock):
     right.ended("left")
     assert session._current is None
     evaluate(session, clock)
-    steps = kept.of(Step)
+    steps = kept.of(StepLine)
     assert all("evaluation" not in step.phases for step in steps)
     assert [step.wait_s for step in steps if step.loader == 0] == [1.0, 1.0, 1.0]
     assert [step.wait_s for step in steps if step.loader == 1][:3] == [2.0, 2.0, 2.0]
@@ -305,7 +305,7 @@ def test_a_lone_batch_is_worked_on_until_the_loop_asks_again(session, kept, cloc
     ask(track, clock)
     clock.advance(5.0)
     track.ended()
-    steps = [(step.loader, step.pass_, step.wait_s, step.step_s, step.phases) for step in kept.of(Step)]
+    steps = [(step.loader, step.pass_, step.wait_s, step.step_s, step.phases) for step in kept.of(StepLine)]
     assert steps == [(0, 0, 2.0, 1.0, {"forward": 1.0}), (0, 1, 2.0, 1.0, {"forward": 1.0}), (1, 0, 0.0, 5.0, {})]
 
 
@@ -317,7 +317,7 @@ def test_a_lone_batch_ends_where_a_pass_that_was_begun_before_goes_on(session, k
     with session.phase("forward"):
         clock.advance(3.0)
     over(track)
-    assert [(step.loader, step.step_s) for step in kept.of(Step)] == [(1, 1.0), (0, 3.0)]
+    assert [(step.loader, step.step_s) for step in kept.of(StepLine)] == [(1, 1.0), (0, 3.0)]
 
 
 def test_a_lone_batch_inside_a_step_of_another_loader_leaves_that_step_its_phases(session, kept, clock):
@@ -327,7 +327,7 @@ def test_a_lone_batch_inside_a_step_of_another_loader_leaves_that_step_its_phase
     with session.phase("forward"):
         clock.advance(1.0)
     over(track)
-    outer = next(step for step in kept.of(Step) if step.loader == 0)
+    outer = next(step for step in kept.of(StepLine) if step.loader == 0)
     assert outer.phases == {"evaluation": 2.0, "forward": 1.0}
 
 
@@ -344,7 +344,7 @@ def test_an_error_turns_the_watching_off_and_is_told_once(clock, caplog):
         pytest.fail("the guard lets nothing of this through")
     assert session.off
     assert [record.getMessage() for record in caplog.records] == ["watching stopped: OSError: no room"]
-    assert [event.detail["error"] for event in good.of(Event)] == ["OSError: no room"]
+    assert [event.detail["error"] for event in good.of(EventLine)] == ["OSError: no room"]
 
 
 def test_an_error_while_another_thread_tells_the_steps_is_still_no_error_of_the_training(clock, kept):
@@ -356,7 +356,7 @@ def test_an_error_while_another_thread_tells_the_steps_is_still_no_error_of_the_
     session._noted = Told()
     with session.guard():
         raise ValueError("ours")
-    assert [line.what for line in kept.of(Event)] == ["watcher_failed"]
+    assert [line.what for line in kept.of(EventLine)] == ["watcher_failed"]
 
 
 def test_a_log_that_fails_does_not_make_our_error_the_trainings(clock, kept, monkeypatch):
@@ -370,7 +370,7 @@ def test_a_log_that_fails_does_not_make_our_error_the_trainings(clock, kept, mon
     with session.guard():
         raise ValueError("ours")
     assert session.off
-    assert [line.what for line in kept.of(Event)] == ["watcher_failed"]
+    assert [line.what for line in kept.of(EventLine)] == ["watcher_failed"]
 
 
 def test_a_guard_lets_the_users_own_interrupts_through(session):
@@ -428,9 +428,9 @@ def test_a_step_is_told_before_whatever_comes_after_it(session, kept, clock):
     track = begin(session)
     ask(track, clock)
     track.asked()
-    assert kept.of(Step) == []  # noted only: making its line is another thread's work
-    session.put(Event(what="gc", at_s=1.0))
-    assert [type(line) for line in kept.lines] == [Pass, Step, Event]
+    assert kept.of(StepLine) == []  # noted only: making its line is another thread's work
+    session.put(EventLine(what="gc", at_s=1.0))
+    assert [type(line) for line in kept.lines] == [EpochStartLine, StepLine, EventLine]
 
 
 def test_whoever_comes_by_while_steps_are_being_told_does_not_wait(session, kept, clock):
@@ -438,6 +438,6 @@ def test_whoever_comes_by_while_steps_are_being_told_does_not_wait(session, kept
     ask(track, clock)
     track.asked()
     with session._settling:
-        session.put(Event(what="gc", at_s=1.0))
+        session.put(EventLine(what="gc", at_s=1.0))
     session.settle()
-    assert [type(line) for line in kept.lines] == [Pass, Event, Step]
+    assert [type(line) for line in kept.lines] == [EpochStartLine, EventLine, StepLine]

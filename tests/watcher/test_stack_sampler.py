@@ -10,7 +10,7 @@ import pytest
 
 from penstock.testing import FakeClock
 from penstock.watcher.machine.procfs import ProcFile
-from penstock.watcher.stack_sampler import IDLE_S, WINDOW_S, Sampler, Whereabouts
+from penstock.watcher.stack_sampler import IDLE_S, WINDOW_S, StackSampler, ThreadStacks
 
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
 
@@ -38,7 +38,7 @@ class Stuck:
 
     def looks_like(self, state, function):
         """Soon: the thread may still be on its way into the call."""
-        view = Whereabouts(self._thread.native_id, self._thread.ident)
+        view = ThreadStacks(self._thread.native_id, self._thread.ident)
         deadline = time.monotonic() + 10
         while (seen := view.look()) != (state, function) and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -116,7 +116,7 @@ def test_waiting_for_the_interpreter_counts_as_running_not_as_a_lock():
     threads = [threading.Thread(target=spin, args=(done,)) for _ in range(3)]
     for thread in threads:
         thread.start()
-    view = Whereabouts(threads[0].native_id, threads[0].ident)
+    view = ThreadStacks(threads[0].native_id, threads[0].ident)
     seen = [view.look() for _ in range(20) if not time.sleep(0.002)]
     done.append(True)
     for thread in threads:
@@ -145,7 +145,7 @@ def spin(done):
     ],
 )
 def test_a_thread_that_sleeps_outside_any_call_waits_for_a_page(call, letter, state, tmp_path):
-    view = Whereabouts(threading.get_native_id(), threading.get_ident())
+    view = ThreadStacks(threading.get_native_id(), threading.get_ident())
     (tmp_path / "syscall").write_text(call)
     (tmp_path / "stat").write_text(f"77 (a) S name) {letter} 1 2 3")
     view._syscall, view._stat = ProcFile(tmp_path / "syscall"), ProcFile(tmp_path / "stat")
@@ -156,12 +156,12 @@ def test_a_thread_that_is_gone_is_nowhere():
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()
-    assert Whereabouts(2**22 + 1, thread.ident + 1).look() == ("other", "?")
+    assert ThreadStacks(2**22 + 1, thread.ident + 1).look() == ("other", "?")
 
 
 def sampler_of_this_thread(put=None, clock=None):
-    sampler = Sampler(threading.get_native_id(), threading.get_ident(), put, clock or FakeClock())
-    sampler.whereabouts = Whereabouts(threading.get_native_id(), threading.get_ident())
+    sampler = StackSampler(threading.get_native_id(), threading.get_ident(), put, clock or FakeClock())
+    sampler.whereabouts = ThreadStacks(threading.get_native_id(), threading.get_ident())
     return sampler
 
 
@@ -182,8 +182,8 @@ def test_a_sampler_looks_only_while_it_is_active():
 def test_a_sampler_does_not_look_while_the_thread_is_elsewhere():
     waiting = [True]
     ids = threading.get_native_id(), threading.get_ident()
-    sampler = Sampler(*ids, clock=FakeClock(), elsewhere=lambda: waiting[0])
-    sampler.whereabouts = Whereabouts(*ids)
+    sampler = StackSampler(*ids, clock=FakeClock(), elsewhere=lambda: waiting[0])
+    sampler.whereabouts = ThreadStacks(*ids)
     sampler.active = True
     sampler.tick()
     assert sampler.take() is None
@@ -218,7 +218,7 @@ def sampler_threads():
 
 def test_the_thread_exists_from_the_first_resume_until_stopped():
     before = sampler_threads()
-    sampler = Sampler(threading.get_native_id(), threading.get_ident())
+    sampler = StackSampler(threading.get_native_id(), threading.get_ident())
     assert sampler_threads() == before
     sampler.resume()
     (thread,) = set(sampler_threads()) - set(before)
@@ -234,7 +234,7 @@ def test_the_thread_exists_from_the_first_resume_until_stopped():
 @pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_has_no_thread_and_starts_none():
-    sampler = Sampler(threading.get_native_id(), threading.get_ident())
+    sampler = StackSampler(threading.get_native_id(), threading.get_ident())
     pid = os.fork()
     if pid == 0:
         sampler.resume()

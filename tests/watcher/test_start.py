@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
-from penstock.recording.format import Event, Hops
+from penstock.recording.format import EventLine, HopsLine
 from penstock.recording.reader import load
 from penstock.watcher import start
-from penstock.watcher.start import Watching
+from penstock.watcher.start import WatchedRun
 
 BEGIN = """\
 import os, sys, penstock
@@ -69,14 +69,14 @@ class Side:
         self.polled.set()
         if self.error is not None:
             raise self.error
-        return [Hops(loader=7, at_s=at_s)]
+        return [HopsLine(loader=7, at_s=at_s)]
 
 
 # -- the end -------------------------------------------------------------------------------------------------------
 
 
 def test_the_end_has_the_exit_code_and_comes_last(record):
-    watching = Watching(record)
+    watching = WatchedRun(record)
     watching.close(3, "raised")
     watching.close(0, "done")
     assert record.read_text().splitlines()[-1].startswith('{"kind":"end"')
@@ -87,7 +87,7 @@ def test_the_first_line_says_who_ran(record, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "1"])
-    Watching(record).close()
+    WatchedRun(record).close()
     run = load(record).run
     assert (run.rank, run.world_size, run.command, run.pid) == (3, 8, ("train.py", "--epochs", "1"), os.getpid())
 
@@ -100,12 +100,12 @@ def test_a_sink_that_cannot_take_the_end_keeps_no_other_from_it(record):
         def close(self):
             raise OSError("gone")
 
-    Watching(record, [Refusing()]).close(1, "raised")
+    WatchedRun(record, [Refusing()]).close(1, "raised")
     assert load(record).end.exit_code == 1
 
 
 def test_a_script_that_clears_the_collectors_callbacks_has_its_end_too(record):
-    watching, before = Watching(record), gc.callbacks.copy()
+    watching, before = WatchedRun(record), gc.callbacks.copy()
     gc.callbacks.clear()
     try:
         watching.close()
@@ -115,14 +115,14 @@ def test_a_script_that_clears_the_collectors_callbacks_has_its_end_too(record):
 
 
 def test_closing_takes_what_loaders_have_left_to_say(record):
-    watching = Watching(record)
+    watching = WatchedRun(record)
     watching.sides.append(Side())
     watching.close()
     assert [line.loader for line in load(record).hops] == [7]
 
 
 def test_a_loader_that_fails_at_the_end_fails_nothing_else(record, caplog):
-    watching = Watching(record)
+    watching = WatchedRun(record)
     watching.sides.append(Side(ValueError("no more")))
     watching.close()
     found = load(record)
@@ -136,7 +136,7 @@ def test_a_loader_that_fails_at_the_end_fails_nothing_else(record, caplog):
 
 def test_housekeeping_polls_while_the_training_runs(record, monkeypatch):
     monkeypatch.setattr(start, "POLL_S", 0.001)
-    watching, side = Watching(record), Side()
+    watching, side = WatchedRun(record), Side()
     watching.sides.append(side)
     assert side.polled.wait(30)
     watching.close()
@@ -145,7 +145,7 @@ def test_housekeeping_polls_while_the_training_runs(record, monkeypatch):
 
 def test_an_error_in_the_housekeeping_turns_the_watching_off(record, monkeypatch, caplog):
     monkeypatch.setattr(start, "POLL_S", 0.001)
-    watching, side = Watching(record), Side(RuntimeError("no stats"))
+    watching, side = WatchedRun(record), Side(RuntimeError("no stats"))
     watching.sides.append(side)
     watching._housekeeper.join(30)
     assert watching.session.off
@@ -156,23 +156,23 @@ def test_an_error_in_the_housekeeping_turns_the_watching_off(record, monkeypatch
 
 
 def test_lines_of_the_spool_are_recorded(record):
-    watching = Watching(record)
-    watching.spool.put(Event(what="checkpoint", at_s=1.0))
+    watching = WatchedRun(record)
+    watching.worker_files.put(EventLine(what="checkpoint", at_s=1.0))
     watching.close()
     assert [event.what for event in load(record).events] == ["checkpoint"]
 
 
 def test_fetches_that_wait_for_an_earlier_task_are_told_at_the_end(record):
     """Whose fate will never be known: a worker has died, or the pass was left."""
-    watching = Watching(record)
+    watching = WatchedRun(record)
     fetch = '{"kind":"fetch","loader":0,"worker":1,"batch":-1,"at_s":1.0,"fetch_s":0.5}'
-    (watching.spool.folder / "w-0.jsonl").write_text(f'{{"loader":0,"task":5,"line":{fetch}}}\n')
+    (watching.worker_files.folder / "w-0.jsonl").write_text(f'{{"loader":0,"task":5,"line":{fetch}}}\n')
     watching.close()
     assert [(fetch.worker, fetch.batch) for fetch in load(record).fetches] == [(1, -1)]
 
 
 def test_workers_are_known_by_their_loaders_number(record):
-    watching = Watching(record)
+    watching = WatchedRun(record)
     watching.sides.append(Side())
     assert watching._workers() == {os.getpid() + 1: (7, 2)}
     watching.close()
@@ -180,7 +180,7 @@ def test_workers_are_known_by_their_loaders_number(record):
 
 def test_with_nobody_to_tell_nothing_runs(monkeypatch):
     before = set(threading.enumerate())
-    watching = Watching(None)
+    watching = WatchedRun(None)
     assert (watching.idle, watching.session.off) == (True, True)
     assert set(threading.enumerate()) == before
     watching.close()

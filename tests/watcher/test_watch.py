@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader
 
 import penstock
 from penstock.errors import RecordingError, SettingError
-from penstock.recording.format import Event, Step
+from penstock.recording.format import EventLine, StepLine
 from penstock.recording.reader import load
 from penstock.testing import IMAGENET, make_shards
-from penstock.watcher.active_session import open_to_all, opened
+from penstock.watcher.active_session import active_session, publish_session
 from penstock.watcher.dataloader import worker_files as spool
-from penstock.watcher.start import Watching
+from penstock.watcher.start import WatchedRun
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def nothing_is_left_behind(tmp_path, monkeypatch):
     before = threads() | descriptors()
     yield
     gc.collect()
-    assert opened() is None
+    assert active_session() is None
     assert list(folder.iterdir()) == []
     assert (threads() | descriptors()) - before == set()
 
@@ -74,7 +74,7 @@ class Sink:
 
 class Failing(Sink):
     def put(self, line):
-        if isinstance(line, Step):
+        if isinstance(line, StepLine):
             raise RuntimeError("the sink is full")
         super().put(line)
 
@@ -316,8 +316,8 @@ def test_what_a_joined_watch_cannot_have_is_refused_not_forgotten(record):
 
 
 def test_under_penstock_run_a_scripts_own_record_is_a_warning(record, tmp_path, caplog):
-    watching = Watching(record)
-    open_to_all(watching)  # as `penstock run` does
+    watching = WatchedRun(record)
+    publish_session(watching)  # as `penstock run` does
     try:
         watched = penstock.watch([1], record=tmp_path / "own.jsonl")
         assert list(watched) == [1]
@@ -386,4 +386,4 @@ def test_sinks_get_every_line_and_an_end(record):
     assert [kind for kind in kinds if kind not in ("System", "Whereabouts")] == [
         "Loader", "Pass", "Step", "Step", "PassEnd", "End", "closed",
     ]  # fmt: skip
-    assert not any(isinstance(line, Event) for line in sink.lines)
+    assert not any(isinstance(line, EventLine) for line in sink.lines)

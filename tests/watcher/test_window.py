@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from penstock.errors import SettingError
-from penstock.recording.format import Loader, Setting, Step
-from penstock.watcher.window import Window, Windows
+from penstock.recording.format import LoaderLine, Setting, StepLine
+from penstock.watcher.window import BatchWindow, BatchWindows
 
 
 def step(batch, wait_s=0.001, step_s=0.1, **known):
-    return Step(loader=0, batch=batch, at_s=0.0, wait_s=wait_s, step_s=step_s, **known)
+    return StepLine(loader=0, batch=batch, at_s=0.0, wait_s=wait_s, step_s=step_s, **known)
 
 
 def slow_batches(window, waits_s, step_s=0.1):
@@ -22,22 +22,22 @@ def summaries(window, waits_s):
 
 @pytest.mark.parametrize(("workers", "size"), [(0, 50), (1, 50), (8, 56), (32, 64), (64, 64)])
 def test_a_window_is_the_first_whole_number_of_rounds_from_fifty(workers, size):
-    assert [each.batches for each in summaries(Window(0, workers=workers), [0.0] * 200)] == [size] * (200 // size)
+    assert [each.batches for each in summaries(BatchWindow(0, workers=workers), [0.0] * 200)] == [size] * (200 // size)
 
 
 def test_a_size_of_the_users_is_rounded_up_to_whole_rounds():
-    assert summaries(Window(0, workers=8, size=20), [0.0] * 24)[0].batches == 24
+    assert summaries(BatchWindow(0, workers=8, size=20), [0.0] * 24)[0].batches == 24
 
 
 def test_a_stall_once_a_round_gives_every_window_the_same_mean():
     waits_s = ([0.0] * 31 + [20.0]) * 6
-    assert {each.wait_mean_s for each in summaries(Window(0, workers=32), waits_s)} == {0.625}
-    assert len({each.wait_mean_s for each in summaries(Window(0, workers=0), waits_s)}) > 1
+    assert {each.wait_mean_s for each in summaries(BatchWindow(0, workers=32), waits_s)} == {0.625}
+    assert len({each.wait_mean_s for each in summaries(BatchWindow(0, workers=0), waits_s)}) > 1
 
 
 def test_the_numbers_are_those_of_the_window_alone():
     waits_s = np.random.default_rng(0).exponential(0.01, 100)
-    summary = summaries(Window(0), waits_s)[1]
+    summary = summaries(BatchWindow(0), waits_s)[1]
     last = waits_s[50:]
     assert summary.wait_mean_s == pytest.approx(last.mean())
     assert summary.wait_p50_s == pytest.approx(np.median(last))
@@ -49,19 +49,19 @@ def test_the_numbers_are_those_of_the_window_alone():
 
 
 def test_samples_per_second_count_waits_and_steps():
-    window = Window(0, size=2)
+    window = BatchWindow(0, size=2)
     window.add(step(0, 0.5, 1.0, samples=10))
     assert window.add(step(1, 0.0, 0.5, samples=6))[1].samples_per_s == pytest.approx(8.0)
 
 
 def test_samples_per_second_are_unknown_when_one_batch_does_not_say():
-    window = Window(0, size=2)
+    window = BatchWindow(0, size=2)
     window.add(step(0, samples=10))
     assert window.add(step(1))[1].samples_per_s is None
 
 
 def test_a_phase_of_some_batches_is_a_mean_over_all():
-    window = Window(0, size=4)
+    window = BatchWindow(0, size=4)
     for batch in range(3):
         window.add(step(batch, phases={"forward": 0.02}))
     summary = window.add(step(3, phases={"forward": 0.02, "checkpoint": 4.0}))[1]
@@ -70,43 +70,43 @@ def test_a_phase_of_some_batches_is_a_mean_over_all():
 
 
 def test_batches_that_were_not_looked_at_do_not_thin_out_the_phases():
-    window = Window(0, size=3)
+    window = BatchWindow(0, size=3)
     window.add(step(0, phases={"forward": 0.02, "log": 0.3}))
     window.add(step(1, looked=False))
     assert window.add(step(2, looked=False))[1].phases == pytest.approx({"forward": 0.02, "log": 0.1})
 
 
 def test_a_window_in_which_nobody_looked_has_the_phases_of_the_one_before():
-    window = Window(0, size=1)
+    window = BatchWindow(0, size=1)
     window.add(step(0, phases={"forward": 0.02, "log": 0.3}))
     assert window.add(step(1, looked=False))[1].phases == {"forward": 0.02}
 
 
 def test_jitter_below_a_millisecond_is_never_slow():
     waits_s = np.random.default_rng(1).choice([2e-5, 9e-4], 500, p=[0.95, 0.05])
-    assert slow_batches(Window(0), waits_s, step_s=1e-4) == []
+    assert slow_batches(BatchWindow(0), waits_s, step_s=1e-4) == []
 
 
 def test_less_than_a_tenth_of_a_step_is_never_slow():
-    assert slow_batches(Window(0), [0.0] * 40 + [0.09] + [0.11], step_s=1.0) == [41]
+    assert slow_batches(BatchWindow(0), [0.0] * 40 + [0.09] + [0.11], step_s=1.0) == [41]
 
 
 def test_the_one_stall_of_every_round_is_slow():
     waits_s = ([0.0004] * 31 + [20.0]) * 3
-    assert slow_batches(Window(0, workers=32), waits_s, step_s=0.16) == [31, 63, 95]
+    assert slow_batches(BatchWindow(0, workers=32), waits_s, step_s=0.16) == [31, 63, 95]
 
 
 def test_waits_that_are_long_but_usual_are_not_slow():
     waits_s = np.random.default_rng(2).normal(2.0, 0.1, 300)
-    assert slow_batches(Window(0), [*waits_s, 4.0]) == [300]
+    assert slow_batches(BatchWindow(0), [*waits_s, 4.0]) == [300]
 
 
 def test_nothing_is_slow_before_there_is_anything_to_compare_with():
-    assert slow_batches(Window(0), [0.0, 30.0, 0.0, 0.0]) == []
+    assert slow_batches(BatchWindow(0), [0.0, 30.0, 0.0, 0.0]) == []
 
 
 def test_what_becomes_usual_is_no_longer_slow():
-    window = Window(0)
+    window = BatchWindow(0)
     slow = slow_batches(window, [0.001] * 256 + [1.0] * 300)
     assert slow[0] == 256
     assert slow[-1] < 256 + 200
@@ -114,11 +114,11 @@ def test_what_becomes_usual_is_no_longer_slow():
 
 
 def test_the_users_limit_is_the_limit():
-    assert slow_batches(Window(0, slow_s=0.5), [0.4, 0.6, 0.4]) == [1]
+    assert slow_batches(BatchWindow(0, slow_s=0.5), [0.4, 0.6, 0.4]) == [1]
 
 
 def test_the_rest_is_cut_to_whole_rounds_and_keeps_the_newest():
-    window = Window(0, workers=4)
+    window = BatchWindow(0, workers=4)
     for batch, wait_s in enumerate([9.0, 1.0, 1.0, 1.0, 1.0]):
         window.add(step(batch, wait_s))
     rest = window.rest()
@@ -127,20 +127,20 @@ def test_the_rest_is_cut_to_whole_rounds_and_keeps_the_newest():
 
 
 def test_less_than_a_round_says_nothing():
-    window = Window(0, workers=4)
+    window = BatchWindow(0, workers=4)
     window.add(step(0))
     assert window.rest() is None
 
 
 def test_each_loader_has_a_window_by_its_own_workers():
-    windows = Windows()
-    windows.put(Loader(loader=0, name="train", settings={"num_workers": Setting(requested=64, in_force=32)}))
-    windows.put(Loader(loader=1, name="val"))
+    windows = BatchWindows()
+    windows.put(LoaderLine(loader=0, name="train", settings={"num_workers": Setting(requested=64, in_force=32)}))
+    windows.put(LoaderLine(loader=1, name="val"))
     assert (windows.of(0).workers, windows.of(1).workers, windows.of(7).workers) == (32, 0, 0)
     for batch in range(49):
-        assert windows.put(Step(loader=1, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0)) is None
-        assert windows.put(Step(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0)) is None
-    full = windows.put(Step(loader=1, batch=49, at_s=0.0, wait_s=0.0, step_s=1.0))
+        assert windows.put(StepLine(loader=1, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0)) is None
+        assert windows.put(StepLine(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0)) is None
+    full = windows.put(StepLine(loader=1, batch=49, at_s=0.0, wait_s=0.0, step_s=1.0))
     assert (full.name, full.batches) == ("val", 50)
     assert [(each.name, each.batches) for each in windows.rest()] == [("train", 32)]
 
@@ -148,4 +148,4 @@ def test_each_loader_has_a_window_by_its_own_workers():
 @pytest.mark.parametrize("settings", [{"size": 0}, {"slow_s": 0.0}, {"slow_s": float("nan")}])
 def test_a_window_or_limit_that_means_nothing_is_refused(settings):
     with pytest.raises(SettingError):
-        Windows(**settings)
+        BatchWindows(**settings)

@@ -19,7 +19,7 @@ SIZE = 224
 
 
 @dataclass(frozen=True, slots=True)
-class RacedField:
+class BenchmarkField:
     """One entry of the batch, in words that both contestants understand and JSON carries."""
 
     name: str
@@ -43,15 +43,15 @@ class RacedField:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class GuessedFields:
     """What the first sample of the first shard suggests."""
 
-    fields: tuple[RacedField, ...]
+    fields: tuple[BenchmarkField, ...]
     left_out: tuple[str, ...]
     """Suffixes of parts that are neither pictures nor arrays that plain numpy reads."""
 
 
-def parse_fields(texts: Sequence[str], size: int = SIZE) -> tuple[RacedField, ...]:
+def parse_fields(texts: Sequence[str], size: int = SIZE) -> tuple[BenchmarkField, ...]:
     """Fields as `parse_field` reads them, each under a name of its own."""
     fields = tuple(parse_field(text, size) for text in texts)
     names = [field.name for field in fields]
@@ -61,7 +61,7 @@ def parse_fields(texts: Sequence[str], size: int = SIZE) -> tuple[RacedField, ..
     return fields
 
 
-def parse_field(text: str, size: int = SIZE) -> RacedField:
+def parse_field(text: str, size: int = SIZE) -> BenchmarkField:
     """`image=.jpg:1024`, `features=_features.npz:features`, `mask=.mask.npy`."""
     name, equals, rest = text.partition("=")
     suffix, _, detail = rest.partition(":")
@@ -73,22 +73,22 @@ def parse_field(text: str, size: int = SIZE) -> RacedField:
             raise SettingError(
                 f"{detail!r} in field {text!r} is no size in pixels", advice="For example image=.jpg:224"
             )
-        return RacedField(name, "image", suffix, size=int(detail) if detail else size)
+        return BenchmarkField(name, "image", suffix, size=int(detail) if detail else size)
     if codec == "npz" and not detail:
         raise SettingError(f"which array of {suffix!r} is field {name!r}?", advice=f"Write {text}:KEY")
     if codec == "npy" and detail:
         raise SettingError(f"{suffix!r} holds one array, which has no name", advice=f"Write {name}={suffix}")
     if codec in ("npz", "npy"):
-        return RacedField(name, "array", suffix, key=detail or None)
+        return BenchmarkField(name, "array", suffix, key=detail or None)
     raise SettingError(f"{suffix!r} is neither a picture nor an NPZ or NPY", advice="Race those parts only")
 
 
-def guess_fields(shard: str | os.PathLike[str], size: int = SIZE) -> Guess:
+def guess_fields(shard: str | os.PathLike[str], size: int = SIZE) -> GuessedFields:
     """Every picture and every array of the shard's first sample."""
     index = index_of(shard)
     if not len(index):
         raise ShardError("has no samples", shard=os.fspath(shard), stage="bench")
-    fields: dict[str, RacedField] = {}
+    fields: dict[str, BenchmarkField] = {}
     left_out: list[str] = []
     parts = sorted(index.sample(0).parts, key=lambda part: part.offset)  # compressed shards go forward only
     with open_shard(shard) as source:
@@ -100,23 +100,23 @@ def guess_fields(shard: str | os.PathLike[str], size: int = SIZE) -> Guess:
                 left_out.append(part.suffix)
     if not fields:
         raise SettingError(f"the first sample of {os.fspath(shard)!r} has no picture and no array to race")
-    named = (RacedField(name, f.kind, f.suffix, f.size, f.key) for name, f in fields.items())
-    return Guess(tuple(named), tuple(left_out))
+    named = (BenchmarkField(name, f.kind, f.suffix, f.size, f.key) for name, f in fields.items())
+    return GuessedFields(tuple(named), tuple(left_out))
 
 
-def _fields_of(suffix: str, data: bytes, size: int) -> Sequence[RacedField]:
+def _fields_of(suffix: str, data: bytes, size: int) -> Sequence[BenchmarkField]:
     codec = codec_of(suffix)
     name = suffix.rpartition(".")[0].strip("._")
     if codec in ("jpeg", "image"):
-        return [RacedField(name or "image", "image", suffix, size=size)]
+        return [BenchmarkField(name or "image", "image", suffix, size=size)]
     if codec == "npy":
-        return [RacedField(name or "array", "array", suffix)]
+        return [BenchmarkField(name or "array", "array", suffix)]
     if codec == "npz":
-        return [RacedField(key, "array", suffix, key=key) for key in decode_npz(data)]
+        return [BenchmarkField(key, "array", suffix, key=key) for key in decode_npz(data)]
     return []
 
 
-def _free_name(name: str, taken: dict[str, RacedField]) -> str:
+def _free_name(name: str, taken: dict[str, BenchmarkField]) -> str:
     """Two parts may suggest the same name: the later one gets a number."""
     free, number = name, 1
     while free in taken:

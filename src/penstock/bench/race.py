@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from penstock.bench.fields import RacedField
-from penstock.bench.trial import Trial, in_child
-from penstock.bench.workload import Course, lay_out
+from penstock.bench.fields import BenchmarkField
+from penstock.bench.trial import LoaderRun, in_child
+from penstock.bench.workload import BenchmarkWorkload, make_workload
 from penstock.errors import PenstockError
 
 WORKERS = (1, 2, 4)
@@ -26,11 +26,11 @@ PLAIN_NAME = "plain DataLoader"
 OURS = "penstock.bench.penstock_loader"
 PLAIN = "penstock.bench.torch_loader"
 
-Run = Callable[[Sequence[str], float], Trial]
+Run = Callable[[Sequence[str], float], LoaderRun]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BenchmarkedLoader:
     """Who runs: a module with a `main`, and what it is told beside the course."""
 
     module: str
@@ -43,7 +43,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LoaderSummary:
     """The medians of one entry's rounds."""
 
     contestant: str
@@ -60,7 +60,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BenchmarkLimits:
     """How much is raced."""
 
     batch_size: int
@@ -71,26 +71,28 @@ class Limits:
 
 
 def prepare(
-    shards: Sequence[str], fields: Sequence[RacedField], limits: Limits, folder: Path, run: Run = in_child
-) -> Course:
+    shards: Sequence[str], fields: Sequence[BenchmarkField], limits: BenchmarkLimits, folder: Path, run: Run = in_child
+) -> BenchmarkWorkload:
     """A course that the slowest contestant runs in about the seconds given; `folder` is for copies, if any."""
     lanes = max(limits.workers)
     samples = limits.max_samples
     if samples is None:
         trying = folder / "try"
         trying.mkdir()
-        short = lay_out(shards, fields, limits.batch_size, TRY_BATCHES * limits.batch_size, lanes, trying)
-        tried = _run(short, Entry(PLAIN, 1), folder, run)
+        short = make_workload(shards, fields, limits.batch_size, TRY_BATCHES * limits.batch_size, lanes, trying)
+        tried = _run(short, BenchmarkedLoader(PLAIN, 1), folder, run)
         samples = max(TRY_BATCHES * limits.batch_size, round(tried.rate * limits.seconds))
-    return lay_out(shards, fields, limits.batch_size, samples, lanes, folder)
+    return make_workload(shards, fields, limits.batch_size, samples, lanes, folder)
 
 
-def entries(workers: Sequence[int] = WORKERS) -> list[Entry]:
+def benchmarked_loaders(workers: Sequence[int] = WORKERS) -> list[BenchmarkedLoader]:
     """Ours as it comes, and the plain one with each number of workers."""
-    return [Entry(OURS), *(Entry(PLAIN, count) for count in workers)]
+    return [BenchmarkedLoader(OURS), *(BenchmarkedLoader(PLAIN, count) for count in workers)]
 
 
-def race(course: Course, runners: Sequence[Entry], rounds: int, folder: Path, run: Run = in_child) -> Iterator[Trial]:
+def run_rounds(
+    course: BenchmarkWorkload, runners: Sequence[BenchmarkedLoader], rounds: int, folder: Path, run: Run = in_child
+) -> Iterator[LoaderRun]:
     """Every runner once a round, another one first in each, so that a slow moment of the machine strikes all."""
     for number in range(rounds):
         first = number % len(runners)
@@ -98,18 +100,18 @@ def race(course: Course, runners: Sequence[Entry], rounds: int, folder: Path, ru
             yield _run(course, entry, folder, run)
 
 
-def standings(trials: Sequence[Trial]) -> list[Standing]:
+def summarise(trials: Sequence[LoaderRun]) -> list[LoaderSummary]:
     """Medians per contestant and number of workers, the fastest first."""
-    together: dict[tuple[str, int], list[Trial]] = {}
+    together: dict[tuple[str, int], list[LoaderRun]] = {}
     for trial in trials:
         together.setdefault((trial.contestant, trial.workers), []).append(trial)
     return sorted(map(_standing, together.values()), key=lambda standing: -standing.rate)
 
 
-def _standing(trials: list[Trial]) -> Standing:
+def _standing(trials: list[LoaderRun]) -> LoaderSummary:
     cpu = [trial.cpu_s_per_sample for trial in trials if trial.cpu_s_per_sample is not None]
     rates = [trial.rate for trial in trials]
-    return Standing(
+    return LoaderSummary(
         contestant=trials[0].contestant,
         workers=trials[0].workers,
         batches=trials[0].batches,
@@ -124,7 +126,7 @@ def _standing(trials: list[Trial]) -> Standing:
     )
 
 
-def _run(course: Course, entry: Entry, folder: Path, run: Run) -> Trial:
+def _run(course: BenchmarkWorkload, entry: BenchmarkedLoader, folder: Path, run: Run) -> LoaderRun:
     """One run, believed only if every key came exactly once."""
     path = folder / "course.json"
     course.save(path)

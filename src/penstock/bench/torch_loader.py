@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from penstock.bench.race import PLAIN_NAME
 from penstock.bench.trial import measure, print_trial
-from penstock.bench.workload import Course, load_course
+from penstock.bench.workload import BenchmarkWorkload, load_workload
 from penstock.storage.object_store.remote_file import RemoteFile
 from penstock.storage.object_store.url import is_remote
 
@@ -32,7 +32,7 @@ PREFETCH = 2
 class PlainTars(IterableDataset[dict[str, Any]]):
     """Samples of tar files, one after the other."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: BenchmarkWorkload) -> None:
         self._course = course
         self._wanted = {field.suffix for field in course.fields}
         self._longest_first = sorted({*course.suffixes, *self._wanted}, key=len, reverse=True)
@@ -88,7 +88,7 @@ def _picture(data: io.BytesIO, size: int) -> torch.Tensor:
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
 
 
-def batches(course: Course, workers: int) -> Iterable[dict[str, Any]]:
+def batches(course: BenchmarkWorkload, workers: int) -> Iterable[dict[str, Any]]:
     """One epoch."""
     return DataLoader(
         PlainTars(course),
@@ -106,7 +106,7 @@ def _one_thread(_worker: int) -> None:
 
 def main(course_path: str, workers: int) -> None:
     """Run once and print the trial."""
-    course = load_course(course_path)
+    course = load_workload(course_path)
     print_trial(measure(PLAIN_NAME, workers, lambda: batches(course, workers), lambda batch: list(batch["__key__"])))
 
 

@@ -29,7 +29,7 @@ STDERR_TAIL_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class LoaderRun:
     """What one run of one contestant delivered and took."""
 
     contestant: str
@@ -62,7 +62,7 @@ def measure(
     make_batches: Callable[[], Iterable[Batch]],
     keys_of: Callable[[Batch], Sequence[str]],
     clock: Clock = SYSTEM_CLOCK,
-) -> Trial:
+) -> LoaderRun:
     """Run the loader that `make_batches` makes to its end, in this process; import what it needs before calling.
 
     The loader is closed (its `close`, if it has one, then garbage) before CPU-seconds are read, because a process's
@@ -89,7 +89,7 @@ def measure(
             stage="bench",
             advice="Take smaller batches or more shards",
         )
-    return Trial(
+    return LoaderRun(
         contestant=name,
         workers=workers,
         samples=samples,
@@ -117,12 +117,12 @@ def digest(keys: Iterable[str]) -> str:
     return f"{total % 2**64:016x}"
 
 
-def print_trial(trial: Trial) -> None:
+def print_trial(trial: LoaderRun) -> None:
     """How a child answers `in_child`: one line, the last on its stdout."""
     print(msgspec.json.encode(trial).decode(), flush=True)
 
 
-def in_child(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> Trial:
+def in_child(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> LoaderRun:
     """Run `python -m argv…` in a fresh process, which ends with `print_trial`; nothing it started outlives the call.
 
     Output goes to files, not pipes: a descendant that keeps its end of a pipe open would hold us up.
@@ -145,7 +145,7 @@ def in_child(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> Trial:
             raise _failure(argv, f"ended with exit code {code}", err)
         lines = _read(out).split(b"\n")
         try:
-            return msgspec.json.decode(next(line for line in reversed(lines) if line.strip()), type=Trial)
+            return msgspec.json.decode(next(line for line in reversed(lines) if line.strip()), type=LoaderRun)
         except (StopIteration, msgspec.DecodeError):
             raise _failure(argv, "printed no result", err) from None
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.bench.fields import RacedField
+from penstock.bench.fields import BenchmarkField
 from penstock.bench.trial import digest
 from penstock.errors import SettingError
 from penstock.shards.index import ShardIndex
@@ -30,13 +30,13 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class BenchmarkWorkload:
     """Plain data: it travels to the contestants' processes as JSON."""
 
     shards: tuple[str, ...]
     suffixes: tuple[str, ...]
     """All suffixes of the shards: a reader that knows only `.jpg` would take `a_cam.jpg` for a picture of `a_cam`."""
-    fields: tuple[RacedField, ...]
+    fields: tuple[BenchmarkField, ...]
     batch_size: int
     samples: int
     keys_digest: str
@@ -44,33 +44,33 @@ class Course:
     """Whether these shards are copies of the first samples of larger ones."""
 
     def save(self, path: Path) -> None:
-        """For `load_course` in another process."""
+        """For `load_workload` in another process."""
         path.write_bytes(msgspec.json.encode(self))
 
 
-def load_course(path: str | os.PathLike[str]) -> Course:
-    """What `Course.save` has written."""
-    return msgspec.json.decode(Path(path).read_bytes(), type=Course)
+def load_workload(path: str | os.PathLike[str]) -> BenchmarkWorkload:
+    """What `BenchmarkWorkload.save` has written."""
+    return msgspec.json.decode(Path(path).read_bytes(), type=BenchmarkWorkload)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _ShardRange:
     """The samples of one shard that are raced."""
 
     shard: str
     index: ShardIndex
     numbers: Numbers
 
-    def head(self, count: int) -> _Stretch:
-        return _Stretch(self.shard, self.index, self.numbers[:count])
+    def head(self, count: int) -> _ShardRange:
+        return _ShardRange(self.shard, self.index, self.numbers[:count])
 
     def key_list(self) -> list[str]:
         return [self.index.keys[number] for number in self.numbers.tolist()]
 
 
-def lay_out(
-    shards: Sequence[str], fields: Sequence[RacedField], batch_size: int, samples: int, lanes: int, folder: Path
-) -> Course:
+def make_workload(
+    shards: Sequence[str], fields: Sequence[BenchmarkField], batch_size: int, samples: int, lanes: int, folder: Path
+) -> BenchmarkWorkload:
     """A course of about `samples` samples in at least `lanes` shards, or in all there are.
 
     A plain loader gives whole shards to its workers, so a course of fewer shards than workers would starve it. Where
@@ -89,7 +89,7 @@ def lay_out(
         stretches = _within(stretches, -(-max(samples, 2 * batch_size) // len(stretches)))
         paths = [_copy(stretch, folder / f"{number:06d}.tar") for number, stretch in enumerate(stretches)]
     keys = [key for stretch in stretches for key in stretch.key_list()]
-    return Course(
+    return BenchmarkWorkload(
         shards=tuple(paths),
         suffixes=tuple(dict.fromkeys(suffix for stretch in stretches for suffix in stretch.index.suffixes)),
         fields=tuple(fields),
@@ -100,9 +100,9 @@ def lay_out(
     )
 
 
-def _enough(shards: Iterable[str], fields: Sequence[RacedField], samples: int, lanes: int) -> list[_Stretch]:
+def _enough(shards: Iterable[str], fields: Sequence[BenchmarkField], samples: int, lanes: int) -> list[_ShardRange]:
     """Only as many shards as needed are looked at: of a huge dataset, not all are indexed."""
-    found: list[_Stretch] = []
+    found: list[_ShardRange] = []
     for shard in shards:
         if len(found) >= lanes and sum(len(stretch.numbers) for stretch in found) >= samples:
             break
@@ -110,15 +110,15 @@ def _enough(shards: Iterable[str], fields: Sequence[RacedField], samples: int, l
     return found
 
 
-def _whole(shard: str, suffixes: tuple[str, ...]) -> _Stretch:
+def _whole(shard: str, suffixes: tuple[str, ...]) -> _ShardRange:
     if compression_of(shard) == "zst":
         raise SettingError(f"{shard!r}: a plain DataLoader's tarfile reads no zstd", advice="Race plain or gz shards")
     index = index_of(shard).split_by(suffixes)
     numbers, _ = whole_samples(index, shard, suffixes)
-    return _Stretch(shard, index, numbers)
+    return _ShardRange(shard, index, numbers)
 
 
-def _within(stretches: list[_Stretch], each: int) -> list[_Stretch]:
+def _within(stretches: list[_ShardRange], each: int) -> list[_ShardRange]:
     """The first `each` samples of each, or fewer if their bytes are too many to copy."""
     heads = [stretch.head(each) for stretch in stretches]
     size = sum(int(stretch.index.lengths[_parts(stretch)].sum()) for stretch in heads)
@@ -127,13 +127,13 @@ def _within(stretches: list[_Stretch], each: int) -> list[_Stretch]:
     )
 
 
-def _parts(stretch: _Stretch) -> Numbers:
+def _parts(stretch: _ShardRange) -> Numbers:
     """The parts of the samples, in the order in which they lie in the shard."""
     parts = np.flatnonzero(np.isin(stretch.index.sample_ids, stretch.numbers))
     return parts[np.argsort(stretch.index.offsets[parts], kind="stable")]
 
 
-def _copy(stretch: _Stretch, path: Path) -> str:
+def _copy(stretch: _ShardRange, path: Path) -> str:
     """The same members in the same order, compressed if the shard is; indexed here, as shards in use are."""
     zipped = compression_of(stretch.shard) == "gz"
     target = path.with_name(f"{path.name}.gz") if zipped else path

@@ -11,13 +11,24 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from penstock.bench.fields import SIZE, RacedField, guess_fields, parse_fields
-from penstock.bench.race import OURS_NAME, ROUNDS, SECONDS, WORKERS, Limits, Standing, entries, prepare, race, standings
-from penstock.bench.trial import Trial
-from penstock.bench.workload import Course
+from penstock.bench.fields import SIZE, BenchmarkField, guess_fields, parse_fields
+from penstock.bench.race import (
+    OURS_NAME,
+    ROUNDS,
+    SECONDS,
+    WORKERS,
+    BenchmarkLimits,
+    LoaderSummary,
+    benchmarked_loaders,
+    prepare,
+    run_rounds,
+    summarise,
+)
+from penstock.bench.trial import LoaderRun
+from penstock.bench.workload import BenchmarkWorkload
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, Shards, need_torch
-from penstock.report.bench import Racer, bench_meaning, bench_table
+from penstock.report.bench import BenchRow, bench_meaning, bench_table
 from penstock.storage.paths import expand
 
 
@@ -65,19 +76,19 @@ def bench(
     need_torch("the rival is its DataLoader")
     paths = expand(shards)
     fields = parse_fields(field, size) if field else _guess(paths[0], size)
-    limits = Limits(batch_size, max_samples, seconds, tuple(workers or WORKERS))
+    limits = BenchmarkLimits(batch_size, max_samples, seconds, tuple(workers or WORKERS))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         with console.notices.status("seeing how many samples to race …"):
             course = prepare(paths, fields, limits, Path(folder))
         trials = _race(course, limits, rounds, Path(folder))
-    table = standings(trials)
+    table = summarise(trials)
     if as_json:
         console.print_json(_document(course, table, trials))
     else:
         _print(course, table)
 
 
-def _guess(shard: str, size: int) -> Sequence[RacedField]:
+def _guess(shard: str, size: int) -> Sequence[BenchmarkField]:
     guess = guess_fields(shard, size)
     said = " ".join(f"--field {field}" for field in guess.fields)
     left = f"; left out: {', '.join(guess.left_out)}" if guess.left_out else ""
@@ -85,18 +96,18 @@ def _guess(shard: str, size: int) -> Sequence[RacedField]:
     return guess.fields
 
 
-def _race(course: Course, limits: Limits, rounds: int, folder: Path) -> list[Trial]:
-    runners = entries(limits.workers)
-    trials: list[Trial] = []
+def _race(course: BenchmarkWorkload, limits: BenchmarkLimits, rounds: int, folder: Path) -> list[LoaderRun]:
+    runners = benchmarked_loaders(limits.workers)
+    trials: list[LoaderRun] = []
     with console.progress("racing", rounds * len(runners)) as bar:
-        for trial in race(course, runners, rounds, folder):
+        for trial in run_rounds(course, runners, rounds, folder):
             trials.append(trial)
             last = f"{trial.contestant}, {trial.workers} workers: {trial.rate:,.0f} samples/s"
             bar.update(bar.task_ids[0], advance=1, description=f"racing ({last})")
     return trials
 
 
-def _print(course: Course, table: list[Standing]) -> None:
+def _print(course: BenchmarkWorkload, table: list[LoaderSummary]) -> None:
     ours, rival = _sides(table)
     racers = [_racer(standing) for standing in table]
     where = "the first of each shard, copied" if course.copied else "as they lie"
@@ -105,20 +116,20 @@ def _print(course: Course, table: list[Standing]) -> None:
     console.out.print(bench_meaning(ours, rival), markup=False, highlight=False, soft_wrap=True)
 
 
-def _sides(table: list[Standing]) -> tuple[Racer, Racer]:
+def _sides(table: list[LoaderSummary]) -> tuple[BenchRow, BenchRow]:
     """Ours, and the best of the others."""
     ours = next(standing for standing in table if standing.contestant == OURS_NAME)
     rival = next(standing for standing in table if standing.contestant != OURS_NAME)
     return _racer(ours), _racer(rival)
 
 
-def _racer(standing: Standing) -> Racer:
+def _racer(standing: LoaderSummary) -> BenchRow:
     facts = asdict(standing)
     del facts["memory_kind"]
-    return Racer(**facts)
+    return BenchRow(**facts)
 
 
-def _document(course: Course, table: list[Standing], trials: list[Trial]) -> dict[str, Any]:
+def _document(course: BenchmarkWorkload, table: list[LoaderSummary], trials: list[LoaderRun]) -> dict[str, Any]:
     ours, rival = _sides(table)
     return {
         "course": msgspec.to_builtins(course),

@@ -13,8 +13,8 @@ from rich.console import Console, RenderableType
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, need_torch
-from penstock.demo.demo import Result, Said, Way
-from penstock.demo.shards import Size, clear
+from penstock.demo.demo import DemoResult, DemoRun, Said
+from penstock.demo.shards import DemoSize, clear
 from penstock.demo.table import result_document, result_text
 from penstock.errors import printable
 
@@ -50,9 +50,9 @@ def demo(
     """
     need_torch("the demo trains with it")
     clear(folder)
-    teller = _Teller(console.notices if as_json else console.out)
+    teller = _TerminalOutput(console.notices if as_json else console.out)
     try:
-        result = Way(folder, teller, Size(samples), seconds).go()
+        result = DemoRun(folder, teller, DemoSize(samples), seconds).go()
     except KeyboardInterrupt:
         _say(console.notices, "interrupted")
         raise typer.Exit(INTERRUPTED) from None
@@ -63,7 +63,7 @@ def demo(
     raise typer.Exit(console.OK if all(each.agrees for each in result.agreements.values()) else console.FOUND)
 
 
-class _Teller:
+class _TerminalOutput:
     """Tells as things happen; what is going on, on a terminal only."""
 
     def __init__(self, out: Console) -> None:
@@ -83,7 +83,7 @@ class _Teller:
         self._out.print(what)
 
 
-def _print(result: Result) -> None:
+def _print(result: DemoResult) -> None:
     console.out.print(result_text(result))
     console.out.print()
     _say(console.out, f"{result.seconds:.0f} s in all. The run as it was, drawn: {result.report}")

@@ -15,13 +15,13 @@ import typer
 from rich.console import Console
 
 from penstock.errors import SettingError, StorageError
-from penstock.plan.doctor.run import Examined, examine
+from penstock.plan.doctor.run import DoctorReport, examine
 from penstock.probe.storage import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe, storage_under
 from penstock.probe.storage_curve import StorageCurve
 from penstock.report.doctor import as_checks, check_table
-from penstock.report.storage import Room, Row, claim_rows, curve_rows
+from penstock.report.storage import StorageRow, WritableSpace, claim_rows, curve_rows
 from penstock.report.text import table
-from penstock.storage.identify import Storage
+from penstock.storage.identify import StorageFacts
 from penstock.storage.object_store.url import is_remote, shown
 
 
@@ -93,20 +93,20 @@ def doctor(
 
 
 @dataclass(frozen=True, slots=True)
-class _Under:
+class _StorageFacts:
     """What is known of the storage under a path."""
 
     path: str
-    storage: Storage | None
+    storage: StorageFacts | None
     curve: StorageCurve | None
-    rows: list[Row]
+    rows: list[StorageRow]
 
 
-def _look_under(path: str, sample_bytes: int, refresh: bool) -> _Under:
+def _look_under(path: str, sample_bytes: int, refresh: bool) -> _StorageFacts:
     """Claim and curve; what cannot be had is a row that says why."""
-    storage: Storage | None = None
+    storage: StorageFacts | None = None
     curve: StorageCurve | None = None
-    rows: list[Row] = []
+    rows: list[StorageRow] = []
     try:
         storage = storage_under(path)
         rows += claim_rows(storage, None if is_remote(path) else _room(storage.path))
@@ -114,19 +114,19 @@ def _look_under(path: str, sample_bytes: int, refresh: bool) -> _Under:
             curve = probe(path, sample_bytes=sample_bytes, refresh=refresh)
         rows += curve_rows(storage, curve, time.time() - curve.measured_unix_s)
     except StorageError as error:
-        rows.append(Row("measured", "no", str(error), ok=False))
+        rows.append(StorageRow("measured", "no", str(error), ok=False))
     except OSError as error:
-        rows.append(Row("storage", "not known", str(error), ok=False))
-    return _Under(path, storage, curve, rows)
+        rows.append(StorageRow("storage", "not known", str(error), ok=False))
+    return _StorageFacts(path, storage, curve, rows)
 
 
-def _room(path: Path) -> Room:
+def _room(path: Path) -> WritableSpace:
     folder = path if path.is_dir() else path.parent
     usage = shutil.disk_usage(folder)
-    return Room(os.access(folder, os.W_OK), usage.free, usage.total)
+    return WritableSpace(os.access(folder, os.W_OK), usage.free, usage.total)
 
 
-def _print(examined: Examined, under: _Under | None, script: Path | None) -> None:
+def _print(examined: DoctorReport, under: _StorageFacts | None, script: Path | None) -> None:
     console = Console()
     console.print(check_table("this machine", examined.machine))
     if script is not None:
@@ -152,7 +152,7 @@ def _print_curve(console: Console, curve: StorageCurve) -> None:
     console.print(table("measured curve", columns, numbers, right=columns))
 
 
-def _document(examined: Examined, under: _Under | None) -> dict[str, Any]:
+def _document(examined: DoctorReport, under: _StorageFacts | None) -> dict[str, Any]:
     parts = {
         "machine": examined.machine,
         "script": examined.script,

@@ -11,9 +11,9 @@ from penstock.cli import console
 from penstock.cli.arguments import bytes_in
 from penstock.errors import SettingError
 from penstock.plan.data_changes import SSD_BYTES_S
-from penstock.plan.fleet.forecast import FleetPlan, Price, plan_fleet
-from penstock.plan.fleet.need import Need
-from penstock.plan.fleet.site import Site
+from penstock.plan.fleet.forecast import FleetPlan, StorePrice, plan_fleet
+from penstock.plan.fleet.need import RankNeed
+from penstock.plan.fleet.site import Cluster
 from penstock.report.fleet import fleet_document, fleet_text
 
 STEP_BITES, OTHER_BITES = 0, 1
@@ -43,7 +43,7 @@ PriceRequests = Annotated[float | None, typer.Option(metavar="AMOUNT", help="Wit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class FleetOptions:
     """As given on the command line; None where it was not."""
 
     nodes: int | None
@@ -74,11 +74,11 @@ class Asked:
         """Whether many ranks are asked about."""
         return self.nodes is not None
 
-    def site(self) -> Site:
+    def site(self) -> Cluster:
         """Where they run."""
         assert self.nodes is not None
         assert self.gpus_per_node is not None
-        return Site(
+        return Cluster(
             nodes=self.nodes,
             gpus_per_node=self.gpus_per_node,
             cores=self.node_cores,
@@ -90,11 +90,11 @@ class Asked:
         )
 
 
-def show_fleet(need: Need, asked: Asked, *, as_json: bool) -> int:
+def show_fleet(need: RankNeed, asked: FleetOptions, *, as_json: bool) -> int:
     """Prints the plan; the exit code."""
     if (size_bytes := bytes_in(asked.dataset_bytes, "--dataset-bytes")) is not None:
         need = need.with_dataset(size_bytes)
-    price = Price(of_gb=asked.price_gb, of_million_requests=asked.price_requests)
+    price = StorePrice(of_gb=asked.price_gb, of_million_requests=asked.price_requests)
     with console.notices.status("simulating all ranks …"):
         found = plan_fleet(need, asked.site(), price)
     if as_json:

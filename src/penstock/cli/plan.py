@@ -10,10 +10,10 @@ import typer
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, made_by, need_torch
 from penstock.cli.fleet import (
-    Asked,
     CacheBandwidth,
     CacheBytes,
     DatasetBytes,
+    FleetOptions,
     GpusPerNode,
     Network,
     NodeCores,
@@ -28,9 +28,9 @@ from penstock.core.plan import Plan, Profile
 from penstock.diagnose.verdict import WAITING, most_waiting
 from penstock.errors import RecordingError, SettingError, printable
 from penstock.plan.document import plan_document, save_plan
-from penstock.plan.fleet.need import Need
+from penstock.plan.fleet.need import RankNeed
 from penstock.plan.fleet.sources import need_from_probes, need_from_recording
-from penstock.plan.from_probes import NO_STEP, Step, plan_from_probes
+from penstock.plan.from_probes import NO_STEP, StepFacts, plan_from_probes
 from penstock.plan.from_recording import plan_from_recording
 from penstock.probe.results import read_probes
 from penstock.probe.script_step import script_probe
@@ -119,7 +119,7 @@ def plan(
         if source is not None and output is not None and _same(output, source):
             raise SettingError(f"{output} is what is to be planned from", advice="Name another file with -o")
     _check(run, probes, dataset, batch_size, step_ms)
-    asked = Asked(
+    asked = FleetOptions(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         node_cores=node_cores,
@@ -186,7 +186,7 @@ def _check_fleet(dataset: str | None, output: Path | None, profile: Profile, for
         raise SettingError(f"{', '.join(given)} is for the plan of one loader, not with --nodes", advice="Use --json")
 
 
-def _need(run: Path | None, probes: Path | None, step_ms: float | None) -> Need:
+def _need(run: Path | None, probes: Path | None, step_ms: float | None) -> RankNeed:
     """Of one rank."""
     if probes is not None:
         return need_from_probes(read_probes(probes), _step(run, step_ms))
@@ -194,17 +194,17 @@ def _need(run: Path | None, probes: Path | None, step_ms: float | None) -> Need:
     return need_from_recording(most_waiting(load_ranks(run)))
 
 
-def _step(run: Path | None, step_ms: float | None) -> Step:
+def _step(run: Path | None, step_ms: float | None) -> StepFacts:
     """As said, as probed, or none."""
     if run is None:
-        return NO_STEP if step_ms is None else Step(step_ms / 1000)
+        return NO_STEP if step_ms is None else StepFacts(step_ms / 1000)
     recording = load(run)
     if not recording.run.probe:
         raise SettingError(f"{run} is the recording of a run", advice="Plan from it alone, without --probes")
     found = script_probe(recording).step
     if found is None:
         raise SettingError(f"{run} does not say what a step takes: the probe was not complete")
-    return Step.probed(found)
+    return StepFacts.probed(found)
 
 
 def _for_dataset(dataset: str, batch_size: int | None, step_ms: float | None, profile: Profile) -> Plan:

@@ -12,16 +12,18 @@ from penstock.cli.arguments import AsJson
 from penstock.cli.doctor import there
 from penstock.errors import PenstockError, SettingError
 from penstock.plan.fingerprint import fingerprint
-from penstock.probe.decode_samples import Material, from_shard, made_up
-from penstock.probe.results import Skipped, probes_document
-from penstock.probe.run import NAMES, SECONDS, SECONDS_MAX, Name, Subject, run_probes
+from penstock.probe.decode_samples import DecodeMaterial, from_shard, made_up
+from penstock.probe.results import SkippedProbe, probes_document
+from penstock.probe.run import NAMES, SECONDS, SECONDS_MAX, Name, ProbeSubject, run_probes
 from penstock.report.doctor import check_table
 from penstock.report.probes import probe_rows
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.paths import expand
 from penstock.watcher.machine.facts import machine_facts
 
-UNINDEXED = Skipped("a bucket is measured without looking into its shards: to index one may take longer than the rest")
+UNINDEXED = SkippedProbe(
+    "a bucket is measured without looking into its shards: to index one may take longer than the rest"
+)
 
 
 def probe(
@@ -70,7 +72,7 @@ def probe(
     names: tuple[Name, ...] = NAMES if what == "all" else (what,)
     bucket = what == "storage" and path is not None and is_remote(path) and not field
     material = UNINDEXED if bucket else _material(path, field, size)
-    subject = Subject(material=material, path=path, batch_size=batch_size, refresh=refresh)
+    subject = ProbeSubject(material=material, path=path, batch_size=batch_size, refresh=refresh)
     with console.notices.status(f"measuring {', '.join(names)} …"):
         probes = run_probes(subject, names, seconds=seconds)
     if as_json:
@@ -80,7 +82,7 @@ def probe(
     raise typer.Exit(console.OK if probes.measured else console.FAILED)
 
 
-def _material(path: str | None, field: list[str] | None, size: int) -> Material | Skipped:
+def _material(path: str | None, field: list[str] | None, size: int) -> DecodeMaterial | SkippedProbe:
     """Samples of the first shard; made-up ones where there is none, which is said."""
     if path is None:
         return made_up(size)
@@ -98,7 +100,7 @@ def _material(path: str | None, field: list[str] | None, size: int) -> Material 
             _notice(f"fields guessed: {' '.join(f'--field {each}' for each in raced)}")
         return from_shard(shard, {each.name: each.declared() for each in raced})
     except (PenstockError, OSError) as error:  # the other probes need no samples
-        return Skipped(str(error))
+        return SkippedProbe(str(error))
 
 
 def _notice(text: str) -> None:

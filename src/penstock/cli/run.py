@@ -13,9 +13,9 @@ import typer
 
 from penstock.cli import console
 from penstock.errors import SettingError, printable
-from penstock.watcher.machine.storage_recheck import add_look
-from penstock.watcher.script.child_process import end_like
-from penstock.watcher.script.script import Outcome, Script, Terms, run_script
+from penstock.watcher.machine.storage_recheck import add_storage_recheck
+from penstock.watcher.script.child_process import exit_like_child
+from penstock.watcher.script.runner import Script, ScriptResult, TrialOptions, run_script
 
 CONTEXT = {"allow_interspersed_args": False}
 """What follows the script is the script's."""
@@ -86,7 +86,7 @@ def run(
     try:
         _tell(outcome, look, diagnosed)
     finally:
-        end_like(outcome.code)
+        exit_like_child(outcome.code)
 
 
 def _check(script: str, module: bool, record: Path, slow: float | None) -> None:
@@ -101,7 +101,7 @@ def _check(script: str, module: bool, record: Path, slow: float | None) -> None:
         )
 
 
-def _tell(outcome: Outcome, look: bool, diagnosed: bool) -> None:
+def _tell(outcome: ScriptResult, look: bool, diagnosed: bool) -> None:
     _tell_end(outcome)
     if look:
         _look_at_storage(outcome.recordings)
@@ -109,7 +109,7 @@ def _tell(outcome: Outcome, look: bool, diagnosed: bool) -> None:
         _diagnose(outcome.recordings[0])
 
 
-def _tell_end(outcome: Outcome) -> None:
+def _tell_end(outcome: ScriptResult) -> None:
     if outcome.code < 0 and not outcome.stopped:
         typer.echo(f"penstock: the script was killed by {_signal_name(-outcome.code)}", err=True)
     names = ", ".join(printable(os.path.relpath(path)) for path in outcome.recordings)
@@ -126,7 +126,7 @@ def _look_at_storage(recordings: Sequence[Path]) -> None:
     for path in recordings:
         try:
             with console.notices.status("reading once more from where the workers read …"):
-                add_look(path)
+                add_storage_recheck(path)
         except Exception as error:
             typer.echo(f"penstock: the storage was not looked at: {printable(str(error))}", err=True)
 
@@ -151,12 +151,12 @@ def _probe(script: Script, record: Path, seconds: float) -> NoReturn:
     from penstock.report.probes import script_probe_text
 
     typer.echo(BEFORE_PROBE, err=True)
-    outcome = run_script(script, record, live=False, terms=Terms(probe_s=seconds))
+    outcome = run_script(script, record, live=False, trial=TrialOptions(probe_s=seconds))
     _tell_end(outcome)
     found = script_probe(load(outcome.recordings[0])) if outcome.recordings else ScriptProbe()
     console.notices.print(script_probe_text(found))
     if found.step is not None:
         raise typer.Exit(console.OK)
     if outcome.code and not outcome.stopped:
-        end_like(outcome.code)
+        exit_like_child(outcome.code)
     raise typer.Exit(console.FAILED)

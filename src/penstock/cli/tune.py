@@ -14,7 +14,7 @@ from penstock.errors import printable
 from penstock.report.text import human_duration, table
 
 if TYPE_CHECKING:
-    from penstock.tuner.result import Measured, Tuned
+    from penstock.tuner.result import MeasuredSetting, Tuned
 
 COLUMNS = ("setting", "samples/s", "× default", "model", "first batch", "runs", "")
 NUMBERS = COLUMNS[1:-1]
@@ -80,7 +80,7 @@ def _print(found: Tuned) -> None:
     console.out.print(f"\nDataLoader(…, {arguments})", markup=False, highlight=False, soft_wrap=True)
 
 
-def _row(each: Measured, default_samples_s: float | None) -> tuple[str, ...]:
+def _row(each: MeasuredSetting, default_samples_s: float | None) -> tuple[str, ...]:
     rate, expected, first_s = each.samples_s, each.predicted_samples_s, each.first_s
     note = "; ".join(word for word in (each.note, "computed" if each.how == "computed" else "") if word)
     return (

@@ -27,8 +27,8 @@ from penstock.report.verify import (
 from penstock.verify import history as kept
 from penstock.verify.command import parse
 from penstock.verify.judge import Judgement, judge, predicted
-from penstock.verify.measures import Side
-from penstock.verify.trials import Ask, Trial, Turn, least_steps, run_trials, turns
+from penstock.verify.measures import RunMeasure
+from penstock.verify.trials import Trial, TrialRequest, TrialTurn, least_steps, run_trials, trial_turns
 
 CODES = {"better": 0, "worse": 1, "inconclusive": 3}
 INTERRUPTED = 130
@@ -92,7 +92,7 @@ def verify(
     what = _read(plan)
     _check(steps, what)
     with _folder(output) as folder:
-        ask = Ask(
+        ask = TrialRequest(
             script=script,
             dataloader=what.dataloader,
             folder=folder,
@@ -151,14 +151,14 @@ def _check(steps: int | None, plan: Plan) -> None:
         )
 
 
-def _run(ask: Ask) -> list[Trial]:
-    order = turns(ask)
+def _run(ask: TrialRequest) -> list[Trial]:
+    order = trial_turns(ask)
     bound = f"{ask.steps} steps each" if ask.steps else "the whole script each; --steps makes them shorter"
     _notice(f"{len(order)} runs, {bound}")
     done = iter(range(len(order)))
     with console.progress("running", len(order)) as bar:
 
-        def begin(turn: Turn) -> None:
+        def begin(turn: TrialTurn) -> None:
             bar.update(bar.task_ids[0], completed=next(done), description=f"running: {turn}")
 
         try:
@@ -168,11 +168,11 @@ def _run(ask: Ask) -> list[Trial]:
             raise typer.Exit(INTERRUPTED) from None
 
 
-def _sides(trials: Sequence[Trial], settings: str) -> list[Side]:
+def _sides(trials: Sequence[Trial], settings: str) -> list[RunMeasure]:
     return [trial.side for trial in trials if trial.turn.settings == settings]
 
 
-def _keep(entry: kept.Entry) -> None:
+def _keep(entry: kept.VerificationEntry) -> None:
     """A result that cannot be kept is still a result."""
     try:
         kept.append(entry)

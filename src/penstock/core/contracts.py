@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = NDArray[np.int64]
+TaskRows = NDArray[np.int64]
 """One row per sample. Column 0 is the slot in the slab; the rest is between whoever made the rows and the work."""
 
 
@@ -21,11 +21,11 @@ class Task:
     slab_start: int
     """Where the batch's slab begins in the slab memory."""
     epoch: int
-    rows: Rows
+    rows: TaskRows
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TaskResult:
     """A finished task: what could not go into the slab, and how long it took."""
 
     number: int
@@ -36,30 +36,30 @@ class Answer:
     """How long the worker had waited for this task."""
 
 
-Runner = Callable[[Task], list[tuple[int, str, Any]]]
-BAD = "!"
+TaskRunner = Callable[[Task], list[tuple[int, str, Any]]]
+BAD_SAMPLE = "!"
 
 
-class Work(Protocol):
+class WorkerProgram(Protocol):
     """Picklable; becomes a runner in whichever process or thread it lands."""
 
-    def start(self, arena: memoryview, slabs: memoryview) -> Runner:
+    def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
         """Set up, over the shared memory as this process sees it."""
         ...
 
 
 Ids = NDArray[np.int64]
 NO_BLOCK = -1
-NO_BASE = -1
+NO_BLOCK_START = -1
 """Where the block of a sample lies that has none."""
 
 
-def none_apart(samples: Ids) -> int:  # noqa: ARG001
+def no_worker_reads(samples: Ids) -> int:  # noqa: ARG001
     """Bytes that workers read for themselves, where all samples lie in blocks."""
     return 0
 
 
-class Supply(Protocol):
+class BlockSource(Protocol):
     """Made by the flow; called by the conductor, and `fill` by its reader threads."""
 
     def blocks_of(self, samples: Ids) -> Ids:
@@ -70,10 +70,14 @@ class Supply(Protocol):
         """How much arena the block takes."""
         ...
 
-    def fill(self, block: int, into: memoryview) -> int:
+    def read_block(self, block: int, into: memoryview) -> int:
         """Fetch the block, blocking; returns the bytes read from storage. Called from several threads at once."""
         ...
 
-    def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Rows:
+    def task_rows(self, samples: Ids, slots: Ids, block_starts: Ids) -> TaskRows:
         """What workers are told: `bases` is where each sample's block lies in the arena, or NO_BASE."""
+        ...
+
+    def rng_ids(self, samples: Ids) -> Ids:
+        """Return, for each sample, the number that seeds its random draws together with the seed and the epoch."""
         ...

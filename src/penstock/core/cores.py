@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 
 from penstock.core.cgroups import MEMBERSHIP, ROOT, quota_cores
-from penstock.core.ranks import cores_of_job, local_place
+from penstock.core.ranks import local_rank, slurm_cores
 from penstock.errors import SettingError
 
 FEW_CORES = 4
@@ -24,11 +24,11 @@ def usable_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
 
 def rank_cores() -> int:
     """Our part of them: ranks of one machine divide what they share, and one that is bound to fewer has those."""
-    ranks, usable = local_place().of, usable_cores()
+    ranks, usable = local_rank().world_size, usable_cores()
     if ranks == 1:
         return usable
     pool = max(usable, _launcher_cores())
-    limits = [limit for limit in (quota_cores(), cores_of_job()) if limit]
+    limits = [limit for limit in (quota_cores(), slurm_cores()) if limit]
     return max(1, min(usable, int(min([pool, *limits])) // ranks))
 
 

@@ -33,7 +33,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class RejectedCause:
     """A cause that looks alike and is not the one."""
 
     rule: str
@@ -68,7 +68,7 @@ class RankWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AmongRanks:
+class RankSummary:
     """How the ranks of a run held each other up: a step goes on when the last of them has its batch."""
 
     sentence: str
@@ -90,11 +90,11 @@ class Diagnosis:
     verdict: Verdict
     sentence: str
     findings: tuple[Finding, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedCause, ...] = ()
     experiment: str = ""
     """When undetermined: the one that would decide."""
     impact: Impact | None = None
-    ranks: AmongRanks | None = None
+    ranks: RankSummary | None = None
     """Where the run had several and their recordings were found."""
     notes: tuple[str, ...] = field(default=())
     """What else the reader should know: a truncated file, settings that were changed on the way."""

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 
-def human_bytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Three digits and a decimal unit: 1 MB is 10⁶ bytes, as in every rate."""
     value, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
@@ -17,7 +17,7 @@ def human_bytes(count: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 99.95 else f"{value:.3g} {unit}"
 
 
-def meant(name: str, known: Collection[str]) -> str:
+def suggest_name(name: str, known: Collection[str]) -> str:
     """Advice: the nearest of the known names, or all of them."""
     near = get_close_matches(name, known, 1)
     return f"Perhaps {near[0]} is meant" if near else f"There are {', '.join(known)}"
@@ -35,7 +35,7 @@ _NAMED = re.compile(
 """`--secret-key=…`, `AWS_SESSION_TOKEN=…`; but not `--max-tokens=512` or `--pad_token=…`, which trainings have."""
 
 
-def without_secrets(text: str) -> str:
+def redact_secrets(text: str) -> str:
     """The same, but for passwords and keys.
 
     Web addresses lose their queries, which may be signatures, URLs their user and password, and what is named as a

@@ -29,7 +29,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class ThroughputLimit:
     """No more than `samples_s`, because of one resource."""
 
     name: str
@@ -48,7 +48,7 @@ class Plan:
     """As it runs now, measured; where nothing was run, as the model has it for the settings of now."""
     planned_samples_s: float | None = None
     """With all changes to the scopes `dataloader` and `step` that have a gain."""
-    limits: tuple[Limit, ...] = ()
+    limits: tuple[ThroughputLimit, ...] = ()
     """The one that binds first, then the next."""
     most_gain: float | None = None
     """The most that any change to the supply of data could give: then the step alone sets the pace."""

@@ -19,21 +19,21 @@ LOCKS = 64
 
 
 @contextmanager
-def in_turn(folder: str, what: str) -> Iterator[None]:
+def keyed_lock(folder: str, key: str) -> Iterator[None]:
     """One at a time for each `what`; not longer than WAIT_S."""
-    number = zlib.crc32(os.fsencode(what)) % LOCKS
-    with one_at_a_time(folder, f"{number}.lock", WAIT_S):
+    number = zlib.crc32(os.fsencode(key)) % LOCKS
+    with file_lock(folder, f"{number}.lock", WAIT_S):
         yield
 
 
 @contextmanager
-def one_at_a_time(folder: str, name: str, wait_s: float | None = None) -> Iterator[None]:
+def file_lock(folder: str, name: str, timeout_s: float | None = None) -> Iterator[None]:
     """Under a lock in the user's cache, waited for without end if not said otherwise.
 
     It ends with its holder; where there can be none, everybody goes ahead.
     """
     try:
-        timeout_s = -1.0 if wait_s is None else wait_s
+        timeout_s = -1.0 if timeout_s is None else timeout_s
         lock = FileLock(cache_dir(folder) / name, timeout=timeout_s, mode=0o600, poll_interval=0.005)
         lock.acquire()
     except (PenstockError, OSError, NotImplementedError):  # also TimeoutError

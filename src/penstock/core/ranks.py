@@ -19,64 +19,64 @@ _LOOPBACK = re.compile(r"localhost|127\.[\d.]+|::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankInfo:
     """Which of how many."""
 
     rank: int = 0
-    of: int = 1
+    world_size: int = 1
 
 
-def place() -> Place | None:
+def global_rank() -> RankInfo | None:
     """Among all ranks of the job; None where nobody says."""
-    return from_torch() or _from_launcher() or _from_slurm()
+    return rank_from_torch() or _from_launcher() or _from_slurm()
 
 
-def local_place() -> Place:
+def local_rank() -> RankInfo:
     """Among those on this machine, as far as it can be told; alone where it cannot."""
     if "LOCAL_WORLD_SIZE" in os.environ:
-        found = Place(_number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE"))
+        found = RankInfo(_number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE"))
     else:
-        found = _local_in_slurm() or _all_on_this_machine() or Place()
-    if not 0 <= found.rank < found.of:
-        raise SettingError(f"local rank {found.rank} is not below the {found.of} ranks of this machine")
+        found = _local_in_slurm() or _all_on_this_machine() or RankInfo()
+    if not 0 <= found.rank < found.world_size:
+        raise SettingError(f"local rank {found.rank} is not below the {found.world_size} ranks of this machine")
     return found
 
 
-def cores_of_job() -> int | None:
+def slurm_cores() -> int | None:
     """What Slurm gave the job on this machine, whether or not it binds tasks to cores; None without Slurm."""
     return _number("SLURM_CPUS_ON_NODE") if _from_slurm() and "SLURM_CPUS_ON_NODE" in os.environ else None
 
 
-def from_torch() -> Place | None:
+def rank_from_torch() -> RankInfo | None:
     """Only if torch is there already: looking must not import it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
-    return Place(distributed.get_rank(), distributed.get_world_size())
+    return RankInfo(distributed.get_rank(), distributed.get_world_size())
 
 
-def _from_launcher() -> Place | None:
+def _from_launcher() -> RankInfo | None:
     given = [name for name in ("RANK", "WORLD_SIZE") if name in os.environ]
     if len(given) == 1:
         missing = "WORLD_SIZE" if given == ["RANK"] else "RANK"
         raise SettingError(f"the environment says who we are only by half: {missing!r} is not set")
-    return Place(_number("RANK"), _number("WORLD_SIZE")) if given else None
+    return RankInfo(_number("RANK"), _number("WORLD_SIZE")) if given else None
 
 
-def _from_slurm() -> Place | None:
+def _from_slurm() -> RankInfo | None:
     """A task of a step of several; what a batch script or a shell (srun --pty) inherits is said of nobody."""
     if "SLURM_PTY_PORT" in os.environ or "SLURM_PROCID" not in os.environ:
         return None
     tasks = _number("SLURM_STEP_NUM_TASKS", 1)
-    return Place(_number("SLURM_PROCID"), tasks) if tasks > 1 else None
+    return RankInfo(_number("SLURM_PROCID"), tasks) if tasks > 1 else None
 
 
-def _local_in_slurm() -> Place | None:
+def _local_in_slurm() -> RankInfo | None:
     """If Slurm's tasks are the ranks, whoever said so."""
     tasks = _from_slurm()
-    if tasks is None or (from_torch() or _from_launcher() or tasks) != tasks:
+    if tasks is None or (rank_from_torch() or _from_launcher() or tasks) != tasks:
         return None
-    return Place(_number("SLURM_LOCALID", 0), _tasks_here())
+    return RankInfo(_number("SLURM_LOCALID", 0), _tasks_here())
 
 
 def _tasks_here() -> int:
@@ -88,12 +88,12 @@ def _tasks_here() -> int:
     return counts[node] if node < len(counts) else _number("SLURM_NTASKS_PER_NODE", 1)
 
 
-def _all_on_this_machine() -> Place | None:
+def _all_on_this_machine() -> RankInfo | None:
     """Ranks that meet at a loopback address are all here: Lightning, torch.multiprocessing and many a script do so."""
-    job = from_torch() or (_from_launcher() if "RANK" in os.environ and "WORLD_SIZE" in os.environ else None)
+    job = rank_from_torch() or (_from_launcher() if "RANK" in os.environ and "WORLD_SIZE" in os.environ else None)
     if job is None or not _LOOPBACK.fullmatch(os.environ.get("MASTER_ADDR", "")):
         return None
-    return Place(_number("LOCAL_RANK", job.rank), job.of)
+    return RankInfo(_number("LOCAL_RANK", job.rank), job.world_size)
 
 
 def _number(name: str, default: int | None = None) -> int:

@@ -28,7 +28,7 @@ class EngineStats:
     worker_deaths: int = 0
     readers: int = 0
     workers: int = 0
-    look_ahead: int = 0
+    lookahead: int = 0
     """Batches in the making or ready, ahead of the one the training loop has."""
     task_s: float = 0.0
     arena_used_bytes: int = 0
@@ -38,7 +38,7 @@ class EngineStats:
 
 
 @dataclass(frozen=True, slots=True)
-class CardTimes:
+class GpuTimes:
     """Where a GPU's time goes between steps, on its own clock. Sums since the start."""
 
     copying_s: float = 0.0
@@ -48,11 +48,11 @@ class CardTimes:
     stalled_s: float = 0.0
     """The card had nothing to do for the training, because the next batch was not there yet, for whatever reason."""
 
-    def since(self, earlier: Self) -> CardTimes:
+    def since(self, earlier: Self) -> GpuTimes:
         """What happened between two looks; a sum that went down was begun anew."""
         if earlier.copying_s > self.copying_s:
             return self
-        return CardTimes(
+        return GpuTimes(
             self.copying_s - earlier.copying_s,
             self.exposed_s - earlier.exposed_s,
             self.stalled_s - earlier.stalled_s,
@@ -79,7 +79,7 @@ class LoaderStats:
     """The training loop: busy with its own work, starved while it waited for a batch."""
     engine: EngineStats
     """Since its workers were last started: leaving a pass early stops them."""
-    card: CardTimes | None = None
+    gpu_times: GpuTimes | None = None
     """Since then too; None where batches stay on the CPU."""
 
     @property

@@ -25,7 +25,7 @@ _MERGED = "tag:yaml.org,2002:merge"
 
 def read_yaml(data: bytes) -> Any:
     """What the text says, or a SettingError with the place."""
-    return plain(_load(data, _Plain))
+    return to_plain_values(_load(data, _Plain))
 
 
 def read_anchored_yaml(data: bytes) -> Any:
@@ -46,19 +46,19 @@ def _load(data: bytes, loader: type[yaml.SafeLoader]) -> Any:
 
 def write_yaml(value: Any) -> str:
     """The same value as text that `read_yaml` takes: letters of all scripts as they are, unless some cannot be seen."""
-    checked = plain(value)
+    checked = to_plain_values(value)
     text = _dump(checked, as_they_are=True)
     return text if text.replace("\n", "").isprintable() else _dump(checked, as_they_are=False)
 
 
-def plain(value: Any, place: tuple[str, ...] = ()) -> Any:
+def to_plain_values(value: Any, place: tuple[str, ...] = ()) -> Any:
     """A copy of dicts, lists, text and finite numbers only, numpy's numbers made Python's; the rest is refused."""
     if len(place) > DEEPEST:
         raise _refused(place, f"is nested deeper than {DEEPEST} levels")
     if isinstance(value, Mapping):
-        return {_name(key, place): plain(item, (*place, str(key))) for key, item in value.items()}
+        return {_name(key, place): to_plain_values(item, (*place, str(key))) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item, (*place, str(at))) for at, item in enumerate(value)]
+        return [to_plain_values(item, (*place, str(at))) for at, item in enumerate(value)]
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool):

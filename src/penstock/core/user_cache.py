@@ -84,7 +84,7 @@ def _writable_folder(base: Path, parts: tuple[str, ...]) -> Path:
     return folder
 
 
-class Record(Protocol):
+class CacheRecord(Protocol):
     """What is kept, and for what it holds."""
 
     @property
@@ -93,21 +93,21 @@ class Record(Protocol):
         ...
 
 
-Kept = TypeVar("Kept", bound=Record)
+RecordT = TypeVar("RecordT", bound=CacheRecord)
 
 
-def load(folder: str, key: Any, kind: type[Kept], most_bytes: int) -> Kept | None:
+def load_record(folder: str, key: Any, kind: type[RecordT], max_bytes: int) -> RecordT | None:
     """The record of that key, or None where there is none, or it is corrupt or of something else."""
     try:
         with open(_file(folder, key), "rb") as stream:
-            data = stream.read(most_bytes + 1)
-        record = msgspec.json.decode(data, type=kind) if len(data) <= most_bytes else None
+            data = stream.read(max_bytes + 1)
+        record = msgspec.json.decode(data, type=kind) if len(data) <= max_bytes else None
     except (OSError, StorageError, msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return record if record is not None and record.key == key else None
 
 
-def store(folder: str, record: Record) -> None:
+def store_record(folder: str, record: CacheRecord) -> None:
     """Keep it; where nothing can be kept, the next run measures again and nothing else is lost."""
     try:
         file = _file(folder, record.key)

@@ -15,12 +15,12 @@ from rich.text import Text
 from penstock.core.finding import Diagnosis
 from penstock.core.plan import Plan
 from penstock.demo.forecast import loader_samples_s
-from penstock.demo.loss_agreement import Agreement, agreement
+from penstock.demo.loss_agreement import LossAgreement, loss_agreement
 from penstock.demo.page import verdict_text, write_page
-from penstock.demo.shards import Lot, Size, index, make, pack_for_training
+from penstock.demo.shards import DemoSize, ShardSet, index, make, pack_for_training
 from penstock.demo.stages import (
-    Measured,
     Stage,
+    StageResult,
     as_planned,
     as_reported,
     on_packed,
@@ -34,14 +34,14 @@ from penstock.plan.document import save_plan
 from penstock.plan.from_recording import plan_from_recording
 from penstock.recording.reader import Recording, load
 from penstock.report.plan import gain_text, plan_text
-from penstock.report.text import human_bytes
+from penstock.report.text import format_bytes
 from penstock.verify.measures import main_loader
-from penstock.watcher.machine.storage_recheck import add_look
+from penstock.watcher.machine.storage_recheck import add_storage_recheck
 
 Said = Callable[[str], None]
 
 
-class Teller(Protocol):
+class DemoOutput(Protocol):
     """Who tells the user."""
 
     def doing(self, name: str, what: str) -> AbstractContextManager[Said]:
@@ -54,32 +54,32 @@ class Teller(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class DemoResult:
     """All that was found."""
 
     diagnosis: Diagnosis
     """Of the first run."""
     plan: Plan
-    stages: tuple[Measured, ...]
+    stages: tuple[StageResult, ...]
     """As it was first."""
-    agreements: dict[str, Agreement]
+    agreements: dict[str, LossAgreement]
     """With the losses of the first stage, by the name of the stage."""
     report: Path
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DemoRun:
     """What is shown, and where, and to whom."""
 
     folder: Path
     """The demo's own."""
-    tell: Teller
-    size: Size
+    tell: DemoOutput
+    size: DemoSize
     seconds: float
     """Of each training, from its first batch on."""
 
-    def go(self) -> Result:
+    def go(self) -> DemoResult:
         """All of it."""
         began = time.monotonic()
         lot = self._make()
@@ -94,7 +94,7 @@ class Way:
         gain = self._loader_gain(recording, before, packed_lot)
         packed = self._run(on_packed(ours.stage, packed_lot, gain))
         stages = (before, tuned, ours, packed)
-        return Result(
+        return DemoResult(
             diagnosis=diagnosis,
             plan=plan,
             stages=stages,
@@ -103,30 +103,30 @@ class Way:
             seconds=time.monotonic() - began,
         )
 
-    def _make(self) -> Lot:
+    def _make(self) -> ShardSet:
         with self.tell.doing("made", "making shards") as said:
             lot = make(self.folder / "shards", self.size)
-            parts, size = index(lot.shards), human_bytes(lot.size_bytes)
+            parts, size = index(lot.shards), format_bytes(lot.size_bytes)
             said(f"{lot.samples} samples in {len(lot.shards)} shards, {size}; {parts} parts indexed")
         return lot
 
-    def _pack(self, lot: Lot) -> Lot:
+    def _pack(self, lot: ShardSet) -> ShardSet:
         with self.tell.doing("packed", "packing") as said:
             packed = pack_for_training(lot, self.folder / "packed", self.size.image_size)
-            sizes = f"{human_bytes(lot.sample_bytes)} → {human_bytes(packed.sample_bytes)} a sample"
+            sizes = f"{format_bytes(lot.sample_bytes)} → {format_bytes(packed.sample_bytes)} a sample"
             said(f"pictures to {self.size.image_size} px, arrays raw: {sizes}")
         return packed
 
-    def _run(self, stage: Stage) -> Measured:
+    def _run(self, stage: Stage) -> StageResult:
         with self.tell.doing("trained", f"training, {stage.title}") as said:
             measured = run_stage(stage, self.folder)
             waiting = f"{measured.wait_share:.0%} of the step waiting for data"
             said(f"{stage.title}: {measured.samples_s:,.0f} images/s, {waiting}")
         return measured
 
-    def _diagnose(self, measured: Measured) -> tuple[Recording, Diagnosis]:
+    def _diagnose(self, measured: StageResult) -> tuple[Recording, Diagnosis]:
         """As `penstock run` does it."""
-        add_look(measured.recording)
+        add_storage_recheck(measured.recording)
         recording = load(measured.recording)
         diagnosis = diagnose(recording)
         self.tell.show(verdict_text(diagnosis))
@@ -141,7 +141,7 @@ class Way:
         self.tell.show(Group(Text(), plan_text(plan), Text()))
         return plan
 
-    def _loader_gain(self, recording: Recording, before: Measured, lot: Lot) -> float | None:
+    def _loader_gain(self, recording: Recording, before: StageResult, lot: ShardSet) -> float | None:
         with self.tell.doing("probed", "decoding a few samples") as said:
             seen = main_loader(recording, before.stage.title)
             rate = loader_samples_s(seen, lot.shards[0], self.size.image_size)
@@ -149,13 +149,13 @@ class Way:
             said(f"with penstock.Loader, predicted: {gain_text(gain)}")
         return gain
 
-    def _compare(self, before: Measured, stage: Stage) -> Agreement:
+    def _compare(self, before: StageResult, stage: Stage) -> LossAgreement:
         with self.tell.doing("compared", f"training, {stage.title}") as said:
-            found = agreement(before.losses, train(stage, self.folder), same_pixels=True)
+            found = loss_agreement(before.losses, train(stage, self.folder), same_pixels=True)
             said(f"{stage.title}: losses {found} in {found.steps} steps")
         return found
 
 
-def _losses(before: Measured, after: Measured) -> Agreement:
+def _losses(before: StageResult, after: StageResult) -> LossAgreement:
     """torch's DataLoader gives the same pixels, whatever its settings; ours decodes for speed."""
-    return agreement(before.losses, after.losses, same_pixels="loader" not in after.stage.arguments)
+    return loss_agreement(before.losses, after.losses, same_pixels="loader" not in after.stage.arguments)

@@ -17,7 +17,7 @@ FIRST_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class LossAgreement:
     """Of two runs, step by step."""
 
     steps: int
@@ -36,9 +36,9 @@ class Agreement:
         return "the same" if self.largest == 0 else f"within {self.largest:.1g}"
 
 
-def agreement(before: Sequence[float], after: Sequence[float], *, same_pixels: bool) -> Agreement:
+def loss_agreement(before: Sequence[float], after: Sequence[float], *, same_pixels: bool) -> LossAgreement:
     """As far as both go; with other pixels, in the first steps."""
     steps = min(len(before), len(after), *(() if same_pixels else (FIRST_STEPS,)))
     first, second = np.array(before[:steps]), np.array(after[:steps])
     largest = float((np.abs(second - first) / np.abs(first)).max()) if steps else 0.0
-    return Agreement(steps=steps, largest=largest, tolerance=SAME_INPUTS if same_pixels else OTHER_PIXELS)
+    return LossAgreement(steps=steps, largest=largest, tolerance=SAME_INPUTS if same_pixels else OTHER_PIXELS)

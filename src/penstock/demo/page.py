@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from penstock.core.finding import Diagnosis
-from penstock.demo.stages import Measured
+from penstock.demo.stages import StageResult
 from penstock.diagnose.worker_curve import rates_over_workers
 from penstock.errors import printable
 from penstock.recording.reader import Recording
@@ -28,7 +28,7 @@ def verdict_text(diagnosis: Diagnosis) -> Group:
     return Group(Text(), sentence, *(Text(printable(line)) for line in advice), Text())
 
 
-def write_page(path: Path, recording: Recording, diagnosis: Diagnosis, stages: Sequence[Measured]) -> Path:
+def write_page(path: Path, recording: Recording, diagnosis: Diagnosis, stages: Sequence[StageResult]) -> Path:
     """The first run; what became of it stands in the notes, and the second's rate beside its own."""
     before, tuned = stages[:2]
     notes = [

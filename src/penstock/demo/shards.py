@@ -11,7 +11,7 @@ from penstock.errors import SettingError, ShardError
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.shards.scan import index_all
 from penstock.testing import SA1B, make_shards
 
@@ -22,7 +22,7 @@ PACKED_SHARD_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class DemoSize:
     """How much is made."""
 
     samples: int
@@ -43,7 +43,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class ShardSet:
     """Some shards in a folder."""
 
     folder: Path
@@ -71,11 +71,11 @@ def clear(folder: Path) -> None:
     (folder / MARK).touch()
 
 
-def make(folder: Path, size: Size) -> Lot:
+def make(folder: Path, size: DemoSize) -> ShardSet:
     """All pictures of a shard before all its features: an order that other readers take for half samples."""
     samples = size.shards * size.batch_size
     shards = make_shards(folder, SA1B, samples=samples, shards=size.shards, order="grouped", scale=size.scale)
-    return Lot(folder, tuple(shards), samples)
+    return ShardSet(folder, tuple(shards), samples)
 
 
 def index(shards: Sequence[Path]) -> int:
@@ -88,9 +88,11 @@ def index(shards: Sequence[Path]) -> int:
     return parts
 
 
-def pack_for_training(lot: Lot, folder: Path, image_size: int) -> Lot:
+def pack_for_training(lot: ShardSet, folder: Path, image_size: int) -> ShardSet:
     """Pictures at the size that the training asks for, arrays raw; in the same order."""
     options = PackOptions(arrays="raw", image_size=image_size, shard_bytes=PACKED_SHARD_BYTES)
-    plan = make_plan(list(find_sources(str(lot.folder), options)), options)
+    plan = make_plan(list(find_pack_sources(str(lot.folder), options)), options)
     reports = list(pack(plan, folder))
-    return Lot(folder, tuple(sorted(folder / report.name for report in reports)), sum(each.samples for each in reports))
+    return ShardSet(
+        folder, tuple(sorted(folder / report.name for report in reports)), sum(each.samples for each in reports)
+    )

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.plan import Plan
-from penstock.demo.shards import Lot, Size
+from penstock.demo.shards import DemoSize, ShardSet
 from penstock.errors import PenstockError
 from penstock.recording.reader import load
 from penstock.verify.judge import predicted
-from penstock.verify.measures import Side, cycles, main_loader, samples
+from penstock.verify.measures import RunMeasure, cycles, main_loader, samples
 from penstock.verify.trials import after_warm_up
-from penstock.watcher.script.script import Outcome, Script, Terms, run_script
+from penstock.watcher.script.runner import Script, ScriptResult, TrialOptions, run_script
 
 TRAINING = Path(__file__).with_name("train.py")
 
@@ -36,7 +36,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class StageResult:
     """What came of it."""
 
     stage: Stage
@@ -52,7 +52,7 @@ class Measured:
     """Of all steps."""
 
 
-def run_stage(stage: Stage, folder: Path) -> Measured:
+def run_stage(stage: Stage, folder: Path) -> StageResult:
     """Run it to its end; recording, losses and what it prints stay in the folder."""
     losses = train(stage, folder)
     recording = _file(stage, folder, "jsonl")
@@ -61,10 +61,10 @@ def run_stage(stage: Stage, folder: Path) -> Measured:
         raise PenstockError(
             f"too few steps to measure anything ({stage.title})", stage="demo", advice="Give it more: --seconds"
         )
-    return Measured(
+    return StageResult(
         stage=stage,
         recording=recording,
-        samples_s=Side(samples(steady), cycles(steady), steady.workers).value,
+        samples_s=RunMeasure(samples(steady), cycles(steady), steady.workers).value,
         wait_share=steady.wait_share,
         workers=steady.workers,
         others_cpu=steady.others_cpu,
@@ -77,8 +77,8 @@ def train(stage: Stage, folder: Path) -> tuple[float, ...]:
     losses, output = (_file(stage, folder, suffix) for suffix in ("losses.json", "txt"))
     options = {**stage.arguments, "losses": losses}
     argv = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    terms = Terms(dataloader=stage.dataloader, output=output)
-    outcome = run_script(Script((str(TRAINING), *argv)), _file(stage, folder, "jsonl"), live=False, terms=terms)
+    terms = TrialOptions(dataloader=stage.dataloader, output=output)
+    outcome = run_script(Script((str(TRAINING), *argv)), _file(stage, folder, "jsonl"), live=False, trial=terms)
     _check(outcome, stage, output)
     return tuple(json.loads(losses.read_bytes()))
 
@@ -87,8 +87,8 @@ def _file(stage: Stage, folder: Path, suffix: str) -> Path:
     return folder / f"{stage.name}.{suffix}"
 
 
-def _check(outcome: Outcome, stage: Stage, output: Path) -> None:
-    if outcome.given_up:
+def _check(outcome: ScriptResult, stage: Stage, output: Path) -> None:
+    if outcome.ended_by_interrupt:
         raise KeyboardInterrupt
     if outcome.code:
         raise PenstockError(
@@ -104,7 +104,7 @@ EXACT_S = 2.0
 """Of training on the very pixels that Pillow gives: some steps are enough to compare losses."""
 
 
-def as_reported(lot: Lot, size: Size, seconds: float) -> Stage:
+def as_reported(lot: ShardSet, size: DemoSize, seconds: float) -> Stage:
     """tarfile, Pillow and torch's DataLoader."""
     arguments = {"shards": lot.folder, "size": size.image_size, "batch-size": size.batch_size, "seconds": seconds}
     return Stage(name="before", title="as in the reports", arguments={**arguments, **REPORTS})
@@ -122,7 +122,7 @@ def with_loader(before: Stage, gain: float | None) -> Stage:
     return replace(before, name="loader", title="penstock.Loader", arguments=arguments, predicted_gain=gain)
 
 
-def on_packed(ours: Stage, packed: Lot, gain: float | None) -> Stage:
+def on_packed(ours: Stage, packed: ShardSet, gain: float | None) -> Stage:
     """The same on packed ones."""
     arguments = {**ours.arguments, "shards": packed.folder}
     return replace(ours, name="packed", title="Loader, packed shards", arguments=arguments, predicted_gain=gain)

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from penstock.demo.demo import Result
+from penstock.demo.demo import DemoResult
 from penstock.demo.loss_agreement import OTHER_PIXELS
-from penstock.demo.stages import Measured
+from penstock.demo.stages import StageResult
 from penstock.plan.document import plan_document
 from penstock.report.plan import gain_text
 from penstock.report.text import table
@@ -21,14 +21,14 @@ BUSY = 0.25
 COLUMNS = ("", "images/s", "waiting", "predicted", "measured", "losses")
 
 
-def result_text(result: Result) -> Group:
+def result_text(result: DemoResult) -> Group:
     """The table, and what it means."""
     rows = [_row(result, measured) for measured in result.stages]
     grid = table("before and after", COLUMNS, rows, right=COLUMNS[1:5])
     return Group(Text(), grid, *(Text(sentence) for sentence in sentences(result)))
 
 
-def sentences(result: Result) -> Iterator[str]:
+def sentences(result: DemoResult) -> Iterator[str]:
     """How to read it."""
     exact = result.agreements["exact"]
     others = max(measured.others_cpu for measured in result.stages)
@@ -42,7 +42,7 @@ def sentences(result: Result) -> Iterator[str]:
     )
 
 
-def result_document(result: Result) -> dict[str, Any]:
+def result_document(result: DemoResult) -> dict[str, Any]:
     """The same for programs."""
     return {
         "verdict": result.diagnosis.verdict,
@@ -56,7 +56,7 @@ def result_document(result: Result) -> dict[str, Any]:
     }
 
 
-def _row(result: Result, measured: Measured) -> tuple[str, ...]:
+def _row(result: DemoResult, measured: StageResult) -> tuple[str, ...]:
     name = measured.stage.name
     first = measured is result.stages[0]
     return (
@@ -69,12 +69,12 @@ def _row(result: Result, measured: Measured) -> tuple[str, ...]:
     )
 
 
-def gain(result: Result, measured: Measured) -> float:
+def gain(result: DemoResult, measured: StageResult) -> float:
     """Over the first run: 0.5 is half as many images a second again."""
     return measured.samples_s / result.stages[0].samples_s - 1
 
 
-def _document(result: Result, measured: Measured) -> dict[str, Any]:
+def _document(result: DemoResult, measured: StageResult) -> dict[str, Any]:
     return {
         "name": measured.stage.name,
         "title": measured.stage.title,

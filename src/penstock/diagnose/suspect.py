@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.model.workload import Workload
 
-Cure = Callable[[Workload], Workload]
+Remedy = Callable[[Workload], Workload]
 """The run as it would be without the cause."""
 
 
@@ -21,7 +21,7 @@ class Suspect:
     summary: str
     evidence: tuple[str, ...]
     advice: str
-    cure: Cure | None = None
+    cure: Remedy | None = None
     """For the model; None where `gain` is given outright."""
     gain: float | None = None
     """For causes that plain arithmetic answers."""
@@ -29,11 +29,11 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Innocent:
+class RuledOut:
     """It would look like this, but it is not: why."""
 
     why: str
 
 
-Answer = Suspect | Innocent | None
+Answer = Suspect | RuledOut | None
 Rule = Callable[[Evidence], Answer]

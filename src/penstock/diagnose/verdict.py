@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from penstock.core.finding import Diagnosis, Finding, Impact, Rejected, Verdict
+from penstock.core.finding import Diagnosis, Finding, Impact, RejectedCause, Verdict
 from penstock.diagnose import rules
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.impact import impact_of
-from penstock.diagnose.ranks.waits import waits_of
-from penstock.diagnose.suspect import Answer, Innocent, Rule, Suspect
+from penstock.diagnose.ranks.waits import rank_waits
+from penstock.diagnose.suspect import Answer, Rule, RuledOut, Suspect
 from penstock.model.bootstrap import bootstrap
 from penstock.recording.reader import Recording, need_run
 
@@ -65,7 +65,7 @@ def diagnose(recording: Recording) -> Diagnosis:
         )
     answers = {name: rule(main) for name, rule in _rules_for(main).items()}
     findings = _ranked(main, answers)
-    rejected = tuple(Rejected(rule=name, why=a.why) for name, a in answers.items() if isinstance(a, Innocent))
+    rejected = tuple(RejectedCause(rule=name, why=a.why) for name, a in answers.items() if isinstance(a, RuledOut))
     doubtful = [a for a in answers.values() if isinstance(a, Suspect) and a.strength < LEAST_STRENGTH and a.experiment]
     return _verdict(main, findings, rejected, doubtful, recording.notes, impact)
 
@@ -91,7 +91,7 @@ def most_waiting(ranks: Sequence[Recording]) -> Recording:
     if len(ranks) == 1:
         return ranks[0]
     waited = [sum(step.wait_s for step in rank.steps) for rank in ranks]
-    waits = waits_of(ranks)
+    waits = rank_waits(ranks)
     holder = None if waits is None else waits.holder
     worst = max(range(len(ranks)), key=waited.__getitem__) if holder is None else holder
     why = "waited most" if holder is None else "holds the others back"
@@ -152,7 +152,7 @@ def _said(gain: float) -> float:
 def _verdict(
     evidence: Evidence,
     findings: tuple[Finding, ...],
-    rejected: tuple[Rejected, ...],
+    rejected: tuple[RejectedCause, ...],
     doubtful: list[Suspect],
     notes: tuple[str, ...],
     impact: Impact,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from penstock.core.slab_layout import PAGE, whole_pages
-from penstock.engine.shared_memory import SharedBytes
+from penstock.core.slab_layout import PAGE, round_up_to_page
+from penstock.engine.shared_memory import SharedMemory
 
 
 class Arena:
     """First fit over a list of gaps. Blocks are few (hundreds) and large (MB), so the list stays short."""
 
     def __init__(self, size: int) -> None:
-        size = whole_pages(size)
-        self.memory = SharedBytes.create(size, "arena")
+        size = round_up_to_page(size)
+        self.memory = SharedMemory.create(size, "arena")
         self._gaps: list[tuple[int, int]] = [(0, size)]
         self._taken: dict[int, int] = {}
         self.used = 0
@@ -26,7 +26,7 @@ class Arena:
 
     def take(self, length: int) -> int | None:
         """Where `length` bytes are free now, page-aligned; None if nowhere."""
-        need = max(PAGE, whole_pages(length))
+        need = max(PAGE, round_up_to_page(length))
         for place, (start, size) in enumerate(self._gaps):
             if size >= need:
                 self._gaps[place : place + 1] = [(start + need, size - need)] if size > need else []

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from penstock.core.hops import Hop
 from penstock.core.stats import EngineStats
-from penstock.engine.block_cache import Residency
+from penstock.engine.block_cache import BlockCache
 from penstock.engine.dispatch import Dispatch
-from penstock.engine.hop_meter import Crowd, Meter
-from penstock.engine.output_queue import Shelf
+from penstock.engine.hop_meter import HopMeter, HopState
+from penstock.engine.output_queue import OutputQueue
 from penstock.engine.readers import Readers
 
 WAITS = 0.02
@@ -70,7 +70,7 @@ class Knobs:
     task_s: float
     """Work handed to a worker at a time."""
 
-    def turned(self, change: Change) -> Knobs:
+    def turned(self, change: KnobChange) -> Knobs:
         """As they stand after a change."""
         new = int(change.new)
         match change.name:
@@ -84,7 +84,7 @@ class Knobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TuningWindow:
     """What happened between two looks."""
 
     seconds: float
@@ -110,7 +110,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KnobChange:
     """One knob, turned."""
 
     name: str
@@ -123,25 +123,25 @@ class Change:
 
 
 @dataclass(slots=True)
-class _Trial:
+class _ReaderTrial:
     """A change of readers whose effect is yet to be seen."""
 
     old: int
     mb_per_s: float
 
 
-class Controller:
+class AutotunePolicy:
     """Remembers what was tried, nothing else."""
 
     def __init__(self) -> None:
-        self._trial: _Trial | None = None
+        self._trial: _ReaderTrial | None = None
         self._grown_at: float | None = None
         """Samples per second before there were more batches in the making, until that can be judged."""
         self._judged: float | None = None
         """The same, in the look that judges it: later ones are of other times."""
         self._rests: dict[str, int] = {}
 
-    def look(self, window: Window, knobs: Knobs) -> Change | None:
+    def look(self, window: TuningWindow, knobs: Knobs) -> KnobChange | None:
         """What to turn, if anything."""
         self._rests = {name: left - 1 for name, left in self._rests.items() if left > 1}
         if "look_ahead" not in self._rests:
@@ -150,7 +150,7 @@ class Controller:
             return self._judge(self._trial, window, knobs.readers)
         if window.waited < WAITS:
             return None
-        rules: tuple[Callable[[Window, Knobs], Change | None], ...] = (
+        rules: tuple[Callable[[TuningWindow, Knobs], KnobChange | None], ...] = (
             _tasks,
             self._readers,
             _workers,
@@ -158,7 +158,7 @@ class Controller:
         )
         return next((change for rule in rules if (change := rule(window, knobs)) is not None), None)
 
-    def _readers(self, window: Window, knobs: Knobs) -> Change | None:
+    def _readers(self, window: TuningWindow, knobs: Knobs) -> KnobChange | None:
         """Reading is the bottleneck: try twice as many reads in flight; where there is no more, try half."""
         knob = knobs.readers
         if not _reading_limits(window) or "readers" in self._rests:
@@ -166,8 +166,8 @@ class Controller:
         new = knob.toward(2 * knob.now)
         if new == knob.now:
             return None
-        self._trial = _Trial(knob.now, window.mb_per_s)
-        return Change(
+        self._trial = _ReaderTrial(knob.now, window.mb_per_s)
+        return KnobChange(
             "readers",
             knob.now,
             new,
@@ -175,7 +175,7 @@ class Controller:
             f"trying for more than {window.mb_per_s:.0f} MB/s",
         )
 
-    def _judge(self, trial: _Trial, window: Window, knob: Knob) -> Change | None:
+    def _judge(self, trial: _ReaderTrial, window: TuningWindow, knob: Knob) -> KnobChange | None:
         """Keep what helped; after more was no help, try fewer once; then rest."""
         self._trial = None
         before, after = trial.mb_per_s, window.mb_per_s
@@ -184,20 +184,20 @@ class Controller:
                 return None
             fewer = knob.toward(trial.old // 2)
             if fewer < trial.old and _reading_limits(window):
-                self._trial = _Trial(trial.old, max(before, after))
-                return Change("readers", knob.now, fewer, f"{after:.0f} MB/s after {before:.0f}: trying fewer")
+                self._trial = _ReaderTrial(trial.old, max(before, after))
+                return KnobChange("readers", knob.now, fewer, f"{after:.0f} MB/s after {before:.0f}: trying fewer")
             self._rests["readers"] = REST
-            return Change("readers", knob.now, trial.old, f"{after:.0f} MB/s after {before:.0f}: more is no help")
+            return KnobChange("readers", knob.now, trial.old, f"{after:.0f} MB/s after {before:.0f}: more is no help")
         fewer = knob.toward(knob.now // 2)
         if after >= FASTER * before and fewer < knob.now:
-            self._trial = _Trial(knob.now, after)
-            return Change("readers", knob.now, fewer, f"{after:.0f} MB/s after {before:.0f}: fewer are better")
+            self._trial = _ReaderTrial(knob.now, after)
+            return KnobChange("readers", knob.now, fewer, f"{after:.0f} MB/s after {before:.0f}: fewer are better")
         self._rests["readers"] = REST
         if after >= NO_SLOWER * before:
             return None
-        return Change("readers", knob.now, trial.old, f"{after:.0f} MB/s after {before:.0f}: fewer are too few")
+        return KnobChange("readers", knob.now, trial.old, f"{after:.0f} MB/s after {before:.0f}: fewer are too few")
 
-    def _look_ahead(self, window: Window, knobs: Knobs) -> Change | None:
+    def _look_ahead(self, window: TuningWindow, knobs: Knobs) -> KnobChange | None:
         """Workers have nothing to begin and the loop waits all the same: batches wait for single samples, or for the
         tasks that are in everybody's hands. Have more begun, as long as that helps."""
         knob = knobs.look_ahead
@@ -208,7 +208,7 @@ class Controller:
             self._rests["look_ahead"] = REST
             return None
         self._grown_at, self._rests["look_ahead"] = rate, SETTLING
-        return Change(
+        return KnobChange(
             "look_ahead",
             knob.now,
             knob.toward(knob.now + max(1, knob.now // 2)),
@@ -217,17 +217,17 @@ class Controller:
         )
 
 
-def _reading_limits(window: Window) -> bool:
+def _reading_limits(window: TuningWindow) -> bool:
     return window.read.busy > FULL and window.decode.starved > HUNGRY
 
 
-def _workers(window: Window, knobs: Knobs) -> Change | None:
+def _workers(window: TuningWindow, knobs: Knobs) -> KnobChange | None:
     """Decoding is the bottleneck: twice the workers, while there are cores; idle ones would cost no CPU."""
     knob = knobs.workers
     new = knob.toward(2 * knob.now)
     if window.decode.busy <= FULL or new == knob.now:
         return None
-    return Change(
+    return KnobChange(
         "workers",
         knob.now,
         new,
@@ -235,13 +235,13 @@ def _workers(window: Window, knobs: Knobs) -> Change | None:
     )
 
 
-def _tasks(window: Window, knobs: Knobs) -> Change | None:
+def _tasks(window: TuningWindow, knobs: Knobs) -> KnobChange | None:
     """Workers wait between tasks although there is work: handing over costs too much, so hand over more at a time."""
     lost = window.decode.busy_s - window.decoding_s
     if window.tasks < 50 or lost < HANDOVER * window.decode.busy_s or knobs.task_s >= MOST_TASK_S:
         return None
     share = lost / window.decode.busy_s
-    return Change("task_s", knobs.task_s, min(MOST_TASK_S, 2 * knobs.task_s), f"{share:.0%} went into handing over")
+    return KnobChange("task_s", knobs.task_s, min(MOST_TASK_S, 2 * knobs.task_s), f"{share:.0%} went into handing over")
 
 
 log = logging.getLogger("penstock")
@@ -251,19 +251,21 @@ LOOK_S = 1.0
 KEPT_CHANGES = 100
 
 
-class Tuner:
+class Autotuner:
     """Owned by the conductor's thread; `stats` may be called from any."""
 
-    def __init__(self, residency: Residency, readers: Readers, dispatch: Dispatch, shelf: Shelf, knobs: Knobs) -> None:
+    def __init__(
+        self, residency: BlockCache, readers: Readers, dispatch: Dispatch, shelf: OutputQueue, knobs: Knobs
+    ) -> None:
         self.knobs = knobs
         self.batches = self.samples = self.reads = self.bytes_read = 0
         self._residency = residency
         self._readers = readers
         self._dispatch = dispatch
         self._shelf = shelf
-        self._controller = Controller()
-        self._read = Meter("read")
-        self._decode = Meter("decode")
+        self._controller = AutotunePolicy()
+        self._read = HopMeter("read")
+        self._decode = HopMeter("decode")
         self._before: EngineStats | None = None
         """When the window began."""
         self._seconds = 0.0
@@ -271,7 +273,7 @@ class Tuner:
         self._since: float | None = None
         self._changes: deque[str] = deque(maxlen=KEPT_CHANGES)
 
-    def note(self, now: float, reading: Crowd | None, decoding: Crowd | None) -> None:
+    def note(self, now: float, reading: HopState | None, decoding: HopState | None) -> None:
         """What readers and workers do from now on."""
         self._read.note(now, reading)
         self._decode.note(now, decoding)
@@ -298,7 +300,7 @@ class Tuner:
         if change is not None:
             self._apply(change)
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: KnobChange) -> None:
         log.info("%s", change)
         self._changes.append(str(change))
         self.knobs = self.knobs.turned(change)
@@ -327,7 +329,7 @@ class Tuner:
             worker_deaths=self._dispatch.deaths,
             readers=self.knobs.readers.now,
             workers=self.knobs.workers.now,
-            look_ahead=self.knobs.look_ahead.now,
+            lookahead=self.knobs.look_ahead.now,
             task_s=self.knobs.task_s,
             arena_used_bytes=self._residency.used_bytes,
             ready_batches=len(self._shelf),
@@ -335,8 +337,8 @@ class Tuner:
         )
 
 
-def _window(seconds: float, before: EngineStats, after: EngineStats) -> Window:
-    return Window(
+def _window(seconds: float, before: EngineStats, after: EngineStats) -> TuningWindow:
+    return TuningWindow(
         seconds=seconds,
         waited_s=after.waited_s - before.waited_s,
         bytes_read=after.bytes_read - before.bytes_read,

@@ -12,7 +12,7 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BatchRequest:
     """One batch to make: which samples, in which slots. Slot i holds samples[i]."""
 
     number: int
@@ -28,7 +28,7 @@ class Job:
 class Batch:
     """A job with a slab: what is done, what is under way, what is still waiting for bytes."""
 
-    job: Job
+    job: BatchRequest
     blocks: Ids
     slab: int
     ready: NDArray[np.bool_] = field(init=False)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import NO_BASE, NO_BLOCK, Supply
+from penstock.core.contracts import NO_BLOCK, NO_BLOCK_START, BlockSource
 from penstock.engine.arena import Arena
-from penstock.engine.readers import Fetched, Readers
+from penstock.engine.readers import FetchedBlock, Readers
 from penstock.errors import SettingError
 
 Ids = NDArray[np.int64]
@@ -23,7 +23,7 @@ SPARE = 4
 
 
 @dataclass(slots=True)
-class _Resident:
+class _CachedBlock:
     start: int
     length: int
     state: str = LOADING
@@ -31,10 +31,10 @@ class _Resident:
     """Samples of it that are with a worker now."""
 
 
-class Residency:
+class BlockCache:
     """Owned by the conductor's thread alone; readers report through the conductor's events."""
 
-    def __init__(self, arena: Arena, readers: Readers, supply: Supply, in_flight: int) -> None:
+    def __init__(self, arena: Arena, readers: Readers, supply: BlockSource, in_flight: int) -> None:
         self.in_flight = in_flight
         """How many reads run at a time: the one knob for I/O concurrency."""
         self.loading = 0
@@ -48,7 +48,7 @@ class Residency:
         self._uses: Uses = _none
         self._left: dict[int, int] = {}
         """Of blocks of this epoch that are decoded in part: samples that are left."""
-        self._here: dict[int, _Resident] = {}
+        self._here: dict[int, _CachedBlock] = {}
         self._wanted: deque[int] = deque()
         self._asked: set[int] = set()
 
@@ -81,7 +81,7 @@ class Residency:
                 return
             block = self._wanted.popleft()
             self._asked.discard(block)
-            self._here[block] = _Resident(start, length)
+            self._here[block] = _CachedBlock(start, length)
             self.loading += 1
             self._readers.request(block, start, length)
 
@@ -95,7 +95,7 @@ class Residency:
         """Of the arena."""
         return self._arena.used
 
-    def arrived(self, fetched: Fetched) -> bool:
+    def arrived(self, fetched: FetchedBlock) -> bool:
         """Note a finished read; whether the block is of use."""
         self.loading -= 1
         resident = self._here[fetched.block]
@@ -112,7 +112,9 @@ class Residency:
 
     def pin_all(self, blocks: Ids) -> Ids:
         """Samples of these blocks go to a worker; returns where each one's block lies."""
-        return np.array([NO_BASE if block == NO_BLOCK else self._pin(block) for block in blocks.tolist()], np.int64)
+        return np.array(
+            [NO_BLOCK_START if block == NO_BLOCK else self._pin(block) for block in blocks.tolist()], np.int64
+        )
 
     def _pin(self, block: int) -> int:
         resident = self._here[block]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from penstock.core.contracts import Answer, Supply, Task
+from penstock.core.contracts import BlockSource, Task, TaskResult
 from penstock.engine.batch import Batch, Ids
-from penstock.engine.block_cache import Residency
+from penstock.engine.block_cache import BlockCache
 from penstock.engine.workers import ProcessWorker, Worker
 from penstock.errors import WorkerCrash
 
@@ -68,7 +68,7 @@ class WorkerSlot:
 class Dispatch:
     """Owned by the conductor's thread."""
 
-    def __init__(self, supply: Supply, slab_bytes: int, deadline_s: float, hire: Callable[[], Worker]) -> None:
+    def __init__(self, supply: BlockSource, slab_bytes: int, deadline_s: float, hire: Callable[[], Worker]) -> None:
         self.seats: list[WorkerSlot] = []
         self.tasks = self.deaths = self.under_way = 0
         self.busy_s = 0.0
@@ -132,7 +132,7 @@ class Dispatch:
 
     # -- giving out ------------------------------------------------------------------------------------------
 
-    def give_out(self, batches: Collection[Batch], residency: Residency, spare_s: float = 0.0) -> None:
+    def give_out(self, batches: Collection[Batch], residency: BlockCache, spare_s: float = 0.0) -> None:
         """Fill every free place at a worker, emptiest workers first, with the earliest slots there are.
 
         The training loop has batches for so long.
@@ -153,7 +153,9 @@ class Dispatch:
     def _too_slow(self, seat: WorkerSlot, depth: int) -> bool:
         return depth > 0 and seat.sample_s > SLOW * self.sample_s > 0
 
-    def _next(self, batches: Collection[Batch], residency: Residency, depth: int, spare_s: float) -> AssignedTask | None:
+    def _next(
+        self, batches: Collection[Batch], residency: BlockCache, depth: int, spare_s: float
+    ) -> AssignedTask | None:
         while self._again:
             given = self._again.popleft()
             if not given.batch.abandoned:
@@ -178,15 +180,15 @@ class Dispatch:
         least, most = (round(seconds / self.sample_s) for seconds in (min(at_once, self.task_s), self.task_s))
         return max(1, min(self._most_rows, max(least, min(fair, most))))
 
-    def _task(self, batch: Batch, slots: Ids, residency: Residency, strikes: int) -> AssignedTask:
+    def _task(self, batch: Batch, slots: Ids, residency: BlockCache, strikes: int) -> AssignedTask:
         bases = residency.pin_all(batch.blocks[slots])
-        rows = self._supply.rows(batch.job.samples[slots], slots, bases)
+        rows = self._supply.task_rows(batch.job.samples[slots], slots, bases)
         self._most_rows = max(1, MESSAGE_BYTES // rows[0].nbytes)
         self.tasks += 1
         task = Task(self.tasks, batch.slab * self._slab_bytes, batch.job.epoch, np.ascontiguousarray(rows, np.int64))
         return AssignedTask(task, batch, slots, strikes)
 
-    def _repeat(self, given: AssignedTask, residency: Residency) -> AssignedTask:
+    def _repeat(self, given: AssignedTask, residency: BlockCache) -> AssignedTask:
         given.batch.under_way += len(given.slots)
         return self._task(given.batch, given.slots, residency, given.strikes)
 
@@ -198,7 +200,7 @@ class Dispatch:
 
     # -- taking back -----------------------------------------------------------------------------------------
 
-    def finished(self, seat: WorkerSlot, answer: Answer) -> AssignedTask:
+    def finished(self, seat: WorkerSlot, answer: TaskResult) -> AssignedTask:
         """Note an answer; workers answer in the order in which they were asked."""
         given = seat.given.popleft()
         assert given.task.number == answer.number
@@ -274,7 +276,8 @@ def _singly(given: AssignedTask) -> list[AssignedTask]:
     if given.batch.job.whole:
         return [replace(given, strikes=given.strikes + 1)]
     return [
-        AssignedTask(given.task, given.batch, given.slots[at : at + 1], given.strikes + 1) for at in range(len(given.slots))
+        AssignedTask(given.task, given.batch, given.slots[at : at + 1], given.strikes + 1)
+        for at in range(len(given.slots))
     ]
 
 

@@ -11,19 +11,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.core.contracts import Supply, Work
+from penstock.core.contracts import BlockSource, WorkerProgram
 from penstock.core.stats import EngineStats
 from penstock.engine.arena import Arena
-from penstock.engine.autotune import Knob, Knobs, Tuner
+from penstock.engine.autotune import Autotuner, Knob, Knobs
 from penstock.engine.batch import Batch
-from penstock.engine.block_cache import Residency
+from penstock.engine.block_cache import BlockCache
 from penstock.engine.dispatch import TASK_S, Dispatch
-from penstock.engine.output_queue import Shelf
+from penstock.engine.output_queue import OutputQueue
 from penstock.engine.readers import Readers
-from penstock.engine.scheduler import Conductor, Epoch
-from penstock.engine.shared_memory import SharedBytes
-from penstock.engine.worker_main import Settled
-from penstock.engine.workers import ProcessWorker, Shared, ThreadWorker, Worker
+from penstock.engine.scheduler import EpochRequest, Scheduler
+from penstock.engine.shared_memory import SharedMemory
+from penstock.engine.worker_main import Prefaulter
+from penstock.engine.workers import ProcessWorker, ThreadWorker, Worker, WorkerMemory
 from penstock.errors import PenstockError, SettingError
 
 STOP_S = 1.5
@@ -83,23 +83,23 @@ class EnginePlan:
 class Engine:
     """Owns every thread, process, descriptor and byte it uses; `close` gives all of them back."""
 
-    def __init__(self, supply: Supply, work: Work, plan: EnginePlan) -> None:
+    def __init__(self, supply: BlockSource, work: WorkerProgram, plan: EnginePlan) -> None:
         self.plan = plan
         self._work = work
         self._names = itertools.count()
         self._closed = False
         self._pid = os.getpid()
         pickled, self._main_path = _pickle(work) if plan.executor == "process" else (b"", None)
-        self._pickled = SharedBytes.holding(pickled, "work")
+        self._pickled = SharedMemory.holding(pickled, "work")
         self.arena = Arena(plan.arena_bytes)
-        self.slabs = SharedBytes.create(plan.slabs * plan.slab_bytes, "slabs")
-        self._shared = Shared(self.arena.memory, self.slabs, Settled(self.slabs, plan.filled_bytes))
+        self.slabs = SharedMemory.create(plan.slabs * plan.slab_bytes, "slabs")
+        self._shared = WorkerMemory(self.arena.memory, self.slabs, Prefaulter(self.slabs, plan.filled_bytes))
         self.readers = Readers(supply, self.arena.memory, lambda fetched: self.conductor.fetched(fetched))
-        residency = Residency(self.arena, self.readers, supply, plan.readers)
+        residency = BlockCache(self.arena, self.readers, supply, plan.readers)
         dispatch = Dispatch(supply, plan.slab_bytes, plan.deadline_s, self.hire)
-        shelf = Shelf(plan.slabs)
-        self.tuner = Tuner(residency, self.readers, dispatch, shelf, plan.knobs())
-        self.conductor = Conductor(supply, residency, dispatch, shelf, self.tuner)
+        shelf = OutputQueue(plan.slabs)
+        self.tuner = Autotuner(residency, self.readers, dispatch, shelf, plan.knobs())
+        self.conductor = Scheduler(supply, residency, dispatch, shelf, self.tuner)
         try:
             self.readers.resize(plan.readers)
             if plan.stopgaps and plan.executor == "process":
@@ -134,7 +134,7 @@ class Engine:
         """Whether it runs in this process: a fork has none of its threads, and maybe all of its locks."""
         return self._pid == os.getpid()
 
-    def begin(self, epoch: Epoch) -> None:
+    def begin(self, epoch: EpochRequest) -> None:
         """Start an epoch."""
         self._check_ours()
         self.conductor.begin(epoch)
@@ -184,7 +184,7 @@ class Engine:
             last_first.callback(self.conductor.stop, STOP_S)
 
 
-def _pickle(work: Work) -> tuple[bytes, str | None]:
+def _pickle(work: WorkerProgram) -> tuple[bytes, str | None]:
     """The work as bytes, and the user's script if the work refers to things defined there."""
     try:
         data = pickle.dumps(work)

@@ -11,7 +11,7 @@ Why = Literal["starved", "blocked"]
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class HopState:
     """How many at a hop are at work now, how many are not, and what those wait for."""
 
     busy: int
@@ -19,13 +19,13 @@ class Crowd:
     why: Why
 
 
-class Meter:
+class HopMeter:
     """Of one hop. Whoever changes a crowd calls `note` after each change, so the sums are exact, not sampled."""
 
     def __init__(self, name: str) -> None:
-        self._last: tuple[Hop, Crowd | None, float] = (Hop(name), None, 0.0)  # replaced as one: any thread may look
+        self._last: tuple[Hop, HopState | None, float] = (Hop(name), None, 0.0)  # replaced as one: any thread may look
 
-    def note(self, now: float, crowd: Crowd | None) -> None:
+    def note(self, now: float, crowd: HopState | None) -> None:
         """From now on it is this crowd; None while there is nothing to be done at all."""
         self._last = (self.hop(now), crowd, now)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from multiprocessing import connection
 
 
-class Bell:
+class Wakeup:
     """A pipe to oneself. Its descriptors live as long as somebody holds the bell, so nobody ever rings a stranger's."""
 
     def __init__(self) -> None:

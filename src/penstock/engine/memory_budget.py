@@ -21,7 +21,7 @@ LEAST_ARENA_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class MemoryDemand:
     """What a run would like to have."""
 
     slab_bytes: int
@@ -34,7 +34,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class MemoryShares:
     """What it gets."""
 
     slabs: int
@@ -43,7 +43,7 @@ class Shares:
     """That would still fit in."""
 
 
-def share_out(budget_bytes: int, demand: Demand) -> Shares:
+def share_memory(budget_bytes: int, demand: MemoryDemand) -> MemoryShares:
     """Slabs first as far as they are needed, then the arena, then more slabs."""
     for_workers = demand.processes * PROCESS_BYTES
     least_arena = max(LEAST_ARENA_BYTES, 2 * demand.largest_block_bytes)
@@ -61,7 +61,7 @@ def share_out(budget_bytes: int, demand: Demand) -> Shares:
     fitting = (budget_bytes - for_workers - arena) // demand.slab_bytes
     slabs = min(fitting, MOST_SLABS, max(SOME_SLABS, budget_bytes // 8 // demand.slab_bytes))
     left = budget_bytes - for_workers - arena - slabs * demand.slab_bytes
-    return Shares(slabs, arena, left // PROCESS_BYTES)
+    return MemoryShares(slabs, arena, left // PROCESS_BYTES)
 
 
 def default_budget() -> int:

@@ -18,7 +18,7 @@ HOARD_S = 5.0
 """How long a consumer that waits while it holds every slab is given to let one go: nothing else can move then."""
 
 
-class Shelf:
+class OutputQueue:
     """Between two threads: the conductor puts batches here, the training loop takes them in order."""
 
     def __init__(self, slabs: int) -> None:

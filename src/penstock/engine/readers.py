@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.core.contracts import Supply
-from penstock.core.slab_layout import whole_pages
-from penstock.engine.shared_memory import SharedBytes
+from penstock.core.contracts import BlockSource
+from penstock.core.slab_layout import round_up_to_page
+from penstock.engine.shared_memory import SharedMemory
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedBlock:
     """One block that has arrived, or the reason why not."""
 
     block: int
@@ -26,7 +26,7 @@ class Fetched:
 class Readers:
     """A handful of threads around one queue. Reads leave the GIL, so threads are enough."""
 
-    def __init__(self, supply: Supply, arena: SharedBytes, fetched: Callable[[Fetched], None]) -> None:
+    def __init__(self, supply: BlockSource, arena: SharedMemory, fetched: Callable[[FetchedBlock], None]) -> None:
         self._supply = supply
         self._arena = arena
         self._fetched = fetched
@@ -52,7 +52,7 @@ class Readers:
     def request(self, block: int, start: int, length: int) -> None:
         """Fetch a block to that place."""
         fresh = max(start, self._used_to)
-        self._used_to = max(self._used_to, whole_pages(start + length))
+        self._used_to = max(self._used_to, round_up_to_page(start + length))
         self._requests.put((block, start, length, fresh))
 
     def stop(self) -> None:
@@ -74,9 +74,9 @@ class Readers:
             count = 0
             failure: BaseException | None = None
             try:
-                self._arena.settle(fresh, whole_pages(start + length) - fresh)
+                self._arena.settle(fresh, round_up_to_page(start + length) - fresh)
                 with self._arena.view[start : start + length] as into:
-                    count = self._supply.fill(block, into)
+                    count = self._supply.read_block(block, into)
             except BaseException as error:  # a reader that ended in silence would be waited for without end
                 failure = error
-            self._fetched(Fetched(block, count, time.perf_counter() - begin, failure))
+            self._fetched(FetchedBlock(block, count, time.perf_counter() - begin, failure))

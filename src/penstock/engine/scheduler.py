@@ -18,15 +18,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from penstock.core.contracts import BAD, NO_BLOCK, Answer, Supply, none_apart
-from penstock.engine.autotune import Tuner
-from penstock.engine.batch import Batch, Ids, Job
-from penstock.engine.block_cache import Residency, Uses
-from penstock.engine.dispatch import Dispatch, AssignedTask, WorkerSlot
-from penstock.engine.hop_meter import Crowd
-from penstock.engine.ipc import Bell, Listener
-from penstock.engine.output_queue import LONGEST_WAIT_S, Shelf
-from penstock.engine.readers import Fetched
+from penstock.core.contracts import BAD_SAMPLE, NO_BLOCK, BlockSource, TaskResult, no_worker_reads
+from penstock.engine.autotune import Autotuner
+from penstock.engine.batch import Batch, BatchRequest, Ids
+from penstock.engine.block_cache import BlockCache, Uses
+from penstock.engine.dispatch import AssignedTask, Dispatch, WorkerSlot
+from penstock.engine.hop_meter import HopState
+from penstock.engine.ipc import Listener, Wakeup
+from penstock.engine.output_queue import LONGEST_WAIT_S, OutputQueue
+from penstock.engine.readers import FetchedBlock
 from penstock.engine.workers import ProcessWorker
 from penstock.errors import WorkerCrash
 
@@ -37,16 +37,16 @@ AT_ONCE = 8
 somebody can begin with the first of them: a pass begins while the loop waits."""
 
 
-class Agenda:
+class RequestLookahead:
     """Owned by the conductor's thread."""
 
-    def __init__(self, supply: Supply, residency: Residency) -> None:
+    def __init__(self, supply: BlockSource, residency: BlockCache) -> None:
         self._supply = supply
         self._residency = residency
-        self._jobs: Iterator[Job] | None = None
-        self._planned: deque[tuple[Job, Ids]] = deque()
+        self._jobs: Iterator[BatchRequest] | None = None
+        self._planned: deque[tuple[BatchRequest, Ids]] = deque()
 
-    def begin(self, jobs: Iterator[Job] | None) -> None:
+    def begin(self, jobs: Iterator[BatchRequest] | None) -> None:
         """Of an epoch; what is left of the one before is dropped."""
         self._jobs = jobs
         self._planned.clear()
@@ -96,7 +96,7 @@ class Agenda:
     def _has_room(self, most: int) -> bool:
         return len(self._planned) < most and not self._residency.blocked
 
-    def take(self) -> tuple[Job, Ids]:
+    def take(self) -> tuple[BatchRequest, Ids]:
         """The next job, and the blocks of its samples."""
         return self._planned.popleft()
 
@@ -115,33 +115,35 @@ AT_FIRST = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class EpochRequest:
     """What one epoch is: its batches, and how often it will use each block."""
 
-    jobs: Iterator[Job]
+    jobs: Iterator[BatchRequest]
     uses: Uses
-    read_apart: Callable[[Ids], int] = none_apart
+    read_apart: Callable[[Ids], int] = no_worker_reads
     """Bytes of samples that have no block: their workers read them."""
 
 
-class Conductor:
+class Scheduler:
     """The engine's one deciding thread."""
 
-    def __init__(self, supply: Supply, residency: Residency, dispatch: Dispatch, shelf: Shelf, tuner: Tuner) -> None:
+    def __init__(
+        self, supply: BlockSource, residency: BlockCache, dispatch: Dispatch, shelf: OutputQueue, tuner: Autotuner
+    ) -> None:
         self.residency = residency
         self.dispatch = dispatch
         self.shelf = shelf
         self.tuner = tuner
         self._free_slabs = list(range(shelf.slabs))
-        self._agenda = Agenda(supply, residency)
-        self._read_apart: Callable[[Ids], int] = none_apart
+        self._agenda = RequestLookahead(supply, residency)
+        self._read_apart: Callable[[Ids], int] = no_worker_reads
         self._open: deque[Batch] = deque()
         self._stopping = False
         self._put_off: tuple[float, Callable[[], None]] | None = None
         self._events: deque[Callable[[], None]] = deque()
         self._given_back: deque[int] = deque()
         """Slabs that the loop has done with, and we have not seen yet."""
-        self._bell: Bell | None = Bell()
+        self._bell: Wakeup | None = Wakeup()
         self._listener = Listener()
         self._thread = threading.Thread(target=self._run, name="penstock-conductor", daemon=True)
 
@@ -160,15 +162,15 @@ class Conductor:
         """Do it when the first batch is complete, or soon."""
         self._put_off = (time.monotonic() + PUT_OFF_S, deed)
 
-    def begin(self, epoch: Epoch) -> None:
+    def begin(self, epoch: EpochRequest) -> None:
         """Start an epoch; what is left of the one before is dropped."""
         self.post(lambda: self._begin(epoch))
 
-    def fetched(self, fetched: Fetched) -> None:
+    def fetched(self, fetched: FetchedBlock) -> None:
         """A reader has finished a block."""
         self.post(lambda: self._on_fetched(fetched))
 
-    def answered(self, worker: object, answer: Answer) -> None:
+    def answered(self, worker: object, answer: TaskResult) -> None:
         """A thread has finished a task."""
         self.post(lambda: self._on_answer(self.dispatch.seat_of(worker), answer))
 
@@ -287,7 +289,7 @@ class Conductor:
 
     # -- epochs, batches, blocks -----------------------------------------------------------------------------
 
-    def _begin(self, epoch: Epoch) -> None:
+    def _begin(self, epoch: EpochRequest) -> None:
         first = next(epoch.jobs, None)
         self._agenda.begin(None if first is None else itertools.chain([replace(first, first=True)], epoch.jobs))
         self._read_apart = epoch.read_apart
@@ -318,7 +320,7 @@ class Conductor:
             if batch.left == 0:
                 self._complete_batch(batch)
 
-    def _on_fetched(self, fetched: Fetched) -> None:
+    def _on_fetched(self, fetched: FetchedBlock) -> None:
         if fetched.error is not None:
             raise fetched.error
         self.tuner.reads += 1
@@ -345,15 +347,15 @@ class Conductor:
         reads = self.residency.in_flight
         loading, (busy, able) = min(reads, self.residency.loading), self.dispatch.working
         full = self.residency.blocked or self._agenda.enough
-        reading = Crowd(loading, reads - loading, "blocked" if full else "starved")
+        reading = HopState(loading, reads - loading, "blocked" if full else "starved")
         hungry = busy < able and any(batch.waits_for_bytes for batch in self._open)
-        decoding = Crowd(busy, able - busy, "starved" if hungry or not self._agenda else "blocked")
+        decoding = HopState(busy, able - busy, "starved" if hungry or not self._agenda else "blocked")
         self.tuner.note(now, reading, decoding)
         self.tuner.look(now)
 
     # -- answers and deaths ----------------------------------------------------------------------------------
 
-    def _on_answer(self, seat: WorkerSlot, answer: Answer) -> None:
+    def _on_answer(self, seat: WorkerSlot, answer: TaskResult) -> None:
         given = self.dispatch.finished(seat, answer)
         self._settle(given, answer.extras)
 
@@ -389,7 +391,7 @@ class Conductor:
                 what = "batch" if given.batch.job.whole else "sample"
                 reason = f"decoding this {what} kills the worker ({crash.reason})"
                 bad: list[tuple[int, str, object]] = [
-                    (slot, BAD, WorkerCrash(reason, stage="decode")) for slot in given.slots.tolist()
+                    (slot, BAD_SAMPLE, WorkerCrash(reason, stage="decode")) for slot in given.slots.tolist()
                 ]
                 self._settle(given, bad)
                 continue

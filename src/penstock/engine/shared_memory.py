@@ -29,7 +29,7 @@ def _madvise(address: int, length: int, advice: int) -> None:
     _libc().madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_int(advice))
 
 
-class SharedBytes:
+class SharedMemory:
     """A mapping and the descriptor it came from; pages cost memory only once they are touched."""
 
     def __init__(self, fd: int, size: int) -> None:
@@ -86,4 +86,4 @@ class SharedBytes:
             del self.map
 
     def __repr__(self) -> str:
-        return f"SharedBytes({self.size} bytes, fd {self.fd})"
+        return f"SharedMemory({self.size} bytes, fd {self.fd})"

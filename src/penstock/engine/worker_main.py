@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.contracts import BAD, Answer, Runner, Task, Work
+from penstock.core.contracts import BAD_SAMPLE, Task, TaskResult, TaskRunner, WorkerProgram
 from penstock.engine.ipc import Pipe
-from penstock.engine.shared_memory import SharedBytes
+from penstock.engine.shared_memory import SharedMemory
 from penstock.errors import SampleError
 
 _TASK = struct.Struct("<4q")  # number, slab start, epoch, rows
@@ -35,7 +35,7 @@ SETTLE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class WorkerInit:
     """The first message: everything a worker must know. Comes from our own parent, over our own pipe."""
 
     work_fd: int
@@ -62,23 +62,23 @@ def decode_task(data: bytes) -> Task:
     return Task(number, slab_start, epoch, np.frombuffer(data, np.int64, offset=_TASK.size).reshape(count, -1))
 
 
-def encode_answer(answer: Answer) -> bytes:
+def encode_answer(answer: TaskResult) -> bytes:
     """Numbers, and a pickle behind them only if something did not fit into the slab."""
     head = _ANSWER.pack(answer.number, answer.busy_s, answer.starved_s)
     return head + pickle.dumps(answer.extras) if answer.extras else head
 
 
-def decode_answer(data: bytes) -> Answer:
+def decode_answer(data: bytes) -> TaskResult:
     """The other side of `encode_answer`; the bytes come from a process we started."""
     number, busy_s, starved_s = _ANSWER.unpack_from(data)
     extras = pickle.loads(data[_ANSWER.size :]) if len(data) > _ANSWER.size else []  # noqa: S301
-    return Answer(number, extras, busy_s, starved_s)
+    return TaskResult(number, extras, busy_s, starved_s)
 
 
-class Settled:
+class Prefaulter:
     """Which slabs have their pages mapped in this process: done once for each, before its first sample."""
 
-    def __init__(self, slabs: SharedBytes, filled_bytes: int) -> None:
+    def __init__(self, slabs: SharedMemory, filled_bytes: int) -> None:
         self._slabs = slabs
         self.filled_bytes = filled_bytes
         self._left: dict[int, deque[int]] = {}
@@ -95,7 +95,7 @@ class Settled:
                 self._slabs.settle(start + at, min(SETTLE_BYTES, self.filled_bytes - at))
 
 
-def timed_run(runner: Runner, settled: Settled, task: Task, waiting_since: float) -> Answer:
+def timed_run(runner: TaskRunner, settled: Prefaulter, task: Task, waiting_since: float) -> TaskResult:
     """Run a task and say what its worker did with its time."""
     start = time.perf_counter()
     try:
@@ -103,12 +103,12 @@ def timed_run(runner: Runner, settled: Settled, task: Task, waiting_since: float
         extras = runner(task)
     except BaseException as error:  # the runner itself broke, so all its samples did; sys.exit must not end a thread
         extras = all_bad(task, error)
-    return Answer(task.number, extras, time.perf_counter() - start, start - waiting_since)
+    return TaskResult(task.number, extras, time.perf_counter() - start, start - waiting_since)
 
 
 def all_bad(task: Task, error: BaseException) -> list[tuple[int, str, Any]]:
     """Every slot of the task, with an error of its own: each is told where it was."""
-    return [(slot, BAD, _ours(error)) for slot in task.rows[:, 0].tolist()]
+    return [(slot, BAD_SAMPLE, _ours(error)) for slot in task.rows[:, 0].tolist()]
 
 
 def _ours(error: BaseException) -> SampleError:
@@ -125,21 +125,21 @@ def main(pipe_fd: int) -> None:
     pipe = Pipe(pipe_fd)
     with suppress(EOFError, ConnectionError):  # the parent is gone, or done with us
         first, *tasks = pipe.receive()
-        greeting: Greeting = pickle.loads(first)  # noqa: S301
+        greeting: WorkerInit = pickle.loads(first)  # noqa: S301
         runner, settled = _start(greeting)
         pipe.send(b"ready")
         _serve(runner, settled, pipe, tasks)
 
 
-def _start(greeting: Greeting) -> tuple[Runner, Settled]:
+def _start(greeting: WorkerInit) -> tuple[TaskRunner, Prefaulter]:
     if greeting.main_path is not None:
         _import_main(greeting.main_path)
-    pickled = SharedBytes(greeting.work_fd, greeting.work_size)
-    work: Work = pickle.loads(pickled.view)  # noqa: S301
+    pickled = SharedMemory(greeting.work_fd, greeting.work_size)
+    work: WorkerProgram = pickle.loads(pickled.view)  # noqa: S301
     pickled.close()
-    arena = SharedBytes(greeting.arena_fd, greeting.arena_size)
-    slabs = SharedBytes(greeting.slabs_fd, greeting.slabs_size)
-    return work.start(arena.view, slabs.view), Settled(slabs, greeting.filled_bytes)
+    arena = SharedMemory(greeting.arena_fd, greeting.arena_size)
+    slabs = SharedMemory(greeting.slabs_fd, greeting.slabs_size)
+    return work.start(arena.view, slabs.view), Prefaulter(slabs, greeting.filled_bytes)
 
 
 def _import_main(path: str) -> None:
@@ -152,7 +152,7 @@ def _import_main(path: str) -> None:
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 
 
-def _serve(runner: Runner, settled: Settled, pipe: Pipe, messages: list[bytes]) -> None:
+def _serve(runner: TaskRunner, settled: Prefaulter, pipe: Pipe, messages: list[bytes]) -> None:
     """`messages` are those that have come already."""
     waiting_since = time.perf_counter()
     while True:
@@ -171,7 +171,7 @@ def _sendable(extra: tuple[int, str, Any]) -> tuple[int, str, Any]:
     try:
         pickle.dumps(extra)
     except Exception as error:
-        return extra[0], BAD, _ours(error)
+        return extra[0], BAD_SAMPLE, _ours(error)
     return extra
 
 

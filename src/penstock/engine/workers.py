@@ -16,10 +16,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.core.contracts import Answer, Task, Work
+from penstock.core.contracts import Task, TaskResult, WorkerProgram
 from penstock.engine.ipc import Pipe
-from penstock.engine.shared_memory import SharedBytes
-from penstock.engine.worker_main import Greeting, Settled, decode_answer, encode_task, limit_library_threads, timed_run
+from penstock.engine.shared_memory import SharedMemory
+from penstock.engine.worker_main import (
+    Prefaulter,
+    WorkerInit,
+    decode_answer,
+    encode_task,
+    limit_library_threads,
+    timed_run,
+)
 from penstock.errors import WorkerCrash
 
 KILLED_S = 2.0
@@ -53,12 +60,12 @@ class Worker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class WorkerMemory:
     """The memory all workers see."""
 
-    arena: SharedBytes
-    slabs: SharedBytes
-    settled: Settled
+    arena: SharedMemory
+    slabs: SharedMemory
+    settled: Prefaulter
 
 
 class ProcessWorker:
@@ -67,7 +74,7 @@ class ProcessWorker:
     replaceable = True
 
     def __init__(
-        self, name: str, work: SharedBytes, shared: Shared, main_path: str | None, cores: set[int] | None
+        self, name: str, work: SharedMemory, shared: WorkerMemory, main_path: str | None, cores: set[int] | None
     ) -> None:
         self.name = name
         self.ready = False
@@ -89,7 +96,7 @@ class ProcessWorker:
             self.join(KILLED_S)
             raise
         arena, slabs, filled_bytes = shared.arena, shared.slabs, shared.settled.filled_bytes
-        greeting = Greeting(work.fd, work.size, arena.fd, arena.size, slabs.fd, slabs.size, filled_bytes, main_path)
+        greeting = WorkerInit(work.fd, work.size, arena.fd, arena.size, slabs.fd, slabs.size, filled_bytes, main_path)
         self._write(pickle.dumps(greeting))
 
     def fileno(self) -> int:
@@ -100,7 +107,7 @@ class ProcessWorker:
         """Hand over a task; a worker that is gone will be noticed by `receive`."""
         self._write(encode_task(task))
 
-    def receive(self) -> list[Answer]:
+    def receive(self) -> list[TaskResult]:
         """Answers, in the order of the tasks; none with the sign of readiness, or while one is still being sent.
 
         WorkerCrash if the process is gone.
@@ -162,7 +169,9 @@ class ThreadWorker:
 
     replaceable = False
 
-    def __init__(self, name: str, work: Work, shared: Shared, answered: Callable[[ThreadWorker, Answer], None]) -> None:
+    def __init__(
+        self, name: str, work: WorkerProgram, shared: WorkerMemory, answered: Callable[[ThreadWorker, TaskResult], None]
+    ) -> None:
         self.name = name
         self.ready = True
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()

@@ -72,7 +72,7 @@ def without_lock(workload: Workload) -> Workload:
     return workload.with_(serial_s=np.zeros(1), alone_s=workload.alone_s + workload.serial_s)
 
 
-def without_handover(workload: Workload) -> Workload:
+def without_ipc(workload: Workload) -> Workload:
     """Batches change hands for nothing."""
     return workload.with_(handover_s=np.zeros(1))
 

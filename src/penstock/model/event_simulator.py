@@ -15,10 +15,10 @@ from math import inf
 
 import numpy as np
 
-from penstock.model.simulation_input import ALONE, CPU, IO, PARTS, SERIAL, Batches, Crew, Trace
+from penstock.model.simulation_input import ALONE, CPU, IO, PARTS, SERIAL, BatchCosts, SimulatedRun, WorkerPool
 
 
-class Shared:
+class SharedResource:
     """A resource that serves all who are there at once, at a speed that depends on how many there are.
 
     Its own clock counts the seconds of service that each of them got, so what somebody is still owed needs no
@@ -72,10 +72,10 @@ Turn = tuple[int, float]
 """At a part of the work, for so many seconds."""
 
 
-class Events:
+class EventSimulation:
     """One run; the state is what everybody is doing now."""
 
-    def __init__(self, batches: Batches, crew: Crew, steps: int) -> None:
+    def __init__(self, batches: BatchCosts, crew: WorkerPool, steps: int) -> None:
         self._crew, self._count, self._steps = crew, len(batches), steps
         self._work = batches.work.tolist()
         lag = crew.lag if crew.lag.shape[1] else np.zeros((len(PARTS), crew.workers))
@@ -84,8 +84,8 @@ class Events:
         self._step_cpu_s = batches.step_cpu_s.tolist()
 
         numbers = range(1, crew.workers + 2)  # all of them, and the loop
-        self._cores = Shared([crew.core_share(number) for number in numbers])
-        self._storage = Shared([crew.storage(number) / number for number in numbers])
+        self._cores = SharedResource([crew.core_share(number) for number in numbers])
+        self._storage = SharedResource([crew.storage(number) / number for number in numbers])
         self._timers: list[tuple[float, int]] = []
         self._lock: deque[tuple[int, float]] = deque()
         """Who holds it, then who waits for it."""
@@ -108,7 +108,7 @@ class Events:
         self._yielded_s: list[float] = []
         self._batch: list[int] = []
 
-    def run(self) -> Trace:
+    def run(self) -> SimulatedRun:
         """To the end of the last step."""
         for at in range(min(self._crew.tasks, self._count)):
             self._give(at % self._crew.workers, 0.0)
@@ -126,7 +126,7 @@ class Events:
                 self._then(now)
             else:
                 self._part_done(who, now)
-        return Trace(
+        return SimulatedRun(
             np.array(self._asked_s[: self._steps]),
             np.array(self._yielded_s),
             np.array(self._batch),

@@ -14,8 +14,8 @@ from math import inf
 import numpy as np
 
 from penstock.errors import SettingError
-from penstock.model.event_simulator import GOLDEN, Shared, Turn, turned
-from penstock.model.simulation_input import Crew, Floats
+from penstock.model.event_simulator import GOLDEN, SharedResource, Turn, turned
+from penstock.model.simulation_input import Floats, WorkerPool
 
 PLACES = ("alone_s", "store_s", "network_s", "cache_s", "cpu_s")
 """Where a batch is made, in this order."""
@@ -27,7 +27,7 @@ TIMER = -1
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Crowd:
+class RankGroup:
     """Equal ranks on equal nodes, and what each batch needs: seconds as they would be with nobody else there."""
 
     nodes: int
@@ -55,13 +55,13 @@ class Crowd:
         """Of all nodes together."""
         return self.nodes * self.ranks_per_node
 
-    def crew(self) -> Crew:
+    def crew(self) -> WorkerPool:
         """One rank's, with the node's cores."""
-        return Crew(self.workers, self.prefetch, cores=self.cores)
+        return WorkerPool(self.workers, self.prefetch, cores=self.cores)
 
 
 @dataclass(frozen=True, slots=True)
-class InStep:
+class SynchronousRun:
     """What became of them, after the first steps."""
 
     steps_s: float
@@ -72,24 +72,24 @@ class InStep:
     """Of the ranks' time, waiting for slower ranks at the end of a step, whatever these did."""
 
 
-def simulate_ranks(crowd: Crowd, steps: int, warm_up: int, seed: int = 0) -> InStep:
+def simulate_ranks(crowd: RankGroup, steps: int, warm_up: int, seed: int = 0) -> SynchronousRun:
     """So many steps after `warm_up` others, in which what loaders have in stock at the start is used up."""
     if steps < 1 or warm_up < 1:
         raise SettingError(f"{steps} steps after {warm_up} say nothing")
-    run = _Run(crowd, warm_up + steps, seed)
+    run = _RankSimulation(crowd, warm_up + steps, seed)
     run.go()
     began_s = run.ends_s[warm_up - 1]
     seconds = run.ends_s[-1] - began_s
     if seconds <= 0:
-        return InStep(inf, 0.0, 0.0)
+        return SynchronousRun(inf, 0.0, 0.0)
     data_s, others_s = sum(run.data_s[warm_up:]), sum(run.others_s[warm_up:])
-    return InStep(steps / seconds, data_s / seconds, others_s / seconds / crowd.number)
+    return SynchronousRun(steps / seconds, data_s / seconds, others_s / seconds / crowd.number)
 
 
-class _Run:
+class _RankSimulation:
     """From event to event. Everybody has a number: rank × (W + 1) + worker, the loop after the workers."""
 
-    def __init__(self, crowd: Crowd, steps: int, seed: int) -> None:
+    def __init__(self, crowd: RankGroup, steps: int, seed: int) -> None:
         self._crowd, self._steps, self._crew = crowd, steps, crowd.crew()
         random = np.random.default_rng(seed)
         self._seats, self._ahead = crowd.workers + 1, max(1, self._crew.tasks)
@@ -102,9 +102,9 @@ class _Run:
         alone = [1 / number for number in everybody]
         on_node = range(1, crowd.ranks_per_node * self._seats + 1)
         cores = [self._crew.core_share(number) for number in on_node]
-        self._resources = [Shared(alone)]
+        self._resources = [SharedResource(alone)]
         for _ in range(crowd.nodes):
-            self._resources += [Shared(alone), Shared(alone), Shared(cores)]
+            self._resources += [SharedResource(alone), SharedResource(alone), SharedResource(cores)]
         self._agenda: list[tuple[float, int, int]] = []
         """(when, resource, who); who is known by the resource where it is one. What has changed since is skipped."""
 

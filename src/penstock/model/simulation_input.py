@@ -26,7 +26,7 @@ def constant(_in_service: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Batches:
+class BatchCosts:
     """What each batch needs. Seconds are those that it would take with nobody else there."""
 
     work: Floats
@@ -47,7 +47,7 @@ class Batches:
 
 
 @dataclass(frozen=True, eq=False)
-class Crew:
+class WorkerPool:
     """Who makes batches, and what they share."""
 
     workers: int
@@ -104,7 +104,7 @@ class Crew:
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class SimulatedRun:
     """What happened, on a clock that starts with the pass."""
 
     asked_s: Floats
@@ -159,11 +159,11 @@ def batches(
     handover_s: ArrayLike = 0.0,
     step_cpu_s: ArrayLike = 0.0,
     **work_s: ArrayLike,
-) -> Batches:
+) -> BatchCosts:
     """Batches from numbers (the same for each) or arrays; `work_s` by the names of PARTS."""
     if unknown := set(work_s) - set(PARTS):
         raise SettingError(f"{', '.join(sorted(unknown))}: no part of making a batch")
-    return Batches(
+    return BatchCosts(
         np.stack([column(name, work_s.get(name, 0.0), count) for name in PARTS]),
         column("handover_s", handover_s, count),
         column("step_s", step_s, count),

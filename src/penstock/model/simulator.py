@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.errors import SettingError
-from penstock.model.event_simulator import Events
-from penstock.model.simulation_input import CPU, IO, SERIAL, Batches, Crew, Floats, Trace
+from penstock.model.event_simulator import EventSimulation
+from penstock.model.simulation_input import CPU, IO, SERIAL, BatchCosts, Floats, SimulatedRun, WorkerPool
 
 
-def simulate(batches: Batches, crew: Crew, steps: int | None = None) -> Trace:
+def simulate(batches: BatchCosts, crew: WorkerPool, steps: int | None = None) -> SimulatedRun:
     """Run the loop for so many steps (all there are batches for, unless told): the rest is ahead of it at the end."""
     steps = len(batches) if steps is None else steps
     if not 1 <= steps <= len(batches):
@@ -24,10 +24,10 @@ def simulate(batches: Batches, crew: Crew, steps: int | None = None) -> Trace:
         return _inline(batches, crew, steps)
     if crew.in_order and not _contended(batches, crew):
         return _unshared(batches, crew, steps)
-    return Events(batches, crew, steps).run()
+    return EventSimulation(batches, crew, steps).run()
 
 
-def _contended(batches: Batches, crew: Crew) -> bool:
+def _contended(batches: BatchCosts, crew: WorkerPool) -> bool:
     """Whether anybody can be in anybody's way."""
     if batches.work[IO].any() or batches.work[SERIAL].any() or crew.lag[IO].any() or crew.lag[SERIAL].any():
         return True
@@ -36,7 +36,7 @@ def _contended(batches: Batches, crew: Crew) -> bool:
     return computing + loop > 0 and computing + loop + crew.burners > crew.cores
 
 
-def _inline(batches: Batches, crew: Crew, steps: int) -> Trace:
+def _inline(batches: BatchCosts, crew: WorkerPool, steps: int) -> SimulatedRun:
     """No workers: the loop makes its batches itself, and has only strangers in its way."""
     slower = crew.crowding(crew.burners) / crew.core_share(1)
     work = batches.work[:, :steps].copy()
@@ -48,10 +48,10 @@ def _inline(batches: Batches, crew: Crew, steps: int) -> Trace:
     asked = np.concatenate([[0.0], stepped[:-1]])
     finished = np.full(len(batches), np.inf)
     finished[:steps] = yielded
-    return Trace(asked, yielded, np.arange(steps), finished, np.full(len(batches), -1), float(stepped[-1]))
+    return SimulatedRun(asked, yielded, np.arange(steps), finished, np.full(len(batches), -1), float(stepped[-1]))
 
 
-def _unshared(batches: Batches, crew: Crew, steps: int) -> Trace:
+def _unshared(batches: BatchCosts, crew: WorkerPool, steps: int) -> SimulatedRun:
     """In order, with nobody in anybody's way: a batch begins when it is given and its worker's last one is made."""
     works = _total(batches, crew).tolist()
     handover, step = batches.handover_s.tolist(), batches.step_s.tolist()
@@ -73,10 +73,10 @@ def _unshared(batches: Batches, crew: Crew, steps: int) -> Trace:
         finished[at] = free[who] if free[who] <= now else np.inf
     made = np.array(finished)
     makers = np.where(made < np.inf, np.arange(count) % workers, -1)
-    return Trace(np.array(asked), np.array(yielded), np.arange(steps), made, makers, now)
+    return SimulatedRun(np.array(asked), np.array(yielded), np.arange(steps), made, makers, now)
 
 
-def _total(batches: Batches, crew: Crew) -> Floats:
+def _total(batches: BatchCosts, crew: WorkerPool) -> Floats:
     total = np.asarray(batches.work.sum(axis=0))
     if crew.lag.shape[1]:
         total = total + np.resize(crew.lag.sum(axis=0), len(total))

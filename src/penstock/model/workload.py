@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from penstock.errors import SettingError
 from penstock.model.bounds import Demands
-from penstock.model.simulation_input import CPU, PARTS, SERIAL, Batches, Crew, Floats, Ints, Trace, column
+from penstock.model.simulation_input import (
+    CPU,
+    PARTS,
+    SERIAL,
+    BatchCosts,
+    Floats,
+    Ints,
+    SimulatedRun,
+    WorkerPool,
+    column,
+)
 from penstock.model.simulator import simulate
 
 LAGS = 1.25
@@ -129,18 +139,20 @@ class Workload:
         """`work` as it would be had nobody lagged."""
         return take_off(self.work, self.worker, self.lags_s)
 
-    def crew(self) -> Crew:
+    def crew(self) -> WorkerPool:
         """With other workers than the run had, those that lagged are still among them, the worst first."""
         worst = sorted(self.lags_s.values(), key=lambda lag_s: -float(lag_s.sum()))[: self.workers]
         lag = np.zeros((len(PARTS), self.workers if worst else 0))
         for at, lag_s in enumerate(worst):
             lag[:, at] = lag_s
-        return Crew(self.workers, self.prefetch, self.in_order, self.cores, self.burners, lag=lag)
+        return WorkerPool(self.workers, self.prefetch, self.in_order, self.cores, self.burners, lag=lag)
 
-    def trace(self, steps: int, ahead: int = 0) -> Trace:
+    def trace(self, steps: int, ahead: int = 0) -> SimulatedRun:
         """So many steps from a cold start; `ahead` batches follow the last. Where all are used up they come again."""
         which = np.resize(np.arange(len(self)), steps + ahead)
-        batches = Batches(self.plain_work[:, which], self.handover_s[which], self.step_s[which], self.step_cpu_s[which])
+        batches = BatchCosts(
+            self.plain_work[:, which], self.handover_s[which], self.step_s[which], self.step_cpu_s[which]
+        )
         return simulate(batches, self.crew(), steps)
 
     @cached_property

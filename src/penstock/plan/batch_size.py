@@ -15,7 +15,7 @@ WARM_UP_EPOCHS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class LearningRateScaling:
     """A learning rate for another batch size, and the way to it."""
 
     rule: Rule
@@ -43,7 +43,7 @@ def scale(
     rule: Rule = "linear",
     dataset_size: int | None = None,
     warm_up_steps: int | None = None,
-) -> Scaling:
+) -> LearningRateScaling:
     """The rate for `new_batch_size` if `learning_rate` was right for `batch_size`; sizes are effective ones.
 
     The warm-up is as long as you say, or five epochs of the dataset; one of both must be known where the rate grows.
@@ -54,7 +54,7 @@ def scale(
         raise SettingError(f"learning_rate={learning_rate} is not above 0")
     _check(batch_size=batch_size, new_batch_size=new_batch_size)
     factor = new_batch_size / batch_size
-    return Scaling(
+    return LearningRateScaling(
         rule=rule,
         factor=factor,
         before=learning_rate,
@@ -97,12 +97,12 @@ def _check(**counts: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resize:
+class BatchSizeChange:
     """From one batch size to another."""
 
     batch_size: int
     then: int
-    scalings: tuple[Scaling, ...] = ()
+    scalings: tuple[LearningRateScaling, ...] = ()
     """By each rule; empty where no learning rate is known."""
     accumulation: int | None = None
     """Batches of the new size per optimizer step that make the old one; None where no number does."""
@@ -112,21 +112,21 @@ class Resize:
 
 def resize(
     batch_size: int, then: int, *, learning_rate: float | None = None, dataset_size: int | None = None
-) -> Resize:
+) -> BatchSizeChange:
     """A larger batch changes the learning rate; a smaller one can be added up to the same."""
     scalings = () if learning_rate is None else _scalings(learning_rate, batch_size, then, dataset_size)
     if then > batch_size:
         unknown = any(scaling.warm_up_steps == 0 for scaling in scalings)
         note = "How long the warm-up takes is not known: five epochs are usual (give the dataset's size)"
-        return Resize(batch_size=batch_size, then=then, scalings=scalings, note=note if unknown else "")
+        return BatchSizeChange(batch_size=batch_size, then=then, scalings=scalings, note=note if unknown else "")
     try:
         steps = accumulation_steps(batch_size, then)
     except SettingError as error:
-        return Resize(batch_size=batch_size, then=then, scalings=scalings, note=str(error))
-    return Resize(batch_size=batch_size, then=then, scalings=scalings, accumulation=steps)
+        return BatchSizeChange(batch_size=batch_size, then=then, scalings=scalings, note=str(error))
+    return BatchSizeChange(batch_size=batch_size, then=then, scalings=scalings, accumulation=steps)
 
 
-def _scalings(rate: float, batch_size: int, then: int, dataset_size: int | None) -> tuple[Scaling, ...]:
+def _scalings(rate: float, batch_size: int, then: int, dataset_size: int | None) -> tuple[LearningRateScaling, ...]:
     warm_up = 0 if dataset_size is None else None
     return tuple(
         scale(rate, batch_size, then, rule=rule, dataset_size=dataset_size, warm_up_steps=warm_up)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isnan
 
-from penstock.core.format import human_bytes
+from penstock.core.format import format_bytes
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Suspect
 from penstock.diagnose.verdict import ENOUGH_STEPS, LEAST_STRENGTH, MOST_GAIN, all_rules
@@ -22,7 +22,7 @@ BYTES_WAITED = ("read", "open", "network")
 
 
 @dataclass(frozen=True)
-class Case:
+class DataCase:
     """A run with its causes, and the amounts that costs are made of."""
 
     evidence: Evidence
@@ -82,7 +82,7 @@ class Case:
         per_batch, cycle_s = self.evidence.samples_per_batch, self.evidence.cycle_s
         words = []
         if self.size_bytes is not None:
-            words.append(f"up to {human_bytes(self.size_bytes)} written once")
+            words.append(f"up to {format_bytes(self.size_bytes)} written once")
         if self.samples is not None and not isnan(per_batch) and cycle_s > 0:
             rate = per_batch / cycle_s
             words.append(f"about {_hours(self.samples / rate)} at the measured {rate:,.0f} samples/s")
@@ -93,7 +93,7 @@ class Case:
         if self.size_bytes is None:
             return "the data once more on that disk; how much that is was not seen"
         took = _hours(self.size_bytes / self.bytes_s)
-        return f"{human_bytes(self.size_bytes)} on that disk, {took} at the measured {self.bytes_s / 1e6:,.0f} MB/s"
+        return f"{format_bytes(self.size_bytes)} on that disk, {took} at the measured {self.bytes_s / 1e6:,.0f} MB/s"
 
 
 def _package(function: str, packages: frozenset[str]) -> bool:

@@ -14,7 +14,7 @@ from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.verdict import LEAST_GAIN
 from penstock.model.workload import Workload
-from penstock.plan.data_case import CPU_CAUSES, STORAGE_CAUSES, Case, causes, model_gain
+from penstock.plan.data_case import CPU_CAUSES, STORAGE_CAUSES, DataCase, causes, model_gain
 
 SSD_BYTES_S = 2e9
 """What a local SSD is taken to read: ordinary virtual ones were measured at 1.6 to 2.9 GB/s."""
@@ -36,7 +36,7 @@ def data_changes(evidence: Evidence) -> tuple[Change, ...]:
     workload = evidence.workload
     if workload is None:
         return ()
-    case = Case(evidence, workload, frozenset(causes(evidence, *CPU_CAUSES, *STORAGE_CAUSES, "small_files")))
+    case = DataCase(evidence, workload, frozenset(causes(evidence, *CPU_CAUSES, *STORAGE_CAUSES, "small_files")))
     found = [*_cheaper(case), *_fewer_files(case), *_faster_disk(case)]
     worth = [change for change in found if change.gain is None or change.gain >= LEAST_GAIN]
     return tuple(sorted(worth, key=lambda change: -1.0 if change.gain is None else change.gain, reverse=True))
@@ -45,7 +45,7 @@ def data_changes(evidence: Evidence) -> tuple[Change, ...]:
 # -- samples that are cheaper to make --------------------------------------------------------------------------------
 
 
-def _cheaper(case: Case) -> Iterator[Change]:
+def _cheaper(case: DataCase) -> Iterator[Change]:
     pictures, arrays = case.seen_in(_PICTURES), case.seen_in(_ARRAYS)
     if (case.cpu and pictures >= LEAST_SEEN) or ("storage_bandwidth" in case.causes and pictures > 0):
         yield _smaller_pictures(case, pictures)
@@ -73,7 +73,7 @@ def _cheaper(case: Case) -> Iterator[Change]:
         )
 
 
-def _smaller_pictures(case: Case, seen: float) -> Change:
+def _smaller_pictures(case: DataCase, seen: float) -> Change:
     """Fewer pixels take less computing, fewer bytes less waiting: what is the cause gets shorter."""
     computing = 1 - (1 - QUARTER) * seen if case.cpu else 1.0
     waiting = 1 - (1 - QUARTER) * case.read_share if case.storage else 1.0
@@ -95,7 +95,7 @@ def _smaller_pictures(case: Case, seen: float) -> Change:
 # -- fewer, larger files ---------------------------------------------------------------------------------------------
 
 
-def _fewer_files(case: Case) -> Iterator[Change]:
+def _fewer_files(case: DataCase) -> Iterator[Change]:
     if "small_files" in case.causes:
         opening = case.evidence.blocked_in("open")
         opens = sum(fetch.opens for fetch in case.evidence.fetches)
@@ -112,7 +112,7 @@ def _fewer_files(case: Case) -> Iterator[Change]:
         yield _large_reads(case)
 
 
-def _large_reads(case: Case) -> Change:
+def _large_reads(case: DataCase) -> Change:
     """In a row instead of scattered: what that gives was measured after the run, or is not known."""
     looks = [line for line in case.evidence.recording.storage if line.loader == case.evidence.loader.loader]
     in_row = next((line.in_row_together for line in looks if line.cold and line.in_row_together > 0), None)
@@ -139,7 +139,7 @@ def _large_reads(case: Case) -> Change:
 # -- a faster disk ---------------------------------------------------------------------------------------------------
 
 
-def _faster_disk(case: Case) -> Iterator[Change]:
+def _faster_disk(case: DataCase) -> Iterator[Change]:
     """A cache on a local SSD; not where the storage is as fast already, or where workers wait for something else."""
     looked = bool(case.evidence.states)
     if not case.storage or case.bytes_s > SSD_BYTES_S / 2 or (looked and case.read_share < LEAST_SEEN):
@@ -165,14 +165,14 @@ def _faster_disk(case: Case) -> Iterator[Change]:
     )
 
 
-def _on_ssd_s(case: Case) -> float:
+def _on_ssd_s(case: DataCase) -> float:
     """Of a batch's bytes, with nobody else there."""
     reads = case.evidence.mean([fetch.reads for fetch in case.evidence.fetches])
     seeking = reads / SSD_READS_S if "random_access" in case.causes else 0.0
     return max(case.batch_bytes / SSD_BYTES_S, seeking)
 
 
-def _gain_at(case: Case, batch_s: float) -> float:
+def _gain_at(case: DataCase, batch_s: float) -> float:
     """With the waiting for data gone, and so long instead for each batch at a storage that all share."""
 
     def edit(run: Workload) -> Workload:

@@ -36,9 +36,9 @@ def device_memory(device: str | None) -> DeviceMemory:
     """
     if device is None:
         torch = sys.modules.get("torch")
-        return GpuMemory(torch, None) if torch is not None and torch.cuda.is_initialized() else HostMemory()
+        return GpuMemory(torch, None) if torch is not None and torch.cuda.is_initialized() else ProcessMemory()
     if device == "cpu":
-        return HostMemory()
+        return ProcessMemory()
     if device.partition(":")[0] != "cuda":
         raise SettingError(f"device {device!r} is not known here", advice='Use "cpu" or "cuda"')
     try:
@@ -75,7 +75,7 @@ class GpuMemory:
         self.torch.cuda.empty_cache()
 
 
-class HostMemory:
+class ProcessMemory:
     """The process's own, whose peak Linux lets a process reset for itself."""
 
     def __init__(self, folder: Path = Path("/proc/self")) -> None:

@@ -25,9 +25,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from penstock.core.format import meant
-from penstock.core.plan import Change, Limit, Plan
-from penstock.core.strict_yaml import plain, read_yaml, write_yaml
+from penstock.core.format import suggest_name
+from penstock.core.plan import Change, Plan, ThroughputLimit
+from penstock.core.strict_yaml import read_yaml, to_plain_values, write_yaml
 from penstock.errors import SettingError, StorageError
 
 VERSION = 1
@@ -107,7 +107,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "loader": plan.loader,
         "notes": plan.notes,
     }
-    found: dict[str, Any] = plain(document)
+    found: dict[str, Any] = to_plain_values(document)
     return found
 
 
@@ -141,7 +141,7 @@ def plan_from_yaml(data: bytes) -> Plan:
     return plan
 
 
-def _record(thing: Plan | Change | Limit) -> dict[str, Any]:
+def _record(thing: Plan | Change | ThroughputLimit) -> dict[str, Any]:
     """Its fields by name, without those that say nothing; that a setting is or becomes None says something."""
     found = {each.name: getattr(thing, each.name) for each in fields(thing)}
     if isinstance(thing, Plan):
@@ -170,7 +170,7 @@ def _check_names(document: Mapping[str, Any]) -> None:
     _known("dataloader", document.get("dataloader", {}), DataLoaderSettings.__struct_fields__)
     for key, records, kind in (
         ("changes", document.get("changes", []), Change),
-        ("prediction.limits", document.get("prediction", {}).get("limits", []), Limit),
+        ("prediction.limits", document.get("prediction", {}).get("limits", []), ThroughputLimit),
     ):
         for at, record in enumerate(records if isinstance(records, list) else ()):
             _known(f"{key}[{at}]", record, [each.name for each in fields(kind)])
@@ -184,7 +184,7 @@ def _known(place: str, section: Any, names: Collection[str]) -> None:
         if key not in names:
             shown = key[:100]
             where = f"{place}." if place else ""
-            raise SettingError(f"{where}{shown}: is not known", advice=meant(shown, names))
+            raise SettingError(f"{where}{shown}: is not known", advice=suggest_name(shown, names))
 
 
 def _check_numbers(plan: Plan) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.core.plan import Plan
 from penstock.errors import printable
-from penstock.recording.format import Loader, Machine
+from penstock.recording.format import LoaderLine, Machine
 from penstock.watcher.machine.facts import machine_facts
 
 SAME_MEMORY = 0.05
@@ -16,7 +16,7 @@ SAME_MEMORY = 0.05
 NOTHING_KNOWN = "The plan does not say for which machine it was made"
 
 
-def fingerprint(machine: Machine, loader: Loader | None = None) -> dict[str, Any]:
+def fingerprint(machine: Machine, loader: LoaderLine | None = None) -> dict[str, Any]:
     """What the numbers of a plan depend on; what is not known is left out."""
     limit = machine.memory_limit_bytes
     facts = {

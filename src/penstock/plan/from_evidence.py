@@ -6,11 +6,11 @@ import numpy as np
 
 from penstock.diagnose.evidence.evidence import BUSY_THREADS, Evidence
 from penstock.diagnose.rules import cpu_oversubscribed, lock_contention
-from penstock.diagnose.rules._storage import REMOTE, Waiting, waiting
-from penstock.diagnose.suspect import Cure, Suspect
+from penstock.diagnose.rules._storage import REMOTE, StorageWaits, storage_waits
+from penstock.diagnose.suspect import Remedy, Suspect
 from penstock.model.workload import STRAGGLES, Workload
-from penstock.plan.profiles import Start
-from penstock.plan.scenario import Place, Settings
+from penstock.plan.profiles import WorkerStartCost
+from penstock.plan.scenario import LoaderSettings, TrainingContext
 from penstock.plan.storage_model import on_storage
 
 IN_ORDER_SINCE = (2, 6)
@@ -35,7 +35,7 @@ def workload_of(evidence: Evidence) -> tuple[Workload | None, tuple[str, ...]]:
     if workload is None:
         return None, ("What workers did was not seen: nothing is proposed for their number",)
     workload = _with_lock(_with_own(workload, evidence), evidence)
-    seen = waiting(evidence)
+    seen = storage_waits(evidence)
     if seen is None or seen.remote > REMOTE or seen.manner == "apart":
         return workload, ()
     return _with_device(workload, evidence, seen), (UNDETERMINED,) if seen.manner is None else ()
@@ -57,7 +57,7 @@ def _with_lock(workload: Workload, evidence: Evidence) -> Workload:
     return workload.with_(alone_s=workload.alone_s - locked_s, serial_s=held_s)
 
 
-def _with_device(workload: Workload, evidence: Evidence, seen: Waiting) -> Workload:
+def _with_device(workload: Workload, evidence: Evidence, seen: StorageWaits) -> Workload:
     """On a storage that gives so much to one reader and so much to all; both follow from what the run got.
 
     A batch's usual wait is for the device; what is far beyond it came late, and holds up nobody else. The median would
@@ -92,10 +92,10 @@ def _reads_ahead(evidence: Evidence) -> bool:
 # -- its settings --------------------------------------------------------------------------------------------------
 
 
-def settings_of(evidence: Evidence) -> Settings:
+def settings_of(evidence: Evidence) -> LoaderSettings:
     """As in force; torch's own where a recording does not say."""
     context = evidence.setting("multiprocessing_context")
-    return Settings(
+    return LoaderSettings(
         num_workers=evidence.workers,
         prefetch_factor=evidence.prefetch,
         pin_memory=evidence.setting("pin_memory") is True,
@@ -108,12 +108,12 @@ def settings_of(evidence: Evidence) -> Settings:
 # -- its place -----------------------------------------------------------------------------------------------------
 
 
-def place_of(evidence: Evidence, batch_bytes: int | None = None) -> Place:
+def place_of(evidence: Evidence, batch_bytes: int | None = None) -> TrainingContext:
     """The machine and the training, as recorded. A batch is at least the bytes that were read for it."""
     machine = evidence.recording.run.machine
     read_bytes = evidence.mean([fetch.read_bytes for fetch in evidence.fetches])
     dealt = evidence.dealt_workers
-    return Place(
+    return TrainingContext(
         platform=machine.platform,
         gpus=len(machine.gpus),
         has_in_order=_has_in_order(evidence),
@@ -151,13 +151,13 @@ def _worker_memory(evidence: Evidence) -> list[int]:
     return [process.memory_bytes for process in evidence.worker_looks if process.memory_bytes > 0]
 
 
-def _start(evidence: Evidence) -> Start:
+def _start(evidence: Evidence) -> WorkerStartCost:
     """From later passes where there are any: the first one also fills caches."""
     waits = evidence.startups_s[1:] if len(evidence.startups_s) > 1 else evidence.startups_s
     if not len(waits):
-        return Start(0.0)
+        return WorkerStartCost(0.0)
     usual = evidence.mean(evidence.wait_s)
-    return Start.measured(float(np.median(waits)), usual, evidence.mean_fetch_s, evidence.workers)
+    return WorkerStartCost.measured(float(np.median(waits)), usual, evidence.mean_fetch_s, evidence.workers)
 
 
 def _extra_cores(evidence: Evidence) -> float:
@@ -166,7 +166,7 @@ def _extra_cores(evidence: Evidence) -> float:
     return sum(p.cpu - p.thread_cpu for p in mine if p.thread_cpu is not None) / max(1, len(evidence.system))
 
 
-def _uncrowded(evidence: Evidence) -> Cure | None:
+def _uncrowded(evidence: Evidence) -> Remedy | None:
     """The rule's own cure, where it is threads that crowd the cores and not the number of workers."""
     if evidence.threads_per_worker < cpu_oversubscribed.EXTRA_THREADS or _extra_cores(evidence) < BUSY_THREADS:
         return None

@@ -10,21 +10,21 @@ from typing import Any, Literal
 from penstock.core.plan import Change, Plan, Profile
 from penstock.model.workload import Workload
 from penstock.plan.proposal import propose
-from penstock.plan.scenario import Place, Settings
+from penstock.plan.scenario import LoaderSettings, TrainingContext
 
-TORCHS_OWN = Settings(num_workers=0)
+TORCHS_OWN = LoaderSettings(num_workers=0)
 """What a DataLoader has that nobody has set."""
 NO_STEP = "No step is known: this is loading alone, as fast as it can be. With a step fewer workers may be enough"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Parts:
+class MeasuredParts:
     """What was measured, put together as a loader with the settings that it has now."""
 
     source: Literal["probes", "dataset"]
     workload: Workload
-    settings: Settings
-    place: Place
+    settings: LoaderSettings
+    place: TrainingContext
     samples_per_batch: float
     fingerprint: Mapping[str, Any]
     loader_changes: tuple[Change, ...] = ()
@@ -32,7 +32,7 @@ class Parts:
     notes: tuple[str, ...] = ()
 
 
-def plan_from_parts(parts: Parts, profile: Profile = "balanced") -> Plan:
+def plan_from_parts(parts: MeasuredParts, profile: Profile = "balanced") -> Plan:
     """Gains count from what the model says of the settings as they are, because nothing was run."""
     found = propose(parts.workload, parts.settings, parts.place, profile, samples_per_batch=parts.samples_per_batch)
     now, then = found.now, found.then
@@ -53,7 +53,7 @@ def plan_from_parts(parts: Parts, profile: Profile = "balanced") -> Plan:
     )
 
 
-def _notes(parts: Parts, samples_s: float) -> tuple[str, ...]:
+def _notes(parts: MeasuredParts, samples_s: float) -> tuple[str, ...]:
     workers = parts.settings.num_workers
     whose = "torch's defaults (no workers)" if not workers else f"{workers} workers, as it is set"
     told = f"Nothing was run: {samples_s:,.3g} samples/s is what the model says of {whose}, and gains count from there"

@@ -14,16 +14,16 @@ import numpy as np
 
 from penstock.core.cgroups import free_bytes
 from penstock.core.cores import usable_cores
-from penstock.core.format import human_bytes
+from penstock.core.format import format_bytes
 from penstock.core.plan import Change, Plan, Profile
 from penstock.errors import SettingError
 from penstock.model.workload import Workload
 from penstock.plan.fingerprint import differences
-from penstock.plan.from_parts import TORCHS_OWN, Parts, plan_from_parts
+from penstock.plan.from_parts import TORCHS_OWN, MeasuredParts, plan_from_parts
 from penstock.plan.memory import shared_free_bytes
-from penstock.plan.scenario import Place
+from penstock.plan.scenario import TrainingContext
 from penstock.plan.storage_model import on_storage
-from penstock.probe.results import DecodeRates, Handover, Probed, StepProbe
+from penstock.probe.results import DecodeRates, IpcCost, ProbedValues, StepProbe
 from penstock.probe.storage_curve import WITHIN, StorageCurve
 from penstock.probe.storage_judgement import of_a_store
 from penstock.storage.cold_read import ReadMethod
@@ -33,7 +33,7 @@ BATCHES = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepFacts:
     """Of the training, on a batch that is there."""
 
     step_s: float = 0.0
@@ -43,22 +43,22 @@ class Step:
     """In the batch it was timed with; None: as many as there are."""
 
     @classmethod
-    def probed(cls, probe: StepProbe) -> Step:
+    def probed(cls, probe: StepProbe) -> StepFacts:
         """On the CPU the model shares the cores out itself; on a device, busy cores cost what was seen."""
         if probe.device == "cpu":
             return cls(probe.alone.step_s, probe.alone.step_s, probe.samples)
         return cls(probe.beside.step_s, 0.0, probe.samples)
 
 
-NO_STEP = Step()
+NO_STEP = StepFacts()
 
 
-def plan_from_probes(found: Probed, step: Step = NO_STEP, profile: Profile = "balanced") -> Plan:
+def plan_from_probes(found: ProbedValues, step: StepFacts = NO_STEP, profile: Profile = "balanced") -> Plan:
     """For a torch DataLoader over such samples, in batches as large as those that were handed over."""
     workload, handover = probed_workload(found, step), _needed("handover", found.handover, found)
     elsewhere = differences(Plan(source="probes", fingerprint=found.fingerprint))
     curve = _cold(found)
-    parts = Parts(
+    parts = MeasuredParts(
         source="probes",
         workload=workload,
         settings=TORCHS_OWN,
@@ -71,7 +71,7 @@ def plan_from_probes(found: Probed, step: Step = NO_STEP, profile: Profile = "ba
     return plan_from_parts(parts, profile)
 
 
-def probed_workload(found: Probed, step: Step = NO_STEP) -> Workload:
+def probed_workload(found: ProbedValues, step: StepFacts = NO_STEP) -> Workload:
     """With torch's own settings; samples read one by one at random places of the storage that was measured."""
     decode, handover = _needed("decode", found.decode, found), _needed("handover", found.handover, found)
     if step.samples is not None and step.samples != handover.batch_size:
@@ -90,12 +90,12 @@ def probed_workload(found: Probed, step: Step = NO_STEP) -> Workload:
     )
 
 
-def _cold(found: Probed) -> StorageCurve | None:
+def _cold(found: ProbedValues) -> StorageCurve | None:
     """What was read out of the page cache says nothing of the storage."""
     return found.curve if found.curve is not None and found.curve.cold else None
 
 
-def _needed(name: str, measured: Any, found: Probed) -> Any:
+def _needed(name: str, measured: Any, found: ProbedValues) -> Any:
     if measured is None:
         why = f": {found.reasons[name]}" if name in found.reasons else ""
         raise SettingError(
@@ -105,7 +105,7 @@ def _needed(name: str, measured: Any, found: Probed) -> Any:
     return measured
 
 
-def _workload(decode: DecodeRates, handover: Handover, step: Step, found: Probed) -> Workload:
+def _workload(decode: DecodeRates, handover: IpcCost, step: StepFacts, found: ProbedValues) -> Workload:
     """A worker decodes, collates and sends; the loop takes over. Cores as of the machine that was measured."""
     machine = found.fingerprint.get("machine")
     cores = machine.get("usable_cores") if isinstance(machine, dict) else None
@@ -125,12 +125,12 @@ def _workload(decode: DecodeRates, handover: Handover, step: Step, found: Probed
     )
 
 
-def _place(found: Probed, handover: Handover, step: Step, *, here: bool) -> Place:
+def _place(found: ProbedValues, handover: IpcCost, step: StepFacts, *, here: bool) -> TrainingContext:
     """What is free can be asked only where the probes were made."""
     machine = found.fingerprint.get("machine")
     facts = machine if isinstance(machine, dict) else {}
     gpus = facts.get("gpus")
-    return Place(
+    return TrainingContext(
         platform=str(facts.get("platform", "")),
         gpus=len(gpus) if isinstance(gpus, list) else 0,
         free_bytes=free_bytes() if here else None,
@@ -155,10 +155,10 @@ def _readers(curve: StorageCurve) -> Change:
     )
 
 
-def _notes(found: Probed, curve: StorageCurve | None) -> Iterator[str]:
+def _notes(found: ProbedValues, curve: StorageCurve | None) -> Iterator[str]:
     if curve is not None:
         yield (
-            f"Samples are taken to be read one by one, {human_bytes(curve.sample_bytes)} each, at random places: "
+            f"Samples are taken to be read one by one, {format_bytes(curve.sample_bytes)} each, at random places: "
             "a dataset that reads whole shards in a row asks less of the storage"
         )
         if curve.method == ReadMethod.REQUESTS:

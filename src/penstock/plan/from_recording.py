@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.plan import Change, Limit, Plan, Profile
+from penstock.core.plan import Change, Plan, Profile, ThroughputLimit
 from penstock.diagnose.evidence.evidence import Evidence, gather
-from penstock.diagnose.rules._storage import REMOTE, waiting
+from penstock.diagnose.rules._storage import REMOTE, storage_waits
 from penstock.diagnose.verdict import ENOUGH_STEPS
 from penstock.model.edits import with_step
 from penstock.plan.data_changes import data_changes
 from penstock.plan.fingerprint import fingerprint
 from penstock.plan.from_evidence import place_of, settings_of, workload_of
-from penstock.plan.profiles import manner
+from penstock.plan.profiles import profile_goal
 from penstock.plan.proposal import Proposal, propose
 from penstock.plan.proposal_builder import LEAST_GAIN
 from penstock.plan.step_changes import step_changes
@@ -48,7 +48,7 @@ def plan_from_recording(
     Settings of the DataLoader named in `pinned` stay as they are. Recordings do not hold the size of a batch in memory:
     without `batch_bytes` it is taken to be what was read for it, which decoded pictures exceed.
     """
-    manner(profile)  # refused before anything else
+    profile_goal(profile)  # refused before anything else
     need_run(recording)
     machine, seen = recording.run.machine, gather(recording)
     evidence = next((each for each in seen if len(each.steps) >= ENOUGH_STEPS and each.cycle_s > 0), None)
@@ -138,14 +138,14 @@ def _planned_batches_s(evidence: Evidence, proposal: Proposal | None, steps: tup
     return _batches_s(evidence, proposal) * (1 + proposal.gain) * (1 + shorter.gain_over(plain))
 
 
-def _limits(evidence: Evidence, proposal: Proposal | None, per_batch: float) -> tuple[Limit, ...]:
+def _limits(evidence: Evidence, proposal: Proposal | None, per_batch: float) -> tuple[ThroughputLimit, ...]:
     """Of the run as it was; of a loader whose workers nobody saw, the step alone."""
     if isnan(per_batch):
         return ()
     if proposal is not None:
         return proposal.now.prediction.limits
     step_s = evidence.mean(evidence.own_s)
-    return (Limit(name="step", samples_s=per_batch / step_s),) if step_s > 0 else ()
+    return (ThroughputLimit(name="step", samples_s=per_batch / step_s),) if step_s > 0 else ()
 
 
 def _most_gain(evidence: Evidence, proposal: Proposal | None) -> float | None:
@@ -163,7 +163,7 @@ def _known(rate: float) -> float | None:
 
 def _loader_changes(evidence: Evidence) -> Iterator[Change]:
     """Reads in flight, where it was seen how the storage takes several readers; the loader finds the rest itself."""
-    seen = waiting(evidence)
+    seen = storage_waits(evidence)
     if seen is None or evidence.loader.type == "penstock":
         return
     if seen.manner == "thrash":

@@ -9,14 +9,14 @@ from math import ceil
 
 import numpy as np
 
-from penstock.core.format import human_bytes
+from penstock.core.format import format_bytes
 from penstock.core.plan import Change
 from penstock.model.edits import with_step
 from penstock.model.workload import stragglers
 from penstock.plan.predict import MEANING, service_s, variation
-from penstock.plan.profiles import USUAL_PREFETCH, Start, counts, smallest_within, spawns
-from penstock.plan.proposal_builder import LEAST_GAIN, Desk
-from penstock.plan.scenario import Situation
+from penstock.plan.profiles import USUAL_PREFETCH, WorkerStartCost, counts, smallest_within, spawns
+from penstock.plan.proposal_builder import LEAST_GAIN, ProposalBuilder
+from penstock.plan.scenario import Scenario
 
 ORDER_GAIN = 0.05
 """Giving up the order of batches must bring at least this: it costs exact repeats."""
@@ -34,7 +34,7 @@ SHARED_LAWS = frozenset({"cpu", "serial", "main", "step"})
 """Limits that do not move with the number of workers."""
 
 
-def memory_first(desk: Desk) -> None:
+def memory_first(desk: ProposalBuilder) -> None:
     """Settings in force that cannot fit: first the prefetch goes, because it gives nothing to even batches."""
     fit = desk.now.fit()
     if fit is None:
@@ -59,7 +59,7 @@ def memory_first(desk: Desk) -> None:
         desk.then = less
 
 
-def num_workers(desk: Desk) -> None:
+def num_workers(desk: ProposalBuilder) -> None:
     """The smallest number within the profile's reach of the best: W/S up to whatever else binds."""
     if "persistent_workers" not in desk.pinned:  # that knob comes last, and the start of many workers should not count
         desk.then = desk.then.with_settings(persistent_workers=True)
@@ -86,7 +86,7 @@ def num_workers(desk: Desk) -> None:
     )
 
 
-def prefetch_factor(desk: Desk) -> None:
+def prefetch_factor(desk: ProposalBuilder) -> None:
     """Deeper only where the simulator says that batches vary enough for it."""
     then, now = desk.then, desk.now.settings.prefetch_factor
     if not then.settings.num_workers or then.settings.prefetch_factor != now:  # it went for memory already
@@ -112,7 +112,7 @@ def prefetch_factor(desk: Desk) -> None:
     )
 
 
-def in_order_for_lag(desk: Desk) -> None:
+def in_order_for_lag(desk: ProposalBuilder) -> None:
     """Before more workers are asked for: they would only make the one that lags a smaller part of all."""
     if lags := len(desk.now.workload.lags_s):
         _out_of_order(
@@ -120,13 +120,13 @@ def in_order_for_lag(desk: Desk) -> None:
         )
 
 
-def in_order_for_stragglers(desk: Desk) -> None:
+def in_order_for_stragglers(desk: ProposalBuilder) -> None:
     """After the prefetch, which rides over single slow batches and keeps the order."""
     if slow := float(stragglers(desk.now.workload).mean()):
         _out_of_order(desk, f"{slow:.1%} of the batches take far longer than the rest, which wait for them in order")
 
 
-def _out_of_order(desk: Desk, reason: str) -> None:
+def _out_of_order(desk: ProposalBuilder, reason: str) -> None:
     then = desk.then
     if not (then.settings.in_order and then.settings.num_workers > 1 and then.place.has_in_order):
         return
@@ -140,14 +140,14 @@ def _out_of_order(desk: Desk, reason: str) -> None:
     )
 
 
-def pin_memory(desk: Desk) -> None:
+def pin_memory(desk: ProposalBuilder) -> None:
     """Only with a GPU, and only for copies that were seen to hold the loop up."""
     place = desk.now.place
     if not place.gpus or desk.now.settings.pin_memory or place.copy_s <= 0:
         return
     saved_s = place.copy_s * (1 - PAGEABLE)
 
-    def quicker(situation: Situation) -> Situation:
+    def quicker(situation: Scenario) -> Scenario:
         step_s = situation.workload.step_s
         shorter_s = np.maximum(step_s - saved_s, np.minimum(step_s, place.device_s))
         return situation.with_settings(pin_memory=True).cured(lambda workload: with_step(workload, shorter_s))
@@ -162,7 +162,7 @@ def pin_memory(desk: Desk) -> None:
     )
 
 
-def persistent_workers(desk: Desk) -> None:
+def persistent_workers(desk: ProposalBuilder) -> None:
     """Where epochs are short against the start of workers."""
     then, place = desk.then.with_settings(persistent_workers=desk.now.settings.persistent_workers), desk.now.place
     desk.then = then
@@ -179,7 +179,7 @@ def persistent_workers(desk: Desk) -> None:
     )
 
 
-def multiprocessing_context(desk: Desk) -> None:
+def multiprocessing_context(desk: ProposalBuilder) -> None:
     """`fork` where `spawn` is slow and nothing forbids it: Linux, no GPU, and workers that may not persist."""
     then, place = desk.then, desk.now.place
     forbidden = place.gpus or spawns(place.platform) or not place.platform
@@ -189,14 +189,14 @@ def multiprocessing_context(desk: Desk) -> None:
         "multiprocessing_context",
         ("spawn", "fork"),
         lambda situation: replace(
-            situation.with_settings(multiprocessing_context="fork"), place=replace(place, start=Start(0.0))
+            situation.with_settings(multiprocessing_context="fork"), place=replace(place, start=WorkerStartCost(0.0))
         ),
         f"spawn imports everything anew in {then.settings.num_workers} workers before each epoch; fork copies pages",
         cost="Threads of the main process, and locks they hold, do not exist in forked workers",
     )
 
 
-def worker_threads(desk: Desk) -> None:
+def worker_threads(desk: ProposalBuilder) -> None:
     """One thread in each worker, where libraries start more and the cores are crowded."""
     place = desk.now.place
     if place.uncrowded is None or place.threads <= 1:
@@ -212,7 +212,7 @@ def worker_threads(desk: Desk) -> None:
     )
 
 
-KNOBS: tuple[Callable[[Desk], None], ...] = (
+KNOBS: tuple[Callable[[ProposalBuilder], None], ...] = (
     memory_first,
     worker_threads,
     in_order_for_lag,
@@ -229,7 +229,7 @@ KNOBS: tuple[Callable[[Desk], None], ...] = (
 # -- in words and numbers ------------------------------------------------------------------------------------------
 
 
-def most_workers(situation: Situation) -> int:
+def most_workers(situation: Scenario) -> int:
     """Beyond which no more can help: with W/S at SPARE times the lowest limit that does not move with W."""
     needed = MOST_WORKERS
     bounds = situation.with_settings(num_workers=MOST_WORKERS).prediction.bounds  # strangers leave more to many
@@ -239,7 +239,7 @@ def most_workers(situation: Situation) -> int:
     return needed if situation.place.most_workers is None else min(needed, max(1, situation.place.most_workers))
 
 
-def _workers_reason(now: Situation, then: Situation, *, too_large: bool) -> str:
+def _workers_reason(now: Scenario, then: Scenario, *, too_large: bool) -> str:
     before, after = now.settings.num_workers, then.settings.num_workers
     rates = f"{after} workers give {then.samples_s:.3g} samples/s, {before} give {now.samples_s:.3g}"
     if too_large:
@@ -248,9 +248,9 @@ def _workers_reason(now: Situation, then: Situation, *, too_large: bool) -> str:
     return f"{rates}; {MEANING[others[0].name]} would allow {others[0].samples_s:.3g}" if others else rates
 
 
-def _more_memory(before: Situation, after: Situation) -> str:
+def _more_memory(before: Scenario, after: Scenario) -> str:
     """What a change takes or frees, where that is known."""
     if before.need is None or after.need is None:
         return ""
     more = after.need.total_bytes - before.need.total_bytes
-    return f"{human_bytes(abs(more))} {'more' if more > 0 else 'less'} memory" if more else ""
+    return f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'} memory" if more else ""

@@ -15,7 +15,7 @@ from penstock.core.plan import Plan
 from penstock.errors import printable
 from penstock.plan.document import Source, load_plan
 from penstock.plan.fingerprint import differences
-from penstock.watcher.script.apply_plan import THREADS, LimitThreads
+from penstock.watcher.script.apply_plan import THREADS_SETTING, LimitThreads
 
 log = logging.getLogger("penstock")
 
@@ -34,7 +34,7 @@ def dataloader_kwargs(path: Source, *, worker_init_fn: Callable[[int], object] |
     Where the plan limits the threads of workers, that is done at their start, after your own `worker_init_fn`.
     """
     found = dict(plan_here(path).dataloader)
-    threads = found.pop(THREADS, None)
+    threads = found.pop(THREADS_SETTING, None)
     if threads is not None:
         found["worker_init_fn"] = LimitThreads(threads, worker_init_fn)
     elif worker_init_fn is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from penstock.core.cgroups import free_bytes
-from penstock.core.format import human_bytes
+from penstock.core.format import format_bytes
 from penstock.errors import SettingError
 
 TORCH_BYTES = 140 << 20
@@ -26,7 +26,7 @@ SHM = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class MemoryNeed:
     """Of one loader, at the worst moment."""
 
     batches_bytes: int
@@ -45,7 +45,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MemoryFit:
     """Whether it fits, and the sentence to tell."""
 
     fits: bool
@@ -57,31 +57,31 @@ class Fit:
 
 def torch_need(
     *, workers: int, prefetch: int, batch_bytes: int, worker_bytes: int | None = None, pinned: bool = False
-) -> Need:
+) -> MemoryNeed:
     """Of a torch DataLoader: see the module's first lines. `worker_bytes` is measured here where it is not given."""
     if workers < 0 or prefetch < 1 or batch_bytes < 0:
         raise SettingError(f"{workers} workers with a prefetch_factor of {prefetch} hold no {batch_bytes} B a batch")
     waiting = power_of_two(batch_bytes) if pinned else batch_bytes
     if not workers:
-        return Need(batches_bytes=2 * batch_bytes + waiting, workers_bytes=0, words="one batch at a time")
+        return MemoryNeed(batches_bytes=2 * batch_bytes + waiting, workers_bytes=0, words="one batch at a time")
     each = own_bytes() if worker_bytes is None else worker_bytes
     made, in_the_making = workers * prefetch, workers
-    return Need(
+    return MemoryNeed(
         batches_bytes=(made + 1) * waiting + in_the_making * batch_bytes + (batch_bytes if pinned else 0),
         workers_bytes=workers * each,
         shared_bytes=(workers + 1 if pinned else made + 1) * batch_bytes,
-        words=f"{workers} workers × (prefetch {prefetch} + 1 in the making) × {human_bytes(batch_bytes)} a batch, "
-        f"and {human_bytes(each)} for each worker itself",
+        words=f"{workers} workers × (prefetch {prefetch} + 1 in the making) × {format_bytes(batch_bytes)} a batch, "
+        f"and {format_bytes(each)} for each worker itself",
     )
 
 
-def loader_need(*, slabs: int, slab_bytes: int, arena_bytes: int, workers: int, worker_bytes: int) -> Need:
+def loader_need(*, slabs: int, slab_bytes: int, arena_bytes: int, workers: int, worker_bytes: int) -> MemoryNeed:
     """Of a penstock.Loader; its `memory_bytes` is a budget for all of this together, and it keeps within it."""
-    return Need(
+    return MemoryNeed(
         batches_bytes=slabs * slab_bytes + arena_bytes,
         workers_bytes=workers * worker_bytes,
-        words=f"{slabs} batches × {human_bytes(slab_bytes)}, {human_bytes(arena_bytes)} of blocks, "
-        f"{workers} workers × {human_bytes(worker_bytes)}",
+        words=f"{slabs} batches × {format_bytes(slab_bytes)}, {format_bytes(arena_bytes)} of blocks, "
+        f"{workers} workers × {format_bytes(worker_bytes)}",
     )
 
 
@@ -98,7 +98,7 @@ def own_bytes() -> int:
     return own if "torch" in sys.modules else own + TORCH_BYTES
 
 
-def fits(need: Need, free: int | None = None, *, shared_free: int | None = None, share: float = 1.0) -> Fit:
+def fits(need: MemoryNeed, free: int | None = None, *, shared_free: int | None = None, share: float = 1.0) -> MemoryFit:
     """Whether it may be taken: of `free` bytes so large a share, and of shared memory what is there.
 
     `free` is what the machine or the container has left; asked here where it is not given. Shared memory is looked at
@@ -107,16 +107,16 @@ def fits(need: Need, free: int | None = None, *, shared_free: int | None = None,
     room = free_bytes() if free is None else free
     problems = tuple(_problems(need, room, shared_free, share))
     if problems:
-        return Fit(False, "; ".join(problems))
-    return Fit(True, f"needs {human_bytes(need.total_bytes)} of {human_bytes(room)} free")
+        return MemoryFit(False, "; ".join(problems))
+    return MemoryFit(True, f"needs {format_bytes(need.total_bytes)} of {format_bytes(room)} free")
 
 
-def _problems(need: Need, room: int, shared_free: int | None, share: float) -> Iterator[str]:
+def _problems(need: MemoryNeed, room: int, shared_free: int | None, share: float) -> Iterator[str]:
     if need.total_bytes > share * room:
         of = "" if share >= 1 else f", of which {share:.0%} may be used"
-        yield f"needs {human_bytes(need.total_bytes)} ({need.words}) and {human_bytes(room)} are free{of}"
+        yield f"needs {format_bytes(need.total_bytes)} ({need.words}) and {format_bytes(room)} are free{of}"
     if shared_free is not None and need.shared_bytes > shared_free:
-        shared, room_there = human_bytes(need.shared_bytes), human_bytes(shared_free)
+        shared, room_there = format_bytes(need.shared_bytes), format_bytes(shared_free)
         yield f"needs {shared} of shared memory and {room_there} are free: see --shm-size"
 
 

@@ -20,11 +20,11 @@ from typing import Literal
 
 import numpy as np
 
-from penstock.core.plan import Limit
+from penstock.core.plan import ThroughputLimit
 from penstock.model.bounds import Bound, Demands, bounds
 from penstock.model.simulation_input import CPU, IO, SERIAL, Floats
 from penstock.model.workload import Workload
-from penstock.plan.storage_model import Stored
+from penstock.plan.storage_model import StoredWorkload
 
 CROSSOVER = 1.5
 """Laws closer together than this times the rate of the lower are asked of the simulator."""
@@ -66,17 +66,19 @@ class Prediction:
         return self.batches_s * self.samples_per_batch
 
     @property
-    def limits(self) -> tuple[Limit, ...]:
+    def limits(self) -> tuple[ThroughputLimit, ...]:
         """The bounds in samples per second."""
-        return tuple(Limit(name=bound.name, samples_s=bound.rate * self.samples_per_batch) for bound in self.bounds)
+        return tuple(
+            ThroughputLimit(name=bound.name, samples_s=bound.rate * self.samples_per_batch) for bound in self.bounds
+        )
 
     @property
-    def binding(self) -> Limit | None:
+    def binding(self) -> ThroughputLimit | None:
         """The limit that is reached first; None where nothing takes any time."""
         return self.limits[0] if self.bounds else None
 
     @property
-    def next(self) -> Limit | None:
+    def next(self) -> ThroughputLimit | None:
         """The limit that would be reached if the first were gone."""
         return self.limits[1] if len(self.bounds) > 1 else None
 
@@ -94,7 +96,7 @@ class Prediction:
 def predict(workload: Workload, samples_per_batch: float = 1.0) -> Prediction:
     """Of a workload as it is; `on_storage` gives it a curve, its edits other settings."""
     in_flight = _in_flight(workload)
-    if isinstance(workload, Stored) and workload.reads.ahead:  # the device is a law of its own then
+    if isinstance(workload, StoredWorkload) and workload.reads.ahead:  # the device is a law of its own then
         workload = workload.with_(io_s=np.zeros(1))
     found = bounds(_demands(workload, in_flight))
     tightest = found[0].rate if found else inf
@@ -158,7 +160,7 @@ def _laws_suffice(workload: Workload, found: tuple[Bound, ...]) -> bool:
 def _demands(workload: Workload, in_flight: float | None) -> Demands:
     """On average; lagging workers lag for as many batches as they would make with this number of workers."""
     plain, step_s = _plain_s(workload), float(workload.step_s.mean())
-    stored = {} if in_flight is None or not isinstance(workload, Stored) else _stored(workload, in_flight)
+    stored = {} if in_flight is None or not isinstance(workload, StoredWorkload) else _stored(workload, in_flight)
     if not workload.workers:
         cpu_s = float(plain[CPU] + workload.step_cpu_s.mean())
         main_s = float(plain.sum()) + step_s
@@ -177,7 +179,7 @@ def _demands(workload: Workload, in_flight: float | None) -> Demands:
     )
 
 
-def _stored(workload: Stored, in_flight: float) -> dict[str, float]:
+def _stored(workload: StoredWorkload, in_flight: float) -> dict[str, float]:
     reads = workload.reads
     found: dict[str, float] = {}
     if reads.batch_bytes:
@@ -188,7 +190,7 @@ def _stored(workload: Stored, in_flight: float) -> dict[str, float]:
 
 
 def _in_flight(workload: Workload) -> float | None:
-    if not isinstance(workload, Stored):
+    if not isinstance(workload, StoredWorkload):
         return None
     if workload.reads.ahead:
         return workload.reads.curve[-1][0]

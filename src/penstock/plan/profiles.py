@@ -12,7 +12,7 @@ No number here stands for itself; each belongs to a stated model:
 - *Prefetch is for variance* (`most_prefetch`). Each batch ahead is memory. Torch's own 2 keeps workers of equal speed
   busy; `memory` leaves it there. Nobody gains by more than MOST_PREFETCH: a batch that is late by more than so many
   others holds its own worker up, whatever lies ahead.
-- *A start is paid once an epoch* (`amortised`). See `Start`.
+- *A start is paid once an epoch* (`amortised`). See `WorkerStartCost`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_PREFETCH = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class ProfileGoal:
     """What a profile asks for; the module says by which model."""
 
     give_away: float
@@ -49,14 +49,14 @@ class Manner:
     """Whether a change is worth making for its memory alone."""
 
 
-_MANNERS: dict[Profile, Manner] = {
-    "balanced": Manner(give_away=RUN_TO_RUN, memory_share=1 / 2),
-    "speed": Manner(give_away=GRAIN, memory_share=1 - HEADROOM),
-    "memory": Manner(give_away=WAITING, memory_share=1 / 4, most_prefetch=USUAL_PREFETCH, saves_memory=True),
+_MANNERS: dict[Profile, ProfileGoal] = {
+    "balanced": ProfileGoal(give_away=RUN_TO_RUN, memory_share=1 / 2),
+    "speed": ProfileGoal(give_away=GRAIN, memory_share=1 - HEADROOM),
+    "memory": ProfileGoal(give_away=WAITING, memory_share=1 / 4, most_prefetch=USUAL_PREFETCH, saves_memory=True),
 }
 
 
-def manner(profile: Profile) -> Manner:
+def profile_goal(profile: Profile) -> ProfileGoal:
     """Of a profile by its name."""
     if profile not in _MANNERS:
         raise SettingError(f"profile {profile!r} is not known", advice=f"Use {', '.join(_MANNERS)}")
@@ -93,7 +93,7 @@ def counts(most: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class WorkerStartCost:
     """What starting workers costs.
 
     Torch starts them one after the other, before the first batch. `spawn` (macOS, Windows) runs an interpreter, every
@@ -105,7 +105,7 @@ class Start:
     """Measured: see `measured`."""
 
     @classmethod
-    def measured(cls, first_wait_s: float, usual_wait_s: float, making_s: float, workers: int) -> Start:
+    def measured(cls, first_wait_s: float, usual_wait_s: float, making_s: float, workers: int) -> WorkerStartCost:
         """From the first wait of a pass: what is more than a usual wait and the making of one batch, per worker."""
         return cls(max(0.0, first_wait_s - usual_wait_s - making_s) / workers if workers > 0 else 0.0)
 

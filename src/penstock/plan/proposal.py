@@ -15,11 +15,11 @@ from typing import Any
 from penstock.core.plan import Change, Profile
 from penstock.model.workload import Workload
 from penstock.plan.knobs import KNOBS
-from penstock.plan.memory import Need
+from penstock.plan.memory import MemoryNeed
 from penstock.plan.predict import thinned
-from penstock.plan.profiles import manner
-from penstock.plan.proposal_builder import Desk
-from penstock.plan.scenario import Place, Settings, Situation
+from penstock.plan.profiles import profile_goal
+from penstock.plan.proposal_builder import ProposalBuilder
+from penstock.plan.scenario import LoaderSettings, Scenario, TrainingContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,11 @@ class Proposal:
     changes: tuple[Change, ...]
     kwargs: dict[str, Any]
     """For the DataLoader; `worker_threads` is for what its workers do at their start."""
-    now: Situation
-    then: Situation
+    now: Scenario
+    then: Scenario
     gain: float
     """Of all changes together."""
-    need: Need | None
+    need: MemoryNeed | None
     """Memory, then."""
     notes: tuple[str, ...]
     """What was left alone, and why."""
@@ -41,8 +41,8 @@ class Proposal:
 
 def propose(
     workload: Workload,
-    settings: Settings,
-    place: Place,
+    settings: LoaderSettings,
+    place: TrainingContext,
     profile: Profile = "balanced",
     *,
     samples_per_batch: float = 1.0,
@@ -53,15 +53,15 @@ def propose(
 
     Gains count from the rate that was measured, where it is given and the model says less.
     """
-    now = Situation(
+    now = Scenario(
         workload=thinned(workload),
         settings=settings,
         place=place,
-        manner=manner(profile),
+        manner=profile_goal(profile),
         samples_per_batch=samples_per_batch,
         measured_batches_s=measured_batches_s,
     )
-    desk = Desk(now=now, then=now, pinned=frozenset(pinned))
+    desk = ProposalBuilder(now=now, then=now, pinned=frozenset(pinned))
     for knob in KNOBS:
         knob(desk)
     return Proposal(
@@ -75,7 +75,7 @@ def propose(
     )
 
 
-def _kwargs(desk: Desk) -> dict[str, Any]:
+def _kwargs(desk: ProposalBuilder) -> dict[str, Any]:
     """All that is known of the loader, changed or not, so that it may stand alone."""
     settings = desk.then.settings
     found: dict[str, Any] = {"num_workers": settings.num_workers, "pin_memory": settings.pin_memory}

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.plan import Change
-from penstock.plan.scenario import Situation
+from penstock.plan.scenario import Scenario
 
 LEAST_GAIN = 0.02
 """Less is not worth a change: runs differ by more."""
 
 
 @dataclass(kw_only=True)
-class Desk:
+class ProposalBuilder:
     """Where a proposal is put together, one knob after the other."""
 
-    now: Situation
-    then: Situation
+    now: Scenario
+    then: Scenario
     """With all that is proposed so far."""
     pinned: frozenset[str]
     changes: list[Change] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Desk:
         self,
         name: str,
         values: tuple[Any, Any],
-        edit: Callable[[Situation], Situation],
+        edit: Callable[[Scenario], Scenario],
         reason: str,
         *,
         cost: str = "",

@@ -7,17 +7,17 @@ from functools import cached_property
 from math import inf, isinf
 from typing import Any, Self
 
-from penstock.diagnose.suspect import Cure
+from penstock.diagnose.suspect import Remedy
 from penstock.model.workload import Workload
-from penstock.plan.memory import Fit, Need, fits, torch_need
+from penstock.plan.memory import MemoryFit, MemoryNeed, fits, torch_need
 from penstock.plan.predict import Prediction, predict
-from penstock.plan.profiles import Manner, Start, amortised
+from penstock.plan.profiles import ProfileGoal, WorkerStartCost, amortised
 
-NO_START = Start(0.0)
+NO_START = WorkerStartCost(0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LoaderSettings:
     """Of a torch DataLoader, as in force."""
 
     num_workers: int
@@ -30,7 +30,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TrainingContext:
     """What is known about the machine and the training around the loader."""
 
     platform: str = ""
@@ -44,7 +44,7 @@ class Place:
     batch_bytes: int | None = None
     worker_bytes: int | None = None
     """None: measured on the process that plans."""
-    start: Start = NO_START
+    start: WorkerStartCost = NO_START
     epoch_batches: int | None = None
     passes: int = 2
     """Epochs of a run: the first start of workers that persist is shared out among them."""
@@ -56,18 +56,18 @@ class Place:
     """Of a step, on the device's own clock without copies: however quick these are, a step takes so long."""
     threads: float = 1.0
     """Cores' worth that run in one worker."""
-    uncrowded: Cure | None = None
+    uncrowded: Remedy | None = None
     """The run with one thread in each worker; None where threads are in nobody's way."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Situation:
+class Scenario:
     """All that a proposal depends on; `with_settings` asks what else it could be."""
 
     workload: Workload
-    settings: Settings
-    place: Place
-    manner: Manner
+    settings: LoaderSettings
+    place: TrainingContext
+    manner: ProfileGoal
     samples_per_batch: float = 1.0
     measured_batches_s: float = 0.0
     """Between starts, of this very run: a model that says less is not believed. 0: not measured."""
@@ -83,11 +83,11 @@ class Situation:
             return replace(self, settings=settings)
         return self._otherwise(self.workload.with_(**edits), settings)
 
-    def cured(self, cure: Cure) -> Self:
+    def cured(self, cure: Remedy) -> Self:
         """The same settings in a run that is otherwise."""
         return self._otherwise(cure(self.workload), self.settings)
 
-    def _otherwise(self, workload: Workload, settings: Settings) -> Self:
+    def _otherwise(self, workload: Workload, settings: LoaderSettings) -> Self:
         return replace(self, settings=settings, workload=workload, measured_batches_s=0.0, faster=self._scale)
 
     @cached_property
@@ -127,12 +127,12 @@ class Situation:
         """The same in samples."""
         return self.batches_s * self.samples_per_batch
 
-    def gain_over(self, other: Situation) -> float:
+    def gain_over(self, other: Scenario) -> float:
         """More samples per second: 0.5 is half as many again. What takes no time can gain none."""
         return 0.0 if isinf(other.batches_s) else self.batches_s / other.batches_s - 1
 
     @cached_property
-    def need(self) -> Need | None:
+    def need(self) -> MemoryNeed | None:
         """Memory; None where the size of a batch is not known."""
         if self.place.batch_bytes is None:
             return None
@@ -144,7 +144,7 @@ class Situation:
             pinned=self.settings.pin_memory,
         )
 
-    def fit(self, share: float = 1.0) -> Fit | None:
+    def fit(self, share: float = 1.0) -> MemoryFit | None:
         """Into so large a share of the memory that is free; None where nobody can tell."""
         if self.need is None or self.place.free_bytes is None:
             return None
@@ -156,7 +156,7 @@ class Situation:
         fit = self.fit()
         return fit is not None and not fit
 
-    def allowed(self, now: Situation) -> bool:
+    def allowed(self, now: Scenario) -> bool:
         """Within the profile's share of memory, or no more than what runs already and fits."""
         within = self.fit(self.manner.memory_share)
         if within is None or within:

@@ -16,7 +16,7 @@ import numpy as np
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.rules.small_batch import ENOUGH
-from penstock.diagnose.suspect import Innocent
+from penstock.diagnose.suspect import RuledOut
 from penstock.diagnose.verdict import ENOUGH_STEPS, LEAST_GAIN, all_rules
 from penstock.model.edits import with_step
 from penstock.plan.data_case import causes, model_gain
@@ -31,7 +31,7 @@ FULL = 0.9
 """Of the device's memory in use: no room for a larger batch."""
 
 
-class _Cure(NamedTuple):
+class _StepRemedy(NamedTuple):
     """Of a cause that lies in the loop: the setting, as it is, as it should be."""
 
     name: str
@@ -40,10 +40,14 @@ class _Cure(NamedTuple):
 
 
 CURES = {
-    "host_sync": _Cure("sync", "the device is waited for in every step", "losses read every 50 steps"),
-    "logging_overhead": _Cure("logging", "in the loop", "every 50 steps, from a thread, no fsync"),
-    "main_process_python": _Cure("python", "beside the model, in every step", "every 50 steps, or in another process"),
-    "gc_pauses": _Cure("gc", "collects whenever Python likes", "gc.freeze() after set-up, collect between epochs"),
+    "host_sync": _StepRemedy("sync", "the device is waited for in every step", "losses read every 50 steps"),
+    "logging_overhead": _StepRemedy("logging", "in the loop", "every 50 steps, from a thread, no fsync"),
+    "main_process_python": _StepRemedy(
+        "python", "beside the model, in every step", "every 50 steps, or in another process"
+    ),
+    "gc_pauses": _StepRemedy(
+        "gc", "collects whenever Python likes", "gc.freeze() after set-up, collect between epochs"
+    ),
 }
 """By the rule that finds it."""
 
@@ -53,9 +57,9 @@ def step_changes(evidence: Evidence) -> tuple[Change, ...]:
     if len(evidence.steps) < ENOUGH_STEPS or evidence.cycle_s <= 0:
         return ()
     found = [*_in_the_loop(evidence), *_batch_size(evidence), *_accumulation(evidence), *_copying(evidence)]
-    if isinstance(all_rules()["compute_bound"](evidence), Innocent):
+    if isinstance(all_rules()["compute_bound"](evidence), RuledOut):
         named = {change.name for change in found}
-        found += [change for change in _to_try(_Device.of(evidence)) if change.name not in named]
+        found += [change for change in _to_try(_DeviceFacts.of(evidence)) if change.name not in named]
     worth = [change for change in found if change.gain is None or change.gain >= LEAST_GAIN]
     return tuple(sorted(worth, key=lambda change: -1.0 if change.gain is None else change.gain, reverse=True))
 
@@ -144,7 +148,7 @@ def _with_supply(evidence: Evidence, gain: float) -> float:
 
 
 @dataclass(frozen=True)
-class _Device:
+class _DeviceFacts:
     """What is known of the device while steps ran."""
 
     evidence: Evidence
@@ -154,7 +158,7 @@ class _Device:
     """Share in use at the most; None where nobody looked."""
 
     @classmethod
-    def of(cls, evidence: Evidence) -> _Device:
+    def of(cls, evidence: Evidence) -> _DeviceFacts:
         step_s, device_s = evidence.mean(evidence.busy_s), evidence.device_s()
         used = [
             load.memory_used_bytes / gpu.memory_bytes
@@ -174,7 +178,7 @@ class _Device:
         return taken if self.busy is None else f"{taken}, the device is busy for {min(1.0, self.busy):.0%} of it"
 
 
-def _to_try(device: _Device) -> Iterator[Change]:
+def _to_try(device: _DeviceFacts) -> Iterator[Change]:
     """Named only where there is a device: a step on the CPU has other remedies."""
     if not device.evidence.recording.run.machine.gpus:
         return

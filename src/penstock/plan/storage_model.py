@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 
 from penstock.errors import SettingError
-from penstock.model.simulation_input import Crew
+from penstock.model.simulation_input import WorkerPool
 from penstock.model.workload import Workload
 
 Curve = Sequence[tuple[float, float, float]]
@@ -30,7 +30,7 @@ HALVINGS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reads:
+class StorageReads:
     """What a batch asks of the storage, and what the storage can give."""
 
     curve: tuple[tuple[float, float, float], ...]
@@ -100,12 +100,12 @@ class Reads:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Stored(Workload):
+class StoredWorkload(Workload):
     """A workload whose `io_s` is what a batch takes with one read in flight; edits keep the curve."""
 
-    reads: Reads
+    reads: StorageReads
 
-    def crew(self) -> Crew:
+    def crew(self) -> WorkerPool:
         """As ever, with this storage."""
         reads, alone = self.reads, self.reads.batches_s(1.0)
         return replace(
@@ -115,11 +115,11 @@ class Stored(Workload):
 
 def on_storage(
     workload: Workload, curve: Curve, *, batch_bytes: float, batch_requests: float = 0.0, **manners: bool
-) -> Stored:
+) -> StoredWorkload:
     """The same run reading so much per batch from this storage; where batches read unequally long, they still do."""
-    reads = Reads(curve=tuple(curve), batch_bytes=batch_bytes, batch_requests=batch_requests, **manners)
+    reads = StorageReads(curve=tuple(curve), batch_bytes=batch_bytes, batch_requests=batch_requests, **manners)
     alone_s = reads.residence_s(1.0)
     usual_s = float(workload.io_s.mean())
     io_s = workload.io_s * (alone_s / usual_s) if usual_s > 0 else np.array([alone_s])
     kept = {each.name: getattr(workload, each.name) for each in fields(Workload)}
-    return Stored(**{**kept, "io_s": io_s}, reads=reads)
+    return StoredWorkload(**{**kept, "io_s": io_s}, reads=reads)

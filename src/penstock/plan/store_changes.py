@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.core.format import human_bytes
+from penstock.core.format import format_bytes
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._stores import FromStore, from_store
+from penstock.diagnose.rules._stores import StoreReads, store_reads
 from penstock.plan.data_case import causes
 
 
 def store_changes(evidence: Evidence) -> tuple[Change, ...]:
     """Where a rule names the cause; latency asks for requests in flight, bandwidth for a cache and fewer bytes."""
-    seen = from_store(evidence)
+    seen = store_reads(evidence)
     if seen is None:
         return ()
     named = causes(evidence, "latency_bound", "storage_bandwidth", "cache_miss")
@@ -27,7 +27,7 @@ def store_changes(evidence: Evidence) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def _readers(seen: FromStore) -> Change:
+def _readers(seen: StoreReads) -> Change:
     then = seen.needed_readers
     return Change(
         scope="loader",
@@ -42,7 +42,7 @@ def _readers(seen: FromStore) -> Change:
     )
 
 
-def _cache(evidence: Evidence, seen: FromStore) -> Change:
+def _cache(evidence: Evidence, seen: StoreReads) -> Change:
     return Change(
         scope="data",
         name="cache",
@@ -55,17 +55,17 @@ def _cache(evidence: Evidence, seen: FromStore) -> Change:
     )
 
 
-def _cost(evidence: Evidence, seen: FromStore) -> Iterator[str]:
+def _cost(evidence: Evidence, seen: StoreReads) -> Iterator[str]:
     batches = evidence.loader.batches
     if batches:
-        size = human_bytes(seen.bytes_s * evidence.cycle_s * batches)
+        size = format_bytes(seen.bytes_s * evidence.cycle_s * batches)
         yield f"{size} on that disk for what this rank reads in an epoch"
     else:
         yield "the shards once more on that disk"
     yield "up to that much more from the store in the first epoch"
 
 
-def _fewer_bytes(seen: FromStore) -> Change:
+def _fewer_bytes(seen: StoreReads) -> Change:
     return Change(
         scope="data",
         name="bytes",

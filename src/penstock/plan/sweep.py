@@ -28,7 +28,7 @@ _SIGNS = (OUT_OF_MEMORY, "can't allocate memory", "cannot allocate memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SweepRow:
     """One batch size."""
 
     size: int
@@ -46,10 +46,10 @@ class Row:
 class Sweep:
     """All sizes that were tried, smallest first; after one that does not fit into memory no larger one is."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
 
     @property
-    def best(self) -> Row:
+    def best(self) -> SweepRow:
         """With the most samples per second."""
         return max((row for row in self.rows if row.samples_s), key=lambda row: row.samples_s or 0.0)
 
@@ -77,7 +77,7 @@ def sweep(
     """
     wanted = _checked(sizes, seconds_each)
     memory = device_memory(device)
-    rows: list[Row] = []
+    rows: list[SweepRow] = []
     for size in wanted:
         rows.append(_row(size, step, make_batch, memory, seconds_each, clock))
         memory.free()
@@ -107,7 +107,7 @@ def _row(
     memory: DeviceMemory,
     seconds: float,
     clock: Clock,
-) -> Row:
+) -> SweepRow:
     """The exception is let go before memory is freed: its traceback holds the tensors of the step."""
     try:
         memory.begin()
@@ -117,9 +117,9 @@ def _row(
         memory.wait()
         steps, took_s = _timed(lambda: step(batch), memory, seconds, clock)
         rate = steps / took_s
-        return Row(size=size, samples_s=rate * size, it_s=rate, peak_bytes=memory.peak_bytes())
+        return SweepRow(size=size, samples_s=rate * size, it_s=rate, peak_bytes=memory.peak_bytes())
     except Exception as error:  # whatever the user's step raises is told, and the other sizes are still tried
-        return Row(size=size, failed=_why(error))
+        return SweepRow(size=size, failed=_why(error))
 
 
 def _timed(step: Callable[[], object], memory: DeviceMemory, seconds: float, clock: Clock) -> tuple[int, float]:

@@ -17,8 +17,8 @@ from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.core.cores import usable_cores
 from penstock.engine.worker_main import limit_library_threads
 from penstock.errors import SettingError, WorkerCrash
-from penstock.probe.decode_process import Decoded
-from penstock.probe.decode_samples import Material
+from penstock.probe.decode_process import DecodeResult
+from penstock.probe.decode_samples import DecodeMaterial
 from penstock.probe.results import DecodePoint, DecodeRates
 
 BUDGET_S = 16.0
@@ -34,7 +34,7 @@ Rate = Callable[[Path, int, float], DecodePoint]
 
 
 def probe_decode(
-    material: Material,
+    material: DecodeMaterial,
     *,
     workers: Sequence[int] | None = None,
     budget_s: float = BUDGET_S,
@@ -71,7 +71,7 @@ def probe_decode(
     )
 
 
-def _pickled(material: Material) -> bytes:
+def _pickled(material: DecodeMaterial) -> bytes:
     try:
         return pickle.dumps(material)
     except (pickle.PicklingError, AttributeError, TypeError) as error:  # a field of the user's own, made in a function
@@ -87,7 +87,7 @@ def worker_counts(cores: int) -> list[int]:
 def rate_in_processes(job: Path, workers: int, seconds: float) -> DecodePoint:
     """All processes get ready first and begin together, so that nobody decodes while others still import."""
     with ExitStack() as stack:
-        children = [stack.enter_context(_Child(job, number, seconds)) for number in range(workers)]
+        children = [stack.enter_context(_DecodeChild(job, number, seconds)) for number in range(workers)]
         alarm = threading.Timer(START_S + 2 * seconds, _kill, (children,))
         alarm.daemon = True
         alarm.start()
@@ -97,7 +97,7 @@ def rate_in_processes(job: Path, workers: int, seconds: float) -> DecodePoint:
         for child in children:
             child.begin()
         answers = [child.answer().split() for child in children]
-    decoded = [Decoded(int(samples), float(took_s), float(cpu_s)) for samples, took_s, cpu_s in answers]
+    decoded = [DecodeResult(int(samples), float(took_s), float(cpu_s)) for samples, took_s, cpu_s in answers]
     return DecodePoint(
         workers,
         samples_per_s=sum(each.samples / each.seconds for each in decoded),
@@ -105,12 +105,12 @@ def rate_in_processes(job: Path, workers: int, seconds: float) -> DecodePoint:
     )
 
 
-def _kill(children: Sequence[_Child]) -> None:
+def _kill(children: Sequence[_DecodeChild]) -> None:
     for child in children:
         child.kill()
 
 
-class _Child:
+class _DecodeChild:
     """A process that decodes (see `decoding.py`), from its start to its end."""
 
     def __init__(self, job: Path, number: int, seconds: float) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import Part
-from penstock.core.slab_layout import Slot
+from penstock.core.slab_layout import SlotSpec
 from penstock.data.fields import Field, Image
 from penstock.errors import PenstockError, SampleError, ShardError
 from penstock.shards.index import ShardIndex
@@ -30,12 +30,12 @@ MADE_UP_SIZE = 224
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class DecodeMaterial:
     """Samples that are known to decode, what to make of them, and what comes out."""
 
     samples: tuple[Sample, ...]
     fields: Mapping[str, Field]
-    slots: Mapping[str, Slot]
+    slots: Mapping[str, SlotSpec]
     """Shape and type of the arrays of one sample; every sample has the same where the field is fixed."""
     source: str
     """In words."""
@@ -53,7 +53,7 @@ class Material:
         return sum(slot.size for slot in self.slots.values())
 
 
-def from_shard(shard: str | os.PathLike[str], fields: Mapping[str, Field]) -> Material:
+def from_shard(shard: str | os.PathLike[str], fields: Mapping[str, Field]) -> DecodeMaterial:
     """The first samples of a shard, as many as the bounds allow."""
     index = index_of(shard)
     wanted = {suffix for field in fields.values() for suffix in field.suffixes}
@@ -69,7 +69,7 @@ def from_shard(shard: str | os.PathLike[str], fields: Mapping[str, Field]) -> Ma
     return _vetted(list(samples.values()), fields, os.path.basename(os.fspath(shard)))
 
 
-def made_up(size: int = MADE_UP_SIZE, count: int = MADE_UP) -> Material:
+def made_up(size: int = MADE_UP_SIZE, count: int = MADE_UP) -> DecodeMaterial:
     """ImageNet-like pictures, cut to a square: for when there is nothing else to decode."""
     from penstock.testing import IMAGENET, sample_parts
 
@@ -96,10 +96,10 @@ def _chosen(index: ShardIndex, wanted: set[str]) -> Iterator[tuple[int, list[Par
         yield number, parts
 
 
-def _vetted(samples: list[dict[str, bytes]], fields: Mapping[str, Field], source: str) -> Material:
+def _vetted(samples: list[dict[str, bytes]], fields: Mapping[str, Field], source: str) -> DecodeMaterial:
     """Decode each once: what fails, or has another shape than the first, is left out and counted."""
     good: list[Sample] = []
-    slots: dict[str, Slot] = {}
+    slots: dict[str, SlotSpec] = {}
     first_error: PenstockError | None = None
     for sample in samples:
         try:
@@ -113,7 +113,7 @@ def _vetted(samples: list[dict[str, bytes]], fields: Mapping[str, Field], source
         good.append(sample)
     if not good:
         raise first_error or SampleError("there is no sample to decode", stage="probe")
-    return Material(tuple(good), dict(fields), slots, source, len(samples) - len(good))
+    return DecodeMaterial(tuple(good), dict(fields), slots, source, len(samples) - len(good))
 
 
 def _ours(error: Exception) -> PenstockError:
@@ -130,6 +130,6 @@ def _decoded(sample: Sample, fields: Mapping[str, Field]) -> dict[str, Any]:
     return values
 
 
-def _slots(values: Mapping[str, Any]) -> dict[str, Slot]:
+def _slots(values: Mapping[str, Any]) -> dict[str, SlotSpec]:
     arrays: dict[str, NDArray[Any]] = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    return {name: Slot(array.shape, array.dtype.str) for name, array in arrays.items()}
+    return {name: SlotSpec(array.shape, array.dtype.str) for name, array in arrays.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.probe.results import CopyRates, Skipped
+from penstock.probe.results import CopyRates, SkippedProbe
 
 BUDGET_S = 4.0
 BATCH_BYTES = 64 << 20
@@ -16,13 +16,13 @@ COPIES_LEAST = 3
 
 def probe_copy(
     batch_bytes: int = BATCH_BYTES, *, budget_s: float = BUDGET_S, clock: Clock = SYSTEM_CLOCK, torch: Any | None = None
-) -> CopyRates | Skipped:
+) -> CopyRates | SkippedProbe:
     """Both rates of the current CUDA device, or why there are none; `torch` is the module, for tests."""
     torch = torch or _torch()
     if torch is None:
-        return Skipped("torch is not installed")
+        return SkippedProbe("torch is not installed")
     if not torch.cuda.is_available():
-        return Skipped("torch sees no CUDA device")
+        return SkippedProbe("torch sees no CUDA device")
     began = clock.now()
     try:
         ordinary = torch.ones(batch_bytes, dtype=torch.uint8)  # written, so that it has pages of its own
@@ -36,7 +36,7 @@ def probe_copy(
             seconds=clock.now() - began,
         )
     except RuntimeError as error:  # out of memory, here or there; a driver that gave up
-        return Skipped(f"CUDA failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        return SkippedProbe(f"CUDA failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
 
 
 def _torch() -> Any | None:

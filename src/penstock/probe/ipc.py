@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.core.slab_layout import Slot
+from penstock.core.slab_layout import SlotSpec
 from penstock.errors import SettingError, WorkerCrash
-from penstock.probe.results import Handover
+from penstock.probe.results import IpcCost
 
 BUDGET_S = 4.0
 WARM_UP = 4
@@ -27,7 +27,7 @@ HELD = 4
 SHM = Path("/dev/shm")
 
 
-class Constant:
+class ConstantDataset:
     """A data set that costs nothing: the same sample, whatever is asked for. Picklable, for spawned workers."""
 
     def __init__(self, sample: Mapping[str, NDArray[Any]]) -> None:
@@ -40,14 +40,14 @@ class Constant:
         return self.sample
 
 
-def probe_handover(
-    slots: Mapping[str, Slot],
+def probe_ipc(
+    slots: Mapping[str, SlotSpec],
     batch_size: int,
     *,
     budget_s: float = BUDGET_S,
     clock: Clock = SYSTEM_CLOCK,
     cpu_s: Callable[[], float] = time.thread_time,
-) -> Handover:
+) -> IpcCost:
     """Batches of that shape through one worker, collated by torch; its start is not timed."""
     if batch_size < 1 or not slots:
         raise SettingError(f"a batch of {batch_size} samples of {len(slots)} arrays has nothing to hand over")
@@ -55,14 +55,14 @@ def probe_handover(
     _check_room(batch_bytes)
     began = clock.now()
     sample = {name: np.ones(slot.shape, slot.dtype) for name, slot in slots.items()}
-    batches = _loader(Constant(sample), batch_size)
+    batches = _loader(ConstantDataset(sample), batch_size)
     try:
         count, batch_s, main_cpu_s = _timed(batches, budget_s, clock, cpu_s)
     except (RuntimeError, TypeError, ValueError, OSError) as error:  # a worker that died, a type torch does not know
         raise WorkerCrash(f"torch's DataLoader failed: {error}", stage="probe") from error
     finally:
         del batches  # its worker ends with it
-    return Handover(
+    return IpcCost(
         batch_size=batch_size,
         batch_bytes=batch_bytes,
         arrays=len(slots),
@@ -73,7 +73,7 @@ def probe_handover(
     )
 
 
-def _loader(dataset: Constant, batch_size: int) -> Iterator[Any]:
+def _loader(dataset: ConstantDataset, batch_size: int) -> Iterator[Any]:
     try:
         from torch.utils.data import DataLoader
     except ImportError as error:

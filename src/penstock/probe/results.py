@@ -12,11 +12,11 @@ import msgspec
 
 from penstock.errors import SettingError
 from penstock.probe.storage_curve import StorageCurve
-from penstock.storage.identify import Storage
+from penstock.storage.identify import StorageFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedProbe:
     """Instead of a number that was not measured."""
 
     reason: str
@@ -26,7 +26,7 @@ class Skipped:
 class StorageProbe:
     """What a path lies on, and its curve."""
 
-    storage: Storage
+    storage: StorageFacts
     curve: StorageCurve
 
 
@@ -80,7 +80,7 @@ class DecodeRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
+class IpcCost:
     """Dummy batches through a torch DataLoader with one worker: collate, shared memory, queue, and nothing else."""
 
     batch_size: int
@@ -173,17 +173,17 @@ class StepProbe:
 class Probes:
     """All that were asked for; None where one was not."""
 
-    storage: StorageProbe | Skipped | None = None
-    decode: DecodeRates | Skipped | None = None
-    handover: Handover | Skipped | None = None
-    copy: CopyRates | Skipped | None = None
+    storage: StorageProbe | SkippedProbe | None = None
+    decode: DecodeRates | SkippedProbe | None = None
+    handover: IpcCost | SkippedProbe | None = None
+    copy: CopyRates | SkippedProbe | None = None
     seconds: float = 0.0
 
     @property
     def measured(self) -> bool:
         """Whether there is a number at all."""
         results = (self.storage, self.decode, self.handover, self.copy)
-        return any(result is not None and not isinstance(result, Skipped) for result in results)
+        return any(result is not None and not isinstance(result, SkippedProbe) for result in results)
 
 
 MAX_BYTES = 1 << 20
@@ -195,12 +195,12 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
+class ProbedValues:
     """Measurements that are there; None where one is not."""
 
     curve: StorageCurve | None = None
     decode: DecodeRates | None = None
-    handover: Handover | None = None
+    handover: IpcCost | None = None
     copy: CopyRates | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Why one is not, by its name, where the probe said so."""
@@ -214,7 +214,7 @@ def probes_document(probes: Probes, fingerprint: Mapping[str, Any]) -> dict[str,
     return {**document, "fingerprint": dict(fingerprint)}
 
 
-def read_probes(path: str | os.PathLike[str]) -> Probed:
+def read_probes(path: str | os.PathLike[str]) -> ProbedValues:
     """A SettingError names the file and what is wrong with it."""
     name = os.fspath(path)
     try:
@@ -229,7 +229,7 @@ def read_probes(path: str | os.PathLike[str]) -> Probed:
         raise SettingError(f"{name}: {error.reason}", advice=error.advice or _MAKE) from error
 
 
-def _probed(data: bytes) -> Probed:
+def _probed(data: bytes) -> ProbedValues:
     try:
         document = msgspec.json.decode(data) if len(data) <= MAX_BYTES else None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -241,10 +241,10 @@ def _probed(data: bytes) -> Probed:
     there = {name: None if name in reasons else section for name, section in sections.items()}
     storage = there["storage"]
     marked = document.get("fingerprint")
-    return Probed(
+    return ProbedValues(
         curve=_read("storage.curve", storage.get("curve") if isinstance(storage, dict) else storage, StorageCurve),
         decode=_read("decode", there["decode"], DecodeRates),
-        handover=_read("handover", there["handover"], Handover),
+        handover=_read("handover", there["handover"], IpcCost),
         copy=_read("copy", there["copy"], CopyRates),
         reasons=reasons,
         fingerprint=marked if isinstance(marked, dict) else {},

@@ -12,8 +12,8 @@ from penstock.errors import PenstockError, SettingError
 from penstock.probe import decode, storage
 from penstock.probe import gpu_copy as copy
 from penstock.probe import ipc as handover
-from penstock.probe.decode_samples import Material
-from penstock.probe.results import CopyRates, DecodeRates, Handover, Probes, Skipped, StorageProbe
+from penstock.probe.decode_samples import DecodeMaterial
+from penstock.probe.results import CopyRates, DecodeRates, IpcCost, Probes, SkippedProbe, StorageProbe
 
 Name = Literal["storage", "decode", "handover", "copy"]
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -26,10 +26,10 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ProbeSubject:
     """What is probed with."""
 
-    material: Material | Skipped
+    material: DecodeMaterial | SkippedProbe
     """Samples to decode, in whose shape a batch is handed over and copied; or why there are none."""
     path: str | Path | None = None
     """Whose storage is measured; or a URL."""
@@ -39,7 +39,7 @@ class Subject:
 
 
 def run_probes(
-    subject: Subject, names: Collection[Name] = NAMES, *, seconds: float = SECONDS, clock: Clock = SYSTEM_CLOCK
+    subject: ProbeSubject, names: Collection[Name] = NAMES, *, seconds: float = SECONDS, clock: Clock = SYSTEM_CLOCK
 ) -> Probes:
     """Those that are named, in the order of NAMES, each within its share of the time."""
     if not 0 < seconds <= SECONDS_MAX:
@@ -56,11 +56,11 @@ def run_probes(
     )
 
 
-def _storage(subject: Subject, seconds: float) -> StorageProbe | Skipped:
+def _storage(subject: ProbeSubject, seconds: float) -> StorageProbe | SkippedProbe:
     if subject.path is None:
-        return Skipped("no PATH was given")
+        return SkippedProbe("no PATH was given")
     material = subject.material
-    sample_bytes = storage.SAMPLE_BYTES if isinstance(material, Skipped) else max(1, int(material.sample_bytes))
+    sample_bytes = storage.SAMPLE_BYTES if isinstance(material, SkippedProbe) else max(1, int(material.sample_bytes))
     curve = storage.probe(
         subject.path,
         sample_bytes=min(storage.SAMPLE_BYTES_MAX, sample_bytes),
@@ -70,28 +70,28 @@ def _storage(subject: Subject, seconds: float) -> StorageProbe | Skipped:
     return StorageProbe(storage.storage_under(subject.path), curve)
 
 
-def _decode(subject: Subject, seconds: float, clock: Clock) -> DecodeRates | Skipped:
-    if isinstance(subject.material, Skipped):
+def _decode(subject: ProbeSubject, seconds: float, clock: Clock) -> DecodeRates | SkippedProbe:
+    if isinstance(subject.material, SkippedProbe):
         return subject.material
     return decode.probe_decode(subject.material, budget_s=seconds * SHARES["decode"], clock=clock)
 
 
-def _handover(subject: Subject, seconds: float, clock: Clock) -> Handover | Skipped:
-    if isinstance(subject.material, Skipped):
+def _handover(subject: ProbeSubject, seconds: float, clock: Clock) -> IpcCost | SkippedProbe:
+    if isinstance(subject.material, SkippedProbe):
         return subject.material
     budget_s = min(handover.BUDGET_S, seconds * SHARES["handover"])
-    return handover.probe_handover(subject.material.slots, subject.batch_size, budget_s=budget_s, clock=clock)
+    return handover.probe_ipc(subject.material.slots, subject.batch_size, budget_s=budget_s, clock=clock)
 
 
-def _copy(subject: Subject, seconds: float, clock: Clock) -> CopyRates | Skipped:
+def _copy(subject: ProbeSubject, seconds: float, clock: Clock) -> CopyRates | SkippedProbe:
     material = subject.material
-    size = copy.BATCH_BYTES if isinstance(material, Skipped) else subject.batch_size * material.decoded_bytes
+    size = copy.BATCH_BYTES if isinstance(material, SkippedProbe) else subject.batch_size * material.decoded_bytes
     budget_s = min(copy.BUDGET_S, seconds * SHARES["copy"])
     return copy.probe_copy(size or copy.BATCH_BYTES, budget_s=budget_s, clock=clock)
 
 
-def _tried(probe: Callable[[], Result | Skipped]) -> Result | Skipped:
+def _tried(probe: Callable[[], Result | SkippedProbe]) -> Result | SkippedProbe:
     try:
         return probe()
     except (PenstockError, OSError, MemoryError) as error:
-        return Skipped(str(error) or type(error).__name__)
+        return SkippedProbe(str(error) or type(error).__name__)

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from penstock.probe.results import StepProbe, StepTime
-from penstock.recording.format import Event
+from penstock.recording.format import EventLine
 from penstock.recording.reader import Recording
 
 
-class _Detail(msgspec.Struct, frozen=True, kw_only=True):
+class _ProbeEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Of an event of the probe, as `observe.probing.begin` writes it."""
 
     stage: str
@@ -57,9 +57,9 @@ def script_probe(recording: Recording) -> ScriptProbe:
     return ScriptProbe(**found)
 
 
-def _read(event: Event) -> dict[str, Any]:
+def _read(event: EventLine) -> dict[str, Any]:
     try:
-        detail = msgspec.convert(event.detail, _Detail)
+        detail = msgspec.convert(event.detail, _ProbeEvent)
     except msgspec.ValidationError:
         return {}
     if detail.stage == "end":

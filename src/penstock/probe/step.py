@@ -11,7 +11,7 @@ from penstock.core.cores import loader_cores
 from penstock.errors import SettingError
 from penstock.probe.results import StepProbe, StepTime
 from penstock.watcher.loader_views import count_samples
-from penstock.watcher.step_probe.cpu_load import burning
+from penstock.watcher.step_probe.cpu_load import cpu_load
 
 SECONDS = 10.0
 WARM_UP = 3
@@ -42,12 +42,12 @@ def probe_step(
     one_s, watch = _warm_up(step, batch, seconds * WARM_UP_SHARE, clock)
     budget_s = seconds * (1 - WARM_UP_SHARE) / 2
     alone = _timed(step, batch, watch.steps_in(budget_s, one_s), budget_s, watch)
-    with burning(count):
+    with cpu_load(count):
         beside = _timed(step, batch, watch.steps_in(budget_s, one_s), budget_s, watch)
     return StepProbe(alone=alone, beside=beside, burners=count, samples=count_samples(batch), device=watch.device)
 
 
-class _Watch(Protocol):
+class _StepTimer(Protocol):
     """Whose clock the steps are timed by."""
 
     device: str
@@ -69,7 +69,7 @@ class _Watch(Protocol):
         ...
 
 
-class _HostWatch:
+class _HostTimer:
     """For steps that return when they are done."""
 
     device = "cpu"
@@ -88,7 +88,7 @@ class _HostWatch:
         return self.now() - self._began
 
 
-class _CudaWatch:
+class _CudaTimer:
     """For steps that only queue work: an event before the first and one after the last."""
 
     device = "cuda"
@@ -112,7 +112,7 @@ class _CudaWatch:
         return float(self._first.elapsed_time(last)) / 1e3
 
 
-def _warm_up(step: Step, batch: Any, budget_s: float, clock: Clock) -> tuple[float, _Watch]:
+def _warm_up(step: Step, batch: Any, budget_s: float, clock: Clock) -> tuple[float, _StepTimer]:
     """What the last of the first steps took, and the watch to use: only a step shows which device it needs."""
     began = clock.now()
     try:
@@ -130,21 +130,21 @@ def _warm_up(step: Step, batch: Any, budget_s: float, clock: Clock) -> tuple[flo
     return one_s, watch
 
 
-def _watch(clock: Clock) -> _Watch:
+def _watch(clock: Clock) -> _StepTimer:
     """torch is not imported for this: a step that has not needed it does not use its devices."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_available() and cuda.is_initialized():
-        return _CudaWatch(clock, cuda)
-    return _HostWatch(clock)
+        return _CudaTimer(clock, cuda)
+    return _HostTimer(clock)
 
 
-def _one(step: Step, batch: Any, watch: _Watch) -> float:
+def _one(step: Step, batch: Any, watch: _StepTimer) -> float:
     watch.start()
     step(batch)
     return watch.stop()
 
 
-def _timed(step: Step, batch: Any, most: int, budget_s: float, watch: _Watch) -> StepTime:
+def _timed(step: Step, batch: Any, most: int, budget_s: float, watch: _StepTimer) -> StepTime:
     """Steps until the time is up; one at least."""
     began = watch.now()
     watch.start()

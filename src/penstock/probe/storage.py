@@ -15,10 +15,10 @@ from pathlib import Path
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import SettingError, StorageError
 from penstock.probe import storage_curve as curvecache
-from penstock.probe.storage_curve import OpenStat, Point, StorageCurve
-from penstock.probe.storage_files import Pool, Target, opened, probe_pool, probed_objects, storage_of, survey
+from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
+from penstock.probe.storage_files import ProbePool, Target, opened, probe_pool, probed_objects, storage_of, survey
 from penstock.storage.cold_read import ALIGNMENT, ReadMethod
-from penstock.storage.identify import Storage, identify
+from penstock.storage.identify import StorageFacts, identify
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.paths import is_shard
 
@@ -61,7 +61,7 @@ def probe(
     return curve
 
 
-def storage_under(path: str | Path) -> Storage:
+def storage_under(path: str | Path) -> StorageFacts:
     """What a path lies on, or a URL in."""
     return storage_of(os.fspath(path)) if is_remote(path) else identify(path)
 
@@ -75,14 +75,14 @@ def size_class(sample_bytes: int) -> int:
     return max(ALIGNMENT, 1 << (sample_bytes - 1).bit_length())
 
 
-def measure(storage: Storage, sample_bytes: int, budget_s: float, clock: Clock) -> StorageCurve:
+def measure(storage: StorageFacts, sample_bytes: int, budget_s: float, clock: Clock) -> StorageCurve:
     """Measure now. The budget is shared out: looking and writing get a third, the cells the rest."""
     start = clock.now()
     try:
         found = survey(storage.path, start + budget_s / 12, clock)
         open_stat = measure_open_stat(found.names or [storage.path], clock.now() + budget_s / 12, clock)
         with probe_pool(storage, found, start + budget_s / 3, clock) as pool:
-            run = _Run(pool, sample_bytes, start + budget_s, clock)
+            run = _CurveRun(pool, sample_bytes, start + budget_s, clock)
             points = tuple(run.points())
             method = pool.files[0].method
             probe_bytes = pool.size_bytes
@@ -100,14 +100,19 @@ def measure_store(path: str, sample_bytes: int, budget_s: float, clock: Clock) -
     """
     start = clock.now()
     objects, taken_s = opened(probed_objects(path, is_shard), SEQUENTIAL_BYTES, start + budget_s / 3, clock.now)
-    pool = Pool(objects)
+    pool = ProbePool(objects)
     cell_bytes = STORE_BYTES // (2 * len(IN_FLIGHT))
-    points = tuple(_Run(pool, sample_bytes, start + budget_s, clock, cell_bytes).points())
+    points = tuple(_CurveRun(pool, sample_bytes, start + budget_s, clock, cell_bytes).points())
     return _curve(points, sample_bytes, _open_stat(taken_s), ReadMethod.REQUESTS, pool.size_bytes, clock.now() - start)
 
 
 def _curve(
-    points: tuple[Point, ...], sample_bytes: int, open_stat: OpenStat, method: ReadMethod, read: int, seconds: float
+    points: tuple[CurvePoint, ...],
+    sample_bytes: int,
+    open_stat: OpenStat,
+    method: ReadMethod,
+    read: int,
+    seconds: float,
 ) -> StorageCurve:
     return StorageCurve(
         points=points,
@@ -122,10 +127,10 @@ def _curve(
 
 
 @dataclass(slots=True)
-class _Run:
+class _CurveRun:
     """The cells of one curve, each with its fair slice of the time that is left."""
 
-    pool: Pool
+    pool: ProbePool
     sample_bytes: int
     deadline_s: float
     clock: Clock
@@ -134,7 +139,7 @@ class _Run:
     rng: random.Random = field(default_factory=random.Random)
     buffers: list[mmap.mmap] = field(default_factory=list)
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[CurvePoint]:
         """Point after point, until the next one would take longer than the time that is left allows."""
         sequential = rand = 0.0  # bytes/s of the point before
         for done, in_flight in enumerate(IN_FLIGHT):
@@ -146,7 +151,7 @@ class _Run:
                 return
             sequential = self._cell(SEQUENTIAL_BYTES, in_flight, cells_left, sequential=True)
             rand = self._cell(self.sample_bytes, in_flight, cells_left - 1, sequential=False)
-            yield Point(in_flight, sequential / 1e6, rand / self.sample_bytes)
+            yield CurvePoint(in_flight, sequential / 1e6, rand / self.sample_bytes)
 
     def _affordable(self, in_flight: int, length: int, rate: float, cells_left: int) -> bool:
         """Every reader reads once at least; at worst the storage is no faster than with fewer of them."""

@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass
 
 from penstock.core import user_cache as kept
-from penstock.storage.identify import Storage
+from penstock.storage.identify import StorageFacts
 
 WITHIN = 0.95
 """A point this close to the best is as good: more in flight would only cost memory and seeks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """Both rates with so many reads in flight at once."""
 
     in_flight: int
@@ -48,7 +48,7 @@ class OpenStat:
 class StorageCurve:
     """The measurement of one storage at one size of sample."""
 
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
     """By reads in flight, 1 first. Ends early where the storage was too slow for the time allowed."""
     sample_bytes: int
     open_stat: OpenStat
@@ -69,11 +69,11 @@ class StorageCurve:
         if self.sample_bytes <= 0 or self.probe_bytes <= 0 or not math.isfinite(self.measured_unix_s):
             raise ValueError("a curve needs positive sizes and a time")
 
-    def best_sequential(self) -> Point:
+    def best_sequential(self) -> CurvePoint:
         """The point with the highest sequential rate."""
         return max(self.points, key=lambda point: point.sequential_mb_per_s)
 
-    def best_random(self) -> Point:
+    def best_random(self) -> CurvePoint:
         """The point with the highest rate of random reads."""
         return max(self.points, key=lambda point: point.random_reads_per_s)
 
@@ -82,7 +82,7 @@ class StorageCurve:
         enough = WITHIN * self.best_random().random_reads_per_s
         return next(point.in_flight for point in self.points if point.random_reads_per_s >= enough)
 
-    def random_mb_per_s(self, point: Point) -> float:
+    def random_mb_per_s(self, point: CurvePoint) -> float:
         """The same random reads, in bytes."""
         return point.random_reads_per_s * self.sample_bytes / 1e6
 
@@ -115,12 +115,12 @@ class CurveKey:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _CurveRecord:
     key: CurveKey
     curve: StorageCurve
 
 
-def key_of(storage: Storage, sample_bytes: int) -> CurveKey:
+def key_of(storage: StorageFacts, sample_bytes: int) -> CurveKey:
     """Numbers of anonymous devices change with every mount: there the source and the place stand in."""
     anonymous = not storage.device or storage.device.startswith("0:")
     device = f"{storage.source} on {storage.mount_point}" if anonymous else f"{storage.device} {storage.source}"
@@ -129,7 +129,7 @@ def key_of(storage: Storage, sample_bytes: int) -> CurveKey:
 
 def load(key: CurveKey) -> StorageCurve | None:
     """The kept curve, or None where there is none, or it is old, corrupt or of something else."""
-    record = kept.load(_FOLDER, key, _Record, _FILE_BYTES_MAX)
+    record = kept.load_record(_FOLDER, key, _CurveRecord, _FILE_BYTES_MAX)
     if record is None:
         return None
     age_s = time.time() - record.curve.measured_unix_s
@@ -139,4 +139,4 @@ def load(key: CurveKey) -> StorageCurve | None:
 
 def store(key: CurveKey, curve: StorageCurve) -> None:
     """Keep a curve."""
-    kept.store(_FOLDER, _Record(key, curve))
+    kept.store_record(_FOLDER, _CurveRecord(key, curve))

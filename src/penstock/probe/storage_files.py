@@ -20,7 +20,7 @@ from typing import Protocol
 from penstock.core.clock import Clock
 from penstock.errors import StorageError
 from penstock.storage.cold_read import ColdFile, ReadMethod, choose_method
-from penstock.storage.identify import Storage
+from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
 from penstock.storage.object_store.listing import find
 from penstock.storage.object_store.remote_file import RemoteFile
@@ -36,7 +36,7 @@ _FILES_MAX = 64
 _ENTRIES_MAX = 20_000
 
 
-class Measured(Protocol):
+class ProbedFile(Protocol):
     """A file or an object that many threads may read at once."""
 
     size_bytes: int
@@ -55,14 +55,14 @@ class Measured(Protocol):
         ...
 
 
-Target = tuple[Measured, int]
+Target = tuple[ProbedFile, int]
 """A file and an offset in it."""
 
 
-class Pool:
+class ProbePool:
     """Open files, cut into slots of equal length, so that one cell never reads the same bytes twice."""
 
-    def __init__(self, files: Sequence[Measured]) -> None:
+    def __init__(self, files: Sequence[ProbedFile]) -> None:
         self.files = tuple(files)
         self.size_bytes = sum(file.size_bytes for file in files)
 
@@ -84,7 +84,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class PathSurvey:
     """What lies under a path already."""
 
     large: list[Path] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Survey:
 
 
 @contextlib.contextmanager
-def probe_pool(storage: Storage, survey: Survey, deadline_s: float, clock: Clock) -> Iterator[Pool]:
+def probe_pool(storage: StorageFacts, survey: PathSurvey, deadline_s: float, clock: Clock) -> Iterator[ProbePool]:
     """The files to read from, open with the coldest method they allow; writing stops at `deadline_s`."""
     with contextlib.ExitStack() as stack:
         paths = survey.large
@@ -107,10 +107,10 @@ def probe_pool(storage: Storage, survey: Survey, deadline_s: float, clock: Clock
                 if not paths:
                     raise _nothing_to_read(storage, error) from error
         method = choose_method(paths[0], storage)
-        yield Pool([stack.enter_context(ColdFile(path, method)) for path in paths])
+        yield ProbePool([stack.enter_context(ColdFile(path, method)) for path in paths])
 
 
-def survey(path: Path, deadline_s: float, clock: Clock) -> Survey:
+def survey(path: Path, deadline_s: float, clock: Clock) -> PathSurvey:
     """Look for files under `path`, on its own device, until there are enough or time is up."""
     device = path.stat().st_dev
     large: list[tuple[int, Path]] = []
@@ -127,7 +127,7 @@ def survey(path: Path, deadline_s: float, clock: Clock) -> Survey:
             if status.st_size >= _LARGE_BYTES and not _has_holes(status):
                 large.append((status.st_size, file))
     large = sorted(large, reverse=True)[:_FILES_MAX]
-    return Survey([file for _, file in large], sum(size for size, _ in large), names)
+    return PathSurvey([file for _, file in large], sum(size for size, _ in large), names)
 
 
 def _names_under(path: Path) -> Iterator[Path]:
@@ -182,7 +182,7 @@ def _fill(fd: int, folder: Path, deadline_s: float, clock: Clock) -> None:
             break
 
 
-def _nothing_to_read(storage: Storage, error: OSError) -> StorageError:
+def _nothing_to_read(storage: StorageFacts, error: OSError) -> StorageError:
     return StorageError(
         f"nothing to measure with: no file has {_LARGE_BYTES >> 20} MiB, and none can be written: {error}",
         shard=str(storage.path),
@@ -215,11 +215,11 @@ class ProbedObject:
         """There is nothing of it on this machine; a cache of the store's own may help it."""
 
 
-def storage_of(path: str) -> Storage:
+def storage_of(path: str) -> StorageFacts:
     """What a URL lies in, as far as the URL tells."""
     url = parse(path)
     place = f"{url.scheme}://{url.bucket}"
-    return Storage(
+    return StorageFacts(
         path=Path(url.key or "."),
         mount_point=place,
         filesystem=url.scheme,

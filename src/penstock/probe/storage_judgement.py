@@ -5,14 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 
 from penstock.probe.storage_curve import WITHIN, StorageCurve
-from penstock.storage.identify import Storage
+from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
 
 SEEK_MS = 1.5
 """A head needs 2 ms and more for a random place even with a full queue; flash and memory a tenth of that."""
 
 
-class Behaviour(StrEnum):
+class StorageBehaviour(StrEnum):
     """What the measurement says."""
 
     FLASH = "flash"
@@ -25,38 +25,38 @@ class Behaviour(StrEnum):
     """The reads came from memory, so they say nothing of what is below."""
 
 
-def behaviour(storage: Storage, curve: StorageCurve) -> Behaviour:
+def behaviour(storage: StorageFacts, curve: StorageCurve) -> StorageBehaviour:
     """The rule: a random read that loses `SEEK_MS` or more, at its best number in flight, is seeking."""
     if storage.kind is StorageKind.OBJECT_STORE:
-        return Behaviour.STORE
+        return StorageBehaviour.STORE
     if not curve.cold and not storage.kind.in_memory:
-        return Behaviour.UNDETERMINED
-    return Behaviour.SPINNING if curve.lost_ms_per_read() >= SEEK_MS else Behaviour.FLASH
+        return StorageBehaviour.UNDETERMINED
+    return StorageBehaviour.SPINNING if curve.lost_ms_per_read() >= SEEK_MS else StorageBehaviour.FLASH
 
 
-def claim(storage: Storage) -> Behaviour:
+def claim(storage: StorageFacts) -> StorageBehaviour:
     """What kind and flag say it should act like."""
     if storage.kind in (StorageKind.NVME, StorageKind.SSD) or storage.kind.in_memory:
-        return Behaviour.FLASH
+        return StorageBehaviour.FLASH
     if storage.rotational is None:
-        return Behaviour.UNDETERMINED
-    return Behaviour.SPINNING if storage.rotational else Behaviour.FLASH
+        return StorageBehaviour.UNDETERMINED
+    return StorageBehaviour.SPINNING if storage.rotational else StorageBehaviour.FLASH
 
 
-def judge(storage: Storage, curve: StorageCurve) -> str:
+def judge(storage: StorageFacts, curve: StorageCurve) -> str:
     """One sentence: agreement, or the disagreement and that the measurement is believed."""
     seen, said = behaviour(storage, curve), claim(storage)
-    if seen is Behaviour.STORE:
+    if seen is StorageBehaviour.STORE:
         return of_a_store(curve)
-    if seen is Behaviour.UNDETERMINED:
+    if seen is StorageBehaviour.UNDETERMINED:
         return "Undetermined: the reads could not be made cold, so they measured memory, not the storage."
     lost = f"a random read costs {curve.lost_ms_per_read():.1f} ms more than its bytes"
-    if said is Behaviour.UNDETERMINED:
+    if said is StorageBehaviour.UNDETERMINED:
         return f"Acts like {_with_article(seen)}: {lost}."
     if seen is said:
         return f"Acts like {_with_article(seen)}, as the system says: {lost}."
     rule = f"from {SEEK_MS} ms on it would be a spinning disk's"
-    if seen is Behaviour.SPINNING:
+    if seen is StorageBehaviour.SPINNING:
         rule = f"under {SEEK_MS} ms it would be flash's"
     return f"The system says {said}, the measurement {seen}: {lost} ({rule}). The measurement is believed."
 
@@ -75,5 +75,5 @@ def of_a_store(curve: StorageCurve) -> str:
     return f"Bandwidth-bound from there on: {gain}. Only fewer bytes help: a cache in front, or smaller codecs."
 
 
-def _with_article(seen: Behaviour) -> str:
-    return "a spinning disk" if seen is Behaviour.SPINNING else "flash"
+def _with_article(seen: StorageBehaviour) -> str:
+    return "a spinning disk" if seen is StorageBehaviour.SPINNING else "flash"

@@ -8,18 +8,18 @@ from typing import Any
 
 from penstock.recording.format import (
     AnyLine,
-    End,
-    Event,
-    Fetch,
-    Hops,
-    Loader,
-    Pass,
-    PassEnd,
-    Run,
-    Step,
-    Storage,
-    System,
-    Whereabouts,
+    EndLine,
+    EpochEndLine,
+    EpochStartLine,
+    EventLine,
+    FetchLine,
+    HopsLine,
+    LoaderLine,
+    RunLine,
+    StackSamplesLine,
+    StepLine,
+    StorageLine,
+    SystemLine,
 )
 
 LARGEST = 10 * 365 * 86400.0
@@ -33,12 +33,12 @@ def plausible(line: AnyLine) -> bool:
 
 
 NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
-    Run: lambda run: (run.rank, run.world_size - 1),
-    Loader: lambda loader: (loader.loader, loader.dataset_size or 0, loader.batches or 0),
-    Pass: lambda line: (line.loader, line.number, line.at_s),
-    Storage: lambda line: (line.loader, line.readers),
-    PassEnd: lambda line: (line.loader, line.number, line.at_s),
-    Step: lambda step: (
+    RunLine: lambda run: (run.rank, run.world_size - 1),
+    LoaderLine: lambda loader: (loader.loader, loader.dataset_size or 0, loader.batches or 0),
+    EpochStartLine: lambda line: (line.loader, line.number, line.at_s),
+    StorageLine: lambda line: (line.loader, line.readers),
+    EpochEndLine: lambda line: (line.loader, line.number, line.at_s),
+    StepLine: lambda step: (
         step.loader,
         step.pass_,
         step.batch,
@@ -53,7 +53,7 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
         *step.phases.values(),
         *step.device_phases.values(),
     ),
-    Fetch: lambda fetch: (
+    FetchLine: lambda fetch: (
         fetch.loader,
         fetch.pass_,
         fetch.batch + 1,
@@ -69,8 +69,8 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
         fetch.reads,
         fetch.opens,
     ),
-    Whereabouts: lambda where: (where.at_s, where.looks, *where.states.values(), *where.functions.values()),
-    Hops: lambda hops: (
+    StackSamplesLine: lambda where: (where.at_s, where.looks, *where.states.values(), *where.functions.values()),
+    HopsLine: lambda hops: (
         hops.loader,
         hops.at_s,
         hops.workers,
@@ -78,7 +78,7 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
         *chain(*hops.hops.values()),
         *(hops.card or ()),
     ),
-    System: lambda system: (
+    SystemLine: lambda system: (
         system.at_s,
         system.seconds or -1,  # a window without time has no rates
         system.cpu,
@@ -87,7 +87,7 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
         system.others_cpu,
         *(number for process in system.processes for number in (process.cpu, process.queue, process.cores or 0)),
     ),
-    Event: lambda event: (event.at_s, event.seconds),
-    End: lambda end: (end.at_s, end.dropped),
+    EventLine: lambda event: (event.at_s, event.seconds),
+    EndLine: lambda end: (end.at_s, end.dropped),
 }
 """Of each kind, what must lie between 0 and LARGEST."""

@@ -15,7 +15,7 @@ LOOKED_AT = frozenset({"forward", "backward", "optimizer", "h2d", "sampler"})
 """Phases that only steps with `looked` have. Whatever else there is of phases is seen in every step."""
 
 
-def by_looking(path: str) -> bool:
+def is_sampled_state(path: str) -> bool:
     """Whether a phase is known only of steps that were looked at."""
     return path.rpartition("/")[2] in LOOKED_AT
 
@@ -49,7 +49,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[Gpu, ...] = ()
 
 
-class Run(Line, frozen=True, kw_only=True, tag="run"):
+class RunLine(Line, frozen=True, kw_only=True, tag="run"):
     """The first line."""
 
     version: int = VERSION
@@ -71,7 +71,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     in_force: Any = None
 
 
-class Loader(Line, frozen=True, kw_only=True, tag="loader"):
+class LoaderLine(Line, frozen=True, kw_only=True, tag="loader"):
     """A loader the run iterates over."""
 
     loader: int
@@ -89,7 +89,7 @@ class Loader(Line, frozen=True, kw_only=True, tag="loader"):
     """Per pass."""
 
 
-class Pass(Line, frozen=True, kw_only=True, tag="pass"):
+class EpochStartLine(Line, frozen=True, kw_only=True, tag="pass"):
     """One iteration over a loader begins: an epoch, usually."""
 
     loader: int
@@ -97,7 +97,7 @@ class Pass(Line, frozen=True, kw_only=True, tag="pass"):
     at_s: float
 
 
-class PassEnd(Line, frozen=True, kw_only=True, tag="pass_end"):
+class EpochEndLine(Line, frozen=True, kw_only=True, tag="pass_end"):
     """It ends: "done", "left" (break) or "raised"."""
 
     loader: int
@@ -106,7 +106,7 @@ class PassEnd(Line, frozen=True, kw_only=True, tag="pass_end"):
     how: str = "done"
 
 
-class Step(Line, frozen=True, kw_only=True, tag="step"):
+class StepLine(Line, frozen=True, kw_only=True, tag="step"):
     """One batch and what the training loop did with it."""
 
     loader: int
@@ -142,7 +142,7 @@ class Step(Line, frozen=True, kw_only=True, tag="step"):
     """Whose batch it was."""
 
 
-class Fetch(Line, frozen=True, kw_only=True, tag="fetch"):
+class FetchLine(Line, frozen=True, kw_only=True, tag="fetch"):
     """One batch as its worker made it (worker -1: the main process, when there are no workers)."""
 
     loader: int
@@ -172,7 +172,7 @@ class Fetch(Line, frozen=True, kw_only=True, tag="fetch"):
     """Files opened."""
 
 
-class Whereabouts(Line, frozen=True, kw_only=True, tag="where"):
+class StackSamplesLine(Line, frozen=True, kw_only=True, tag="where"):
     """Where a thread was, looked at some times a second: counts by state and by function."""
 
     loader: int = -1
@@ -202,7 +202,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retries: int = 0
 
 
-class Hops(Line, frozen=True, kw_only=True, tag="hops"):
+class HopsLine(Line, frozen=True, kw_only=True, tag="hops"):
     """A penstock.Loader's hops, sums since its start: name → (busy_s, starved_s, blocked_s)."""
 
     loader: int
@@ -259,7 +259,7 @@ class GpuLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_used_bytes: int = 0
 
 
-class System(Line, frozen=True, kw_only=True, tag="system"):
+class SystemLine(Line, frozen=True, kw_only=True, tag="system"):
     """The machine over the last second."""
 
     at_s: float
@@ -291,7 +291,7 @@ class System(Line, frozen=True, kw_only=True, tag="system"):
     gpus: tuple[GpuLoad, ...] = ()
 
 
-class Storage(Line, frozen=True, kw_only=True, tag="storage"):
+class StorageLine(Line, frozen=True, kw_only=True, tag="storage"):
     """What the storage under the workers' files gave after the run, read as they read: one reader, then all together.
 
     Bytes per second in all. It decides what the run's own times cannot: whether reads share a device, wait each on
@@ -313,7 +313,7 @@ class Storage(Line, frozen=True, kw_only=True, tag="storage"):
     """Whether the page cache was kept out of it."""
 
 
-class Event(Line, frozen=True, kw_only=True, tag="event"):
+class EventLine(Line, frozen=True, kw_only=True, tag="event"):
     """Something that happened once: gc, worker_started, files, probe, checkpoint, raised, watcher_failed."""
 
     what: str
@@ -324,7 +324,7 @@ class Event(Line, frozen=True, kw_only=True, tag="event"):
     detail: dict[str, Any] = {}
 
 
-class End(Line, frozen=True, kw_only=True, tag="end"):
+class EndLine(Line, frozen=True, kw_only=True, tag="end"):
     """The last line of a run that was not killed."""
 
     at_s: float
@@ -335,4 +335,17 @@ class End(Line, frozen=True, kw_only=True, tag="end"):
     """Lines that were lost because writing could not keep up or failed."""
 
 
-AnyLine = Run | Loader | Pass | PassEnd | Step | Fetch | Whereabouts | Hops | System | Storage | Event | End
+AnyLine = (
+    RunLine
+    | LoaderLine
+    | EpochStartLine
+    | EpochEndLine
+    | StepLine
+    | FetchLine
+    | StackSamplesLine
+    | HopsLine
+    | SystemLine
+    | StorageLine
+    | EventLine
+    | EndLine
+)

@@ -21,25 +21,25 @@ from penstock.recording.bounds import plausible
 from penstock.recording.format import (
     VERSION,
     AnyLine,
-    End,
-    Event,
-    Fetch,
-    Hops,
-    Loader,
-    Pass,
-    PassEnd,
-    Run,
-    Step,
-    Storage,
-    System,
-    Whereabouts,
+    EndLine,
+    EpochEndLine,
+    EpochStartLine,
+    EventLine,
+    FetchLine,
+    HopsLine,
+    LoaderLine,
+    RunLine,
+    StackSamplesLine,
+    StepLine,
+    StorageLine,
+    SystemLine,
 )
 
 GZIP = b"\x1f\x8b"
 """How such a file begins."""
 
 
-class Inflated(io.RawIOBase):
+class GzipLines(io.RawIOBase):
     """Gives all there is before the damage; the standard library's reader would throw its last buffer away."""
 
     def __init__(self, file: io.BufferedReader) -> None:
@@ -96,18 +96,18 @@ class Recording:
     negative.
     """
 
-    run: Run
-    loaders: dict[int, Loader]
-    passes: tuple[Pass, ...] = ()
-    pass_ends: tuple[PassEnd, ...] = ()
-    steps: tuple[Step, ...] = ()
-    fetches: tuple[Fetch, ...] = ()
-    whereabouts: tuple[Whereabouts, ...] = ()
-    hops: tuple[Hops, ...] = ()
-    system: tuple[System, ...] = ()
-    storage: tuple[Storage, ...] = ()
-    events: tuple[Event, ...] = ()
-    end: End | None = None
+    run: RunLine
+    loaders: dict[int, LoaderLine]
+    passes: tuple[EpochStartLine, ...] = ()
+    pass_ends: tuple[EpochEndLine, ...] = ()
+    steps: tuple[StepLine, ...] = ()
+    fetches: tuple[FetchLine, ...] = ()
+    whereabouts: tuple[StackSamplesLine, ...] = ()
+    hops: tuple[HopsLine, ...] = ()
+    system: tuple[SystemLine, ...] = ()
+    storage: tuple[StorageLine, ...] = ()
+    events: tuple[EventLine, ...] = ()
+    end: EndLine | None = None
     """None: the run was killed, or still goes."""
     notes: tuple[str, ...] = ()
     """What was wrong with the file, in words."""
@@ -119,7 +119,7 @@ def load(path: str | Path) -> Recording:
         with open(path, "rb") as file, _collector_paused():
             if os.fstat(file.fileno()).st_size > FILE_BYTES_MAX:
                 raise _too_large(path)
-            pile = _Pile(path)
+            pile = _LineCollector(path)
             for number, raw in _lines(path, file, pile):
                 pile.take(number, raw)
             return pile.recording()
@@ -161,7 +161,7 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-class _Pile:
+class _LineCollector:
     """Sorts lines by kind as they come, and keeps account of those it cannot use."""
 
     def __init__(self, path: str | Path) -> None:
@@ -184,7 +184,7 @@ class _Pile:
         if not plausible(line):
             self.problem("skipped: a time or a number that cannot be", number)
             return
-        if type(line) is Run and line.version > VERSION:
+        if type(line) is RunLine and line.version > VERSION:
             raise self._newer()
         self._by_kind[type(line)].append(line)
 
@@ -223,33 +223,36 @@ class _Pile:
             raise self._no_recording()
         of = self._by_kind
         notes = [_note(count, what, self._places[what]) for what, count in self._problems.items()]
-        runs, ends = of[Run], of[End]
+        runs, ends = of[RunLine], of[EndLine]
         if not runs:
             notes.append("the first line is missing: machine and command are not known")
         if len(runs) > 1:
             notes.append(f"{len(runs)} runs have written to this file; their lines are mixed")
         if ends and ends[-1].dropped:
             notes.append(f"{ends[-1].dropped} lines were lost while recording: the disk was too slow or full")
-        loaders = {loader.loader: loader for loader in of[Loader]}
-        named = {line.loader for line in chain(of[Pass], of[PassEnd], of[Step], of[Fetch], of[Hops])}
+        loaders = {loader.loader: loader for loader in of[LoaderLine]}
+        named = {
+            line.loader
+            for line in chain(of[EpochStartLine], of[EpochEndLine], of[StepLine], of[FetchLine], of[HopsLine])
+        }
         missing = sorted(named - loaders.keys())
         if missing:
             notes.append(f"loaders named but not described: {len(missing)}, the first is number {missing[0]}")
-            loaders.update((number, Loader(loader=number)) for number in missing)
+            loaders.update((number, LoaderLine(loader=number)) for number in missing)
         return Recording(
-            run=runs[0] if runs else Run(),
+            run=runs[0] if runs else RunLine(),
             loaders=loaders,
-            passes=tuple(of[Pass]),
-            pass_ends=tuple(of[PassEnd]),
-            steps=tuple(of[Step]),
-            fetches=tuple(of[Fetch]),
-            whereabouts=tuple(of[Whereabouts]),
-            hops=tuple(of[Hops]),
-            system=tuple(of[System]),
-            storage=tuple(of[Storage]),
-            events=tuple(of[Event]),
+            passes=tuple(of[EpochStartLine]),
+            pass_ends=tuple(of[EpochEndLine]),
+            steps=tuple(of[StepLine]),
+            fetches=tuple(of[FetchLine]),
+            whereabouts=tuple(of[StackSamplesLine]),
+            hops=tuple(of[HopsLine]),
+            system=tuple(of[SystemLine]),
+            storage=tuple(of[StorageLine]),
+            events=tuple(of[EventLine]),
             end=ends[-1] if ends else None,
-            notes=(*notes, *_clock_notes(of[Step], of[System])),
+            notes=(*notes, *_clock_notes(of[StepLine], of[SystemLine])),
         )
 
     def _no_recording(self) -> RecordingError:
@@ -260,9 +263,9 @@ class _Pile:
         return RecordingError(f"{self._path} was made by a newer penstock", advice="Update penstock to read it")
 
 
-def _lines(path: str | Path, file: io.BufferedReader, pile: _Pile) -> Iterator[tuple[int, bytes]]:
+def _lines(path: str | Path, file: io.BufferedReader, pile: _LineCollector) -> Iterator[tuple[int, bytes]]:
     """Lines with their numbers, from 1; never more than a line in memory."""
-    inflated = Inflated(file) if file.peek(2)[:2] == GZIP else None
+    inflated = GzipLines(file) if file.peek(2)[:2] == GZIP else None
     source = file if inflated is None else io.BufferedReader(inflated)
     number, left_bytes, skipping = 1, FILE_BYTES_MAX, False
     while raw := source.readline(LINE_BYTES_MAX):
@@ -299,7 +302,7 @@ def _note(count: int, what: str, places: Sequence[str]) -> str:
     return f"{count} {'line' if count == 1 else 'lines'} {what} ({shown})"
 
 
-def _clock_notes(steps: Sequence[Step], system: Sequence[System]) -> Iterator[str]:
+def _clock_notes(steps: Sequence[StepLine], system: Sequence[SystemLine]) -> Iterator[str]:
     """Times of one pass and of the system's samples only ever grow, unless a clock was set back or files were mixed."""
     times: dict[object, list[float]] = defaultdict(list)
     for step in steps:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import RecordingError, printable
-from penstock.recording.format import AnyLine, End, Run
+from penstock.recording.format import AnyLine, EndLine, RunLine
 
 log = logging.getLogger("penstock")
 
@@ -39,7 +39,7 @@ class Recorder:
     Once it is open nothing here raises: a disk that fills up ends the recording, with one warning, not the training.
     """
 
-    def __init__(self, path: str | Path, run: Run) -> None:
+    def __init__(self, path: str | Path, run: RunLine) -> None:
         self.dropped = 0
         """Lines lost so far, because the disk was too slow or refused them."""
         self._path = Path(path)
@@ -62,7 +62,7 @@ class Recorder:
         """Take a line; never waits, never fails. After `close`, and in a forked child, it does nothing."""
         if self._closed:
             return
-        if self._failed or (len(self._waiting) >= WAITING_MAX and not isinstance(line, End)):
+        if self._failed or (len(self._waiting) >= WAITING_MAX and not isinstance(line, EndLine)):
             self.dropped += 1
             return
         self._waiting.append(line)
@@ -114,7 +114,7 @@ class Recorder:
 
     def _with_dropped(self, line: AnyLine) -> AnyLine:
         """Only here it is known how many were lost."""
-        return msgspec.structs.replace(line, dropped=self.dropped) if isinstance(line, End) else line
+        return msgspec.structs.replace(line, dropped=self.dropped) if isinstance(line, EndLine) else line
 
     def _drop_waiting(self) -> None:
         self.dropped += len(self._waiting)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from penstock.report.text import human_bytes, human_duration, table
+from penstock.report.text import format_bytes, human_duration, table
 
 BATCHES_PER_WORKER = 10
 """A worker's first batches are made while the first of all is waited for: with fewer in all, they make up the rate."""
@@ -17,7 +17,7 @@ ROUNDS_TO_JUDGE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Racer:
+class BenchRow:
     """One line of the table: the medians of a contestant's rounds."""
 
     contestant: str
@@ -34,7 +34,7 @@ class Racer:
     rounds: int
 
 
-def bench_table(title: str, racers: Sequence[Racer], rival: Racer) -> Table:
+def bench_table(title: str, racers: Sequence[BenchRow], rival: BenchRow) -> Table:
     """The racers in the order given; ratios are against the rival's rate."""
     numbers = ("workers", "samples/s", "ratio", "first batch", "memory", "CPU/sample")
     rows = [
@@ -44,7 +44,7 @@ def bench_table(title: str, racers: Sequence[Racer], rival: Racer) -> Table:
             f"{racer.rate:,.3g}" if racer.rate < 100 else f"{racer.rate:,.0f}",
             f"{racer.rate / rival.rate:.2f}×",
             human_duration(racer.first_batch_s),
-            human_bytes(racer.peak_memory_bytes),
+            format_bytes(racer.peak_memory_bytes),
             "unknown" if racer.cpu_s_per_sample is None else f"{racer.cpu_s_per_sample * 1e3:.3g} ms",
         )
         for racer in racers
@@ -52,7 +52,7 @@ def bench_table(title: str, racers: Sequence[Racer], rival: Racer) -> Table:
     return table(title, ("contestant", *numbers), rows, right=numbers)
 
 
-def bench_meaning(ours: Racer, rival: Racer) -> str:
+def bench_meaning(ours: BenchRow, rival: BenchRow) -> str:
     """What may be said of the difference: something only where no round of the one reaches a round of the other."""
     ratio = ours.rate / rival.rate
     best = f"{rival.contestant} at its best ({_workers(rival.workers)})"
@@ -76,7 +76,7 @@ def _workers(count: int) -> str:
     return "1 worker" if count == 1 else f"{count} workers"
 
 
-def _cpu(ours: Racer, rival: Racer) -> str:
+def _cpu(ours: BenchRow, rival: BenchRow) -> str:
     if not ours.cpu_s_per_sample or not rival.cpu_s_per_sample:
         return ""
     return f", with {ours.cpu_s_per_sample / rival.cpu_s_per_sample:.2f}× the CPU time per sample"

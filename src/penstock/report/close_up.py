@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.recording.format import Fetch
+from penstock.recording.format import FetchLine
 
 WINDOW_STEPS = 120
 WINDOW_LANES = 64
@@ -62,7 +62,7 @@ def _window(evidence: Evidence, period: int | None) -> slice:
     return slice(inside[0], inside[-1] + 1)
 
 
-def _lane(worker: int, fetches: list[Fetch], first_s: float) -> tuple[str, list[tuple[float, float, float, int]]]:
+def _lane(worker: int, fetches: list[FetchLine], first_s: float) -> tuple[str, list[tuple[float, float, float, int]]]:
     return "main process" if worker < 0 else f"worker {worker}", [
         (round(fetch.at_s - first_s, 6), round(fetch.fetch_s, 6), round(fetch.collate_s, 6), fetch.batch)
         for fetch in fetches

@@ -23,7 +23,7 @@ from penstock.verify.measures import (
     Answer,
     Floats,
     Measure,
-    Side,
+    RunMeasure,
     cycles,
     main_loader,
     measure,
@@ -57,12 +57,12 @@ def compare(a: Recording, b: Recording) -> Comparison:
     right = namesake(b, left.loader, "the second recording")
     known = not np.isnan(left.samples_per_batch) and not np.isnan(right.samples_per_batch)
     same = known and abs(right.samples_per_batch / left.samples_per_batch - 1) < SAME_BATCH
-    pair = _Pair(left, right, per_sample=known and not same)
+    pair = _RunPair(left, right, per_sample=known and not same)
     return Comparison(measures=tuple(_measures(pair, known)), notes=tuple(_notes(pair, known)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _RunPair:
     left: Evidence
     right: Evidence
     per_sample: bool
@@ -76,9 +76,9 @@ class _Pair:
 # -- what is measured ----------------------------------------------------------------------------------------------
 
 
-def _measures(pair: _Pair, known: bool) -> Iterator[Measure]:
-    def both(top: _Column, bottom: _Column) -> tuple[Side, Side]:
-        left, right = (Side(top(run), bottom(run), run.workers) for run in (pair.left, pair.right))
+def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
+    def both(top: _Column, bottom: _Column) -> tuple[RunMeasure, RunMeasure]:
+        left, right = (RunMeasure(top(run), bottom(run), run.workers) for run in (pair.left, pair.right))
         return left, right
 
     counts = samples if known else _ones
@@ -126,7 +126,7 @@ def _spoken_for(column: _Column, evidence: Evidence) -> Floats:
     return (column(evidence) * times)[times > 0]
 
 
-def _notes(pair: _Pair, known: bool) -> Iterator[str]:
+def _notes(pair: _RunPair, known: bool) -> Iterator[str]:
     left, right = pair.left, pair.right
     if loader_name(left.loader) != loader_name(right.loader):
         yield f"Different loaders: {loader_name(left.loader)} and {loader_name(right.loader)}."

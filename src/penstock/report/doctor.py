@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from rich.table import Table
 
-from penstock.plan.doctor.check import Check, Mark
-from penstock.report.storage import Row
+from penstock.plan.doctor.check import Check, CheckStatus
+from penstock.report.storage import StorageRow
 from penstock.report.text import table
 
-SIGNS = {Mark.GOOD: "✓", Mark.LOOK: "!", Mark.BAD: "✗", Mark.OPEN: "–"}
+SIGNS = {CheckStatus.GOOD: "✓", CheckStatus.LOOK: "!", CheckStatus.BAD: "✗", CheckStatus.OPEN: "–"}
 
 
 def check_table(title: str, checks: Iterable[Check]) -> Table:
@@ -19,7 +19,7 @@ def check_table(title: str, checks: Iterable[Check]) -> Table:
     return table(title, ("", "what", "found", "which means"), lines)
 
 
-def as_checks(rows: Iterable[Row]) -> Iterator[Check]:
+def as_checks(rows: Iterable[StorageRow]) -> Iterator[Check]:
     """Rows about a storage, in the same table."""
     for row in rows:
-        yield Check(row.name, row.value, row.meaning, Mark.GOOD if row.ok else Mark.LOOK)
+        yield Check(row.name, row.value, row.meaning, CheckStatus.GOOD if row.ok else CheckStatus.LOOK)

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from penstock.errors import printable
 from penstock.plan.fleet.bounds import MEANING
-from penstock.plan.fleet.forecast import Epoch, FleetPlan, Packed
+from penstock.plan.fleet.forecast import FleetEpoch, FleetPlan, PackedForecast
 from penstock.plan.fleet.lanes import ENOUGH_BLOCKS
-from penstock.report.text import human_bytes, human_duration, human_rate, table
+from penstock.report.text import format_bytes, human_duration, human_rate, table
 
 UNKNOWN = "not known"
 EPOCH_COLUMNS = ("epoch", "from caches", "samples/s", "of the GPUs' own", "store gives", "requests/s", "takes", "reads")
@@ -48,13 +48,13 @@ def fleet_text(plan: FleetPlan) -> RenderableType:
 
 def demand_rows(plan: FleetPlan) -> list[tuple[str, str, str]]:
     """Demanded against what there is."""
-    site, asked = plan.site, plan.demanded
+    site, asked = plan.site, plan.fleet_demand
     return [
         ("the store's bandwidth", _rate(asked.store_bytes_s), _rate(site.store_bytes_s)),
         ("requests to the store", _count(asked.store_requests_s, "/s"), _count(site.store_requests_s, "/s")),
         ("a node's network", _rate(asked.node_bytes_s), _rate(site.network_bytes_s)),
         ("a node's cores", figure(asked.node_cores), figure(plan.cores)),
-        ("a node's cache, for all of it", _size(plan.dataset_bytes), human_bytes(site.cache_bytes)),
+        ("a node's cache, for all of it", _size(plan.dataset_bytes), format_bytes(site.cache_bytes)),
     ]
 
 
@@ -65,7 +65,7 @@ def epoch_rows(plan: FleetPlan) -> list[tuple[str, ...]]:
             epoch.name,
             f"{epoch.hits:.0%}",
             figure(epoch.samples_s),
-            f"{epoch.samples_s / plan.demanded.samples_s:.0%}",
+            f"{epoch.samples_s / plan.fleet_demand.samples_s:.0%}",
             _rate(epoch.store_bytes_s),
             _count(epoch.store_requests_s),
             UNKNOWN if epoch.seconds is None else human_duration(epoch.seconds),
@@ -90,8 +90,8 @@ def packing_rows(plan: FleetPlan) -> list[tuple[str, ...]]:
     return [_packed(each) for each in plan.packing]
 
 
-def _packed(each: Packed) -> tuple[str, ...]:
-    asked = each.demanded
+def _packed(each: PackedForecast) -> tuple[str, ...]:
+    asked = each.fleet_demand
     return (
         each.name,
         _rate(asked.store_bytes_s),
@@ -121,7 +121,7 @@ def fleet_sentences(plan: FleetPlan) -> Iterator[str]:
     if len(plan.epochs) > 1:
         last = plan.epochs[-1]
         yield (
-            f"With {human_bytes(site.cache_bytes)} of cache on each node it is {figure(last.samples_s)} samples/s in "
+            f"With {format_bytes(site.cache_bytes)} of cache on each node it is {figure(last.samples_s)} samples/s in "
             f"the long run: {last.hits:.0%} of what a node reads is there by then. Every epoch deals the data anew, so "
             "a node meets another part of it each time."
         )
@@ -129,8 +129,8 @@ def fleet_sentences(plan: FleetPlan) -> Iterator[str]:
     yield _of_cost(plan, first)
 
 
-def _first_bound(plan: FleetPlan, first: Epoch) -> str:
-    share = first.samples_s / plan.demanded.samples_s
+def _first_bound(plan: FleetPlan, first: FleetEpoch) -> str:
+    share = first.samples_s / plan.fleet_demand.samples_s
     rate = f"{figure(first.samples_s)} samples/s in the first epoch, {share:.0%} of what the GPUs could take"
     return f"{rate}. The first bound: {MEANING[first.limits[0].name]}."
 
@@ -139,7 +139,7 @@ def _of_lanes(plan: FleetPlan) -> Iterator[str]:
     lanes = plan.lanes
     yield (
         f"For penstock.Loader: lanes={lanes.lanes}, block_bytes={lanes.block_bytes}; at least {lanes.shards:,} shards, "
-        f"or {lanes.packed_shards:,} where they are compressed; {human_bytes(lanes.rank_bytes)} of blocks in each "
+        f"or {lanes.packed_shards:,} where they are compressed; {format_bytes(lanes.rank_bytes)} of blocks in each "
         "rank's memory."
     )
     if not lanes.enough:
@@ -149,25 +149,25 @@ def _of_lanes(plan: FleetPlan) -> Iterator[str]:
         )
 
 
-def _of_cost(plan: FleetPlan, first: Epoch) -> str:
+def _of_cost(plan: FleetPlan, first: FleetEpoch) -> str:
     if first.store_bytes is None:
         return "What an epoch costs is not known: the size of the dataset, or of what is read of it, is not."
-    later = "" if len(plan.epochs) < 2 else f", and {human_bytes(plan.epochs[-1].store_bytes or 0.0)} in the long run"
+    later = "" if len(plan.epochs) < 2 else f", and {format_bytes(plan.epochs[-1].store_bytes or 0.0)} in the long run"
     requests = "" if first.store_requests is None else f" in {figure(first.store_requests)} requests"
     price = "" if first.price is None else f", for {first.price:,.2f}"
-    return f"An epoch reads {human_bytes(first.store_bytes)} from the store{requests}{price}{later}."
+    return f"An epoch reads {format_bytes(first.store_bytes)} from the store{requests}{price}{later}."
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------
 
 
-def _cost(epoch: Epoch) -> str:
+def _cost(epoch: FleetEpoch) -> str:
     price = "" if epoch.price is None else f", {epoch.price:,.2f}"
     return f"{_size(epoch.store_bytes)}{price}"
 
 
 def _size(count: float | None) -> str:
-    return UNKNOWN if count is None else human_bytes(count)
+    return UNKNOWN if count is None else format_bytes(count)
 
 
 def _rate(bytes_s: float | None) -> str:

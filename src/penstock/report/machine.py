@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from penstock.recording.reader import Recording
-from penstock.report.text import human_bytes, human_duration
+from penstock.report.text import format_bytes, human_duration
 
 
 def machine_rows(recording: Recording) -> Iterator[tuple[str, str]]:
@@ -28,7 +28,7 @@ def machine_rows(recording: Recording) -> Iterator[tuple[str, str]]:
     yield "cores", f"{machine.usable_cores} usable of {machine.cores}{quota}"
     if machine.memory_bytes:
         limit = machine.memory_limit_bytes
-        yield "memory", human_bytes(machine.memory_bytes) + (f", limit {human_bytes(limit)}" if limit else "")
+        yield "memory", format_bytes(machine.memory_bytes) + (f", limit {format_bytes(limit)}" if limit else "")
     if machine.gpus:
         counts = Counter((gpu.name, gpu.memory_bytes) for gpu in machine.gpus)
         yield "GPUs", ", ".join(_gpu(count, *gpu) for gpu, count in counts.items())
@@ -44,5 +44,5 @@ def _when(unix_s: float) -> str:
 
 
 def _gpu(count: int, name: str, memory_bytes: int) -> str:
-    memory = f" ({human_bytes(memory_bytes)})" if memory_bytes else ""
+    memory = f" ({format_bytes(memory_bytes)})" if memory_bytes else ""
     return f"{count} × {name}{memory}"

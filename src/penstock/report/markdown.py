@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from penstock.core.finding import AmongRanks, Diagnosis, Finding
+from penstock.core.finding import Diagnosis, Finding, RankSummary
 from penstock.errors import printable
 from penstock.recording.reader import Recording
 from penstock.report.diagnosis import full_stop, gain_words, impact_words
 from penstock.report.machine import machine_rows
 from penstock.report.numbers import (
-    Numbers,
+    RunNumbers,
     loader_name,
     looked_note,
     main_evidence,
@@ -66,7 +66,7 @@ def _summary(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
         yield from _numbers(numbers(evidence))
 
 
-def _numbers(found: Numbers) -> Iterator[str]:
+def _numbers(found: RunNumbers) -> Iterator[str]:
     passes = "1 pass" if found.passes == 1 else f"{found.passes} passes"
     loader = f"{loader_name(found.loader)} ({found.loader.type})"
     yield f"- loader: {escaped(loader)}, {found.batches} batches, {passes}"
@@ -122,7 +122,7 @@ def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
         yield f"Note: {escaped(note)}"
 
 
-def _ranks(seen: AmongRanks) -> Iterator[str]:
+def _ranks(seen: RankSummary) -> Iterator[str]:
     yield "### Ranks"
     yield ""
     worst = sorted(seen.each, key=lambda rank: -rank.alone_s)[:MOST_RANKS]

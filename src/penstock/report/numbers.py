@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.evidence.loop import PAUSES, is_outermost
-from penstock.recording.format import LOOKED_AT, Loader
+from penstock.recording.format import LOOKED_AT, LoaderLine
 from penstock.recording.reader import Recording
 
 WAIT, REST = "wait", "rest of the step"
@@ -26,10 +26,10 @@ VALUE_LENGTH = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class RunNumbers:
     """The loader that cost most waiting, over its steady steps: the first batch of a pass is start-up."""
 
-    loader: Loader
+    loader: LoaderLine
     passes: int
     batches: int
     samples_per_s: float | None
@@ -46,7 +46,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StepPart:
     """One part of the mean step, with its place in it."""
 
     name: str
@@ -81,12 +81,12 @@ def without_steps(recording: Recording) -> str:
     return "No steps were recorded" + (" but the first of a pass" if recording.steps else "")
 
 
-def numbers(evidence: Evidence) -> Numbers:
+def numbers(evidence: Evidence) -> RunNumbers:
     """Of a loader with at least one steady step."""
     steady_s, batches = evidence.steady_s, len(evidence.steps)
     per_batch = evidence.samples_per_batch
     rate = batches / steady_s if steady_s > 0 else 0.0
-    return Numbers(
+    return RunNumbers(
         loader=evidence.loader,
         passes=len({step.pass_ for step in (*evidence.firsts, *evidence.steps)}),
         batches=batches + len(evidence.firsts),
@@ -108,15 +108,15 @@ def _gpu(evidence: Evidence) -> float | None:
 # -- where the time went -------------------------------------------------------------------------------------------
 
 
-def parts(evidence: Evidence) -> tuple[Part, ...]:
+def parts(evidence: Evidence) -> tuple[StepPart, ...]:
     """The mean step in order: the wait, each phase with those inside it, and what no phase covers."""
     host, device = phase_means(evidence), phase_means(evidence, on_device=True)
     wait_s, cycle_s = float(evidence.wait_s.mean()), evidence.cycle_s
 
-    def part(path: str, depth: int, start_s: float, seconds: float) -> Part:
+    def part(path: str, depth: int, start_s: float, seconds: float) -> StepPart:
         share = seconds / cycle_s if cycle_s > 0 else 0.0
         place = {"start_s": start_s, "seconds": seconds, "share": share}
-        return Part(name=inner_name(path, host), depth=depth, device_s=device.get(path), **place)
+        return StepPart(name=inner_name(path, host), depth=depth, device_s=device.get(path), **place)
 
     found = [part(WAIT, 0, 0.0, wait_s)]
     if IN_THE_WAIT in host:
@@ -235,7 +235,7 @@ def setting_rows(recording: Recording) -> tuple[SettingRow, ...]:
     )
 
 
-def loader_name(loader: Loader) -> str:
+def loader_name(loader: LoaderLine) -> str:
     """As the script calls it, or by its number."""
     return loader.name or f"loader {loader.loader}"
 

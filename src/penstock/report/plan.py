@@ -17,7 +17,7 @@ from penstock.plan.predict import MEANING
 from penstock.plan.sweep import Sweep
 from penstock.report.diagnosis import full_stop
 from penstock.report.markdown import escaped
-from penstock.report.text import human_bytes, table
+from penstock.report.text import format_bytes, table
 
 SCOPES = {"dataloader": "DataLoader", "loader": "Loader", "data": "data", "step": "step"}
 """Who is set, in words; Loader is penstock's."""
@@ -70,7 +70,7 @@ def sweep_table(sweep: Sweep) -> Table:
             f"{row.size:,}{' ← knee' if row.size == sweep.knee else ''}",
             row.failed or f"{row.samples_s:,.4g}",
             "" if row.it_s is None else f"{row.it_s:,.3g}",
-            "" if row.peak_bytes is None else human_bytes(row.peak_bytes),
+            "" if row.peak_bytes is None else format_bytes(row.peak_bytes),
         )
         for row in sweep.rows
     ]
@@ -149,7 +149,7 @@ def _sentences(plan: Plan) -> Iterator[str]:
             "then the step alone sets the pace."
         )
     if plan.memory_bytes is not None:
-        yield f"The planned loader needs about {human_bytes(plan.memory_bytes)} of the host's memory."
+        yield f"The planned loader needs about {format_bytes(plan.memory_bytes)} of the host's memory."
     if plan.dataloader:
         yield f"For torch's DataLoader: {_settings(plan.dataloader)}."
     if plan.loader:

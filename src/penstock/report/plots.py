@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.loop import UNKNOWN
-from penstock.recording.format import System
+from penstock.recording.format import SystemLine
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strip:
+class StepStrip:
     """Every steady batch of a loader: the loop's own time (step), and with the wait (total)."""
 
     plot: Plot
@@ -100,11 +100,11 @@ def _round(value: float) -> float:
 # -- the loop ------------------------------------------------------------------------------------------------------
 
 
-def strip(evidence: Evidence) -> Strip:
+def strip(evidence: Evidence) -> StepStrip:
     """Seconds per batch, over the batches of all passes."""
     slow = np.flatnonzero(evidence.slow)
     positions = _positions(evidence)
-    return Strip(
+    return StepStrip(
         plot=thin(positions, {"total": evidence.wait_s + evidence.busy_s, "step": evidence.busy_s}, mean_of="total"),
         marks=[int(positions[at]) for at in slow] if len(slow) <= MARKS else [],
         slow=len(slow),
@@ -144,7 +144,7 @@ def _positions(evidence: Evidence) -> Floats:
 # -- the machine ---------------------------------------------------------------------------------------------------
 
 
-def utilisation(system: tuple[System, ...], cores: float) -> Plot | None:
+def utilisation(system: tuple[SystemLine, ...], cores: float) -> Plot | None:
     """Percent of what there is: device, cores, busiest disk. What was never seen is left out."""
     if not system:
         return None
@@ -157,7 +157,7 @@ def utilisation(system: tuple[System, ...], cores: float) -> Plot | None:
     return smooth(np.array([look.at_s for look in system]), series)
 
 
-def throughput(system: tuple[System, ...]) -> Plot | None:
+def throughput(system: tuple[SystemLine, ...]) -> Plot | None:
     """Read from disks and received from the network, in MB/s; None where neither was seen."""
     system = _in_time(system)
     disks = np.array([sum(disk.read_bytes_s for disk in look.disks) / 1e6 for look in system])
@@ -166,7 +166,7 @@ def throughput(system: tuple[System, ...]) -> Plot | None:
     return smooth(np.array([look.at_s for look in system]), series) if series else None
 
 
-def _in_time(system: tuple[System, ...]) -> tuple[System, ...]:
+def _in_time(system: tuple[SystemLine, ...]) -> tuple[SystemLine, ...]:
     """A plot's x only grows, even where the clock went back (the recording's notes say so)."""
     return tuple(sorted(system, key=lambda look: look.at_s))
 

@@ -10,14 +10,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.errors import printable
-from penstock.plan.doctor.check import Check, Mark
+from penstock.plan.doctor.check import Check, CheckStatus
 from penstock.probe.results import (
     CopyRates,
     DecodePoint,
     DecodeRates,
-    Handover,
+    IpcCost,
     Probes,
-    Skipped,
+    SkippedProbe,
     StepProbe,
     StepTime,
     StorageProbe,
@@ -25,7 +25,7 @@ from penstock.probe.results import (
 from penstock.probe.script_step import ScriptProbe
 from penstock.report.doctor import as_checks
 from penstock.report.storage import curve_rows
-from penstock.report.text import human_bytes, human_duration, human_rate, table
+from penstock.report.text import format_bytes, human_duration, human_rate, table
 
 CROWDED = 0.6
 """Workers that keep less than this share of their speed beside the others are in each other's way."""
@@ -42,8 +42,8 @@ def probe_rows(probes: Probes) -> Iterator[Check]:
         "copy": (probes.copy, _copy),
     }
     for name, (result, words) in rows.items():
-        if isinstance(result, Skipped):
-            yield Check(name, "skipped", result.reason, Mark.OPEN)
+        if isinstance(result, SkippedProbe):
+            yield Check(name, "skipped", result.reason, CheckStatus.OPEN)
         elif result is not None:
             yield from words(result)
 
@@ -54,7 +54,7 @@ def _storage(found: StorageProbe) -> Iterator[Check]:
 
 def _decode(rates: DecodeRates) -> Iterator[Check]:
     first, *more = rates.points
-    size = f"{human_bytes(rates.sample_bytes)} ({human_bytes(rates.decoded_bytes)} decoded)"
+    size = f"{format_bytes(rates.sample_bytes)} ({format_bytes(rates.decoded_bytes)} decoded)"
     meaning = (
         f"{human_duration(rates.cpu_s_per_sample)} of a core for a sample of {size}, "
         f"over {rates.samples} samples of {rates.source}: no storage is faster than this."
@@ -72,11 +72,16 @@ def _decode(rates: DecodeRates) -> Iterator[Check]:
             yield Check(_workers(point.workers), _rate(point), meaning)
         else:
             meaning = f"Each worker keeps {scaling:.0%} of its speed: cores share caches, memory or their own threads."
-            yield Check(_workers(point.workers), _rate(point), meaning, Mark.LOOK if scaling < CROWDED else Mark.GOOD)
+            yield Check(
+                _workers(point.workers),
+                _rate(point),
+                meaning,
+                CheckStatus.LOOK if scaling < CROWDED else CheckStatus.GOOD,
+            )
     if rates.bad:
         value = f"{rates.bad} of {rates.bad + rates.samples}"
         meaning = "Samples that did not decode, or have another shape; `penstock shards check` names them."
-        yield Check("decode, bad", value, meaning, Mark.LOOK)
+        yield Check("decode, bad", value, meaning, CheckStatus.LOOK)
 
 
 def _crowded(point: DecodePoint) -> Check:
@@ -85,7 +90,7 @@ def _crowded(point: DecodePoint) -> Check:
         f"{human_duration(point.cpu_s_per_sample)} of a core for a sample, but each worker got only "
         f"{point.cores_each:.0%} of a core: somebody else computes here, or a quota holds it back."
     )
-    return Check(_workers(point.workers), _rate(point), meaning, Mark.LOOK)
+    return Check(_workers(point.workers), _rate(point), meaning, CheckStatus.LOOK)
 
 
 def _rate(point: DecodePoint) -> str:
@@ -96,8 +101,8 @@ def _workers(count: int) -> str:
     return f"decode, {count} worker{'s' if count > 1 else ''}"
 
 
-def _handover(cost: Handover) -> Iterator[Check]:
-    size = f"{cost.batch_size} samples ({human_bytes(cost.batch_bytes)})"
+def _handover(cost: IpcCost) -> Iterator[Check]:
+    size = f"{cost.batch_size} samples ({format_bytes(cost.batch_bytes)})"
     meaning = (
         f"One worker of a torch DataLoader passes on at most {cost.samples_per_s:,.0f} samples/s "
         f"in batches of {size}, if making them costs nothing."
@@ -110,7 +115,7 @@ def _handover(cost: Handover) -> Iterator[Check]:
 
 
 def _copy(rates: CopyRates) -> Iterator[Check]:
-    batch = f"{human_duration(rates.pinned_s)} for a batch of {human_bytes(rates.batch_bytes)}"
+    batch = f"{human_duration(rates.pinned_s)} for a batch of {format_bytes(rates.batch_bytes)}"
     yield Check(
         "copy, pinned",
         human_rate(rates.pinned_bytes_per_s),

@@ -6,12 +6,12 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from penstock.core.hops import Hop
-from penstock.core.stats import CardTimes
+from penstock.core.stats import GpuTimes
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.recording.reader import Recording
 from penstock.report.close_up import CloseUp
-from penstock.report.numbers import Numbers, loader_name, looked_note, numbers, parts
-from penstock.report.plots import Strip
+from penstock.report.numbers import RunNumbers, loader_name, looked_note, numbers, parts
+from penstock.report.plots import StepStrip
 from penstock.report.text import human_duration
 
 
@@ -23,7 +23,7 @@ class _Tile:
     hot: bool = False
 
 
-def of_steps(evidence: Evidence, drawn: Strip, window: CloseUp) -> dict[str, Any]:
+def of_steps(evidence: Evidence, drawn: StepStrip, window: CloseUp) -> dict[str, Any]:
     """What can be said where there are steps."""
     found, rows = numbers(evidence), parts(evidence)
     return {
@@ -39,7 +39,7 @@ def of_steps(evidence: Evidence, drawn: Strip, window: CloseUp) -> dict[str, Any
     }
 
 
-def _tiles(evidence: Evidence, found: Numbers) -> list[_Tile]:
+def _tiles(evidence: Evidence, found: RunNumbers) -> list[_Tile]:
     rate, unit = found.samples_per_s, "samples/s"
     if rate is None:
         rate, unit = found.batches_per_s, "batches/s"
@@ -55,7 +55,7 @@ def _tiles(evidence: Evidence, found: Numbers) -> list[_Tile]:
     return tiles
 
 
-def _strip_note(evidence: Evidence, found: Numbers, drawn: Strip) -> str:
+def _strip_note(evidence: Evidence, found: RunNumbers, drawn: StepStrip) -> str:
     note = f"{drawn.slow:,} of {len(evidence.steps):,} batches were slow"
     note += " (▾)." if drawn.marks else "."
     if "mean" in drawn.plot.series:
@@ -100,7 +100,7 @@ def card_note(recording: Recording) -> str:
     lines = [line for line in lines if line.loader == lines[0].loader]
     if len(lines) < 2 or lines[-1].at_s <= lines[0].at_s:
         return ""
-    first, last = (CardTimes(*(line.card or ())) for line in (lines[0], lines[-1]))
+    first, last = (GpuTimes(*(line.card or ())) for line in (lines[0], lines[-1]))
     times, seconds = last.since(first), lines[-1].at_s - lines[0].at_s
     copying, exposed, stalled = (percent(part / seconds) for part in astuple(times))
     return (

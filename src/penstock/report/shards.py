@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.index import ShardIndex
-from penstock.shards.validate import Health
+from penstock.shards.validate import ShardHealth
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Listing:
         """Nothing unreadable, nothing amiss."""
         return not self.unreadable and not any(shard.problems for shard in self.shards)
 
-    def add(self, shard: str, index: ShardIndex, health: Health) -> None:
+    def add(self, shard: str, index: ShardIndex, health: ShardHealth) -> None:
         """Take one more shard in."""
         kinds: Counter[str] = Counter(problem.kind for problem in health.problems)
         whole = int(health.whole.sum())

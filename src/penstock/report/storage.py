@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from penstock.probe.storage import IN_FLIGHT
 from penstock.probe.storage_curve import StorageCurve
-from penstock.probe.storage_judgement import Behaviour, behaviour, judge
-from penstock.report.text import human_bytes, human_duration, human_rate
-from penstock.storage.identify import Storage
+from penstock.probe.storage_judgement import StorageBehaviour, behaviour, judge
+from penstock.report.text import format_bytes, human_duration, human_rate
+from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
 
 SHUFFLE_CHEAP = 0.8
@@ -40,7 +40,7 @@ _CACHES_BEYOND = (StorageKind.VIRTUAL_DISK, StorageKind.HOST_SHARE, StorageKind.
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StorageRow:
     """One line of the report; `ok` is False where there is something to act on."""
 
     name: str
@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class WritableSpace:
     """What can be written under a path."""
 
     writable: bool
@@ -58,52 +58,54 @@ class Room:
     total_bytes: int
 
 
-def claim_rows(storage: Storage, room: Room | None) -> Iterator[Row]:
+def claim_rows(storage: StorageFacts, room: WritableSpace | None) -> Iterator[StorageRow]:
     """What is known without reading a byte; a store does not tell how much room it has."""
     named = storage.filesystem in ("", storage.kind)
-    yield Row("kind", storage.kind if named else f"{storage.kind} ({storage.filesystem})", _KIND_MEANS[storage.kind])
-    yield Row("mount", " → ".join(storage.chain), "From the mount down to what holds the bytes.")
+    yield StorageRow(
+        "kind", storage.kind if named else f"{storage.kind} ({storage.filesystem})", _KIND_MEANS[storage.kind]
+    )
+    yield StorageRow("mount", " → ".join(storage.chain), "From the mount down to what holds the bytes.")
     if room is None:
         return
     if storage.read_only or not room.writable:
-        yield Row("writable", "no", "Reading works; index files go to your cache folder instead.")
+        yield StorageRow("writable", "no", "Reading works; index files go to your cache folder instead.")
         return
-    yield Row("writable", "yes", "Index files can lie beside the shards.")
-    free = f"{human_bytes(room.free_bytes)} of {human_bytes(room.total_bytes)}"
+    yield StorageRow("writable", "yes", "Index files can lie beside the shards.")
+    free = f"{format_bytes(room.free_bytes)} of {format_bytes(room.total_bytes)}"
     if room.free_bytes < NEARLY_FULL * room.total_bytes:
-        yield Row("free space", free, "Nearly full: packing or staging shards here will fail.", ok=False)
+        yield StorageRow("free space", free, "Nearly full: packing or staging shards here will fail.", ok=False)
     else:
-        yield Row("free space", free, "A packed copy of a data set, or a shard cache, must fit into this.")
+        yield StorageRow("free space", free, "A packed copy of a data set, or a shard cache, must fit into this.")
 
 
-def curve_rows(storage: Storage, curve: StorageCurve, age_s: float) -> Iterator[Row]:
+def curve_rows(storage: StorageFacts, curve: StorageCurve, age_s: float) -> Iterator[StorageRow]:
     """What the measurement says."""
     yield _sequential(curve)
     yield _random(storage, curve)
     yield _in_flight(curve)
     yield _open_stat(storage, curve)
     yield _cold(storage, curve)
-    yield Row("acts like", behaviour(storage, curve), judge(storage, curve))
-    read = f"{human_bytes(curve.probe_bytes)} in {human_duration(curve.seconds)}"
+    yield StorageRow("acts like", behaviour(storage, curve), judge(storage, curve))
+    read = f"{format_bytes(curve.probe_bytes)} in {human_duration(curve.seconds)}"
     if age_s >= 1:
-        yield Row("measured", f"{human_duration(age_s)} ago", f"On {read}; --refresh measures again.")
+        yield StorageRow("measured", f"{human_duration(age_s)} ago", f"On {read}; --refresh measures again.")
     else:
-        yield Row("measured", "now", f"On {read}.")
+        yield StorageRow("measured", "now", f"On {read}.")
 
 
-def _sequential(curve: StorageCurve) -> Row:
+def _sequential(curve: StorageCurve) -> StorageRow:
     best = curve.best_sequential()
     rate = best.sequential_mb_per_s * 1e6
-    feeds = f"{rate / curve.sample_bytes:,.0f} samples/s of {human_bytes(curve.sample_bytes)}"
+    feeds = f"{rate / curve.sample_bytes:,.0f} samples/s of {format_bytes(curve.sample_bytes)}"
     value = f"{human_rate(rate)} at {best.in_flight} in flight"
-    return Row("sequential", value, f"Shards read in large blocks feed at most {feeds}.")
+    return StorageRow("sequential", value, f"Shards read in large blocks feed at most {feeds}.")
 
 
-def _random(storage: Storage, curve: StorageCurve) -> Row:
+def _random(storage: StorageFacts, curve: StorageCurve) -> StorageRow:
     best, share = curve.best_random(), curve.random_share()
-    size = human_bytes(curve.sample_bytes)
+    size = format_bytes(curve.sample_bytes)
     value = f"{best.random_reads_per_s:,.0f} reads/s of {size} at {best.in_flight} in flight"
-    seeks = behaviour(storage, curve) is Behaviour.SPINNING
+    seeks = behaviour(storage, curve) is StorageBehaviour.SPINNING
     reach = f"Random reads of one sample reach {share:.0%} of sequential speed: "
     if seeks:
         meaning = reach + "read whole blocks and shuffle those, or stage the shards on a faster disk."
@@ -113,10 +115,10 @@ def _random(storage: Storage, curve: StorageCurve) -> Row:
         meaning = reach + "shuffling costs little here."
     else:
         meaning = reach + "reads this small cost more than their bytes, so read whole blocks and shuffle those."
-    return Row("random", value, meaning, ok=not seeks)
+    return StorageRow("random", value, meaning, ok=not seeks)
 
 
-def _in_flight(curve: StorageCurve) -> Row:
+def _in_flight(curve: StorageCurve) -> StorageRow:
     needed, deepest = curve.in_flight_needed(), curve.points[-1].in_flight
     if needed < deepest:
         meaning = f"More at once, up to {deepest}, gain under 5%. Decode workers are for the cores to decide."
@@ -124,29 +126,29 @@ def _in_flight(curve: StorageCurve) -> Row:
         meaning = f"More than {deepest} could not be tried with the time and the files at hand."
     else:
         meaning = "The most that was tried: it still gained from more reads at once."
-    return Row("in flight to use", str(needed), meaning)
+    return StorageRow("in flight to use", str(needed), meaning)
 
 
-def _open_stat(storage: Storage, curve: StorageCurve) -> Row:
+def _open_stat(storage: StorageFacts, curve: StorageCurve) -> StorageRow:
     median_s, p99_s = curve.open_stat.median_us / 1e6, curve.open_stat.p99_us / 1e6
     value = f"{human_duration(median_s)} (p99 {human_duration(p99_s)})"
     if storage.kind is StorageKind.OBJECT_STORE:
         waits = f"Asked one after the other, {1 / median_s:,.0f} requests/s: what many in flight bring is in the curve."
-        return Row("a request", value, waits)
+        return StorageRow("a request", value, waits)
     opens = f"One thread opens at most {1 / median_s:,.0f} files/s"
     if median_s >= SLOW_OPEN_S:
-        return Row("open + stat", value, f"{opens}: use shards, loose files will starve a GPU.", ok=False)
+        return StorageRow("open + stat", value, f"{opens}: use shards, loose files will starve a GPU.", ok=False)
     known = "" if storage.kind.remote else ", their names being cached already"
-    return Row("open + stat", value, f"{opens}{known}.")
+    return StorageRow("open + stat", value, f"{opens}{known}.")
 
 
-def _cold(storage: Storage, curve: StorageCurve) -> Row:
+def _cold(storage: StorageFacts, curve: StorageCurve) -> StorageRow:
     if curve.cold:
         meaning = "Reads went past this machine's page cache, as the first epoch's will."
         if storage.kind.remote or storage.kind in _CACHES_BEYOND:
             meaning += " A cache beyond it (server, host) may still have helped."
-        return Row("cold", f"yes ({curve.method})", meaning)
+        return StorageRow("cold", f"yes ({curve.method})", meaning)
     if storage.kind.in_memory:
-        return Row("cold", "no", "It is memory itself: there is nothing colder below.")
+        return StorageRow("cold", "no", "It is memory itself: there is nothing colder below.")
     meaning = "The page cache could not be passed: these are memory's rates, the first epoch will be slower."
-    return Row("cold", "no (warm)", meaning, ok=False)
+    return StorageRow("cold", "no (warm)", meaning, ok=False)

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.errors import printable
-from penstock.plan.batch_size import Resize
+from penstock.plan.batch_size import BatchSizeChange
 from penstock.plan.sweep import NEAR, Sweep
 from penstock.report.plan import sweep_table
 from penstock.report.text import table
@@ -18,7 +18,7 @@ from penstock.report.text import table
 RULES = {"linear": "linear (SGD)", "sqrt": "square root (Adam)"}
 
 
-def sweep_text(sweep: Sweep, change: Resize | None) -> RenderableType:
+def sweep_text(sweep: Sweep, change: BatchSizeChange | None) -> RenderableType:
     """The sizes, the knee, and what it means for the training that there is."""
     parts: list[RenderableType] = [sweep_table(sweep), Text(_knee(sweep))]
     if change is not None:
@@ -33,7 +33,7 @@ def sweep_text(sweep: Sweep, change: Resize | None) -> RenderableType:
     return Group(*parts)
 
 
-def sweep_document(sweep: Sweep, change: Resize | None) -> dict[str, Any]:
+def sweep_document(sweep: Sweep, change: BatchSizeChange | None) -> dict[str, Any]:
     """The same as plain values."""
     document: dict[str, Any] = {
         "rows": [asdict(row) for row in sweep.rows],
@@ -61,7 +61,7 @@ def _knee(sweep: Sweep) -> str:
     )
 
 
-def _sentences(change: Resize) -> Iterator[str]:
+def _sentences(change: BatchSizeChange) -> Iterator[str]:
     if change.then == change.batch_size:
         yield "That is the size there is: nothing else changes."
     elif change.accumulation is not None:

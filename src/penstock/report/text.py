@@ -8,12 +8,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from penstock.core.format import human_bytes
+from penstock.core.format import format_bytes
 from penstock.core.hops import Hop
-from penstock.core.stats import CardTimes, LoaderStats
+from penstock.core.stats import GpuTimes, LoaderStats
 from penstock.errors import printable
 
-__all__ = ["human_bytes", "human_duration", "human_rate", "table"]
+__all__ = ["format_bytes", "human_duration", "human_rate", "table"]
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> Table:
@@ -28,7 +28,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
 
 def human_rate(bytes_per_s: float) -> str:
     """Bytes a second, like `human_bytes`."""
-    return f"{human_bytes(bytes_per_s)}/s"
+    return f"{format_bytes(bytes_per_s)}/s"
 
 
 def human_duration(seconds: float) -> str:
@@ -51,8 +51,8 @@ def status_line(now: LoaderStats, before: LoaderStats | None) -> str:
         f"epoch {now.epoch}, {now.position} of {now.epoch_samples} samples, {rate:.0f}/s, "
         f"training waited {step.starved:.0%}, bottleneck {slowest} | "
         + ", ".join(f"{hop.name} {hop.busy:.0%}" for hop in hops[:-1])
-        + f" | {engine.workers} workers, {engine.readers} readers, {engine.look_ahead} ahead"
-        + _card(now.card, None if before is None else before.card, step.total_s)
+        + f" | {engine.workers} workers, {engine.readers} readers, {engine.lookahead} ahead"
+        + _card(now.gpu_times, None if before is None else before.gpu_times, step.total_s)
     )
 
 
@@ -60,7 +60,7 @@ def _between(now: LoaderStats, before: LoaderStats) -> tuple[Hop, ...]:
     return tuple(late.since(early) for late, early in zip(now.hops, before.hops, strict=True))
 
 
-def _card(now: CardTimes | None, before: CardTimes | None, seconds: float) -> str:
+def _card(now: GpuTimes | None, before: GpuTimes | None, seconds: float) -> str:
     """Of the time, where there is a card."""
     if now is None or seconds <= 0:
         return ""

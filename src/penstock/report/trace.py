@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.core.hops import Hop
-from penstock.core.stats import CardTimes
-from penstock.recording.format import Fetch, Hops, Loader, Step, System
+from penstock.core.stats import GpuTimes
+from penstock.recording.format import FetchLine, HopsLine, LoaderLine, StepLine, SystemLine
 from penstock.recording.reader import Recording
 from penstock.report.numbers import IN_THE_WAIT, inner_name, lay_out, loader_name
 
@@ -46,7 +46,7 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 3)
 
 
-def _end_s(step: Step) -> float:
+def _end_s(step: StepLine) -> float:
     return step.at_s + step.wait_s + step.step_s
 
 
@@ -56,7 +56,7 @@ def _end_s(step: Step) -> float:
 class _Lanes:
     """Passes over one loader at the same time, as in zip(loader, loader), lie beside each other, each in its lane."""
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: list[StepLine]) -> None:
         spans: dict[tuple[int, int], tuple[float, float]] = {}
         for step in steps:
             first_s, last_s = spans.get((step.loader, step.pass_), (step.at_s, 0.0))
@@ -69,17 +69,17 @@ class _Lanes:
             mine[lane : lane + 1] = [last_s]
             self._lanes[loader, number] = lane
 
-    def of(self, line: Step | Fetch) -> int:
+    def of(self, line: StepLine | FetchLine) -> int:
         return self._lanes.get((line.loader, line.pass_), 0)
 
-    def loop(self, step: Step) -> tuple[int, int]:
+    def loop(self, step: StepLine) -> tuple[int, int]:
         return LOOP, _thread(step.loader) + BESIDE * self.of(step)
 
-    def worker(self, fetch: Fetch) -> tuple[int, int]:
+    def worker(self, fetch: FetchLine) -> tuple[int, int]:
         return WORKERS + fetch.loader, _thread(fetch.worker) + BESIDE * self.of(fetch)
 
 
-def _step(step: Step, lanes: _Lanes) -> Iterator[Event]:
+def _step(step: StepLine, lanes: _Lanes) -> Iterator[Event]:
     """The wait, then the step with its phases; and what lay ready when the loop asked."""
     got_s = step.at_s + step.wait_s
     what: dict[str, Any] = {"batch": step.batch, "pass": step.pass_, "worker": step.worker, "samples": step.samples}
@@ -112,7 +112,7 @@ def _phases(where: tuple[int, int], phases: dict[str, float], start_s: float, en
 # -- the workers ---------------------------------------------------------------------------------------------------
 
 
-def _fetch(fetch: Fetch, lanes: _Lanes) -> Iterator[Event]:
+def _fetch(fetch: FetchLine, lanes: _Lanes) -> Iterator[Event]:
     """A batch in the making; collate is its last part."""
     where = lanes.worker(fetch)
     named = ("samples", "cpu_s", "queue_s", "slowest_s", "read_bytes")
@@ -123,7 +123,7 @@ def _fetch(fetch: Fetch, lanes: _Lanes) -> Iterator[Event]:
         yield _slice("collate", "fetch", where, at_s, fetch.collate_s, {})
 
 
-def _flows(steps: list[Step], fetches: list[Fetch], lanes: _Lanes) -> Iterator[Event]:
+def _flows(steps: list[StepLine], fetches: list[FetchLine], lanes: _Lanes) -> Iterator[Event]:
     """An arrow from each batch's making to the step that took it, where both are in the window."""
     takers = {(step.loader, step.pass_, step.batch): step for step in steps}
     for number, fetch in enumerate(fetches):
@@ -141,26 +141,26 @@ def _flows(steps: list[Step], fetches: list[Fetch], lanes: _Lanes) -> Iterator[E
 # -- hops and the machine ------------------------------------------------------------------------------------------
 
 
-def _hop_pairs(lines: tuple[Hops, ...], first_s: float, last_s: float) -> Iterator[tuple[Hops, Hops]]:
+def _hop_pairs(lines: tuple[HopsLine, ...], first_s: float, last_s: float) -> Iterator[tuple[HopsLine, HopsLine]]:
     """Neighbouring looks at the same loader; sums that went down are those of new workers, and tell nothing."""
     for loader in dict.fromkeys(line.loader for line in lines):
         mine = [line for line in lines if line.loader == loader]
         yield from ((a, b) for a, b in pairwise(mine) if a.at_s < last_s and b.at_s > first_s)
 
 
-def _hops(before: Hops, now: Hops) -> Iterator[Event]:
+def _hops(before: HopsLine, now: HopsLine) -> Iterator[Event]:
     for name, sums in now.hops.items():
         share = Hop(name, *sums).since(Hop(name, *before.hops.get(name, (0.0, 0.0, 0.0))))
         if min(share.busy_s, share.starved_s, share.blocked_s) >= 0:
             shares = {"busy": share.busy, "starved": share.starved, "blocked": share.blocked}
             yield _counter(f"hop {name}", WORKERS + now.loader, before.at_s, shares)
     if before.card is not None and now.card is not None and now.at_s > before.at_s:
-        times, seconds = CardTimes(*now.card).since(CardTimes(*before.card)), now.at_s - before.at_s
+        times, seconds = GpuTimes(*now.card).since(GpuTimes(*before.card)), now.at_s - before.at_s
         shares = {"stalled": times.stalled_s / seconds, "copies seen": times.exposed_s / seconds}
         yield _counter("card", WORKERS + now.loader, before.at_s, shares)
 
 
-def _system(look: System) -> Iterator[Event]:
+def _system(look: SystemLine) -> Iterator[Event]:
     run = max(0.0, look.cpu - look.others_cpu)
     yield _counter("cores in use", MACHINE, look.at_s, {"this run": run, "others": look.others_cpu})
     for disk in look.disks:
@@ -191,7 +191,7 @@ def _thread(lane: int) -> int:
     return lane + 2
 
 
-def _names(recording: Recording, steps: list[Step], fetches: list[Fetch], lanes: _Lanes) -> Iterator[Event]:
+def _names(recording: Recording, steps: list[StepLine], fetches: list[FetchLine], lanes: _Lanes) -> Iterator[Event]:
     """What the viewer calls each process and thread."""
     yield _name("process_name", LOOP, 0, "training loop")
     for number, lane in sorted({(step.loader, lanes.of(step)) for step in steps}):
@@ -210,7 +210,7 @@ def _beside(lane: int) -> str:
     return f" ({lane + 1})" if lane else ""
 
 
-def _called(loaders: dict[int, Loader], number: int) -> str:
+def _called(loaders: dict[int, LoaderLine], number: int) -> str:
     found = loaders.get(number)
     return f"loader {number}" if found is None else loader_name(found)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from penstock.errors import printable
 from penstock.report.text import table
-from penstock.verify.history import WITHIN, Entry, History, ModelError, model_error
+from penstock.verify.history import WITHIN, ModelError, VerificationEntry, VerificationHistory, model_error
 from penstock.verify.judge import Judgement
 from penstock.verify.trials import Trial
 
@@ -87,20 +87,20 @@ def prediction_sentence(judgement: Judgement) -> str:
     return f"{words}: the predicted rate is {abs(judgement.model_error):.0%} {_side(judgement.model_error)}."
 
 
-def history_text(history: History) -> Group:
+def history_text(history: VerificationHistory) -> Group:
     """Every verification that was kept, and the model's error over all of them."""
     grid = table("verifications", _HISTORY, (_entry(entry) for entry in history.entries), right=_HISTORY[2:5])
     return Group(grid, *_texts(history_sentences(history)))
 
 
-def history_document(history: History) -> dict[str, Any]:
+def history_document(history: VerificationHistory) -> dict[str, Any]:
     """The same for programs."""
     error = model_error(history.entries)
     entries = [{**msgspec.to_builtins(entry), "error": entry.error} for entry in history.entries]
     return {"entries": entries, "skipped": history.skipped, "model": None if error is None else asdict(error)}
 
 
-def history_sentences(history: History) -> list[str]:
+def history_sentences(history: VerificationHistory) -> list[str]:
     """What the model's error is, and what could not be read."""
     sentences = [_error_sentence(model_error(history.entries))]
     if history.skipped:
@@ -132,7 +132,7 @@ def _row(trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _entry(entry: Entry) -> tuple[str, ...]:
+def _entry(entry: VerificationEntry) -> tuple[str, ...]:
     span = ""
     if entry.low is not None and entry.high is not None:
         span = f" ({entry.low - 1:+.0%} to {entry.high - 1:+.0%})"

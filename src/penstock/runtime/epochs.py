@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from penstock.data.order.batch_lookahead import Ahead
-from penstock.data.sources.base import Feed, Share
-from penstock.data.sources.shards import ShardFeed
-from penstock.engine.batch import Job
+from penstock.data.order.batch_lookahead import BatchLookahead
+from penstock.data.sources.base import EpochShare, Source
+from penstock.data.sources.shards import ShardSource
+from penstock.engine.batch import BatchRequest
 from penstock.engine.engine import Engine
-from penstock.engine.scheduler import PLANNED, Epoch
+from penstock.engine.scheduler import PLANNED, EpochRequest
 from penstock.errors import PenstockError
 
 REPEATED = 2
@@ -23,32 +23,32 @@ batches as the engine looks ahead, and as much reading as its arena holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class EpochRun:
     """What is left of an epoch, and as much of it as the loop has drawn."""
 
     epoch: int
-    share: Share
-    ahead: Ahead
+    share: EpochShare
+    ahead: BatchLookahead
 
     def begin(self, engine: Engine, room: int) -> None:
         """Have the engine make its batches, as far as slabs for so many samples hold them."""
         self.ahead.open(room, PLANNED + engine.plan.slabs + 1)
-        jobs = (Job(number, self.epoch, portion.samples, self.share.whole) for number, portion in self.ahead)
-        engine.begin(Epoch(jobs, self.share.uses, self.share.read_apart))
+        jobs = (BatchRequest(number, self.epoch, portion.samples, self.share.whole) for number, portion in self.ahead)
+        engine.begin(EpochRequest(jobs, self.share.uses, self.share.worker_read_bytes))
 
 
-class Passes:
+class EpochSequence:
     """Over one feed. Guesses what is asked for next where the order is ours: a user's sampler may change until then."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Source) -> None:
         self._feed = feed
         self._numbers = itertools.count()
         """Of batches, over all passes."""
-        self._may_guess = isinstance(feed, ShardFeed)
+        self._may_guess = isinstance(feed, ShardSource)
         self._asked = 0
-        self._begun: Pass | None = None
+        self._begun: EpochRun | None = None
 
-    def ask(self, epoch: int, position: int) -> tuple[Pass, bool]:
+    def ask(self, epoch: int, position: int) -> tuple[EpochRun, bool]:
         """What is left of that epoch, and whether the engine is at it. One wrong guess, and there is no other."""
         self._asked += 1
         begun, self._begun = self._begun, None
@@ -57,7 +57,7 @@ class Passes:
         self._may_guess = self._may_guess and begun is None
         return self._over(epoch, position), False
 
-    def look_further(self, this: Pass, named: int | None, engine: Engine, room: int) -> None:
+    def look_further(self, this: EpochRun, named: int | None, engine: Engine, room: int) -> None:
         """If all of this pass is made, have the engine begin with what is likely to be asked for next.
 
         That is the epoch that somebody has named meanwhile, or the one after this.
@@ -75,6 +75,6 @@ class Passes:
         """The engine is gone, and what it has made."""
         self._begun = None
 
-    def _over(self, epoch: int, position: int) -> Pass:
+    def _over(self, epoch: int, position: int) -> EpochRun:
         share = self._feed.share(epoch, position)
-        return Pass(epoch, share, Ahead(share.portions, self._numbers))
+        return EpochRun(epoch, share, BatchLookahead(share.portions, self._numbers))

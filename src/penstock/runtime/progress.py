@@ -17,7 +17,7 @@ LINE_S = 5.0
 """Between two status lines."""
 
 
-class Stopwatch:
+class DeliveryTimer:
     """The consumer's side of the hops: it waits for a batch, delivers it, and is away with it."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -54,7 +54,7 @@ class Stopwatch:
         return deliver, Hop("step", self._away_s, self._waited_s + self._delivering_s)
 
 
-class Ticker:
+class StatusTicker:
     """A status line on stderr every few seconds, of what happened since the last one."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -74,7 +74,7 @@ class Ticker:
         self._next = self._clock.now() + LINE_S
 
 
-class Bar:
+class EpochBar:
     """A progress bar over the samples of a pass, on stderr."""
 
     def __init__(self, epoch: int, start: int, total: int) -> None:

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.cores import loader_cores, rank_cores, worker_cores
-from penstock.core.ranks import local_place
+from penstock.core.ranks import local_rank
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.batch.delivery import Delivery, Slabs
-from penstock.data.device.device_stage import Plans
-from penstock.data.device.host import Way, check_device, find_way
-from penstock.data.device.static_buffers import Stable
-from penstock.data.sources.base import Feed
+from penstock.data.batch.delivery import Delivery, SlabPool
+from penstock.data.device.device_stage import DevicePlan
+from penstock.data.device.host import Transfer, check_device, choose_transfer
+from penstock.data.device.static_buffers import StaticBuffers
+from penstock.data.sources.base import Source
 from penstock.engine import worker_main as worker
 from penstock.engine.engine import Engine, EnginePlan
-from penstock.engine.memory_budget import Demand, default_budget, share_out
+from penstock.engine.memory_budget import MemoryDemand, default_budget, share_memory
 from penstock.errors import SettingError
 from penstock.options import EngineSettings, ErrorSettings
 
@@ -49,17 +49,17 @@ def plan_engine(
     `senders` are threads of ours that keep a core busy each: where there are cores enough, they are not the workers'.
     """
     executor = choose_executor(settings)
-    cores, here = loader_cores(), local_place()
+    cores, here = loader_cores(), local_rank()
     cores -= senders if cores > 2 * senders else 0
     workers = settings.workers or min(WORKERS, cores)
-    demand = Demand(
+    demand = MemoryDemand(
         slab_bytes=layout.size,
         block_bytes=int(block_sizes.mean()) if len(block_sizes) else 0,
         largest_block_bytes=int(block_sizes.max(initial=0)),
         blocks_in_use=blocks_in_use,
         processes=workers if executor == "process" else 0,
     )
-    shares = share_out(settings.memory_bytes or default_budget() // here.of, demand)
+    shares = share_memory(settings.memory_bytes or default_budget() // here.world_size, demand)
     most_workers = settings.workers or min(cores, workers + shares.more_processes)
     return EnginePlan(
         executor,
@@ -89,28 +89,28 @@ def choose_executor(settings: EngineSettings) -> Literal["process", "thread"]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RuntimeSettings:
     """What a loader was told, as far as it matters here."""
 
     device: str
     engine: EngineSettings
     errors: ErrorSettings
-    plans: Plans
+    plans: DevicePlan
     """What is done to batches where they arrive."""
-    stable: Stable | None
+    stable: StaticBuffers | None
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningEngine:
     """Knows nothing of its loader, which may so become garbage and end it."""
 
     engine: Engine
     delivery: Delivery
     room: int
     """Samples that fit into a slab."""
-    _slabs: Slabs
-    _way: Way
-    _feed: Feed
+    _slabs: SlabPool
+    _way: Transfer
+    _feed: Source
 
     def stop(self) -> None:
         """Nothing is left running or open; batches that somebody still holds stay valid."""
@@ -121,7 +121,7 @@ class Running:
                 last_first.callback(step)
 
 
-def start(feed: Feed, settings: Settings, room: int) -> Running:
+def start_engine(feed: Source, settings: RuntimeSettings, room: int) -> RunningEngine:
     """With slabs that have room for that many samples."""
     if worker.importing_main:
         raise SettingError(
@@ -136,16 +136,16 @@ def start(feed: Feed, settings: Settings, room: int) -> Running:
     if arrival.balance is not None:
         arrival.balance.settled = engine.is_settled
     try:
-        slabs = Slabs(engine.slabs.view, plan.slabs, engine.conductor.release)
-        way = find_way(settings.device, engine.slabs.view, layout.size, layout.filled_bytes, arrival)
+        slabs = SlabPool(engine.slabs.view, plan.slabs, engine.conductor.release)
+        way = choose_transfer(settings.device, engine.slabs.view, layout.size, layout.filled_bytes, arrival)
         delivery = Delivery(layout, slabs, feed, settings.errors, way, settings.stable)
     except BaseException:
         engine.close()
         raise
-    return Running(engine, delivery, layout.batch_size, slabs, way, feed)
+    return RunningEngine(engine, delivery, layout.batch_size, slabs, way, feed)
 
 
-def _plan(feed: Feed, settings: Settings, layout: SlabLayout) -> EnginePlan:
+def _plan(feed: Source, settings: RuntimeSettings, layout: SlabLayout) -> EnginePlan:
     reading = feed.reading()
     return plan_engine(
         settings.engine,

@@ -14,9 +14,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.order.batches import Cut, Portion
+from penstock.data.order.batches import BatchIndices, BatchPlan
 from penstock.data.order.checkpoint import Identity, Position, read_state, write_state
-from penstock.data.order.shuffle import Ranks
+from penstock.data.order.shuffle import RankShare
 from penstock.errors import SettingError
 
 Ids = NDArray[np.int64]
@@ -25,7 +25,7 @@ Ids = NDArray[np.int64]
 class EpochBatches(ABC):
     """Lists of sample numbers, this rank's batches of an epoch."""
 
-    def __init__(self, batch_size: int, seed: int, ranks: Ranks, *, drop_last: bool = True) -> None:
+    def __init__(self, batch_size: int, seed: int, ranks: RankShare, *, drop_last: bool = True) -> None:
         check_count(batch_size=batch_size)
         if seed < 0:
             raise SettingError(f"seed={seed} is below 0")
@@ -36,7 +36,7 @@ class EpochBatches(ABC):
         self._at = self._begun = Position()
 
     @abstractmethod
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """This rank's batches of the epoch, from that position on."""
 
     @abstractmethod
@@ -103,9 +103,9 @@ class EpochBatches(ABC):
 class OrderedBatches(EpochBatches):
     """Batches cut from an order of all samples, shared out over the ranks as a Loader does it."""
 
-    def __init__(self, batch_size: int, seed: int, ranks: Ranks, *, drop_last: bool) -> None:
+    def __init__(self, batch_size: int, seed: int, ranks: RankShare, *, drop_last: bool) -> None:
         super().__init__(batch_size, seed, ranks, drop_last=drop_last)
-        self.cut = Cut(batch_size, drop_last, ranks)
+        self.cut = BatchPlan(batch_size, drop_last, ranks)
 
     @abstractmethod
     def order(self, epoch: int) -> Ids:
@@ -122,7 +122,7 @@ class OrderedBatches(EpochBatches):
         each = self.batch_size * self.ranks.world_size
         return self.samples - (self.samples % each if self.drop_last else 0)
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """Of the order."""
         return self.cut.portions(self.order(epoch), position)
 

@@ -20,7 +20,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Members:
+class GroupMembers:
     """The samples to be drawn, identity after identity and in it cell after cell (one modality, one camera)."""
 
     samples: Ids
@@ -34,7 +34,7 @@ class Members:
     """The identities themselves, as they were numbered before."""
 
 
-def make_members(identities: Ids, cells: Ids, ensured: Flags | None) -> Members:
+def make_members(identities: Ids, cells: Ids, ensured: Flags | None) -> GroupMembers:
     """From one entry for each sample of a dataset; identities without an ensured sample are left out."""
     samples = np.arange(len(identities))
     if ensured is not None:
@@ -42,13 +42,13 @@ def make_members(identities: Ids, cells: Ids, ensured: Flags | None) -> Members:
     samples = samples[np.lexsort((cells[samples], identities[samples]))]
     known, owners = np.unique(identities[samples], return_inverse=True)
     _, inside = np.unique(owners * (int(cells.max()) + 1) + cells[samples], return_inverse=True)
-    return Members(samples, owners, inside, None if ensured is None else ensured[samples], known)
+    return GroupMembers(samples, owners, inside, None if ensured is None else ensured[samples], known)
 
 
 class Grouping:
     """How the members of each epoch make groups."""
 
-    def __init__(self, members: Members, instances: int) -> None:
+    def __init__(self, members: GroupMembers, instances: int) -> None:
         self.members = members
         counts = np.bincount(members.owners)
         self._starts = np.cumsum(counts) - counts
@@ -101,7 +101,7 @@ class Grouping:
         return self._starts[owners][:, None] + inside % count[:, None]
 
 
-def _groups(members: Members, counts: Ids, instances: int) -> Ids:
+def _groups(members: GroupMembers, counts: Ids, instances: int) -> Ids:
     if members.ensured is None:
         return np.maximum(1, counts // instances)
     able = np.bincount(members.owners, members.ensured).astype(np.int64)

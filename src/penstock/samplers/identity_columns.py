@@ -23,7 +23,7 @@ class PKColumns:
 
 
 @dataclass(frozen=True)
-class People:
+class IdentityColumns:
     """One entry for each sample, numbered from 0 on."""
 
     identities: Ids

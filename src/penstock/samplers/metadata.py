@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.data.sources.map_dataset import is_dataset
-from penstock.data.sources.shards import ShardFeed
+from penstock.data.sources.shards import ShardSource
 from penstock.errors import SettingError
 from penstock.samplers import sample_metadata as samplerows
 from penstock.samplers import shard_metadata as shardparts
@@ -20,7 +20,7 @@ from penstock.samplers.table_cache import TableKey, load, one_reader, store
 
 log = logging.getLogger("penstock")
 
-Told = Callable[[Any], Mapping[str, Any]]
+MetadataFunction = Callable[[Any], Mapping[str, Any]]
 Columns = Sequence[str] | None
 LOOKED_AT = 8
 """Samples of kept metadata that are read again, where no fingerprint can see a file that changed."""
@@ -28,7 +28,7 @@ LOOKED_AT = 8
 
 def read_metadata(
     dataset: Any,
-    source: str | Told,
+    source: str | MetadataFunction,
     *,
     of: Literal["sample", "key"] = "sample",
     columns: Columns = None,
@@ -62,7 +62,7 @@ def read_metadata(
     return table
 
 
-def _feed(dataset: Any) -> ShardFeed:
+def _feed(dataset: Any) -> ShardSource:
     feed = shardparts.feed_of(dataset)
     if feed is None:
         raise SettingError(
@@ -72,7 +72,7 @@ def _feed(dataset: Any) -> ShardFeed:
     return feed
 
 
-def _of_shards(feed: ShardFeed, source: str | Told, columns: Columns) -> MetadataTable:
+def _of_shards(feed: ShardSource, source: str | MetadataFunction, columns: Columns) -> MetadataTable:
     where = partial(shardparts.place, feed)
     if not isinstance(source, str):
         return as_table(shardparts.key_rows(feed, source), columns, where)
@@ -81,7 +81,7 @@ def _of_shards(feed: ShardFeed, source: str | Told, columns: Columns) -> Metadat
 
 
 def _of_samples(
-    dataset: Any, function: Told, columns: Columns, fingerprint: str | None, workers: int | None
+    dataset: Any, function: MetadataFunction, columns: Columns, fingerprint: str | None, workers: int | None
 ) -> MetadataTable:
     where = partial(samplerows.place, dataset)
 

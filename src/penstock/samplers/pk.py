@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.data.order.batches import Portion
+from penstock.data.order.batches import BatchIndices
 from penstock.data.order.checkpoint import Identity
 from penstock.data.order.ranks import find_ranks
 from penstock.errors import SettingError
 from penstock.samplers.epoch_batches import EpochBatches, Ids, check_count
 from penstock.samplers.groups import Grouping, deal, make_members, most_batches
-from penstock.samplers.identity_columns import People, PKColumns
+from penstock.samplers.identity_columns import IdentityColumns, PKColumns
 from penstock.samplers.table import MetadataTable
 
-__all__ = ["Found", "PKColumns", "PKSampler"]
+__all__ = ["PKColumns", "PKDraws", "PKSampler"]
 
 log = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PKDraws:
     """What a sampler has to draw from, and what it makes of it in an epoch."""
 
     identities: int
@@ -74,7 +74,7 @@ class PKSampler(EpochBatches):
     ) -> None:
         check_count(identities=identities, instances=instances)
         super().__init__(identities * instances, seed, find_ranks(rank, world_size, None))
-        people = People.of(table, columns)
+        people = IdentityColumns.of(table, columns)
         members = make_members(people.identities, people.cells, None if ensure is None else people.of_modality(ensure))
         if len(members.identities) < identities:
             having = "" if ensure is None else f" with {ensure!r}"
@@ -102,9 +102,9 @@ class PKSampler(EpochBatches):
         self.found = self._look(people, instances)
         log.info("%s", self.found)
 
-    def _look(self, people: People, instances: int) -> Found:
+    def _look(self, people: IdentityColumns, instances: int) -> PKDraws:
         members = self._grouping.members
-        return Found(
+        return PKDraws(
             identities=len(people.samples_of),
             pairable=int(people.pairable.sum()),
             left_out=len(people.samples_of) - len(members.identities),
@@ -122,14 +122,14 @@ class PKSampler(EpochBatches):
             order = order[np.argsort(self._dealt_last[order], kind="stable")]
         return groups[deal(self._grouping, order, self._batches, self._per_batch, rng)].reshape(-1, self.batch_size)
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """Batches are dealt to the ranks in turn; those at the end that not every rank would get are left out."""
         done, ranks = position // self.batch_size, self.ranks
         batches = self.batches(epoch)[done:]
         steps = len(batches) // ranks.world_size
         mine = batches[: steps * ranks.world_size][ranks.rank :: ranks.world_size]
         for step, samples in enumerate(mine, 1):
-            yield Portion(samples, (done + step * ranks.world_size) * self.batch_size)
+            yield BatchIndices(samples, (done + step * ranks.world_size) * self.batch_size)
 
     @property
     def positions(self) -> int:

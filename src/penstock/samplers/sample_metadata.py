@@ -13,21 +13,21 @@ from rich.console import Console
 from rich.progress import Progress
 
 from penstock.core.cores import usable_cores
-from penstock.data.decode.map_samples import Samples
-from penstock.data.decode.rng import put_back
+from penstock.data.decode.map_samples import DatasetSamples
+from penstock.data.decode.rng import restore_global_rngs
 from penstock.errors import PenstockError
 
 BATCH = 64
 """Samples that a process is given at a time."""
 
-Told = Callable[[Any], Mapping[str, Any]]
+SampleMetadata = Callable[[Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _MetadataRows:
     """A dataset of metadata, over the user's dataset: what is sent to us is small, whatever the samples are."""
 
-    samples: Samples
+    samples: DatasetSamples
     numbers: Sequence[int]
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class _Rows:
 
 
 def sample_rows(
-    dataset: Any, function: Told, workers: int | None = None, numbers: Sequence[int] | None = None
+    dataset: Any, function: SampleMetadata, workers: int | None = None, numbers: Sequence[int] | None = None
 ) -> list[Any]:
     """What the function makes of every sample, or of those with these numbers; a bar shows how far it is.
 
@@ -53,7 +53,7 @@ def sample_rows(
     numbers = range(len(dataset)) if numbers is None else numbers
     cores = usable_cores()
     count = workers if workers is not None else cores if cores > 1 and len(numbers) > BATCH else 0
-    rows_of = _Rows(Samples(dataset, 0, partial(_told, function), apart=count > 0), numbers)
+    rows_of = _MetadataRows(DatasetSamples(dataset, 0, partial(_told, function), apart=count > 0), numbers)
     loader: DataLoader[Any] = DataLoader(
         rows_of,  # type: ignore[arg-type]
         batch_size=BATCH,
@@ -62,7 +62,7 @@ def sample_rows(
     )
     rows: list[Any] = []
     # put_back: the loader throws the dice of the training, and so may the dataset
-    with put_back(), Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+    with restore_global_rngs(), Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("metadata", total=len(numbers))
         for some in loader:
             rows += [_checked(row, dataset, numbers[len(rows) + place]) for place, row in enumerate(some)]
@@ -75,7 +75,7 @@ def place(dataset: Any, sample: int) -> dict[str, Any]:
     return {"shard": type(dataset).__name__, "member": str(sample)}
 
 
-def _told(function: Told, sample: Any, _rng: np.random.Generator) -> Mapping[str, Any]:
+def _told(function: SampleMetadata, sample: Any, _rng: np.random.Generator) -> Mapping[str, Any]:
     return function(sample)
 
 

@@ -12,26 +12,26 @@ import numpy as np
 from penstock.core.slab_layout import SlabLayout
 from penstock.data.decode.decoder import Decoder
 from penstock.data.fields import Json
-from penstock.data.read.reader import ShardSupply
-from penstock.data.read.sample_index import make_dataset
-from penstock.data.sources.shards import ShardFeed
+from penstock.data.read.reader import ShardBlockSource
+from penstock.data.read.sample_index import make_sample_index
+from penstock.data.sources.shards import ShardSource
 from penstock.errors import PenstockError, SampleError
 from penstock.shards.scan import SCAN_THREADS
 
 _ROW = "row"
 
 
-def feed_of(dataset: Any) -> ShardFeed | None:
+def feed_of(dataset: Any) -> ShardSource | None:
     """What a ShardDataset reads from; None for any other dataset."""
     feed = getattr(dataset, "feed", None)
-    return feed if isinstance(feed, ShardFeed) else None
+    return feed if isinstance(feed, ShardSource) else None
 
 
-def part_rows(feed: ShardFeed, suffix: str) -> list[Any]:
+def part_rows(feed: ShardSource, suffix: str) -> list[Any]:
     """What the JSON part of every sample holds: of the shards, only these parts and small gaps between are read."""
     known = feed.dataset
-    parts = make_dataset(known.paths, known.indexes, known.numbers, [(suffix,)])
-    supply = ShardSupply(parts, feed.order_settings.block_bytes)
+    parts = make_sample_index(known.paths, known.indexes, known.numbers, [(suffix,)])
+    supply = ShardBlockSource(parts, feed.order_settings.block_bytes)
     decoder = Decoder({_ROW: Json(suffix)}, SlabLayout({}, 1), seed=0)
     try:
         with ThreadPoolExecutor(SCAN_THREADS) as pool:
@@ -41,7 +41,7 @@ def part_rows(feed: ShardFeed, suffix: str) -> list[Any]:
         supply.close()
 
 
-def key_rows(feed: ShardFeed, function: Callable[[str], Mapping[str, Any]]) -> list[Any]:
+def key_rows(feed: ShardSource, function: Callable[[str], Mapping[str, Any]]) -> list[Any]:
     """What the function makes of every key."""
     rows = []
     for sample, key in enumerate(feed.dataset.keys(np.arange(len(feed.dataset)))):
@@ -53,20 +53,20 @@ def key_rows(feed: ShardFeed, function: Callable[[str], Mapping[str, Any]]) -> l
     return rows
 
 
-def place(feed: ShardFeed, sample: int) -> dict[str, Any]:
+def place(feed: ShardSource, sample: int) -> dict[str, Any]:
     """Where a sample lies, as errors say it."""
     shard, member, offset = feed.where(sample)
     return {"shard": shard, "member": member, "offset": offset}
 
 
-def _read(supply: ShardSupply, decoder: Decoder, block: int) -> list[Any]:
+def _read(supply: ShardBlockSource, decoder: Decoder, block: int) -> list[Any]:
     memory = memoryview(bytearray(supply.block_bytes(block)))
-    supply.fill(block, memory)
+    supply.read_block(block, memory)
     first, end = supply.blocks.first_samples[block : block + 2].tolist()
     samples = np.arange(first, end)
     zeros = np.zeros_like(samples)
     rows = []
-    for sample, row in enumerate(supply.rows(samples, zeros, zeros).tolist(), first):
+    for sample, row in enumerate(supply.task_rows(samples, zeros, zeros).tolist(), first):
         try:
             rows.append(decoder.sample(row, 0, memory)[_ROW])
         except PenstockError as error:

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.format import meant
+from penstock.core.format import suggest_name
 from penstock.errors import SampleError, SettingError
 
 Ids = NDArray[np.int64]
@@ -71,7 +71,7 @@ class MetadataTable:
     def column(self, name: str) -> Column:
         """By its name."""
         if name not in self.columns:
-            raise SettingError(f"metadata has no column {name!r}", advice=meant(name, self.columns))
+            raise SettingError(f"metadata has no column {name!r}", advice=suggest_name(name, self.columns))
         return self.columns[name]
 
     def numbers(self, name: str) -> NDArray[np.float64]:

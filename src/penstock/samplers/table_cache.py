@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from penstock.core import user_cache as kept
-from penstock.core.process_lock import one_at_a_time
-from penstock.data.sources.shards import ShardFeed
+from penstock.core.process_lock import file_lock
+from penstock.data.sources.shards import ShardSource
 from penstock.samplers.table import Column, MetadataTable
 
 VERSION = 1
@@ -38,21 +38,21 @@ class TableKey:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredColumn:
     dtype: Literal["<i1", "<i2", "<i4", "<i8", "<f8"]
     data: bytes
     words: list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _TableRecord:
     key: TableKey
-    columns: dict[str, _Stored]
+    columns: dict[str, _StoredColumn]
 
 
 def load(key: TableKey, samples: int) -> MetadataTable | None:
     """What is kept, if it is whole and of as many samples."""
-    record = kept.load(_FOLDER, key, _Record, _FILE_BYTES_MAX)
+    record = kept.load_record(_FOLDER, key, _TableRecord, _FILE_BYTES_MAX)
     if record is None or not record.columns or not samples:
         return None
     columns = {name: _loaded(stored, samples) for name, stored in record.columns.items()}
@@ -62,24 +62,26 @@ def load(key: TableKey, samples: int) -> MetadataTable | None:
 
 def store(key: TableKey, table: MetadataTable) -> None:
     """Keep it."""
-    kept.store(_FOLDER, _Record(key, {name: _stored(column) for name, column in table.columns.items()}))
+    kept.store_record(_FOLDER, _TableRecord(key, {name: _stored(column) for name, column in table.columns.items()}))
 
 
 def one_reader(key: TableKey) -> AbstractContextManager[None]:
     """Of the ranks on a machine one reads the metadata, and the others find it kept."""
     digest = hashlib.sha256(key.fingerprint.encode()).hexdigest()[:32]
-    return one_at_a_time(_FOLDER, f"{digest}.lock")
+    return file_lock(_FOLDER, f"{digest}.lock")
 
 
-def _stored(column: Column) -> _Stored:
+def _stored(column: Column) -> _StoredColumn:
     if column.data.dtype == np.float64:
-        return _Stored("<f8", column.data.astype("<f8").tobytes(), None)
+        return _StoredColumn("<f8", column.data.astype("<f8").tobytes(), None)
     kind = np.result_type(np.min_scalar_type(int(column.data.min())), np.min_scalar_type(int(column.data.max())), "i1")
     dtype: Literal["<i1", "<i2", "<i4", "<i8"] = f"<i{min(kind.itemsize, 8)}"  # type: ignore[assignment]
-    return _Stored(dtype, column.data.astype(dtype).tobytes(), None if column.words is None else list(column.words))
+    return _StoredColumn(
+        dtype, column.data.astype(dtype).tobytes(), None if column.words is None else list(column.words)
+    )
 
 
-def _loaded(stored: _Stored, samples: int) -> Column | None:
+def _loaded(stored: _StoredColumn, samples: int) -> Column | None:
     if len(stored.data) != samples * np.dtype(stored.dtype).itemsize:
         return None
     wide = np.float64 if stored.dtype == "<f8" else np.int64
@@ -90,7 +92,7 @@ def _loaded(stored: _Stored, samples: int) -> Column | None:
     return Column(data, tuple(stored.words)) if sound else None
 
 
-def of_shards(feed: ShardFeed) -> str:
+def of_shards(feed: ShardSource) -> str:
     """Of the samples, and of every shard's size and time: a part may change without changing its length."""
     digest = hashlib.sha256(str(feed.identity()["fingerprint"]).encode())
     for index in feed.dataset.indexes:

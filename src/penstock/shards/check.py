@@ -21,21 +21,21 @@ from penstock.core.sample import Part, Sample
 from penstock.errors import IndexFileError, PenstockError, WorkerCrash
 from penstock.shards import index_file as indexfile
 from penstock.shards.codecs.by_suffix import verify_part
-from penstock.shards.index import Binding, ShardIndex
+from penstock.shards.index import IndexBinding, ShardIndex
 from penstock.shards.index_file import may_be_of
 from penstock.shards.open_shard import RemoteShard, open_shard
 from penstock.shards.scan import SCAN_THREADS, scan
-from penstock.shards.task_pool import Done, run_tasks
+from penstock.shards.task_pool import TaskOutcome, run_tasks
 from penstock.shards.validate import examine
 from penstock.storage.object_store.url import is_remote
 
 PIECE_BYTES = 64 << 20
 
-_OpenedUp = tuple["Structure", "Iterable[Piece]"]
+_OpenedUp = tuple["ShardStructure", "Iterable[CheckTask]"]
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class ShardFlaw:
     """One line of the quarantine list."""
 
     shard: str
@@ -46,18 +46,18 @@ class Flaw:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CheckTask:
     """Some samples of one shard whose bytes are to be looked at."""
 
     shard: str
     samples: tuple[Sample, ...]
     decode: bool
-    binding: Binding
+    binding: IndexBinding
     """What the shard looked like when its headers were walked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class ShardStructure:
     """What the headers of one shard say."""
 
     shard: str
@@ -65,22 +65,22 @@ class Structure:
     parts: int
     size_bytes: int
     with_crc: bool
-    flaws: tuple[Flaw, ...]
+    flaws: tuple[ShardFlaw, ...]
 
 
 def check_shards(
     shards: Iterable[str], *, decode: bool, required: Sequence[str] | None = None, workers: int | None = None
-) -> Iterator[Structure | tuple[Piece, list[Flaw]]]:
+) -> Iterator[ShardStructure | tuple[CheckTask, list[ShardFlaw]]]:
     """First each shard's structure, then, as they are done, the pieces of it that had to be read."""
-    structures: deque[Structure] = deque()
-    again: list[Piece] = []
+    structures: deque[ShardStructure] = deque()
+    again: list[CheckTask] = []
 
-    def to_do() -> Iterator[Piece]:
+    def to_do() -> Iterator[CheckTask]:
         for structure, pieces in _ahead(partial(_open_up, decode=decode, required=required), shards):
             structures.append(structure)
             yield from pieces
 
-    todo: Iterable[Piece] = to_do()
+    todo: Iterable[CheckTask] = to_do()
     while todo:
         for done in run_tasks(check_piece, todo, workers):
             yield from _drain(structures)
@@ -92,7 +92,7 @@ def check_shards(
     yield from _drain(structures)
 
 
-def _open_up(shard: str, decode: bool, required: Sequence[str] | None) -> tuple[Structure, Iterable[Piece]]:
+def _open_up(shard: str, decode: bool, required: Sequence[str] | None) -> tuple[ShardStructure, Iterable[CheckTask]]:
     """Walk one shard's headers and pair its parts; a broken shard is a result, not an exception."""
     try:
         scanned = scan(shard)
@@ -100,15 +100,17 @@ def _open_up(shard: str, decode: bool, required: Sequence[str] | None) -> tuple[
         index = replace(scanned, crcs=crcs).split_by(required or ())
         health = examine(index, required)
     except PenstockError as error:
-        return Structure(shard, 0, 0, 0, False, (_flaw(shard, error),)), ()
-    flaws = [Flaw(shard, problem.member, problem.offset, problem.kind, problem.reason) for problem in health.problems]
+        return ShardStructure(shard, 0, 0, 0, False, (_flaw(shard, error),)), ()
+    flaws = [
+        ShardFlaw(shard, problem.member, problem.offset, problem.kind, problem.reason) for problem in health.problems
+    ]
     if complaint:
-        flaws.append(Flaw(shard, None, None, "index", complaint))
+        flaws.append(ShardFlaw(shard, None, None, "index", complaint))
     if not len(index):
-        flaws.append(Flaw(shard, None, None, "empty", "has no samples"))
+        flaws.append(ShardFlaw(shard, None, None, "empty", "has no samples"))
     pieces = _pieces(shard, index, decode) if decode or crcs is not None else ()
     size = int(index.lengths.sum())
-    return Structure(shard, len(index), index.parts, size, crcs is not None, tuple(flaws)), pieces
+    return ShardStructure(shard, len(index), index.parts, size, crcs is not None, tuple(flaws)), pieces
 
 
 def _ahead(work: Callable[[str], _OpenedUp], shards: Iterable[str]) -> Iterator[_OpenedUp]:
@@ -121,12 +123,12 @@ def _ahead(work: Callable[[str], _OpenedUp], shards: Iterable[str]) -> Iterator[
             started.extend(pool.submit(work, shard) for shard in islice(waiting, 1))
 
 
-def _drain(structures: deque[Structure]) -> Iterator[Structure]:
+def _drain(structures: deque[ShardStructure]) -> Iterator[ShardStructure]:
     while structures:
         yield structures.popleft()
 
 
-def _flaws_of(done: Done[Piece, list[Flaw]]) -> list[Flaw]:
+def _flaws_of(done: TaskOutcome[CheckTask, list[ShardFlaw]]) -> list[ShardFlaw]:
     if isinstance(done.error, WorkerCrash):
         return [_killer(done.task, done.error)]
     if done.error is not None:
@@ -134,9 +136,9 @@ def _flaws_of(done: Done[Piece, list[Flaw]]) -> list[Flaw]:
     return done.result or []
 
 
-def check_piece(piece: Piece) -> list[Flaw]:
+def check_piece(piece: CheckTask) -> list[ShardFlaw]:
     """The task itself: free of any executor."""
-    flaws: list[Flaw] = []
+    flaws: list[ShardFlaw] = []
     places = sorted(
         ((part.offset, sample.key, part) for sample in piece.samples for part in sample.parts),
         key=lambda place: place[0],
@@ -156,10 +158,10 @@ def check_piece(piece: Piece) -> list[Flaw]:
     return flaws
 
 
-def _look(piece: Piece, key: str, part: Part, data: bytes) -> Flaw | None:
+def _look(piece: CheckTask, key: str, part: Part, data: bytes) -> ShardFlaw | None:
     name = key + part.suffix
     if part.crc32 is not None and deflate.crc32(data) != part.crc32:
-        return Flaw(piece.shard, name, part.offset, "crc", "CRC32 does not match the index")
+        return ShardFlaw(piece.shard, name, part.offset, "crc", "CRC32 does not match the index")
     if piece.decode:
         try:
             verify_part(part.suffix, data)
@@ -168,11 +170,11 @@ def _look(piece: Piece, key: str, part: Part, data: bytes) -> Flaw | None:
     return None
 
 
-def _pieces(shard: str, index: ShardIndex, decode: bool) -> Iterator[Piece]:
+def _pieces(shard: str, index: ShardIndex, decode: bool) -> Iterator[CheckTask]:
     """Runs of samples; a compressed shard can only be read as a whole."""
     samples = map(index.sample, range(len(index)))
     if index.compression is not None:
-        yield Piece(shard, tuple(samples), decode, index.binding)
+        yield CheckTask(shard, tuple(samples), decode, index.binding)
         return
     held: list[Sample] = []
     size = 0
@@ -180,10 +182,10 @@ def _pieces(shard: str, index: ShardIndex, decode: bool) -> Iterator[Piece]:
         held.append(sample)
         size += sum(part.length for part in sample.parts)
         if size >= PIECE_BYTES:
-            yield Piece(shard, tuple(held), decode, index.binding)
+            yield CheckTask(shard, tuple(held), decode, index.binding)
             held, size = [], 0
     if held:
-        yield Piece(shard, tuple(held), decode, index.binding)
+        yield CheckTask(shard, tuple(held), decode, index.binding)
 
 
 def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | None, str | None]:
@@ -204,17 +206,17 @@ def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | No
     return stored.crcs, None
 
 
-def _halves(piece: Piece) -> list[Piece]:
+def _halves(piece: CheckTask) -> list[CheckTask]:
     middle = len(piece.samples) // 2
     return [replace(piece, samples=half) for half in (piece.samples[:middle], piece.samples[middle:])]
 
 
-def _killer(piece: Piece, crash: WorkerCrash) -> Flaw:
+def _killer(piece: CheckTask, crash: WorkerCrash) -> ShardFlaw:
     sample = piece.samples[0]
-    return Flaw(piece.shard, sample.key, sample.parts[0].offset, "crash", f"decoding it: {crash.reason}")
+    return ShardFlaw(piece.shard, sample.key, sample.parts[0].offset, "crash", f"decoding it: {crash.reason}")
 
 
-def _flaw(shard: str, error: Exception) -> Flaw:
+def _flaw(shard: str, error: Exception) -> ShardFlaw:
     if isinstance(error, PenstockError):
-        return Flaw(shard, error.member, error.offset, type(error).__name__, error.reason)
-    return Flaw(shard, None, None, type(error).__name__, str(error))
+        return ShardFlaw(shard, error.member, error.offset, type(error).__name__, error.reason)
+    return ShardFlaw(shard, None, None, type(error).__name__, str(error))

@@ -19,10 +19,10 @@ from penstock.core.sample import Part, Sample
 from penstock.errors import StorageError
 from penstock.shards.open_shard import Compression
 from penstock.shards.pairing import split_names
-from penstock.shards.tar import Members
+from penstock.shards.tar import TarMembers
 
 
-class Looked(Protocol):
+class ShardIdentity(Protocol):
     """What every open shard knows of itself."""
 
     path: str
@@ -32,7 +32,7 @@ class Looked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class IndexBinding:
     """What the shard looked like when it was indexed; another look means another shard."""
 
     size: int
@@ -42,13 +42,13 @@ class Binding:
     """Of an object in a store."""
 
     @classmethod
-    def of(cls, shard: Looked) -> Self:
+    def of(cls, shard: ShardIdentity) -> Self:
         """As an open shard looks."""
         return cls(shard.size, shard.mtime_ns, shard.etag)
 
-    def check(self, shard: Looked) -> None:
+    def check(self, shard: ShardIdentity) -> None:
         """That an open shard still looks so."""
-        if Binding.of(shard) != self:
+        if IndexBinding.of(shard) != self:
             raise StorageError("has changed since it was indexed", shard=shard.path, stage="read", advice="Start again")
 
 
@@ -56,7 +56,7 @@ class Binding:
 class ShardIndex:
     """Where every part of every sample lies."""
 
-    binding: Binding
+    binding: IndexBinding
     compression: Compression | None
     data_length: int
     """Length of the tar itself: the file's size, or that of the uncompressed stream."""
@@ -107,23 +107,23 @@ class ShardIndex:
         by_offset = np.argsort(self.offsets, kind="stable").tolist()
         names = [self.name(at) for at in by_offset]
         offsets, lengths = (array("q", column[by_offset].tobytes()) for column in (self.offsets, self.lengths))
-        opened = Opened(self.binding, self.compression, self.data_length)
+        opened = OpenedShard(self.binding, self.compression, self.data_length)
         crcs = None if self.crcs is None else self.crcs[by_offset]
-        return build_index(Members(names, offsets, lengths, self.notes), opened, suffixes, crcs)
+        return build_index(TarMembers(names, offsets, lengths, self.notes), opened, suffixes, crcs)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedShard:
     """The facts of an open shard that its index is bound to."""
 
-    binding: Binding
+    binding: IndexBinding
     compression: Compression | None
     data_length: int
 
 
 def build_index(
-    members: Members,
-    opened: Opened,
+    members: TarMembers,
+    opened: OpenedShard,
     suffixes: Sequence[str] | None = None,
     crcs: NDArray[np.uint32] | None = None,
 ) -> ShardIndex:

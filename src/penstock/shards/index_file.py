@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from penstock.core.user_cache import cache_dir
 from penstock.errors import IndexFileError, SampleError, StorageError
 from penstock.shards.codecs import zstd
-from penstock.shards.index import Binding, ShardIndex
+from penstock.shards.index import IndexBinding, ShardIndex
 from penstock.shards.open_shard import Compression, compression_of
 from penstock.shards.tar_header import BLOCK, checksums_match, names_of, one_header
 from penstock.storage.local import LocalFile
-from penstock.storage.object_store.fetch import Version
+from penstock.storage.object_store.fetch import ObjectVersion
 from penstock.storage.object_store.remote_file import RemoteFile, read_object, write_object
 from penstock.storage.object_store.url import is_remote
 
@@ -45,7 +45,7 @@ LEAST_BYTES = 64 << 10
 _HEAD = struct.Struct("<8sIQ")
 
 
-class _Body(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class _IndexBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     size: int
     mtime_ns: int
     compression: Compression | None
@@ -62,7 +62,7 @@ class _Body(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Of a shard in an object store; files from before that have none."""
 
 
-_DECODER = msgspec.msgpack.Decoder(_Body)
+_DECODER = msgspec.msgpack.Decoder(_IndexBody)
 """Made here, once: threads that decode into a type for the first time together can crash msgspec (seen with 0.22.0)."""
 
 
@@ -89,7 +89,7 @@ def save(index: ShardIndex, shard: str | os.PathLike[str]) -> str | Path:
         return _replace(in_cache(shard), data)
 
 
-def load(shard: str | os.PathLike[str], now: Binding | None = None) -> ShardIndex | None:
+def load(shard: str | os.PathLike[str], now: IndexBinding | None = None) -> ShardIndex | None:
     """The stored index, whatever shard state it describes; None if there is none; IndexFileError if it is bad.
 
     The folder may have become read-only with a bad or stale index in it: then the one in the cache counts, if
@@ -107,7 +107,7 @@ def load(shard: str | os.PathLike[str], now: Binding | None = None) -> ShardInde
     return other
 
 
-def _most_bytes(shard: str | os.PathLike[str], now: Binding) -> int:
+def _most_bytes(shard: str | os.PathLike[str], now: IndexBinding) -> int:
     """Of the index of a shard: a part takes 512 bytes of it and more, and less than eight times that in its index."""
     if compression_of(shard) is not None:
         return MAX_BODY_BYTES
@@ -132,7 +132,7 @@ def _load_file(path: str, most_bytes: int) -> ShardIndex | IndexFileError | None
 def dumps(index: ShardIndex) -> bytes:
     """The file's bytes."""
     body = msgspec.msgpack.encode(
-        _Body(
+        _IndexBody(
             size=index.binding.size,
             mtime_ns=index.binding.mtime_ns,
             compression=index.compression,
@@ -171,7 +171,7 @@ def loads(data: bytes, most_bytes: int = MAX_BODY_BYTES) -> ShardIndex:
     return _checked(body)
 
 
-def _checked(body: _Body) -> ShardIndex:
+def _checked(body: _IndexBody) -> ShardIndex:
     """Columns of equal length, numbers in range: what the rest of the house relies on."""
     counts = _column(body.parts_per_sample, "<u4")
     offsets, lengths = _column(body.offsets, "<i8"), _column(body.lengths, "<i8")
@@ -195,7 +195,7 @@ def _checked(body: _Body) -> ShardIndex:
     if not sound:
         raise IndexFileError("index contradicts itself")
     return ShardIndex(
-        binding=Binding(body.size, body.mtime_ns, body.etag),
+        binding=IndexBinding(body.size, body.mtime_ns, body.etag),
         compression=body.compression,
         data_length=body.data_length,
         keys=body.keys,
@@ -237,14 +237,14 @@ PLACES = 16
 """Headers that are compared: the first, the last, and some between."""
 
 
-def may_be_of(index: ShardIndex, now: Binding) -> bool:
+def may_be_of(index: ShardIndex, now: IndexBinding) -> bool:
     """Whether it speaks of a file that may have become this object."""
     made_elsewhere = index.binding.etag is None and index.binding != now
     plain = index.compression is None and index.crcs is not None and index.parts > 0
     return made_elsewhere and plain and index.binding.size == now.size
 
 
-def adopt(path: str, index: ShardIndex, now: Binding) -> ShardIndex | None:
+def adopt(path: str, index: ShardIndex, now: IndexBinding) -> ShardIndex | None:
     """The index, bound to the object; None if the object's headers are not those that it speaks of."""
     by_offset = np.argsort(index.offsets, kind="stable")
     chosen = by_offset[np.unique(np.linspace(0, index.parts - 1, PLACES).astype(np.int64))].tolist()
@@ -253,7 +253,7 @@ def adopt(path: str, index: ShardIndex, now: Binding) -> ShardIndex | None:
     places = [(int(index.offsets[part]) - BLOCK, header) for part, header in zip(chosen, headers, strict=True)]
     if any(offset < 0 for offset, _ in places):
         return None
-    RemoteFile(path, Version(now.size, now.etag, now.mtime_ns)).read_all(places)
+    RemoteFile(path, ObjectVersion(now.size, now.etag, now.mtime_ns)).read_all(places)
     same = all(_is_of(index, part, bytes(header)) for part, header in zip(chosen, headers, strict=True))
     return replace(index, binding=now) if same else None
 

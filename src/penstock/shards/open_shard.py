@@ -14,7 +14,7 @@ from typing import Literal, Protocol, Self
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
 from penstock.storage.local import LocalFile, copying_filler
-from penstock.storage.object_store.readahead import Forward
+from penstock.storage.object_store.readahead import SequentialReadahead
 from penstock.storage.object_store.remote_file import RemoteFile
 from penstock.storage.object_store.url import is_remote
 
@@ -37,7 +37,7 @@ def compression_of(path: str | os.PathLike[str]) -> Compression | None:
     return None
 
 
-class Shard(LocalFile):
+class PlainShard(LocalFile):
     """An open plain shard: `size`, `mtime_ns`, `end` and `read_at` at any offset."""
 
     compression: Compression | None = None
@@ -59,7 +59,7 @@ class RemoteShard:
         self.size = self.end = self.file.size
         self.mtime_ns = self.file.mtime_ns
         self.etag = self.file.etag
-        ahead = Forward(self.file)
+        ahead = SequentialReadahead(self.file)
         self.read_at = ahead.read_at
         self.filler = ahead.filler
 
@@ -77,7 +77,7 @@ class RemoteShard:
         self.close()
 
 
-class Readable(Protocol):
+class DecompressedStream(Protocol):
     """What the decompressors have in common."""
 
     def read(self, size: int, /) -> bytes:
@@ -100,7 +100,7 @@ class CompressedShard:
         self.etag = self._file.etag
         self.compression: Compression | None = compression
         self._raw = self._file.stream()
-        self._stream: Readable = (
+        self._stream: DecompressedStream = (
             gzip.GzipFile(fileobj=self._raw, mode="rb") if compression == "gz" else zstd.ZstdFile(self._raw)
         )
         self._position = 0
@@ -158,7 +158,7 @@ class CompressedShard:
         self.close()
 
 
-AnyShard = Shard | RemoteShard | CompressedShard
+AnyShard = PlainShard | RemoteShard | CompressedShard
 
 
 def open_shard(path: str | os.PathLike[str]) -> AnyShard:
@@ -166,4 +166,4 @@ def open_shard(path: str | os.PathLike[str]) -> AnyShard:
     compression = compression_of(path)
     if compression:
         return CompressedShard(path, compression)
-    return RemoteShard(os.fspath(path)) if is_remote(path) else Shard(path)
+    return RemoteShard(os.fspath(path)) if is_remote(path) else PlainShard(path)

@@ -23,7 +23,7 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitNames:
     """For each name, the numbers of its key and its suffix in two tables of distinct strings."""
 
     keys: list[str]
@@ -32,7 +32,7 @@ class Split:
     suffix_ids: Ids
 
 
-def split_names(names: Sequence[str], suffixes: Sequence[str] | None = None) -> Split:
+def split_names(names: Sequence[str], suffixes: Sequence[str] | None = None) -> SplitNames:
     """Key and suffix of every name. Over a million names a second: short loops on strings only, most of them in C."""
     if suffixes:
         longest_first = sorted(suffixes, key=len, reverse=True)
@@ -44,7 +44,7 @@ def split_names(names: Sequence[str], suffixes: Sequence[str] | None = None) -> 
             keys = list(map(joined.get, keys, keys))
     key_table, key_ids = _distinct(keys)
     suffix_table, suffix_ids = _distinct(map(str.removeprefix, names, keys))
-    return Split(key_table, suffix_table, key_ids, suffix_ids)
+    return SplitNames(key_table, suffix_table, key_ids, suffix_ids)
 
 
 def split_at_dot(name: str) -> tuple[str, str]:

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
-from penstock.core.process_lock import in_turn
-from penstock.core.ranks import local_place
+from penstock.core.process_lock import keyed_lock
+from penstock.core.ranks import local_rank
 from penstock.errors import IndexFileError, PenstockError, ShardError
 from penstock.shards import index_file as indexfile
-from penstock.shards.index import Binding, Opened, ShardIndex, build_index
+from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
 from penstock.shards.index_file import adopt, may_be_of
 from penstock.shards.open_shard import AnyShard, RemoteShard, compression_of, open_shard
-from penstock.shards.tar import Source, walk
-from penstock.storage.object_store.readahead import Headers
+from penstock.shards.tar import ByteSource, walk
+from penstock.storage.object_store.readahead import HeaderReadahead
 from penstock.storage.object_store.remote_file import RemoteFile
 from penstock.storage.object_store.url import is_remote
 
@@ -29,7 +29,7 @@ REMOTE_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
+class ScannedShard:
     """What became of one shard: its index, or the error that kept it from having one."""
 
     shard: str
@@ -44,7 +44,7 @@ def scan(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -
     path = os.fspath(shard)
     with open_shard(path) as source:
         members = walk(_headers(source), path)
-        opened = Opened(Binding.of(source), source.compression, source.end)
+        opened = OpenedShard(IndexBinding.of(source), source.compression, source.end)
         if not is_remote(path) and _binding(path) != opened.binding:  # a store has compared every request itself
             raise ShardError(
                 "changed while it was being indexed",
@@ -55,9 +55,9 @@ def scan(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -
     return build_index(members, opened, suffixes)
 
 
-def _headers(source: AnyShard) -> Source:
+def _headers(source: AnyShard) -> ByteSource:
     """As a walk should read it: from a store not header by header."""
-    return Headers(source.file) if isinstance(source, RemoteShard) else source
+    return HeaderReadahead(source.file) if isinstance(source, RemoteShard) else source
 
 
 def index_of(shard: str | os.PathLike[str], *, rebuild: bool = False) -> ShardIndex:
@@ -67,7 +67,7 @@ def index_of(shard: str | os.PathLike[str], *, rebuild: bool = False) -> ShardIn
 
 def index_all(
     shards: Sequence[str | os.PathLike[str]], *, rebuild: bool = False, threads: int | None = None
-) -> Iterator[Scanned]:
+) -> Iterator[ScannedShard]:
     """Index many shards side by side; results come as they are ready, errors as results."""
     paths = _from_our_place([os.fspath(shard) for shard in shards])
     threads = threads or (REMOTE_THREADS if any(map(is_remote, paths)) else SCAN_THREADS)
@@ -82,26 +82,26 @@ def index_all(
 
 def _from_our_place(paths: list[str]) -> list[str]:
     """Ranks of one machine begin at different shards, and come to those that others have indexed by then."""
-    here = local_place()
-    first = len(paths) * here.rank // here.of
+    here = local_rank()
+    first = len(paths) * here.rank // here.world_size
     return paths[first:] + paths[:first]
 
 
-def _try(path: str, rebuild: bool) -> Scanned:
+def _try(path: str, rebuild: bool) -> ScannedShard:
     try:
         index, fresh = _indexed(path, rebuild)
     except PenstockError as error:
-        return Scanned(path, None, error.at(shard=path), True)
-    return Scanned(path, index, None, fresh)
+        return ScannedShard(path, None, error.at(shard=path), True)
+    return ScannedShard(path, index, None, fresh)
 
 
 def _indexed(path: str, rebuild: bool) -> tuple[ShardIndex, bool]:
     stored = None if rebuild else _stored(path)
     if stored is not None:
         return stored, False
-    if local_place().of == 1:
+    if local_rank().world_size == 1:
         return _walked(path), True
-    with in_turn("index", path):  # all ranks of this machine want it: one walks, the others find it stored
+    with keyed_lock("index", path):  # all ranks of this machine want it: one walks, the others find it stored
         stored = None if rebuild else _stored(path)
         return (_walked(path), True) if stored is None else (stored, False)
 
@@ -140,12 +140,12 @@ def _stored(path: str) -> ShardIndex | None:
     return index
 
 
-def _binding(path: str) -> Binding | None:
+def _binding(path: str) -> IndexBinding | None:
     """What the shard looks like now; None if it cannot be seen."""
     try:
         if is_remote(path):
-            return Binding.of(RemoteFile(path))
+            return IndexBinding.of(RemoteFile(path))
         facts = os.stat(path)
     except OSError:
         return None
-    return Binding(facts.st_size, facts.st_mtime_ns)
+    return IndexBinding(facts.st_size, facts.st_mtime_ns)

@@ -51,7 +51,7 @@ Numbers: TypeAlias = "array[int]"
 """64 bits each, side by side: numpy looks at them without copying."""
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Bytes by offset. A compressed stream only ever goes forward, and knows its end when it gets there."""
 
     @property
@@ -69,7 +69,7 @@ class Source(Protocol):
 
 
 @dataclass(slots=True)
-class Members:
+class TarMembers:
     """The regular files of a tar, in order, as columns; what is not a file is only noted."""
 
     names: list[str] = field(default_factory=list)
@@ -83,23 +83,23 @@ class Members:
         return len(self.names)
 
 
-def walk(source: Source, shard: str) -> Members:
+def walk(source: ByteSource, shard: str) -> TarMembers:
     """All members of the tar, or a TarError that says at which header it broke."""
     try:
-        return _Walk(source, shard).run()
+        return _TarWalk(source, shard).run()
     except StorageError:
         raise
     except OSError as error:
         raise StorageError(f"cannot read: {error.strerror}", shard=shard, stage="scan") from error
 
 
-class _Walk:
+class _TarWalk:
     """The state of one walk: where we are, what the headers so far said, what a PAX header promised."""
 
-    def __init__(self, source: Source, shard: str) -> None:
+    def __init__(self, source: ByteSource, shard: str) -> None:
         self.source = source
         self.shard = shard
-        self.found = Members()
+        self.found = TarMembers()
         self.offset = 0
         self.data_end = 0
         """Where the last member's data ends: the tar is whole only if the file reaches it."""
@@ -110,7 +110,7 @@ class _Walk:
         self.next_name: str | None = None
         self.next_size: int | None = None
 
-    def run(self) -> Members:
+    def run(self) -> TarMembers:
         while True:
             header = self._run_of_plain_members()
             if self._is_end(header):
@@ -333,12 +333,12 @@ class _Walk:
         )
 
 
-def _without_folders(found: Members) -> Members:
+def _without_folders(found: TarMembers) -> TarMembers:
     """Before ustar a directory had no type of its own: it is an empty file whose name ends in a slash."""
     if np.frombuffer(found.lengths, np.int64).all():
         return found
     kept = [at for at, name in enumerate(found.names) if found.lengths[at] or not name.endswith("/")]
-    return Members(
+    return TarMembers(
         [found.names[at] for at in kept],
         array("q", [found.offsets[at] for at in kept]),
         array("q", [found.lengths[at] for at in kept]),

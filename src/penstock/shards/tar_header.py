@@ -29,7 +29,7 @@ size_and_kind = struct.Struct("11sB20xB").unpack_from
 _OCTAL_PLACES = np.arange(15, -1, -3, dtype=np.uint32)[:, None]
 
 
-class Page(threading.local):
+class HeaderPage(threading.local):
     """Room for one batch of headers, kept from walk to walk: taking it anew costs more than filling it."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Page(threading.local):
         self.headers: Headers = np.frombuffer(self.buffer, np.uint8).reshape(-1, BLOCK)
 
 
-page = Page()
+page = HeaderPage()
 
 
 def checksums_match(rows: Headers) -> NDArray[np.bool_]:

@@ -30,7 +30,7 @@ _spawn = multiprocessing.get_context("spawn")  # fork is unsafe once there are t
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[Task, Result]):
+class TaskOutcome(Generic[Task, Result]):
     """One finished task: its result, or the error that ended it."""
 
     task: Task
@@ -38,25 +38,25 @@ class Done(Generic[Task, Result]):
     error: Exception | None
 
 
-class Runner(Protocol):
+class TaskRunnerFunction(Protocol):
     """Whoever runs tasks: as many at a time as asked for, results as they come, errors as results."""
 
     def __call__(
         self, work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None
-    ) -> Iterator[Done[Task, Result]]:
+    ) -> Iterator[TaskOutcome[Task, Result]]:
         """Take tasks one at a time, so that a long list of them need never exist."""
         ...
 
 
 def run_tasks(
     work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
-) -> Iterator[Done[Task, Result]]:
+) -> Iterator[TaskOutcome[Task, Result]]:
     """Results as they come. `work` and the tasks must pickle; an exception in `work` is a result like any other."""
     return _runner.get()(work, tasks, workers)
 
 
 @contextmanager
-def tasks_run_by(runner: Runner) -> Iterator[None]:
+def tasks_run_by(runner: TaskRunnerFunction) -> Iterator[None]:
     """Within, tasks go to this runner, whoever has them done."""
     before = _runner.set(runner)
     try:
@@ -67,16 +67,16 @@ def tasks_run_by(runner: Runner) -> Iterator[None]:
 
 def run_here(
     work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
-) -> Iterator[Done[Task, Result]]:
+) -> Iterator[TaskOutcome[Task, Result]]:
     """On worker processes of this machine."""
     waiting = iter(tasks)
     most = workers or usable_cores()
-    idle: list[_Worker] = []
-    busy: dict[_Worker, Task] = {}
+    idle: list[_PoolWorker] = []
+    busy: dict[_PoolWorker, Task] = {}
     try:
         while True:
             for task in islice(waiting, most - len(busy)):
-                worker = idle.pop() if idle else _Worker(work)
+                worker = idle.pop() if idle else _PoolWorker(work)
                 busy[worker] = task
                 worker.send(task)
             if not busy:
@@ -94,7 +94,7 @@ def run_here(
             worker.stop()
 
 
-_runner: ContextVar[Runner] = ContextVar("_runner", default=run_here)
+_runner: ContextVar[TaskRunnerFunction] = ContextVar("_runner", default=run_here)
 
 
 def answer(work: Callable[[Any], Any], task: Any) -> bytes:
@@ -106,16 +106,16 @@ def answer(work: Callable[[Any], Any], task: Any) -> bytes:
     return _pickled(result, error)
 
 
-def outcome(task: Task, answered: bytes) -> Done[Task, Any]:
+def outcome(task: Task, answered: bytes) -> TaskOutcome[Task, Any]:
     """What an answer says."""
     try:
         result, error = ForkingPickler.loads(answered)
     except Exception as reason:  # an error whose constructor wants more than its message
-        return Done(task, None, WorkerCrash(f"the answer cannot be unpickled: {reason}", stage="work"))
-    return Done(task, result, error)
+        return TaskOutcome(task, None, WorkerCrash(f"the answer cannot be unpickled: {reason}", stage="work"))
+    return TaskOutcome(task, result, error)
 
 
-class _Worker:
+class _PoolWorker:
     """A process and our end of its pipe."""
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
@@ -130,7 +130,7 @@ class _Worker:
         with suppress(ConnectionError):
             self.pipe.send(task)
 
-    def take(self, task: Any) -> Done[Any, Any]:
+    def take(self, task: Any) -> TaskOutcome[Any, Any]:
         """The answer, which may be that the worker is dead."""
         try:
             answered = self.pipe.recv_bytes()
@@ -138,7 +138,7 @@ class _Worker:
             self.dead = True
             self.process.join()
             crash = WorkerCrash(f"worker process died: {_death(self.process.exitcode)}", stage="work")
-            return Done(task, None, crash)
+            return TaskOutcome(task, None, crash)
         return outcome(task, answered)
 
     def stop(self) -> None:
@@ -148,7 +148,7 @@ class _Worker:
         self.process.close()
 
 
-def _answering(workers: list[_Worker]) -> list[_Worker]:
+def _answering(workers: list[_PoolWorker]) -> list[_PoolWorker]:
     ready = set(wait([worker.pipe for worker in workers]))
     return [worker for worker in workers if worker.pipe in ready]
 

@@ -19,7 +19,7 @@ MAX_LISTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ShardProblem:
     """One thing that is wrong, and where."""
 
     kind: ProblemKind
@@ -29,14 +29,14 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ShardHealth:
     """The verdict on one shard's samples."""
 
     whole: NDArray[np.bool_]
     """For each sample, whether every expected part is there, once, and not empty."""
     expected: tuple[str, ...]
     """The roles a whole sample has."""
-    problems: list[Problem]
+    problems: list[ShardProblem]
 
     @property
     def bad(self) -> int:
@@ -44,7 +44,7 @@ class Health:
         return int((~self.whole).sum())
 
 
-def examine(index: ShardIndex, required: Sequence[str] | None = None) -> Health:
+def examine(index: ShardIndex, required: Sequence[str] | None = None) -> ShardHealth:
     """Judge every sample against the required suffixes, or else against what at least half of the samples have.
 
     Where suffixes are required, parts that nobody asked for spoil nothing.
@@ -54,18 +54,20 @@ def examine(index: ShardIndex, required: Sequence[str] | None = None) -> Health:
     numbers = [roles.get(role, -1) for role in expected]
     counts = _parts_per_role(index, role_ids, numbers)
     matters = np.isin(role_ids, numbers) if required else np.ones(len(role_ids), bool)
-    problems: list[Problem] = []
+    problems: list[ShardProblem] = []
     duplicated = _duplicates(index, role_ids, matters, problems)
     missing = counts == 0
     whole = ~missing.any(axis=1)
     for number in np.flatnonzero(~whole)[:MAX_LISTED]:
         problems.append(_lacking(index, int(number), [expected[i] for i in np.flatnonzero(missing[number])]))
     empty = np.flatnonzero((index.lengths == 0) & matters)
-    problems += [Problem("empty", index.name(at), int(index.offsets[at]), "has no bytes") for at in empty[:MAX_LISTED]]
+    problems += [
+        ShardProblem("empty", index.name(at), int(index.offsets[at]), "has no bytes") for at in empty[:MAX_LISTED]
+    ]
     whole[duplicated] = False
     whole[index.sample_ids[empty]] = False
-    problems += [Problem("stray", name, offset, reason) for name, offset, reason in index.notes[:MAX_LISTED]]
-    return Health(whole, expected, problems)
+    problems += [ShardProblem("stray", name, offset, reason) for name, offset, reason in index.notes[:MAX_LISTED]]
+    return ShardHealth(whole, expected, problems)
 
 
 def whole_samples(
@@ -73,7 +75,7 @@ def whole_samples(
     shard: str,
     required: Sequence[str] | None = None,
     on_bad: Literal["raise", "skip"] = "raise",
-) -> tuple[NDArray[np.int64], list[Problem]]:
+) -> tuple[NDArray[np.int64], list[ShardProblem]]:
     """The numbers of the whole samples, and what was skipped; under "raise" the first problem is an error."""
     health = examine(index, required)
     bad = [problem for problem in health.problems if problem.kind != "stray"]
@@ -122,7 +124,7 @@ def _parts_per_role(index: ShardIndex, role_ids: NDArray[np.int64], wanted: list
 
 
 def _duplicates(
-    index: ShardIndex, role_ids: NDArray[np.int64], matters: NDArray[np.bool_], problems: list[Problem]
+    index: ShardIndex, role_ids: NDArray[np.int64], matters: NDArray[np.bool_], problems: list[ShardProblem]
 ) -> NDArray[np.int64]:
     """Two parts in one role: nobody can say which one is meant, so their samples are not whole."""
     slots = index.sample_ids * (int(role_ids.max(initial=0)) + 1) + role_ids
@@ -130,7 +132,7 @@ def _duplicates(
     again = order[1:][slots[order][1:] == slots[order][:-1]]
     again = again[matters[again]]
     for at in again[:MAX_LISTED]:
-        problems.append(Problem("duplicate", index.name(at), int(index.offsets[at]), "occurs more than once"))
+        problems.append(ShardProblem("duplicate", index.name(at), int(index.offsets[at]), "occurs more than once"))
     return _distinct(index.sample_ids[again])
 
 
@@ -140,8 +142,8 @@ def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0])
 
 
-def _lacking(index: ShardIndex, number: int, missing: list[str]) -> Problem:
+def _lacking(index: ShardIndex, number: int, missing: list[str]) -> ShardProblem:
     sample = index.sample(number)
     first = sample.parts[0]
     kind: ProblemKind = "orphan" if len(sample.parts) == 1 else "incomplete"
-    return Problem(kind, sample.key + first.suffix, first.offset, f"sample has no {', '.join(missing)}")
+    return ShardProblem(kind, sample.key + first.suffix, first.offset, f"sample has no {', '.join(missing)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from penstock.storage.identify import Storage
+from penstock.storage.identify import StorageFacts
 from penstock.storage.page_cache import is_cached
 
 ALIGNMENT = 4096
@@ -75,7 +75,7 @@ class ColdFile:
         self.close()
 
 
-def choose_method(path: Path, storage: Storage) -> ReadMethod:
+def choose_method(path: Path, storage: StorageFacts) -> ReadMethod:
     """The coldest method that this file's filesystem really supports, found by trying."""
     if storage.kind.in_memory or storage.filesystem in _OWN_CACHE:
         return ReadMethod.WARM

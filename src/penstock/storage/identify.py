@@ -15,14 +15,14 @@ from penstock.storage.block_devices import Disk, device_of_source, disk_under
 from penstock.storage.kinds import StorageKind, kind_of_filesystem
 from penstock.storage.mounts import Mount, mount_of, parse_mountinfo
 
-__all__ = ["Storage", "StorageKind", "identify"]
+__all__ = ["StorageFacts", "StorageKind", "identify"]
 
 _DEPTH_MAX = 8
 _ENGINE_FILE = re.compile(r"(?P<home>.*)/containers/[0-9a-f]{64}/(hosts|hostname|resolv\.conf)")
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageFacts:
     """What the system claims about the storage under a path."""
 
     path: Path
@@ -54,7 +54,7 @@ class Partition(Protocol):
     def opts(self) -> str: ...
 
 
-def identify(path: str | Path) -> Storage:
+def identify(path: str | Path) -> StorageFacts:
     """What `path` lies on; a path that is not there yet is judged by its nearest existing parent."""
     found = nearest_existing(Path(path))
     mountinfo = Path("/proc/self/mountinfo")
@@ -77,15 +77,15 @@ def nearest_existing(path: Path) -> Path:
     return resolved
 
 
-def from_mountinfo(path: Path, mountinfo: str, sys_root: Path) -> Storage:
+def from_mountinfo(path: Path, mountinfo: str, sys_root: Path) -> StorageFacts:
     """`identify` over given texts: `path` is absolute and resolved."""
     mounts = parse_mountinfo(mountinfo)
     mount = mount_of(str(path), mounts)
     if mount is None:
-        return Storage(path, "", "", "", "", StorageKind.UNKNOWN, None, ("no mount covers the path",), False)
+        return StorageFacts(path, "", "", "", "", StorageKind.UNKNOWN, None, ("no mount covers the path",), False)
     below = _see_through(str(path), mount, mounts, sys_root, depth=0)
     top = f"{mount.mount_point} ({mount.filesystem}, {mount.source})"
-    return Storage(
+    return StorageFacts(
         path=path,
         mount_point=mount.mount_point,
         filesystem=mount.filesystem,
@@ -160,7 +160,7 @@ def _engine_mount(overlay: Mount, mounts: tuple[Mount, ...]) -> Mount | None:
     return None
 
 
-def from_partitions(path: Path, partitions: Iterable[Partition]) -> Storage:
+def from_partitions(path: Path, partitions: Iterable[Partition]) -> StorageFacts:
     """`identify` where there is no mountinfo: macOS, Windows. Disks of these are not told apart."""
     text = os.path.normcase(str(path))
     covering = []
@@ -169,13 +169,13 @@ def from_partitions(path: Path, partitions: Iterable[Partition]) -> Storage:
         if text == point or text.startswith((point + "/", point + "\\")):
             covering.append((len(point), partition))
     if not covering:
-        return Storage(path, "", "", "", "", StorageKind.UNKNOWN, None, ("no mount covers the path",), False)
+        return StorageFacts(path, "", "", "", "", StorageKind.UNKNOWN, None, ("no mount covers the path",), False)
     _, chosen = max(covering, key=lambda item: item[0])
     options = chosen.opts.split(",")
     kind = kind_of_filesystem(chosen.fstype.lower())
     if kind is None:
         kind = StorageKind.SMB if "remote" in options else StorageKind.UNKNOWN
-    return Storage(
+    return StorageFacts(
         path=path,
         mount_point=chosen.mountpoint,
         filesystem=chosen.fstype,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from penstock.errors import StorageError
-from penstock.storage.stream import Stream
+from penstock.storage.stream import ForwardStream
 
 Wanted = TypeVar("Wanted")
 Result = TypeVar("Result")
@@ -112,7 +112,7 @@ class LocalFile:
 
     def stream(self) -> io.BufferedReader:
         """All of it, from the start."""
-        return io.BufferedReader(Stream(self._read_into), STREAM_BYTES)
+        return io.BufferedReader(ForwardStream(self._read_into), STREAM_BYTES)
 
     def _read_into(self, offset: int, into: memoryview) -> int:
         data = self.read_at(offset, len(into))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Stream(io.RawIOBase):
+class ForwardStream(io.RawIOBase):
     """From the start; what the reading bears (a server that forgets, a store that stalls) is borne here too."""
 
     def __init__(self, read_into: Callable[[int, memoryview], int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.testing import corrupt
 from penstock.testing.clock import FakeClock
-from penstock.testing.images import picture
+from penstock.testing.images import make_image
 from penstock.testing.maker import make_folder, make_shards
 from penstock.testing.presets import IMAGENET, MULTICAMERA, PRESETS, REID, SA1B, Preset
 from penstock.testing.samples import sample_parts
@@ -20,8 +20,8 @@ __all__ = [
     "Preset",
     "corrupt",
     "make_folder",
+    "make_image",
     "make_shards",
-    "picture",
     "sample_parts",
     "tar_bytes",
 ]

@@ -74,7 +74,7 @@ _LUMA = 0
 """First of a scene's planes: luma, red and blue chroma, and how much fine texture to lay over it."""
 
 
-def picture(height: int, width: int, seed: int | np.random.Generator, detail: float = 1.0) -> NDArray[np.uint8]:
+def make_image(height: int, width: int, seed: int | np.random.Generator, detail: float = 1.0) -> NDArray[np.uint8]:
     """A natural-looking RGB picture of shape (height, width, 3), the same for the same seed.
 
     `detail` scales fine texture and noise: 0 is a picture out of focus, whose JPEG is a quarter as long.

@@ -15,7 +15,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from penstock.errors import SettingError
-from penstock.testing.images import picture, spectral_noise
+from penstock.testing.images import make_image, spectral_noise
 from penstock.testing.presets import ArraySpec, ImageSpec, NpzSpec, Preset
 
 _MIN_SIDE = 8
@@ -42,7 +42,7 @@ def sample_parts(preset: Preset, index: int, seed: int = 0, scale: float = 1.0) 
 
 def _jpeg(spec: ImageSpec, scale: float, rng: np.random.Generator) -> bytes:
     height, width = spec.sizes[rng.integers(len(spec.sizes))]
-    pixels = picture(_scaled(height, scale, _MIN_SIDE), _scaled(width, scale, _MIN_SIDE), rng, spec.detail)
+    pixels = make_image(_scaled(height, scale, _MIN_SIDE), _scaled(width, scale, _MIN_SIDE), rng, spec.detail)
     return bytes(simplejpeg.encode_jpeg(pixels, quality=spec.quality, colorsubsampling="420"))
 
 

@@ -12,7 +12,7 @@ import torch
 from penstock.samplers.epoch_batches import check_count
 
 
-def accumulate(loader: Iterable[Any], n: int, model: torch.nn.Module) -> Iterator[tuple[Any, Micro]]:
+def accumulate(loader: Iterable[Any], n: int, model: torch.nn.Module) -> Iterator[tuple[Any, MicroBatch]]:
     """Batches in groups of n; the last group is as long as the loader makes it, even if that is all there is.
 
         for batch, micro in accumulate(loader, 4, model):
@@ -34,7 +34,7 @@ def accumulate(loader: Iterable[Any], n: int, model: torch.nn.Module) -> Iterato
         for place in range(n):
             following = next(batches, _END) if place + 1 < n else _ASK
             last = following is _END or place + 1 == n
-            yield batch, Micro(model, place + 1, last)
+            yield batch, MicroBatch(model, place + 1, last)
             if last:
                 break
             batch = following
@@ -46,7 +46,7 @@ _END, _ASK = object(), object()
 
 
 @dataclass(slots=True)
-class Micro:
+class MicroBatch:
     """One batch of a group: a context around its forward and backward pass."""
 
     model: torch.nn.Module
@@ -56,7 +56,7 @@ class Micro:
     """Whether the optimizer is to step after it."""
     _unsynced: AbstractContextManager[Any] | None = None
 
-    def __enter__(self) -> Micro:
+    def __enter__(self) -> MicroBatch:
         no_sync = getattr(self.model, "no_sync", None)
         self._unsynced = no_sync() if no_sync is not None and not self.last else nullcontext()
         self._unsynced.__enter__()

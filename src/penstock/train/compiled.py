@@ -15,17 +15,17 @@ MANY = 3
 """Recompilations after which it is told: shapes that change from batch to batch cost more than compiling gains."""
 
 
-def compile(model: torch.nn.Module, **options: Any) -> Compiled:
+def compile(model: torch.nn.Module, **options: Any) -> CompiledModel:
     """The model, compiled at its first call with torch.compile's options; where that fails, the model itself.
 
     The model stays what it is: its parameters, its `state_dict` and its names. Call what is returned in its place.
     Under autocast, its gradients are those of the model: torch.compile alone would compute them in 16 bits, too, where
     the model was called in an autocast and `backward()` is not.
     """
-    return Compiled(model, options)
+    return CompiledModel(model, options)
 
 
-class Compiled:
+class CompiledModel:
     """A model to be called. Everything else about it is the model's."""
 
     def __init__(self, model: torch.nn.Module, options: dict[str, Any]) -> None:

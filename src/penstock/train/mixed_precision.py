@@ -10,7 +10,7 @@ import torch
 from penstock.errors import PenstockError, SettingError
 from penstock.samplers.epoch_batches import check_count
 from penstock.train.clip import GradClip
-from penstock.train.precision_report import Operations, operations_of
+from penstock.train.precision_report import OperationReport, operations_of
 
 Kind = Literal["bf16", "fp16", "fp32"]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -85,7 +85,7 @@ class Precision:
         if self.scaler is not None:
             self.scaler.update(self._fixed)
 
-    def look(self, run: Callable[[], Any]) -> Operations:
+    def look(self, run: Callable[[], Any]) -> OperationReport:
         """Run a forward pass once, in this precision: what falls back to 32 bits, and what fits tensor cores."""
         with self.autocast(), torch.no_grad():
             return operations_of(run)

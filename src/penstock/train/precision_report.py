@@ -37,7 +37,7 @@ _PRODUCTS: Mapping[str, Callable[[Sequence[Any]], tuple[int, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class MatrixProduct:
     """A matrix product or a convolution."""
 
     operation: str
@@ -54,12 +54,12 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Operations:
+class OperationReport:
     """What was seen."""
 
     in_full: dict[str, int]
     """Operations that computed in 32 bits, or more, and how often."""
-    products: dict[Product, int]
+    products: dict[MatrixProduct, int]
     """Matrix products and convolutions, and how often."""
 
     def __str__(self) -> str:
@@ -72,21 +72,21 @@ class Operations:
         return "; ".join([*parts, f"in 32 bits: {told or 'nothing'}"])
 
 
-def operations_of(run: Callable[[], Any]) -> Operations:
+def operations_of(run: Callable[[], Any]) -> OperationReport:
     """Run it once, and look at everything it computes with floating-point numbers."""
-    seen = _Seen()
+    seen = _OperationRecorder()
     with seen:
         run()
-    return Operations(dict(seen.in_full.most_common()), dict(seen.products.most_common()))
+    return OperationReport(dict(seen.in_full.most_common()), dict(seen.products.most_common()))
 
 
-class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Stands below autocast: what comes by here is what is computed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.in_full: Counter[str] = Counter()
-        self.products: Counter[Product] = Counter()
+        self.products: Counter[MatrixProduct] = Counter()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -100,7 +100,7 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.in_full[name] += 1
         if name in _PRODUCTS:
             dtype = str(next(iter(dtypes))).removeprefix("torch.")
-            self.products[Product(name, _PRODUCTS[name](args), dtype)] += 1
+            self.products[MatrixProduct(name, _PRODUCTS[name](args), dtype)] += 1
         return out
 
 

@@ -36,7 +36,7 @@ class Prefetcher:
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        way = _SideStream(self._device, self._pin) if self._device.type == "cuda" else _Plain(self._device)
+        way = _StreamTransfer(self._device, self._pin) if self._device.type == "cuda" else _DirectTransfer(self._device)
         batches = iter(self._loader)
         sent = self._send(batches, way)
         while sent is not None:
@@ -46,7 +46,7 @@ class Prefetcher:
             sent = following
         self._state = None
 
-    def _send(self, batches: Iterator[Any], way: _Way) -> _Sent | None:
+    def _send(self, batches: Iterator[Any], way: _Transfer) -> _SentBatch | None:
         for batch in batches:
             return way.send(batch)
         return None
@@ -73,30 +73,30 @@ class Prefetcher:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentBatch:
     batch: Any
     event: Any = None
 
 
-class _Way(Protocol):
-    def send(self, batch: Any) -> _Sent: ...
-    def arrived(self, sent: _Sent) -> Any: ...
+class _Transfer(Protocol):
+    def send(self, batch: Any) -> _SentBatch: ...
+    def arrived(self, sent: _SentBatch) -> Any: ...
 
 
-class _Plain:
+class _DirectTransfer:
     """Where there is nothing to overlap with."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def send(self, batch: Any) -> _Sent:
-        return _Sent(to_device(batch, self._device))
+    def send(self, batch: Any) -> _SentBatch:
+        return _SentBatch(to_device(batch, self._device))
 
-    def arrived(self, sent: _Sent) -> Any:
+    def arrived(self, sent: _SentBatch) -> Any:
         return sent.batch
 
 
-class _SideStream:
+class _StreamTransfer:
     """Copies beside the computing. A source is held until its copy is done: its memory may be used again after that."""
 
     def __init__(self, device: torch.device, pin: bool) -> None:
@@ -105,13 +105,13 @@ class _SideStream:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._held: deque[tuple[torch.cuda.Event, Any]] = deque()
 
-    def send(self, batch: Any) -> _Sent:
+    def send(self, batch: Any) -> _SentBatch:
         with torch.cuda.stream(self._stream):
             moved = to_device(batch, self._device, pin=self._pin)
         event = self._stream.record_event()
         self._held.append((event, batch))
         self._let_go()
-        return _Sent(moved, event)
+        return _SentBatch(moved, event)
 
     def _let_go(self) -> None:
         """By looking again, not by synchronising: torch's own check for synchronisations would blame the loop."""
@@ -123,7 +123,7 @@ class _SideStream:
     def _done(self) -> bool:
         return bool(self._held[0][0].query())  # type: ignore[no-untyped-call]
 
-    def arrived(self, sent: _Sent) -> Any:
+    def arrived(self, sent: _SentBatch) -> Any:
         """The computing waits for the copy on the device, the loop does not."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(sent.event)

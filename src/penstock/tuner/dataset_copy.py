@@ -19,7 +19,7 @@ COPY_BYTES_MAX = 256 << 20
 _SHARED = (torch.Tensor, np.ndarray, FunctionType, ModuleType, type)
 
 
-def apart(dataset: Any) -> Any | None:
+def copy_dataset(dataset: Any) -> Any | None:
     """A copy that shares arrays, tensors and code with the dataset; None where none can be made."""
     file = _Capped()
     sharing = _Sharing(file, protocol=5)

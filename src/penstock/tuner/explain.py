@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.diagnose.evidence.evidence import milliseconds
 from penstock.tuner.measure import StepCost
 from penstock.tuner.result import PREFETCH, Setting
-from penstock.tuner.worker_cost import Service
+from penstock.tuner.worker_cost import WorkerCost
 
 BINDS = {
     "workers": "the workers themselves",
@@ -20,10 +20,10 @@ BINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class TuningFacts:
     """What there is to tell."""
 
-    service: Service
+    service: WorkerCost
     cost: StepCost
     step_known: bool
     cores: float
@@ -37,12 +37,12 @@ class Told:
     notes: tuple[str, ...]
 
 
-def tell(told: Told) -> tuple[str, ...]:
+def explain(told: TuningFacts) -> tuple[str, ...]:
     """One sentence each."""
     return tuple(_sentences(told))
 
 
-def _sentences(told: Told) -> Iterator[str]:
+def _sentences(told: TuningFacts) -> Iterator[str]:
     service = told.service
     cpu_s, waiting_s = float(service.cpu_s.mean()), float(service.waiting_s.mean())
     yield (
@@ -63,7 +63,7 @@ def _sentences(told: Told) -> Iterator[str]:
     yield from told.notes
 
 
-def _choice(told: Told) -> str:
+def _choice(told: TuningFacts) -> str:
     rates = told.samples_s
     rate = rates[told.chosen]
     best = max(rates, key=lambda setting: rates[setting])

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import PenstockError, SampleError, SettingError, WorkerCrash
-from penstock.tuner.dataset_copy import apart
-from penstock.tuner.trials import Trials, one_line
+from penstock.tuner.dataset_copy import copy_dataset
+from penstock.tuner.trials import SettingTrials, one_line
 from penstock.tuner.worker_cost import FetchFailed, StartFailed
 
 DIED = ("exited unexpectedly", "killed by signal")
 """torch's words for a worker that is gone."""
 
 
-def explained(error: StartFailed | FetchFailed, trials: Trials) -> PenstockError:
+def explain_failure(error: StartFailed | FetchFailed, trials: SettingTrials) -> PenstockError:
     """What to tell the user."""
     cause = error.__cause__
     said = one_line(cause)
@@ -44,7 +44,7 @@ def explained(error: StartFailed | FetchFailed, trials: Trials) -> PenstockError
 
 def _culprit(dataset: Any, indices: Sequence[Any]) -> tuple[Any, Exception] | None:
     """The first item that raises here, too. Loaded from a copy where there can be one."""
-    copy = apart(dataset)
+    copy = copy_dataset(dataset)
     items = dataset if copy is None else copy
     for index in indices:
         try:

@@ -10,21 +10,21 @@ from torch.utils.data import DataLoader
 
 from penstock.core.cgroups import quota_cores
 from penstock.core.cores import rank_cores
-from penstock.core.ranks import local_place
+from penstock.core.ranks import local_rank
 from penstock.model.workload import Workload
 from penstock.plan.memory import fits, shared_free_bytes, torch_need
 from penstock.tuner.loader_copy import is_iterable
 from penstock.tuner.measure import StepCost
 from penstock.tuner.result import PREFETCH, Setting
 from penstock.tuner.search import model_rate
-from penstock.tuner.trials import Trials
-from penstock.tuner.worker_cost import Service
+from penstock.tuner.trials import SettingTrials
+from penstock.tuner.worker_cost import WorkerCost
 
 MOST_WORKERS = 64
 """Beyond that nobody gains, and starting them takes longer than there is time."""
 
 
-def workload_of(pattern: DataLoader[Any], service: Service, cost: StepCost) -> Workload:
+def workload_of(pattern: DataLoader[Any], service: WorkerCost, cost: StepCost) -> Workload:
     """One worker's batches, for the model to give to more of them."""
     quota, cores = quota_cores(), float(rank_cores())
     return Workload(
@@ -41,7 +41,7 @@ def workload_of(pattern: DataLoader[Any], service: Service, cost: StepCost) -> W
     )
 
 
-def expected(workload: Workload, service: Service, setting: Setting) -> float:
+def expected(workload: Workload, service: WorkerCost, setting: Setting) -> float:
     """Batches per second, by the model. Who makes batches himself has none to send."""
     if not setting.workers:
         return model_rate(workload.with_(cpu_s=service.cpu_s), setting)
@@ -49,21 +49,21 @@ def expected(workload: Workload, service: Service, setting: Setting) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class WorkerLimit:
     """How many workers may be tried, and what holds them down, if anything does."""
 
     most: int
     why: str = ""
 
 
-def room_for(trials: Trials, service: Service, share: float) -> Room:
+def worker_limit(trials: SettingTrials, service: WorkerCost, share: float) -> WorkerLimit:
     """As many as that share of the memory and, for an iterable dataset, its way of dealing samples out allow.
 
     Ranks of one machine divide its memory.
     """
     if is_iterable(trials.pattern) and (reason := trials.not_dealt()):
-        return Room(1, reason)
-    ranks, shared = local_place().of, shared_free_bytes()
+        return WorkerLimit(1, reason)
+    ranks, shared = local_rank().world_size, shared_free_bytes()
     why = ""
     for most in range(MOST_WORKERS, 0, -1):
         need = torch_need(
@@ -75,6 +75,6 @@ def room_for(trials: Trials, service: Service, share: float) -> Room:
         )
         fit = fits(need, shared_free=None if shared is None else shared // ranks, share=share / ranks)
         if fit:
-            return Room(most, why)
+            return WorkerLimit(most, why)
         why = f"{most} workers would not fit: it {fit.sentence}"
-    return Room(1, why)
+    return WorkerLimit(1, why)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from penstock.tuner.measure import running
 
 
-class SameDice:
+class SameSeed:
     """A worker_init_fn after which every worker throws the same dice."""
 
     def __init__(self, init_fn: Callable[[int], object] | None) -> None:
@@ -32,7 +32,7 @@ class SameDice:
 def repeats_itself(two_workers: DataLoader[Any]) -> bool:
     """Whether an iterable dataset gives both workers the same first batch: then every sample comes twice.
 
-    The loader must have two workers and `SameDice`. Datasets whose samples are all alike look the same, too.
+    The loader must have two workers and `SameSeed`. Datasets whose samples are all alike look the same, too.
     """
     with running(iter(two_workers)) as iterator:
         batches = list(islice(iterator, 2))

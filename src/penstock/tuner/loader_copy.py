@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from penstock.data.decode.rng import put_back
+from penstock.data.decode.rng import restore_global_rngs
 from penstock.errors import SettingError
 from penstock.watcher.loader_views import length_of
 
@@ -105,7 +105,7 @@ def _batching(pattern: DataLoader[Any], order: Any) -> dict[str, Any]:
     return {"batch_size": pattern.batch_size, "drop_last": pattern.drop_last, "sampler": pattern.sampler}
 
 
-class Order:
+class IndexOrder:
     """The sampler's batches of indices, drawn by one run after the other, epoch after epoch.
 
     Every run goes on where the last one stopped: none finds its files in the page cache because another has just
@@ -158,7 +158,7 @@ def untouched(pattern: DataLoader[Any]) -> Iterator[None]:
     owners = (pattern, pattern.sampler, pattern.batch_sampler)
     generators = [getattr(owner, "generator", None) for owner in owners]
     states = [(each, each.get_state()) for each in generators if isinstance(each, torch.Generator)]
-    with put_back():
+    with restore_global_rngs():
         try:
             yield
         finally:

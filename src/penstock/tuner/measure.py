@@ -25,7 +25,7 @@ class StepFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LoaderRate:
     """How one run went."""
 
     batches_s: float
@@ -37,7 +37,9 @@ class Pace:
     """The data was over before one window was: what came after the first batch is all there is to go by."""
 
 
-def pace(loader: DataLoader[Any], step: Step, *, seconds: float, until_s: float, clock: Clock = SYSTEM_CLOCK) -> Pace:
+def measure_rate(
+    loader: DataLoader[Any], step: Step, *, seconds: float, until_s: float, clock: Clock = SYSTEM_CLOCK
+) -> LoaderRate:
     """Run the loop until it was timed for so long, and over two windows if possible; never far beyond `until_s`.
 
     The first W·P batches are the warm-up. A window is W batches: in-order delivery repeats itself after so many, and
@@ -59,13 +61,13 @@ def pace(loader: DataLoader[Any], step: Step, *, seconds: float, until_s: float,
     return _pace(got_s, began, warm, window)
 
 
-def _pace(got_s: list[float], began: float, warm: int, window: int) -> Pace:
+def _pace(got_s: list[float], began: float, warm: int, window: int) -> LoaderRate:
     if len(got_s) < 2:
         raise PenstockError("less than two batches came: too few to tell a rate", stage="measure")
     whole = (len(got_s) - 1 - warm) // window * window
     first, last = (warm, warm + whole) if whole > 0 else (0, len(got_s) - 1)
     took_s = max(got_s[last] - got_s[first], 1e-9)
-    return Pace((last - first) / took_s, got_s[0] - began, len(got_s), short=whole <= 0)
+    return LoaderRate((last - first) / took_s, got_s[0] - began, len(got_s), short=whole <= 0)
 
 
 def take_step(step: Step, batch: Any) -> None:

@@ -12,18 +12,18 @@ from torch.utils.data import DataLoader
 from penstock.core.cgroups import free_bytes
 from penstock.core.plan import Plan, Profile
 from penstock.plan.fingerprint import fingerprint
-from penstock.plan.from_parts import TORCHS_OWN, Parts, plan_from_parts
+from penstock.plan.from_parts import TORCHS_OWN, MeasuredParts, plan_from_parts
 from penstock.plan.memory import shared_free_bytes
-from penstock.plan.profiles import Start, manner
-from penstock.plan.scenario import Place, Settings
+from penstock.plan.profiles import WorkerStartCost, profile_goal
+from penstock.plan.scenario import LoaderSettings, TrainingContext
 from penstock.recording.format import Machine
-from penstock.tuner.forecast import Room, room_for, workload_of
+from penstock.tuner.forecast import WorkerLimit, worker_limit, workload_of
 from penstock.tuner.loader_copy import HAS_IN_ORDER, is_iterable, pattern_of, untouched
 from penstock.tuner.measure import Step
 from penstock.tuner.result import PREFETCH
 from penstock.tuner.tune import check_question
-from penstock.tuner.tuning_run import Question, Tuner
-from penstock.tuner.worker_cost import Service
+from penstock.tuner.tuning_run import TuningQuestion, TuningRun
+from penstock.tuner.worker_cost import WorkerCost
 from penstock.watcher.dataloader.main_process import describe
 from penstock.watcher.loader_views import length_of
 from penstock.watcher.machine.facts import machine_facts
@@ -48,29 +48,29 @@ def plan_for(
 
         print(penstock.plan_for(dataset, batch_size=64, step_s=0.05).changes)
     """
-    ways = manner(profile)
+    ways = profile_goal(profile)
     check_question(step, step_s, seconds)
     pattern = pattern_of(source, batch_size)
     with untouched(pattern):
-        question = Question(step=step, step_s=step_s, ways=ways, seconds=seconds)
-        parts = _Outlook(pattern, question, given=pattern is source).parts()
+        question = TuningQuestion(step=step, step_s=step_s, ways=ways, seconds=seconds)
+        parts = _ModelOnlyTuning(pattern, question, given=pattern is source).parts()
     return plan_from_parts(parts, profile)
 
 
-class _Outlook(Tuner):
+class _ModelOnlyTuning(TuningRun):
     """A tuning that ends where the model has all it needs."""
 
-    def parts(self) -> Parts:
+    def parts(self) -> MeasuredParts:
         """One worker's batches, and the step."""
         pattern, service = self._pattern, self._serve()
         cost = self._step_cost(service)
-        room = room_for(self._trials, service, self._ways.memory_share)
+        room = worker_limit(self._trials, service, self._ways.memory_share)
         settings = TORCHS_OWN if self._given is None else _settings(pattern)
         workload = workload_of(pattern, service, cost).with_(
             workers=settings.num_workers, prefetch=settings.prefetch_factor
         )
         machine = machine_facts()
-        return Parts(
+        return MeasuredParts(
             source="dataset",
             workload=workload,
             settings=settings,
@@ -81,9 +81,9 @@ class _Outlook(Tuner):
         )
 
 
-def _settings(pattern: DataLoader[Any]) -> Settings:
+def _settings(pattern: DataLoader[Any]) -> LoaderSettings:
     context = pattern.multiprocessing_context
-    return Settings(
+    return LoaderSettings(
         num_workers=pattern.num_workers,
         prefetch_factor=pattern.prefetch_factor or PREFETCH,
         pin_memory=bool(pattern.pin_memory),
@@ -93,11 +93,11 @@ def _settings(pattern: DataLoader[Any]) -> Settings:
     )
 
 
-def _place(pattern: DataLoader[Any], service: Service, room: Room, machine: Machine) -> Place:
+def _place(pattern: DataLoader[Any], service: WorkerCost, room: WorkerLimit, machine: Machine) -> TrainingContext:
     """This machine, now. What an iterable dataset gives to how many workers is known only as far as it was tried."""
     iterable = is_iterable(pattern)
     making_s = float((service.cpu_s + service.waiting_s).mean())
-    return Place(
+    return TrainingContext(
         platform=machine.platform,
         gpus=len(machine.gpus),
         has_in_order=HAS_IN_ORDER,
@@ -105,7 +105,7 @@ def _place(pattern: DataLoader[Any], service: Service, room: Room, machine: Mach
         shared_free_bytes=shared_free_bytes(),
         batch_bytes=service.batch_bytes,
         worker_bytes=service.worker_bytes,
-        start=Start.measured(service.first_s, 0.0, making_s, 1),
+        start=WorkerStartCost.measured(service.first_s, 0.0, making_s, 1),
         epoch_batches=None if iterable else length_of(pattern),
         most_workers=room.most if iterable else None,
     )

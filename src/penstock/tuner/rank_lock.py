@@ -21,13 +21,13 @@ import psutil
 
 from penstock.core import user_cache as keeping
 from penstock.core.cores import rank_cores, worker_cores
-from penstock.core.process_lock import one_at_a_time
-from penstock.core.ranks import from_torch, local_place
+from penstock.core.process_lock import file_lock
+from penstock.core.ranks import local_rank, rank_from_torch
 from penstock.core.user_cache import cache_dir
 from penstock.errors import StorageError
 from penstock.tuner import saved_results as memo
-from penstock.tuner.result import Findings
-from penstock.tuner.saved_results import MemoKey
+from penstock.tuner.result import TuningFindings
+from penstock.tuner.saved_results import TuningKey
 
 log = logging.getLogger("penstock")
 
@@ -43,63 +43,63 @@ _asked: Counter[bytes] = Counter()
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    key: MemoKey
+class _RankTurn:
+    key: TuningKey
     run: tuple[int, float]
     """Who started the ranks of this machine, and when that began."""
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
-    key: _Turn
-    findings: Findings
+class _RankRecord:
+    key: _RankTurn
+    findings: TuningFindings
 
 
-def turn(seconds: float) -> AbstractContextManager[None]:
+def rank_turn(seconds: float) -> AbstractContextManager[None]:
     """One tuning at a time on this machine, whatever it is of: two at once would measure each other."""
     name = f"{zlib.crc32(platform.node().encode()):08x}.lock"  # a home may be shared by many machines
-    return one_at_a_time("tune", name, PATIENCE * seconds + SLACK_S)
+    return file_lock("tune", name, PATIENCE * seconds + SLACK_S)
 
 
-def kept(key: MemoKey, refresh: bool) -> Findings | None:
+def load_shared(key: TuningKey, refresh: bool) -> TuningFindings | None:
     """What need not be measured: because another rank has done so, or, if not all is to be measured anew, a run."""
-    if local_place().of == 1:
+    if local_rank().world_size == 1:
         return None if refresh else memo.load(key)
     now = _turn(key)
-    record = keeping.load(_FOLDER, now, _Record, _FILE_BYTES_MAX)
+    record = keeping.load_record(_FOLDER, now, _RankRecord, _FILE_BYTES_MAX)
     if record is None and not refresh and (found := memo.load(key)) is not None:
-        record = _Record(now, found)
-        keeping.store(_FOLDER, record)
+        record = _RankRecord(now, found)
+        keeping.store_record(_FOLDER, record)
     if record is None:
         return None
     _asked[_name(key)] += 1
     return record.findings
 
 
-def keep(key: MemoKey, found: Findings) -> None:
+def store_shared(key: TuningKey, found: TuningFindings) -> None:
     """For later runs, and for the other ranks."""
     if found.complete:
         memo.store(key, found)
-    if local_place().of == 1:
+    if local_rank().world_size == 1:
         return
     now = _turn(key)
     _clear()
-    keeping.store(_FOLDER, _Record(now, found))
+    keeping.store_record(_FOLDER, _RankRecord(now, found))
     _asked[_name(key)] += 1
-    if keeping.load(_FOLDER, now, _Record, _FILE_BYTES_MAX) is None:
+    if keeping.load_record(_FOLDER, now, _RankRecord, _FILE_BYTES_MAX) is None:
         log.warning(
             "what was found cannot be kept, so every rank measures for itself: let PENSTOCK_CACHE name a folder that "
             "can be written to"
         )
 
 
-def _turn(key: MemoKey) -> _Turn:
+def _turn(key: TuningKey) -> _RankTurn:
     parent = psutil.Process(os.getppid())
-    return _Turn(key, (parent.pid, parent.create_time()), _asked[_name(key)])
+    return _RankTurn(key, (parent.pid, parent.create_time()), _asked[_name(key)])
 
 
-def _name(key: MemoKey) -> bytes:
+def _name(key: TuningKey) -> bytes:
     return msgspec.json.encode(key)
 
 
@@ -118,8 +118,8 @@ def own_cores() -> Iterator[None]:
     While one rank measures, the others stand still: with all cores to itself it would find settings for a machine
     that it never has.
     """
-    place = local_place()
-    before = os.sched_getaffinity(0) if place.of > 1 and hasattr(os, "sched_setaffinity") else set[int]()
+    place = local_rank()
+    before = os.sched_getaffinity(0) if place.world_size > 1 and hasattr(os, "sched_setaffinity") else set[int]()
     share = rank_cores()
     if len(before) <= share:
         yield
@@ -133,7 +133,7 @@ def own_cores() -> Iterator[None]:
 
 def warn_of_meetings() -> None:
     """Nothing can be known of what a step does; but one that waits for other ranks never ends here."""
-    if (from_torch() or local_place()).of > 1:
+    if (rank_from_torch() or local_rank()).world_size > 1:
         log.warning(
             "step is called on this rank alone, while the others wait: in it, use the model itself "
             "(model.module, not DistributedDataParallel) and no collective"

@@ -48,7 +48,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredSetting:
     """One setting and how fast it was."""
 
     setting: Setting
@@ -66,7 +66,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class TuningFindings:
     """All of it that can be written down."""
 
     kwargs: Mapping[str, Any]
@@ -75,7 +75,7 @@ class Findings:
     """With them. Of a dataset that makes its own batches (batch_size=None), items."""
     default_samples_s: float | None
     """With torch's defaults."""
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredSetting, ...]
     """Fewest workers first."""
     reasons: tuple[str, ...]
     seconds: float
@@ -85,7 +85,7 @@ class Findings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned(Findings):
+class Tuned(TuningFindings):
     """`penstock.tune(...)`: keyword arguments, or a loader that has them."""
 
     remembered: bool = False
@@ -99,6 +99,6 @@ class Tuned(Findings):
             raise SettingError("these findings were read from a file: there is no dataset to make a loader of")
         return self.make({**self.kwargs, **changes})
 
-    def findings(self) -> Findings:
+    def findings(self) -> TuningFindings:
         """Without the dataset: what can be written down."""
-        return Findings(**{each.name: getattr(self, each.name) for each in fields(Findings)})
+        return TuningFindings(**{each.name: getattr(self, each.name) for each in fields(TuningFindings)})

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core import user_cache as kept
-from penstock.core.ranks import local_place
-from penstock.tuner.result import Findings
+from penstock.core.ranks import local_rank
+from penstock.tuner.result import TuningFindings
 from penstock.watcher.dataloader.settings import qualified_name
 from penstock.watcher.loader_views import length_of
 from penstock.watcher.machine.facts import machine_facts
@@ -31,7 +31,7 @@ _LEVELS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class MemoKey:
+class TuningKey:
     """What findings hold for."""
 
     version: int
@@ -42,15 +42,15 @@ class MemoKey:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
-    key: MemoKey
+class _TuningRecord:
+    key: TuningKey
     measured_unix_s: float
-    findings: Findings
+    findings: TuningFindings
 
 
-def key_of(dataset: object, asked: Mapping[str, Any]) -> MemoKey:
+def key_of(dataset: object, asked: Mapping[str, Any]) -> TuningKey:
     """For this dataset on this machine."""
-    return MemoKey(VERSION, _machine(), _dataset(dataset), dict(asked))
+    return TuningKey(VERSION, _machine(), _dataset(dataset), dict(asked))
 
 
 def _machine() -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _machine() -> dict[str, Any]:
     facts = machine_facts()
     return {
         "node": platform.node(),
-        "ranks": local_place().of,
+        "ranks": local_rank().world_size,
         "usable_cores": facts.usable_cores,
         "quota_cores": facts.quota_cores,
         "memory_bytes": facts.memory_bytes,
@@ -111,14 +111,14 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
-def load(key: MemoKey) -> Findings | None:
+def load(key: TuningKey) -> TuningFindings | None:
     """What is kept, or None where there is nothing, or it is old, corrupt or of something else."""
-    record = kept.load(_FOLDER, key, _Record, _FILE_BYTES_MAX)
+    record = kept.load_record(_FOLDER, key, _TuningRecord, _FILE_BYTES_MAX)
     if record is None or not 0 <= time.time() - record.measured_unix_s <= MAX_AGE_S:
         return None
     return record.findings
 
 
-def store(key: MemoKey, findings: Findings) -> None:
+def store(key: TuningKey, findings: TuningFindings) -> None:
     """Keep them."""
-    kept.store(_FOLDER, _Record(key, time.time(), findings))
+    kept.store_record(_FOLDER, _TuningRecord(key, time.time(), findings))

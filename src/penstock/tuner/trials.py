@@ -14,12 +14,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.tuner.dataset_copy import apart
-from penstock.tuner.iterable_split import SameDice, repeats_itself
-from penstock.tuner.loader_copy import HAS_IN_ORDER, Order, is_iterable, like
-from penstock.tuner.measure import StepFailed, pace
-from penstock.tuner.result import Measured, Setting
-from penstock.tuner.worker_cost import Service, serve
+from penstock.tuner.dataset_copy import copy_dataset
+from penstock.tuner.iterable_split import SameSeed, repeats_itself
+from penstock.tuner.loader_copy import HAS_IN_ORDER, IndexOrder, is_iterable, like
+from penstock.tuner.measure import StepFailed, measure_rate
+from penstock.tuner.result import MeasuredSetting, Setting
+from penstock.tuner.worker_cost import WorkerCost, measure_worker_cost
 
 SHARE_OF_SERVICE = 0.1
 """Of the time, for one worker alone."""
@@ -29,7 +29,7 @@ LEAST_TIMEOUT_S = 1.0
 
 
 @dataclass(slots=True)
-class Row:
+class SettingRuns:
     """One setting's runs."""
 
     batches_s: list[float] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Row:
         return float(np.median(self.batches_s)) if self.batches_s else None
 
 
-class Trials:
+class SettingTrials:
     """Runs settings of a loader like the pattern, on a clock that runs out."""
 
     def __init__(
@@ -56,12 +56,12 @@ class Trials:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.pattern = pattern
-        self.rows: dict[Setting, Row] = {}
+        self.rows: dict[Setting, SettingRuns] = {}
         self.stopped = ""
         """Why nothing more can be run, if so."""
         self.expects: Callable[[Setting], float] = lambda _setting: inf
         """Batches per second, by the model, once there is one."""
-        self.order = None if is_iterable(pattern) else Order(pattern)
+        self.order = None if is_iterable(pattern) else IndexOrder(pattern)
         self._step = step
         self._clock = clock
         self._began = clock.now()
@@ -88,14 +88,16 @@ class Trials:
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
-    def serve(self) -> Service:
+    def measure_worker_cost(self) -> WorkerCost:
         """One worker, and what it does."""
         with quiet():
-            return serve(self.loader(Setting(1)), seconds=SHARE_OF_SERVICE * self._seconds, until_s=self.until_s(0.5))
+            return measure_worker_cost(
+                self.loader(Setting(1)), seconds=SHARE_OF_SERVICE * self._seconds, until_s=self.until_s(0.5)
+            )
 
     def not_dealt(self) -> str:
         """Why an iterable dataset must not have more than one worker; empty where it deals its samples out to them."""
-        same_dice = SameDice(self.pattern.worker_init_fn)
+        same_dice = SameSeed(self.pattern.worker_init_fn)
         try:
             with quiet():
                 repeats = repeats_itself(self.loader(Setting(2, 1), worker_init_fn=same_dice))
@@ -108,7 +110,7 @@ class Trials:
         row = self.row(setting)
         try:
             with quiet():
-                found = pace(
+                found = measure_rate(
                     self.loader(setting),
                     self._step,
                     seconds=self._seconds / RUNS,
@@ -127,17 +129,17 @@ class Trials:
 
     def run_inline(self, share: float) -> None:
         """No workers, on a copy of the dataset. Where there can be none, or no time, by what one worker took."""
-        self._copy = apart(self.pattern.dataset) if self._copy is None else self._copy
+        self._copy = copy_dataset(self.pattern.dataset) if self._copy is None else self._copy
         if self._copy is not None and self.fits(Setting(), share):
             self.run(Setting())
             return
         row = self.row(Setting())
         row.batches_s, row.computed = [self.expects(Setting())], True
 
-    def row(self, setting: Setting) -> Row:
+    def row(self, setting: Setting) -> SettingRuns:
         """Its row, made with the model's word on it."""
         if setting not in self.rows:
-            self.rows[setting] = Row(predicted_batches_s=self.expects(setting))
+            self.rows[setting] = SettingRuns(predicted_batches_s=self.expects(setting))
         return self.rows[setting]
 
     def loader(self, setting: Setting, **own: Any) -> DataLoader[Any]:
@@ -169,14 +171,14 @@ class Trials:
         """Whether one setting at least was run, and not only computed."""
         return any(row.batches_s and not row.computed for row in self.rows.values())
 
-    def measured(self, notes: dict[Setting, str]) -> tuple[Measured, ...]:
+    def measured(self, notes: dict[Setting, str]) -> tuple[MeasuredSetting, ...]:
         """For the user, in samples, fewest workers first."""
         return tuple(self._measured(setting, notes) for setting in sorted(self.rows, key=Setting.cost))
 
-    def _measured(self, setting: Setting, notes: dict[Setting, str]) -> Measured:
+    def _measured(self, setting: Setting, notes: dict[Setting, str]) -> MeasuredSetting:
         row, each = self.rows[setting], self.samples_per_batch
         predicted = row.predicted_batches_s
-        return Measured(
+        return MeasuredSetting(
             setting=setting,
             how="failed" if row.rate is None else "computed" if row.computed else "measured",
             samples_s=None if row.rate is None else row.rate * each,

@@ -11,14 +11,14 @@ from torch.utils.data import DataLoader
 
 from penstock.core.plan import Profile
 from penstock.errors import SettingError
-from penstock.plan.profiles import manner
+from penstock.plan.profiles import profile_goal
 from penstock.tuner import saved_results as memo
 from penstock.tuner.loader_copy import like, pattern_of, untouched
 from penstock.tuner.measure import Step
-from penstock.tuner.rank_lock import keep, kept, own_cores, turn, warn_of_meetings
-from penstock.tuner.result import Findings, Tuned
-from penstock.tuner.tuning_run import Question, Tuner
-from penstock.watcher.dataloader.settings import qualified_name, settings
+from penstock.tuner.rank_lock import load_shared, own_cores, rank_turn, store_shared, warn_of_meetings
+from penstock.tuner.result import Tuned, TuningFindings
+from penstock.tuner.tuning_run import TuningQuestion, TuningRun
+from penstock.watcher.dataloader.settings import loader_settings, qualified_name
 
 SECONDS = 90.0
 LEAST_SECONDS = 1.0
@@ -44,7 +44,7 @@ def tune(
     Of the ranks of a machine one measures, on its share of the cores, and the others wait for what it finds. So `step`
     must not need other ranks: give it the model itself, not DistributedDataParallel.
     """
-    ways = manner(profile)
+    ways = profile_goal(profile)
     check_question(step, step_s, seconds)
     pattern = pattern_of(source, batch_size)
 
@@ -53,19 +53,19 @@ def tune(
 
     with untouched(pattern):
         key = memo.key_of(pattern.dataset, _asked(pattern, step, step_s, profile))
-        known = kept(key, refresh)
+        known = load_shared(key, refresh)
         if known is not None:
             return _tuned(known, make, remembered=True)
-        with turn(seconds):
-            known = kept(key, refresh)
+        with rank_turn(seconds):
+            known = load_shared(key, refresh)
             if known is not None:  # by another rank, while we waited for our turn
                 return _tuned(known, make, remembered=True)
             if step is not None:
                 warn_of_meetings()
-            question = Question(step=step, step_s=step_s, ways=ways, seconds=seconds)
+            question = TuningQuestion(step=step, step_s=step_s, ways=ways, seconds=seconds)
             with own_cores():
-                found = Tuner(pattern, question, given=pattern is source).run()
-            keep(key, found)
+                found = TuningRun(pattern, question, given=pattern is source).run()
+            store_shared(key, found)
         return _tuned(found, make, remembered=False)
 
 
@@ -83,7 +83,7 @@ def check_question(step: Step | None, step_s: float | None, seconds: float) -> N
 
 def _asked(pattern: DataLoader[Any], step: Step | None, step_s: float | None, profile: str) -> dict[str, Any]:
     """What findings depend on besides dataset and machine; how many workers there are now is what is asked for."""
-    ours = {name: setting.in_force for name, setting in settings(pattern, {}).items()}
+    ours = {name: setting.in_force for name, setting in loader_settings(pattern, {}).items()}
     for name in ("num_workers", "prefetch_factor"):
         del ours[name]
     context = pattern.multiprocessing_context
@@ -91,6 +91,6 @@ def _asked(pattern: DataLoader[Any], step: Step | None, step_s: float | None, pr
     return {**ours, "step": None if step is None else qualified_name(step), "step_s": step_s, "profile": profile}
 
 
-def _tuned(found: Findings, make: Callable[[Mapping[str, Any]], DataLoader[Any]], *, remembered: bool) -> Tuned:
-    facts = {each.name: getattr(found, each.name) for each in fields(Findings)}
+def _tuned(found: TuningFindings, make: Callable[[Mapping[str, Any]], DataLoader[Any]], *, remembered: bool) -> Tuned:
+    facts = {each.name: getattr(found, each.name) for each in fields(TuningFindings)}
     return Tuned(**facts, remembered=remembered, make=make)

@@ -19,16 +19,16 @@ from penstock.core.clock import SYSTEM_CLOCK
 from penstock.errors import PenstockError, SettingError
 from penstock.model.bounds import bounds
 from penstock.model.workload import Workload
-from penstock.plan.profiles import Manner
-from penstock.tuner.explain import Told, tell
-from penstock.tuner.explain_failure import explained
-from penstock.tuner.forecast import Room, expected, room_for, workload_of
+from penstock.plan.profiles import ProfileGoal
+from penstock.tuner.explain import TuningFacts, explain
+from penstock.tuner.explain_failure import explain_failure
+from penstock.tuner.forecast import WorkerLimit, expected, worker_limit, workload_of
 from penstock.tuner.loader_copy import HAS_IN_ORDER, is_iterable
 from penstock.tuner.measure import Step, StepCost, StepFailed, time_step
-from penstock.tuner.result import PREFETCH, Findings, Setting
+from penstock.tuner.result import PREFETCH, Setting, TuningFindings
 from penstock.tuner.search import choose, model_guess, next_workers, plain, variants
-from penstock.tuner.trials import Trials, one_line
-from penstock.tuner.worker_cost import FetchFailed, Service, StartFailed
+from penstock.tuner.trials import SettingTrials, one_line
+from penstock.tuner.worker_cost import FetchFailed, StartFailed, WorkerCost
 from penstock.watcher.loader_views import length_of
 
 ROUNDS = 3
@@ -40,12 +40,12 @@ SHORT_EPOCH = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class TuningQuestion:
     """What the user wants to know."""
 
     step: Step | None
     step_s: float | None
-    ways: Manner
+    ways: ProfileGoal
     seconds: float
 
     @property
@@ -61,22 +61,22 @@ class Question:
             SYSTEM_CLOCK.sleep(self.step_s)  # the device is busy, and the host waits for it
 
 
-class Tuner:
+class TuningRun:
     """From the first worker to the findings."""
 
-    def __init__(self, pattern: DataLoader[Any], question: Question, *, given: bool) -> None:
+    def __init__(self, pattern: DataLoader[Any], question: TuningQuestion, *, given: bool) -> None:
         self._pattern = pattern
         self._question = question
         self._ways = question.ways
         self._given = _setting_of(pattern) if given else None
-        self._trials = Trials(pattern, question.take, question.seconds)
+        self._trials = SettingTrials(pattern, question.take, question.seconds)
 
-    def run(self) -> Findings:
+    def run(self) -> TuningFindings:
         """All of it. What can be measured is; what cannot is said."""
         service = self._serve()
         cost = self._step_cost(service)
         workload = workload_of(self._pattern, service, cost)
-        room = room_for(self._trials, service, self._ways.memory_share)
+        room = worker_limit(self._trials, service, self._ways.memory_share)
         guess = model_guess(workload, room.most, self._ways.give_away)
         self._trials.expects = partial(expected, workload, service)
         in_time = self._search(guess, room.most)
@@ -86,13 +86,13 @@ class Tuner:
 
     # -- what things cost ------------------------------------------------------------------------------------------
 
-    def _serve(self) -> Service:
+    def _serve(self) -> WorkerCost:
         try:
-            return self._trials.serve()
+            return self._trials.measure_worker_cost()
         except (StartFailed, FetchFailed) as error:
-            raise explained(error, self._trials) from error.__cause__
+            raise explain_failure(error, self._trials) from error.__cause__
 
-    def _step_cost(self, service: Service) -> StepCost:
+    def _step_cost(self, service: WorkerCost) -> StepCost:
         if self._question.step is None:
             return StepCost(self._question.step_s or 0.0)
         try:
@@ -162,8 +162,8 @@ class Tuner:
     # -- what came of it -------------------------------------------------------------------------------------------
 
     def _findings(
-        self, service: Service, cost: StepCost, workload: Workload, room: Room, guess: int, in_time: bool
-    ) -> Findings:
+        self, service: WorkerCost, cost: StepCost, workload: Workload, room: WorkerLimit, guess: int, in_time: bool
+    ) -> TuningFindings:
         trials = self._trials
         rates = trials.rates()
         if not rates or (trials.stopped and not trials.any_measured):
@@ -176,7 +176,7 @@ class Tuner:
         stay = self._stay(chosen, rates[chosen])
         if stay:
             kwargs["persistent_workers"] = True
-        told = Told(
+        told = TuningFacts(
             service=service,
             cost=cost,
             step_known=self._question.step_known,
@@ -188,12 +188,12 @@ class Tuner:
             samples_s=samples_s,
             notes=tuple(word for word in (room.why, stay, self._kind(), self._ended(in_time)) if word),
         )
-        return Findings(
+        return TuningFindings(
             kwargs=kwargs,
             samples_s=samples_s[chosen],
             default_samples_s=samples_s.get(Setting()),
             measured=trials.measured(self._whose()),
-            reasons=tell(told),
+            reasons=explain(told),
             seconds=trials.passed_s,
             complete=trials.any_measured and not trials.stopped,
         )

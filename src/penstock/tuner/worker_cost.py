@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader
 
 from penstock.errors import PenstockError, SettingError
 from penstock.model.simulation_input import Floats
-from penstock.recording.format import Fetch
+from penstock.recording.format import FetchLine
 from penstock.tuner.measure import running
-from penstock.watcher.dataloader.main_process import make_iterator, take_parts, worker_pids
-from penstock.watcher.dataloader.worker_files import Spool
+from penstock.watcher.dataloader.main_process import make_iterator, take_wait_parts, worker_pids
+from penstock.watcher.dataloader.worker_files import WorkerFiles
 
 LEAST_BATCHES, MOST_BATCHES = 4, 200
 """That the worker is timed on: the first is cold and left out; more tell nothing new."""
@@ -38,7 +38,7 @@ class FetchFailed(Exception):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Service:
+class WorkerCost:
     """Per batch, but for what is named otherwise."""
 
     cpu_s: Floats
@@ -58,15 +58,15 @@ class Service:
     """The last batch, to try the step on."""
 
 
-def serve(loader: DataLoader[Any], *, seconds: float, until_s: float) -> Service:
+def measure_worker_cost(loader: DataLoader[Any], *, seconds: float, until_s: float) -> WorkerCost:
     """Time a loader with one worker; its fetches in the worker itself, as `penstock run` does."""
-    spool = Spool()
+    spool = WorkerFiles()
     began = time.perf_counter()
     try:
         with running(_started(loader, spool, began)) as iterator:
             taken = _take(iterator, seconds, until_s)
             worker_bytes = _private_bytes(next(iter(worker_pids(iterator)), None))
-        fetches = sorted((x for x in spool.drain(last=True) if isinstance(x, Fetch)), key=lambda fetch: fetch.at_s)
+        fetches = sorted((x for x in spool.drain(last=True) if isinstance(x, FetchLine)), key=lambda fetch: fetch.at_s)
     finally:
         spool.close()
     if not taken.got_s:
@@ -74,7 +74,7 @@ def serve(loader: DataLoader[Any], *, seconds: float, until_s: float) -> Service
     if not fetches:
         raise PenstockError("what the worker did could not be timed", stage="measure")
     cpu_s, waiting_s, sending_s = _costs(fetches)
-    return Service(
+    return WorkerCost(
         cpu_s=cpu_s,
         waiting_s=waiting_s,
         sending_s=sending_s,
@@ -86,7 +86,7 @@ def serve(loader: DataLoader[Any], *, seconds: float, until_s: float) -> Service
     )
 
 
-def _started(loader: DataLoader[Any], spool: Spool, began: float) -> Iterator[Any]:
+def _started(loader: DataLoader[Any], spool: WorkerFiles, began: float) -> Iterator[Any]:
     try:
         return make_iterator(loader, 0, 0, spool, began)
     except PenstockError:
@@ -96,15 +96,15 @@ def _started(loader: DataLoader[Any], spool: Spool, began: float) -> Iterator[An
 
 
 @dataclass(slots=True)
-class _Taken:
+class _TakenBatch:
     got_s: list[float] = field(default_factory=list)
     handovers_s: list[float] = field(default_factory=list)
     last: Any = None
 
 
-def _take(iterator: Iterator[Any], seconds: float, until_s: float) -> _Taken:
+def _take(iterator: Iterator[Any], seconds: float, until_s: float) -> _TakenBatch:
     """Batches as they come, for so long after the first."""
-    taken = _Taken()
+    taken = _TakenBatch()
     while len(taken.got_s) < MOST_BATCHES:
         asked = time.perf_counter()
         try:
@@ -114,7 +114,7 @@ def _take(iterator: Iterator[Any], seconds: float, until_s: float) -> _Taken:
         except Exception as error:
             raise FetchFailed(len(taken.got_s)) from error
         now = time.perf_counter()
-        parts = take_parts(iterator)
+        parts = take_wait_parts(iterator)
         if taken.got_s and parts.idle_s is not None:
             taken.handovers_s.append(max(0.0, now - asked - parts.idle_s - parts.sampler_s))
         taken.got_s.append(now)
@@ -123,7 +123,7 @@ def _take(iterator: Iterator[Any], seconds: float, until_s: float) -> _Taken:
     return taken
 
 
-def _costs(fetches: list[Fetch]) -> tuple[Floats, Floats, float]:
+def _costs(fetches: list[FetchLine]) -> tuple[Floats, Floats, float]:
     """Computing and waiting per batch, and sending: that comes after a fetch, so it is the gap to the next."""
     at_s, fetch_s, cpu_s, queue_s = (
         np.array([getattr(fetch, name) for fetch in fetches]) for name in ("at_s", "fetch_s", "cpu_s", "queue_s")

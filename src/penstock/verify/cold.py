@@ -18,7 +18,7 @@ KEPT = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedPages:
     """What became of the cached pages."""
 
     files: int
@@ -46,17 +46,17 @@ def files_read(recording: Recording) -> list[Path]:
     return list(islice(dict.fromkeys([*filter(_is_file, named), *beside]), MOST_FILES))
 
 
-def drop(files: Sequence[Path]) -> Dropped:
+def drop(files: Sequence[Path]) -> DroppedPages:
     """Of all of them, and looks whether they are gone."""
     if not files:
-        return Dropped(0, False, "which files the run reads is not known")
+        return DroppedPages(0, False, "which files the run reads is not known")
     if not hasattr(os, "posix_fadvise"):
-        return Dropped(0, False, "this system does not let us drop cached pages")
+        return DroppedPages(0, False, "this system does not let us drop cached pages")
     try:
         if choose_method(files[0], identify(files[0])) is ReadMethod.WARM:
-            return Dropped(0, False, f"{files[0].parent} cannot be read past the cache")
+            return DroppedPages(0, False, f"{files[0].parent} cannot be read past the cache")
     except OSError as error:
-        return Dropped(0, False, str(error))
+        return DroppedPages(0, False, str(error))
     kept, why = 0, ""
     for path in files:
         try:
@@ -65,8 +65,8 @@ def drop(files: Sequence[Path]) -> Dropped:
         except OSError as error:
             kept, why = kept + 1, str(error)
     if kept > KEPT * len(files):
-        return Dropped(len(files) - kept, False, f"{kept} of {len(files)} files were not dropped ({why})")
-    return Dropped(len(files) - kept, True)
+        return DroppedPages(len(files) - kept, False, f"{kept} of {len(files)} files were not dropped ({why})")
+    return DroppedPages(len(files) - kept, True)
 
 
 def _walk(paths: Iterable[Path]) -> Iterator[Path]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock.errors import SettingError
-from penstock.watcher.script.script import Script
+from penstock.watcher.script.runner import Script
 
 _PYTHON = re.compile(r"python(w|\d+(\.\d+)?t?)?(\.exe)?")
 _LAUNCHERS = {

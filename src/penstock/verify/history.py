@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.core.format import without_secrets
+from penstock.core.format import redact_secrets
 from penstock.core.plan import Plan
 from penstock.core.user_cache import cache_dir
 from penstock.verify.judge import Judgement
@@ -26,7 +26,7 @@ WITHIN = 0.15
 """What we want the model's error to be below."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class VerificationEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One verification."""
 
     version: int = VERSION
@@ -53,10 +53,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class VerificationHistory:
     """What is kept, oldest first."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[VerificationEntry, ...]
     skipped: int = 0
     """Lines that cannot be read."""
 
@@ -73,13 +73,13 @@ class ModelError:
     """Share of them below WITHIN."""
 
 
-def entry_of(plan: Plan, judgement: Judgement, command: Sequence[str], *, cold: bool) -> Entry:
+def entry_of(plan: Plan, judgement: Judgement, command: Sequence[str], *, cold: bool) -> VerificationEntry:
     """As of now."""
-    return Entry(
+    return VerificationEntry(
         at_unix_s=time.time(),
         plan=fingerprint_of(plan),
         dataloader=dict(plan.dataloader),
-        command=tuple(map(without_secrets, command)),
+        command=tuple(map(redact_secrets, command)),
         answer=judgement.answer,
         before_samples_s=judgement.before_samples_s,
         after_samples_s=judgement.after_samples_s,
@@ -97,7 +97,7 @@ def fingerprint_of(plan: Plan) -> str:
     return hashlib.sha256(msgspec.json.encode(what, enc_hook=str, order="deterministic")).hexdigest()[:16]
 
 
-def append(entry: Entry) -> Path:
+def append(entry: VerificationEntry) -> Path:
     """Returns the file. One write, so that two verifications at a time do not mix."""
     path = _file()
     text = msgspec.json.encode(entry, enc_hook=str) + b"\n"
@@ -112,16 +112,16 @@ def append(entry: Entry) -> Path:
     return path
 
 
-def read() -> History:
+def read() -> VerificationHistory:
     """What can be read of it; of an endless file its end."""
     path = _file()
     if not path.exists():
-        return History(())
+        return VerificationHistory(())
     with open(path, "rb") as file:
         start = max(0, path.stat().st_size - READ_BYTES)
         file.seek(start)
         lines = file.read(READ_BYTES).splitlines()[1 if start else 0 :]
-    decoder = msgspec.json.Decoder(Entry)
+    decoder = msgspec.json.Decoder(VerificationEntry)
     entries, skipped = [], 0
     for line in lines:
         try:
@@ -130,10 +130,10 @@ def read() -> History:
             skipped += bool(line.strip())
         else:
             entries.append(entry)
-    return History(tuple(entries), skipped)
+    return VerificationHistory(tuple(entries), skipped)
 
 
-def model_error(entries: Sequence[Entry]) -> ModelError | None:
+def model_error(entries: Sequence[VerificationEntry]) -> ModelError | None:
     """Over all verifications with a prediction; None where there are none."""
     errors = np.abs([entry.error for entry in entries if entry.error is not None])
     if not len(errors):

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.plan import Plan
 from penstock.errors import RecordingError
-from penstock.verify.measures import ENOUGH_BLOCKS, RESAMPLES, Answer, Floats, Side, answer_of, interval
+from penstock.verify.measures import ENOUGH_BLOCKS, RESAMPLES, Answer, Floats, RunMeasure, answer_of, interval
 
 BLOCKS = 30
 """Of a run, at most: blocks must be long against what makes a step like the one before it."""
@@ -24,7 +24,7 @@ LEAST_STEPS = 2
 EXPLAINED = 0.5
 """Of the spread within runs, what is taken off that between them: with all of it, luck passes for proof more often."""
 
-Runs = Sequence[Side]
+Runs = Sequence[RunMeasure]
 """Of one setting: samples over seconds, step by step."""
 
 
@@ -105,7 +105,7 @@ def _interval(before: Runs, after: Runs) -> tuple[float, float] | None:
     return interval(np.exp(ratios))
 
 
-def _drawn(run: Side, dice: np.random.Generator) -> Floats | None:
+def _drawn(run: RunMeasure, dice: np.random.Generator) -> Floats | None:
     """The log of its rate in each resample."""
     values = run.resampled(dice, BLOCKS)
     return None if values is None or not (values > 0).all() else np.log(values)

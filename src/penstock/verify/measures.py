@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.errors import RecordingError
-from penstock.recording.format import Loader
+from penstock.recording.format import LoaderLine
 from penstock.recording.reader import Recording
 
 Answer = Literal["better", "worse", "inconclusive"]
@@ -45,7 +45,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class RunMeasure:
     """One run's part of a measure: the sum of `top` over the sum of `bottom`, one value per batch each."""
 
     top: Floats
@@ -74,7 +74,7 @@ class Side:
         return values
 
 
-def measure(name: str, unit: str, a: Side, b: Side, *, more_is_better: bool = False) -> Measure:
+def measure(name: str, unit: str, a: RunMeasure, b: RunMeasure, *, more_is_better: bool = False) -> Measure:
     """Better or worse only where the whole interval of the ratio lies on one side of 1."""
     dice = np.random.default_rng(0)
     drawn_a, drawn_b = a.resampled(dice), b.resampled(dice)
@@ -106,13 +106,13 @@ def main_loader(recording: Recording, which: str) -> Evidence:
     return max(found, key=lambda evidence: evidence.steady_s)
 
 
-def namesake(recording: Recording, of: Loader, which: str) -> Evidence:
+def namesake(recording: Recording, of: LoaderLine, which: str) -> Evidence:
     """The loader that the script calls the same; where there is none, the main one."""
     found = [evidence for evidence in gather(recording) if evidence.steps and _called(evidence.loader) == _called(of)]
     return found[0] if found else main_loader(recording, which)
 
 
-def _called(loader: Loader) -> str | int:
+def _called(loader: LoaderLine) -> str | int:
     return loader.name or loader.loader
 
 

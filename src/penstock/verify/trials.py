@@ -20,26 +20,26 @@ import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import RecordingError, printable
-from penstock.recording.format import Loader, Setting
+from penstock.recording.format import LoaderLine, Setting
 from penstock.recording.reader import Recording, load
-from penstock.verify.cold import Dropped, drop, files_read, files_under
-from penstock.verify.measures import ENOUGH_BLOCKS, Side, cycles, main_loader, namesake, samples
-from penstock.watcher.script.apply_plan import PREFETCH, THREADS, WITHOUT_WORKERS
-from penstock.watcher.script.script import Outcome, Script, Terms, run_script
+from penstock.verify.cold import DroppedPages, drop, files_read, files_under
+from penstock.verify.measures import ENOUGH_BLOCKS, RunMeasure, cycles, main_loader, namesake, samples
+from penstock.watcher.script.apply_plan import SETTINGS_WITHOUT_WORKERS, THREADS_SETTING, TORCH_PREFETCH_FACTOR
+from penstock.watcher.script.runner import Script, ScriptResult, TrialOptions, run_script
 
 WARM_UP = 0.1
 """Of the steps."""
 SEEN_COLD = 0.5
 """Share of the bytes read that comes from a block device, if the files were cold and lie on one."""
 TAIL_BYTES = 4096
-OF_WORKERS = frozenset({*WITHOUT_WORKERS, THREADS, "in_order"})
+OF_WORKERS = frozenset({*SETTINGS_WITHOUT_WORKERS, THREADS_SETTING, "in_order"})
 """Settings that mean nothing where there are none."""
 
 Settings = Literal["before", "after"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class TrialRequest:
     """What is to be run, and how."""
 
     script: Script
@@ -58,7 +58,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TrialTurn:
     """One run."""
 
     settings: Settings
@@ -78,8 +78,8 @@ class Turn:
 class Trial:
     """One counted run."""
 
-    turn: Turn
-    side: Side
+    turn: TrialTurn
+    side: RunMeasure
     """Samples over seconds of its steps after the warm-up."""
     wait_share: float
     """Of the time, in the loader."""
@@ -94,26 +94,26 @@ class Trial:
         return self.side.value
 
 
-def turns(ask: Ask) -> tuple[Turn, ...]:
+def trial_turns(ask: TrialRequest) -> tuple[TrialTurn, ...]:
     """In order. Where the cold files are known beforehand there is no need of an uncounted run."""
     both: tuple[Settings, ...] = ("before", "after")
-    counted = [Turn(settings, number) for number in range(1, ask.repeats + 1) for settings in both]
-    return tuple(counted) if ask.cold and ask.paths else (Turn("before", 0), *counted)
+    counted = [TrialTurn(settings, number) for number in range(1, ask.repeats + 1) for settings in both]
+    return tuple(counted) if ask.cold and ask.paths else (TrialTurn("before", 0), *counted)
 
 
 def least_steps(dataloader: Mapping[str, Any]) -> int:
     """With fewer a run with these settings cannot be judged: batches in flight, then rounds of the workers."""
     workers = dataloader.get("num_workers") or 1
-    in_flight = workers * (dataloader.get("prefetch_factor") or PREFETCH)
+    in_flight = workers * (dataloader.get("prefetch_factor") or TORCH_PREFETCH_FACTOR)
     return int(in_flight + ENOUGH_BLOCKS * workers)
 
 
-def run_trials(ask: Ask, begin: Callable[[Turn], None]) -> list[Trial]:
+def run_trials(ask: TrialRequest, begin: Callable[[TrialTurn], None]) -> list[Trial]:
     """All of them; `begin` is told of each before it starts. A run that fails ends it."""
     trials: list[Trial] = []
     files = files_under(ask.paths)
-    loader: Loader | None = None
-    for turn in turns(ask):
+    loader: LoaderLine | None = None
+    for turn in trial_turns(ask):
         begin(turn)
         dropped = drop(files) if ask.cold and turn.number else None
         recording = _run(ask, turn)
@@ -126,17 +126,17 @@ def run_trials(ask: Ask, begin: Callable[[Turn], None]) -> list[Trial]:
     return _in_one_unit(trials)
 
 
-def _run(ask: Ask, turn: Turn) -> Recording:
+def _run(ask: TrialRequest, turn: TrialTurn) -> Recording:
     output = ask.folder / f"{turn.name}.txt"
-    terms = Terms(dataloader=ask.dataloader if turn.settings == "after" else {}, steps=ask.steps, output=output)
-    outcome = run_script(ask.script, ask.folder / f"{turn.name}.jsonl", live=False, terms=terms)
+    terms = TrialOptions(dataloader=ask.dataloader if turn.settings == "after" else {}, steps=ask.steps, output=output)
+    outcome = run_script(ask.script, ask.folder / f"{turn.name}.jsonl", live=False, trial=terms)
     _check(outcome, turn, output)
     return load(outcome.recordings[0])
 
 
-def _check(outcome: Outcome, turn: Turn, output: Path) -> None:
+def _check(outcome: ScriptResult, turn: TrialTurn, output: Path) -> None:
     if not outcome.stopped and outcome.code:
-        if outcome.given_up:
+        if outcome.ended_by_interrupt:
             raise KeyboardInterrupt
         with_plan = " with the plan's settings" if turn.settings == "after" else ""
         how = f"exit code {outcome.code}" if outcome.code > 0 else signal.Signals(-outcome.code).name
@@ -153,7 +153,9 @@ def _last_line(output: Path) -> str:
     return printable(lines[-1]) if lines else "it printed nothing"
 
 
-def _trial(ask: Ask, turn: Turn, evidence: Evidence, own: Loader, dropped: Dropped | None) -> Trial:
+def _trial(
+    ask: TrialRequest, turn: TrialTurn, evidence: Evidence, own: LoaderLine, dropped: DroppedPages | None
+) -> Trial:
     """`own` is the loader as the script sets it."""
     steady = after_warm_up(evidence, ask.steps)
     notes = [] if dropped is None else [*_cache_notes(evidence, dropped)]
@@ -161,7 +163,7 @@ def _trial(ask: Ask, turn: Turn, evidence: Evidence, own: Loader, dropped: Dropp
         notes += _plan_notes(ask.dataloader, evidence, own)
     return Trial(
         turn=turn,
-        side=Side(samples(steady), cycles(steady), steady.workers),
+        side=RunMeasure(samples(steady), cycles(steady), steady.workers),
         wait_share=steady.wait_share,
         cold=dropped is not None and dropped.cold,
         notes=tuple(notes),
@@ -185,7 +187,7 @@ def after_warm_up(evidence: Evidence, most: int | None = None) -> Evidence:
     return replace(evidence, steps=tuple(steps[warm_up:]), firsts=())
 
 
-def _plan_notes(plan: Mapping[str, Any], evidence: Evidence, own: Loader) -> Iterator[str]:
+def _plan_notes(plan: Mapping[str, Any], evidence: Evidence, own: LoaderLine) -> Iterator[str]:
     for name, wanted in plan.items():
         idle = evidence.workers == 0 and name in OF_WORKERS
         if evidence.setting(name) != wanted and not idle:
@@ -194,7 +196,7 @@ def _plan_notes(plan: Mapping[str, Any], evidence: Evidence, own: Loader) -> Ite
         yield "The plan changes nothing here: its settings are the script's own."
 
 
-def _cache_notes(evidence: Evidence, dropped: Dropped) -> Iterator[str]:
+def _cache_notes(evidence: Evidence, dropped: DroppedPages) -> Iterator[str]:
     if not dropped.cold:
         yield f"Not cold: {dropped.why}."
         return

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from penstock.recording.format import AnyLine, End, PassEnd, Step
+from penstock.recording.format import AnyLine, EndLine, EpochEndLine, StepLine
 from penstock.watcher.session import Session, Sink
 
 HELD_MAX = 64
@@ -35,7 +35,7 @@ class DeviceEvent(Protocol):
         ...
 
 
-class Span(NamedTuple):
+class DeviceSpan(NamedTuple):
     """One phase, once."""
 
     path: str
@@ -54,7 +54,7 @@ class DeviceTimer:
         self._free: list[DeviceEvent] = []
         self._open: list[tuple[tuple[str, ...], DeviceEvent]] = []
         """Phases under way, as the session has them, and where they began."""
-        self._spans: dict[int, tuple[dict[str, float], list[Span]]] = {}
+        self._spans: dict[int, tuple[dict[str, float], list[DeviceSpan]]] = {}
         """By the identity of a step's phases: its line, when it comes, carries the same dict."""
         self._asking = threading.RLock()
         self._captures = 0
@@ -77,17 +77,17 @@ class DeviceTimer:
         path, begin = self._open.pop()
         if self._usable():
             _, spans = self._spans.setdefault(id(track.phases), (track.phases, []))
-            spans.append(Span("/".join(path), begin, self._recorded()))
+            spans.append(DeviceSpan("/".join(path), begin, self._recorded()))
 
     def _path(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self._session._open)
 
-    def take(self, phases: dict[str, float]) -> list[Span]:
+    def take(self, phases: dict[str, float]) -> list[DeviceSpan]:
         """What was recorded in the step that has these phases."""
         _, spans = self._spans.pop(id(phases), (None, []))
         return spans
 
-    def read(self, spans: Sequence[Span]) -> dict[str, float] | None:
+    def read(self, spans: Sequence[DeviceSpan]) -> dict[str, float] | None:
         """Seconds by path, for good: the events are used again. None if the device is not there yet."""
         with self._asking:
             times = None if self._captures and spans else _read(spans)
@@ -111,7 +111,7 @@ class DeviceTimer:
         return event
 
 
-class Held:
+class DeferredSteps:
     """A sink before another one: keeps steps back, in order, until their events can be read without waiting.
 
     Every line that comes, of the machine once a second, is an occasion to look: a step may be long, and a crash near.
@@ -120,17 +120,17 @@ class Held:
     def __init__(self, inner: Sink, timer: DeviceTimer) -> None:
         self._inner = inner
         self._timer = timer
-        self._waiting: deque[tuple[Step | PassEnd, list[Span]]] = deque()
+        self._waiting: deque[tuple[StepLine | EpochEndLine, list[DeviceSpan]]] = deque()
         self._releasing = threading.Lock()
 
     def put(self, line: AnyLine) -> None:
         """Steps and ends of passes wait; whatever else comes goes through."""
-        if isinstance(line, Step):
+        if isinstance(line, StepLine):
             self._waiting.append((line, self._timer.take(line.phases)))
-        elif isinstance(line, PassEnd):
+        elif isinstance(line, EpochEndLine):
             self._waiting.append((line, []))
         else:
-            if isinstance(line, End):
+            if isinstance(line, EndLine):
                 self._let_go()
             self._inner.put(line)
         self._release()
@@ -162,7 +162,7 @@ class Held:
             self._releasing.release()
 
 
-def _read(spans: Sequence[Span]) -> dict[str, float] | None:
+def _read(spans: Sequence[DeviceSpan]) -> dict[str, float] | None:
     """Seconds by path; None if the device is not there yet, nothing if it can no longer be asked."""
     times: dict[str, float] = {}
     with suppress(RuntimeError):  # the device is in an error state, which is the script's to report

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.recording.format import Event
+from penstock.recording.format import EventLine
 from penstock.watcher.session import Session
 
 TOLD_S = 0.001
@@ -32,7 +32,7 @@ def watch_collector(session: Session) -> Callable[[], None]:
                 session.leave()
                 seconds = session.now() - began
                 if seconds >= TOLD_S:
-                    session.put(Event(what="gc", at_s=began, seconds=seconds, detail={"freed": facts["collected"]}))
+                    session.put(EventLine(what="gc", at_s=began, seconds=seconds, detail={"freed": facts["collected"]}))
 
     def stop() -> None:
         with suppress(ValueError):  # the script has cleared the list

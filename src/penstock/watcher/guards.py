@@ -31,7 +31,7 @@ class Guard(AbstractContextManager[None]):
         return True
 
 
-class Phase(AbstractContextManager[None]):
+class PhaseGuard(AbstractContextManager[None]):
     """A part of the step, by name."""
 
     def __init__(self, session: Session, name: str) -> None:

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.core.stats import LoaderStats
-from penstock.recording.format import AnyLine, Hops, Loader, Setting, Store
+from penstock.recording.format import AnyLine, HopsLine, LoaderLine, Setting, Store
 from penstock.storage.object_store.io_thread import counts
-from penstock.watcher.dataloader.worker_files import Spool
+from penstock.watcher.dataloader.worker_files import WorkerFiles
 
 
-class Look(NamedTuple):
+class LoaderState(NamedTuple):
     """How a loader stood when the loop asked."""
 
     ready: int | None = None
@@ -23,7 +23,7 @@ class Look(NamedTuple):
     worker: int | None = None
 
 
-class Parts(msgspec.Struct, frozen=True):
+class WaitParts(msgspec.Struct, frozen=True):
     """Of one wait."""
 
     sampler_s: float = 0.0
@@ -32,19 +32,19 @@ class Parts(msgspec.Struct, frozen=True):
     """Until a batch began to arrive."""
 
 
-NOTHING = Look()
-UNKNOWN = Parts()
+NOTHING = LoaderState()
+UNKNOWN = WaitParts()
 _PLAIN = frozenset((list, tuple, dict))
 _THINGS = (str, bytes, int, float, dict)
 
 
-class Side(Protocol):
+class LoaderView(Protocol):
     """One kind of loader, as the watcher sees it."""
 
     number: int
     """Of the loader, in this run."""
 
-    def describe(self) -> Loader:
+    def describe(self) -> LoaderLine:
         """Its settings."""
         ...
 
@@ -52,11 +52,11 @@ class Side(Protocol):
         """What iter() gives for a pass of that number."""
         ...
 
-    def look(self, iterator: Iterator[Any]) -> Look:
+    def look(self, iterator: Iterator[Any]) -> LoaderState:
         """Asked before every batch: microseconds."""
         ...
 
-    def parts(self, iterator: Iterator[Any]) -> Parts:
+    def parts(self, iterator: Iterator[Any]) -> WaitParts:
         """Asked after every batch: what is known of the wait."""
         ...
 
@@ -69,15 +69,15 @@ class Side(Protocol):
         ...
 
 
-def side_of(loader: Iterable[Any], number: int, name: str, spool: Spool, began: float) -> Side:
+def view_of(loader: Iterable[Any], number: int, name: str, spool: WorkerFiles, began: float) -> LoaderView:
     """The adapter for a loader."""
     if _is(loader, "torch.utils.data", "DataLoader"):
-        from penstock.watcher.dataloader.main_process import TorchSide
+        from penstock.watcher.dataloader.main_process import TorchLoaderView
 
-        return TorchSide(loader, number, name, spool, began)
+        return TorchLoaderView(loader, number, name, spool, began)
     if _is(loader, "penstock.loader", "Loader"):
-        return OurSide(loader, number, name)
-    return PlainSide(loader, number, name)
+        return PenstockLoaderView(loader, number, name)
+    return PlainLoaderView(loader, number, name)
 
 
 def _is(loader: object, module: str, kind: str) -> bool:
@@ -86,7 +86,7 @@ def _is(loader: object, module: str, kind: str) -> bool:
     return found is not None and isinstance(loader, getattr(found, kind))
 
 
-class PlainSide:
+class PlainLoaderView:
     """Any iterable: nothing is known but its times."""
 
     def __init__(self, loader: Iterable[Any], number: int, name: str) -> None:
@@ -94,21 +94,21 @@ class PlainSide:
         self.number = number
         self.name = name
 
-    def describe(self) -> Loader:
+    def describe(self) -> LoaderLine:
         """Its class and, if it has one, its length."""
         kind = type(self.loader)
         dataset = f"{kind.__module__}.{kind.__qualname__}"
-        return Loader(loader=self.number, name=self.name, dataset=dataset, batches=length_of(self.loader))
+        return LoaderLine(loader=self.number, name=self.name, dataset=dataset, batches=length_of(self.loader))
 
     def iterator(self, number: int) -> Iterator[Any]:
         """Its own."""
         return iter(self.loader)
 
-    def look(self, iterator: Iterator[Any]) -> Look:
+    def look(self, iterator: Iterator[Any]) -> LoaderState:
         """Nothing."""
         return NOTHING
 
-    def parts(self, iterator: Iterator[Any]) -> Parts:
+    def parts(self, iterator: Iterator[Any]) -> WaitParts:
         """Nothing is known."""
         return UNKNOWN
 
@@ -121,7 +121,7 @@ class PlainSide:
         return ()
 
 
-class OurSide(PlainSide):
+class PenstockLoaderView(PlainLoaderView):
     """A penstock.Loader: its hops once a second."""
 
     loader: Any
@@ -130,14 +130,14 @@ class OurSide(PlainSide):
         super().__init__(loader, number, name)
         self._changes: tuple[str, ...] = ()
 
-    def describe(self) -> Loader:
+    def describe(self) -> LoaderLine:
         """What drop-in code may ask a loader, and its batches."""
         settings = {
             name: Setting(requested=value, in_force=value)
             for name in ("batch_size", "num_workers", "drop_last")
             if isinstance(value := getattr(self.loader, name, None), int | None)
         }
-        return Loader(
+        return LoaderLine(
             loader=self.number,
             name=self.name,
             type="penstock",
@@ -146,7 +146,7 @@ class OurSide(PlainSide):
             batches=length_of(self.loader),
         )
 
-    def look(self, iterator: Iterator[Any]) -> Look:
+    def look(self, iterator: Iterator[Any]) -> LoaderState:
         """The hops say it better: asking the engine at every step would cost more than it tells."""
         return NOTHING
 
@@ -157,18 +157,18 @@ class OurSide(PlainSide):
         new, self._changes = _after(self._changes, engine.changes), engine.changes
         hops = {hop.name: (hop.busy_s, hop.starved_s, hop.blocked_s) for hop in stats.hops}
         return [
-            Hops(
+            HopsLine(
                 loader=self.number,
                 at_s=at_s,
                 hops=hops,
                 workers=engine.workers,
                 readers=engine.readers,
-                look_ahead=engine.look_ahead,
+                look_ahead=engine.lookahead,
                 ready=engine.ready_batches,
                 bytes_read=engine.bytes_read,
                 store=_store(),
                 changes=new,
-                card=None if stats.card is None else astuple(stats.card),
+                card=None if stats.gpu_times is None else astuple(stats.gpu_times),
             )
         ]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.core.ranks import place
+from penstock.core.ranks import global_rank
 from penstock.errors import SettingError
-from penstock.recording.format import AnyLine, End, Run
+from penstock.recording.format import AnyLine, EndLine, RunLine
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -21,11 +21,11 @@ def rank_and_world() -> tuple[int, int]:
     Half of what a launcher says is enough here: ranks that know only their number must not write to one file.
     """
     try:
-        found = place()
+        found = global_rank()
     except SettingError:
         rank = os.environ.get("RANK", "")
         return (int(rank), int(rank) + 1) if rank.isdecimal() else (0, 1)
-    return (0, 1) if found is None else (found.rank, found.of)
+    return (0, 1) if found is None else (found.rank, found.world_size)
 
 
 def own_recording(path: str | Path | None) -> Path | None:
@@ -64,7 +64,7 @@ TAIL_BYTES = 64 * 1024
 _decoder: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 
-def tell_end(path: Path, code: int) -> None:
+def write_end_marker(path: Path, code: int) -> None:
     """Correct the recording's end, or write the one that an `os._exit` left out; a killed script has none.
 
     `code` is minus the signal's number if one killed it.
@@ -78,14 +78,14 @@ def tell_end(path: Path, code: int) -> None:
         start = tail.rstrip(b"\n").rfind(b"\n") + 1
         last = _decode(tail[start:])
         exit_code = 128 - code if code < 0 else code
-        if isinstance(last, End):
+        if isinstance(last, EndLine):
             file.seek(start - len(tail), os.SEEK_END)
             file.truncate()
             end = msgspec.structs.replace(last, exit_code=exit_code)
         else:
             file.seek(0)
             how = "interrupted" if code < 0 else "raised" if code else "done"
-            end = End(at_s=_since(_decode(file.readline(TAIL_BYTES))), exit_code=exit_code, how=how)
+            end = EndLine(at_s=_since(_decode(file.readline(TAIL_BYTES))), exit_code=exit_code, how=how)
             file.seek(0, os.SEEK_END)
             file.write(b"" if tail.endswith(b"\n") else b"\n")
         file.write(msgspec.json.encode(end) + b"\n")
@@ -98,4 +98,4 @@ def _decode(line: bytes) -> AnyLine | None:
 
 
 def _since(first: AnyLine | None) -> float:
-    return max(0.0, time.time() - first.began_unix_s) if isinstance(first, Run) else 0.0
+    return max(0.0, time.time() - first.began_unix_s) if isinstance(first, RunLine) else 0.0

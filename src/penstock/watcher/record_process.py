@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from penstock.recording.format import AnyLine, Event, Loader, Step
-from penstock.watcher.active_session import open_to_all
+from penstock.recording.format import AnyLine, EventLine, LoaderLine, StepLine
+from penstock.watcher.active_session import publish_session
 from penstock.watcher.hooks import install
 from penstock.watcher.rank_files import claim, rank_and_world
-from penstock.watcher.script.autostart import ENOUGH, PROBE
+from penstock.watcher.script.autostart import COMPUTE_PROBE, STOP_FILE
 from penstock.watcher.session import Sink
-from penstock.watcher.sinks.terminal import Live, terminal
-from penstock.watcher.start import Watching
+from penstock.watcher.sinks.terminal import LiveLines, terminal
+from penstock.watcher.start import WatchedRun
 
 _OURS = str(Path(__file__).parent)
 
@@ -28,24 +28,24 @@ def record_this_process(job: Mapping[str, Any]) -> None:
     path = claim(Path(job["folder"]), Path(job["record"]), rank)
     sinks: list[Sink] = []
     if job["live"] and rank == 0 and terminal():
-        sinks.append(Live(slow_s=job["slow_s"]))
-    enough = Path(job["folder"]) / ENOUGH
+        sinks.append(LiveLines(slow_s=job["slow_s"]))
+    enough = Path(job["folder"]) / STOP_FILE
     if job.get("steps") and rank == 0:
-        sinks.append(_Enough(enough, job["steps"]))
+        sinks.append(_StepLimit(enough, job["steps"]))
     probe_s = job.get("probe_s")
-    watching = Watching(path, sinks, probe=PROBE if probe_s else "", within=job["folder"])
-    open_to_all(watching)
+    watching = WatchedRun(path, sinks, probe=COMPUTE_PROBE if probe_s else "", within=job["folder"])
+    publish_session(watching)
     ends = [_probe(watching, probe_s, enough if rank == 0 else None)] if probe_s else []  # beneath the hooks
-    _Ending(watching, [install(watching), *ends], enough)
+    _ScriptEnd(watching, [install(watching), *ends], enough)
 
 
-def _probe(watching: Watching, seconds: float, enough: Path | None) -> Callable[[], None]:
+def _probe(watching: WatchedRun, seconds: float, enough: Path | None) -> Callable[[], None]:
     from penstock.watcher.step_probe.probe import begin_probe
 
     return begin_probe(watching.session, seconds, enough)
 
 
-class _Enough:
+class _StepLimit:
     """A sink that tells whoever started the script when a loader has had so many steps."""
 
     def __init__(self, file: Path, steps: int) -> None:
@@ -56,9 +56,9 @@ class _Enough:
 
     def put(self, line: AnyLine) -> None:
         """Counts steps, of each loader on its own; one that is made anew for every epoch keeps its name."""
-        if type(line) is Loader:
+        if type(line) is LoaderLine:
             self._names[line.loader] = line.name or str(line.loader)
-        elif type(line) is Step:
+        elif type(line) is StepLine:
             name = self._names.get(line.loader, "")
             self._had[name] += 1
             if self._had[name] == self._steps:
@@ -68,10 +68,10 @@ class _Enough:
         """Nothing is left to do."""
 
 
-class _Ending:
+class _ScriptEnd:
     """Learns how the script ends, and has the last word in the recording."""
 
-    def __init__(self, watching: Watching, uninstall: Sequence[Callable[[], None]], enough: Path) -> None:
+    def __init__(self, watching: WatchedRun, uninstall: Sequence[Callable[[], None]], enough: Path) -> None:
         self._watching = watching
         self._uninstall = uninstall
         self._enough = enough
@@ -88,7 +88,7 @@ class _Ending:
         session = self._watching.session
         with session.guard():
             told = f"{kind.__name__}: {error}"[:500]
-            session.put(Event(what="raised", at_s=session.now(), detail={"error": told}))
+            session.put(EventLine(what="raised", at_s=session.now(), detail={"error": told}))
             trace = _hide_us(error)
         if not (interrupted and self._enough.exists()):  # it was told to end, and there is nothing to trace
             self._hook(kind, error, trace)

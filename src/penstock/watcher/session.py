@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.recording.format import AnyLine, Event, Pass, PassEnd, Step
-from penstock.watcher.guards import Guard, Phase
-from penstock.watcher.loader_views import NOTHING, UNKNOWN, Look, Parts
+from penstock.recording.format import AnyLine, EpochEndLine, EpochStartLine, EventLine, StepLine
+from penstock.watcher.guards import Guard, PhaseGuard
+from penstock.watcher.loader_views import NOTHING, UNKNOWN, LoaderState, WaitParts
 
 log = logging.getLogger("penstock")
 
@@ -30,7 +30,7 @@ SETTLE_WAIT_S = 1.0
 
 
 Counts = tuple[int | None, int | None, int | None]
-"""As a `Look` has them."""
+"""As a `LoaderState` has them."""
 
 
 class Sink(Protocol):
@@ -45,7 +45,7 @@ class Sink(Protocol):
         ...
 
 
-class Looker(Protocol):
+class StackSamplerControl(Protocol):
     """Somebody who may look at the loop's thread, or may not."""
 
     active: bool
@@ -56,10 +56,10 @@ class Looker(Protocol):
         ...
 
 
-class _Noted(NamedTuple):
+class _FinishedStep(NamedTuple):
     """A step that is over, as the loop noted it; times on the session's clock."""
 
-    track: Track
+    track: StepTracker
     batch: int
     asked: float
     got: float
@@ -68,7 +68,7 @@ class _Noted(NamedTuple):
     phases: dict[str, float] | None
     looked: bool
     look: Counts
-    parts: Parts
+    parts: WaitParts
 
 
 class Session:
@@ -82,20 +82,20 @@ class Session:
         self._guard = Guard(self)
         self._sinks = sinks
         self._noted: deque[tuple[Any, ...]] = deque()
-        """Steps that no sink has been told of, each as a `_Noted` holds it."""
+        """Steps that no sink has been told of, each as a `_FinishedStep` holds it."""
         self._settling = threading.Lock()
         self._numbers = itertools.count()
-        self._current: Track | None = None
+        self._current: StepTracker | None = None
         """The pass whose batch the loop is working on: phases are counted there."""
         self.resting = False
         """Nobody looks at the phases of this step that come with every step: see choice.py."""
         self.waiting = False
         """The loop is in a loader: what a dataset does there in this process is no phase of the step."""
-        self.looker: Looker | None = None
+        self.looker: StackSamplerControl | None = None
         """Looks at the loop's thread while it works on a batch."""
         self.begins: Callable[[int], None] | None = None
         """Told of every step that is looked at, when its batch is there: the number of that in its pass."""
-        self.lone: Track | None = None
+        self.lone: StepTracker | None = None
         """A pass that was left with its first batch, which is still being worked on: `next(iter(loader))`."""
         self._loop: int | None = None
         """The thread of the loop: phases of other threads are not the step's."""
@@ -129,14 +129,14 @@ class Session:
         finally:
             self._settling.release()
 
-    def _oldest(self) -> Step | None:
+    def _oldest(self) -> StepLine | None:
         """The line of the step that waits longest, which waits no more; None if none does, or another was quicker."""
         try:
-            noted = _Noted(*self._noted.popleft())
+            noted = _FinishedStep(*self._noted.popleft())
         except IndexError:
             return None
         ready, outstanding, worker = noted.look
-        return Step(
+        return StepLine(
             loader=noted.track._loader,
             pass_=noted.track._number,
             batch=noted.batch,
@@ -158,7 +158,7 @@ class Session:
         with suppress(Exception):  # of the script's own log
             log.warning("watching stopped: %s: %s", type(error).__name__, error, exc_info=error)
         detail = {"error": f"{type(error).__name__}: {error}"}
-        self.put_last(Event(what="watcher_failed", at_s=self.now(), detail=detail))
+        self.put_last(EventLine(what="watcher_failed", at_s=self.now(), detail=detail))
 
     def put_last(self, line: AnyLine) -> None:
         """To every sink that takes it still: one that fails keeps no other from hearing of it, and what led to it."""
@@ -186,9 +186,9 @@ class Session:
         """For a loader that is new to this run."""
         return next(self._numbers)
 
-    def begin(self, loader: int, number: int, samples_of: Callable[[Any], int | None]) -> Track:
+    def begin(self, loader: int, number: int, samples_of: Callable[[Any], int | None]) -> StepTracker:
         """A pass over a loader."""
-        return Track(self, loader, number, samples_of)
+        return StepTracker(self, loader, number, samples_of)
 
     def end_lone(self) -> None:
         """The step of a lone batch is over: the loop asks for the next, wherever it is to come from."""
@@ -218,10 +218,10 @@ class Session:
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """`with` around a part of the step."""
-        return Phase(self, name)
+        return PhaseGuard(self, name)
 
 
-class Track:
+class StepTracker:
     """A pass over a loader: turns asking and getting into step lines."""
 
     def __init__(self, session: Session, loader: int, number: int, samples_of: Callable[[Any], int | None]) -> None:
@@ -246,7 +246,7 @@ class Track:
         self._outer = session._current
         self._outer_batch = -1 if self._outer is None else self._outer.batch
         self._began = session.clock.now()
-        session.put(Pass(loader=loader, number=number, at_s=session.now()))
+        session.put(EpochStartLine(loader=loader, number=number, at_s=session.now()))
 
     def asked(self) -> None:
         """The loop wants the next batch: the step of the last one is over."""
@@ -281,7 +281,7 @@ class Track:
             self._got = None
         self._asked = now
 
-    def got(self, batch: Any, look: Look = NOTHING, parts: Parts = UNKNOWN) -> None:
+    def got(self, batch: Any, look: LoaderState = NOTHING, parts: WaitParts = UNKNOWN) -> None:
         """It has it: how the loader stood when it asked, and what is known of the wait."""
         session = self._session
         self._got = session.clock.now()
@@ -306,12 +306,12 @@ class Track:
         session, outer = self._session, None if self._outer is None or self._outer._ended else self._outer
         if how == "left" and self.batch == 0 and self._got is not None and outer is None and session._current is self:
             session.lone = self
-            session.put(PassEnd(loader=self._loader, number=self._number, at_s=session.now(), how=how))
+            session.put(EpochEndLine(loader=self._loader, number=self._number, at_s=session.now(), how=how))
             return
         self.asked()
         now = self._asked
         session.settle(SETTLE_WAIT_S)
-        session.put(PassEnd(loader=self._loader, number=self._number, at_s=now - session.began, how=how))
+        session.put(EpochEndLine(loader=self._loader, number=self._number, at_s=now - session.began, how=how))
         if session._current is self:
             session._current = outer
             if outer is not None and outer.batch == self._outer_batch:  # inside one step of another: an evaluation

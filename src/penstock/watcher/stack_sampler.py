@@ -52,7 +52,7 @@ _RUNTIME_BYTES = 1 << 17
 
 
 @dataclass(slots=True)
-class Seen:
+class StackCounts:
     """What a window's looks found: counts by state and by function."""
 
     looks: int = 0
@@ -70,7 +70,7 @@ class Seen:
         return dict(self.functions.most_common(FUNCTIONS))
 
 
-class Whereabouts:
+class ThreadStacks:
     """One thread of this process, seen from another one.
 
     A thread that only waits for the interpreter's lock (GIL) counts as running: it has work, and often it is the look
@@ -115,7 +115,7 @@ class Whereabouts:
         return "?"
 
 
-class Sampler:
+class StackSampler:
     """Looks at one thread while told to, on a thread of its own that exists only while there is something to see.
 
     A forked child has the object but not the thread, and does not start one.
@@ -125,18 +125,18 @@ class Sampler:
         self,
         native_id: int,
         ident: int,
-        put: Callable[[Seen], None] | None = None,
+        put: Callable[[StackCounts], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
         """`put` gets a window's worth about once a second, on the sampler's thread; without it, ask `take`."""
         self.active = False
-        self.whereabouts: Whereabouts | None = None
+        self.whereabouts: ThreadStacks | None = None
         self._ids = native_id, ident
         self._put = put
         self._clock = clock
         self._elsewhere = elsewhere
-        self._seen = Seen()
+        self._seen = StackCounts()
         self._window_began = self._active_at = clock.now()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -153,10 +153,10 @@ class Sampler:
         """They do not, until resumed."""
         self.active = False
 
-    def take(self) -> Seen | None:
+    def take(self) -> StackCounts | None:
         """What was seen since last asked; None if nothing was."""
         with self._lock:
-            seen, self._seen = self._seen, Seen()
+            seen, self._seen = self._seen, StackCounts()
             self._window_began = self._clock.now()
         return seen if seen.looks else None
 
@@ -183,7 +183,7 @@ class Sampler:
                 return
             self._active_at = self._clock.now()
             if self.whereabouts is None:
-                self.whereabouts = Whereabouts(*self._ids)
+                self.whereabouts = ThreadStacks(*self._ids)
             self._thread = threading.Thread(target=self._run, name="penstock-whereabouts", daemon=True)
         self._thread.start()
 

@@ -12,25 +12,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock import __version__
-from penstock.core.format import without_secrets
-from penstock.recording.format import End, Run, Whereabouts
+from penstock.core.format import redact_secrets
+from penstock.recording.format import EndLine, RunLine, StackSamplesLine
 from penstock.recording.writer import Recorder
-from penstock.watcher.dataloader.worker_files import Spool
+from penstock.watcher.dataloader.worker_files import WorkerFiles
 from penstock.watcher.gc_watch import watch_collector
-from penstock.watcher.loader_views import Side
+from penstock.watcher.loader_views import LoaderView
 from penstock.watcher.machine.facts import machine_facts
 from penstock.watcher.machine.sampler import SystemSampler
 from penstock.watcher.rank_files import rank_and_world
 from penstock.watcher.session import Session, Sink
-from penstock.watcher.stack_sampler import Sampler
+from penstock.watcher.stack_sampler import StackSampler
 
 POLL_S = 0.5
 """Between looks at what workers have written and steps have noted: with the recorder's wait, what a crash loses."""
 
-_alive: weakref.WeakSet[Watching] = weakref.WeakSet()
+_alive: weakref.WeakSet[WatchedRun] = weakref.WeakSet()
 
 
-class Watching:
+class WatchedRun:
     """A session with all that runs beside it. Closed by whoever opened it, or when the interpreter ends."""
 
     def __init__(
@@ -43,12 +43,14 @@ class Watching:
         self.idle = not all_sinks
         """Nobody is told anything: then nothing is watched."""
         self.session = Session(all_sinks)
-        self.spool = Spool(within)
-        self.sides: list[Side] = []
+        self.worker_files = WorkerFiles(within)
+        self.sides: list[LoaderView] = []
         self.closed = False
         self._ended = threading.Event()
         self._system = SystemSampler(self.session.now, self.session.put, self._workers)
-        self._main = Sampler(threading.get_native_id(), threading.get_ident(), elsewhere=lambda: self.session.waiting)
+        self._main = StackSampler(
+            threading.get_native_id(), threading.get_ident(), elsewhere=lambda: self.session.waiting
+        )
         self._housekeeper = threading.Thread(target=self._keep_house, name="penstock-watch", daemon=True)
         self.session.off = self.idle
         self._stop_collector = _nothing
@@ -75,9 +77,9 @@ class Watching:
         with self.session.guard():
             self.session.end_lone()
             self._poll(last=True)
-        self.session.put_last(End(at_s=self.session.now(), exit_code=exit_code, how=how))
+        self.session.put_last(EndLine(at_s=self.session.now(), exit_code=exit_code, how=how))
         self.session.close()
-        self.spool.close()
+        self.worker_files.close()
 
     def forget(self) -> None:
         """In a forked child, where there are no threads: the run is the parent's to record."""
@@ -111,11 +113,11 @@ class Watching:
 
     def _poll(self, *, last: bool = False) -> None:
         self.session.settle()
-        for spooled in self.spool.drain(last=last):
+        for spooled in self.worker_files.drain(last=last):
             self.session.put(spooled)
         seen = self._main.take()
         if seen is not None:
-            where = Whereabouts(
+            where = StackSamplesLine(
                 at_s=self.session.now(), looks=seen.looks, states=dict(seen.states), functions=seen.top_functions()
             )
             self.session.put(where)
@@ -128,12 +130,12 @@ def _nothing() -> None:
     """There is nothing to stop."""
 
 
-def _run_line(probe: str) -> Run:
+def _run_line(probe: str) -> RunLine:
     rank, world_size = rank_and_world()
-    return Run(
+    return RunLine(
         penstock=__version__,
         began_unix_s=time.time(),
-        command=tuple(map(without_secrets, sys.argv)),
+        command=tuple(map(redact_secrets, sys.argv)),
         rank=rank,
         world_size=world_size,
         pid=os.getpid(),

@@ -24,7 +24,7 @@ _LOTS = tuple(Random(0).choices(range(BLOCK), k=509))
 """Places in a block."""
 
 
-class Choice:
+class StepSampling:
     """Of the steps of one loader."""
 
     def __init__(self) -> None:

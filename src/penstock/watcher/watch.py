@@ -14,18 +14,18 @@ from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 from penstock.errors import SettingError, printable
-from penstock.watcher.active_session import open_to_all, opened
-from penstock.watcher.loader_views import NOTHING, Side, count_samples, side_of
+from penstock.watcher.active_session import active_session, publish_session
+from penstock.watcher.loader_views import NOTHING, LoaderView, count_samples, view_of
 from penstock.watcher.rank_files import own_recording
 from penstock.watcher.script import autostart
-from penstock.watcher.session import Sink, Track
-from penstock.watcher.sinks.terminal import Live, terminal
-from penstock.watcher.start import Watching
+from penstock.watcher.session import Sink, StepTracker
+from penstock.watcher.sinks.terminal import LiveLines, terminal
+from penstock.watcher.start import WatchedRun
 
 
 def passing(
-    track: Track,
-    side: Side,
+    track: StepTracker,
+    side: LoaderView,
     make: Callable[[], Iterator[Any]],
     asked: Callable[[], None],
     ended: Callable[[str], None],
@@ -74,7 +74,7 @@ def passing(
 log = logging.getLogger("penstock")
 T = TypeVar("T")
 
-_asked_for: WeakKeyDictionary[Watching, _Options] = WeakKeyDictionary()
+_asked_for: WeakKeyDictionary[WatchedRun, _Options] = WeakKeyDictionary()
 """Of those that a watch began: with what."""
 _lock = threading.Lock()
 
@@ -110,7 +110,7 @@ class _Options:
     def all_sinks(self) -> list[Sink]:
         mine: list[Sink] = list(self.sinks)
         if terminal() if self.live is None else self.live:
-            mine.append(Live(window=self.window, slow_s=self.slow_s))
+            mine.append(LiveLines(window=self.window, slow_s=self.slow_s))
         return mine
 
     def beyond(self, other: _Options) -> list[str]:
@@ -133,7 +133,7 @@ class Watch(Generic[T]):
         self._watching, self._owner = _join(options)
         self.session = self._watching.session
         number = self.session.number()
-        self._side: Side = side_of(loader, number, name, self._watching.spool, self.session.began)
+        self._side: LoaderView = view_of(loader, number, name, self._watching.worker_files, self.session.began)
         self._number = number
         self._passes = 0
         with self.session.guard():
@@ -190,23 +190,23 @@ def _unwatched(loader: T) -> T:
     return loader
 
 
-def _join(options: _Options) -> tuple[Watching, bool]:
+def _join(options: _Options) -> tuple[WatchedRun, bool]:
     """The open one, or a new one and whether it is the caller's to close."""
-    if "torch" in sys.modules and not autostart.in_worker():
-        autostart.start()
+    if "torch" in sys.modules and not autostart.in_dataloader_worker():
+        autostart.start_recording()
     with _lock:
-        joined = opened()
+        joined = active_session()
         if joined is None:
-            watching = Watching(own_recording(options.record), options.all_sinks())
+            watching = WatchedRun(own_recording(options.record), options.all_sinks())
             if not watching.idle:
-                open_to_all(watching)
+                publish_session(watching)
                 _asked_for[watching] = options
             return watching, True
         _refuse(options, joined)
         return joined, False
 
 
-def _refuse(options: _Options, joined: Watching) -> None:
+def _refuse(options: _Options, joined: WatchedRun) -> None:
     """What a watch asks for and cannot have; where `penstock run` watches the script must go on all the same."""
     theirs = _asked_for.get(joined)
     more = options.beyond(theirs or _NO_OPTIONS)
@@ -220,7 +220,7 @@ def _refuse(options: _Options, joined: Watching) -> None:
         raise SettingError(told, advice="Close the other watch first, or leave that out: loaders are recorded together")
 
 
-def _watched(watching: Watching, side: Side, loader: int, number: int) -> Iterator[Any]:
+def _watched(watching: WatchedRun, side: LoaderView, loader: int, number: int) -> Iterator[Any]:
     """A pass begins when its first batch is asked for."""
     try:
         track = watching.session.begin(loader, number, count_samples)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import SettingError
-from penstock.recording.format import AnyLine, Loader, Step, by_looking
+from penstock.recording.format import AnyLine, LoaderLine, StepLine, is_sampled_state
 
 WINDOW = 50
 """Batches of a window at least."""
@@ -25,7 +25,7 @@ STEP_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class WindowSummary:
     """One window of one loader."""
 
     loader: int
@@ -64,7 +64,7 @@ class Summary:
         return numbers | {f"phase/{name}_s": seconds for name, seconds in self.phases.items()}
 
 
-class Window:
+class BatchWindow:
     """The batches of one loader since the last summary, and what is usual for it."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Window:
         self._round = max(1, workers)
         self._size = -(-size // self._round) * self._round
         self._slow_s = slow_s
-        self._steps: list[tuple[Step, bool]] = []
+        self._steps: list[tuple[StepLine, bool]] = []
         self._looked: dict[str, float] = {}
         self._waits = np.empty(HISTORY)
         self._own = np.empty(HISTORY)
@@ -93,7 +93,7 @@ class Window:
         """
         return self._limit_s
 
-    def add(self, step: Step) -> tuple[bool, Summary | None]:
+    def add(self, step: StepLine) -> tuple[bool, WindowSummary | None]:
         """Whether the batch was slow, and a summary when it fills the window."""
         slow = step.wait_s > self._limit_s
         self._steps.append((step, slow))
@@ -102,12 +102,12 @@ class Window:
             self._remember(step)
         return slow, self._summary(self._size) if len(self._steps) == self._size else None
 
-    def rest(self) -> Summary | None:
+    def rest(self) -> WindowSummary | None:
         """What is left at the end, in whole rounds; None if it is less than one."""
         whole = len(self._steps) // self._round * self._round
         return self._summary(whole) if whole else None
 
-    def _remember(self, step: Step) -> None:
+    def _remember(self, step: StepLine) -> None:
         at = (self._total - 1) % HISTORY
         self._waits[at] = step.wait_s
         self._own[at] = step.step_s
@@ -117,7 +117,7 @@ class Window:
             spread = 1.4826 * _median(np.abs(waits - median))
             self._limit_s = median + max(SPREADS * spread, STEP_SHARE * _median(own), FLOOR_S)
 
-    def _summary(self, count: int) -> Summary:
+    def _summary(self, count: int) -> WindowSummary:
         steps, self._steps = self._steps[-count:], []
         waits = np.array([step.wait_s for step, _ in steps])
         step_mean_s = sum(step.step_s for step, _ in steps) / count
@@ -125,7 +125,7 @@ class Window:
         mean = float(waits.mean())
         samples = [step.samples for step, _ in steps if step.samples is not None]
         seconds = count * (mean + step_mean_s)
-        return Summary(
+        return WindowSummary(
             loader=self._loader,
             name=self.name,
             total=self._total,
@@ -141,16 +141,16 @@ class Window:
             phases=self._phases([step for step, _ in steps]),
         )
 
-    def _phases(self, steps: list[Step]) -> dict[str, float]:
+    def _phases(self, steps: list[StepLine]) -> dict[str, float]:
         """A window in which no step was looked at has what the one before had."""
         looked = [step.phases for step in steps if step.looked]
         if looked:
-            self._looked = {path: s for path, s in _means(looked).items() if by_looking(path)}
+            self._looked = {path: s for path, s in _means(looked).items() if is_sampled_state(path)}
         every = _means([step.phases for step in steps])
-        return self._looked | {path: s for path, s in every.items() if not by_looking(path)}
+        return self._looked | {path: s for path, s in every.items() if not is_sampled_state(path)}
 
 
-class Windows:
+class BatchWindows:
     """A window for every loader of the run."""
 
     def __init__(self, size: int | None = None, slow_s: float | None = None) -> None:
@@ -160,33 +160,33 @@ class Windows:
             raise SettingError(f"slow_s={slow_s}: it takes a positive number of seconds to be slow")
         self._size = WINDOW if size is None else size
         self._slow_s = slow_s
-        self._windows: dict[int, Window] = {}
+        self._windows: dict[int, BatchWindow] = {}
 
     def __len__(self) -> int:
         return len(self._windows)
 
-    def meet(self, line: Loader) -> None:
+    def meet(self, line: LoaderLine) -> None:
         """A loader says its name and how many workers it has."""
         setting = line.settings.get("num_workers")
         workers = setting.in_force if setting is not None and isinstance(setting.in_force, int) else 0
-        self._windows[line.loader] = Window(line.loader, line.name, workers, self._size, self._slow_s)
+        self._windows[line.loader] = BatchWindow(line.loader, line.name, workers, self._size, self._slow_s)
 
-    def of(self, loader: int) -> Window:
+    def of(self, loader: int) -> BatchWindow:
         """Its window; one is made for a loader that never said anything."""
         window = self._windows.get(loader)
         if window is None:
-            window = self._windows[loader] = Window(loader, "", 0, self._size, self._slow_s)
+            window = self._windows[loader] = BatchWindow(loader, "", 0, self._size, self._slow_s)
         return window
 
-    def put(self, line: AnyLine) -> Summary | None:
+    def put(self, line: AnyLine) -> WindowSummary | None:
         """A summary when this line fills a window: for those who want no more than that."""
-        if isinstance(line, Step):
+        if isinstance(line, StepLine):
             return self.of(line.loader).add(line)[1]
-        if isinstance(line, Loader):
+        if isinstance(line, LoaderLine):
             self.meet(line)
         return None
 
-    def rest(self) -> Iterator[Summary]:
+    def rest(self) -> Iterator[WindowSummary]:
         """What is left in each at the end."""
         for window in self._windows.values():
             if (summary := window.rest()) is not None:

@@ -7,11 +7,11 @@ from benchmarks.plan.grid import DEFAULT, FOLKLORE, GRID, Course, course, finali
 from benchmarks.plan.loads import LOADS
 from benchmarks.plan.times import FULL, QUICK
 
-from penstock.tuner.result import Findings, Setting
+from penstock.tuner.result import Setting, TuningFindings
 
 
 def findings(**kwargs):
-    return Findings(kwargs=kwargs, samples_s=1.0, default_samples_s=None, measured=(), reasons=(), seconds=20.0)
+    return TuningFindings(kwargs=kwargs, samples_s=1.0, default_samples_s=None, measured=(), reasons=(), seconds=20.0)
 
 
 def ran(tuned, **rates):

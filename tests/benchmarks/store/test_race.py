@@ -14,7 +14,7 @@ from benchmarks.store.server import Store
 from benchmarks.store.task import AGREED, Task, stacked
 
 from benchmarks.store import race
-from penstock.bench.trial import Trial, digest
+from penstock.bench.trial import LoaderRun, digest
 
 TINY = Size(shards=2, samples=16, batch_size=4)
 WDS, LITDATA = Entry("webdataset", "ours"), Entry("litdata", "ours")
@@ -48,7 +48,7 @@ def test_peers_may_have_more_workers_than_there_are_cores():
 
 
 def trial(mb_s):
-    return Trial(
+    return LoaderRun(
         contestant="",
         workers=0,
         samples=64,

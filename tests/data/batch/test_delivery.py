@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.core.contracts import BAD
-from penstock.core.slab_layout import PAGE, SlabLayout, Slot, place
-from penstock.data.batch.delivery import Delivery, Slabs
-from penstock.data.device.host import Here
+from penstock.core.contracts import BAD_SAMPLE
+from penstock.core.slab_layout import PAGE, SlabLayout, SlotSpec, store_ragged
+from penstock.data.batch.delivery import Delivery, SlabPool
+from penstock.data.device.host import HostTransfer
 from penstock.errors import DecodeError, PenstockError, SampleError
 from penstock.options import ErrorSettings
 
-LAYOUT = SlabLayout({"x": Slot((2,), "<i4")}, batch_size=4)
+LAYOUT = SlabLayout({"x": SlotSpec((2,), "<i4")}, batch_size=4)
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Desk:
     def __init__(self, layout=LAYOUT, **errors):
         self.memory = bytearray(3 * layout.size)
         self.back = []
-        self.slabs = Slabs(memoryview(self.memory), 3, self.back.append)
-        self.delivery = Delivery(layout, self.slabs, Names(), ErrorSettings(**errors), Here("numpy"))
+        self.slabs = SlabPool(memoryview(self.memory), 3, self.back.append)
+        self.delivery = Delivery(layout, self.slabs, Names(), ErrorSettings(**errors), HostTransfer("numpy"))
         for slab in range(3):
             for array in layout.arrays(memoryview(self.memory), slab * layout.size).values():
                 array[:] = 10 * slab + np.arange(4)[:, None]
@@ -55,7 +55,7 @@ class Desk:
 
 
 def bad(slot, reason="no JPEG"):
-    return slot, BAD, DecodeError(reason, stage="decode")
+    return slot, BAD_SAMPLE, DecodeError(reason, stage="decode")
 
 
 def test_a_batch_is_the_slab_with_its_keys():
@@ -104,13 +104,13 @@ def test_a_batch_of_lists_only_gives_its_slab_back_at_once():
     assert (batch, desk.back) == ({"note": ["a"], "__key__": ["k5"]}, [1])
 
 
-RAGGED = SlabLayout({"x": Slot((2,), "<i4")}, 4, {"points": PAGE})
+RAGGED = SlabLayout({"x": SlotSpec((2,), "<i4")}, 4, {"points": PAGE})
 
 
 def ragged(desk, slab, *slots):
     """What a worker answers about arrays of 1, 2, 3… numbers, in the slots' rooms."""
-    rooms = RAGGED.rooms(memoryview(desk.memory), slab * RAGGED.size)["points"]
-    return [(slot, "points", place(np.full(slot + 1, 100 * slab + slot), rooms[slot])) for slot in slots]
+    rooms = RAGGED.ragged_buffers(memoryview(desk.memory), slab * RAGGED.size)["points"]
+    return [(slot, "points", store_ragged(np.full(slot + 1, 100 * slab + slot), rooms[slot])) for slot in slots]
 
 
 def test_arrays_of_any_shape_are_delivered_as_a_list_over_the_slab():
@@ -125,9 +125,11 @@ def test_arrays_of_any_shape_are_delivered_as_a_list_over_the_slab():
 @pytest.mark.parametrize("layout", [RAGGED, SlabLayout({}, 4, {"points": PAGE})], ids=["with arrays", "alone"])
 def test_one_of_them_is_enough_to_keep_the_slab(layout):
     desk = Desk(RAGGED)
-    desk.delivery = Delivery(layout, desk.slabs, Names(), ErrorSettings(), Here("numpy"))
+    desk.delivery = Delivery(layout, desk.slabs, Names(), ErrorSettings(), HostTransfer("numpy"))
     rooms = layout.rooms(memoryview(desk.memory), layout.size)["points"]
-    kept = desk(1, [5, 6], [(slot, "points", place(np.full(3, slot), rooms[slot])) for slot in range(2)])["points"][1]
+    kept = desk(1, [5, 6], [(slot, "points", store_ragged(np.full(3, slot), rooms[slot])) for slot in range(2)])[
+        "points"
+    ][1]
     gc.collect()
     assert (kept.tolist(), desk.back) == ([1, 1, 1], [])
     del kept
@@ -187,7 +189,7 @@ def test_raise_names_the_first_bad_sample_and_gives_the_slab_back():
 def test_a_bad_part_is_named_by_its_whole_name_and_its_own_offset():
     desk = Desk(on_error="raise")
     with pytest.raises(DecodeError) as caught:
-        desk(1, [5, 6], [(1, BAD, DecodeError("cut short", member=".jpg", stage="decode"))])
+        desk(1, [5, 6], [(1, BAD_SAMPLE, DecodeError("cut short", member=".jpg", stage="decode"))])
     assert caught.value.where() == {"shard": "a.tar", "member": "k6.jpg", "offset": 3328, "stage": "decode"}
 
 
@@ -251,7 +253,7 @@ def test_what_was_good_in_one_pass_is_no_spare_for_the_next():
 def test_an_error_of_unknown_kind_is_a_bad_sample_too():
     desk = Desk(on_error="raise")
     with pytest.raises(SampleError, match="boom") as caught:
-        desk(0, [5], [(0, BAD, ValueError("boom"))])
+        desk(0, [5], [(0, BAD_SAMPLE, ValueError("boom"))])
     assert caught.value.member == "k5"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-from penstock.data.batch.pytree import as_leaf, put_together, skeleton, take_apart
+from penstock.data.batch.pytree import as_leaf, flatten, skeleton, unflatten
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -21,7 +21,7 @@ class Tagged(dict):
 
 def collated(samples):
     """What a loader makes of these samples: leaves side by side, in the structure of the first."""
-    apart = [take_apart(sample) for sample in samples]
+    apart = [flatten(sample) for sample in samples]
     leaves = {}
     for name, first in apart[0].items():
         values = [sample[name] for sample in apart]
@@ -31,7 +31,7 @@ def collated(samples):
             continue
         stacked = torch.from_numpy(np.stack([as_leaf(value).array for value in values]))
         leaves[name] = stacked.view(getattr(torch, leaf.torch_dtype)) if leaf.torch_dtype else stacked
-    return put_together(skeleton(samples[0]), leaves)
+    return unflatten(skeleton(samples[0]), leaves)
 
 
 def assert_same(ours, theirs):
@@ -93,8 +93,8 @@ def test_any_structure_comes_out_as_default_collate_has_it(make, count):
 
 
 def _without_grad(sample):
-    leaves = take_apart(sample)
-    return put_together(sample, {n: v.detach() if torch.is_tensor(v) else v for n, v in leaves.items()})
+    leaves = flatten(sample)
+    return unflatten(sample, {n: v.detach() if torch.is_tensor(v) else v for n, v in leaves.items()})
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_containers_of_other_types_come_out_as_default_collate_has_them(sample):
 
 def test_leaves_are_named_by_their_path():
     sample = {"image": 1, "boxes": [(2, "a")], "at": Point(3, {4: 5})}
-    assert list(take_apart(sample)) == [
+    assert list(flatten(sample)) == [
         "sample['image']",
         "sample['boxes'][0][0]",
         "sample['boxes'][0][1]",
         "sample['at'].x",
         "sample['at'].y[4]",
     ]
-    assert take_apart(7) == {"sample": 7}
+    assert flatten(7) == {"sample": 7}
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from penstock.core.contracts import BAD, Answer, Task
-from penstock.core.slab_layout import PAGE, Placed, SlabLayout, Slot
+from penstock.core.contracts import BAD_SAMPLE, Task, TaskResult
+from penstock.core.slab_layout import PAGE, RaggedView, SlabLayout, SlotSpec
 from penstock.data.decode.decoder import Decoder
-from penstock.data.decode.rng import own_rng
+from penstock.data.decode.rng import sample_rng
 from penstock.data.fields import Array, Image, Json, Label, Raw
-from penstock.data.fields.gpu_image import CardImage
+from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.data.read.block_layout import NO_CRC
 from penstock.engine.worker_main import encode_answer
 from penstock.errors import DecodeError, SampleError
 from penstock.shards.codecs.arrays import encode_npy
-from penstock.testing import picture
 
-LAYOUT = SlabLayout({"x": Slot((3,), "<f4"), "label": Slot((), "<i8")}, 8)
+LAYOUT = SlabLayout({"x": SlotSpec((3,), "<f4"), "label": SlotSpec((), "<i8")}, 8)
 FIELDS = {"x": Array(".npy"), "label": Label((".cls", ".id")), "meta": Json(".json")}
 
 
@@ -86,7 +85,7 @@ def test_the_alternative_that_a_sample_has_is_the_one_that_is_decoded():
 def test_a_bad_sample_does_not_keep_the_others_of_its_task():
     arena = good(Arena(), 0, 1).add(1, 2, encode_npy(np.zeros(3, np.float32)), b"cat", b"{}")
     extras, arrays = run(Decoder(FIELDS, LAYOUT, seed=0), good(arena, 2, 3))
-    (failure,) = [(slot, error) for slot, name, error in extras if name == BAD]
+    (failure,) = [(slot, error) for slot, name, error in extras if name == BAD_SAMPLE]
     assert failure[0] == 1
     assert isinstance(failure[1], DecodeError)
     assert (failure[1].member, failure[1].stage) == (".cls", "decode")
@@ -96,7 +95,7 @@ def test_a_bad_sample_does_not_keep_the_others_of_its_task():
 def test_an_array_of_another_shape_is_a_bad_sample_with_expected_and_found():
     arena = Arena().add(0, 0, encode_npy(np.zeros(4, np.float32)), b"1", b"{}")
     ((_, name, error),), _ = run(Decoder(FIELDS, LAYOUT, seed=0), arena)
-    assert name == BAD
+    assert name == BAD_SAMPLE
     assert error.reason == "array is float32[4] where float32[3] is expected"
 
 
@@ -106,7 +105,7 @@ def test_an_unforeseen_failure_of_a_decoder_is_a_bad_sample_that_names_it():
             raise ZeroDivisionError("oh")
 
     ((slot, name, error),), _ = run(Decoder({"a": Broken(".a")}, SlabLayout({}, 8), seed=0), Arena().add(3, 0, b"a"))
-    assert (slot, name, type(error), error.reason) == (3, BAD, SampleError, "ZeroDivisionError: oh")
+    assert (slot, name, type(error), error.reason) == (3, BAD_SAMPLE, SampleError, "ZeroDivisionError: oh")
     assert (error.member, error.stage) == (".a", "decode")
 
 
@@ -144,7 +143,7 @@ def run_ragged(arena, transform=None, slabs=None):
     """What fell beside the slab, and the rooms in it."""
     slabs = slabs if slabs is not None else bytearray(WITH_ROOM.size)
     extras, _ = run(Decoder(RAGGED, WITH_ROOM, 0, transform), arena, slabs=slabs)
-    return extras, WITH_ROOM.rooms(memoryview(slabs))["x"]
+    return extras, WITH_ROOM.ragged_buffers(memoryview(slabs))["x"]
 
 
 @pytest.mark.parametrize("transform", [None, lambda values, rng: values])
@@ -152,9 +151,9 @@ def test_an_array_without_a_fixed_shape_goes_into_its_room(transform):
     arena = points(points(Arena(), 5, 3), 2, 200)
     extras, rooms = run_ragged(arena, transform)
     assert extras == [
-        (5, "x", Placed("<f4", (3, 4))),
+        (5, "x", RaggedView("<f4", (3, 4))),
         (5, "meta", {"n": 3}),
-        (2, "x", Placed("<f4", (200, 4))),
+        (2, "x", RaggedView("<f4", (200, 4))),
         (2, "meta", {"n": 200}),
     ]
     assert np.all(extras[0][2].over(rooms[5]) == 3)
@@ -174,16 +173,16 @@ def test_what_a_transform_makes_of_it_need_not_be_an_array():
         return {"x": "none" if values["meta"]["n"] == 1 else values["x"][:1], "more": values["x"]}
 
     extras, _ = run_ragged(points(points(Arena(), 0, 1), 1, 2), words)
-    assert [value for _, name, value in extras if name == "x"] == ["none", Placed("<f4", (1, 4))]
+    assert [value for _, name, value in extras if name == "x"] == ["none", RaggedView("<f4", (1, 4))]
     assert [len(value) for _, name, value in extras if name == "more"] == [1, 2]  # has no room: over the pipe, whole
 
 
 def test_slots_behind_the_last_that_has_room_send_their_arrays():
     few = SlabLayout({}, 8, {"x": 100 << 20})
-    assert few.slots_with_room == 2
+    assert few.ragged_slots == 2
     arena = points(points(Arena(), 1, 3), 2, 3)
     extras, _ = run(Decoder(RAGGED, few, 0), arena, slabs=mmap.mmap(-1, few.size))
-    assert [type(value) for _, name, value in extras if name == "x"] == [Placed, np.ndarray]
+    assert [type(value) for _, name, value in extras if name == "x"] == [RaggedView, np.ndarray]
 
 
 def test_an_answer_about_arrays_in_their_rooms_is_short():
@@ -193,7 +192,7 @@ def test_an_answer_about_arrays_in_their_rooms_is_short():
     fields, layout = {"x": RAGGED["x"]}, WITH_ROOM
     rows = [row[:6] for row in arena.rows]
     extras, _ = run(Decoder(fields, layout, 0), arena, rows=rows)
-    assert len(encode_answer(Answer(0, extras, 0.0, 0.0))) < 60 * len(rows)
+    assert len(encode_answer(TaskResult(0, extras, 0.0, 0.0))) < 60 * len(rows)
 
 
 # -- transforms ------------------------------------------------------------------------------------------------------
@@ -237,7 +236,7 @@ def test_a_samples_dice_do_not_depend_on_slot_order_or_company():
 
 
 def test_dice_differ_by_sample_epoch_and_seed():
-    thrown = {own_rng(seed, epoch, sample).random() for seed in (0, 1) for epoch in range(5) for sample in range(9)}
+    thrown = {sample_rng(seed, epoch, sample).random() for seed in (0, 1) for epoch in range(5) for sample in range(9)}
     assert len(thrown) == 90
 
 
@@ -253,7 +252,7 @@ def test_a_raising_transform_is_a_bad_sample_and_not_a_crash():
         return values
 
     extras, arrays = transformed(picky, good(good(good(Arena(), 0, 1), 1, 2), 2, 3))
-    ((slot, error),) = [(slot, error) for slot, name, error in extras if name == BAD]
+    ((slot, error),) = [(slot, error) for slot, name, error in extras if name == BAD_SAMPLE]
     assert slot == 1
     assert (type(error), error.reason) == (SampleError, "RuntimeError: not twos")
     assert (error.member, error.stage) == (None, "transform")
@@ -271,36 +270,38 @@ def test_a_raising_transform_is_a_bad_sample_and_not_a_crash():
 )
 def test_a_transform_that_gives_another_shape_or_dtype_is_told_expected_and_found(value, found):
     ((_, name, error),), _ = transformed(lambda values, rng: {**values, "x": value}, good(Arena(), 0, 1))
-    assert name == BAD
+    assert name == BAD_SAMPLE
     assert error.reason == f"transform gave 'x' as {found} where float32[3] is expected"
     assert error.stage == "transform"
 
 
 def test_a_transform_that_leaves_a_field_out_does_not_deliver_another_samples():
     ((_, name, error),), _ = transformed(lambda values, rng: {"x": values["x"]}, good(Arena(), 0, 1))
-    assert name == BAD
+    assert name == BAD_SAMPLE
     assert error.reason == "transform gave no 'label'"
 
 
 def test_a_transform_that_gives_no_dict_is_a_bad_sample():
     ((_, name, error),), _ = transformed(lambda values, rng: None, good(Arena(), 0, 1))
-    assert name == BAD
+    assert name == BAD_SAMPLE
     assert (error.reason, error.stage) == ("transform gave NoneType, not a dict", "transform")
 
 
 def test_a_transform_whose_value_is_no_array_at_all_is_a_bad_sample():
     ((_, name, error),), _ = transformed(lambda values, rng: {**values, "x": [[1], [2, 3]]}, good(Arena(), 0, 1))
-    assert name == BAD
+    assert name == BAD_SAMPLE
     assert (type(error), error.stage) == (SampleError, "transform")
 
 
 def test_what_is_left_to_the_card_is_noted_in_the_slab_and_nothing_goes_over_the_pipe():
-    image = CardImage(Image(".jpg", size=(48, 64), quality="exact", decode="gpu"))
-    decoder = Decoder({"image": image}, SlabLayout({"image": Slot((3, 48, 64), "u1")}, 4, noted=("image",)), seed=0)
+    image = GpuDecodedImage(Image(".jpg", size=(48, 64), quality="exact", decode="gpu"))
+    decoder = Decoder(
+        {"image": image}, SlabLayout({"image": SlotSpec((3, 48, 64), "u1")}, 4, maybe_encoded=("image",)), seed=0
+    )
     slabs = bytearray(decoder.layout.size)
-    jpeg = simplejpeg.encode_jpeg(picture(90, 120, 1))
+    jpeg = simplejpeg.encode_jpeg(image(90, 120, 1))
     extras, _ = run(decoder, Arena().add(2, 0, jpeg), slabs=slabs)
-    notes = decoder.layout.notes(memoryview(slabs))["image"]
+    notes = decoder.layout.encoded_sizes(memoryview(slabs))["image"]
     assert extras == []
     assert notes.tolist() == [[0, 0, 0], [0, 0, 0], [len(jpeg), 90, 120], [0, 0, 0]]
     image.dial.value = 0.0

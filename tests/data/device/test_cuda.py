@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.data.device.cuda import Card, Sent
-from penstock.data.device.device_stage import Arrival, Dice, Shipment
+from penstock.data.device.cuda import CudaTransfer, SentBatch
+from penstock.data.device.device_stage import DeviceStage, SlabBatch, TransformSeeds
 from penstock.data.device.gpu_decode import decoders
-from penstock.data.device.gpu_decode.decoders import Torchvision
-from penstock.data.device.gpu_decode.images import Pictures
+from penstock.data.device.gpu_decode.decoders import TorchvisionDecoder
+from penstock.data.device.gpu_decode.images import GpuImages
 from penstock.data.device.gpu_decode.placement import find_placing
-from penstock.data.device.host import Lead
-from penstock.data.fields import Finish, Image
+from penstock.data.device.host import TransferLookahead
+from penstock.data.fields import GpuTransform, Image
 from penstock.data.fields.base import PIXELS, Encoded
 
 SLAB = 4096
@@ -29,7 +29,7 @@ SLAB = 4096
 
 def pictures_by(decoder):
     image = Image(".jpg", size=8)
-    return Pictures(image, decoder, find_placing(image, torch.device("cpu")))
+    return GpuImages(image, decoder, find_placing(image, torch.device("cpu")))
 
 
 class Event:
@@ -99,11 +99,11 @@ def notes(*slots):
 
 def shipment(slab, encoded=None, copied=None):
     arrays = {"image": np.full((2, 3, 8, 8), 10 * slab, np.uint8), "label": np.arange(2)}
-    return Shipment(arrays, slab, np.arange(2), 0, encoded or {}, copied)
+    return SlabBatch(arrays, slab, np.arange(2), 0, encoded or {}, copied)
 
 
 def card_of(slabs=4, arrival=None):
-    return Card("cpu", memoryview(bytearray(slabs * SLAB)), SLAB, SLAB, arrival)
+    return CudaTransfer("cpu", memoryview(bytearray(slabs * SLAB)), SLAB, SLAB, arrival)
 
 
 def test_a_batch_goes_there_pinned_and_the_loop_s_stream_waits_for_it(cuda):
@@ -123,17 +123,18 @@ def test_a_batch_goes_there_pinned_and_the_loop_s_stream_waits_for_it(cuda):
 
 
 @pytest.mark.parametrize(
-    ("slabs", "slab_bytes", "lead"), [(8, 4096, Lead(1, 2)), (4, 4096, Lead(1, 1)), (8, 32 << 20, Lead(1, 1))]
+    ("slabs", "slab_bytes", "lead"),
+    [(8, 4096, TransferLookahead(1, 2)), (4, 4096, TransferLookahead(1, 1)), (8, 32 << 20, TransferLookahead(1, 1))],
 )
 def test_small_batches_go_in_pairs_if_there_are_slabs_for_it(cuda, slabs, slab_bytes, lead):
-    card = Card("cpu", memoryview(bytearray(slabs * slab_bytes)), slab_bytes, slab_bytes)
+    card = CudaTransfer("cpu", memoryview(bytearray(slabs * slab_bytes)), slab_bytes, slab_bytes)
     assert card.lead == lead
     card.close()
 
 
-@pytest.mark.parametrize(("slabs", "lead"), [(8, Lead(2, 2)), (4, Lead(1, 1))])
+@pytest.mark.parametrize(("slabs", "lead"), [(8, TransferLookahead(2, 2)), (4, TransferLookahead(1, 1))])
 def test_two_batches_are_on_their_way_where_the_card_decodes_if_there_are_slabs_for_it(cuda, slabs, lead):
-    card = card_of(slabs, Arrival({}, {"image": pictures_by(None)}))
+    card = card_of(slabs, DeviceStage({}, {"image": pictures_by(None)}))
     assert card.lead == lead
     card.close()
 
@@ -146,7 +147,7 @@ def test_nobody_waits_for_a_batch_that_has_arrived(cuda):
 
 
 def test_a_slab_comes_back_although_there_is_no_room_for_its_batch_on_the_card(cuda):
-    class Full(Arrival):
+    class Full(DeviceStage):
         def make_room(self, shipment, device):
             raise torch.OutOfMemoryError("out of memory")
 
@@ -190,7 +191,7 @@ def test_who_lent_the_slab_hears_once_that_it_is_copied(cuda):
 
 
 def test_a_slab_whose_batch_fails_on_its_way_comes_back_too(cuda):
-    class Failing(Arrival):
+    class Failing(DeviceStage):
         def unpack(self, shipment, device, rooms=None):
             raise RuntimeError("no memory")
 
@@ -203,8 +204,8 @@ def test_a_slab_whose_batch_fails_on_its_way_comes_back_too(cuda):
 
 
 def test_pictures_are_finished_on_their_way_and_the_card_s_time_is_kept(cuda):
-    image = Image(".jpg", size=8, finish=Finish("float16", size=4))
-    card = card_of(arrival=Arrival({"image": image}, {}, Dice(0, object())))
+    image = Image(".jpg", size=8, finish=GpuTransform("float16", size=4))
+    card = card_of(arrival=DeviceStage({"image": image}, {}, TransformSeeds(0, object())))
     card.asked()
     sent = card.send(shipment(2))
     Event.happened = False
@@ -226,7 +227,7 @@ def test_where_the_card_decodes_a_thread_sends_and_its_errors_come_with_the_batc
                 raise ValueError("something is wrong with us")
             return [torch.full((3, 8, 8), 7, dtype=torch.uint8) for _ in jpegs]
 
-    card = card_of(arrival=Arrival({}, {"image": pictures_by(Decoder())}))
+    card = card_of(arrival=DeviceStage({}, {"image": pictures_by(Decoder())}))
     sent = card.send(shipment(1, {"image": notes(PIXELS, Encoded(3, 8, 8))}))
     assert isinstance(sent, Future)
     image = card.receive(sent).tensors["image"]
@@ -251,7 +252,7 @@ def test_a_batch_is_decoded_while_the_one_before_it_is_placed_and_they_come_in_o
                 both.wait()  # until the one before is being finished
             return [torch.full((3, 8, 8), int(jpeg[0]), dtype=torch.uint8) for jpeg in jpegs]
 
-    class Finishing(Arrival):
+    class Finishing(DeviceStage):
         def finish(self, tensors, drawn):
             if tensors["image"][0, 0, 0, 0] == 1:
                 both.wait()
@@ -268,8 +269,8 @@ def test_a_batch_is_decoded_while_the_one_before_it_is_placed_and_they_come_in_o
 
 
 def test_a_batch_of_pixels_alone_needs_no_thread(cuda):
-    card = card_of(arrival=Arrival({}, {"image": pictures_by(None)}))
-    assert isinstance(card.send(shipment(1)), Sent)
+    card = card_of(arrival=DeviceStage({}, {"image": pictures_by(None)}))
+    assert isinstance(card.send(shipment(1)), SentBatch)
     card.close()
 
 
@@ -280,7 +281,7 @@ def test_who_is_waited_for_is_told_batch_by_batch(cuda):
         sent=lambda ahead: told.append(f"sent ahead={ahead}"),
         received=lambda waited_s, stalled_s: told.append(f"received stalled={stalled_s()}"),
     )
-    card = card_of(arrival=Arrival(balance=balance))
+    card = card_of(arrival=DeviceStage(balance=balance))
     card.asked()
     card.make_room()
     first = card.send(shipment(1))
@@ -299,7 +300,7 @@ def test_who_is_waited_for_is_told_batch_by_batch(cuda):
 def test_a_batch_that_is_dropped_on_its_way_is_no_longer_ahead(cuda):
     told = []
     balance = SimpleNamespace(sent=lambda ahead: told.append(ahead))
-    card = card_of(arrival=Arrival(balance=balance))
+    card = card_of(arrival=DeviceStage(balance=balance))
     card.send(shipment(1))
     card.send(shipment(2))
     assert told == [False, False]
@@ -318,7 +319,7 @@ def test_torchvision_is_asked_for_colours_on_that_device_and_we_wait_for_it(cuda
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setitem(sys.modules, "torchvision.io", io)
     monkeypatch.setattr(decoders, "version", lambda name: "0.26")
-    decoder = Torchvision(torch.device("cpu"))
+    decoder = TorchvisionDecoder(torch.device("cpu"))
     pictures = decoder.decode([np.array([1, 2], np.uint8), np.array([3], np.uint8)])
     assert asked == [("rgb", torch.device("cpu"), [[1, 2], [3]])]
     assert len(pictures) == 2

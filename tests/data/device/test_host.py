@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.data.device.device_stage import Shipment
-from penstock.data.device.host import Here, copy, lease
+from penstock.data.device.device_stage import SlabBatch
+from penstock.data.device.host import HostTransfer, copy, lease
 
 
 def delivered(arrays, device):
-    return Here(device).receive(Shipment(arrays, 0, np.arange(4), 0)).tensors
+    return HostTransfer(device).receive(SlabBatch(arrays, 0, np.arange(4), 0)).tensors
 
 
 class Loan:

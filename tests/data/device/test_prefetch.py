@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from penstock.data.device.host import NO_LEAD, Lead
-from penstock.data.device.prefetch import Coming
-from penstock.data.order.batch_lookahead import Ahead
-from penstock.data.order.batches import Portion
+from penstock.data.device.host import NO_LOOKAHEAD, TransferLookahead
+from penstock.data.device.prefetch import DevicePrefetch
+from penstock.data.order.batch_lookahead import BatchLookahead
+from penstock.data.order.batches import BatchIndices
 from penstock.errors import DecodeError
 
-ONE = Lead(1, 1)
+ONE = TransferLookahead(1, 1)
 
 
 class Desk:
@@ -21,10 +21,10 @@ class Desk:
         self.done = []
         self.lead = lead
         self._bad = bad
-        portions = iter([Portion(np.arange(4), 4 * number + 4) for number in range(batches)])
-        ahead = Ahead(portions, iter(range(batches)))
+        portions = iter([BatchIndices(np.arange(4), 4 * number + 4) for number in range(batches)])
+        ahead = BatchLookahead(portions, iter(range(batches)))
         ahead.open(4, 3)
-        self.coming = Coming(ahead, self, self.take, complete.__contains__)
+        self.coming = DevicePrefetch(ahead, self, self.take, complete.__contains__)
 
     def take(self, number):
         self.done.append(f"take {number}")
@@ -67,7 +67,7 @@ def test_a_complete_batch_sets_off_before_the_one_ahead_of_it_is_handed_over():
 
 
 def test_small_ones_set_off_in_pairs_and_the_host_has_nothing_to_do_in_between():
-    desk = Desk(5, complete={1, 2, 3, 4}, lead=Lead(1, 2))
+    desk = Desk(5, complete={1, 2, 3, 4}, lead=TransferLookahead(1, 2))
     ends = []
     for _ in range(3):
         ends.append(desk.coming.wait().end)
@@ -75,11 +75,13 @@ def test_small_ones_set_off_in_pairs_and_the_host_has_nothing_to_do_in_between()
     sent = [done for done in desk.done if done.startswith(("send", "handed over"))]
     assert sent == ["send 0", "send 1", "send 2", "handed over 0", "handed over 1", "send 3", "send 4", "handed over 2"]
     assert ends == [4, 8, 12]
-    assert Desk(5, complete={1, 3}, lead=Lead(1, 2)).all() == [(4 * number + 4, number) for number in range(5)]
+    assert Desk(5, complete={1, 3}, lead=TransferLookahead(1, 2)).all() == [
+        (4 * number + 4, number) for number in range(5)
+    ]
 
 
 def test_where_two_are_to_be_on_their_way_one_sets_off_for_each_that_is_handed_over():
-    desk = Desk(5, complete={1, 2, 3, 4}, lead=Lead(2, 2))
+    desk = Desk(5, complete={1, 2, 3, 4}, lead=TransferLookahead(2, 2))
     for _ in range(3):
         desk.coming.wait()
         desk.done.append(f"handed over {desk.coming.hand_over()}")
@@ -88,7 +90,7 @@ def test_where_two_are_to_be_on_their_way_one_sets_off_for_each_that_is_handed_o
 
 
 def test_nothing_sets_off_behind_one_that_failed():
-    desk = Desk(4, complete={1, 2, 3}, bad={1}, lead=Lead(1, 2))
+    desk = Desk(4, complete={1, 2, 3}, bad={1}, lead=TransferLookahead(1, 2))
     desk.coming.wait()
     assert desk.coming.hand_over() == 0
     assert "take 2" not in desk.done
@@ -99,7 +101,7 @@ def test_nothing_sets_off_behind_one_that_failed():
 
 
 def test_nothing_sets_off_behind_one_that_failed_when_the_good_one_before_it_is_handed_over():
-    desk = Desk(5, complete={1, 2, 3, 4}, bad={2}, lead=Lead(2, 2))
+    desk = Desk(5, complete={1, 2, 3, 4}, bad={2}, lead=TransferLookahead(2, 2))
     for number in range(2):
         desk.coming.wait()
         assert desk.coming.hand_over() == number
@@ -117,7 +119,7 @@ def test_one_that_is_not_complete_is_not_waited_for_before_its_turn():
 
 
 def test_nothing_sets_off_early_where_there_is_no_way_to_go():
-    desk = Desk(3, complete={0, 1, 2}, lead=NO_LEAD)
+    desk = Desk(3, complete={0, 1, 2}, lead=NO_LOOKAHEAD)
     desk.coming.wait()
     desk.coming.hand_over()
     assert "take 1" not in desk.done

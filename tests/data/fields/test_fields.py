@@ -13,7 +13,7 @@ from penstock.data.fields import Array, Image, Json, Label, Raw, Text
 from penstock.errors import DecodeError, GuardError, SampleError, SettingError
 from penstock.shards.codecs.arrays import encode_npy
 from penstock.shards.codecs.zstd import compress
-from penstock.testing import picture
+from penstock.testing import make_image
 
 NATURAL = [(375, 500), (500, 375), (1500, 2250), (256, 128), (480, 640)]
 EXTREME = [(1, 1), (1, 300), (300, 1), (2, 900), (7, 5)]
@@ -32,7 +32,7 @@ def png(pixels):
 
 @functools.cache
 def natural(height, width, encode):
-    return encode(picture(height, width, 7))
+    return encode(make_image(height, width, 7))
 
 
 def npz(**arrays):
@@ -98,7 +98,7 @@ def test_padding_is_black_below_and_to_the_right():
 def test_padding_is_written_again_when_a_slot_is_used_again(layout, dtype):
     field = Image(".jpg", size=32, layout=layout, dtype=dtype)
     slot = np.empty((3, 32, 32) if layout == "CHW" else (32, 32, 3), dtype)
-    wide, high = jpeg(picture(20, 60, 1)), jpeg(picture(60, 20, 2))
+    wide, high = jpeg(make_image(20, 60, 1)), jpeg(make_image(60, 20, 2))
     for data in (wide, high, wide):
         field.decode_into(".jpg", data, slot)
         assert np.array_equal(slot, field.decoded(".jpg", data))
@@ -113,7 +113,7 @@ def test_cropping_keeps_the_middle():
 
 @pytest.mark.parametrize("fit", FITS)
 def test_layouts_hold_the_same_pixels(fit):
-    data = jpeg(picture(90, 130, 3))
+    data = jpeg(make_image(90, 130, 3))
     planes = Image(".jpg", size=(40, 50), fit=fit).decoded(".jpg", data)
     pixels = Image(".jpg", size=(40, 50), fit=fit, layout="HWC").decoded(".jpg", data)
     assert np.array_equal(planes.transpose(1, 2, 0), pixels)
@@ -123,7 +123,7 @@ def test_layouts_hold_the_same_pixels(fit):
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_floats_are_scaled_to_between_0_and_1(layout, dtype):
-    data = jpeg(picture(90, 130, 3))
+    data = jpeg(make_image(90, 130, 3))
     whole = Image(".jpg", size=40, layout=layout).decoded(".jpg", data)
     found = Image(".jpg", size=40, layout=layout, dtype=dtype).decoded(".jpg", data)
     assert found.dtype == dtype
@@ -139,14 +139,14 @@ def test_colours_are_rgb_and_not_swapped():
 
 
 def test_without_a_size_pictures_keep_theirs():
-    pixels = picture(37, 53, 4)
+    pixels = make_image(37, 53, 4)
     found = Image(".png", layout="HWC").decoded(".png", png(pixels))
     assert np.array_equal(found, pixels)
     assert Image(".png").decoded(".png", png(pixels)).shape == (3, 37, 53)
 
 
 def test_a_grey_picture_gets_three_equal_channels():
-    grey = picture(40, 40, 5)[:, :, 0]
+    grey = make_image(40, 40, 5)[:, :, 0]
     found = Image(".png", size=40).decoded(".png", png(grey))
     assert np.array_equal(found, np.stack([grey] * 3))
 
@@ -205,14 +205,14 @@ def test_what_is_no_picture_is_a_bad_sample(damage, suffix):
 
 
 def test_half_a_jpeg_is_a_bad_sample():
-    data = jpeg(picture(100, 100, 8))
+    data = jpeg(make_image(100, 100, 8))
     with pytest.raises(GuardError, match="cut short"):
         Image(".jpg", size=50).decoded(".jpg", data[: len(data) // 2])
 
 
 def test_a_slot_of_another_shape_says_expected_and_found():
     with pytest.raises(SampleError, match=r"\[3, 8, 8\] where \[3, 9, 8\] is expected"):
-        Image(".jpg", size=8).decode_into(".jpg", jpeg(picture(8, 8, 1)), np.empty((3, 9, 8), np.uint8))
+        Image(".jpg", size=8).decode_into(".jpg", jpeg(make_image(8, 8, 1)), np.empty((3, 9, 8), np.uint8))
 
 
 @pytest.mark.parametrize(

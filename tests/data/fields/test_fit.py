@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.data.fields.fit import Placement, place
+from penstock.data.fields.fit import FitGeometry, place
 
 SIDE = st.one_of(st.integers(1, 12), st.integers(1, 70_000))
 TARGET = st.integers(1, 1500)
@@ -13,14 +13,14 @@ TARGET = st.integers(1, 1500)
 @pytest.mark.parametrize(
     ("height", "width", "size", "fit", "expected"),
     [
-        (1500, 2250, (1024, 1024), "pad", Placement(683, 1024, 0, 0, 1024, 1024)),
-        (2250, 1500, (1024, 1024), "pad", Placement(1024, 683, 0, 0, 1024, 1024)),
-        (375, 500, (224, 224), "crop", Placement(224, 299, 0, 37, 224, 224)),
-        (500, 375, (224, 224), "crop", Placement(299, 224, 37, 0, 224, 224)),
-        (375, 500, (224, 100), "stretch", Placement(224, 100, 0, 0, 224, 100)),
-        (375, 500, (224, 224), "short", Placement(224, 299, 0, 0, 224, 299)),
-        (500, 375, (224, 224), "short", Placement(299, 224, 0, 0, 299, 224)),
-        (100, 100, (224, 112), "crop", Placement(224, 224, 0, 56, 224, 112)),
+        (1500, 2250, (1024, 1024), "pad", FitGeometry(683, 1024, 0, 0, 1024, 1024)),
+        (2250, 1500, (1024, 1024), "pad", FitGeometry(1024, 683, 0, 0, 1024, 1024)),
+        (375, 500, (224, 224), "crop", FitGeometry(224, 299, 0, 37, 224, 224)),
+        (500, 375, (224, 224), "crop", FitGeometry(299, 224, 37, 0, 224, 224)),
+        (375, 500, (224, 100), "stretch", FitGeometry(224, 100, 0, 0, 224, 100)),
+        (375, 500, (224, 224), "short", FitGeometry(224, 299, 0, 0, 224, 299)),
+        (500, 375, (224, 224), "short", FitGeometry(299, 224, 0, 0, 299, 224)),
+        (100, 100, (224, 112), "crop", FitGeometry(224, 224, 0, 56, 224, 112)),
     ],
 )
 def test_familiar_pictures_go_where_one_expects(height, width, size, fit, expected):
@@ -29,7 +29,7 @@ def test_familiar_pictures_go_where_one_expects(height, width, size, fit, expect
 
 @pytest.mark.parametrize("fit", ["pad", "crop", "stretch", "short"])
 def test_a_picture_of_the_right_size_is_left_alone(fit):
-    assert place(64, 64, (64, 64), fit) == Placement(64, 64, 0, 0, 64, 64)
+    assert place(64, 64, (64, 64), fit) == FitGeometry(64, 64, 0, 0, 64, 64)
 
 
 @given(SIDE, SIDE, TARGET, TARGET)
@@ -54,7 +54,7 @@ def test_cropping_covers_the_output_and_keeps_the_middle(height, width, out_heig
 @given(SIDE, SIDE, TARGET, TARGET)
 def test_stretching_fills_the_output(height, width, out_height, out_width):
     found = place(height, width, (out_height, out_width), "stretch")
-    assert found == Placement(out_height, out_width, 0, 0, out_height, out_width)
+    assert found == FitGeometry(out_height, out_width, 0, 0, out_height, out_width)
 
 
 @given(SIDE, SIDE, TARGET)

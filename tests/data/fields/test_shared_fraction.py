@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from penstock.data.fields.shared_fraction import Dial
+from penstock.data.fields.shared_fraction import SharedFraction
 
 READER = """
 import pickle, sys
@@ -20,7 +20,7 @@ print(dial.value, flush=True)
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="workers keep what they were sent")
 def test_another_process_sees_it_turned():
-    dial = Dial(0.25)
+    dial = SharedFraction(0.25)
     with subprocess.Popen(
         [sys.executable, "-c", READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     ) as reader:
@@ -32,22 +32,22 @@ def test_another_process_sees_it_turned():
 
 
 def test_here_it_is_a_number():
-    dial = Dial(0.5)
+    dial = SharedFraction(0.5)
     dial.value = 0.125
     assert dial.value == 0.125
 
 
 def test_one_whose_owner_is_gone_stays_as_it_was_sent():
-    sent = pickle.dumps(Dial(0.5))
+    sent = pickle.dumps(SharedFraction(0.5))
     assert pickle.loads(sent).value == 0.5
 
 
 def test_a_descriptor_that_became_another_file_is_not_taken_for_it(tmp_path):
-    state = Dial(0.5).__getstate__()
+    state = SharedFraction(0.5).__getstate__()
     with open(tmp_path / "other", "wb") as other:
         other.write(bytes(64))
         other.flush()
-        dial = Dial.__new__(Dial)
+        dial = SharedFraction.__new__(SharedFraction)
         dial.__setstate__((f"/proc/{os.getpid()}/fd/{other.fileno()}", state[1]))
     assert dial.value == 0.5
 
@@ -55,7 +55,7 @@ def test_a_descriptor_that_became_another_file_is_not_taken_for_it(tmp_path):
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="descriptors cannot be counted")
 def test_it_leaves_no_descriptor_behind():
     before = len(os.listdir("/proc/self/fd"))
-    dial = Dial(0.5)
+    dial = SharedFraction(0.5)
     pickle.dumps(dial)
     pickle.dumps(dial)
     assert len(os.listdir("/proc/self/fd")) <= before + 2  # the memory's own, and its mapping's

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.data.order.batches import Steps, count_steps, rank_batches
+from penstock.data.order.batches import StepCount, count_steps, rank_batches
 from penstock.data.order.blocks import BlockTable
-from penstock.data.order.shuffle import Ranks, epoch_order
+from penstock.data.order.shuffle import RankShare, epoch_order
 
 WORLDS = [1, 2, 4, 8]
 SAMPLES = st.integers(0, 300)
@@ -22,7 +22,7 @@ def shuffled(samples, seed=0):
 def share(order, batch_size, world_size, drop_last=False, position=0):
     """The batches of each rank."""
     return [
-        [batch.tolist() for batch in rank_batches(order, position, batch_size, Ranks(rank, world_size), drop_last)]
+        [batch.tolist() for batch in rank_batches(order, position, batch_size, RankShare(rank, world_size), drop_last)]
         for rank in range(world_size)
     ]
 
@@ -30,14 +30,14 @@ def share(order, batch_size, world_size, drop_last=False, position=0):
 @pytest.mark.parametrize(
     ("samples", "batch_size", "world_size", "drop_last", "expected"),
     [
-        (100, 10, 1, False, Steps(10, 0, 0)),
-        (105, 10, 1, False, Steps(11, 0, 0)),
-        (105, 10, 1, True, Steps(10, 5, 0)),
-        (100, 10, 4, False, Steps(3, 0, 0)),
-        (101, 10, 4, False, Steps(3, 0, 3)),
-        (101, 10, 4, True, Steps(2, 21, 0)),
-        (3, 10, 4, True, Steps(0, 3, 0)),
-        (0, 10, 4, False, Steps(0, 0, 0)),
+        (100, 10, 1, False, StepCount(10, 0, 0)),
+        (105, 10, 1, False, StepCount(11, 0, 0)),
+        (105, 10, 1, True, StepCount(10, 5, 0)),
+        (100, 10, 4, False, StepCount(3, 0, 0)),
+        (101, 10, 4, False, StepCount(3, 0, 3)),
+        (101, 10, 4, True, StepCount(2, 21, 0)),
+        (3, 10, 4, True, StepCount(0, 3, 0)),
+        (0, 10, 4, False, StepCount(0, 0, 0)),
     ],
 )
 def test_steps_are_counted_with_what_is_dropped_or_padded(samples, batch_size, world_size, drop_last, expected):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.data.order.blocks import BlockTable
-from penstock.data.order.mix import Mix, MixedSupply, shares
+from penstock.data.order.mix import Mix, MixedBlockSource, shares
 
 SOURCE = st.lists(st.integers(1, 9), min_size=1, max_size=15)
 MIXES = st.lists(st.tuples(SOURCE, st.integers(1, 40)), min_size=2, max_size=4)
@@ -184,8 +184,8 @@ def test_a_supply_of_visits_reads_the_blocks_they_are_visits_to():
 
     mix = mix_of(([2, 2], 1), ([1], 1), total=5)  # of the last source, two samples of one: two visits
     assert (mix.samples.tolist(), mix.origins.tolist()) == ([3, 2], [0, 1, 2, 2])
-    supply = MixedSupply(Blocks(), mix)
+    supply = MixedBlockSource(Blocks(), mix)
     assert supply.blocks_of(np.array([0, 3, 4, 5])).tolist() == [0, 1, 2, 3]
-    assert (supply.block_bytes(3), supply.fill(3, memoryview(b"")), supply.block_sizes()[3]) == (102, 202, 30)
-    rows = supply.rows(np.array([5, 1]), np.array([7, 8]), np.array([0, 64]))
+    assert (supply.block_bytes(3), supply.read_block(3, memoryview(b"")), supply.block_sizes()[3]) == (102, 202, 30)
+    rows = supply.task_rows(np.array([5, 1]), np.array([7, 8]), np.array([0, 64]))
     assert rows.tolist() == [[7, 5, 0], [8, 1, 64]]

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from penstock.data.order.ranks import find_ranks
-from penstock.data.order.shuffle import Ranks
+from penstock.data.order.shuffle import RankShare
 from penstock.errors import SettingError
 
 
@@ -22,25 +22,25 @@ def launch(monkeypatch, rank, world_size):
 
 
 def test_alone_unless_somebody_says_otherwise():
-    assert find_ranks(None, None, 64) == Ranks(0, 1)
+    assert find_ranks(None, None, 64) == RankShare(0, 1)
 
 
 def test_the_launchers_environment_is_believed(monkeypatch):
     launch(monkeypatch, "3", "8")
-    assert find_ranks(None, None, 64) == Ranks(3, 8)
+    assert find_ranks(None, None, 64) == RankShare(3, 8)
 
 
 def test_tasks_of_a_slurm_step_are_ranks(monkeypatch):
     for name, value in {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}.items():
         monkeypatch.setenv(name, value)
-    assert find_ranks(None, None, 64) == Ranks(3, 8)
+    assert find_ranks(None, None, 64) == RankShare(3, 8)
     launch(monkeypatch, "1", "4")
-    assert find_ranks(None, None, 64) == Ranks(1, 4)
+    assert find_ranks(None, None, 64) == RankShare(1, 4)
 
 
 def test_what_is_stated_goes_before_the_environment(monkeypatch):
     launch(monkeypatch, "3", "8")
-    assert find_ranks(1, 2, 64) == Ranks(1, 2)
+    assert find_ranks(1, 2, 64) == RankShare(1, 2)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, None), (None, 2)])
@@ -73,10 +73,10 @@ def test_torch_distributed_goes_before_the_environment(monkeypatch, tmp_path):
     launch(monkeypatch, "3", "8")
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
-        assert find_ranks(None, None, 64) == Ranks(0, 1)
+        assert find_ranks(None, None, 64) == RankShare(0, 1)
     finally:
         distributed.destroy_process_group()
-    assert find_ranks(None, None, 64) == Ranks(3, 8)
+    assert find_ranks(None, None, 64) == RankShare(3, 8)
 
 
 def test_looking_does_not_import_torch():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.data.order.blocks import BlockTable, cut_blocks
-from penstock.data.order.shuffle import Ranks, deal, empty_lanes, epoch_order
+from penstock.data.order.shuffle import RankShare, deal, empty_lanes, epoch_order
 from penstock.errors import SettingError
 
 COUNTS = st.lists(st.integers(1, 12), min_size=1, max_size=40)
@@ -129,4 +129,4 @@ def test_a_sample_lands_in_every_quarter_of_the_epoch_equally_often():
 @pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0), (3, 1)])
 def test_a_rank_outside_its_world_is_refused(rank, world_size):
     with pytest.raises(SettingError, match="is not below world size"):
-        Ranks(rank, world_size)
+        RankShare(rank, world_size)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock.data.read import open_files as openfiles
-from penstock.data.read.byte_ranges import Extent, OpenShards
+from penstock.data.read.byte_ranges import Extent, OpenedShards
 from penstock.errors import StorageError
 from penstock.shards.scan import scan
 from penstock.storage.cold_read import ReadMethod, choose_method
@@ -31,7 +31,7 @@ def shards(tmp_path):
 def opened(shards, monkeypatch):
     """Open shards of which at most two stay so."""
     monkeypatch.setattr(openfiles, "MOST_OPEN", 2)
-    reader = OpenShards([str(path) for path in shards], [scan(path) for path in shards])
+    reader = OpenedShards([str(path) for path in shards], [scan(path) for path in shards])
     yield reader
     reader.close()
 
@@ -39,7 +39,7 @@ def opened(shards, monkeypatch):
 @pytest.fixture
 def openings(monkeypatch):
     """The paths that were opened, in turn."""
-    paths, real = [], openfiles.Shard
+    paths, real = [], openfiles.PlainShard
     monkeypatch.setattr(openfiles, "Shard", lambda path: paths.append(path) or real(path))
     return paths
 
@@ -118,7 +118,7 @@ def test_closing_leaves_a_shard_to_those_who_are_reading_it(opened, shards, tmp_
 
 
 def test_a_shard_that_two_open_at_once_stays_open_once(opened, shards, tmp_path, monkeypatch):
-    meeting, real = threading.Barrier(2), openfiles.Shard
+    meeting, real = threading.Barrier(2), openfiles.PlainShard
 
     def together(path):
         meeting.wait(30)
@@ -168,7 +168,7 @@ def test_closing_is_possible_wherever_a_collection_of_garbage_falls(shards):
             shut.close()  # as a finalizer would that runs just then, in this very thread
             return super().pop(*arguments)
 
-    shut = OpenShards([str(path) for path in shards], [scan(path) for path in shards])
+    shut = OpenedShards([str(path) for path in shards], [scan(path) for path in shards])
     head(shut, 0)
     shut.local._open = Garbage(shut.local._open)
     reader = threading.Thread(target=head, args=(shut, 0), daemon=True)
@@ -183,7 +183,7 @@ def test_closing_is_possible_wherever_a_collection_of_garbage_falls(shards):
 
 @pytest.fixture
 def direct(shards):
-    reader = OpenShards([str(path) for path in shards], [scan(path) for path in shards], direct=True)
+    reader = OpenedShards([str(path) for path in shards], [scan(path) for path in shards], direct=True)
     yield reader
     reader.close()
 
@@ -231,7 +231,7 @@ def test_they_leave_nothing_in_the_page_cache(tmp_path):
     if choose_method(shard, identify(shard)) is not ReadMethod.DIRECT:
         pytest.skip("this file system has no reads around the page cache")
     pages = shard.stat().st_size // 4096
-    reader = OpenShards([str(shard)], [scan(shard)], direct=True)
+    reader = OpenedShards([str(shard)], [scan(shard)], direct=True)
     with open(shard, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         left = forget(file, mapped)
         assert left < pages // 4

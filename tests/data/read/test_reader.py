@@ -8,10 +8,10 @@ import pytest
 
 from penstock.data.read import reader as read
 from penstock.data.read.block_layout import GAP_BYTES, NO_CRC
-from penstock.data.read.reader import ShardSupply
-from penstock.data.read.sample_index import make_dataset
+from penstock.data.read.reader import ShardBlockSource
+from penstock.data.read.sample_index import make_sample_index
 from penstock.errors import PairingError, StorageError, TarError
-from penstock.shards.index import Binding
+from penstock.shards.index import IndexBinding
 from penstock.shards.scan import scan
 from penstock.testing import IMAGENET, MULTICAMERA, SA1B, corrupt, make_shards, sample_parts, tar_bytes
 
@@ -22,7 +22,7 @@ BLOCK_BYTES = 20_000
 def supply_of(paths, wanted, block_bytes=BLOCK_BYTES):
     indexes = [scan(path) for path in paths]
     whole = [np.arange(len(index)) for index in indexes]
-    return ShardSupply(make_dataset([str(path) for path in paths], indexes, whole, wanted), block_bytes)
+    return ShardBlockSource(make_sample_index([str(path) for path in paths], indexes, whole, wanted), block_bytes)
 
 
 def filled(supply, block):
@@ -80,8 +80,8 @@ def test_blocks_of_different_places_in_the_arena_may_be_asked_for_in_one_call(tm
     supply = supply_of(paths, [(".cls",)], 1)
     samples = np.array([11, 0, 5])
     slots = np.array([2, 0, 1])
-    inside = supply.rows(samples, slots, np.zeros(3, np.int64))[:, 2]
-    rows = supply.rows(samples, slots, np.array([10000, 20000, 30000]))
+    inside = supply.task_rows(samples, slots, np.zeros(3, np.int64))[:, 2]
+    rows = supply.task_rows(samples, slots, np.array([10000, 20000, 30000]))
     assert rows[:, 0].tolist() == [2, 0, 1]
     assert (rows[:, 2] - inside).tolist() == [10000, 20000, 30000]
 
@@ -93,7 +93,7 @@ def test_parts_keep_their_place_within_a_page_so_that_whole_pages_can_be_read(tm
     for block in range(len(supply.blocks)):
         first, last = supply.blocks.first_samples[block : block + 2]
         samples = np.arange(first, last)
-        rows = supply.rows(samples, samples, np.zeros(len(samples), np.int64))
+        rows = supply.task_rows(samples, samples, np.zeros(len(samples), np.int64))
         offsets = index.offsets[supply.dataset.parts[0][samples, 0]]
         assert ((rows[:, 2] - offsets) % 4096 == 0).all()
         assert supply.block_bytes(block) % 4096 == 0
@@ -148,7 +148,7 @@ def test_only_the_wanted_parts_are_read(tmp_path, counted):
     supply = supply_of([path], [(".jpg",)], 1 << 30)
     total = sum(len(sample_parts(SA1B, number, scale=0.3)[".jpg"]) for number in range(6))
     counted.clear()
-    read_bytes = supply.fill(0, memoryview(bytearray(supply.block_bytes(0))))
+    read_bytes = supply.read_block(0, memoryview(bytearray(supply.block_bytes(0))))
     assert total <= read_bytes <= total + 6 * 1024
     assert read_bytes == sum(count for _, count in counted) < path.stat().st_size / 2
     supply.close()
@@ -193,7 +193,9 @@ def test_shards_without_a_whole_sample_are_stepped_over(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=9, shards=3, scale=0.1)
     indexes = [scan(path) for path in paths]
     whole = [np.arange(0), np.arange(3), np.arange(0)]
-    supply = ShardSupply(make_dataset([str(path) for path in paths], indexes, whole, [(".cls",)]), BLOCK_BYTES)
+    supply = ShardBlockSource(
+        make_sample_index([str(path) for path in paths], indexes, whole, [(".cls",)]), BLOCK_BYTES
+    )
     assert [supply.dataset.key(sample) for sample in range(3)] == [IMAGENET.key(number) for number in (3, 4, 5)]
     assert [parts[0][0] for parts in read_parts(supply, [0, 1, 2])] == [b"3", b"4", b"5"]
     supply.close()
@@ -203,7 +205,7 @@ def test_samples_that_were_left_out_are_not_numbered(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=8, shards=2, scale=0.1)
     indexes = [scan(path) for path in paths]
     whole = [np.array([1, 3]), np.array([0, 2, 3])]
-    supply = ShardSupply(make_dataset([str(path) for path in paths], indexes, whole, [(".cls",)]), 1)
+    supply = ShardBlockSource(make_sample_index([str(path) for path in paths], indexes, whole, [(".cls",)]), 1)
     assert len(supply.dataset) == 5
     assert [supply.dataset.key(sample) for sample in range(5)] == [IMAGENET.key(number) for number in (1, 3, 4, 6, 7)]
     assert [parts[0][0] for parts in read_parts(supply, range(5))] == [b"1", b"3", b"4", b"6", b"0"]
@@ -240,7 +242,7 @@ def test_a_shard_that_has_changed_is_refused_and_no_descriptor_is_left(tmp_path,
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with pytest.raises(StorageError, match="has changed since it was indexed") as caught:
-            supply.fill(0, memory)
+            supply.read_block(0, memory)
         assert caught.value.shard == str(path)
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -266,8 +268,10 @@ def test_a_compressed_shard_that_is_cut_short_names_shard_and_offset(tmp_path, c
     index = scan(path)
     path.write_bytes(corrupt.truncate(path.read_bytes(), path.stat().st_size // 2))
     facts = path.stat()
-    index = dataclasses.replace(index, binding=Binding(facts.st_size, facts.st_mtime_ns))
-    supply = ShardSupply(make_dataset([str(path)], [index], [np.arange(12)], [("_features.npz",)]), BLOCK_BYTES)
+    index = dataclasses.replace(index, binding=IndexBinding(facts.st_size, facts.st_mtime_ns))
+    supply = ShardBlockSource(
+        make_sample_index([str(path)], [index], [np.arange(12)], [("_features.npz",)]), BLOCK_BYTES
+    )
     with pytest.raises(TarError, match="cut short") as caught:
         filled(supply, 0)
     assert caught.value.shard == str(path)
@@ -325,8 +329,12 @@ def test_rows_have_the_crc_of_parts_where_the_index_has_it(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=4, shards=2, scale=0.1)
     plain, packed = (scan(path) for path in paths)
     packed = dataclasses.replace(packed, crcs=np.arange(packed.parts, dtype=np.uint32) + (1 << 31))
-    dataset = make_dataset([str(path) for path in paths], [plain, packed], [np.arange(2)] * 2, [(".cls",), (".jpg",)])
-    rows = ShardSupply(dataset, BLOCK_BYTES).rows(np.array([1, 3]), np.zeros(2, np.int64), np.zeros(2, np.int64))
+    dataset = make_sample_index(
+        [str(path) for path in paths], [plain, packed], [np.arange(2)] * 2, [(".cls",), (".jpg",)]
+    )
+    rows = ShardBlockSource(dataset, BLOCK_BYTES).task_rows(
+        np.array([1, 3]), np.zeros(2, np.int64), np.zeros(2, np.int64)
+    )
     wanted = [(1 << 31) + at for suffix in (".cls", ".jpg") for at in (packed_part(packed, 1, suffix),)]
     assert rows[:, 5::4].tolist() == [[NO_CRC, NO_CRC], wanted]
 

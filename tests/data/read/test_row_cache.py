@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.data.read.reader import KeptRows
+from penstock.data.read.reader import RowCache
 
 WIDTH = 3
 
@@ -27,7 +27,7 @@ class Made:
 
 def kept(sizes, most):
     made = Made(np.cumsum([0, *sizes]))
-    return KeptRows(made.firsts, WIDTH, made, most), made
+    return RowCache(made.firsts, WIDTH, made, most), made
 
 
 @given(st.data(), st.lists(st.integers(1, 6), min_size=1, max_size=12), st.integers(1, 40))

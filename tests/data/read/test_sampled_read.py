@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.data.read.block_layout import PARTS, WIDTH
-from penstock.data.read.byte_ranges import OpenShards
-from penstock.data.read.sample_index import make_dataset
-from penstock.data.read.sampled_read import MOST_READS, Picked, PickedSupply
+from penstock.data.read.byte_ranges import OpenedShards
+from penstock.data.read.sample_index import make_sample_index
+from penstock.data.read.sampled_read import MOST_READS, SampledBlockSource, SampledBlockTable
 from penstock.shards.scan import scan
 from penstock.testing import REID, make_shards
 
@@ -34,20 +34,22 @@ def datasets(tmp_path_factory):
         folder = tmp_path_factory.mktemp(order)
         paths = make_shards(folder, REID, samples=SAMPLES, shards=3, order=order, scale=0.3)
         indexes = [scan(path) for path in paths]
-        made[order] = make_dataset([str(path) for path in paths], indexes, [np.arange(len(i)) for i in indexes], WANTED)
+        made[order] = make_sample_index(
+            [str(path) for path in paths], indexes, [np.arange(len(i)) for i in indexes], WANTED
+        )
     return made
 
 
 @pytest.fixture
 def spied(monkeypatch):
     """What is read, in turn: shard and offset."""
-    seen, read = [], OpenShards.read
+    seen, read = [], OpenedShards.read
 
     def spy(self, shard, extents, into):
         seen.extend((shard, extent.offset) for extent in extents)
         return read(self, shard, extents, into)
 
-    monkeypatch.setattr(OpenShards, "read", spy)
+    monkeypatch.setattr(OpenedShards, "read", spy)
     return seen
 
 
@@ -83,7 +85,7 @@ def in_shards(dataset, sample):
 @given(picked=st.lists(st.integers(0, SAMPLES - 1), min_size=1, max_size=40))
 def test_rows_point_at_the_very_bytes_wherever_the_parts_lie(datasets, order, block_bytes, picked):
     dataset = datasets[order]
-    supply = PickedSupply(dataset, block_bytes)
+    supply = SampledBlockSource(dataset, block_bytes)
     picks = supply.draw(np.array(picked), 0)
     assert supply.own_numbers(picks).tolist() == picked
     assert parts_of(supply, picks) == [in_shards(dataset, sample) for sample in picked]
@@ -91,7 +93,7 @@ def test_rows_point_at_the_very_bytes_wherever_the_parts_lie(datasets, order, bl
 
 
 def test_reads_go_from_front_to_back_whatever_the_order_of_the_picks(datasets, spied):
-    supply = PickedSupply(datasets["adjacent"], 1 << 20)
+    supply = SampledBlockSource(datasets["adjacent"], 1 << 20)
     filled(supply, supply.draw(np.random.default_rng(0).permutation(SAMPLES)[:32], 0))
     assert spied == sorted(spied)
     assert len({shard for shard, _ in spied}) == 3
@@ -99,7 +101,7 @@ def test_reads_go_from_front_to_back_whatever_the_order_of_the_picks(datasets, s
 
 
 def test_samples_that_lie_apart_have_a_read_each_and_neighbours_one(datasets):
-    supply = PickedSupply(datasets["adjacent"], 1 << 20)
+    supply = SampledBlockSource(datasets["adjacent"], 1 << 20)
     filled(supply, picks := supply.draw(np.arange(0, 20, 2), 0))
     supply.deliver(picks)
     apart = supply.counted
@@ -113,7 +115,7 @@ def test_samples_that_lie_apart_have_a_read_each_and_neighbours_one(datasets):
 
 
 def test_a_block_has_a_few_reads_of_several_shards_and_not_more(datasets):
-    supply = PickedSupply(datasets["shuffled"], 1 << 20)
+    supply = SampledBlockSource(datasets["shuffled"], 1 << 20)
     picks = supply.draw(np.arange(0, SAMPLES, 2), 0)
     blocks = supply.blocks_of(picks)
     for block in set(blocks.tolist()):
@@ -123,15 +125,15 @@ def test_a_block_has_a_few_reads_of_several_shards_and_not_more(datasets):
 
 
 def test_what_is_longer_than_a_block_has_one_of_its_own(datasets):
-    supply = PickedSupply(datasets["adjacent"], 1)
+    supply = SampledBlockSource(datasets["adjacent"], 1)
     picks = supply.draw(np.arange(12), 0)
     assert len(set(supply.blocks_of(picks).tolist())) == 12
     supply.close()
 
 
 def test_nothing_picked_is_nothing_read(datasets):
-    supply = PickedSupply(datasets["adjacent"], 1 << 20)
+    supply = SampledBlockSource(datasets["adjacent"], 1 << 20)
     supply.deliver(supply.draw(np.array([], np.int64), 0))
-    assert supply.counted == Picked(batches=1)
+    assert supply.counted == SampledBlockTable(batches=1)
     assert supply.waiting == 0
     supply.close()

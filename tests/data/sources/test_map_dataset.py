@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, Subset, TensorDataset
 
-from penstock.core.contracts import BAD, Task
+from penstock.core.contracts import BAD_SAMPLE, Task
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.decode.map_samples import CollateWork, Samples, gives_several
-from penstock.data.decode.rng import put_back, throw_for
-from penstock.data.order.batch_lookahead import AT_ONCE, FIRST_LOOK, Ahead
-from penstock.data.order.batches import Cut, Portion
-from penstock.data.order.sampler import ByBatchSampler, BySampler, OwnOrder
-from penstock.data.order.shuffle import Ranks
-from penstock.data.sources.map_dataset import MapFeed, is_dataset
+from penstock.data.decode.map_samples import CollateProgram, DatasetSamples, gives_several
+from penstock.data.decode.rng import restore_global_rngs, seed_global_rngs
+from penstock.data.order.batch_lookahead import AT_ONCE, FIRST_LOOK, BatchLookahead
+from penstock.data.order.batches import BatchIndices, BatchPlan
+from penstock.data.order.sampler import BatchSamplerOrder, SamplerOrder, SeededOrder
+from penstock.data.order.shuffle import RankShare
+from penstock.data.sources.map_dataset import DatasetSource, is_dataset
 from penstock.errors import PenstockError, SampleError, SettingError
 
 # -- picking ---------------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def samples_of(picks, epoch=0):
 
 
 def own(length=10, **settings):
-    return OwnOrder(length, length, **{"shuffle": False, "seed": 0, "cut": Cut(4), **settings})
+    return SeededOrder(length, length, **{"shuffle": False, "seed": 0, "cut": BatchPlan(4), **settings})
 
 
 class Recorder:
@@ -65,17 +65,17 @@ def test_our_own_order_is_every_sample_once_and_another_in_each_epoch():
 
 
 def test_ranks_share_our_own_order_step_by_step():
-    ranks = [batches(own(12, cut=Cut(2, False, Ranks(rank, 2)))) for rank in range(2)]
+    ranks = [batches(own(12, cut=BatchPlan(2, False, RankShare(rank, 2)))) for rank in range(2)]
     assert ranks == [[[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]]]
 
 
 def test_a_samplers_indices_are_cut_into_batches():
-    assert batches(BySampler([3, 1, 2, 0, 4], Cut(2))) == [[3, 1], [2, 0], [4]]
-    assert batches(BySampler([3, 1, 2, 0, 4], Cut(2, drop_last=True))) == [[3, 1], [2, 0]]
+    assert batches(SamplerOrder([3, 1, 2, 0, 4], BatchPlan(2))) == [[3, 1], [2, 0], [4]]
+    assert batches(SamplerOrder([3, 1, 2, 0, 4], BatchPlan(2, drop_last=True))) == [[3, 1], [2, 0]]
 
 
 def test_a_batch_samplers_batches_stay_as_they_are():
-    picks = ByBatchSampler([[5], [1, 2, 3], [], [4]])
+    picks = BatchSamplerOrder([[5], [1, 2, 3], [], [4]])
     assert batches(picks) == [[5], [1, 2, 3], [], [4]]
     assert picks.count() == 4
 
@@ -84,16 +84,18 @@ def test_a_batch_samplers_batches_stay_as_they_are():
 @pytest.mark.parametrize("length", [0, 7, 8])
 def test_counts_are_those_of_torch(length, drop_last):
     theirs = BatchSampler(range(length), 4, drop_last)
-    assert BySampler(range(length), Cut(4, drop_last)).count() == ByBatchSampler(theirs).count() == len(theirs)
-    assert own(length, cut=Cut(4, drop_last)).count() == len(theirs)
+    assert (
+        SamplerOrder(range(length), BatchPlan(4, drop_last)).count() == BatchSamplerOrder(theirs).count() == len(theirs)
+    )
+    assert own(length, cut=BatchPlan(4, drop_last)).count() == len(theirs)
 
 
 @pytest.mark.parametrize(
     "picks",
     [
         own(20, shuffle=True),
-        BySampler(Recorder(20), Cut(4)),
-        ByBatchSampler(BatchSampler(Recorder(20), 4, False)),
+        SamplerOrder(Recorder(20), BatchPlan(4)),
+        BatchSamplerOrder(BatchSampler(Recorder(20), 4, False)),
     ],
     ids=lambda picks: type(picks).__name__,
 )
@@ -106,24 +108,24 @@ def test_any_end_of_a_batch_is_a_place_to_go_on_from(picks, epoch):
 
 def test_a_sampler_that_has_become_shorter_cannot_be_resumed():
     with pytest.raises(SettingError, match="ends after 5 samples, before sample 8"):
-        batches(BySampler(range(5), Cut(4)), position=8)
+        batches(SamplerOrder(range(5), BatchPlan(4)), position=8)
     with pytest.raises(SettingError, match="ends after 3 samples, before sample 8"):
-        batches(ByBatchSampler([[1, 2, 3]]), position=8)
+        batches(BatchSamplerOrder([[1, 2, 3]]), position=8)
 
 
 def test_a_batch_sampler_that_cuts_elsewhere_cannot_be_resumed():
     with pytest.raises(SettingError, match="do not meet at sample 4"):
-        batches(ByBatchSampler([[1, 2, 3], [4, 5, 6]]), position=4)
+        batches(BatchSamplerOrder([[1, 2, 3], [4, 5, 6]]), position=4)
 
 
 def test_a_sampler_is_told_the_epoch():
-    assert batches(BySampler(Recorder(4), Cut(4)), epoch=3) == [[3, 0, 1, 2]]
-    assert batches(ByBatchSampler(BatchSampler(Recorder(4), 2, False)), epoch=1) == [[1, 2], [3, 0]]
+    assert batches(SamplerOrder(Recorder(4), BatchPlan(4)), epoch=3) == [[3, 0, 1, 2]]
+    assert batches(BatchSamplerOrder(BatchSampler(Recorder(4), 2, False)), epoch=1) == [[1, 2], [3, 0]]
 
 
 def test_a_sampler_whose_epoch_the_user_sets_is_left_alone():
     sampler = Recorder(4)
-    picks = BySampler(sampler, Cut(4))
+    picks = SamplerOrder(sampler, BatchPlan(4))
     for epoch in (2, 3):
         sampler.set_epoch(epoch)
         assert batches(picks, epoch=epoch - 2) == [[(at + epoch) % 4 for at in range(4)]]
@@ -132,7 +134,7 @@ def test_a_sampler_whose_epoch_the_user_sets_is_left_alone():
 def test_a_distributed_sampler_gives_its_own_share():
     data = TensorDataset(torch.arange(10))
     shares = [DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False) for rank in range(2)]
-    assert [batches(BySampler(share, Cut(3))) for share in shares] == [
+    assert [batches(SamplerOrder(share, BatchPlan(3))) for share in shares] == [
         [[0, 2, 4], [6, 8]],
         [[1, 3, 5], [7, 9]],
     ]
@@ -140,20 +142,20 @@ def test_a_distributed_sampler_gives_its_own_share():
 
 @pytest.mark.parametrize("wrong", ["x", 1.5, None, [1]])
 def test_what_is_no_index_is_refused(wrong):
-    for picks in (BySampler([0, wrong], Cut(2)), ByBatchSampler([[0, wrong]])):
+    for picks in (SamplerOrder([0, wrong], BatchPlan(2)), BatchSamplerOrder([[0, wrong]])):
         with pytest.raises(SettingError, match="not an index"):
             batches(picks)
 
 
 def test_indices_may_be_of_numpy_or_torch():
-    assert batches(BySampler([np.int32(1), torch.tensor(2)], Cut(2))) == [[1, 2]]
+    assert batches(SamplerOrder([np.int32(1), torch.tensor(2)], BatchPlan(2))) == [[1, 2]]
 
 
 # -- looking ahead ---------------------------------------------------------------------------------------------
 
 
 def portions(sizes):
-    return (Portion(np.zeros(size, np.int64), 0) for size in sizes)
+    return (BatchIndices(np.zeros(size, np.int64), 0) for size in sizes)
 
 
 def test_an_endless_sampler_is_asked_no_more_than_is_needed():
@@ -162,9 +164,9 @@ def test_an_endless_sampler_is_asked_no_more_than_is_needed():
     def endless():
         for at in itertools.count():
             asked.append(at)
-            yield Portion(np.array([at]), at + 1)
+            yield BatchIndices(np.array([at]), at + 1)
 
-    ahead = Ahead(endless(), itertools.count())
+    ahead = BatchLookahead(endless(), itertools.count())
     assert len(asked) == FIRST_LOOK
     ahead.open(room=1, least=100)
     assert len(asked) == 100
@@ -176,7 +178,7 @@ def test_an_endless_sampler_is_asked_no_more_than_is_needed():
 
 
 def test_the_engine_gets_what_the_loop_will_deliver_and_then_the_end():
-    ahead = Ahead(portions([2, 2, 1]), itertools.count(7))
+    ahead = BatchLookahead(portions([2, 2, 1]), itertools.count(7))
     ahead.open(room=2, least=10)
     assert [number for number, _ in ahead] == [7, 8, 9]
     assert [ahead.next_delivered()[0] for _ in range(3)] == [7, 8, 9]
@@ -185,7 +187,7 @@ def test_the_engine_gets_what_the_loop_will_deliver_and_then_the_end():
 
 
 def test_a_larger_batch_ends_it_until_there_is_room():
-    ahead = Ahead(portions([2, 5, 1]), itertools.count())
+    ahead = BatchLookahead(portions([2, 5, 1]), itertools.count())
     assert ahead.largest == 5
     ahead.open(room=2, least=10)
     assert [number for number, _ in ahead] == [0]
@@ -197,7 +199,7 @@ def test_a_larger_batch_ends_it_until_there_is_room():
 
 
 def test_an_engine_that_looks_too_far_is_told_instead_of_ending_early():
-    ahead = Ahead(portions([1, 1, 1]), itertools.count())
+    ahead = BatchLookahead(portions([1, 1, 1]), itertools.count())
     ahead.open(room=1, least=2)
     assert [next(ahead)[0], next(ahead)[0]] == [0, 1]
     with pytest.raises(PenstockError, match="too far ahead"):
@@ -259,7 +261,7 @@ class Bulk(Numbers):
 
 def feed_of(dataset, **settings):
     settings = {"collate_fn": None, "on_error": "raise", **settings}
-    return MapFeed(Samples(dataset, 0, settings.pop("transform", None), False), own(100), **settings)
+    return DatasetSource(DatasetSamples(dataset, 0, settings.pop("transform", None), False), own(100), **settings)
 
 
 def run(feed, indices, epoch=0):
@@ -292,8 +294,8 @@ def test_arrays_go_into_slots_and_strings_beside_them():
 )
 def test_a_sample_that_is_not_like_the_first_is_bad_with_both_looks(odd, says):
     _, extras = run(feed_of(Numbers({5: odd})), [4, 5, 6])
-    ((slot, name, error),) = [extra for extra in extras if extra[1] == BAD]
-    assert (slot, name, type(error)) == (1, BAD, SampleError)
+    ((slot, name, error),) = [extra for extra in extras if extra[1] == BAD_SAMPLE]
+    assert (slot, name, type(error)) == (1, BAD_SAMPLE, SampleError)
     with pytest.raises(SampleError, match=says):
         raise error
 
@@ -322,7 +324,7 @@ def test_a_dataset_that_gives_several_is_asked_for_all_at_once():
 
 def test_when_several_fail_only_the_bad_one_is_bad():
     _, extras = run(feed_of(Bulk({7: ValueError("no 7")})), [4, 7, 9])
-    assert [(slot, error.reason) for slot, name, error in extras if name == BAD] == [(1, "ValueError: no 7")]
+    assert [(slot, error.reason) for slot, name, error in extras if name == BAD_SAMPLE] == [(1, "ValueError: no 7")]
 
 
 def test_a_subset_gives_several_only_if_what_is_in_it_does():
@@ -344,10 +346,10 @@ def test_a_transform_gets_dice_of_its_own_for_each_sample_and_epoch():
 
 def test_shared_dice_follow_the_sample():
     def throw(*who):
-        throw_for(*who)
+        seed_global_rngs(*who)
         return random.random(), float(np.random.random()), float(torch.rand(()))
 
-    with put_back():
+    with restore_global_rngs():
         thrown = {who: throw(*who) for who in itertools.product((0, 1), repeat=3)}
         assert all(throw(*who) == values for who, values in thrown.items())
     assert all(len(set(column)) == 8 for column in zip(*thrown.values(), strict=True))
@@ -355,8 +357,8 @@ def test_shared_dice_follow_the_sample():
 
 def test_dice_lie_as_before_after_a_look():
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    with put_back():
-        throw_for(1, 2, 3)
+    with restore_global_rngs():
+        seed_global_rngs(1, 2, 3)
         assert random.getstate() != before[0]
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
 
@@ -375,7 +377,7 @@ def test_a_dataset_that_opens_files_stays_closed_here_until_it_is_sent(monkeypat
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or type(sys)(__name__))
     monkeypatch.setattr(sys.modules[__name__], "Opens", Opens, raising=False)
     dataset = Opens()
-    feed = MapFeed(Samples(dataset, 0, None, apart=True), own(100), None, "raise")
+    feed = DatasetSource(DatasetSamples(dataset, 0, None, apart=True), own(100), None, "raise")
     feed.share(0, 0)
     with pytest.warns(ResourceWarning, match="unclosed file"):
         feed.layout(4)
@@ -386,7 +388,7 @@ def test_a_dataset_that_cannot_be_sent_is_refused_with_a_way_out():
     class Local(Numbers):
         pass
 
-    feed = MapFeed(Samples(Local(), 0, None, apart=True), own(100), None, "raise")
+    feed = DatasetSource(DatasetSamples(Local(), 0, None, apart=True), own(100), None, "raise")
     feed.share(0, 0)
     with pytest.raises(SettingError, match="cannot be sent to worker processes") as caught:
         feed.layout(4)
@@ -407,15 +409,18 @@ def test_collate_fn_gets_the_good_samples_as_the_policy_has_it(on_error, made, b
         return " ".join(sample["name"] for sample in samples)
 
     _, extras = run(feed_of(Numbers(odd), collate_fn=join, on_error=on_error), [0, 1, 2, 3])
-    assert [slot for slot, name, _ in extras if name == BAD] == bad
-    assert [value for _, name, value in extras if name != BAD] == ([made] if made else [])
+    assert [slot for slot, name, _ in extras if name == BAD_SAMPLE] == bad
+    assert [value for _, name, value in extras if name != BAD_SAMPLE] == ([made] if made else [])
 
 
 def test_a_collate_fn_that_fails_makes_its_samples_bad_each_by_itself():
-    work = CollateWork(Samples(Numbers(), 0, None, False), sum, "skip")
+    work = CollateProgram(DatasetSamples(Numbers(), 0, None, False), sum, "skip")
     task = Task(0, 0, 0, np.array([[0, 4], [1, 5]]))
     extras = work.start(memoryview(b""), memoryview(b""))(task)
-    assert [(slot, name, error.stage) for slot, name, error in extras] == [(0, BAD, "collate"), (1, BAD, "collate")]
+    assert [(slot, name, error.stage) for slot, name, error in extras] == [
+        (0, BAD_SAMPLE, "collate"),
+        (1, BAD_SAMPLE, "collate"),
+    ]
     assert extras[0][2] is not extras[1][2]
     assert "TypeError" in extras[0][2].reason
 
@@ -429,7 +434,9 @@ def test_with_a_collate_fn_there_is_nothing_to_learn_and_no_limit_to_a_batch():
 
 
 def test_random_samplers_throw_torchs_dice_where_a_dataloader_does():
-    feed = MapFeed(Samples(Numbers(), 0, None, False), BySampler(RandomSampler(range(100)), Cut(4)), None, "raise")
+    feed = DatasetSource(
+        DatasetSamples(Numbers(), 0, None, False), SamplerOrder(RandomSampler(range(100)), BatchPlan(4)), None, "raise"
+    )
     torch.manual_seed(3)
     first = next(feed.share(0, 0).portions).samples.tolist()
     torch.manual_seed(3)

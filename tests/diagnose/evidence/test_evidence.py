@@ -17,19 +17,19 @@ from penstock.diagnose.worker_curve import rates_over_workers
 from penstock.recording.bounds import plausible
 from penstock.recording.format import (
     Disk,
-    End,
-    Event,
-    Fetch,
-    Loader,
+    EndLine,
+    EpochStartLine,
+    EventLine,
+    FetchLine,
+    LoaderLine,
     Machine,
-    Pass,
     Process,
-    Run,
+    RunLine,
     Setting,
-    Step,
-    Storage,
-    System,
-    Whereabouts,
+    StackSamplesLine,
+    StepLine,
+    StorageLine,
+    SystemLine,
 )
 from penstock.recording.reader import Recording
 
@@ -41,18 +41,18 @@ PLAIN = sorted(
 
 def step(batch, wait_s=0.01, step_s=0.02, **more):
     at_s = more.pop("at_s", batch * (wait_s + step_s))
-    return Step(loader=more.pop("loader", 0), batch=batch, at_s=at_s, wait_s=wait_s, step_s=step_s, **more)
+    return StepLine(loader=more.pop("loader", 0), batch=batch, at_s=at_s, wait_s=wait_s, step_s=step_s, **more)
 
 
 def fetch(batch, fetch_s=0.02, **more):
     worker = more.pop("worker", max(0, batch) % 2)
-    return Fetch(loader=more.pop("loader", 0), batch=batch, worker=worker, at_s=0.0, fetch_s=fetch_s, **more)
+    return FetchLine(loader=more.pop("loader", 0), batch=batch, worker=worker, at_s=0.0, fetch_s=fetch_s, **more)
 
 
 def recorded(steps=(), fetches=(), *, settings=None, machine=None, **more):
     described = {name: Setting(requested=value, in_force=value) for name, value in (settings or {}).items()}
-    loaders = more.pop("loaders", {0: Loader(loader=0, type="torch", settings=described)})
-    run = Run(machine=machine or Machine(cores=4, usable_cores=4))
+    loaders = more.pop("loaders", {0: LoaderLine(loader=0, type="torch", settings=described)})
+    run = RunLine(machine=machine or Machine(cores=4, usable_cores=4))
     return Recording(run=run, loaders=loaders, steps=tuple(steps), fetches=tuple(fetches), **more)
 
 
@@ -92,7 +92,7 @@ def assert_sane(recording):
 STEPS = [step(at) for at in range(40)]
 FETCHES = [fetch(at, cpu_s=0.015) for at in range(40)]
 WORKERS = {"num_workers": 2, "prefetch_factor": 2}
-LOOK = System(at_s=0.5, cpu=1.0)
+LOOK = SystemLine(at_s=0.5, cpu=1.0)
 
 DEGENERATE = {
     "nothing at all": recorded(),
@@ -142,7 +142,10 @@ DEGENERATE = {
     "a quota below nothing": recorded(STEPS, FETCHES, settings=WORKERS, machine=Machine(quota_cores=-1.0)),
     "a system that says nothing": recorded(STEPS, FETCHES, settings=WORKERS, system=(LOOK, LOOK)),
     "looks that saw nothing": recorded(
-        STEPS, FETCHES, settings=WORKERS, whereabouts=(Whereabouts(at_s=1.0, looks=0), Whereabouts(at_s=1, looks=3))
+        STEPS,
+        FETCHES,
+        settings=WORKERS,
+        whereabouts=(StackSamplesLine(at_s=1.0, looks=0), StackSamplesLine(at_s=1, looks=3)),
     ),
     "samples nobody counted": recorded([step(at, samples=0) for at in range(40)], FETCHES, settings=WORKERS),
     "storage that gave nothing": recorded(
@@ -150,7 +153,7 @@ DEGENERATE = {
         [fetch(at, 0.2, read_bytes=1 << 20, reads=3) for at in range(40)],
         settings=WORKERS,
         storage=(
-            Storage(
+            StorageLine(
                 loader=0,
                 readers=2,
                 read_bytes=4096,
@@ -267,10 +270,10 @@ def test_a_workers_time_is_computing_queueing_and_waiting():
 
 def test_states_are_shares_of_the_looks_at_this_loaders_workers():
     where = (
-        Whereabouts(loader=0, worker=0, at_s=1, looks=4, states={"running": 1, "read": 3}, functions={"a:f": 4}),
-        Whereabouts(loader=0, worker=1, at_s=1, looks=4, states={"lock": 4}, functions={"a:g": 2}),
-        Whereabouts(loader=1, worker=0, at_s=1, looks=9, states={"sleep": 9}, functions={"a:h": 9}),
-        Whereabouts(at_s=1, looks=2, states={"running": 2}, functions={"b:main": 2}),
+        StackSamplesLine(loader=0, worker=0, at_s=1, looks=4, states={"running": 1, "read": 3}, functions={"a:f": 4}),
+        StackSamplesLine(loader=0, worker=1, at_s=1, looks=4, states={"lock": 4}, functions={"a:g": 2}),
+        StackSamplesLine(loader=1, worker=0, at_s=1, looks=9, states={"sleep": 9}, functions={"a:h": 9}),
+        StackSamplesLine(at_s=1, looks=2, states={"running": 2}, functions={"b:main": 2}),
     )
     found = one(whereabouts=where)
     assert found.states == {"running": 0.125, "read": 0.375, "lock": 0.5}
@@ -281,14 +284,14 @@ def test_states_are_shares_of_the_looks_at_this_loaders_workers():
 
 
 def test_the_system_counts_only_while_the_loader_runs():
-    looks = tuple(System(at_s=float(at), others_cpu=float(at)) for at in range(10))
+    looks = tuple(SystemLine(at_s=float(at), others_cpu=float(at)) for at in range(10))
     found = one([step(at, 0.5, 0.5, at_s=4.0 + at) for at in range(1, 3)], system=looks)
     assert [look.at_s for look in found.system] == [5.0, 6.0, 7.0, 8.0]
     assert found.others_cpu == pytest.approx(6.5)
 
 
 def test_loaders_come_in_the_order_of_their_waiting():
-    loaders = {number: Loader(loader=number) for number in range(3)}
+    loaders = {number: LoaderLine(loader=number) for number in range(3)}
     steps = [step(1, 1.0, loader=0), step(1, 3.0, loader=1)]
     assert [evidence.loader.loader for evidence in gather(recorded(steps, loaders=loaders))] == [1, 0]
 
@@ -321,7 +324,7 @@ def any_step(draw):
     phases = draw(st.dictionaries(st.sampled_from(PHASES), TIMES, max_size=4))
     device = draw(st.dictionaries(st.sampled_from(PHASES), TIMES, max_size=1))
     some = {name: draw(UNKNOWN | COUNTS) for name in ("samples", "ready", "outstanding", "worker")}
-    return Step(loader=draw(st.integers(0, 1)), batch=draw(st.integers(0, 9)), pass_=draw(st.integers(0, 2)),
+    return StepLine(loader=draw(st.integers(0, 1)), batch=draw(st.integers(0, 9)), pass_=draw(st.integers(0, 2)),
                 phases=phases, device_phases=device, **times, **some)  # fmt: skip
 
 
@@ -330,7 +333,7 @@ def any_fetch(draw):
     times = {name: draw(TIMES) for name in ("at_s", "fetch_s", "collate_s", "cpu_s", "queue_s", "slowest_s")}
     counts = {name: draw(COUNTS) for name in ("samples", "read_bytes", "device_bytes", "reads", "opens")}
     worker = draw(st.sampled_from([-1, 0, 1, 2, 300_000_000]))
-    return Fetch(loader=draw(st.integers(0, 1)), batch=draw(st.integers(-1, 9)), worker=worker, **times, **counts)
+    return FetchLine(loader=draw(st.integers(0, 1)), batch=draw(st.integers(-1, 9)), worker=worker, **times, **counts)
 
 
 @st.composite
@@ -341,7 +344,9 @@ def any_look(draw):
     disk = st.builds(Disk, name=st.sampled_from(["sda", "nvme"]), read_bytes_s=SHARES, reads_s=SHARES, busy=SHARES)
     lists = {"processes": tuple(draw(st.lists(process, max_size=2))), "disks": tuple(draw(st.lists(disk, max_size=2)))}
     shares = {name: draw(SHARES) for name in ("cpu", "iowait", "others_cpu", "major_faults_s", "swapped_in_bytes_s")}
-    return System(at_s=draw(TIMES), throttled=draw(UNKNOWN | SHARES), memory_free_bytes=draw(COUNTS), **lists, **shares)
+    return SystemLine(
+        at_s=draw(TIMES), throttled=draw(UNKNOWN | SHARES), memory_free_bytes=draw(COUNTS), **lists, **shares
+    )
 
 
 @st.composite
@@ -350,7 +355,7 @@ def any_recording(draw):
     names = ("num_workers", "prefetch_factor", "batch_size", "pin_memory", "in_order", "persistent_workers")
     settings = {name: Setting(in_force=draw(numbers | st.booleans())) for name in names}
     loaders = {
-        number: Loader(loader=number, settings=settings, dataset_size=draw(UNKNOWN | COUNTS), batches=draw(COUNTS))
+        number: LoaderLine(loader=number, settings=settings, dataset_size=draw(UNKNOWN | COUNTS), batches=draw(COUNTS))
         for number in (0, 1)
     }
     machine = Machine(usable_cores=draw(st.integers(-1, 8)), quota_cores=draw(UNKNOWN | SHARES))
@@ -358,22 +363,22 @@ def any_recording(draw):
     fetches = [draw(any_fetch()) for _ in range(4)]
     often = draw(st.integers(0, 30))
     states = st.dictionaries(st.sampled_from(NAMES), COUNTS, max_size=3)
-    where = st.builds(Whereabouts, at_s=TIMES, looks=COUNTS, loader=st.integers(-1, 1), states=states,
+    where = st.builds(StackSamplesLine, at_s=TIMES, looks=COUNTS, loader=st.integers(-1, 1), states=states,
                       worker=st.none() | st.integers(-1, 2), functions=st.just({"a:b": 3}))  # fmt: skip
     rates = dict.fromkeys(("in_row_alone", "in_row_together", "scattered_alone", "scattered_together"), SHARES)
-    after = st.builds(Storage, loader=st.just(0), readers=st.integers(0, 5), read_bytes=COUNTS, **rates)
+    after = st.builds(StorageLine, loader=st.just(0), readers=st.integers(0, 5), read_bytes=COUNTS, **rates)
     what = st.sampled_from(["gc", "checkpoint", "worker_started", "evaluation", "nonsense"])
     return Recording(
-        run=Run(machine=machine),
+        run=RunLine(machine=machine),
         loaders=loaders,
-        passes=tuple(Pass(loader=0, number=number, at_s=draw(TIMES)) for number in range(2)),
+        passes=tuple(EpochStartLine(loader=0, number=number, at_s=draw(TIMES)) for number in range(2)),
         steps=tuple(steps * often),
         fetches=tuple(fetches * draw(st.sampled_from([0, 1, often]))),
         whereabouts=tuple(draw(st.lists(where, max_size=3))),
         system=tuple(draw(st.lists(any_look(), max_size=3))),
         storage=tuple(draw(st.lists(after, max_size=1))),
-        events=tuple(draw(st.lists(st.builds(Event, what=what, at_s=TIMES, seconds=TIMES), max_size=3))),
-        end=draw(UNKNOWN | st.builds(End, at_s=TIMES)),
+        events=tuple(draw(st.lists(st.builds(EventLine, what=what, at_s=TIMES, seconds=TIMES), max_size=3))),
+        end=draw(UNKNOWN | st.builds(EndLine, at_s=TIMES)),
     )
 
 

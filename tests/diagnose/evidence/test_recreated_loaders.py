@@ -6,7 +6,7 @@ import msgspec
 from tests.support.made_recordings import Made
 
 from penstock.diagnose.evidence.evidence import gather
-from penstock.diagnose.evidence.recreated_loaders import find_renewals
+from penstock.diagnose.evidence.recreated_loaders import find_recreated_loaders
 from penstock.diagnose.verdict import diagnose
 
 PASSES = 12
@@ -38,7 +38,7 @@ def renewed(**change):
 
 
 def as_one(recording):
-    return find_renewals(recording).as_one(recording)
+    return find_recreated_loaders(recording).as_one(recording)
 
 
 def test_loaders_that_are_alike_and_follow_one_another_are_passes_of_one():

@@ -5,7 +5,7 @@ import pytest
 from tests.support.made_collectives import STEPS, Rank, trained
 
 from penstock.diagnose.ranks.verdict import diagnose_ranks
-from penstock.diagnose.ranks.waits import waits_of
+from penstock.diagnose.ranks.waits import rank_waits
 from penstock.diagnose.verdict import diagnose
 
 IDLE = {"cpu": 0.25, "thread_cpu": 0.25}
@@ -51,7 +51,7 @@ def test_exposed_data_time_stays_the_longest_wait_of_any_rank():
     ranks = trained(Rank(wait_s=0.005), Rank(forward_s=0.040))
     _, found = diagnose_ranks(ranks)
     assert found.ranks.holder == 1
-    assert found.ranks.exposed_s == waits_of(ranks).exposed_s == pytest.approx(0.005 * (STEPS - 1))
+    assert found.ranks.exposed_s == rank_waits(ranks).exposed_s == pytest.approx(0.005 * (STEPS - 1))
     assert found.impact.waited_s == pytest.approx(0.005 * STEPS)
 
 

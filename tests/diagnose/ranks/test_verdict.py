@@ -9,7 +9,7 @@ from tests.support.made_recordings import Made
 
 from penstock.diagnose.ranks.verdict import diagnose_ranks
 from penstock.diagnose.verdict import diagnose
-from penstock.recording.format import Hops, Loader
+from penstock.recording.format import HopsLine, LoaderLine
 
 
 def job(*runs):
@@ -46,10 +46,10 @@ def test_a_rank_with_fewer_workers_is_told_so():
 
 def test_hops_of_our_own_loader_say_why():
     ranks = of_ranks(flat(0.03), flat(0.0))
-    loader = {0: Loader(loader=0, type="penstock")}
+    loader = {0: LoaderLine(loader=0, type="penstock")}
     busy = [{"read": (4.5, 0.0, 0.0), "decode": (0.5, 0.0, 0.0)}, {"read": (0.5, 0.0, 0.0), "decode": (0.5, 0.0, 0.0)}]
     ranks = [
-        replace(rank, loaders=loader, hops=(Hops(loader=0, at_s=9.0, hops=of_rank),))
+        replace(rank, loaders=loader, hops=(HopsLine(loader=0, at_s=9.0, hops=of_rank),))
         for rank, of_rank in zip(ranks, busy, strict=True)
     ]
     _, found = diagnose_ranks(ranks)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from penstock.diagnose.training_log.lines import SlowBatch
-from penstock.diagnose.training_log.periodicity import find_period, pace, rhythm
+from penstock.diagnose.training_log.parsed_log import SlowBatch
+from penstock.diagnose.training_log.periodicity import find_period, find_periodicity, log_rate
 
 
 def slow(*numbers, seconds=2.0, every_s=None):
@@ -44,38 +44,38 @@ def test_chance_rarely_makes_a_period():
 
 
 def test_a_beat_is_from_arrival_to_arrival():
-    found = rhythm(slow(8, 16, 24, 32, every_s=5.0))
+    found = find_periodicity(slow(8, 16, 24, 32, every_s=5.0))
     assert [(beat.batches, beat.seconds, beat.lost_s) for beat in found.beats] == [(8, 5.0, 2.0)] * 3
 
 
 def test_lines_out_of_order_are_put_in_order_by_their_stamps():
     batches = slow(8, 16, 24, 32, 40, every_s=5.0)
-    assert rhythm([batches[0], batches[3], batches[1], batches[4], batches[2]]).period == 8
+    assert find_periodicity([batches[0], batches[3], batches[1], batches[4], batches[2]]).period == 8
 
 
 def test_a_new_epoch_makes_no_gap():
-    assert [beat.batches for beat in rhythm(slow(80, 88, 8, 16)).beats] == [8, 8]
+    assert [beat.batches for beat in find_periodicity(slow(80, 88, 8, 16)).beats] == [8, 8]
 
 
 def test_lines_of_other_ranks_count_once_with_the_longest_wait():
-    found = rhythm([SlowBatch(number=n, seconds=s) for n in (8, 16, 24) for s in (2.0, 3.0)])
+    found = find_periodicity([SlowBatch(number=n, seconds=s) for n in (8, 16, 24) for s in (2.0, 3.0)])
     assert [(beat.batches, beat.lost_s) for beat in found.beats] == [(8, 3.0), (8, 3.0)]
     assert found.doubled == 3
 
 
 def test_stamps_that_leave_less_time_than_was_waited_are_not_used():
-    found = rhythm(slow(8, 16, 24, every_s=1.0, seconds=2.0))
+    found = find_periodicity(slow(8, 16, 24, every_s=1.0, seconds=2.0))
     assert (found.disagreeing, found.timed) == (2, ())
 
 
 def test_without_stamps_the_pace_is_estimated_from_the_steps_own_time():
-    found = rhythm(slow(8, 16, 24))
-    assert pace(found, None) is None
-    estimated = pace(found, 0.25)
+    found = find_periodicity(slow(8, 16, 24))
+    assert log_rate(found, None) is None
+    estimated = log_rate(found, 0.25)
     assert (estimated.batches, estimated.elapsed_s, estimated.share) == (16, 8.0, 0.5)
     assert estimated.estimated
 
 
 def test_the_gain_is_what_losing_nothing_would_give():
-    gain = pace(rhythm(slow(8, 16, 24, 32, every_s=4.0, seconds=2.0)), None).gain()
+    gain = log_rate(find_periodicity(slow(8, 16, 24, 32, every_s=4.0, seconds=2.0)), None).gain()
     assert (gain.low, gain.middle, gain.high) == (pytest.approx(1), pytest.approx(1), pytest.approx(1))

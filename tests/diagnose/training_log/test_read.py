@@ -65,14 +65,14 @@ def test_the_same_log_in_utf_16_says_the_same(write):
 def test_impossible_times_are_left_out_and_counted(write):
     log = read_log(write("[SLOW BATCH #1] -2s\n[SLOW BATCH #2] nans\n[SLOW BATCH #3] 2s\n"))
     assert [batch.number for batch in log.slow] == [3]
-    assert log.notes == ("2 lines name times that cannot be (negative, NaN or absurd) and were left out",)
+    assert log.notes == ("2 lines give impossible times (negative, NaN or absurdly long) and were left out",)
 
 
 def test_of_too_many_lines_the_last_are_kept_and_it_is_said(write, monkeypatch):
-    monkeypatch.setattr(read, "KEPT_MAX", 10)
+    monkeypatch.setattr(read, "LINES_KEPT_MAX", 10)
     log = read_log(write("".join(f"[SLOW BATCH #{number}] 2s\n" for number in range(25))))
     assert [batch.number for batch in log.slow] == list(range(15, 25))
-    assert log.notes == ("15 lines were left out: of each kind only the last 10 are kept",)
+    assert log.notes == ("15 lines were left out: only the last 10 of each kind are kept",)
 
 
 def test_a_pattern_adds_a_format(write):

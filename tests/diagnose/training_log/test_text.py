@@ -1,15 +1,15 @@
-"""Lines out of whatever bytes there are."""
+"""LogLines out of whatever bytes there are."""
 
 import codecs
 import io
 
 import pytest
 
-from penstock.diagnose.training_log.read import LINE_CHARS_MAX, Lines
+from penstock.diagnose.training_log.read import LINE_CHARS_MAX, LogLines
 
 
 def lines_of(data):
-    return list(Lines(io.BytesIO(data)))
+    return list(LogLines(io.BytesIO(data)))
 
 
 def test_carriage_returns_of_a_progress_bar_end_lines():
@@ -34,9 +34,9 @@ def test_bytes_that_are_no_text_are_replaced_not_refused():
 
 
 def test_a_line_without_end_is_cut_once_and_the_next_is_whole():
-    lines = Lines(io.BytesIO(b"x" * (3 << 20) + b"\nnext\n"))
+    lines = LogLines(io.BytesIO(b"x" * (3 << 20) + b"\nnext\n"))
     assert [len(line) for line in lines] == [LINE_CHARS_MAX, 4]
-    assert lines.cut == 1
+    assert lines.truncated == 1
 
 
 def test_a_character_split_between_two_chunks_stays_whole():

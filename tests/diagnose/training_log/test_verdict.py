@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.paths import DATA_FILES
 
-from penstock.diagnose.training_log.lines import Bar, Meter, SlowBatch, TrainLog
+from penstock.diagnose.training_log.parsed_log import ProgressBar, SlowBatch, StepMeter, TrainingLog
 from penstock.diagnose.training_log.read import read_log
 from penstock.diagnose.training_log.verdict import diagnose_log
 from penstock.errors import RecordingError, SettingError
@@ -26,9 +26,9 @@ def every(period, *, count=12, lost_s=2.0, period_s=4.0, start=100):
     )
 
 
-def means(*waits_s, own_s=0.3, interval=50):
+def means(*waits_s, compute_s=0.3, interval=50):
     return tuple(
-        Meter(epoch=1, step=interval * (index + 1), time_s=own_s + wait, wait_s=wait)
+        StepMeter(epoch=1, step=interval * (index + 1), time_s=compute_s + wait, wait_s=wait)
         for index, wait in enumerate(waits_s)
     )
 
@@ -106,17 +106,17 @@ def test_the_worker_whose_turn_it_is_is_named_for_a_lagging_worker_only():
 
 
 def test_a_period_that_is_none_of_the_values_named_is_not_taken_for_num_workers():
-    assert "= 2 × num_workers" in diagnose_log(TrainLog(slow=every(32), workers=(8, 16))).sentence
+    assert "= 2 × num_workers" in diagnose_log(TrainingLog(slow=every(32), workers=(8, 16))).sentence
 
 
 def test_of_several_values_the_one_that_is_the_period_counts():
-    diagnosis = diagnose_log(TrainLog(slow=every(8), workers=(32, 8)))
+    diagnosis = diagnose_log(TrainingLog(slow=every(8), workers=(32, 8)))
     assert "period 8 = num_workers" in diagnosis.sentence
     assert any("more than one num_workers (32, 8)" in note for note in diagnosis.notes)
 
 
 def test_a_period_that_has_nothing_to_do_with_the_workers_is_said_to_be_something_else():
-    diagnosis = diagnose_log(TrainLog(slow=every(100)), workers=32)
+    diagnosis = diagnose_log(TrainingLog(slow=every(100)), workers=32)
     assert "every 100 batches, which is not num_workers (32)" in diagnosis.sentence
     assert (diagnosis.verdict, diagnosis.findings) == ("undetermined", ())
 
@@ -125,13 +125,13 @@ def test_slow_batches_by_chance_have_no_period_and_no_named_cause():
     rng = random.Random(4)
     numbers = sorted(rng.sample(range(3000), 40))
     slow = tuple(SlowBatch(number=n, seconds=3.0, at_s=n * 0.2 + 3.0 * i) for i, n in enumerate(numbers))
-    diagnosis = diagnose_log(TrainLog(slow=slow), workers=32)
+    diagnosis = diagnose_log(TrainingLog(slow=slow), workers=32)
     assert "without a period" in diagnosis.sentence
     assert diagnosis.findings == ()
 
 
 def test_slow_batches_that_cost_little_are_healthy():
-    diagnosis = diagnose_log(TrainLog(slow=every(32, lost_s=0.1, period_s=10.0)), workers=32)
+    diagnosis = diagnose_log(TrainingLog(slow=every(32, lost_s=0.1, period_s=10.0)), workers=32)
     assert diagnosis.verdict == "healthy"
     assert "1.0% of the time" in diagnosis.sentence
 
@@ -142,21 +142,21 @@ def test_a_shortfall_that_gets_worse_is_said_to_grow():
         lost = 2.0 if index < 12 else 6.0
         now += 2.0 + lost
         slow.append(SlowBatch(number=8 * index, seconds=lost, at_s=now))
-    diagnosis = diagnose_log(TrainLog(slow=tuple(slow)), workers=8)
+    diagnosis = diagnose_log(TrainingLog(slow=tuple(slow)), workers=8)
     assert diagnosis.sentence.startswith("A growing supply shortfall")
     assert any("from 500 ms to 1 s, from batch #96 on" in note for note in diagnosis.notes)
 
 
 def test_waits_for_other_batches_too_speak_against_one_lagging_worker():
-    bars = (Bar(done=500, total=1000, elapsed_s=500, wait_s=0.5, phases=(("bwd", 0.1),)),)
-    diagnosis = diagnose_log(TrainLog(slow=every(8, lost_s=2.0, period_s=4.0), bars=bars), workers=8)
+    bars = (ProgressBar(done=500, total=1000, elapsed_s=500, wait_s=0.5, phases=(("bwd", 0.1),)),)
+    diagnosis = diagnose_log(TrainingLog(slow=every(8, lost_s=2.0, period_s=4.0), bars=bars), workers=8)
     confidence = {finding.rule: finding.confidence for finding in diagnosis.findings}
     assert confidence["lagging_worker"] < confidence["storage_bandwidth"] == confidence["decode_bound"]
 
 
 def test_without_stamps_nothing_is_claimed_about_the_rate():
     slow = tuple(replace(batch, at_s=None) for batch in every(8))
-    diagnosis = diagnose_log(TrainLog(slow=slow), workers=8)
+    diagnosis = diagnose_log(TrainingLog(slow=slow), workers=8)
     assert (
         "period 8 = num_workers: 22 s lost in 11 slow batches, at a rate that the log does not say"
         in diagnosis.sentence
@@ -187,24 +187,24 @@ def test_mmengine_gives_the_share_and_leaves_the_cause_open():
 
 
 def test_without_workers_the_cause_is_plain():
-    diagnosis = diagnose_log(TrainLog(meters=means(*[0.2] * 10)), workers=0)
+    diagnosis = diagnose_log(TrainingLog(meters=means(*[0.2] * 10)), workers=0)
     assert (diagnosis.verdict, [finding.rule for finding in diagnosis.findings]) == ("findings", ["no_overlap"])
     assert diagnosis.findings[0].gain == pytest.approx(0.5 / 0.3 - 1)
 
 
 def test_spikes_of_data_time_are_counted():
-    diagnosis = diagnose_log(TrainLog(meters=means(*[0.01] * 9, 3.0)))
+    diagnosis = diagnose_log(TrainingLog(meters=means(*[0.01] * 9, 3.0)))
     assert any("1 of 10 lines show a spike of the data time, the longest 3 s at step 500" in n for n in diagnosis.notes)
 
 
 def test_time_that_the_means_do_not_cover_is_told():
     meters = tuple(replace(meter, at_s=100.0 * index) for index, meter in enumerate(means(*[0.2] * 10)))
-    assert any("add up to 225 s of the 15 min" in note for note in diagnose_log(TrainLog(meters=meters)).notes)
+    assert any("add up to 225 s of the 15 min" in note for note in diagnose_log(TrainingLog(meters=meters)).notes)
 
 
 def test_data_times_longer_than_step_times_are_not_taken_for_shares():
-    meters = tuple(Meter(step=50 * index, time_s=0.1, wait_s=0.3) for index in range(1, 9))
-    diagnosis = diagnose_log(TrainLog(meters=meters))
+    meters = tuple(StepMeter(step=50 * index, time_s=0.1, wait_s=0.3) for index in range(1, 9))
+    diagnosis = diagnose_log(TrainingLog(meters=meters))
     assert (diagnosis.verdict, diagnosis.impact) == ("undetermined", None)
     assert "do not include the wait" in diagnosis.sentence
 
@@ -226,14 +226,14 @@ def test_the_lines_recognised_are_reported():
 
 def test_control_characters_in_a_log_do_not_reach_the_terminal():
     slow = tuple(replace(batch, label="\x1b[2J\x07bad") for batch in every(8))
-    bars = (Bar(done=5, total=10, elapsed_s=5, wait_s=0.5, phases=(("b\x1b[2J", 0.1),)),)
-    diagnosis = diagnose_log(TrainLog(slow=slow, bars=bars), workers=8)
+    bars = (ProgressBar(done=5, total=10, elapsed_s=5, wait_s=0.5, phases=(("b\x1b[2J", 0.1),)),)
+    diagnosis = diagnose_log(TrainingLog(slow=slow, bars=bars), workers=8)
     assert any("bad" in note for note in diagnosis.notes)
     assert all(text.isprintable() for text in (diagnosis.sentence, *diagnosis.notes))
 
 
 @pytest.mark.parametrize(
-    "log", [TrainLog(slow=every(8, count=1)), TrainLog(meters=(Meter(step=0, time_s=0, wait_s=0),))]
+    "log", [TrainingLog(slow=every(8, count=1)), TrainingLog(meters=(StepMeter(step=0, time_s=0, wait_s=0),))]
 )
 def test_one_line_or_zero_times_say_next_to_nothing(log):
     assert diagnose_log(log).verdict == "undetermined"
@@ -242,7 +242,7 @@ def test_one_line_or_zero_times_say_next_to_nothing(log):
 @pytest.mark.parametrize("flags", [{"workers": -1}, {"batch_size": 0}])
 def test_settings_that_cannot_be_are_refused(flags):
     with pytest.raises(SettingError):
-        diagnose_log(TrainLog(slow=every(8)), **flags)
+        diagnose_log(TrainingLog(slow=every(8)), **flags)
 
 
 NUMBERS = st.one_of(

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.plan.doctor.check import NOT_KNOWN, Mark
+from penstock.plan.doctor.check import NOT_KNOWN, CheckStatus
 from penstock.plan.doctor.limits import (
     UNLIMITED,
     limit_checks,
@@ -14,10 +14,10 @@ from penstock.plan.doctor.limits import (
 @pytest.mark.parametrize(
     ("limits", "value", "mark"),
     [
-        ((256, 10240), "256 (at most 10,240)", Mark.LOOK),
-        ((1024, UNLIMITED), "1,024 (at most unlimited)", Mark.GOOD),
-        ((UNLIMITED, UNLIMITED), "unlimited", Mark.GOOD),
-        (None, NOT_KNOWN, Mark.OPEN),
+        ((256, 10240), "256 (at most 10,240)", CheckStatus.LOOK),
+        ((1024, UNLIMITED), "1,024 (at most unlimited)", CheckStatus.GOOD),
+        ((UNLIMITED, UNLIMITED), "unlimited", CheckStatus.GOOD),
+        (None, NOT_KNOWN, CheckStatus.OPEN),
     ],
 )
 def test_open_files_are_what_tensors_cross_as(limits, value, mark):
@@ -36,7 +36,7 @@ def test_nodes_with_cores_are_counted(tmp_path):
     node(tmp_path, 1, "8-15")
     node(tmp_path, 2, "")  # memory only
     check = memory_nodes(read_nodes(tmp_path))
-    assert (check.value, check.mark) == ("2", Mark.GOOD)
+    assert (check.value, check.mark) == ("2", CheckStatus.GOOD)
     assert "numactl" in check.meaning
 
 
@@ -48,7 +48,7 @@ def test_without_sys_nodes_are_not_known(tmp_path):
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_every_start_method_has_its_meaning(method):
     check = start_method(method)
-    assert (check.value, check.mark) == (method, Mark.GOOD)
+    assert (check.value, check.mark) == (method, CheckStatus.GOOD)
     assert "torch" in check.meaning
 
 

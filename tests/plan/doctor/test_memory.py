@@ -2,27 +2,27 @@ import psutil
 import pytest
 
 from penstock.plan.doctor import memory as room
-from penstock.plan.doctor.check import NOT_KNOWN, Mark
-from penstock.plan.doctor.memory import Memory, Space, memory_checks, read_memory
+from penstock.plan.doctor.check import NOT_KNOWN, CheckStatus
+from penstock.plan.doctor.memory import MemoryFacts, MemorySpace, memory_checks, read_memory
 from penstock.recording.format import Machine
 
 GB = 10**9
 WELL = {
     "total_bytes": 64 * GB,
     "free_bytes": 50 * GB,
-    "shm": Space(32 * GB, 0),
-    "swap": Space(8 * GB, 10**6),
+    "shm": MemorySpace(32 * GB, 0),
+    "swap": MemorySpace(8 * GB, 10**6),
 }
 
 
 def look(**facts):
-    return {check.name: check for check in memory_checks(Memory(**{**WELL, **facts}))}
+    return {check.name: check for check in memory_checks(MemoryFacts(**{**WELL, **facts}))}
 
 
 def test_plenty_of_everything_is_good():
     found = look()
     assert list(found) == ["memory", "/dev/shm", "swap"]
-    assert all(check.mark is Mark.GOOD for check in found.values())
+    assert all(check.mark is CheckStatus.GOOD for check in found.values())
     assert found["memory"].value == "50 GB free of 64 GB"
 
 
@@ -30,25 +30,29 @@ def test_a_containers_limit_counts_not_the_machine():
     check = look(limit_bytes=16 * GB, free_bytes=12 * GB)["memory"]
     assert check.value == "12 GB free of 16 GB (limit; the machine has 64 GB)"
     assert "killed without a word" in check.meaning
-    assert look(limit_bytes=16 * GB, free_bytes=1 * GB)["memory"].mark is Mark.LOOK
+    assert look(limit_bytes=16 * GB, free_bytes=1 * GB)["memory"].mark is CheckStatus.LOOK
 
 
 @pytest.mark.parametrize(
-    ("free", "mark"), [(64 << 20, Mark.BAD), (0, Mark.BAD), (500 << 20, Mark.LOOK), (1 << 30, Mark.GOOD)]
+    ("free", "mark"),
+    [(64 << 20, CheckStatus.BAD), (0, CheckStatus.BAD), (500 << 20, CheckStatus.LOOK), (1 << 30, CheckStatus.GOOD)],
 )
 def test_shared_memory_is_judged_by_what_is_free(free, mark):
-    check = look(shm=Space(4 * GB, 4 * GB - free))["/dev/shm"]
+    check = look(shm=MemorySpace(4 * GB, 4 * GB - free))["/dev/shm"]
     assert check.mark is mark
-    assert ("--shm-size" in check.meaning) is (mark is not Mark.GOOD)
+    assert ("--shm-size" in check.meaning) is (mark is not CheckStatus.GOOD)
 
 
 def test_swap_in_use_is_a_sign_and_none_is_no_fault():
-    assert look(swap=Space(8 * GB, 4 * GB))["swap"].mark is Mark.LOOK
-    assert (look(swap=Space(0, 0))["swap"].value, look(swap=Space(0, 0))["swap"].mark) == ("none", Mark.GOOD)
+    assert look(swap=MemorySpace(8 * GB, 4 * GB))["swap"].mark is CheckStatus.LOOK
+    assert (look(swap=MemorySpace(0, 0))["swap"].value, look(swap=MemorySpace(0, 0))["swap"].mark) == (
+        "none",
+        CheckStatus.GOOD,
+    )
 
 
 def test_a_system_that_tells_nothing_gives_rows_that_say_so():
-    checks = list(memory_checks(Memory()))
+    checks = list(memory_checks(MemoryFacts()))
     assert [check.value for check in checks] == [NOT_KNOWN] * 3
     assert all(check.ok for check in checks)
 

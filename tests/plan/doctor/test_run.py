@@ -2,8 +2,8 @@ import subprocess
 import sys
 
 from penstock.plan.doctor import run as room
-from penstock.plan.doctor.check import NOT_KNOWN, Check, Mark, not_known, size_words
-from penstock.plan.doctor.run import Examined, examine
+from penstock.plan.doctor.check import NOT_KNOWN, Check, CheckStatus, not_known, size_words
+from penstock.plan.doctor.run import DoctorReport, examine
 
 
 def test_this_machine_is_looked_at_all_over():
@@ -24,7 +24,7 @@ def test_a_script_is_judged_against_this_machine(tmp_path):
     file = tmp_path / "train.py"
     file.write_text("DataLoader(ds, num_workers=4096)\n")
     script = examine(file).script
-    assert (script[0].name, script[0].mark) == ("line 1 num_workers", Mark.BAD)
+    assert (script[0].name, script[0].mark) == ("line 1 num_workers", CheckStatus.BAD)
 
 
 def test_a_machine_that_refuses_every_question_is_still_described(monkeypatch):
@@ -41,9 +41,9 @@ def test_a_machine_that_refuses_every_question_is_still_described(monkeypatch):
 
 def test_one_row_to_act_on_is_enough():
     good = Check("a", "1", "Fine.")
-    assert Examined((good, not_known("b", "Hidden."))).ok
-    assert not Examined((good, Check("c", "2", "Slow.", Mark.LOOK))).ok
-    assert not Examined((good,), (Check("c", "2", "Broken.", Mark.BAD),)).ok
+    assert DoctorReport((good, not_known("b", "Hidden."))).ok
+    assert not DoctorReport((good, Check("c", "2", "Slow.", CheckStatus.LOOK))).ok
+    assert not DoctorReport((good,), (Check("c", "2", "Broken.", CheckStatus.BAD),)).ok
 
 
 def test_sizes_have_three_digits():

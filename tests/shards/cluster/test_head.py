@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.shards.cluster import join as head
-from penstock.shards.cluster.join import Head
+from penstock.shards.cluster.join import HeadNode
 from penstock.testing import FakeClock
 
 
@@ -23,7 +23,7 @@ def clock():
 
 @pytest.fixture
 def knocking(door, clock):
-    return Head("{}:{}".format(*door.getsockname()), clock)
+    return HeadNode("{}:{}".format(*door.getsockname()), clock)
 
 
 def test_a_head_that_is_there_answers_however_long_nobody_asked(knocking, clock):

@@ -7,7 +7,7 @@ from penstock.shards import index_file as indexfile
 from penstock.shards.cluster import index
 from penstock.shards.cluster.index import index_by_tasks
 from penstock.shards.scan import index_all
-from penstock.shards.task_pool import Done, tasks_run_by
+from penstock.shards.task_pool import TaskOutcome, tasks_run_by
 from penstock.testing import SA1B, make_shards
 
 
@@ -18,7 +18,7 @@ def test_shards_are_indexed_and_counted_as_by_threads(tmp_path):
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     twins = [shard.replace(str(tmp_path / "a"), str(tmp_path / "b")) for shard in shards]
     by_tasks = {found.shard: found for found in index_by_tasks(shards, threads=2, workers=2)}
-    by_threads = {scanned.shard: index.Indexed.of(scanned) for scanned in index_all(twins)}
+    by_threads = {scanned.shard: index.IndexedShard.of(scanned) for scanned in index_all(twins)}
     assert len(by_tasks) == len(by_threads) == 6
     for shard, twin in zip(shards, twins, strict=True):
         one, other = by_tasks[shard], by_threads[twin]
@@ -32,7 +32,7 @@ def test_shards_are_indexed_and_counted_as_by_threads(tmp_path):
 def test_each_shard_of_a_task_that_keeps_dying_is_named():
     def dying(work, tasks, workers):
         for task in tasks:
-            yield Done(task, None, WorkerCrash("its worker died", stage="work"))
+            yield TaskOutcome(task, None, WorkerCrash("its worker died", stage="work"))
 
     with tasks_run_by(dying):
         found = list(index_by_tasks(["a.tar", "b.tar", "c.tar"], threads=2))

@@ -23,7 +23,7 @@ from penstock.shards.cluster.join import joined
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack, plan_path
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.shards.pack.task import finished
 from penstock.shards.task_pool import tasks_run_by
 from penstock.testing import SA1B, corrupt, make_shards
@@ -40,7 +40,7 @@ pytestmark = [
 
 def plan_of(src, **options):
     chosen = PackOptions(**{"shard_bytes": MIB, **options})
-    return make_plan(list(find_sources(str(src), chosen)), chosen)
+    return make_plan(list(find_pack_sources(str(src), chosen)), chosen)
 
 
 def shards_of(folder):

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 
 pytestmark = [
     pytest.mark.ray,
@@ -92,7 +92,7 @@ def shards_of(folder):
 
 def test_the_run_says_so_and_the_next_one_does_only_what_is_missing(cluster, packing, loose, tmp_path):
     options = PackOptions(shard_bytes=1 << 20)
-    plan = make_plan(list(find_sources(str(loose), options)), options)
+    plan = make_plan(list(find_pack_sources(str(loose), options)), options)
     folder, held, aside = tmp_path / "packed", loose / "00025.bin", tmp_path / "aside"
     held.rename(aside)
     os.mkfifo(held)  # the worker that comes to it stands still, in the middle of its shard

@@ -10,14 +10,14 @@ from PIL import Image
 
 from penstock.errors import DecodeError, GuardError
 from penstock.shards.codecs import codec_of, compress, encode_jpeg, encode_npy, verify_part
-from penstock.testing.images import picture
+from penstock.testing.images import make_image
 
 ARRAY = encode_npy(np.arange(50, dtype=np.float32))
 
 
 def image(kind: str) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(picture(40, 30, seed=1)).save(out, kind)
+    Image.fromarray(make_image(40, 30, seed=1)).save(out, kind)
     return out.getvalue()
 
 
@@ -55,7 +55,7 @@ def test_the_last_extensions_name_the_codec(suffix, codec):
 
 
 GOOD = {
-    ".jpg": encode_jpeg(picture(40, 30, seed=1), 90),
+    ".jpg": encode_jpeg(make_image(40, 30, seed=1), 90),
     ".npz": npz(),
     ".npy": ARRAY,
     ".npy.zst": compress(ARRAY),

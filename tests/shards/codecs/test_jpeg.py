@@ -12,12 +12,12 @@ from PIL import Image
 from penstock.errors import DecodeError, GuardError, SampleError, SettingError
 from penstock.shards.codecs import decode_jpeg, encode_jpeg, shrink_jpeg
 from penstock.shards.guards import inspect_jpeg
-from penstock.testing.images import picture
+from penstock.testing.images import make_image
 
 
 def saved(mode: str = "RGB", height: int = 96, width: int = 160, **options) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(picture(height, width, seed=5)).convert(mode).save(out, "JPEG", **options)
+    Image.fromarray(make_image(height, width, seed=5)).convert(mode).save(out, "JPEG", **options)
     return out.getvalue()
 
 
@@ -143,7 +143,7 @@ def test_a_picture_as_large_as_pillow_would_refuse_is_decoded(monkeypatch):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_encoding_keeps_the_picture_and_its_kind(channels):
-    pixels = picture(64, 80, seed=2)[:, :, :channels]
+    pixels = make_image(64, 80, seed=2)[:, :, :channels]
     data = encode_jpeg(pixels, 95)
     info = inspect_jpeg(data)
     assert (info.height, info.width, info.components, info.progressive) == (64, 80, channels, False)
@@ -151,14 +151,14 @@ def test_encoding_keeps_the_picture_and_its_kind(channels):
 
 
 def test_encoding_a_view_with_gaps_gives_what_its_copy_gives():
-    pixels = picture(64, 80, seed=2)
+    pixels = make_image(64, 80, seed=2)
     assert encode_jpeg(pixels[::2, ::-1], 90) == encode_jpeg(pixels[::2, ::-1].copy(), 90)
 
 
 @pytest.mark.parametrize("quality", [0, 101, -5])
 def test_a_quality_outside_1_to_100_is_refused(quality):
     with pytest.raises(SettingError, match="quality"):
-        encode_jpeg(picture(8, 8, seed=1), quality)
+        encode_jpeg(make_image(8, 8, seed=1), quality)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ from penstock.errors import GuardError
 from penstock.shards.codecs import jpeg as codec
 from penstock.shards.guards import inspect_jpeg
 from penstock.shards.guards import jpeg as guard
-from penstock.testing.images import picture
+from penstock.testing.images import make_image
 
 SOF0, SOS = b"\xff\xc0", b"\xff\xda"
 
 
 def saved(mode: str = "RGB", height: int = 48, width: int = 64, **options) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(picture(height, width, seed=3)).convert(mode).save(out, "JPEG", **options)
+    Image.fromarray(make_image(height, width, seed=3)).convert(mode).save(out, "JPEG", **options)
     return out.getvalue()
 
 

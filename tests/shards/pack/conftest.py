@@ -14,7 +14,7 @@ import pytest
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.shards.pack.task import WORK_FOLDER, pack_shard
 from penstock.testing import sample_parts, tar_bytes
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 def plan_of():
     def make(src, **options):
         chosen = PackOptions(**options)
-        return make_plan(list(find_sources(str(src), chosen)), chosen)
+        return make_plan(list(find_pack_sources(str(src), chosen)), chosen)
 
     return make
 

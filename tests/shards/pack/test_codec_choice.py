@@ -4,16 +4,16 @@ from itertools import chain, repeat
 
 import pytest
 
-from penstock.shards.pack.codec_choice import Candidate, choose_codec, decide
+from penstock.shards.pack.codec_choice import CodecCandidate, choose_codec, decide
 from penstock.shards.pack.convert import convert
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import TRIED_SAMPLES
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.testing import IMAGENET, SA1B, make_folder, make_shards, tar_bytes
 
-KEEP = Candidate("keep", sample_bytes=1.6e6, decode_s=0.010)
-ZSTD = Candidate("zstd", sample_bytes=2.0e6, decode_s=0.004)
-RAW = Candidate("raw", sample_bytes=2.5e6, decode_s=0.002)
+KEEP = CodecCandidate("keep", sample_bytes=1.6e6, decode_s=0.010)
+ZSTD = CodecCandidate("zstd", sample_bytes=2.0e6, decode_s=0.004)
+RAW = CodecCandidate("raw", sample_bytes=2.5e6, decode_s=0.002)
 ALL = (KEEP, ZSTD, RAW)
 
 
@@ -53,8 +53,8 @@ def test_the_reason_shows_every_rate_and_what_it_was_computed_from():
 @pytest.mark.parametrize(("bytes_more", "codec"), [(1.02, "zstd"), (1.04, "raw")])
 def test_among_equals_the_smaller_wins(bytes_more, codec):
     # decoding is the limit of both; raw is 2% or 4% quicker, for more bytes
-    zstd = Candidate("zstd", 1e6, 0.001 * bytes_more)
-    raw = Candidate("raw", 3e6, 0.001)
+    zstd = CodecCandidate("zstd", 1e6, 0.001 * bytes_more)
+    raw = CodecCandidate("raw", 3e6, 0.001)
     assert decide((zstd, raw), 1e12, 1).codec == codec
 
 
@@ -93,7 +93,7 @@ def durations(samples, keep, zstd, raw):
 @pytest.fixture
 def sources(tmp_path):
     make_shards(tmp_path / "src", SA1B, samples=10, shards=2, order="grouped", scale=0.1)
-    return list(find_sources(str(tmp_path / "src"), PackOptions()))
+    return list(find_pack_sources(str(tmp_path / "src"), PackOptions()))
 
 
 @pytest.mark.parametrize(("bytes_per_s", "codec"), [(1e12, "raw"), (1e4, "keep")])
@@ -116,7 +116,7 @@ def test_the_best_of_the_repeats_and_the_median_of_the_samples_count(sources):
 def test_sizes_are_those_of_the_converted_samples(tmp_path, originals):
     src = make_folder(tmp_path / "src", SA1B, samples=2, scale=0.1)
     options = PackOptions(image_size=64)
-    choice = choose_codec(list(find_sources(str(src), options)), options, 1e9, 2)
+    choice = choose_codec(list(find_pack_sources(str(src), options)), options, 1e9, 2)
     for candidate in choice.candidates:
         wanted = PackOptions(image_size=64, arrays=candidate.codec)
         sizes = [sum(len(data) for _, data in convert(parts.items(), wanted)) for parts in originals(SA1B, 2).values()]
@@ -133,7 +133,7 @@ def test_a_cast_leaves_no_choice_to_keep(sources):
 
 def test_without_arrays_there_is_nothing_to_choose(tmp_path):
     src = make_folder(tmp_path / "src", IMAGENET, samples=2, scale=0.1)
-    choice = choose_codec(list(find_sources(str(src), PackOptions())), PackOptions(), 1e9, 2, Timer([]))
+    choice = choose_codec(list(find_pack_sources(str(src), PackOptions())), PackOptions(), 1e9, 2, Timer([]))
     assert (choice.codec, choice.candidates) == ("keep", ())
     assert "no arrays" in choice.reason
 
@@ -141,7 +141,7 @@ def test_without_arrays_there_is_nothing_to_choose(tmp_path):
 def test_a_pack_of_compressed_arrays_has_arrays_too(tmp_path, pack_here):
     make_shards(tmp_path / "src", SA1B, samples=2, scale=0.1)
     packed = pack_here(tmp_path / "src", tmp_path / "packed", arrays="zstd").folder
-    choice = choose_codec(list(find_sources(str(packed), PackOptions())), PackOptions(), 1e12, 2)
+    choice = choose_codec(list(find_pack_sources(str(packed), PackOptions())), PackOptions(), 1e12, 2)
     assert choice.candidates
 
 
@@ -149,5 +149,5 @@ def test_bad_samples_are_left_out_of_the_trial(tmp_path, npz):
     shard = tmp_path / "a.tar"
     good = npz(x=[1.0] * 100)
     shard.write_bytes(tar_bytes([("1.npz", good), ("2.npz", b"broken"), ("3.npz", good)]))
-    choice = choose_codec(list(find_sources(str(shard), PackOptions())), PackOptions(), 1e9, 2)
+    choice = choose_codec(list(find_pack_sources(str(shard), PackOptions())), PackOptions(), 1e9, 2)
     assert choice.candidates[0].sample_bytes == len(good)

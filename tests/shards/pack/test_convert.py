@@ -22,7 +22,7 @@ from penstock.shards.codecs import (
 )
 from penstock.shards.pack.convert import convert
 from penstock.shards.pack.options import PackOptions
-from penstock.testing import MULTICAMERA, SA1B, picture, sample_parts
+from penstock.testing import MULTICAMERA, SA1B, make_image, sample_parts
 
 FEATURES = np.linspace(-3, 3, 600, dtype=np.float16).reshape(20, 30)
 
@@ -167,7 +167,7 @@ def test_only_the_named_array_is_cast(npz):
 @pytest.mark.parametrize(("height", "width"), [(150, 225), (225, 150), (200, 200), (100, 301)])
 @pytest.mark.parametrize("side", ["long", "short"])
 def test_a_large_picture_gets_exactly_the_asked_side(height, width, side):
-    source = encode_jpeg(picture(height, width, seed=3), 95)
+    source = encode_jpeg(make_image(height, width, seed=3), 95)
     _, stored = one([(".jpg", source)], image_size=64, side=side, quality=95)
     shrunk = decode_jpeg(stored)
     assert (max if side == "long" else min)(shrunk.shape[:2]) == 64
@@ -179,19 +179,19 @@ def test_a_large_picture_gets_exactly_the_asked_side(height, width, side):
 
 @pytest.mark.parametrize("size", [225, 226, 1024])
 def test_a_picture_that_is_small_enough_keeps_its_bytes(size):
-    source = encode_jpeg(picture(150, 225, seed=3), 90)
+    source = encode_jpeg(make_image(150, 225, seed=3), 90)
     assert one([(".jpg", source)], image_size=size) == (".jpg", source)
 
 
 def test_quality_decides_the_bytes():
-    source = encode_jpeg(picture(150, 225, seed=3), 95)
+    source = encode_jpeg(make_image(150, 225, seed=3), 95)
     sizes = [len(one([(".jpg", source)], image_size=128, quality=quality)[1]) for quality in (50, 90)]
     assert sizes[0] < sizes[1]
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
 
-GOOD = encode_jpeg(picture(150, 225, seed=3), 90)
+GOOD = encode_jpeg(make_image(150, 225, seed=3), 90)
 
 
 @pytest.mark.parametrize("wishes", [{}, {"image_size": 64, "arrays": "raw"}, {"image_size": 64, "arrays": "zstd"}])

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import SettingError, ShardError
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.testing import IMAGENET, SA1B, corrupt, make_folder, make_shards, tar_bytes
 
 MIB = 1 << 20
@@ -114,7 +114,7 @@ def test_nothing_to_pack_is_refused(tmp_path):
     shard.write_bytes(tar_bytes([("1.jpg", b""), ("2.jpg", b"")]))
     options = PackOptions(on_bad="skip")
     with pytest.raises(ShardError, match="no whole sample"):
-        make_plan(list(find_sources(str(shard), options)), options)
+        make_plan(list(find_pack_sources(str(shard), options)), options)
 
 
 # -- how sizes change --------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_a_cast_that_no_sample_can_take_is_refused_by_name(tmp_path):
     make_folder(tmp_path / "loose", SA1B, samples=2, scale=0.05)
     options = PackOptions(arrays="raw", casts=(("featurs", "float32"),))
     with pytest.raises(SettingError, match="no sample has an array 'featurs'") as caught:
-        make_plan(list(find_sources(str(tmp_path / "loose"), options)), options)
+        make_plan(list(find_pack_sources(str(tmp_path / "loose"), options)), options)
     assert "edge, features" in str(caught.value)
 
 
@@ -230,7 +230,7 @@ def test_going_from_raise_to_skip_keeps_the_pack_that_was_begun(tmp_path):
     prints = set()
     for on_bad in ("raise", "skip"):
         options = PackOptions(on_bad=on_bad)
-        plan = make_plan(list(find_sources(str(tmp_path / "loose"), options)), options)
+        plan = make_plan(list(find_pack_sources(str(tmp_path / "loose"), options)), options)
         prints.add((plan.fingerprint(), *(task.fingerprint for task in plan.tasks())))
     assert len(prints) == 1
 
@@ -240,6 +240,6 @@ def test_stated_suffixes_pair_what_inference_would_not(tmp_path):
         for camera in ("front", "back"):
             (tmp_path / f"{number:04d}_{camera}.txt").write_text("x")
     options = PackOptions(require=("_front.txt", "_back.txt"))
-    (source,) = find_sources(str(tmp_path), options)
+    (source,) = find_pack_sources(str(tmp_path), options)
     assert source.index.keys == ["0000", "0001", "0002"]
     assert len(source.whole) == 3

@@ -14,7 +14,7 @@ from penstock.errors import DecodeError, PairingError, SettingError, ShardError,
 from penstock.shards.pack import sources
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
-from penstock.shards.pack.sources import find_sources, read_samples
+from penstock.shards.pack.sources import find_pack_sources, read_samples
 from penstock.storage import local
 from penstock.testing import MULTICAMERA, SA1B, corrupt, make_folder, make_shards, tar_bytes
 
@@ -23,7 +23,7 @@ SKIP = PackOptions(on_bad="skip")
 
 
 def takes_of(src, options=KEEP):
-    plan = make_plan(list(find_sources(str(src), options)), options)
+    plan = make_plan(list(find_pack_sources(str(src), options)), options)
     return [take for task in plan.tasks() for take in task.takes]
 
 
@@ -44,7 +44,7 @@ def write(folder, files):
 
 @pytest.mark.parametrize("preset", [SA1B, MULTICAMERA], ids=lambda preset: preset.name)
 def test_a_folder_of_loose_files_is_one_source(tmp_path, originals, preset):
-    (source,) = find_sources(str(make_folder(tmp_path / "loose", preset, samples=3, scale=0.1)), KEEP)
+    (source,) = find_pack_sources(str(make_folder(tmp_path / "loose", preset, samples=3, scale=0.1)), KEEP)
     assert source.is_folder
     assert source.can_be_cut
     assert sorted(source.index.keys) == sorted(originals(preset, 3))
@@ -69,18 +69,18 @@ def test_a_folder_with_nothing_in_it_is_refused(tmp_path, make):
     if make == "hidden":
         (src / ".hidden.txt").write_bytes(b"x")
     with pytest.raises(SettingError, match="nothing to pack"):
-        list(find_sources(str(src), KEEP))
+        list(find_pack_sources(str(src), KEEP))
 
 
 def test_a_source_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(SettingError, match="no such"):
-        list(find_sources(str(tmp_path / "missing"), KEEP))
+        list(find_pack_sources(str(tmp_path / "missing"), KEEP))
 
 
 def test_shards_in_folders_of_a_folder_are_not_taken_for_samples(tmp_path):
     make_shards(tmp_path / "src" / "train", SA1B, samples=1, scale=0.1)
     with pytest.raises(SettingError, match="sa1b-000000") as caught:
-        list(find_sources(str(tmp_path / "src"), KEEP))
+        list(find_pack_sources(str(tmp_path / "src"), KEEP))
     assert "*" in caught.value.advice
 
 
@@ -90,14 +90,14 @@ def test_a_file_name_that_is_not_unicode_is_refused(tmp_path):
     src.mkdir()
     (src / os.fsdecode(b"caf\xe9.txt")).write_bytes(b"x")
     with pytest.raises(SettingError, match="UTF-8") as caught:
-        list(find_sources(str(src), KEEP))
+        list(find_pack_sources(str(src), KEEP))
     assert "xe9" in str(caught.value)
 
 
 @pytest.mark.parametrize("pattern", ["", "*.tar", "sa1b-{000000..000002}.tar"])
 def test_shards_come_in_the_order_of_their_names(tmp_path, pattern):
     paths = make_shards(tmp_path / "src", SA1B, samples=3, shards=3, scale=0.1)
-    found = list(find_sources(str(tmp_path / "src" / pattern), KEEP))
+    found = list(find_pack_sources(str(tmp_path / "src" / pattern), KEEP))
     assert [source.path for source in found] == [str(path) for path in paths]
     assert not any(source.is_folder for source in found)
 
@@ -106,7 +106,7 @@ def test_a_broken_shard_ends_it_by_name(tmp_path):
     _, bad = make_shards(tmp_path, SA1B, samples=2, shards=2, scale=0.1)
     bad.write_bytes(bad.read_bytes()[:3000])
     with pytest.raises(TarError) as caught:
-        list(find_sources(str(tmp_path), SKIP))
+        list(find_pack_sources(str(tmp_path), SKIP))
     assert caught.value.shard == str(bad)
 
 
@@ -114,9 +114,9 @@ def test_half_samples_end_it_or_are_listed(tmp_path):
     shard = tmp_path / "a.tar"
     shard.write_bytes(tar_bytes([("1.jpg", b"a"), ("1.txt", b"b"), ("2.jpg", b"c"), ("3.jpg", b"d"), ("3.txt", b"e")]))
     with pytest.raises(PairingError) as caught:
-        list(find_sources(str(shard), KEEP))
+        list(find_pack_sources(str(shard), KEEP))
     assert (caught.value.shard, caught.value.member, caught.value.offset) == (str(shard), "2.jpg", 5 * 512)
-    (source,) = find_sources(str(shard), SKIP)
+    (source,) = find_pack_sources(str(shard), SKIP)
     assert source.whole.tolist() == [0, 2]
     assert [(problem.kind, problem.member) for problem in source.problems] == [("orphan", "2.jpg")]
 

@@ -21,7 +21,7 @@ from penstock.shards import index_file as indexfile
 from penstock.shards.scan import index_of
 from penstock.storage.object_store import remote_file as object
 from penstock.storage.object_store.remote_file import RemoteFile
-from penstock.storage.object_store.retry import Patience
+from penstock.storage.object_store.retry import RetryPolicy
 from penstock.storage.paths import expand
 from penstock.testing import REID, make_shards
 
@@ -90,7 +90,7 @@ def test_an_epoch_is_the_same_as_from_files(make_loader, remote, local):
 
 
 def test_ranges_are_what_was_put_and_faults_on_the_way_change_nothing(container, monkeypatch, server):
-    monkeypatch.setattr(object, "PATIENCE", Patience(first_pause_s=0.01, longest_pause_s=0.02, stall_s=2.0))
+    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(first_pause_s=0.01, longest_pause_s=0.02, stall_s=2.0))
     data = bytes(range(256)) * 4096
     container.put("a.bin", data)
     with FaultProxy(server) as proxy:

@@ -6,13 +6,13 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.bench.fields import parse_fields
-from penstock.bench.workload import lay_out
+from penstock.bench.workload import make_workload
 from penstock.cli.main import make_app
 from penstock.probe.storage import probe
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.shards.scan import scan
 from penstock.storage.paths import expand
 from penstock.testing import REID, make_shards
@@ -49,7 +49,7 @@ def test_ls_index_and_check(run, remote, bucket):
 
 def test_pack_reads_from_a_store_and_writes_a_folder(remote, tmp_path):
     options = PackOptions()
-    plan = make_plan(list(find_sources(remote, options)), options)
+    plan = make_plan(list(find_pack_sources(remote, options)), options)
     list(pack(plan, tmp_path / "out", workers=1))
     assert sum(len(scan(path)) for path in (tmp_path / "out").glob("*.tar")) == 12
 
@@ -57,7 +57,7 @@ def test_pack_reads_from_a_store_and_writes_a_folder(remote, tmp_path):
 def test_both_sides_of_a_race_read_from_the_store(remote, tmp_path):
     from penstock.bench.torch_loader import PlainTars
 
-    course = lay_out(expand(remote), parse_fields(["image=.jpg:32"]), 2, 12, 2, tmp_path)
+    course = make_workload(expand(remote), parse_fields(["image=.jpg:32"]), 2, 12, 2, tmp_path)
     assert len({sample["__key__"] for sample in PlainTars(course)}) == 12
     assert all(shard.startswith(remote) for shard in course.shards)
 

@@ -9,16 +9,16 @@ from tests.support.proxy import Flip, Status
 
 from penstock.errors import DecodeError, StorageError
 from penstock.shards import index_file as indexfile
-from penstock.shards.check import Piece, Structure, check_piece, check_shards
+from penstock.shards.check import CheckTask, ShardStructure, check_piece, check_shards
 from penstock.shards.codecs import zstd
 from penstock.shards.open_shard import open_shard
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
-from penstock.shards.pack.sources import find_sources, read_samples
+from penstock.shards.pack.sources import find_pack_sources, read_samples
 from penstock.shards.pack.task import WORK_FOLDER, pack_shard
 from penstock.shards.scan import index_of, scan
 from penstock.storage.object_store import remote_file as object
-from penstock.storage.object_store.retry import Patience
+from penstock.storage.object_store.retry import RetryPolicy
 from penstock.testing import tar_bytes
 
 PARTS = [(f"{number}.bin", bytes([number]) * 3000) for number in range(4)]
@@ -38,7 +38,7 @@ def shard(bucket):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(object, "PATIENCE", Patience(budget_s=0.02, first_pause_s=0.01, stall_s=0.4))
+    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.02, first_pause_s=0.01, stall_s=0.4))
 
 
 def of_the_shard(request):
@@ -46,7 +46,7 @@ def of_the_shard(request):
 
 
 def checked(url, index):
-    return check_piece(Piece(url, tuple(map(index.sample, range(len(index)))), False, index.binding))
+    return check_piece(CheckTask(url, tuple(map(index.sample, range(len(index)))), False, index.binding))
 
 
 def test_a_flip_that_passes_is_no_flaw_and_one_that_stays_is(shard, proxy):
@@ -61,7 +61,7 @@ def test_a_flip_that_passes_is_no_flaw_and_one_that_stays_is(shard, proxy):
 
 def test_a_flip_that_passes_costs_a_pack_nothing_and_one_that_stays_its_sample(shard, proxy):
     _, index = shard
-    [source] = find_sources(shard[0], PackOptions())
+    [source] = find_pack_sources(shard[0], PackOptions())
     flip = Flip(at=int(index.offsets[2]) + 5)
     proxy.inject(flip, of_the_shard, times=1)
     assert [parts for _, parts in read_samples(source.take(range(4)))] == [[(".bin", data)] for _, data in PARTS]
@@ -72,7 +72,7 @@ def test_a_flip_that_passes_costs_a_pack_nothing_and_one_that_stays_its_sample(s
 
 def test_a_store_that_is_gone_ends_a_pack_that_skips_bad_samples(shard, proxy, impatient, tmp_path):
     options = PackOptions(on_bad="skip")
-    [task] = make_plan(list(find_sources(shard[0], options)), options).tasks()
+    [task] = make_plan(list(find_pack_sources(shard[0], options)), options).tasks()
     (tmp_path / WORK_FOLDER).mkdir()
     proxy.inject(Status(503), lambda request: request.method == "GET")
     with pytest.raises(StorageError, match="503 SlowDown"):
@@ -98,9 +98,9 @@ def test_an_uploaded_index_is_no_flaw_and_its_checksums_count(bucket, tmp_path):
     bucket.put("b.tar", DATA)
     bucket.put("b.tar.pidx", indexfile.dumps(dataclasses.replace(scan(path), crcs=crcs)))
     found = list(check_shards([bucket.url("b.tar")], decode=False, workers=1))
-    [structure] = [each for each in found if isinstance(each, Structure)]
+    [structure] = [each for each in found if isinstance(each, ShardStructure)]
     assert (structure.flaws, structure.with_crc) == ((), True)
-    [(_, flaws)] = [each for each in found if not isinstance(each, Structure)]
+    [(_, flaws)] = [each for each in found if not isinstance(each, ShardStructure)]
     assert [(flaw.kind, flaw.member) for flaw in flaws] == [("crc", "3.bin")]
 
 

@@ -7,10 +7,10 @@ import pytest
 import penstock
 from penstock.diagnose.verdict import diagnose
 from penstock.plan.from_recording import plan_from_recording
-from penstock.recording.format import Machine, Run, Step
+from penstock.recording.format import Machine, RunLine, StepLine
 from penstock.recording.reader import Recording
 from penstock.testing import REID, make_shards
-from penstock.watcher.loader_views import OurSide
+from penstock.watcher.loader_views import PenstockLoaderView
 
 FIELDS = {"image": penstock.Image(".jpg", size=32)}
 STEPS = 50
@@ -29,17 +29,17 @@ def remote(bucket, tmp_path):
 
 def watched(loader):
     """What the watcher writes of the first steps, with more looks than one a second."""
-    side, steps, looks, begin = OurSide(loader, 0, "train"), [], [], time.perf_counter()
+    side, steps, looks, begin = PenstockLoaderView(loader, 0, "train"), [], [], time.perf_counter()
     batches = iter(loader)
     for number in range(STEPS):
         asked_s = time.perf_counter() - begin
         next(batches)
         wait_s = time.perf_counter() - begin - asked_s
-        steps.append(Step(loader=0, batch=number, at_s=asked_s, wait_s=wait_s, step_s=1e-4, samples=2))
+        steps.append(StepLine(loader=0, batch=number, at_s=asked_s, wait_s=wait_s, step_s=1e-4, samples=2))
         if number % A_LOOK == 0:
             looks += side.poll(time.perf_counter() - begin)
     return Recording(
-        run=Run(machine=Machine(cores=2, usable_cores=2)),
+        run=RunLine(machine=Machine(cores=2, usable_cores=2)),
         loaders={0: side.describe()},
         steps=tuple(steps),
         hops=tuple(looks),

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from tests.support.proxy import Flip, Status
 
-from penstock.data.read.byte_ranges import Extent, OpenShards
+from penstock.data.read.byte_ranges import Extent, OpenedShards
 from penstock.errors import StorageError
 from penstock.shards import index_file as indexfile
 from penstock.shards.codecs import zstd
 from penstock.shards.open_shard import open_shard
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
-from penstock.shards.pack.sources import find_sources
+from penstock.shards.pack.sources import find_pack_sources
 from penstock.shards.pack.task import WORK_FOLDER, pack_shard
 from penstock.shards.scan import index_all, index_of, scan
 from penstock.storage.object_store.url import parse
@@ -120,7 +120,7 @@ def packed_here(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packed")
     make_shards(folder / "in", REID, samples=12, scale=0.1)
     options = PackOptions()
-    [task] = make_plan(list(find_sources(str(folder / "in"), options)), options).tasks()
+    [task] = make_plan(list(find_pack_sources(str(folder / "in"), options)), options).tasks()
     (folder / WORK_FOLDER).mkdir()
     pack_shard(task, folder)
     return folder / task.name
@@ -161,7 +161,7 @@ def read_block(paths, indexes):
     index = indexes[0]
     first, last = int(index.offsets.min()), int((index.offsets + index.lengths).max())
     into = memoryview(bytearray(last - first))
-    OpenShards(paths, indexes).read(0, [Extent(first, last - first, 0)], into)
+    OpenedShards(paths, indexes).read(0, [Extent(first, last - first, 0)], into)
     return bytes(into)
 
 
@@ -189,7 +189,7 @@ def test_extents_are_read_side_by_side(long, proxy):
     proxy.slow_down(latency_s=0.05)
     extents = [Extent(int(offset), 1000, 4096 * number) for number, offset in enumerate(index.offsets)]
     into = memoryview(bytearray(4096 * len(extents)))
-    assert OpenShards([url], [index]).read(0, extents, into) == 1000 * len(extents)
+    assert OpenedShards([url], [index]).read(0, extents, into) == 1000 * len(extents)
     for extent in extents:
         assert into[extent.at : extent.at + 1000] == data[extent.offset : extent.offset + 1000]
     assert proxy.counts.most_in_flight > 4

@@ -12,7 +12,7 @@ from penstock.storage.object_store import io_thread as channel
 from penstock.storage.object_store import remote_file as object
 from penstock.storage.object_store.io_thread import counts
 from penstock.storage.object_store.remote_file import read_object
-from penstock.storage.object_store.retry import Patience
+from penstock.storage.object_store.retry import RetryPolicy
 from penstock.watcher.stack_sampler import STATES
 
 
@@ -24,7 +24,7 @@ def given_up(url):
 @pytest.mark.skipif(sys.platform != "linux" or not STATES, reason="what a thread waits for is told on Linux only")
 def test_whoever_looks_at_a_thread_that_waits_for_a_store_sees_a_network(bucket, proxy, monkeypatch):
     """A worker of torch's DataLoader over shards in a store would else be taken for one that waits for a lock."""
-    monkeypatch.setattr(object, "PATIENCE", Patience(budget_s=0.0, stall_s=1.0))
+    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.0, stall_s=1.0))
     bucket.put("a", b"data")
     proxy.inject(Hang())
     thread = threading.Thread(target=given_up, args=(bucket.url("a"),))
@@ -40,7 +40,7 @@ def test_whoever_looks_at_a_thread_that_waits_for_a_store_sees_a_network(bucket,
 def test_a_wait_that_was_interrupted_leaves_nothing_to_the_next_one(bucket, monkeypatch):
     bucket.put("a", b"data")
 
-    class Interrupted(channel._Bell):
+    class Interrupted(channel._Wakeup):
         def wait(self):
             raise KeyboardInterrupt
 
@@ -48,7 +48,7 @@ def test_a_wait_that_was_interrupted_leaves_nothing_to_the_next_one(bucket, monk
         patch.setattr(channel._bells, "bell", Interrupted())
         with pytest.raises(KeyboardInterrupt):
             read_object(bucket.url("a"), 100)
-    assert channel._bells.bell is None or type(channel._bells.bell) is channel._Bell
+    assert channel._bells.bell is None or type(channel._bells.bell) is channel._Wakeup
     assert read_object(bucket.url("a"), 100) == b"data"
 
 

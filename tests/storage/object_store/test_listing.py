@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.storage.object_store import listing
-from penstock.storage.object_store.retry import Patience
+from penstock.storage.object_store.retry import RetryPolicy
 from penstock.storage.paths import expand
 from penstock.testing import FakeClock
 
@@ -64,7 +64,7 @@ def store(monkeypatch):
 
     monkeypatch.setattr(listing, "obstore", lambda: store)
     monkeypatch.setattr(listing, "store_of", lambda url: store)
-    monkeypatch.setattr(listing, "PATIENCE", Patience(now=clock.now, sleep=sleep))
+    monkeypatch.setattr(listing, "PATIENCE", RetryPolicy(now=clock.now, sleep=sleep))
     return store
 
 

@@ -12,7 +12,7 @@ from penstock.errors import StorageError
 from penstock.shards import index_file as indexfile
 from penstock.shards.scan import index_of
 from penstock.storage.object_store import remote_file as object
-from penstock.storage.object_store.retry import Patience
+from penstock.storage.object_store.retry import RetryPolicy
 
 SAMPLES = 40
 FIELDS = {"image": penstock.Image(".jpg", size=32), "id": penstock.Label(".json", key="identity")}
@@ -61,7 +61,7 @@ def test_a_checkpoint_of_files_resumes_over_the_store(make_loader, local, remote
 
 
 def test_faults_on_the_way_change_nothing(make_loader, local, remote, proxy, monkeypatch):
-    monkeypatch.setattr(object, "PATIENCE", Patience(first_pause_s=0.01, longest_pause_s=0.02, stall_s=1.0))
+    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(first_pause_s=0.01, longest_pause_s=0.02, stall_s=1.0))
     for fault in (Status(503), Cut(after_bytes=100), Status(500), Cut(after_bytes=None)):
         proxy.inject(fault, lambda request: request.attempt == 1 and request.number % 3 == 0, times=3)
     assert_same(told(make_loader(remote, FIELDS)), told(make_loader([str(path) for path in local], FIELDS)))

@@ -15,9 +15,15 @@ from penstock.errors import SettingError, StorageError
 from penstock.storage.object_store import fetch, listing, stores
 from penstock.storage.object_store import remote_file as object
 from penstock.storage.object_store.io_thread import counts
-from penstock.storage.object_store.readahead import FIRST_BYTES, HOP_BYTES, WINDOW_BYTES, Forward, Headers
+from penstock.storage.object_store.readahead import (
+    FIRST_BYTES,
+    HOP_BYTES,
+    WINDOW_BYTES,
+    HeaderReadahead,
+    SequentialReadahead,
+)
 from penstock.storage.object_store.remote_file import RemoteFile, read_object, write_object
-from penstock.storage.object_store.retry import LEAST, Patience
+from penstock.storage.object_store.retry import LEAST, RetryPolicy
 from penstock.storage.paths import expand
 from penstock.storage.shard_cache.cache import ShardCache
 
@@ -28,7 +34,7 @@ KEY = "data/a.tar"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Less patience than users are given, so that faults are noticed within the test."""
-    patience = Patience(budget_s=2.0, first_pause_s=0.01, longest_pause_s=0.02, stall_s=0.4)
+    patience = RetryPolicy(budget_s=2.0, first_pause_s=0.01, longest_pause_s=0.02, stall_s=0.4)
     monkeypatch.setattr(object, "PATIENCE", patience)
     monkeypatch.setattr(listing, "PATIENCE", patience)
 
@@ -132,7 +138,7 @@ def test_a_drip_is_a_stall_though_it_is_never_silent(url, proxy):
 
 def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, proxy, monkeypatch):
     monkeypatch.setattr(fetch, "CHUNK_BYTES", 64 << 10)
-    monkeypatch.setattr(object, "PATIENCE", Patience(first_pause_s=0.01, stall_s=0.6))
+    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(first_pause_s=0.01, stall_s=0.6))
     file, length = RemoteFile(url), 320 << 10
     proxy.slow_down(bytes_per_s=470_000)
     before = counts.stalls
@@ -144,7 +150,7 @@ def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, pro
 
 @pytest.mark.parametrize("fault", [Status(503), Cut(after_bytes=None), WholeObject()], ids=repr)
 def test_a_fault_that_stays_is_an_error_that_says_where(url, proxy, fault, monkeypatch):
-    monkeypatch.setattr(object, "PATIENCE", Patience(budget_s=0.1, first_pause_s=0.01, stall_s=0.4))
+    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.1, first_pause_s=0.01, stall_s=0.4))
     file = RemoteFile(url)
     proxy.inject(fault, gets)
     with pytest.raises(StorageError, match="tries in") as caught:
@@ -221,7 +227,7 @@ def test_another_version_is_never_read(url, bucket):
 
 
 def test_an_answer_of_another_version_is_noticed_even_if_the_store_ignores_the_condition(url, bucket, monkeypatch):
-    monkeypatch.setattr(fetch.Version, "condition", lambda _: {})
+    monkeypatch.setattr(fetch.ObjectVersion, "condition", lambda _: {})
     file = RemoteFile(url)
     bucket.put(KEY, bytes(len(DATA)))
     with pytest.raises(StorageError, match="has changed since it was indexed"):
@@ -257,7 +263,7 @@ def test_the_one_that_is_slower_is_given_up_and_its_bytes_are_not_counted(url, p
 
 
 def test_headers_of_long_members_are_hopped_to(url, proxy):
-    walk = Headers(RemoteFile(url))
+    walk = HeaderReadahead(RemoteFile(url))
     for offset in range(0, len(DATA), 100_000):
         assert walk.read_at(offset, 512) == DATA[offset : offset + 512]
     assert proxy.counts.requests == 1 + 7
@@ -265,21 +271,21 @@ def test_headers_of_long_members_are_hopped_to(url, proxy):
 
 
 def test_short_members_are_read_through(url, proxy):
-    walk = Headers(RemoteFile(url))
+    walk = HeaderReadahead(RemoteFile(url))
     for offset in range(0, len(DATA), 2048):
         assert walk.read_at(offset, 512) == DATA[offset : offset + 512]
     assert proxy.counts.requests == 1 + 1 + -(-(len(DATA) - FIRST_BYTES) // WINDOW_BYTES)
 
 
 def test_whoever_goes_forward_gets_more_and_more_at_a_time(url, proxy):
-    reader = Forward(RemoteFile(url))
+    reader = SequentialReadahead(RemoteFile(url))
     for offset in range(0, len(DATA), 5000):
         assert reader.read_at(offset, 5000) == DATA[offset : offset + 5000]
     assert proxy.counts.requests < 8
 
 
 def test_jumps_fetch_nothing_more_than_is_asked_for(url, proxy):
-    reader = Forward(RemoteFile(url))
+    reader = SequentialReadahead(RemoteFile(url))
     for offset in (600_000, 10_000, 300_000):
         reader.read_at(offset, 100)
     assert proxy.counts.bytes == 300
@@ -325,7 +331,7 @@ def test_the_query_of_a_signed_address_reaches_the_server(url, bucket, proxy):
 
 
 def test_no_secret_is_in_anything_that_is_shown_sent_or_logged(url, bucket, proxy, caplog, monkeypatch):
-    monkeypatch.setattr(object, "PATIENCE", Patience(budget_s=0.05, first_pause_s=0.01, stall_s=0.4))
+    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.05, first_pause_s=0.01, stall_s=0.4))
     caplog.set_level(logging.DEBUG)
     [signed] = expand(f"{proxy.url}/{bucket.name}/{KEY}?X-Amz-Signature=hunter2")
     seen = []

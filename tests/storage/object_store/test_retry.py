@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from penstock.errors import StorageError
-from penstock.storage.object_store.failures import Inconsistent, Kind, Stalled, judge
-from penstock.storage.object_store.fetch import asked_twice
-from penstock.storage.object_store.retry import LEAST, ONE_IN, SAVED, Pace, Patience, Trouble
+from penstock.storage.object_store.failures import FailureKind, InconsistentAnswer, StalledTransfer, classify
+from penstock.storage.object_store.fetch import hedged
+from penstock.storage.object_store.retry import LEAST, ONE_IN, SAVED, LatencyTracker, RetryPolicy, RetryState
 from penstock.testing import FakeClock
 
 
@@ -29,37 +29,37 @@ def patience(clock):
     async def sleep(seconds):
         clock.sleep(seconds)
 
-    return Patience(budget_s=10, first_pause_s=1, longest_pause_s=4, now=clock.now, sleep=sleep, dice=lambda: 1.0)
+    return RetryPolicy(budget_s=10, first_pause_s=1, longest_pause_s=4, now=clock.now, sleep=sleep, dice=lambda: 1.0)
 
 
 def bear(trouble, *errors):
     async def all_of_them():
         for error in errors:
-            await trouble.met(judge(error), 7)
+            await trouble.met(classify(error), 7)
 
     asyncio.run(all_of_them())
 
 
 def test_pauses_double_up_to_a_bound(patience, clock):
-    bear(Trouble("s", patience, lambda: False), *[Stalled("slow")] * 3)
+    bear(RetryState("s", patience, lambda: False), *[StalledTransfer("slow")] * 3)
     assert repr(clock) == "<FakeClock at 7 s: 7 s passed, slept 3×>"
 
 
 def test_pauses_are_anything_up_to_the_bound():
-    assert Patience(dice=lambda: 0.25, first_pause_s=1, longest_pause_s=8).pause_s(3) == 1.0
-    assert 0 <= Patience().pause_s(50) <= Patience().longest_pause_s
+    assert RetryPolicy(dice=lambda: 0.25, first_pause_s=1, longest_pause_s=8).pause_s(3) == 1.0
+    assert 0 <= RetryPolicy().pause_s(50) <= RetryPolicy().longest_pause_s
 
 
 def test_the_budget_ends_it_and_the_error_says_what_and_where(patience):
     with pytest.raises(StorageError, match=r"slow \(4 tries in 7 s\)") as caught:
-        bear(Trouble("s3://b/k", patience, lambda: False), *[Stalled("slow")] * 9)
+        bear(RetryState("s3://b/k", patience, lambda: False), *[StalledTransfer("slow")] * 9)
     assert caught.value.where() == {"shard": "s3://b/k", "offset": 7, "stage": "read"}
 
 
 def test_bytes_renew_the_budget(patience, clock):
-    trouble = Trouble("s", patience, lambda: False)
+    trouble = RetryState("s", patience, lambda: False)
     for _ in range(5):
-        bear(trouble, *[Inconsistent("the answer ended early")] * 3)
+        bear(trouble, *[InconsistentAnswer("the answer ended early")] * 3)
         trouble.over()
     assert clock.now() == 35
 
@@ -70,7 +70,7 @@ def test_bytes_renew_the_budget(patience, clock):
 )
 def test_a_refusal_renews_the_store_once_and_is_then_final(patience, shard, what):
     renewed = []
-    trouble = Trouble(shard, patience, lambda: not renewed.append(True))
+    trouble = RetryState(shard, patience, lambda: not renewed.append(True))
     bear(trouble, PermissionDeniedError("secret"))
     assert renewed == [True]
     with pytest.raises(StorageError, match="access was refused") as caught:
@@ -82,38 +82,41 @@ def test_a_refusal_renews_the_store_once_and_is_then_final(patience, shard, what
 @pytest.mark.parametrize("error", [FileNotFoundError("x"), ValueError("x")])
 def test_what_cannot_get_better_is_not_tried_again(patience, clock, error):
     with pytest.raises(StorageError):
-        bear(Trouble("s", patience, lambda: False), error)
+        bear(RetryState("s", patience, lambda: False), error)
     assert clock.now() == 0
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>", Kind.PASSING),
-        ("connection reset by peer", Kind.PASSING),
-        ("status: 400 <Error><Code>ExpiredToken</Code></Error>", Kind.REFUSED),
-        ("Client error with status 400 Bad Request: <Code>InvalidArgument</Code>", Kind.FINAL),
-        ("Client error with status 429 Too Many Requests", Kind.PASSING),
-        ("Error performing PUT http://169.254.169.254/latest/api/token", Kind.REFUSED),
-        ("the credential provider was not enabled", Kind.REFUSED),
-        ("Error performing GET http://host/bucket/credentials/status_403.tar in 1ms - error sending", Kind.PASSING),
-        ("Server returned non-2xx status code: 500: credentials service is down", Kind.PASSING),
-        ("status: 400 <Code>AuthorizationHeaderMalformed</Code> the Credential is mal-formed", Kind.FINAL),
-        ("status: 400 <Code>ExpiredTokenException</Code>", Kind.REFUSED),
-        ("Received non-partial response when range requested", Kind.PASSING),
+        ("Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>", FailureKind.PASSING),
+        ("connection reset by peer", FailureKind.PASSING),
+        ("status: 400 <Error><Code>ExpiredToken</Code></Error>", FailureKind.REFUSED),
+        ("Client error with status 400 Bad Request: <Code>InvalidArgument</Code>", FailureKind.FINAL),
+        ("Client error with status 429 Too Many Requests", FailureKind.PASSING),
+        ("Error performing PUT http://169.254.169.254/latest/api/token", FailureKind.REFUSED),
+        ("the credential provider was not enabled", FailureKind.REFUSED),
+        (
+            "Error performing GET http://host/bucket/credentials/status_403.tar in 1ms - error sending",
+            FailureKind.PASSING,
+        ),
+        ("Server returned non-2xx status code: 500: credentials service is down", FailureKind.PASSING),
+        ("status: 400 <Code>AuthorizationHeaderMalformed</Code> the Credential is mal-formed", FailureKind.FINAL),
+        ("status: 400 <Code>ExpiredTokenException</Code>", FailureKind.REFUSED),
+        ("Received non-partial response when range requested", FailureKind.PASSING),
     ],
 )
 def test_failures_are_judged_by_status_and_word(text, kind):
-    assert judge(GenericError(text)).kind is kind
+    assert classify(GenericError(text)).kind is kind
 
 
 def test_of_what_the_store_said_only_status_and_word_are_repeated():
     said = "status 503 https://host/a.tar?X-Amz-Signature=hunter2 <Code>SlowDown</Code><AWSAccessKeyId>AKIA</AWS...>"
-    assert judge(GenericError(said)).reason == "the request failed: the store answered 503 SlowDown"
+    assert classify(GenericError(said)).reason == "the request failed: the store answered 503 SlowDown"
 
 
 def test_nobody_is_slow_before_there_is_something_to_compare_with():
-    pace = Pace()
+    pace = LatencyTracker()
     for _ in range(LEAST - 1):
         assert pace.patience_s() is None
         pace.answered(0.03)
@@ -122,14 +125,14 @@ def test_nobody_is_slow_before_there_is_something_to_compare_with():
 
 
 def test_a_tail_does_not_make_the_others_look_quick_or_slow():
-    pace = Pace()
+    pace = LatencyTracker()
     for number in range(200):
         pace.answered(5.0 if number % 20 == 0 else 0.03)
     assert pace.patience_s() == pytest.approx(0.06)
 
 
 def test_few_requests_are_asked_twice_however_slow_all_are():
-    pace = Pace()
+    pace = LatencyTracker()
     allowed = 0
     for _ in range(1000):
         pace.patience_s()
@@ -138,7 +141,7 @@ def test_few_requests_are_asked_twice_however_slow_all_are():
 
 
 def test_a_long_quick_time_does_not_pay_for_doubling_a_slow_one():
-    pace = Pace()
+    pace = LatencyTracker()
     for _ in range(100_000):
         pace.patience_s()
     allowed = 0
@@ -151,7 +154,7 @@ def test_a_long_quick_time_does_not_pay_for_doubling_a_slow_one():
 @pytest.mark.parametrize(("usual_s", "asked"), [(2.0, 2), (30.0, 1)], ids=["a second is asked", "all are slow"])
 def test_a_request_has_the_time_of_one_stall_and_its_second_no_more(patience, clock, monkeypatch, usual_s, asked):
     """Nothing ever comes: whoever waits is given up when the time of a stall has passed."""
-    pace, requests = Pace(), []
+    pace, requests = LatencyTracker(), []
     for _ in range(LEAST):
         pace.patience_s()
         pace.answered(usual_s)
@@ -166,6 +169,6 @@ def test_a_request_has_the_time_of_one_stall_and_its_second_no_more(patience, cl
 
     monkeypatch.setattr(asyncio, "wait", wait)
     with pytest.raises(TimeoutError):
-        asyncio.run(asked_twice(ask, pace, patience))
+        asyncio.run(hedged(ask, pace, patience))
     assert clock.now() == patience.stall_s == 10
     assert [request.cancelled() for request in requests] == [True] * asked

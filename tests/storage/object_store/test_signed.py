@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.engine.shared_memory import SharedBytes
+from penstock.engine.shared_memory import SharedMemory
 from penstock.engine.workers import ProcessWorker
 from penstock.recording.reader import load
 from penstock.testing import REID, make_shards
@@ -39,7 +39,7 @@ def same(tmp_path, monkeypatch):
 def sent(monkeypatch):
     """Every message to a worker process, and the work that lies in memory for all of them."""
     messages = []
-    write, holding = ProcessWorker._write, SharedBytes.holding
+    write, holding = ProcessWorker._write, SharedMemory.holding
 
     def spy(self, message):
         messages.append(bytes(message))
@@ -50,7 +50,7 @@ def sent(monkeypatch):
         return holding(data, name)
 
     monkeypatch.setattr(ProcessWorker, "_write", spy)
-    monkeypatch.setattr(SharedBytes, "holding", shared)
+    monkeypatch.setattr(SharedMemory, "holding", shared)
     return messages
 
 

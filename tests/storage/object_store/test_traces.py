@@ -9,7 +9,7 @@ from penstock.errors import PenstockError, SettingError, StorageError
 from penstock.storage.object_store import listing
 from penstock.storage.object_store import remote_file as object
 from penstock.storage.object_store.remote_file import RemoteFile, read_object, write_object
-from penstock.storage.object_store.retry import Patience
+from penstock.storage.object_store.retry import RetryPolicy
 from penstock.storage.paths import expand
 
 SECRET = "hunter2"
@@ -18,7 +18,7 @@ SECRET = "hunter2"
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     for module in (object, listing):
-        monkeypatch.setattr(module, "PATIENCE", Patience(budget_s=0.02, first_pause_s=0.01, stall_s=0.3))
+        monkeypatch.setattr(module, "PATIENCE", RetryPolicy(budget_s=0.02, first_pause_s=0.01, stall_s=0.3))
 
 
 def traced(act, *arguments, error=StorageError):

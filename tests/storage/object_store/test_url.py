@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.data.sources.shards import find_sources
+from penstock.data.sources.shards import find_shard_groups
 from penstock.errors import SettingError
 from penstock.storage.object_store.blocked_hosts import refuse_forbidden
 from penstock.storage.object_store.url import RemoteUrl, is_remote, parse, shown
@@ -127,7 +127,7 @@ def test_one_signature_may_be_for_many_objects():
 def test_errors_about_a_pattern_do_not_show_its_query(pattern):
     for shards in (pattern, {pattern: 1.0}, {pattern: -1.0}):
         with pytest.raises(SettingError) as caught:
-            find_sources(shards)
+            find_shard_groups(shards)
         assert "hunter2" not in str(caught.value)
 
 

@@ -13,7 +13,7 @@ from filelock import FileLock
 from penstock.errors import SettingError, StorageError
 from penstock.storage.shard_cache import copy as staging
 from penstock.storage.shard_cache.cache import ShardCache
-from penstock.storage.shard_cache.copy import Fallback, Source
+from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion
 
 SIZE = 100_000
 JOB = Path(__file__).with_name("cachejob.py")
@@ -70,12 +70,12 @@ def test_the_least_recently_used_goes_first(shards, fast):
     content(cache, shards[0])
     content(cache, shards[1])
     for age, path in ((100, shards[0]), (50, shards[1])):
-        os.utime(cache._files.entry(Source.of(path)), (age, age))
+        os.utime(cache._files.entry(ShardVersion.of(path)), (age, age))
     content(cache, shards[0])  # used again: now the younger one
     content(cache, shards[2])
     assert content(cache, shards[0])[1]
     assert cache.stats().hits == 2
-    assert not cache._files.holds(Source.of(shards[1]))
+    assert not cache._files.holds(ShardVersion.of(shards[1]))
     assert (cache.stats().evicted, cache.stats().evicted_bytes) == (1, SIZE)
 
 
@@ -115,7 +115,7 @@ def test_a_shard_above_the_budget_is_read_where_it_lies_and_evicts_nobody(shards
     cache = ShardCache(fast, SIZE - 1)
     content(cache, small)
     assert content(cache, shards[1]) == (shards[1].read_bytes(), False)
-    assert dict(cache.stats().fallbacks) == {Fallback.TOO_LARGE: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.TOO_LARGE: 1}
     assert len(entries(fast)) == 1
 
 
@@ -124,7 +124,7 @@ def test_a_reason_is_counted_each_time_and_said_once(shards, fast, caplog):
     with caplog.at_level(logging.INFO):
         for path in shards:
             content(cache, path)
-    assert cache.stats().fallbacks[Fallback.TOO_LARGE] == 4
+    assert cache.stats().fallbacks[CacheFallback.TOO_LARGE] == 4
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "larger than the cache's budget" in caplog.text
 
@@ -150,7 +150,7 @@ def test_a_link_planted_as_an_entry_is_not_followed(shards, fast, tmp_path):
     cache = ShardCache(fast, 10 * SIZE)
     fast.mkdir()
     (tmp_path / "bait").write_bytes(bytes(SIZE))
-    cache._files.entry(Source.of(shards[0])).symlink_to(tmp_path / "bait")
+    cache._files.entry(ShardVersion.of(shards[0])).symlink_to(tmp_path / "bait")
     assert content(cache, shards[0]) == (shards[0].read_bytes(), True)
     assert (tmp_path / "bait").read_bytes() == bytes(SIZE)
 
@@ -172,7 +172,7 @@ def test_a_copy_that_the_disk_damaged_is_never_used(shards, fast, monkeypatch):
     monkeypatch.setattr(staging, "drop_pages", flip)
     cache = ShardCache(fast, 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
-    assert dict(cache.stats().fallbacks) == {Fallback.DAMAGED: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.DAMAGED: 1}
     assert (entries(fast), litter(fast)) == ([], [])
 
 
@@ -187,7 +187,7 @@ def test_a_shard_that_changes_while_it_is_copied_is_not_kept(shards, fast, monke
     monkeypatch.setattr(staging, "_copy", change)
     cache = ShardCache(fast, 10 * SIZE)
     assert content(cache, shards[0])[1] is False
-    assert dict(cache.stats().fallbacks) == {Fallback.CHANGED: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.CHANGED: 1}
     assert (entries(fast), litter(fast)) == ([], [])
 
 
@@ -221,7 +221,7 @@ def test_a_copy_under_way_elsewhere_is_not_waited_for_and_its_room_is_counted(sh
     assert content(cache, shards[1])[1] is False
     go_on.set()
     stager.join()
-    assert dict(cache.stats().fallbacks) == {Fallback.BUSY: 1, Fallback.NO_ROOM: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.BUSY: 1, CacheFallback.NO_ROOM: 1}
     assert content(cache, shards[0]) == (shards[0].read_bytes(), True)
 
 
@@ -231,19 +231,19 @@ def test_a_lock_that_is_never_free_is_not_waited_for_forever(shards, fast):
     fast.mkdir()
     with FileLock(fast / "directory.lock"):
         assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
-    assert dict(cache.stats().fallbacks) == {Fallback.LOCKED: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.LOCKED: 1}
 
 
 def test_a_full_disk_is_a_reason_to_read_directly(shards, mount_tmpfs):
     cache = ShardCache(mount_tmpfs("tiny", "size=64k"), 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
-    assert dict(cache.stats().fallbacks) == {Fallback.FULL: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.FULL: 1}
 
 
 def test_a_disk_without_inodes_is_full_too(shards, mount_tmpfs):
     cache = ShardCache(mount_tmpfs("tiny", "nr_inodes=1"), 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
-    assert dict(cache.stats().fallbacks) == {Fallback.FULL: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.FULL: 1}
 
 
 def test_a_read_only_directory_still_serves_what_it_holds(shards, mount_tmpfs):
@@ -253,14 +253,14 @@ def test_a_read_only_directory_still_serves_what_it_holds(shards, mount_tmpfs):
     cache = ShardCache(folder, 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), True)
     assert content(cache, shards[1]) == (shards[1].read_bytes(), False)
-    assert dict(cache.stats().fallbacks) == {Fallback.READ_ONLY: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.READ_ONLY: 1}
 
 
 def test_a_directory_that_is_a_file_is_a_reason_to_read_directly(shards, fast):
     fast.write_text("oops")
     cache = ShardCache(fast, 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
-    assert dict(cache.stats().fallbacks) == {Fallback.BROKEN: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.BROKEN: 1}
 
 
 def test_a_directory_that_breaks_in_the_middle_is_a_reason_too(shards, fast, monkeypatch):
@@ -270,7 +270,7 @@ def test_a_directory_that_breaks_in_the_middle_is_a_reason_too(shards, fast, mon
     monkeypatch.setattr(staging, "drop_pages", fail)
     cache = ShardCache(fast, 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
-    assert dict(cache.stats().fallbacks) == {Fallback.BROKEN: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.BROKEN: 1}
     assert litter(fast) == []
 
 
@@ -322,4 +322,4 @@ def test_what_a_killed_job_left_half_copied_is_cleaned_up(shards, fast):
     job.communicate()
     assert content(cache, shards[1]) == (shards[1].read_bytes(), True)  # its room is free again
     assert litter(fast) == []
-    assert dict(cache.stats().fallbacks) == {Fallback.BUSY: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.BUSY: 1}

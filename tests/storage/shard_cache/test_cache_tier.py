@@ -9,7 +9,7 @@ from penstock.errors import SettingError
 from penstock.storage.shard_cache import cache_tier as tier
 from penstock.storage.shard_cache import copy as staging
 from penstock.storage.shard_cache.cache_tier import CacheSettings, ShardTier
-from penstock.storage.shard_cache.copy import Fallback, Source
+from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion
 from penstock.testing.clock import FakeClock
 
 SIZE = 100_000
@@ -29,7 +29,9 @@ def make(tmp_path, shards):
     made = []
 
     def tiered(size_bytes=10 * SIZE, folder=tmp_path / "fast", **more):
-        made.append(ShardTier(CacheSettings(str(folder), size_bytes), [Source.of(path) for path in shards], **more))
+        made.append(
+            ShardTier(CacheSettings(str(folder), size_bytes), [ShardVersion.of(path) for path in shards], **more)
+        )
         return made[-1]
 
     yield tiered
@@ -89,7 +91,7 @@ def test_a_shard_that_another_rank_is_at_is_tried_again_later(make, shards, monk
     for _ in range(3):
         assert content(tiered, 0) is None
         settle(tiered)
-    assert dict(tiered.stats().fallbacks) == {Fallback.BUSY: 1}
+    assert dict(tiered.stats().fallbacks) == {CacheFallback.BUSY: 1}
     go_on.set()
     settle(other)
     assert content(tiered, 0) == shards[0].read_bytes()
@@ -110,12 +112,12 @@ def test_a_full_disk_costs_only_the_cache_and_is_left_in_peace(make, mount_tmpfs
     for _ in range(3):
         assert [content(tiered, number) for number in range(4)] == [None] * 4
         settle(tiered)
-        attempts = tiered.stats().fallbacks[Fallback.FULL]
+        attempts = tiered.stats().fallbacks[CacheFallback.FULL]
         assert 1 <= attempts <= 4  # those that were wanted before the first was known to fail
     clock.advance(tier.REST_S + 1)
     content(tiered, 0)
     settle(tiered)
-    assert tiered.stats().fallbacks[Fallback.FULL] == attempts + 1
+    assert tiered.stats().fallbacks[CacheFallback.FULL] == attempts + 1
 
 
 def test_a_shard_that_cannot_be_copied_is_read_where_it_lies_and_not_tried_again(make, shards):
@@ -124,19 +126,19 @@ def test_a_shard_that_cannot_be_copied_is_read_where_it_lies_and_not_tried_again
     for _ in range(3):
         assert content(tiered, 0) is None
         settle(tiered)
-    assert dict(tiered.stats().fallbacks) == {Fallback.SOURCE: 1}
+    assert dict(tiered.stats().fallbacks) == {CacheFallback.SOURCE: 1}
 
 
 def test_closing_gives_up_a_copy_under_way_and_leaves_nothing(make, shards, tmp_path, monkeypatch):
     reading, go_on = threading.Event(), threading.Event()
-    readinto = staging._Until.readinto
+    readinto = staging._CancellableStream.readinto
 
     def wait(self, buffer):
         reading.set()
         assert go_on.wait(60)
         return readinto(self, buffer)
 
-    monkeypatch.setattr(staging._Until, "readinto", wait)
+    monkeypatch.setattr(staging._CancellableStream, "readinto", wait)
     monkeypatch.setattr(tier, "STOP_S", 0.0)
     tiered = make()
     content(tiered, 0)
@@ -146,7 +148,7 @@ def test_closing_gives_up_a_copy_under_way_and_leaves_nothing(make, shards, tmp_
     go_on.set()
     for thread in threads:
         thread.join(60)
-    assert dict(tiered.stats().fallbacks) == {Fallback.STOPPED: 1}
+    assert dict(tiered.stats().fallbacks) == {CacheFallback.STOPPED: 1}
     assert [path.name for path in (tmp_path / "fast").iterdir()] == ["directory.lock"]
     content(tiered, 0)  # starts anew
     settle(tiered)

@@ -14,7 +14,7 @@ import simplejpeg
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from penstock.testing.images import picture
+from penstock.testing.images import make_image
 from tests.support.faults.fault import Case
 
 BATCH = 8
@@ -109,7 +109,7 @@ def picture_files(folder: Path, count: int = PICTURES, side: int = SIDE) -> tupl
 
 def jpeg(side: int, seed: int) -> bytes:
     """One square picture."""
-    return bytes(simplejpeg.encode_jpeg(picture(side, side, seed), quality=85))
+    return bytes(simplejpeg.encode_jpeg(make_image(side, side, seed), quality=85))
 
 
 def noise_file(folder: Path, size_bytes: int, name: str = "noise") -> Path:

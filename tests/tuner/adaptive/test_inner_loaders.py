@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.tuner.adaptive.inner_loaders import Cursor, Share
+from penstock.tuner.adaptive.inner_loaders import IndexShare, OrderCursor
 
 
 class Eager:
@@ -24,34 +24,34 @@ def rest_of(share):
 
 
 def test_two_shares_have_the_whole_order_between_them():
-    cursor = Cursor(range(6))
-    first = Share(cursor)
+    cursor = OrderCursor(range(6))
+    first = IndexShare(cursor)
     taken = [next(iter(first)), next(first)]
     first.close()
     with pytest.raises(StopIteration):
         next(first)
-    second = Share(cursor)
+    second = IndexShare(cursor)
     assert taken + list(second) == list(range(6))
 
 
 def test_the_first_share_asks_the_sampler_as_often_as_torch_asks_it_and_others_never():
     sampler = Eager(4)
-    cursor = Cursor(sampler)
-    first = Share(cursor)
+    cursor = OrderCursor(sampler)
+    first = IndexShare(cursor)
     iter(first)
     iter(first)
     assert (sampler.asked, next(first)) == (2, 0)
-    assert next(iter(Share(cursor))) == 1
+    assert next(iter(IndexShare(cursor))) == 1
     assert sampler.asked == 2
 
 
 def test_what_a_loader_took_that_never_started_comes_next():
-    cursor = Cursor(range(6))
-    first = Share(cursor)
+    cursor = OrderCursor(range(6))
+    first = IndexShare(cursor)
     assert next(iter(first)) == 0
     first.settle()
     first.close()
-    second = Share(cursor)
+    second = IndexShare(cursor)
     assert [next(iter(second)), next(second)] == [1, 2]
     second.undo()
     first.reopen()
@@ -59,7 +59,7 @@ def test_what_a_loader_took_that_never_started_comes_next():
 
 
 def test_a_loader_that_has_started_keeps_what_it_took():
-    share = Share(Cursor(range(3)))
+    share = IndexShare(OrderCursor(range(3)))
     next(iter(share))
     share.settle()
     share.undo()
@@ -67,8 +67,8 @@ def test_a_loader_that_has_started_keeps_what_it_took():
 
 
 def test_a_share_is_used_again_for_the_next_epoch():
-    share = Share(Cursor(range(3)))
+    share = IndexShare(OrderCursor(range(3)))
     assert list(share) == [0, 1, 2]
     share.close()
-    share.open(Cursor(range(2)))
+    share.open(OrderCursor(range(2)))
     assert list(share) == [0, 1]

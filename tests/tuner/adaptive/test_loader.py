@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from penstock.testing import FakeClock
 from penstock.tuner.adaptive import controller as window
 from penstock.tuner.adaptive import inner_loaders as lanes
-from penstock.tuner.adaptive.controller import Controller
+from penstock.tuner.adaptive.controller import AdaptivePolicy
 from penstock.tuner.adaptive.loader import AdaptiveLoader
 from penstock.tuner.result import Setting
 
@@ -123,7 +123,9 @@ def test_every_change_is_logged_in_one_line_with_its_reason(clock, caplog):
 
 
 def test_a_slow_dataset_gets_more_workers_by_itself(clock):
-    loader = AdaptiveLoader(Numbers(200), batch_size=2, clock=clock, controller=Controller(Setting(1), most_workers=2))
+    loader = AdaptiveLoader(
+        Numbers(200), batch_size=2, clock=clock, controller=AdaptivePolicy(Setting(1), most_workers=2)
+    )
     assert numbers(run(loader, clock, wait_s=1.0, step_s=0.01)) == numbers(DataLoader(Numbers(200), batch_size=2))
     assert loader.decisions[0].startswith("1 worker → 2 workers: the loop waits")
 

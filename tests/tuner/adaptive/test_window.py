@@ -1,10 +1,10 @@
 import pytest
 
-from penstock.tuner.adaptive.controller import LEAST_S, ROUNDS, Window
+from penstock.tuner.adaptive.controller import LEAST_S, ROUNDS, StepWindow
 
 
 def filled(steps, wait_s=0.5, compute_s=0.5):
-    window = Window()
+    window = StepWindow()
     for _ in range(steps):
         window.note(wait_s, compute_s)
     return window

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from penstock.recording.format import End, Step
+from penstock.recording.format import EndLine, StepLine
 from penstock.recording.reader import load
 from penstock.watcher.watch import watch
 
@@ -67,7 +67,7 @@ class Kept(list):
     def passes(self):
         """Of each loader: the batches of each pass."""
         found = {}
-        for step in self.of(Step):
+        for step in self.of(StepLine):
             found.setdefault(step.loader, {}).setdefault(step.pass_, []).append(step.batch)
         return {loader: list(of_pass.values()) for loader, of_pass in found.items()}
 
@@ -149,7 +149,7 @@ class TestLightning:
         with pytest.raises(RuntimeError, match="no more"):
             fit([watching], fail_at=3)
         assert kept.passes == {0: [[0, 1, 2, 3]]}
-        assert [line.how for line in kept.of(End)] == ["raised"]
+        assert [line.how for line in kept.of(EndLine)] == ["raised"]
         assert kept.closed
 
     def test_a_loader_that_is_watched_already_is_seen_once_and_with_the_phases(self, fit, watching, kept, caplog):
@@ -157,7 +157,7 @@ class TestLightning:
         with watch(DataLoader(Points(), BATCH), sinks=[other]) as watched, caplog.at_level(logging.WARNING, "penstock"):
             fit([watching], train=watched)
         assert other.passes == {0: [WHOLE, WHOLE]}
-        assert all({"forward", "backward", "optimizer"} <= _last_names(step.phases) for step in other.of(Step))
+        assert all({"forward", "backward", "optimizer"} <= _last_names(step.phases) for step in other.of(StepLine))
         assert kept == []
         assert caplog.messages == ["watched already, recorded to None: the callback's record and sinks stay empty"]
 
@@ -221,16 +221,16 @@ class TestHuggingFace:
 
         with pytest.raises(RuntimeError, match="no more"):
             train([watching], Fails())
-        assert not kept.of(End)
+        assert not kept.of(EndLine)
         train([watching])
-        assert [line.how for line in kept.of(End)] == ["raised", "done"]
-        assert [step.batch for step in kept.of(Step)] == [0, 1, *WHOLE, *WHOLE]  # Accelerate fetches one ahead
+        assert [line.how for line in kept.of(EndLine)] == ["raised", "done"]
+        assert [step.batch for step in kept.of(StepLine)] == [0, 1, *WHOLE, *WHOLE]  # Accelerate fetches one ahead
 
 
 def test_every_rank_has_a_recording_of_its_own(record):
-    from penstock.watcher.callbacks.training import Training
+    from penstock.watcher.callbacks.training import WatchedTraining
 
-    training = Training(record, live=False)
+    training = WatchedTraining(record, live=False)
     training.begin(rank=2)
     training.end()
     assert load(record.with_name("run.rank2.jsonl")).end.how == "done"
@@ -238,9 +238,9 @@ def test_every_rank_has_a_recording_of_its_own(record):
 
 
 def test_a_callback_that_is_to_tell_nobody_is_in_nobodys_way(record):
-    from penstock.watcher.callbacks.training import Training
+    from penstock.watcher.callbacks.training import WatchedTraining
 
-    training = Training(live=False)
+    training = WatchedTraining(live=False)
     training.begin(rank=0)
     assert DataLoader.__iter__ is PLAIN
     with watch(DataLoader(Points(), BATCH), record=record, live=False) as watched:
@@ -251,13 +251,13 @@ def test_a_callback_that_is_to_tell_nobody_is_in_nobodys_way(record):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_forked_child_has_a_training_of_its_own(record, tmp_path):
-    from penstock.watcher.callbacks.training import Training
+    from penstock.watcher.callbacks.training import WatchedTraining
 
     with watch(range(3), record=record, live=False) as watched:
         list(watched)
         child = os.fork()
         if not child:
-            training = Training(tmp_path / "child.jsonl", live=False)
+            training = WatchedTraining(tmp_path / "child.jsonl", live=False)
             training.begin(rank=0)
             list(DataLoader(Points(), BATCH))
             training.end()

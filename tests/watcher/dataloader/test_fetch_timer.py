@@ -9,9 +9,9 @@ import time
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from penstock.recording.format import Fetch
+from penstock.recording.format import FetchLine
 from penstock.watcher.dataloader import main_process as torchloader
-from penstock.watcher.dataloader.worker_files import Spool
+from penstock.watcher.dataloader.worker_files import WorkerFiles
 from penstock.watcher.machine.processes import process_readings
 
 COLLECTS = 5
@@ -29,10 +29,10 @@ class Collecting(Dataset):
 
 
 def test_full_collections_in_a_worker_are_timed_with_the_batch_that_they_hold_up():
-    spool = Spool()
+    spool = WorkerFiles()
     try:
         list(torchloader.make_iterator(DataLoader(Collecting(), 2, num_workers=1), 0, 0, spool, time.perf_counter()))
-        fetches = [line for line in spool.drain(last=True) if isinstance(line, Fetch)]
+        fetches = [line for line in spool.drain(last=True) if isinstance(line, FetchLine)]
     finally:
         spool.close()
     held = {fetch.batch: fetch for fetch in fetches}[COLLECTS // 2]

@@ -9,19 +9,19 @@ import torch
 from tests.support import watcher_helpers as observing
 from torch.utils.data import DataLoader
 
-from penstock.recording.format import Event, Fetch, Whereabouts
+from penstock.recording.format import EventLine, FetchLine, StackSamplesLine
 from penstock.testing import FakeClock
+from penstock.watcher.dataloader import main_process as stopwatches
 from penstock.watcher.dataloader import main_process as torchloader
-from penstock.watcher.dataloader import wait_timers as stopwatches
-from penstock.watcher.dataloader.worker_files import Spool
-from penstock.watcher.loader_views import NOTHING, Look, Parts
+from penstock.watcher.dataloader.worker_files import WorkerFiles
+from penstock.watcher.loader_views import NOTHING, LoaderState, WaitParts
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 @pytest.fixture
 def spool():
-    spool = Spool()
+    spool = WorkerFiles()
     yield spool
     spool.close()
 
@@ -52,7 +52,7 @@ class Watched:
         deadline = time.monotonic() + 30
         while True:
             self.lines += self.spool.drain()
-            found = [line for line in self.lines if isinstance(line, Fetch)]
+            found = [line for line in self.lines if isinstance(line, FetchLine)]
             if len(found) >= number or time.monotonic() > deadline:
                 return found
             time.sleep(0.01)
@@ -105,7 +105,7 @@ def test_workers_that_start_are_told_with_the_time_it_took(spool):
     watched = Watched(numbers_loader(), spool)
     watched.run()
     watched.fetches(6)
-    started = [line for line in watched.lines if isinstance(line, Event)]
+    started = [line for line in watched.lines if isinstance(line, EventLine)]
     assert [(event.what, event.loader, event.worker) for event in started] == [
         ("worker_started", 3, 0),
         ("worker_started", 3, 1),
@@ -222,7 +222,7 @@ def test_a_pass_left_early_leaves_no_worker_waiting(spool):
 
 def wait_for(iterator, ready):
     deadline = time.monotonic() + 30
-    while (seen := torchloader.look(iterator)).ready != ready and time.monotonic() < deadline:
+    while (seen := torchloader.queue_state(iterator)).ready != ready and time.monotonic() < deadline:
         time.sleep(0.01)
     return seen
 
@@ -235,18 +235,18 @@ def gated(slow, spool, **settings):
 
 def test_one_lagging_worker_is_named_with_all_others_ready(spool):
     gate, iterator = gated({0}, spool)
-    assert wait_for(iterator, ready=4) == Look(ready=4, outstanding=6, worker=0)
+    assert wait_for(iterator, ready=4) == LoaderState(ready=4, outstanding=6, worker=0)
     gate.set()
     assert [int(batch[0]) for batch in iterator] == list(range(0, 24, 2))
 
 
 def test_when_all_workers_are_slow_nothing_is_ready(spool):
     gate, iterator = gated({0, 1, 2}, spool)
-    assert torchloader.look(iterator) == Look(ready=0, outstanding=6, worker=0)
+    assert torchloader.queue_state(iterator) == LoaderState(ready=0, outstanding=6, worker=0)
     gate.set()
-    assert wait_for(iterator, ready=6) == Look(ready=6, outstanding=6, worker=0)
+    assert wait_for(iterator, ready=6) == LoaderState(ready=6, outstanding=6, worker=0)
     next(iterator)
-    assert torchloader.look(iterator).worker == 1
+    assert torchloader.queue_state(iterator).worker == 1
 
 
 def test_without_in_order_nobody_in_particular_is_awaited(spool):
@@ -259,7 +259,7 @@ def test_workers_that_have_ended_are_neither_ready_nor_awaited(spool):
     iterator = Watched(DataLoader(observing.Shards([4, 0]), 1, num_workers=2), spool).begin()
     seen = defaultdict(set)
     for at, _ in enumerate(iterator):
-        look = torchloader.look(iterator)
+        look = torchloader.queue_state(iterator)
         seen[at] = look.worker, look.outstanding >= look.ready - 1
     assert seen[2] == (0, True)
 
@@ -271,18 +271,18 @@ def test_where_queues_cannot_be_counted_the_rest_is_still_known(spool, monkeypat
         raise NotImplementedError  # as on macOS
 
     monkeypatch.setattr(iterator._data_queue, "qsize", refuse)
-    assert torchloader.look(iterator) == Look(ready=None, outstanding=6, worker=0)
+    assert torchloader.queue_state(iterator) == LoaderState(ready=None, outstanding=6, worker=0)
     gate.set()
 
 
 def test_what_another_torch_does_not_have_is_not_known():
-    assert torchloader.look(object()) == NOTHING
+    assert torchloader.queue_state(object()) == NOTHING
     assert torchloader.worker_pids(object()) == {}
-    assert torchloader.take_parts(object()) == Parts(0.0, None)
+    assert torchloader.take_wait_parts(object()) == WaitParts(0.0, None)
 
 
 def test_without_workers_the_loop_itself_is_awaited(spool):
-    assert torchloader.look(Watched(numbers_loader(num_workers=0), spool).begin()) == Look(worker=-1)
+    assert torchloader.queue_state(Watched(numbers_loader(num_workers=0), spool).begin()) == LoaderState(worker=-1)
 
 
 def test_the_samplers_time_is_taken_once(spool, monkeypatch):
@@ -298,8 +298,8 @@ def test_the_samplers_time_is_taken_once(spool, monkeypatch):
     iterator = torchloader.make_iterator(loader, 0, 0, spool, 0.0)
     next(iterator)
     next(iterator)
-    assert torchloader.take_parts(iterator).sampler_s == 4.0
-    assert torchloader.take_parts(iterator).sampler_s == 0.0
+    assert torchloader.take_wait_parts(iterator).sampler_s == 4.0
+    assert torchloader.take_wait_parts(iterator).sampler_s == 0.0
 
 
 def test_the_whereabouts_of_a_worker_that_waits_for_a_lock_say_so(spool):
@@ -307,7 +307,7 @@ def test_the_whereabouts_of_a_worker_that_waits_for_a_lock_say_so(spool):
     watched = []
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not watched:
-        watched = [line for line in spool.drain() if isinstance(line, Whereabouts)]
+        watched = [line for line in spool.drain() if isinstance(line, StackSamplesLine)]
         time.sleep(0.05)
     gate.set()
     assert watched[0].loader == 3
@@ -319,28 +319,28 @@ def test_the_whereabouts_of_a_worker_that_waits_for_a_lock_say_so(spool):
 def test_of_the_wait_it_is_known_how_long_nothing_came(spool):
     loader = DataLoader(list(range(8)), batch_size=2, num_workers=1)
     iterator = torchloader.make_iterator(loader, 0, 0, spool, 0.0)
-    torchloader.take_parts(iterator)
+    torchloader.take_wait_parts(iterator)
     began = time.perf_counter()
     next(iterator)
     wait_s = time.perf_counter() - began
-    idle_s = torchloader.take_parts(iterator).idle_s
+    idle_s = torchloader.take_wait_parts(iterator).idle_s
     assert 0 < idle_s <= wait_s
-    assert torchloader.take_parts(iterator).idle_s == 0.0
+    assert torchloader.take_wait_parts(iterator).idle_s == 0.0
 
 
 def test_the_stopwatches_of_the_wait_can_be_taken_out_and_put_in_again(spool):
     loader = DataLoader(list(range(16)), batch_size=2, num_workers=1)
     iterator = torchloader.make_iterator(loader, 0, 0, spool, 0.0)
     next(iterator)
-    assert torchloader.take_parts(iterator).sampler_s > 0
-    stopwatches.spare_wait(iterator)
-    stopwatches.spare_wait(iterator)
+    assert torchloader.take_wait_parts(iterator).sampler_s > 0
+    stopwatches.remove_wait_timers(iterator)
+    stopwatches.remove_wait_timers(iterator)
     next(iterator)
-    assert torchloader.take_parts(iterator) == Parts(0.0, None)
-    stopwatches.time_wait(iterator)
-    stopwatches.time_wait(iterator)
+    assert torchloader.take_wait_parts(iterator) == WaitParts(0.0, None)
+    stopwatches.install_wait_timers(iterator)
+    stopwatches.install_wait_timers(iterator)
     batches = [next(iterator).tolist()]
-    parts = torchloader.take_parts(iterator)
+    parts = torchloader.take_wait_parts(iterator)
     assert parts.sampler_s > 0
     assert parts.idle_s is not None
     assert batches + [batch.tolist() for batch in iterator] == [[at, at + 1] for at in range(4, 16, 2)]
@@ -349,7 +349,7 @@ def test_the_stopwatches_of_the_wait_can_be_taken_out_and_put_in_again(spool):
 def test_what_lies_in_the_queue_is_counted_without_asking_the_queue(spool):
     gate, iterator = gated({0}, spool)
     assert wait_for(iterator, ready=4).ready == 4
-    base, sign, count = stopwatches.queued(iterator)
+    base, sign, count = stopwatches.queue_counter(iterator)
     assert base + sign * count() == 4
     gate.set()
     list(iterator)
@@ -359,5 +359,6 @@ def test_what_lies_in_the_queue_is_counted_without_asking_the_queue(spool):
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 1, "in_order": False}])
 def test_where_order_or_workers_are_missing_the_queue_is_not_counted(spool, settings):
     assert (
-        stopwatches.queued(torchloader.make_iterator(DataLoader(list(range(4)), **settings), 0, 0, spool, 0.0)) is None
+        stopwatches.queue_counter(torchloader.make_iterator(DataLoader(list(range(4)), **settings), 0, 0, spool, 0.0))
+        is None
     )

@@ -5,14 +5,14 @@ import os
 
 import pytest
 
-from penstock.recording.format import Event, Fetch, Whereabouts
-from penstock.watcher.dataloader.worker_files import HELD, Spool
-from penstock.watcher.dataloader.worker_process import FILE_BYTES, Pen
+from penstock.recording.format import EventLine, FetchLine, StackSamplesLine
+from penstock.watcher.dataloader.worker_files import MAX_UNNUMBERED, WorkerFiles
+from penstock.watcher.dataloader.worker_process import FILE_BYTES, WorkerWriter
 
 
 @pytest.fixture
 def spool():
-    spool = Spool()
+    spool = WorkerFiles()
     yield spool
     spool.close()
 
@@ -23,7 +23,7 @@ def note(batch=0, *, worker=0, number=0, **more):
 
 
 def fetch(batch, *, worker=0, number=0):
-    return Fetch(loader=1, pass_=number, batch=batch, worker=worker, at_s=2.5, fetch_s=0.5)
+    return FetchLine(loader=1, pass_=number, batch=batch, worker=worker, at_s=2.5, fetch_s=0.5)
 
 
 def nothing(task, number=0):
@@ -31,7 +31,7 @@ def nothing(task, number=0):
 
 
 def test_lines_of_all_workers_come_once(spool):
-    first, second = Pen(str(spool.folder), "0"), Pen(str(spool.folder), "1")
+    first, second = WorkerWriter(str(spool.folder), "0"), WorkerWriter(str(spool.folder), "1")
     first.write(note(0))
     second.write(note(1, worker=1))
     assert spool.drain() == [fetch(0), fetch(1, worker=1)]
@@ -41,12 +41,12 @@ def test_lines_of_all_workers_come_once(spool):
 
 
 def test_every_kind_of_line_comes_through(spool):
-    pen = Pen(str(spool.folder), "0")
+    pen = WorkerWriter(str(spool.folder), "0")
     pen.write({"line": {"kind": "where", "loader": 1, "worker": 0, "at_s": 1.0, "looks": 2, "states": {"read": 2}}})
     pen.write({"line": {"kind": "event", "what": "worker_started", "at_s": 1.0, "worker": 0}})
     assert spool.drain() == [
-        Whereabouts(loader=1, worker=0, at_s=1.0, looks=2, states={"read": 2}),
-        Event(what="worker_started", at_s=1.0, worker=0),
+        StackSamplesLine(loader=1, worker=0, at_s=1.0, looks=2, states={"read": 2}),
+        EventLine(what="worker_started", at_s=1.0, worker=0),
     ]
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_read_is_said_once_and_the_rest_still_comes(spool):
 
 
 def test_a_file_that_is_closed_is_removed(spool):
-    pen = Pen(str(spool.folder), "0")
+    pen = WorkerWriter(str(spool.folder), "0")
     pen.write(note(0))
     pen.close()
     assert spool.drain() == [fetch(0)]
@@ -77,7 +77,7 @@ def test_a_file_that_is_closed_is_removed(spool):
 
 
 def test_a_long_run_does_not_fill_the_disk(spool):
-    pen = Pen(str(spool.folder), "0")
+    pen = WorkerWriter(str(spool.folder), "0")
     big = {"line": {"kind": "event", "what": "x" * (FILE_BYTES // 2), "at_s": 0.0}}
     for _ in range(5):
         pen.write(big)
@@ -87,21 +87,21 @@ def test_a_long_run_does_not_fill_the_disk(spool):
 
 
 def test_nothing_can_be_written_after_the_end(spool):
-    pen = Pen(str(spool.folder), "0")
+    pen = WorkerWriter(str(spool.folder), "0")
     pen.close()
     with pytest.raises(OSError):
         pen.write(note(0))
 
 
 def test_tasks_that_came_to_nothing_are_not_counted(spool):
-    pen = Pen(str(spool.folder), "0")
+    pen = WorkerWriter(str(spool.folder), "0")
     for each in (note(-1, task=0), nothing(1), note(-1, task=2)):
         pen.write(each)
     assert [line.batch for line in spool.drain()] == [0, 1]
 
 
 def test_a_batch_gets_its_number_when_the_fate_of_all_earlier_tasks_is_known(spool):
-    pen = Pen(str(spool.folder), "0")
+    pen = WorkerWriter(str(spool.folder), "0")
     pen.write(note(-1, task=2))
     pen.write(note(-1, task=0))
     assert [line.batch for line in spool.drain()] == [0]
@@ -110,15 +110,15 @@ def test_a_batch_gets_its_number_when_the_fate_of_all_earlier_tasks_is_known(spo
 
 
 def test_at_the_end_batches_without_a_number_come_as_they_are(spool):
-    Pen(str(spool.folder), "0").write(note(-1, task=2))
+    WorkerWriter(str(spool.folder), "0").write(note(-1, task=2))
     assert spool.drain() == []
     assert spool.drain(last=True) == [fetch(-1)]
     assert spool.drain(last=True) == []
 
 
 def test_a_task_that_is_never_heard_of_does_not_hold_the_rest_for_ever(spool):
-    pen = Pen(str(spool.folder), "0")
-    for task in range(1, HELD + 2):
+    pen = WorkerWriter(str(spool.folder), "0")
+    for task in range(1, MAX_UNNUMBERED + 2):
         pen.write(note(-1, task=task))
     assert {line.batch for line in spool.drain()} == {-1}
 
@@ -126,21 +126,21 @@ def test_a_task_that_is_never_heard_of_does_not_hold_the_rest_for_ever(spool):
 def test_workers_that_outlive_a_pass_are_told_apart_by_when_it_began_for_them(spool):
     for number, at_s in ((0, 1.0), (1, 5.0), (2, 9.0)):
         spool.began(1, number, at_s)
-    pen = Pen(str(spool.folder), "0")
+    pen = WorkerWriter(str(spool.folder), "0")
     for since_s in (5.5, 9.5, 0.5):
         pen.write(note(0, since_s=since_s))
     assert [line.pass_ for line in spool.drain()] == [1, 2, 0]
 
 
 def test_lines_of_this_process_come_without_a_folder():
-    spool = Spool()
+    spool = WorkerFiles()
     spool.put(fetch(0))
     assert spool.drain() == [fetch(0)]
     assert spool._folder is None
 
 
 def test_the_folder_is_removed_with_whatever_is_in_it(spool):
-    Pen(str(spool.folder), "0").write(note(0))
+    WorkerWriter(str(spool.folder), "0").write(note(0))
     spool.close()
     assert not spool.folder.exists()
     assert spool.drain() == []

@@ -8,12 +8,12 @@ import queue
 import pytest
 from tests.support import watcher_helpers as observing
 
-from penstock.watcher.dataloader.worker_process import Telemetry, Worker, data_files
+from penstock.watcher.dataloader.worker_process import WorkerRecorder, WorkerTelemetry, data_files
 
 
 def make_telemetry(folder, **settings):
     settings = {"in_order": True, "iterable": False, "init_fn": None, **settings}
-    return Telemetry(folder=str(folder), loader=1, pass_number=4, began=0.0, made_s=0.0, **settings)
+    return WorkerTelemetry(folder=str(folder), loader=1, epoch=4, clock_start=0.0, workers_started_s=0.0, **settings)
 
 
 class _ResumeIteration:
@@ -30,8 +30,8 @@ class Loop:
     def __init__(self, folder, **settings):
         self.folder = folder
         self.tasks, self.batches = _Queue(), _Queue()
-        self.worker = Worker(make_telemetry(folder, **settings), 2, observing.Numbers(), stateful=False)
-        self.worker.listen(self.tasks, self.batches)
+        self.worker = WorkerRecorder(make_telemetry(folder, **settings), 2, observing.Numbers(), stateful=False)
+        self.worker.wrap_queues(self.tasks, self.batches)
 
     def make(self, task, data="batch"):
         """One round; data None: the loop passes over the task."""
@@ -100,7 +100,7 @@ def test_the_last_task_closes_the_file(tmp_path):
 
 def test_a_failure_is_said_once_and_the_worker_goes_on_untimed(tmp_path, monkeypatch):
     loop = Loop(tmp_path)
-    monkeypatch.setattr(loop.worker.meter, "end", lambda samples: 1 / 0)
+    monkeypatch.setattr(loop.worker.timer, "end", lambda samples: 1 / 0)
     loop.make((0, [5]))
     loop.make((1, [6]))
     assert [loop.batches.get()[0], loop.batches.get()[0]] == [0, 1]
@@ -111,7 +111,7 @@ def test_a_failure_is_said_once_and_the_worker_goes_on_untimed(tmp_path, monkeyp
 
 def test_a_spool_that_is_full_or_gone_stops_the_timing_not_the_worker(tmp_path):
     loop = Loop(tmp_path)
-    loop.worker._pen.close()
+    loop.worker._writer.close()
     loop.make((0, [5]))
     loop.make((1, [6]))
     assert [loop.batches.get()[0], loop.batches.get()[0]] == [0, 1]

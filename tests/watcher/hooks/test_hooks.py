@@ -19,14 +19,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 import penstock
-from penstock.recording.format import Event, Hops, Loader, Pass, PassEnd, Step
+from penstock.recording.format import EpochEndLine, EpochStartLine, EventLine, HopsLine, LoaderLine, StepLine
 from penstock.testing import REID, FakeClock, make_shards
-from penstock.watcher.active_session import open_to_all
+from penstock.watcher.active_session import publish_session
 from penstock.watcher.hooks import install
 from penstock.watcher.hooks.device import watch_device
 from penstock.watcher.hooks.patches import Patches
-from penstock.watcher.hooks.phases import Phases
-from penstock.watcher.start import Watching
+from penstock.watcher.hooks.phases import PhaseHooks
+from penstock.watcher.start import WatchedRun
 from penstock.watcher.watch import watch
 
 data_of = functools.partial(torch.arange, dtype=torch.float32)
@@ -50,13 +50,13 @@ class Lines:
     @property
     def phases(self):
         """Of all steps together."""
-        return {name for step in self.of(Step) for name in step.phases}
+        return {name for step in self.of(StepLine) for name in step.phases}
 
 
 class Watched:
     def __init__(self):
         self.lines = Lines()
-        self.watching = Watching(None, [self.lines])
+        self.watching = WatchedRun(None, [self.lines])
         self.session = self.watching.session
         self.undo = install(self.watching)
 
@@ -91,7 +91,7 @@ def train(model, loader, calls=None):
 
 
 def ends(watched):
-    return [line.how for line in watched.lines.of(PassEnd)]
+    return [line.how for line in watched.lines.of(EpochEndLine)]
 
 
 # -- loaders -------------------------------------------------------------------------------------------------------
@@ -102,13 +102,13 @@ def test_loaders_are_numbered_and_called_what_the_script_calls_them(watched):
     for _ in range(2):
         list(train_loader)
         list(other)
-    assert [(line.loader, line.name, line.type) for line in watched.lines.of(Loader)] == [
+    assert [(line.loader, line.name, line.type) for line in watched.lines.of(LoaderLine)] == [
         (0, "train_loader", "torch"),
         (1, "other", "torch"),
     ]
-    assert [(line.loader, line.number) for line in watched.lines.of(Pass)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert [(line.loader, line.number) for line in watched.lines.of(EpochStartLine)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert ends(watched) == ["done"] * 4
-    assert len(watched.lines.of(Step)) == 16
+    assert len(watched.lines.of(StepLine)) == 16
 
 
 def test_names_come_from_the_code_that_iterates(watched):
@@ -122,7 +122,7 @@ def test_names_come_from_the_code_that_iterates(watched):
         pass
     for _ in tqdm.tqdm(enumerate(barred), desc="epoch", disable=True):
         pass
-    assert [line.name for line in watched.lines.of(Loader)] == ["val_loader", "deep", "barred"]
+    assert [line.name for line in watched.lines.of(LoaderLine)] == ["val_loader", "deep", "barred"]
 
 
 def handed_on(batches):
@@ -146,14 +146,14 @@ def test_other_names_in_the_expression_are_not_the_loaders(watched):
     next(iter(drawn))
     assert len([*(x for x in spread)]) == 1
     list(handed_on(tqdm.tqdm(handed, disable=bool(steps))))
-    names = [line.name for line in watched.lines.of(Loader)]
+    names = [line.name for line in watched.lines.of(LoaderLine)]
     assert names == ["described", "cut", "", "", "", "train", "loaders", "drawn", "spread", "batches"]
 
 
 def test_code_without_source_has_no_names(watched):
     exec("for _ in hidden: pass", {"hidden": loader_of(3)})
-    assert [line.name for line in watched.lines.of(Loader)] == [""]
-    assert len(watched.lines.of(Step)) == 1
+    assert [line.name for line in watched.lines.of(LoaderLine)] == [""]
+    assert len(watched.lines.of(StepLine)) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -170,15 +170,15 @@ def test_batches_and_iterators_are_torchs_own(workers):
     it.undo()
     it.watching.close()
     assert without[0] is (_MultiProcessingDataLoaderIter if workers else _SingleProcessDataLoaderIter)
-    assert len(it.lines.of(Step)) == 5
-    assert all(step.samples == 4 for step in it.lines.of(Step))
+    assert len(it.lines.of(StepLine)) == 5
+    assert all(step.samples == 4 for step in it.lines.of(StepLine))
 
 
 def test_a_pass_that_is_left_ends_when_its_iterator_goes(watched):
     for _ in zip(range(2), loader_of(), strict=False):
         pass
     assert ends(watched) == ["left"]
-    assert len(watched.lines.of(Step)) == 2
+    assert len(watched.lines.of(StepLine)) == 2
 
 
 def test_a_pass_that_is_held_to_the_end_is_left(watched):
@@ -187,7 +187,7 @@ def test_a_pass_that_is_held_to_the_end_is_left(watched):
     watched.undo()
     watched.session.settle()
     assert ends(watched) == ["left"]
-    assert len(watched.lines.of(Step)) == 1
+    assert len(watched.lines.of(StepLine)) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -200,7 +200,7 @@ def test_a_pass_for_every_batch_has_its_step_with_all_its_phases(watched, worker
         optimizer.step()
     watched.undo()
     watched.session.settle()
-    steps = watched.lines.of(Step)
+    steps = watched.lines.of(StepLine)
     assert [(step.pass_, step.batch) for step in steps] == [(0, 0), (1, 0), (2, 0)]
     assert all({"forward", "backward", "optimizer"} <= step.phases.keys() for step in steps)
     assert all(step.step_s >= step.phases["forward"] + step.phases["backward"] for step in steps)
@@ -213,7 +213,7 @@ def test_persistent_workers_that_start_anew_have_left_the_pass_before(watched):
         break
     list(loader)
     assert ends(watched) == ["left", "done"]
-    assert [step.pass_ for step in watched.lines.of(Step)] == [0, 1, 1, 1, 1]
+    assert [step.pass_ for step in watched.lines.of(StepLine)] == [0, 1, 1, 1, 1]
 
 
 class Broken(TensorDataset):
@@ -227,7 +227,7 @@ def test_an_error_of_the_dataset_comes_through_and_ends_the_pass(watched):
     with pytest.raises(LookupError, match=r"^seven$"):
         list(DataLoader(Broken(torch.zeros(9)), batch_size=3))
     assert ends(watched) == ["raised"]
-    assert len(watched.lines.of(Step)) == 2
+    assert len(watched.lines.of(StepLine)) == 2
 
 
 def test_a_loader_is_not_kept_alive(watched):
@@ -249,7 +249,7 @@ def test_starting_workers_counts_as_waiting_but_dawdling_does_not(watched):
     clock.sleep(1.0)
     next(iterator)
     watched.session.settle()
-    assert [(step.wait_s, step.step_s) for step in watched.lines.of(Step)] == [(0.0, 1.0)]
+    assert [(step.wait_s, step.step_s) for step in watched.lines.of(StepLine)] == [(0.0, 1.0)]
 
 
 class Generating(DataLoader):
@@ -261,22 +261,22 @@ class Generating(DataLoader):
 
 def test_a_subclass_with_an_iter_of_its_own_is_watched_once(watched):
     assert len(list(Generating(TensorDataset(torch.zeros(6)), batch_size=2, num_workers=1))) == 3
-    assert len(watched.lines.of(Step)) == 3
+    assert len(watched.lines.of(StepLine)) == 3
     assert ends(watched) == ["done"]
 
 
 def test_a_loader_under_penstock_watch_is_watched_once(watched):
-    open_to_all(watched.watching)
+    publish_session(watched.watching)
     list(watch(loader_of(), name="mine"))
-    assert [line.name for line in watched.lines.of(Loader)] == ["mine"]
-    assert len(watched.lines.of(Step)) == 4
+    assert [line.name for line in watched.lines.of(LoaderLine)] == ["mine"]
+    assert len(watched.lines.of(StepLine)) == 4
 
 
 def test_a_loader_under_penstock_watch_has_the_phases_of_its_steps(watched):
-    open_to_all(watched.watching)
+    publish_session(watched.watching)
     train(Plain(), watch(loader_of()))
-    assert all({"forward", "backward", "optimizer"} <= step.phases.keys() for step in watched.lines.of(Step))
-    assert len(watched.lines.of(Step)) == 4
+    assert all({"forward", "backward", "optimizer"} <= step.phases.keys() for step in watched.lines.of(StepLine))
+    assert len(watched.lines.of(StepLine)) == 4
 
 
 def test_a_penstock_loader_is_watched_and_not_kept_alive(tmp_path):
@@ -298,10 +298,10 @@ def test_a_penstock_loader_is_watched_and_not_kept_alive(tmp_path):
     assert not it.session.off
     it.undo()
     it.watching.close()
-    assert [(line.type, line.name) for line in it.lines.of(Loader)] == [("penstock", "loader")]
-    assert len(it.lines.of(Step)) == 4
-    assert it.lines.of(Hops)
-    assert all({"forward", "backward"} <= set(step.phases) for step in it.lines.of(Step)[:3])
+    assert [(line.type, line.name) for line in it.lines.of(LoaderLine)] == [("penstock", "loader")]
+    assert len(it.lines.of(StepLine)) == 4
+    assert it.lines.of(HopsLine)
+    assert all({"forward", "backward"} <= set(step.phases) for step in it.lines.of(StepLine)[:3])
     assert ends(it) == ["done", "left"]
 
 
@@ -310,8 +310,8 @@ def test_a_penstock_loader_is_watched_and_not_kept_alive(tmp_path):
 
 def test_steps_have_their_phases_and_inner_modules_are_no_phases(watched):
     train(Plain(), loader_of(30))
-    assert len(watched.lines.of(Step)) == 10
-    for step in watched.lines.of(Step):
+    assert len(watched.lines.of(StepLine)) == 10
+    for step in watched.lines.of(StepLine):
         assert set(step.phases) - {"sampler"} == {"forward", "backward", "optimizer"}
         assert sum(step.phases.values()) <= step.step_s + step.phases.get("sampler", 0.0)
 
@@ -337,7 +337,7 @@ def test_a_step_without_a_forward_makes_us_look_again(watched):
     for step, (x,) in enumerate(loader_of(60, batch_size=2)):
         if step > 10:
             late(x)
-    assert ["forward" in step.phases for step in watched.lines.of(Step)][-5:] == [True] * 5
+    assert ["forward" in step.phases for step in watched.lines.of(StepLine)][-5:] == [True] * 5
 
 
 class Counting(nn.Module):
@@ -404,7 +404,7 @@ def test_compiled_models_compile_as_before(watched, how):
     train(model, loader, calls)
     train(twin, loader)
     assert all(torch.allclose(a, b, rtol=1e-5) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
-    first = [step for step in watched.lines.of(Step) if step.pass_ == 0]
+    first = [step for step in watched.lines.of(StepLine) if step.pass_ == 0]
     assert all("backward" in step.phases for step in first)
     if how != "function":  # a compiled function is no module: its time is in the rest
         assert "forward" in first[-1].phases
@@ -432,9 +432,9 @@ def test_an_evaluation_inside_a_step_is_a_pause_of_it(watched):
             for (y,) in inner:
                 model(y)
         model(x)
-    outer = [step for step in watched.lines.of(Step) if step.loader == 0]
+    outer = [step for step in watched.lines.of(StepLine) if step.loader == 0]
     assert ["evaluation" in step.phases for step in outer] == [True, False]
-    assert all("forward" in step.phases for step in watched.lines.of(Step))
+    assert all("forward" in step.phases for step in watched.lines.of(StepLine))
 
 
 def test_an_optimizer_that_raises_leaves_no_phase_open(watched):
@@ -478,9 +478,9 @@ def test_checkpoints_collections_and_logs_are_told(watched, tmp_path, monkeypatc
         logger.warning("loss is falling")
     logger.removeHandler(handler)
     handler.close()
-    (step,) = watched.lines.of(Step)
+    (step,) = watched.lines.of(StepLine)
     assert set(step.phases) - {"sampler"} == {"checkpoint", "gc", "log"}
-    assert {event.what for event in watched.lines.of(Event)} >= {"checkpoint", "gc"}
+    assert {event.what for event in watched.lines.of(EventLine)} >= {"checkpoint", "gc"}
     assert "falling" in (tmp_path / "train.log").read_text()
 
 
@@ -488,13 +488,13 @@ def test_a_tensor_that_is_pickled_is_no_checkpoint(watched):
     for (x,) in loader_of():
         pickle.loads(pickle.dumps(x))
     assert "checkpoint" not in watched.lines.phases
-    assert "checkpoint" not in [line.what for line in watched.lines.of(Event)]
+    assert "checkpoint" not in [line.what for line in watched.lines.of(EventLine)]
 
 
 def test_a_checkpoint_between_passes_is_an_event(watched, tmp_path):
     list(loader_of(3))
     torch.save({"a": 1}, tmp_path / "model.pt")
-    assert "checkpoint" in [event.what for event in watched.lines.of(Event)]
+    assert "checkpoint" in [event.what for event in watched.lines.of(EventLine)]
 
 
 # -- the device ----------------------------------------------------------------------------------------------------
@@ -516,7 +516,7 @@ def test_a_checkpoint_between_passes_is_an_event(watched, tmp_path):
 )
 def test_waits_for_the_device_are_phases(watched, asks, phase):
     patches = Patches()
-    watch_device(Phases(watched.session), patches, on_device=lambda tensor: True)
+    watch_device(PhaseHooks(watched.session), patches, on_device=lambda tensor: True)
     for (x,) in loader_of(3):
         asks(x)
     patches.undo()
@@ -525,7 +525,7 @@ def test_waits_for_the_device_are_phases(watched, asks, phase):
 
 def test_copies_to_the_device_are_phases_and_the_hosts_tensors_pass(watched):
     patches = Patches()
-    watch_device(Phases(watched.session), patches)
+    watch_device(PhaseHooks(watched.session), patches)
     for (x,) in loader_of(3):
         assert x.sum().item() == float(x.sum())
         assert x.to("meta", non_blocking=True).device.type == "meta"
@@ -576,7 +576,7 @@ class Modules(TensorDataset):
 
 def test_an_error_of_the_watcher_ends_the_watching_and_not_the_training(watched, caplog):
     def put(line):
-        if isinstance(line, Step) and line.batch == 1:
+        if isinstance(line, StepLine) and line.batch == 1:
             raise ZeroDivisionError
 
     watched.lines.put = put

@@ -14,7 +14,7 @@ from penstock.testing import FakeClock
 from penstock.watcher.machine import kernel_counters as sums
 from penstock.watcher.machine import processes
 from penstock.watcher.machine import sampler as system
-from penstock.watcher.machine.kernel_counters import DiskReading, Reading, Throttling
+from penstock.watcher.machine.kernel_counters import CounterReading, DiskReading, Throttling
 from penstock.watcher.machine.processes import ProcessReading
 from penstock.watcher.machine.sampler import SystemSampler, between
 
@@ -23,10 +23,10 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /
 
 def test_sums_become_rates_over_the_window():
     line = between(
-        Reading(
+        CounterReading(
             at_s=10.0, cpu_s=100.0, iowait_s=1.0, steal_s=2.0, swapped_in_bytes=100, major_faults=5, network_bytes=7
         ),
-        Reading(
+        CounterReading(
             at_s=12.0,
             cpu_s=103.0,
             iowait_s=2.0,
@@ -49,11 +49,11 @@ def test_sums_become_rates_over_the_window():
 def test_each_process_has_its_own_rates_and_a_new_one_counts_from_its_start():
     main, worker, fresh = (1, 10.0), (2, 20.0), (2, 30.0)  # the worker's number came again
     line = between(
-        Reading(
+        CounterReading(
             at_s=0.0,
             processes={main: ProcessReading(cpu_s=5.0, queue_s=1.0), worker: ProcessReading(cpu_s=50.0, worker=0)},
         ),
-        Reading(
+        CounterReading(
             at_s=2.0,
             processes={
                 main: ProcessReading(cpu_s=6.0, queue_s=1.5, memory_bytes=100),
@@ -70,24 +70,26 @@ def test_each_process_has_its_own_rates_and_a_new_one_counts_from_its_start():
 
 def test_a_worker_that_ended_is_still_of_the_run_by_its_parents_count():
     main, worker = (1, 10.0), (2, 20.0)
-    before = Reading(
+    before = CounterReading(
         at_s=0.0, cpu_s=100.0, processes={main: ProcessReading(cpu_s=5.0), worker: ProcessReading(cpu_s=50.0)}
     )
-    after = Reading(at_s=1.0, cpu_s=102.0, processes={main: ProcessReading(cpu_s=5.25, children_cpu_s=50.5)})
+    after = CounterReading(at_s=1.0, cpu_s=102.0, processes={main: ProcessReading(cpu_s=5.25, children_cpu_s=50.5)})
     assert between(before, after).others_cpu == 2.0 - 0.75
 
 
 def test_others_never_use_less_than_nothing():
     key = (1, 10.0)
-    before = Reading(at_s=0.0, cpu_s=1.0, processes={key: ProcessReading(cpu_s=1.0)})
-    after = Reading(at_s=1.0, cpu_s=1.5, processes={key: ProcessReading(cpu_s=1.52)})
+    before = CounterReading(at_s=0.0, cpu_s=1.0, processes={key: ProcessReading(cpu_s=1.0)})
+    after = CounterReading(at_s=1.0, cpu_s=1.5, processes={key: ProcessReading(cpu_s=1.52)})
     assert between(before, after).others_cpu == 0.0
 
 
 def test_a_disk_is_busy_for_its_share_and_holds_its_mean_of_requests():
     before = DiskReading(reads=10, read_bytes=1000, write_bytes=0, busy_s=1.0, waited_s=2.0)
     after = DiskReading(reads=30, read_bytes=5000, write_bytes=512, busy_s=2.0, waited_s=10.0)
-    line = between(Reading(at_s=0.0, disks={"sda": before}), Reading(at_s=2.0, disks={"sda": after, "sdb": after}))
+    line = between(
+        CounterReading(at_s=0.0, disks={"sda": before}), CounterReading(at_s=2.0, disks={"sda": after, "sdb": after})
+    )
     assert line.disks == (
         Disk(name="sda", read_bytes_s=2000.0, write_bytes_s=256.0, reads_s=10.0, busy=0.5, in_flight=4.0),
     )
@@ -96,16 +98,16 @@ def test_a_disk_is_busy_for_its_share_and_holds_its_mean_of_requests():
 def test_loop_devices_count_while_they_work():
     idle, then, now = DiskReading(reads=1), DiskReading(reads=1), DiskReading(reads=3)
     line = between(
-        Reading(at_s=0.0, disks={"loop0": idle, "loop1": then, "sda": idle}),
-        Reading(at_s=1.0, disks={"loop0": idle, "loop1": now, "sda": idle}),
+        CounterReading(at_s=0.0, disks={"loop0": idle, "loop1": then, "sda": idle}),
+        CounterReading(at_s=1.0, disks={"loop0": idle, "loop1": now, "sda": idle}),
     )
     assert [disk.name for disk in line.disks] == ["loop1", "sda"]
 
 
 def test_a_counter_that_went_back_counts_as_nothing():
     line = between(
-        Reading(at_s=0.0, network_bytes=2**32, disks={"sda": DiskReading(busy_s=4e6)}),
-        Reading(at_s=1.0, network_bytes=5, disks={"sda": DiskReading(busy_s=1.0)}),
+        CounterReading(at_s=0.0, network_bytes=2**32, disks={"sda": DiskReading(busy_s=4e6)}),
+        CounterReading(at_s=1.0, network_bytes=5, disks={"sda": DiskReading(busy_s=1.0)}),
     )
     assert (line.network_bytes_s, line.disks[0].busy) == (0.0, 0.0)
 
@@ -124,7 +126,10 @@ def test_the_throttled_share_is_the_tighter_of_two_bounds(throttled_s, throttled
     after = Throttling(
         throttled_s=100.0 + throttled_s, throttled_periods=1000 + throttled_periods, periods=2000 + periods
     )
-    line = between(Reading(at_s=0.0, throttling={"a": before}), Reading(at_s=1.0, throttling={"a": after, "b": after}))
+    line = between(
+        CounterReading(at_s=0.0, throttling={"a": before}),
+        CounterReading(at_s=1.0, throttling={"a": after, "b": after}),
+    )
     assert line.throttled == pytest.approx(share)
 
 
@@ -132,13 +137,15 @@ def test_the_cgroup_that_holds_back_most_counts():
     def reading(at_s, outer_s):
         quiet = Throttling(throttled_s=0.0, throttled_periods=0, periods=0)
         outer = Throttling(throttled_s=outer_s, throttled_periods=int(at_s), periods=int(at_s))
-        return Reading(at_s=at_s, throttling={"inner": quiet, "outer": outer})
+        return CounterReading(at_s=at_s, throttling={"inner": quiet, "outer": outer})
 
     assert between(reading(0.0, 0.0), reading(1.0, 0.5)).throttled == 0.5
 
 
 def test_pressure_is_the_share_of_the_window():
-    line = between(Reading(at_s=0.0, pressure_s={"cpu": 5.0}), Reading(at_s=2.0, pressure_s={"cpu": 6.0, "io": 1.0}))
+    line = between(
+        CounterReading(at_s=0.0, pressure_s={"cpu": 5.0}), CounterReading(at_s=2.0, pressure_s={"cpu": 6.0, "io": 1.0})
+    )
     assert line.pressure == {"cpu": 0.5}
 
 
@@ -232,7 +239,7 @@ def test_shared_memory_is_counted_once_and_looked_up_within_the_budget(monkeypat
         (2, 0.0): ProcessReading(memory_bytes=1000, worker=0, loader=0),
         (3, 0.0): ProcessReading(memory_bytes=500, worker=1, loader=0),
     }
-    sharing = processes.Sharing()
+    sharing = processes.SharedMemoryEstimate()
     memory = [
         [process.memory_bytes for process in sharing.without_shared(readings, float(at)).values()] for at in range(14)
     ]

@@ -16,8 +16,8 @@ from penstock.recording.reader import load
 from penstock.watcher.dataloader import main_process as torchloader
 from penstock.watcher.script import apply_plan as applied
 from penstock.watcher.script import child_process as child
-from penstock.watcher.script.apply_plan import LimitThreads, apply, limit_threads, replaced
-from penstock.watcher.script.script import Script, Terms, run_script
+from penstock.watcher.script.apply_plan import LimitThreads, apply_plan, limit_threads, replaced_settings
+from penstock.watcher.script.runner import Script, TrialOptions, run_script
 
 PLAN = {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True}
 
@@ -33,7 +33,7 @@ def planned():
 
     def make(plan):
         kind = type("Planned", (DataLoader,), {})
-        apply(plan, kind)
+        apply_plan(plan, kind)
         return kind
 
     return make
@@ -57,7 +57,7 @@ def test_the_plans_settings_replace_the_scripts_and_nothing_else(planned):
     loader = planned(PLAN)(observing.Numbers(8), 4, drop_last=True, num_workers=1, timeout=7)
     assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 4, True)
     assert (loader.batch_size, loader.drop_last, loader.timeout, loader.in_order) == (4, True, 7, True)
-    assert replaced(loader) == {
+    assert replaced_settings(loader) == {
         "num_workers": (1, 2),
         "prefetch_factor": (2, 4),  # torch's default, which the script had not given
         "persistent_workers": (False, True),
@@ -73,7 +73,7 @@ def test_a_setting_that_is_the_plans_already_is_not_called_replaced(planned, cap
     loader = planned({"num_workers": 1, "multiprocessing_context": "fork"})(
         observing.Numbers(8), num_workers=1, multiprocessing_context=multiprocessing.get_context("fork")
     )
-    assert replaced(loader) == {}
+    assert replaced_settings(loader) == {}
     assert caplog.messages == []
 
 
@@ -105,7 +105,7 @@ def test_without_workers_in_the_plan_what_needs_them_goes(planned):
 def test_without_workers_in_the_script_a_plan_that_adds_none_leaves_it_without(planned):
     loader = planned({"prefetch_factor": 4, "in_order": False, "worker_threads": 1})(observing.Numbers(8))
     assert (loader.num_workers, loader.prefetch_factor, loader.in_order) == (0, None, False)
-    assert list(replaced(loader)) == ["in_order"]
+    assert list(replaced_settings(loader)) == ["in_order"]
 
 
 def test_batch_samplers_and_samplers_stay(planned):
@@ -165,7 +165,7 @@ def test_an_iterable_dataset_with_workers_of_the_scripts_choice_is_taken_to_deal
 def test_what_torch_refuses_is_told_and_the_scripts_settings_are_used(planned, caplog, plan, reason):
     loader = planned(plan)(observing.Numbers(8), 4, num_workers=1, prefetch_factor=3)
     assert (loader.num_workers, loader.prefetch_factor, loader.batch_size) == (1, 3, 4)
-    assert replaced(loader) == {}
+    assert replaced_settings(loader) == {}
     assert "the plan is not applied" in caplog.text
     assert reason in caplog.text
 
@@ -192,7 +192,7 @@ def test_a_torch_that_lacks_a_setting_is_told(caplog):
         def __init__(self, dataset, num_workers=0, worker_init_fn=None):
             self.num_workers = num_workers
 
-    apply({"num_workers": 2, "in_order": False}, Old)
+    apply_plan({"num_workers": 2, "in_order": False}, Old)
     assert Old([]).num_workers == 2
     assert "this torch has no in_order" in caplog.text
 
@@ -263,7 +263,7 @@ def run(tmp_path, monkeypatch):
         (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN) + textwrap.indent(textwrap.dedent(body), "    "))
         monkeypatch.chdir(tmp_path)
         output = tmp_path / "printed.txt"
-        outcome = run_script(Script(("train.py",)), tmp_path / "run.jsonl", terms=Terms(output=output, **terms))
+        outcome = run_script(Script(("train.py",)), tmp_path / "run.jsonl", trial=TrialOptions(output=output, **terms))
         return outcome, output.read_text()
 
     return run
@@ -328,11 +328,11 @@ def test_signals_come_one_after_the_other_each_after_its_grace():
     heard = []
     process = types.SimpleNamespace(send_signal=heard.append)
     now, enough = [0.0], [False]
-    ending = child.Ending(process, lambda: enough[0], lambda: now[0])
-    assert (ending.look(), heard) == (child.LOOK_S, [])
+    ending = child.ChildStopper(process, lambda: enough[0], lambda: now[0])
+    assert (ending.check(), heard) == (child.POLL_S, [])
     enough[0] = True
     for seconds in (0.0, 1.0, child.GRACE_S, 1.0, child.GRACE_S, child.GRACE_S):
         now[0] += seconds
-        ending.look()
+        ending.check()
     assert heard == [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
-    assert child.Ending(process, None).look() is None
+    assert child.ChildStopper(process, None).check() is None

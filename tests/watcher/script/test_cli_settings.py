@@ -2,7 +2,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from penstock.watcher.dataloader.main_process import describe
-from penstock.watcher.script.cli_settings import asked_for
+from penstock.watcher.dataloader.settings import command_line_settings
 
 
 @pytest.mark.parametrize(
@@ -16,14 +16,14 @@ from penstock.watcher.script.cli_settings import asked_for
     ],
 )
 def test_what_a_command_line_asks_for_is_understood(arguments):
-    assert asked_for(["train.py", *arguments]) == {"num_workers": 32}
+    assert command_line_settings(["train.py", *arguments]) == {"num_workers": 32}
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["--num-workers"], ["--num-workers", "auto"], ["num_workers", "32"], ["--lr=0.1"], ["="]]
 )
 def test_what_it_does_not_ask_for_is_not_made_up(arguments):
-    assert asked_for(arguments) == {}
+    assert command_line_settings(arguments) == {}
 
 
 def test_a_silent_clamp_shows_as_two_values(monkeypatch):

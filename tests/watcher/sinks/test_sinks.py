@@ -12,18 +12,18 @@ import urllib.request
 import pytest
 
 from penstock.errors import SettingError
-from penstock.recording.format import Hops, Loader, Setting, Step
+from penstock.recording.format import HopsLine, LoaderLine, Setting, StepLine
 from penstock.watcher.session import Session
-from penstock.watcher.sinks import JsonLines, Logs, Prometheus, TensorBoard
+from penstock.watcher.sinks import JsonLines, MetricSink, Prometheus, TensorBoard
 
 
 def loader(number=0, name="train", workers=0):
-    return Loader(loader=number, name=name, settings={"num_workers": Setting(requested=workers, in_force=workers)})
+    return LoaderLine(loader=number, name=name, settings={"num_workers": Setting(requested=workers, in_force=workers)})
 
 
 def step(batch, number=0, **known):
     known = {"wait_s": 0.5, "step_s": 1.5, "samples": 8, "phases": {"forward": 0.25}, **known}
-    return Step(loader=number, batch=batch, at_s=0.0, **known)
+    return StepLine(loader=number, batch=batch, at_s=0.0, **known)
 
 
 def feed(sink, batches=4):
@@ -58,26 +58,26 @@ NUMBERS = {
 
 def test_a_log_gets_one_dictionary_per_window():
     run = Log()
-    feed(Logs(run, window=2))
+    feed(MetricSink(run, window=2))
     assert run.rows == [(2, NUMBERS), (4, NUMBERS)]
 
 
 def test_a_run_that_counts_steps_itself_gets_them_at_the_step_it_is_at():
     run = Log()
     run.step = 1000
-    feed(Logs(run, window=4))
+    feed(MetricSink(run, window=4))
     assert run.rows == [(1000, NUMBERS)]
 
 
 def test_the_rest_of_the_last_window_is_not_lost():
     run = Log()
-    feed(Logs(run, window=3))
+    feed(MetricSink(run, window=3))
     assert [step for step, _ in run.rows] == [3, 4]
 
 
 def test_a_loader_without_a_name_goes_by_its_number():
     run = Log()
-    sink = Logs(run, window=1)
+    sink = MetricSink(run, window=1)
     sink.put(step(0, number=3))
     sink.close()
     assert run.rows[0][1]["penstock/loader3/wait_mean_s"] == 0.5
@@ -112,7 +112,7 @@ def test_a_sink_that_raises_is_switched_off_with_one_warning_and_the_others_go_o
             raise ConnectionError("no route")
 
     broken, good = Broken(), Log()
-    session = Session([Logs(broken, window=1), Logs(good, window=1)])
+    session = Session([MetricSink(broken, window=1), MetricSink(good, window=1)])
     with caplog.at_level(logging.WARNING, "penstock"):
         for batch in range(5):
             session.put(step(batch))
@@ -188,7 +188,7 @@ def test_slow_batches_are_counted(endpoint):
 
 def test_our_own_loader_shows_its_workers_and_ready_batches(endpoint):
     endpoint.take(loader())
-    endpoint.take(Hops(loader=0, at_s=1.0, workers=6, ready=5))
+    endpoint.take(HopsLine(loader=0, at_s=1.0, workers=6, ready=5))
     found = values(endpoint.text())
     assert found['penstock_workers{loader="train"}'] == 6
     assert found['penstock_ready_batches{loader="train"}'] == 5

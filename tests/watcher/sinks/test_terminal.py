@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import Progress
 from tqdm import tqdm
 
-from penstock.recording.format import Event, Loader, Setting, Step
+from penstock.recording.format import EventLine, LoaderLine, Setting, StepLine
 from penstock.watcher.sinks import async_sink as aside
-from penstock.watcher.sinks.terminal import Live, say
+from penstock.watcher.sinks.terminal import LiveLines, say
 
 
 class Run:
@@ -21,7 +21,7 @@ class Run:
 
     def __init__(self, workers=32, prefetch=12, **settings):
         self.printed = []
-        self.live = Live(self.printed.append, **settings)
+        self.live = LiveLines(self.printed.append, **settings)
         self.full = workers * prefetch
         self.at_s = 0.0
         self.batch = 0
@@ -29,12 +29,12 @@ class Run:
 
     def meet(self, workers, loader=0, name=""):
         given = Setting(requested=workers, in_force=workers)
-        self.live.put(Loader(loader=loader, name=name, settings={"num_workers": given}))
+        self.live.put(LoaderLine(loader=loader, name=name, settings={"num_workers": given}))
 
     def step(self, wait_s=0.0004, step_s=0.16, loader=0, **known):
         known = {"samples": 24, "outstanding": self.full, "ready": self.full, "worker": 0, **known}
         self.live.put(
-            Step(loader=loader, batch=self.batch, at_s=self.at_s, wait_s=wait_s, step_s=step_s, **known),
+            StepLine(loader=loader, batch=self.batch, at_s=self.at_s, wait_s=wait_s, step_s=step_s, **known),
         )
         self.at_s += wait_s + step_s
         self.batch += 1
@@ -244,21 +244,21 @@ def test_a_terminal_that_fails_is_spoken_to_no_more(caplog):
         calls.append(text)
         raise OSError("gone away")
 
-    live = Live(broken, window=1)
+    live = LiveLines(broken, window=1)
     with caplog.at_level(logging.WARNING, "penstock"):
         for batch in range(3):
-            live.put(Step(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0))
+            live.put(StepLine(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0))
         live.close()
     assert len(calls) == 1
     assert caplog.messages == ["Live is switched off: OSError: gone away"]
-    live.put(Step(loader=0, batch=3, at_s=0.0, wait_s=0.0, step_s=1.0))
+    live.put(StepLine(loader=0, batch=3, at_s=0.0, wait_s=0.0, step_s=1.0))
     assert len(calls) == 1
 
 
 def test_nothing_is_written_on_the_trainings_thread():
     threads = []
-    live = Live(lambda _: threads.append(threading.current_thread()), window=1)
-    live.put(Step(loader=0, batch=0, at_s=0.0, wait_s=0.0, step_s=1.0))
+    live = LiveLines(lambda _: threads.append(threading.current_thread()), window=1)
+    live.put(StepLine(loader=0, batch=0, at_s=0.0, wait_s=0.0, step_s=1.0))
     live.close()
     assert threading.main_thread() not in threads
     assert len(threads) == 1
@@ -273,8 +273,8 @@ def test_a_terminal_that_is_stuck_does_not_hold_up_the_end(monkeypatch, caplog):
         stuck.set()
         release.wait()
 
-    live = Live(write, window=1)
-    live.put(Step(loader=0, batch=0, at_s=0.0, wait_s=0.0, step_s=1.0))
+    live = LiveLines(write, window=1)
+    live.put(StepLine(loader=0, batch=0, at_s=0.0, wait_s=0.0, step_s=1.0))
     stuck.wait()
     with caplog.at_level(logging.WARNING, "penstock"):
         live.close()
@@ -284,10 +284,10 @@ def test_a_terminal_that_is_stuck_does_not_hold_up_the_end(monkeypatch, caplog):
 
 def test_lines_beyond_what_can_wait_are_lost_and_counted(monkeypatch, caplog):
     monkeypatch.setattr(aside, "WAITING", 4)
-    monkeypatch.setattr(Live, "_start", lambda self: None)  # a thread that never comes to it
-    live = Live(lambda _: None, window=1)
+    monkeypatch.setattr(LiveLines, "_start", lambda self: None)  # a thread that never comes to it
+    live = LiveLines(lambda _: None, window=1)
     for batch in range(7):
-        live.put(Step(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0))
+        live.put(StepLine(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0))
     with caplog.at_level(logging.WARNING, "penstock"):
         live.close()
     assert caplog.messages == ["Live could not keep up: 3 lines are lost"]
@@ -297,11 +297,11 @@ def test_lines_beyond_what_can_wait_are_lost_and_counted(monkeypatch, caplog):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_prints_nothing():
     read, write = os.pipe()
-    live = Live(lambda text: os.write(write, text.encode()), window=1)
+    live = LiveLines(lambda text: os.write(write, text.encode()), window=1)
     child = os.fork()
     if child == 0:
         try:
-            live.put(Step(loader=0, batch=0, at_s=0.0, wait_s=0.0, step_s=1.0))
+            live.put(StepLine(loader=0, batch=0, at_s=0.0, wait_s=0.0, step_s=1.0))
             live.close()
         finally:
             os._exit(0)
@@ -312,7 +312,7 @@ def test_a_forked_process_prints_nothing():
 
 
 def test_lines_of_other_kinds_are_not_even_kept():
-    live = Live(lambda _: None)
-    live.put(Event(what="gc", at_s=time.monotonic()))
+    live = LiveLines(lambda _: None)
+    live.put(EventLine(what="gc", at_s=time.monotonic()))
     assert live._thread is None
     live.close()

@@ -3,7 +3,7 @@ import pytest
 
 from penstock.errors import WorkerCrash
 from penstock.watcher.step_probe import cpu_load as burners
-from penstock.watcher.step_probe.cpu_load import burning
+from penstock.watcher.step_probe.cpu_load import cpu_load
 
 
 def children():
@@ -12,7 +12,7 @@ def children():
 
 def test_burners_are_there_while_the_block_lasts_and_gone_after_it():
     before = children()
-    with burning(2):
+    with cpu_load(2):
         ours = set(children()) - set(before)
         assert len(ours) == 2
     assert not ours & set(children())
@@ -20,7 +20,7 @@ def test_burners_are_there_while_the_block_lasts_and_gone_after_it():
 
 def test_burners_go_though_the_block_fails():
     before = children()
-    with pytest.raises(KeyError), burning(1):
+    with pytest.raises(KeyError), cpu_load(1):
         raise KeyError
     assert children() == before
 
@@ -28,6 +28,6 @@ def test_burners_go_though_the_block_fails():
 def test_a_burner_that_does_not_start_is_an_error(monkeypatch):
     before = children()
     monkeypatch.setattr(burners, "_BURN", "raise SystemExit(1)")
-    with pytest.raises(WorkerCrash, match="did not start"), burning(1):
+    with pytest.raises(WorkerCrash, match="did not start"), cpu_load(1):
         pass
     assert children() == before

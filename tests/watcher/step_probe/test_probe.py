@@ -10,8 +10,8 @@ from penstock import Loader
 from penstock.testing import REID, FakeClock, make_shards
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.step_probe import probe as room
-from penstock.watcher.step_probe.feeds import WARM_UP
-from penstock.watcher.step_probe.probe import Probe
+from penstock.watcher.step_probe.probe import ScriptStepProbe
+from penstock.watcher.step_probe.probed_loaders import TRAINING_STEPS
 
 SECONDS = 0.05
 ENOUGH = 100_000
@@ -37,7 +37,7 @@ class Told:
 def probe():
     """What it tells; torch is as it was afterwards."""
     patches, told = Patches(), Told()
-    Probe(SECONDS, told).install(patches)
+    ScriptStepProbe(SECONDS, told).install(patches)
     yield told
     patches.undo()
 
@@ -79,7 +79,7 @@ def test_the_loader_that_is_trained_on_gives_one_batch_for_ever(probe, train):
     assert (samples, device) == (4, "cpu")
     assert burners >= 1
     assert timed.steps >= 1
-    assert len({tuple(x) for x in seen[: WARM_UP + 1]}) == 3
+    assert len({tuple(x) for x in seen[: TRAINING_STEPS + 1]}) == 3
     assert len({tuple(x) for x in seen[-20:]}) == 1
 
 
@@ -99,7 +99,7 @@ def test_an_evaluation_is_no_part_of_a_step(train):
     """Nor are the start and the end of a pass; time passes only where this test lets it."""
     loader, valid = DataLoader(numbers(400), batch_size=4), DataLoader(numbers(6), batch_size=2)
     clock, patches, told = FakeClock(), Patches(), Told()
-    Probe(SECONDS, told, clock).install(patches)
+    ScriptStepProbe(SECONDS, told, clock).install(patches)
     try:
         for at, x in enumerate(epochs(loader, told)):
             train(x)
@@ -186,7 +186,7 @@ def test_a_penstock_loader_is_probed_too(train, tmp_path):
 
     shards = [str(path) for path in make_shards(tmp_path, REID, samples=12, scale=0.05)]
     patches, told = Patches(), Told()
-    Probe(SECONDS, told).install(patches)
+    ScriptStepProbe(SECONDS, told).install(patches)
     try:
         with_id = {"id": Label(".json", key="identity")}
         loader = Loader(shards, with_id, 2, executor="thread", workers=1)

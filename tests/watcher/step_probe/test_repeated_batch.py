@@ -3,13 +3,13 @@ from collections import UserDict, namedtuple
 import numpy as np
 import torch
 
-from penstock.watcher.step_probe.repeated_batch import Again
+from penstock.watcher.step_probe.repeated_batch import RepeatedBatch
 
 Pair = namedtuple("Pair", "picture label")
 
 
 def test_a_batch_that_was_taken_apart_is_whole_again():
-    again = Again({"picture": torch.ones(2), "label": [torch.zeros(1), "cat"]})
+    again = RepeatedBatch({"picture": torch.ones(2), "label": [torch.zeros(1), "cat"]})
     first = again.batch()
     first.pop("label").clear()
     second = again.batch()
@@ -19,7 +19,7 @@ def test_a_batch_that_was_taken_apart_is_whole_again():
 
 def test_numbers_that_were_changed_in_place_are_put_back_where_they_lie():
     picture = torch.full((4,), 255.0)
-    again = Again((picture, np.arange(3)))
+    again = RepeatedBatch((picture, np.arange(3)))
     for _ in range(3):
         tensor, array = again.batch()
         assert tensor.tolist() == [255.0] * 4
@@ -31,13 +31,13 @@ def test_numbers_that_were_changed_in_place_are_put_back_where_they_lie():
 
 
 def test_a_tensor_that_nobody_changed_is_not_copied(monkeypatch):
-    again = Again([torch.ones(3)])
+    again = RepeatedBatch([torch.ones(3)])
     monkeypatch.setattr(torch.Tensor, "copy_", None)
     assert again.batch()[0].tolist() == again.batch()[0].tolist() == [1.0] * 3
 
 
 def test_gradients_of_one_step_are_not_the_next_ones():
-    again = Again(torch.ones(3))
+    again = RepeatedBatch(torch.ones(3))
     batch = again.batch().requires_grad_()
     batch.sum().backward()
     assert not again.batch().requires_grad
@@ -49,7 +49,7 @@ def test_kinds_are_kept():
         pass
 
     other = Other()
-    batch = Again(Pair(UserDict(picture=torch.ones(1)), (torch.zeros(2), other, 3))).batch()
+    batch = RepeatedBatch(Pair(UserDict(picture=torch.ones(1)), (torch.zeros(2), other, 3))).batch()
     assert type(batch) is Pair
     assert type(batch.picture) is UserDict
     assert type(batch.label) is tuple

@@ -13,8 +13,8 @@ import typer
 from penstock.cli import console
 from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Shards, Workers
 from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
-from penstock.report.text import human_bytes, table
-from penstock.shards.check import Flaw, Structure, check_shards
+from penstock.report.text import format_bytes, table
+from penstock.shards.check import ShardFlaw, ShardStructure, check_shards
 from penstock.storage.paths import expand
 
 MOST_ROWS = 20
@@ -39,14 +39,14 @@ def check(
     Exit code: 0 all is well, 1 flaws found (see the quarantine file), 2 wrong usage, 3 could not finish.
     """
     paths = [seen_from_all(path, ray) for path in expand(shards)]
-    structures: list[Structure] = []
-    flaws: list[Flaw] = []
+    structures: list[ShardStructure] = []
+    flaws: list[ShardFlaw] = []
     with tasks_on(ray, workers) as shared, console.progress("checking", 0) as bar:
         shared += paths
         task = bar.task_ids[0]
         bar.update(task, total=None)
         for event in check_shards(paths, decode=decode, required=require, workers=workers):
-            if isinstance(event, Structure):
+            if isinstance(event, ShardStructure):
                 structures.append(event)
                 flaws += event.flaws
             else:
@@ -61,7 +61,7 @@ def check(
     raise typer.Exit(console.FOUND if flaws else console.OK)
 
 
-def _document(structures: list[Structure], flaws: list[Flaw], quarantine: Path) -> dict[str, object]:
+def _document(structures: list[ShardStructure], flaws: list[ShardFlaw], quarantine: Path) -> dict[str, object]:
     return {
         "shards": [asdict(structure) for structure in structures],
         "samples": sum(structure.samples for structure in structures),
@@ -70,13 +70,13 @@ def _document(structures: list[Structure], flaws: list[Flaw], quarantine: Path) 
     }
 
 
-def _print(structures: list[Structure], flaws: list[Flaw], quarantine: Path, decode: bool) -> None:
+def _print(structures: list[ShardStructure], flaws: list[ShardFlaw], quarantine: Path, decode: bool) -> None:
     per_shard = Counter(flaw.shard for flaw in flaws)
     rows = [
         (
             structure.shard,
             f"{structure.samples:,}",
-            human_bytes(structure.size_bytes),
+            format_bytes(structure.size_bytes),
             _looked_at(structure, decode),
             str(per_shard[structure.shard]),
         )
@@ -96,7 +96,7 @@ def _print(structures: list[Structure], flaws: list[Flaw], quarantine: Path, dec
     console.out.print(f"{samples:,} samples checked: {verdict}", markup=False)
 
 
-def _looked_at(structure: Structure, decode: bool) -> str:
+def _looked_at(structure: ShardStructure, decode: bool) -> str:
     looks = ["structure", "pairs"]
     if structure.with_crc:
         looks.append("CRC32")

@@ -11,7 +11,7 @@ import typer
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, Shards
 from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
-from penstock.shards.cluster.index import Indexed, index_by_tasks
+from penstock.shards.cluster.index import IndexedShard, index_by_tasks
 from penstock.shards.scan import SCAN_THREADS, index_all
 from penstock.storage.paths import expand
 
@@ -66,8 +66,8 @@ def index(
     raise typer.Exit(console.FOUND if errors else console.OK)
 
 
-def _index(paths: list[str], rebuild: bool, threads: int | None, by_tasks: bool) -> Iterator[Indexed]:
+def _index(paths: list[str], rebuild: bool, threads: int | None, by_tasks: bool) -> Iterator[IndexedShard]:
     """Threads of this process are enough for one machine: a walk waits for the storage more than it computes."""
     if by_tasks:
         return index_by_tasks(paths, rebuild=rebuild, threads=threads or SCAN_THREADS)
-    return map(Indexed.of, index_all(paths, rebuild=rebuild, threads=threads))
+    return map(IndexedShard.of, index_all(paths, rebuild=rebuild, threads=threads))

@@ -8,7 +8,7 @@ import typer
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, Require, Shards
 from penstock.report.shards import Listing, problem_text
-from penstock.report.text import human_bytes, table
+from penstock.report.text import format_bytes, table
 from penstock.shards.scan import index_all
 from penstock.shards.validate import examine
 from penstock.storage.paths import expand
@@ -54,7 +54,7 @@ def _print(listing: Listing) -> None:
             shard.shard,
             f"{shard.samples:,}",
             f"{shard.parts:,}",
-            human_bytes(shard.size_bytes),
+            format_bytes(shard.size_bytes),
             problem_text(shard.problems.items()),
         )
         for shard in listing.shards[:MOST_ROWS]
@@ -76,10 +76,10 @@ def _print_parts(listing: Listing) -> None:
             suffix or "(none)",
             part.codec,
             f"{part.count:,}",
-            human_bytes(part.size_bytes),
-            human_bytes(part.smallest_bytes or 0),
-            human_bytes(part.size_bytes / part.count),
-            human_bytes(part.largest_bytes),
+            format_bytes(part.size_bytes),
+            format_bytes(part.smallest_bytes or 0),
+            format_bytes(part.size_bytes / part.count),
+            format_bytes(part.largest_bytes),
         )
         for suffix, part in listing.part_rows()
         if part.count

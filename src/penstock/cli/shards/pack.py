@@ -16,15 +16,15 @@ from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
 from penstock.core.cores import usable_cores
 from penstock.errors import SettingError
 from penstock.probe.storage import probe
-from penstock.report.text import human_bytes, table
+from penstock.report.text import format_bytes, table
 from penstock.shards.pack.codec_choice import choose_codec
 from penstock.shards.pack.manifest import FieldFact, PackedShard
 from penstock.shards.pack.options import ArrayCodec, PackOptions
 from penstock.shards.pack.plan import PackPlan, make_plan
 from penstock.shards.pack.run import pack as run_pack
 from penstock.shards.pack.run import plan_path, settled_arrays
-from penstock.shards.pack.sources import Source, find_sources
-from penstock.shards.validate import Problem
+from penstock.shards.pack.sources import PackSource, find_pack_sources
+from penstock.shards.validate import ShardProblem
 from penstock.storage.object_store.url import is_remote
 
 MB = 1 << 20
@@ -93,7 +93,7 @@ def pack(
     src, folder = seen_from_all(src, ray), Path(seen_from_all(dst, ray))
     with tasks_on(None if dry_run else ray, workers) as shared:
         with console.notices.status("looking at the sources …"):
-            sources = list(find_sources(src, options))
+            sources = list(find_pack_sources(src, options))
             reason = "as you said"
             if arrays == "auto":
                 codec, reason = _settle(options, sources, folder, None if overwrite else settled_arrays(folder))
@@ -116,12 +116,14 @@ def pack(
     raise typer.Exit(console.FOUND if skipped else console.OK)
 
 
-def _a_file_of(source: Source) -> str:
+def _a_file_of(source: PackSource) -> str:
     """By which a node shows that it sees the source."""
     return os.path.join(source.path, source.index.name(0)) if source.is_folder else source.path
 
 
-def _settle(options: PackOptions, sources: list[Source], dst: Path, begun: ArrayCodec | None) -> tuple[ArrayCodec, str]:
+def _settle(
+    options: PackOptions, sources: list[PackSource], dst: Path, begun: ArrayCodec | None
+) -> tuple[ArrayCodec, str]:
     """Which codec "auto" means here, and why. A pack that goes on keeps the codec it began with."""
     if begun is not None:
         return begun, "as this pack began"
@@ -150,7 +152,7 @@ def _run(plan: PackPlan, dst: Path, workers: int | None, overwrite: bool) -> lis
     return reports
 
 
-def _write_quarantine(path: Path, sources: list[Source], reports: list[PackedShard]) -> None:
+def _write_quarantine(path: Path, sources: list[PackSource], reports: list[PackedShard]) -> None:
     lines: list[object] = [
         {"shard": source.path, "member": p.member, "offset": p.offset, "kind": p.kind, "reason": p.reason}
         for source in sources
@@ -178,14 +180,14 @@ def _show_plan(plan: PackPlan, reason: str, as_json: bool) -> None:
     rows = [
         ("samples", f"{plan.samples:,}"),
         ("shards", f"{len(plan.shards):,}"),
-        ("bytes now", human_bytes(plan.bytes_in)),
-        ("bytes then", f"about {human_bytes(estimate)}"),
+        ("bytes now", format_bytes(plan.bytes_in)),
+        ("bytes then", f"about {format_bytes(estimate)}"),
         ("keys", "with the source's name in front, since sources share keys" if plan.prefix_keys else "as they are"),
     ]
     console.out.print(table("plan (nothing written)", ("what", "how much"), rows))
 
 
-def _print_document(plan: PackPlan, reports: list[PackedShard], left_out: list[Problem], reason: str) -> None:
+def _print_document(plan: PackPlan, reports: list[PackedShard], left_out: list[ShardProblem], reason: str) -> None:
     console.print_json(
         {
             "samples": sum(report.samples for report in reports),
@@ -200,7 +202,7 @@ def _print_document(plan: PackPlan, reports: list[PackedShard], left_out: list[P
     )
 
 
-def _print_result(plan: PackPlan, reports: list[PackedShard], left_out: list[Problem]) -> None:
+def _print_result(plan: PackPlan, reports: list[PackedShard], left_out: list[ShardProblem]) -> None:
     fields: dict[str, FieldFact] = {}
     for report in reports:
         for suffix, fact in report.fields.items():
@@ -209,7 +211,7 @@ def _print_result(plan: PackPlan, reports: list[PackedShard], left_out: list[Pro
             else:
                 fields[suffix] = msgspec.structs.replace(fact)
     rows = [
-        (suffix, fact.codec, fact.dtype or "", "×".join(map(str, fact.shape or ())), human_bytes(fact.size_bytes))
+        (suffix, fact.codec, fact.dtype or "", "×".join(map(str, fact.shape or ())), format_bytes(fact.size_bytes))
         for suffix, fact in sorted(fields.items(), key=lambda item: -item[1].size_bytes)
     ]
     console.out.print(table("packed", ("part", "codec", "dtype", "shape", "bytes"), rows, right=("bytes",)))
@@ -217,7 +219,7 @@ def _print_result(plan: PackPlan, reports: list[PackedShard], left_out: list[Pro
     skipped = sum(len(report.skipped) for report in reports) + len(left_out)
     size = sum(report.size_bytes for report in reports)
     console.out.print(
-        f"{samples:,} samples in {len(reports)} shards: {human_bytes(plan.bytes_in)} became {human_bytes(size)}"
+        f"{samples:,} samples in {len(reports)} shards: {format_bytes(plan.bytes_in)} became {format_bytes(size)}"
         + (f"; {skipped} problems, see the quarantine file" if skipped else ""),
         highlight=False,
     )

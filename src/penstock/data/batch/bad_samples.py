@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import BAD
-from penstock.core.slab_layout import Notes
+from penstock.core.contracts import BAD_SAMPLE
+from penstock.core.slab_layout import EncodedSizes
 from penstock.data.device.device_stage import Arrays, Ids
 
 Views = dict[str | tuple[str, int], NDArray[Any]]
@@ -18,35 +18,35 @@ Views = dict[str | tuple[str, int], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class BatchContent:
     """By the fields' names."""
 
     arrays: Arrays
     lists: dict[str, list[Any]]
     samples: Ids
-    encoded: Mapping[str, Notes]
+    encoded: Mapping[str, EncodedSizes]
     """Of arrays of which some slots hold a JPEG: which, see `Encoded`."""
 
-    def take(self, slots: list[int]) -> Content:
+    def take(self, slots: list[int]) -> BatchContent:
         """These slots, in this order, in memory of their own."""
         arrays = {name: array[slots] for name, array in self.arrays.items()}
         encoded = some_encoded({name: notes[slots] for name, notes in self.encoded.items()})
-        return Content(arrays, taken(self.lists, slots), self.samples[slots], encoded)
+        return BatchContent(arrays, taken(self.lists, slots), self.samples[slots], encoded)
 
 
-def content_of(
-    samples: Ids, extras: Sequence[tuple[int, str, Any]], views: Views, encoded: Mapping[str, Notes]
-) -> Content:
+def batch_content(
+    samples: Ids, extras: Sequence[tuple[int, str, Any]], views: Views, encoded: Mapping[str, EncodedSizes]
+) -> BatchContent:
     """From what workers put into the slab, and what they said beside it."""
     arrays = {name: view for name, view in views.items() if isinstance(name, str)}
     lists: dict[str, list[Any]] = {}
     for slot, name, value in extras:
-        if name != BAD:
+        if name != BAD_SAMPLE:
             lists.setdefault(name, [None] * len(samples))[slot] = views.get((name, slot), value)
-    return Content(arrays, lists, samples, encoded)
+    return BatchContent(arrays, lists, samples, encoded)
 
 
-def some_encoded(notes: Mapping[str, Notes]) -> dict[str, Notes]:
+def some_encoded(notes: Mapping[str, EncodedSizes]) -> dict[str, EncodedSizes]:
     """Without those by which all slots hold pixels."""
     return {name: of_array for name, of_array in notes.items() if of_array[:, 0].any()}
 
@@ -56,7 +56,7 @@ def taken(lists: Mapping[str, list[Any]], slots: Sequence[int]) -> dict[str, lis
     return {name: [_own(values[slot]) for slot in slots] for name, values in lists.items()}
 
 
-def stand_ins(good: Sequence[int], count: int) -> list[int]:
+def replacement_slots(good: Sequence[int], count: int) -> list[int]:
     """For each of `count` slots a good one: itself, or the next that is; after the last the first."""
     return [next((slot for slot in good if slot >= wanted), good[0]) for wanted in range(count)]
 

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from penstock.core.contracts import BAD
-from penstock.core.slab_layout import Notes, Placed, SlabLayout
-from penstock.core.stats import CardTimes
-from penstock.data.batch.bad_samples import Content, Views, content_of, some_encoded, stand_ins, taken
-from penstock.data.device.device_stage import Ids, Shipment
-from penstock.data.device.host import Lead, Way, copy, lease
-from penstock.data.device.static_buffers import Stable
+from penstock.core.contracts import BAD_SAMPLE
+from penstock.core.slab_layout import EncodedSizes, RaggedView, SlabLayout
+from penstock.core.stats import GpuTimes
+from penstock.data.batch.bad_samples import BatchContent, Views, batch_content, replacement_slots, some_encoded, taken
+from penstock.data.device.device_stage import Ids, SlabBatch
+from penstock.data.device.host import Transfer, TransferLookahead, copy, lease
+from penstock.data.device.static_buffers import StaticBuffers
 from penstock.errors import PenstockError, SampleError, StorageError
 from penstock.options import ErrorSettings
 
@@ -24,7 +24,7 @@ LEAST_FOR_RATE = 100
 """Samples seen before the share of bad ones is judged."""
 
 
-class Finished(Protocol):
+class CompleteBatch(Protocol):
     """A complete batch, as the engine hands it over."""
 
     slab: int
@@ -36,7 +36,7 @@ class Finished(Protocol):
         ...
 
 
-class Naming(Protocol):
+class SampleNames(Protocol):
     """Who can say what a sample is called, where it lies, and how a batch looks."""
 
     def finish(self, values: dict[str, Any], samples: Ids) -> Any:
@@ -48,7 +48,7 @@ class Naming(Protocol):
         ...
 
 
-def locate(error: PenstockError, sample: int, naming: Naming) -> PenstockError:
+def locate(error: PenstockError, sample: int, naming: SampleNames) -> PenstockError:
     """Say where, unless that is known: a worker knows no more of a member's name than the suffix."""
     if error.shard is not None:
         return error
@@ -57,7 +57,7 @@ def locate(error: PenstockError, sample: int, naming: Naming) -> PenstockError:
     return error.at(shard=shard, offset=offset)
 
 
-class Slabs:
+class SlabPool:
     """Lends slabs to the training loop, but never the last one: the engine needs it to go on."""
 
     def __init__(self, memory: memoryview, count: int, release: Callable[[int], None]) -> None:
@@ -88,7 +88,7 @@ class Slabs:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBatch:
     """A batch on its way to the training loop."""
 
     sent: Any
@@ -102,11 +102,11 @@ class Delivery:
     def __init__(
         self,
         layout: SlabLayout,
-        slabs: Slabs,
-        naming: Naming,
+        slabs: SlabPool,
+        naming: SampleNames,
         errors: ErrorSettings,
-        way: Way,
-        stable: Stable | None = None,
+        way: Transfer,
+        stable: StaticBuffers | None = None,
     ) -> None:
         self._layout = layout
         self._slabs = slabs
@@ -117,22 +117,22 @@ class Delivery:
         self.begin()
 
     @property
-    def lead(self) -> Lead:
+    def lead(self) -> TransferLookahead:
         """How many batches should set off before the one ahead of them is handed over."""
         return self._way.lead
 
     @property
-    def card_times(self) -> CardTimes | None:
+    def card_times(self) -> GpuTimes | None:
         """Where the card's time went, if there is one."""
         return self._way.times
 
     def begin(self) -> None:
         """A new pass."""
         self.delivered = self.bad = 0
-        self._spare: Content | None = None
+        self._spare: BatchContent | None = None
         """A good sample, where bad ones are replaced: for a batch that has none itself."""
 
-    def deliver(self, batch: Finished) -> Any:
+    def deliver(self, batch: CompleteBatch) -> Any:
         """The batch as the training loop gets it."""
         return self.hand_over(self.prepare(batch))
 
@@ -144,30 +144,30 @@ class Delivery:
         """Before a batch is asked for: slabs that are done with go back."""
         self._way.make_room()
 
-    def prepare(self, batch: Finished) -> Prepared:
+    def prepare(self, batch: CompleteBatch) -> PreparedBatch:
         """Deal with bad samples, and set the batch on its way."""
         samples: Ids = batch.job.samples
         views, encoded = self._views(batch), self._encoded(batch)
-        failures = {slot: error for slot, name, error in batch.extras if name == BAD}
+        failures = {slot: error for slot, name, error in batch.extras if name == BAD_SAMPLE}
         copied = None
         if failures:
             try:
-                content = self._without(failures, content_of(samples, batch.extras, views, encoded))
+                content = self._without(failures, batch_content(samples, batch.extras, views, encoded))
             finally:
                 self._slabs.give_back(batch.slab)
-        elif self._way.lead.most and not self._layout.room_sizes:  # what lies in a room is the loop's to see
-            content = content_of(samples, batch.extras, views, encoded)
+        elif self._way.lead.most and not self._layout.ragged_bytes:  # what lies in a room is the loop's to see
+            content = batch_content(samples, batch.extras, views, encoded)
             copied = partial(self._slabs.give_back, batch.slab)
         else:
-            content = content_of(samples, batch.extras, self._slabs.lend(batch.slab, views), encoded)
+            content = batch_content(samples, batch.extras, self._slabs.lend(batch.slab, views), encoded)
         if self._errors.on_error == "replace" and len(samples):
             self._spare = content.take([len(samples) - 1])
         self.delivered += len(samples) - len(failures)
         self.bad += len(failures)
-        shipment = Shipment(content.arrays, batch.slab, content.samples, batch.job.epoch, content.encoded, copied)
-        return Prepared(self._way.send(shipment), content.lists, content.samples)
+        shipment = SlabBatch(content.arrays, batch.slab, content.samples, batch.job.epoch, content.encoded, copied)
+        return PreparedBatch(self._way.send(shipment), content.lists, content.samples)
 
-    def hand_over(self, prepared: Prepared) -> Any:
+    def hand_over(self, prepared: PreparedBatch) -> Any:
         """The batch as the training loop gets it."""
         arrived, lists, samples = self._way.receive(prepared.sent), prepared.lists, prepared.samples
         tensors = arrived.tensors
@@ -179,20 +179,20 @@ class Delivery:
             tensors = self._stable.hold(tensors)
         return self._naming.finish({**tensors, **lists}, samples)
 
-    def _views(self, batch: Finished) -> Views:
+    def _views(self, batch: CompleteBatch) -> Views:
         """What the workers have put into the slab."""
         memory, start = self._slabs.memory, batch.slab * self._layout.size
         count = len(batch.job.samples)
         views: Views = {name: array[:count] for name, array in self._layout.arrays(memory, start).items()}
-        rooms = self._layout.rooms(memory, start)
+        rooms = self._layout.ragged_buffers(memory, start)
         for slot, name, value in batch.extras:
-            if isinstance(value, Placed):
-                views[name, slot] = value.over(rooms[name][slot])
+            if isinstance(value, RaggedView):
+                views[name, slot] = value.array_in(rooms[name][slot])
         return views
 
-    def _encoded(self, batch: Finished) -> dict[str, Notes]:
+    def _encoded(self, batch: CompleteBatch) -> dict[str, EncodedSizes]:
         """Which slots hold JPEGs, in memory of their own: the slab may be used again before the card has decoded."""
-        notes = self._layout.notes(self._slabs.memory, batch.slab * self._layout.size)
+        notes = self._layout.encoded_sizes(self._slabs.memory, batch.slab * self._layout.size)
         count = len(batch.job.samples)
         return some_encoded({name: of_array[:count].copy() for name, of_array in notes.items()})
 
@@ -204,7 +204,7 @@ class Delivery:
                 stage="deliver",
             )
 
-    def _without(self, failures: Mapping[int, Exception], content: Content) -> Content:
+    def _without(self, failures: Mapping[int, Exception], content: BatchContent) -> BatchContent:
         """What to deliver instead, by the policy."""
         named = self._named(failures, content.samples)
         self._check_rate(len(failures), len(content.samples), named[0])
@@ -241,7 +241,7 @@ class Delivery:
     def _left(self, failures: Mapping[int, Exception], count: int) -> list[int]:
         """Slots to deliver, by the policy; none if all are bad."""
         good = [slot for slot in range(count) if slot not in failures]
-        return good if self._errors.on_error == "skip" or not good else stand_ins(good, count)
+        return good if self._errors.on_error == "skip" or not good else replacement_slots(good, count)
 
     def _name(self, sample: int, error: Exception) -> PenstockError:
         named = error if isinstance(error, PenstockError) else SampleError(str(error), stage="decode")

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.slab_layout import SlabLayout, Slot
+from penstock.core.slab_layout import SlabLayout, SlotSpec
 from penstock.data.fields.base import Field
-from penstock.data.fields.gpu_image import CardImage
+from penstock.data.fields.gpu_image import GpuDecodedImage
 
 LOOKS = 4
 """Samples whose sizes are compared, where sizes differ: one alone may be the smallest of all."""
 
 
-def layout_of(samples: Iterator[Mapping[str, Any]], fields: Mapping[str, Field], batch_size: int) -> SlabLayout:
+def infer_layout(samples: Iterator[Mapping[str, Any]], fields: Mapping[str, Field], batch_size: int) -> SlabLayout:
     """The first sample says which arrays there are; an array without a fixed shape gets 1.5 times the room that the
     largest of the first few needs, and the rare one that needs more goes over the worker's pipe."""
-    slots: dict[str, Slot] = {}
+    slots: dict[str, SlotSpec] = {}
     largest: dict[str, int] = {}
     for name, value in next(samples).items():
         field = fields.get(name)
@@ -27,9 +27,9 @@ def layout_of(samples: Iterator[Mapping[str, Any]], fields: Mapping[str, Field],
             if isinstance(value, np.ndarray):
                 largest[name] = value.nbytes
         elif isinstance(value, np.ndarray | np.generic):
-            slots[name] = Slot(value.shape, value.dtype.str)
+            slots[name] = SlotSpec(value.shape, value.dtype.str)
     for sample in islice(samples, LOOKS - 1) if largest else ():
         largest = {name: max(size, getattr(sample.get(name), "nbytes", 0)) for name, size in largest.items()}
     rooms = {name: max(1, size * 3 // 2) for name, size in largest.items()}
-    noted = tuple(name for name in slots if isinstance(fields.get(name), CardImage))
+    noted = tuple(name for name in slots if isinstance(fields.get(name), GpuDecodedImage))
     return SlabLayout(slots, batch_size, rooms, noted)

@@ -55,23 +55,23 @@ def _as_bits(torch: Any, tensor: Any) -> Leaf | None:
         return None if bits is None else Leaf(tensor.view(bits).numpy(), str(tensor.dtype).removeprefix("torch."))
 
 
-def take_apart(sample: Any, name: str = ROOT) -> dict[str, Any]:
+def flatten(sample: Any, name: str = ROOT) -> dict[str, Any]:
     """The leaves of a sample, by name, from left to right."""
     children = _children(sample)
     if children is None:
         return {name: sample}
     leaves: dict[str, Any] = {}
     for place, child in children:
-        leaves |= take_apart(child, name + place)
+        leaves |= flatten(child, name + place)
     return leaves
 
 
-def put_together(like: Any, leaves: Mapping[str, Any], name: str = ROOT) -> Any:
+def unflatten(like: Any, leaves: Mapping[str, Any], name: str = ROOT) -> Any:
     """A structure like that one with other leaves; tuples become lists, as torch has it."""
     children = _children(like)
     if children is None:
         return leaves[name]
-    made = [put_together(child, leaves, name + place) for place, child in children]
+    made = [unflatten(child, leaves, name + place) for place, child in children]
     if not isinstance(like, Mapping):  # of strings, torch makes a list under a key, and a tuple in a sequence
         is_leaf = [_children(child) is None for _, child in children]
         pairs = zip(made, is_leaf, strict=True)
@@ -81,7 +81,7 @@ def put_together(like: Any, leaves: Mapping[str, Any], name: str = ROOT) -> Any:
 
 def skeleton(sample: Any) -> Any:
     """The same structure without the values, to keep."""
-    return put_together(sample, dict.fromkeys(take_apart(sample)))
+    return unflatten(sample, dict.fromkeys(flatten(sample)))
 
 
 def _children(value: Any) -> list[tuple[str, Any]] | None:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import BAD, Runner, Task
-from penstock.core.slab_layout import Notes, Room, SlabLayout, place
-from penstock.data.decode.rng import own_rng
+from penstock.core.contracts import BAD_SAMPLE, Task, TaskRunner
+from penstock.core.slab_layout import EncodedSizes, RaggedBuffer, SlabLayout, store_ragged
+from penstock.data.decode.rng import sample_rng
 from penstock.data.fields.array import Array
 from penstock.data.fields.base import PIXELS, Field
 from penstock.data.read.block_layout import PARTS, WIDTH
-from penstock.data.read.page_cache_read import StraightFiles, check_crc
+from penstock.data.read.page_cache_read import PageCacheFiles, check_crc
 from penstock.errors import PenstockError, SampleError
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
@@ -34,25 +34,25 @@ class _Column(NamedTuple):
     fixed: bool
 
 
-class _Slab(NamedTuple):
+class _SlabViews(NamedTuple):
     """Where the samples of a batch go."""
 
     arrays: Mapping[str, NDArray[Any]]
-    rooms: Mapping[str, Room]
-    notes: Mapping[str, Notes]
+    rooms: Mapping[str, RaggedBuffer]
+    notes: Mapping[str, EncodedSizes]
 
     def send(self, slot: int, name: str, value: Any, extras: Extras) -> None:
         """A value without a fixed shape: into its room, or over the pipe if it has none that is large enough."""
         rooms = self.rooms.get(name)
-        placed = place(value, rooms[slot]) if rooms is not None and slot < len(rooms) else None
+        placed = store_ragged(value, rooms[slot]) if rooms is not None and slot < len(rooms) else None
         extras.append((slot, name, value if placed is None else placed))
 
 
-class _Parts(NamedTuple):
+class _PartBytes(NamedTuple):
     """Where a worker finds the bytes of a part: in the arena, or in a file that it reads itself."""
 
     arena: memoryview
-    files: StraightFiles | None
+    files: PageCacheFiles | None
 
     def find(self, row: list[int], at: int) -> memoryview:
         """If they are what was written; good until the next part is asked for."""
@@ -81,24 +81,26 @@ class Decoder:
     layout: SlabLayout
     seed: int
     transform: Transform | None = None
-    files: StraightFiles | None = None
+    files: PageCacheFiles | None = None
     """Where workers find what nobody has fetched for them."""
 
-    def start(self, arena: memoryview, slabs: memoryview) -> Runner:
+    def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
         """A function from tasks to what does not fit into a slab."""
         decode = self._plain if self.transform is None else self._transformed
         layout = self.layout
-        parts = _Parts(arena, self.files)
+        parts = _PartBytes(arena, self.files)
 
         def run(task: Task) -> Extras:
             start = task.slab_start  # views are made for each task: kept, they would keep the slabs when we are closed
-            slab = _Slab(layout.arrays(slabs, start), layout.rooms(slabs, start), layout.notes(slabs, start))
+            slab = _SlabViews(
+                layout.arrays(slabs, start), layout.ragged_buffers(slabs, start), layout.encoded_sizes(slabs, start)
+            )
             extras: Extras = []
             for row in task.rows.tolist():
                 try:
                     decode(row, task.epoch, parts, slab, extras)
                 except PenstockError as error:
-                    extras.append((row[0], BAD, error))
+                    extras.append((row[0], BAD_SAMPLE, error))
             return extras
 
         return run
@@ -110,9 +112,9 @@ class Decoder:
             for number, (name, field) in enumerate(self.fields.items())
         )
 
-    def _plain(self, row: list[int], epoch: int, parts: _Parts, slab: _Slab, extras: Extras) -> None:
+    def _plain(self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras) -> None:
         slot = row[0]
-        with _Failing("decode") as failing:
+        with _ErrorContext("decode") as failing:
             for at, name, field, suffixes, fixed in self._columns:
                 failing.suffix = suffix = suffixes[row[at + 2]]
                 if not fixed:
@@ -126,12 +128,12 @@ class Decoder:
                 if notes is not None:
                     notes[slot] = encoded or PIXELS
 
-    def _transformed(self, row: list[int], epoch: int, parts: _Parts, slab: _Slab, extras: Extras) -> None:
+    def _transformed(self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras) -> None:
         given = self._sample(row, epoch, parts)
-        with _Failing("transform"):
+        with _ErrorContext("transform"):
             self._store(given, row[0], slab, extras)
 
-    def _store(self, given: dict[str, Any], number: int, slab: _Slab, extras: Extras) -> None:
+    def _store(self, given: dict[str, Any], number: int, slab: _SlabViews, extras: Extras) -> None:
         missing = self.layout.slots.keys() - given.keys()
         if missing:  # the slot would still hold another sample
             raise SampleError(f"transform gave no {', '.join(map(repr, sorted(missing)))}", stage="transform")
@@ -150,28 +152,28 @@ class Decoder:
 
     def sample(self, row: list[int], epoch: int, arena: memoryview) -> dict[str, Any]:
         """One sample in memory of its own: all fields, or what the transform makes of them."""
-        return self._sample(row, epoch, _Parts(arena, None))
+        return self._sample(row, epoch, _PartBytes(arena, None))
 
-    def _sample(self, row: list[int], epoch: int, parts: _Parts) -> dict[str, Any]:
+    def _sample(self, row: list[int], epoch: int, parts: _PartBytes) -> dict[str, Any]:
         values = self._fields(row, parts)
         if self.transform is None:
             return values
-        with _Failing("transform"):
-            given = self.transform(values, own_rng(self.seed, epoch, row[1]))
+        with _ErrorContext("transform"):
+            given = self.transform(values, sample_rng(self.seed, epoch, row[1]))
         if not isinstance(given, dict):
             raise SampleError(f"transform gave {type(given).__name__}, not a dict", stage="transform")
         return given
 
-    def _fields(self, row: list[int], parts: _Parts) -> dict[str, Any]:
+    def _fields(self, row: list[int], parts: _PartBytes) -> dict[str, Any]:
         values = {}
-        with _Failing("decode") as failing:
+        with _ErrorContext("decode") as failing:
             for at, name, field, suffixes, _ in self._columns:
                 failing.suffix = suffix = suffixes[row[at + 2]]
                 values[name] = field.decoded(suffix, parts.find(row, at))
         return values
 
 
-class _Failing:
+class _ErrorContext:
     """What goes wrong inside becomes an error of ours that says at which stage and, by its suffix, with which part."""
 
     def __init__(self, stage: str) -> None:

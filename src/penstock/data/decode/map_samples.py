@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import BAD, Runner, Task
+from penstock.core.contracts import BAD_SAMPLE, Task, TaskRunner
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.batch.bad_samples import stand_ins
-from penstock.data.batch.pytree import ROOT, as_leaf, take_apart
-from penstock.data.decode.rng import own_rng, throw_for
+from penstock.data.batch.bad_samples import replacement_slots
+from penstock.data.batch.pytree import ROOT, as_leaf, flatten
+from penstock.data.decode.rng import sample_rng, seed_global_rngs
 from penstock.errors import PenstockError, SampleError
 
 SampleTransform = Callable[[Any, np.random.Generator], Any]
@@ -25,7 +25,7 @@ Extras = list[tuple[int, str, Any]]
 
 
 @dataclass(frozen=True)
-class Samples:
+class DatasetSamples:
     """Picklable: a dataset, and what is done to each of its samples."""
 
     dataset: Any
@@ -61,10 +61,10 @@ class Samples:
 
     def _throw(self, index: int, epoch: int) -> None:
         if self.apart:
-            throw_for(self.seed, epoch, index)
+            seed_global_rngs(self.seed, epoch, index)
 
     def _transformed(self, sample: Any, index: int, epoch: int) -> Any:
-        return sample if self.transform is None else self.transform(sample, own_rng(self.seed, epoch, index))
+        return sample if self.transform is None else self.transform(sample, sample_rng(self.seed, epoch, index))
 
 
 def gives_several(dataset: Any) -> bool:
@@ -76,15 +76,15 @@ def gives_several(dataset: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class MapWork:
+class DatasetProgram:
     """Samples of one structure, into slabs."""
 
-    samples: Samples
+    samples: DatasetSamples
     layout: SlabLayout
     leaves: Mapping[str, str]
     """Every leaf of a sample; behind the name what it looks like in a slab, or nothing if it does not go there."""
 
-    def start(self, arena: memoryview, slabs: memoryview) -> Runner:
+    def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
         """A function from tasks to what does not fit into a slab."""
 
         def run(task: Task) -> Extras:
@@ -93,14 +93,14 @@ class MapWork:
             extras: Extras = []
             for slot, sample in zip(slots, self.samples.fetch(indices, task.epoch), strict=True):
                 placed = sample if isinstance(sample, PenstockError) else _attempt(self._place, slot, sample, arrays)
-                extras += [(slot, BAD, placed)] if isinstance(placed, PenstockError) else placed
+                extras += [(slot, BAD_SAMPLE, placed)] if isinstance(placed, PenstockError) else placed
             return extras
 
         return run
 
     def _place(self, slot: int, sample: Any, arrays: Arrays) -> Extras:
         """Write what fits into the slot; what does not is returned."""
-        leaves = take_apart(sample)
+        leaves = flatten(sample)
         if leaves.keys() != self.leaves.keys():
             raise SampleError(_other_leaves(self.leaves, leaves), stage="batch", advice=_ADVICE)
         extras: Extras = []
@@ -118,29 +118,31 @@ class MapWork:
 
 
 @dataclass(frozen=True)
-class CollateWork:
+class CollateProgram:
     """Whole batches, made by the user's collate_fn."""
 
-    samples: Samples
+    samples: DatasetSamples
     collate_fn: Callable[[list[Any]], Any]
     on_error: Literal["raise", "skip", "replace"]
 
-    def start(self, arena: memoryview, slabs: memoryview) -> Runner:
+    def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
         """A function from tasks, each a whole batch, to the batch: under the first good slot, where it stays."""
 
         def run(task: Task) -> Extras:
             slots, indices = task.rows.T.tolist()
             samples = list(self.samples.fetch(indices, task.epoch))
             bad: Extras = [
-                (slot, BAD, s) for slot, s in zip(slots, samples, strict=True) if isinstance(s, PenstockError)
+                (slot, BAD_SAMPLE, s) for slot, s in zip(slots, samples, strict=True) if isinstance(s, PenstockError)
             ]
             good = [place for place, sample in enumerate(samples) if not isinstance(sample, PenstockError)]
             if not good or (bad and self.on_error == "raise"):
                 return bad
-            used = good if self.on_error == "skip" else stand_ins(good, len(samples))
+            used = good if self.on_error == "skip" else replacement_slots(good, len(samples))
             batch = _attempt(self.collate_fn, [samples[place] for place in used], stage="collate")
             if isinstance(batch, PenstockError):
-                return bad + [(slots[place], BAD, copy(batch)) for place in good]  # each is to be told where it was
+                return bad + [
+                    (slots[place], BAD_SAMPLE, copy(batch)) for place in good
+                ]  # each is to be told where it was
             return [*bad, (slots[good[0]], ROOT, batch)]
 
         return run

@@ -14,12 +14,12 @@ _FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # odd, 
 _WORD = (1 << 64) - 1
 
 
-def own_rng(seed: int, epoch: int, sample: int) -> np.random.Generator:
+def sample_rng(seed: int, epoch: int, sample: int) -> np.random.Generator:
     """A sample's own dice, to be handed to a transform: the same whichever worker throws them."""
     return np.random.Generator(np.random.PCG64([seed, epoch, sample]))
 
 
-def throw_for(seed: int, epoch: int, sample: int) -> None:
+def seed_global_rngs(seed: int, epoch: int, sample: int) -> None:
     """Seed the dice everybody shares: random's, numpy's and, where it is loaded, torch's."""
     word = sum(factor * number for factor, number in zip(_FACTORS, (seed, epoch, sample), strict=True)) & _WORD
     word = ((word ^ (word >> 31)) * _FACTORS[1]) & _WORD
@@ -31,7 +31,7 @@ def throw_for(seed: int, epoch: int, sample: int) -> None:
 
 
 @contextmanager
-def put_back() -> Iterator[None]:
+def restore_global_rngs() -> Iterator[None]:
     """Whatever is thrown inside, the dice of this process lie as before afterwards."""
     ours, numpys = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")
@@ -45,7 +45,7 @@ def put_back() -> Iterator[None]:
             torch.default_generator.set_state(torchs)
 
 
-def throws(seed: int, epoch: int, samples: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+def global_rngs(seed: int, epoch: int, samples: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """For each sample that many numbers between 0 and 1, of its own too, all samples at once."""
     with np.errstate(over="ignore"):
         words = samples.astype(np.uint64) * np.uint64(_FACTORS[2])

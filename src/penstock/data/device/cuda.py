@@ -20,20 +20,20 @@ from weakref import WeakSet
 
 import numpy as np
 
-from penstock.core.stats import CardTimes
-from penstock.data.device.device_stage import SENDERS, Arrival, Arrived, Shipment
-from penstock.data.device.gpu_timing import CardClock
-from penstock.data.device.host import Lead
-from penstock.data.device.transform.draw import Drawn
+from penstock.core.stats import GpuTimes
+from penstock.data.device.device_stage import SENDERS, DeviceBatch, DeviceStage, SlabBatch
+from penstock.data.device.gpu_timing import GpuTimer
+from penstock.data.device.host import TransferLookahead
+from penstock.data.device.transform.draw import DrawnTransforms
 
 log = logging.getLogger("penstock")
 
 SPARE_SLABS = 2
 """That are never being copied from: one to be filled, and one that is complete."""
-IN_PAIRS, SMALL_BYTES = Lead(1, 2), 16 << 20
+IN_PAIRS, SMALL_BYTES = TransferLookahead(1, 2), 16 << 20
 """Of batches up to this size: steps on small batches are short, the host's code for a batch is cold after each, and
 warm for the second."""
-DECODED = Lead(2, 2)
+DECODED = TransferLookahead(2, 2)
 """Where the card decodes: beside a step that keeps it busy, one batch may take twice as long as another."""
 LOOK_AGAIN_S = 20e-6
 """Between two looks at a copy that is waited for; a tenth of what one of a few MB takes."""
@@ -42,26 +42,26 @@ _PORTABLE = 1
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Sent:
+class SentBatch:
     """A batch on the card, and when it has arrived."""
 
-    arrived: Arrived
+    arrived: DeviceBatch
     ready: Any
     """An event on the copying stream."""
 
 
-class Card:
+class CudaTransfer:
     """One device, and the slabs that are copied to it."""
 
     def __init__(
-        self, device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: Arrival | None = None
+        self, device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: DeviceStage | None = None
     ) -> None:
         """Of each slab the first `pinned_bytes` are arrays, which are copied."""
         import torch
 
         self._torch = torch
         self._cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        self._arrival = arrival or Arrival()
+        self._arrival = arrival or DeviceStage()
         # by number: a thread of ours has a current device of its own
         self.device = torch.device(device if ":" in device else f"{device}:{torch.cuda.current_device()}")
         with torch.cuda.device(self.device):
@@ -72,25 +72,25 @@ class Card:
         self._pinned_bytes = pinned_bytes
         self._pinned: set[int] = set()
         self._can_pin = pinned_bytes > 0
-        self._copying: deque[tuple[Any, Shipment]] = deque()
-        self._clock = CardClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        self._copying: deque[tuple[Any, SlabBatch]] = deque()
+        self._clock = GpuTimer(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
         self.lead = self._find_lead()
         self._senders = ThreadPoolExecutor(SENDERS, "penstock-card") if self._arrival.pictures else None
         self._noting = threading.Lock()
         """Copies are noted in the order in which the stream comes by them."""
-        self._on_way: WeakSet[Sent | Future[Sent]] = WeakSet()
+        self._on_way: WeakSet[SentBatch | Future[SentBatch]] = WeakSet()
         """Whose batch the loop has not got yet, where both sides decode."""
 
-    def _find_lead(self) -> Lead:
+    def _find_lead(self) -> TransferLookahead:
         if self._most_copying > 2:  # else they would wait for one another's slabs
             if self._arrival.pictures:
                 return DECODED
             if self._pinned_bytes <= SMALL_BYTES:
                 return IN_PAIRS
-        return Lead(1, 1)
+        return TransferLookahead(1, 1)
 
     @property
-    def times(self) -> CardTimes:
+    def times(self) -> GpuTimes:
         """Where the card's time went, as far as it has come."""
         return self._clock.times()
 
@@ -110,13 +110,13 @@ class Card:
         if self._arrival.balance is not None:
             self._arrival.balance.asked()
 
-    def send(self, shipment: Shipment) -> Sent | Future[Sent]:
+    def send(self, shipment: SlabBatch) -> SentBatch | Future[SentBatch]:
         """Begin to copy. The slab is kept until that is done."""
         if self._arrival.balance is not None:
             self._arrival.balance.sent(ahead=bool(self._on_way))
         self._pin(shipment.slab)
         drawn = self._arrival.draw(shipment)
-        sent: Sent | Future[Sent]
+        sent: SentBatch | Future[SentBatch]
         if self._senders is not None and shipment.encoded:
             sent = self._senders.submit(self._send, shipment, drawn)
         else:
@@ -125,7 +125,7 @@ class Card:
             self._on_way.add(sent)
         return sent
 
-    def _send(self, shipment: Shipment, drawn: Mapping[str, Drawn]) -> Sent:
+    def _send(self, shipment: SlabBatch, drawn: Mapping[str, DrawnTransforms]) -> SentBatch:
         torch = self._torch
         with torch.cuda.stream(self._stream):  # and its device, in whatever thread this is
             begun = None
@@ -139,9 +139,9 @@ class Card:
                     self._clock.copied(begun or copied, copied)
                     self._copying.append((copied, shipment))
             self._arrival.finish(arrived.tensors, drawn)
-            return Sent(arrived, self._stream.record_event() if drawn else copied)
+            return SentBatch(arrived, self._stream.record_event() if drawn else copied)
 
-    def receive(self, sent: Sent | Future[Sent]) -> Arrived:
+    def receive(self, sent: SentBatch | Future[SentBatch]) -> DeviceBatch:
         """The tensors, safe to use on the current stream: it waits for them, and their memory waits for it."""
         start = time.perf_counter()
         batch = sent.result() if isinstance(sent, Future) else sent
@@ -171,7 +171,7 @@ class Card:
         self._pinned.clear()
 
     @staticmethod
-    def _let_go(shipment: Shipment) -> None:
+    def _let_go(shipment: SlabBatch) -> None:
         if shipment.copied is not None:
             shipment.copied()
 

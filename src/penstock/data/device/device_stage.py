@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Supply
-from penstock.core.slab_layout import Notes
-from penstock.data.device.gpu_decode.decode_split import Balance, Sharing
-from penstock.data.device.transform.draw import Drawn, draw
+from penstock.core.contracts import BlockSource
+from penstock.core.slab_layout import EncodedSizes
+from penstock.data.device.gpu_decode.decode_split import SplitController, SplitPolicy
+from penstock.data.device.transform.draw import DrawnTransforms, draw
 from penstock.data.fields.base import Field
-from penstock.data.fields.gpu_image import CardImage
+from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.data.fields.image import Image
-from penstock.data.read.sampled_read import PickedSupply
 from penstock.errors import PenstockError, SettingError
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock.data.device.gpu_decode.images import Pictures
-    from penstock.data.device.transform.launch import Finishing
+    from penstock.data.device.gpu_decode.images import GpuImages
+    from penstock.data.device.transform.launch import ApplyTransform
 
 log = logging.getLogger("penstock")
 
@@ -33,26 +32,26 @@ SENDERS = 2
 
 Ids = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
-Rooms = dict[str, tuple["torch.Tensor", "torch.Tensor"]]
+DeviceBuffers = dict[str, tuple["torch.Tensor", "torch.Tensor"]]
 """By field: the array as a tensor, and memory on the device for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shipment:
+class SlabBatch:
     """A complete batch, as it lies in its slab."""
 
     arrays: Arrays
     slab: int
     samples: Ids
     epoch: int
-    encoded: Mapping[str, Notes] = field(default_factory=dict)
+    encoded: Mapping[str, EncodedSizes] = field(default_factory=dict)
     """By field, where there are any: which slots hold a JPEG and not its pixels."""
     copied: Callable[[], None] | None = None
     """To be called once, when the slab may be used again; None if whoever sees the arrays holds it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class DeviceBatch:
     """What came out."""
 
     tensors: dict[str, Any]
@@ -61,39 +60,33 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Dice:
+class TransformSeeds:
     """By what samples throw them: on arrival as in workers."""
 
     seed: int
-    supply: Supply
+    supply: BlockSource
 
     def numbers(self, samples: Ids) -> Ids:
         """Each sample's own; one that a sampler picks throws by its place in the epoch."""
-        if not isinstance(self.supply, PickedSupply):
-            return samples
-        zeros = np.zeros_like(samples)
-        try:
-            return self.supply.rows(samples, zeros, zeros)[:, 1]
-        except KeyError:  # picked for an earlier batch, and stands in for one of which all is bad
-            return samples
+        return self.supply.rng_ids(samples)
 
 
 @dataclass(frozen=True)
-class Arrival:
+class DeviceStage:
     """For all fields of a loader."""
 
     finishing: Mapping[str, Image] = field(default_factory=dict)
     """Fields that have a finish."""
-    pictures: Mapping[str, Pictures] = field(default_factory=dict)
+    pictures: Mapping[str, GpuImages] = field(default_factory=dict)
     """Fields whose JPEGs may have been left to the card."""
-    dice: Dice | None = None
+    dice: TransformSeeds | None = None
     """Where anything is finished."""
-    balance: Balance | None = None
+    balance: SplitController | None = None
     """Where both sides decode."""
-    _finishers: dict[str, Finishing] = field(default_factory=dict, init=False)
+    _finishers: dict[str, ApplyTransform] = field(default_factory=dict, init=False)
     """Of the fields that have been finished once."""
 
-    def draw(self, shipment: Shipment) -> dict[str, Drawn]:
+    def draw(self, shipment: SlabBatch) -> dict[str, DrawnTransforms]:
         """What chance has in store, for each field that is finished."""
         if self.dice is None:
             return {}
@@ -104,7 +97,7 @@ class Arrival:
             if image.finish is not None
         }
 
-    def make_room(self, shipment: Shipment, device: torch.device) -> Rooms:
+    def make_room(self, shipment: SlabBatch, device: torch.device) -> DeviceBuffers:
         """For every array that is only copied: apart from the copy, which is not slow because this takes a while."""
         import torch
 
@@ -112,11 +105,11 @@ class Arrival:
         hosts = {name: torch.from_numpy(shipment.arrays[name]) for name in plain}
         return {name: (host, torch.empty_like(host, device=device)) for name, host in hosts.items()}
 
-    def unpack(self, shipment: Shipment, device: torch.device, rooms: Rooms | None = None) -> Arrived:
+    def unpack(self, shipment: SlabBatch, device: torch.device, rooms: DeviceBuffers | None = None) -> DeviceBatch:
         """Every array on the device, on its current stream, in its room if one was made; pixels instead of JPEGs."""
         import torch
 
-        arrived = Arrived({})
+        arrived = DeviceBatch({})
         for name, array in shipment.arrays.items():
             encoded = shipment.encoded.get(name)
             if encoded is not None:
@@ -129,18 +122,18 @@ class Arrival:
                 arrived.tensors[name] = torch.from_numpy(array).to(device, non_blocking=True)
         return arrived
 
-    def finish(self, tensors: dict[str, Any], drawn: Mapping[str, Drawn]) -> None:
+    def finish(self, tensors: dict[str, Any], drawn: Mapping[str, DrawnTransforms]) -> None:
         """Replace those that are to be finished, on the current stream of their device."""
         if not drawn:
             return
-        from penstock.data.device.transform.launch import find_finishing
+        from penstock.data.device.transform.launch import choose_transform
 
         for name, chances in drawn.items():
             image = self.finishing[name]
             assert image.finish is not None
             pixels = _planes(name, image, tensors)
             if name not in self._finishers:
-                self._finishers[name] = find_finishing(image.finish, pixels, chances)
+                self._finishers[name] = choose_transform(image.finish, pixels, chances)
             tensors[name] = self._finishers[name](pixels, chances)
 
 
@@ -157,7 +150,7 @@ def _planes(name: str, image: Image, tensors: Mapping[str, Any]) -> Any:
     return pixels.permute(0, 3, 1, 2) if image.layout == "HWC" else pixels
 
 
-class Plans:
+class DevicePlan:
     """What a loader's fields want done on arrival; made once, and begun for each engine."""
 
     def __init__(self, fields: Mapping[str, Field] | None, device: str, seed: int, *, transformed: bool) -> None:
@@ -165,9 +158,9 @@ class Plans:
         self.fields = None if fields is None else {name: _for_workers(field) for name, field in fields.items()}
         """As workers are to have them."""
         own = (self.fields or {}).items()
-        self._sharing: dict[str, Sharing] = {}
-        self._on_card = {name: field for name, field in own if isinstance(field, CardImage)}
-        images = {name: field.image if isinstance(field, CardImage) else field for name, field in own}
+        self._sharing: dict[str, SplitPolicy] = {}
+        self._on_card = {name: field for name, field in own if isinstance(field, GpuDecodedImage)}
+        images = {name: field.image if isinstance(field, GpuDecodedImage) else field for name, field in own}
         self._finishing = {
             name: image for name, image in images.items() if isinstance(image, Image) and image.finish is not None
         }
@@ -184,19 +177,19 @@ class Plans:
         """Threads that decoding on the card keeps busy here; with auto it begins with nothing, and may get nothing."""
         return SENDERS if any(field.image.decode != "auto" for field in self._on_card.values()) else 0
 
-    def begin(self, device: str, workers: int, supply: Supply) -> Arrival:
+    def begin(self, device: str, workers: int, supply: BlockSource) -> DeviceStage:
         """For a loader that has looked at its first samples; decides what each side decodes."""
         pictures = {name: found for name in self._on_card if (found := self._pictures(name, device, workers))}
         shared = [(self._on_card[name].dial, self._sharing[name]) for name in pictures]
-        dice = Dice(self._seed, supply) if self._finishing else None
-        return Arrival(self._finishing, pictures, dice, Balance(shared) if shared else None)
+        dice = TransformSeeds(self._seed, supply) if self._finishing else None
+        return DeviceStage(self._finishing, pictures, dice, SplitController(shared) if shared else None)
 
-    def _pictures(self, name: str, device: str, workers: int) -> Pictures | None:
+    def _pictures(self, name: str, device: str, workers: int) -> GpuImages | None:
         import torch
 
         from penstock.data.device.gpu_decode import decoders
-        from penstock.data.device.gpu_decode.images import Pictures
-        from penstock.data.device.gpu_decode.initial_split import begin_sharing
+        from penstock.data.device.gpu_decode.images import GpuImages
+        from penstock.data.device.gpu_decode.initial_split import choose_split
         from penstock.data.device.gpu_decode.placement import find_placing
 
         field = self._on_card[name]
@@ -208,9 +201,9 @@ class Plans:
             log.info("decode='auto': the cores decode, because %s", error.reason)
             field.dial.value = 0.0
             return None
-        found = Pictures(field.image, decoder, find_placing(field.image, torch.device(device)))
+        found = GpuImages(field.image, decoder, find_placing(field.image, torch.device(device)))
         if name not in self._sharing:  # a later engine goes on where the last one stood
-            self._sharing[name] = begin_sharing(field.image, found, field.example, torch.device(device), workers)
+            self._sharing[name] = choose_split(field.image, found, field.example, torch.device(device), workers)
         field.example = None  # it need not go to every worker
         field.dial.value = self._sharing[name].share
         return found
@@ -218,4 +211,4 @@ class Plans:
 
 def _for_workers(field: Field) -> Field:
     """A picture that may be left to the card has a worker's side of its own."""
-    return CardImage(field) if isinstance(field, Image) and field.decode != "cpu" else field
+    return GpuDecodedImage(field) if isinstance(field, Image) and field.decode != "cpu" else field

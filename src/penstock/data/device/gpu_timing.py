@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal
 
-from penstock.core.stats import CardTimes
+from penstock.core.stats import GpuTimes
 
 READ_AT = 48
 """Spans that wait before anybody looks at their events: at one batch it would cost several times as much each."""
@@ -24,7 +24,7 @@ READ_AT = 48
 Kind = Literal["copying_s", "exposed_s", "stalled_s"]
 
 
-class CardClock:
+class GpuTimer:
     """Spans between two events. Batches may be sent by one thread and received by another."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -65,11 +65,11 @@ class CardClock:
             if len(self._waiting) >= READ_AT:
                 self._read()
 
-    def times(self) -> CardTimes:
+    def times(self) -> GpuTimes:
         """As far as the card has come by."""
         with self._lock:
             self._read()
-            return CardTimes(**self._sums)
+            return GpuTimes(**self._sums)
 
     def _read(self) -> None:
         while self._waiting and self._waiting[0][2].query():  # what lies before it on its stream is over as well

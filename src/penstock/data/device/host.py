@@ -11,14 +11,14 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.stats import CardTimes
-from penstock.data.device.device_stage import Arrival, Arrived, Shipment
+from penstock.core.stats import GpuTimes
+from penstock.data.device.device_stage import DeviceBatch, DeviceStage, SlabBatch
 from penstock.errors import SettingError
 
 Key = TypeVar("Key")
 
 
-class _Window:
+class _SlabArray:
     """One array of a slab, as the owner of every view of it.
 
     numpy lets a view of a view forget the one between, but never an owner that is not an array: so whatever the user
@@ -43,7 +43,7 @@ def lease(
     """The same arrays; `give_back` is called once, when nobody can see any of them any more."""
     held = _Lease(slabs)
     weakref.finalize(held, give_back).atexit = False
-    return {name: np.asarray(_Window(array, held)) for name, array in arrays.items()}
+    return {name: np.asarray(_SlabArray(array, held)) for name, array in arrays.items()}
 
 
 def copy(arrays: Mapping[Key, NDArray[Any]]) -> dict[Key, NDArray[Any]]:
@@ -52,30 +52,30 @@ def copy(arrays: Mapping[Key, NDArray[Any]]) -> dict[Key, NDArray[Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class TransferLookahead:
     """When fewer than `least` batches are on their way to the device, others set off until there are `most`."""
 
     least: int
     most: int
 
 
-NO_LEAD = Lead(0, 0)
+NO_LOOKAHEAD = TransferLookahead(0, 0)
 """Where it gains nothing."""
 
 
-class Way(Protocol):
+class Transfer(Protocol):
     """How a finished batch comes to the training loop."""
 
     @property
-    def lead(self) -> Lead:
+    def lead(self) -> TransferLookahead:
         """How many batches set off before the one ahead of them is handed over.
 
-        If any do, their arrays are copied on the way: nobody else sees the slab, and `Shipment.copied` is called.
+        If any do, their arrays are copied on the way: nobody else sees the slab, and `SlabBatch.copied` is called.
         """
         ...
 
     @property
-    def times(self) -> CardTimes | None:
+    def times(self) -> GpuTimes | None:
         """Where the card's time went, if there is one."""
         ...
 
@@ -87,11 +87,11 @@ class Way(Protocol):
         """Called before a batch is asked for: let go of slabs that are done with."""
         ...
 
-    def send(self, shipment: Shipment) -> Any:
+    def send(self, shipment: SlabBatch) -> Any:
         """Set off."""
         ...
 
-    def receive(self, sent: Any) -> Arrived:
+    def receive(self, sent: Any) -> DeviceBatch:
         """What was sent, where the training loop can use it."""
         ...
 
@@ -100,15 +100,15 @@ class Way(Protocol):
         ...
 
 
-class Here:
+class HostTransfer:
     """They stay where they are, as arrays or as tensors; a device that has no way of its own gets plain copies."""
 
-    lead = NO_LEAD
+    lead = NO_LOOKAHEAD
     times = None
 
-    def __init__(self, device: str, arrival: Arrival | None = None) -> None:
+    def __init__(self, device: str, arrival: DeviceStage | None = None) -> None:
         self._device = device
-        self._arrival = arrival or Arrival()
+        self._arrival = arrival or DeviceStage()
 
     def asked(self) -> None:
         """Nobody keeps the time."""
@@ -116,14 +116,14 @@ class Here:
     def make_room(self) -> None:
         """Slabs come back by themselves, when nobody looks at them any more."""
 
-    def send(self, shipment: Shipment) -> Shipment:
+    def send(self, shipment: SlabBatch) -> SlabBatch:
         """Nothing to do yet."""
         return shipment
 
-    def receive(self, sent: Shipment) -> Arrived:
+    def receive(self, sent: SlabBatch) -> DeviceBatch:
         """As the device has them; on the CPU over the same memory, but for what is finished."""
         if self._device == "numpy":
-            return Arrived(dict(sent.arrays))
+            return DeviceBatch(dict(sent.arrays))
         arrived = self._arrival.unpack(sent, _torch().device(self._device))
         self._arrival.finish(arrived.tensors, self._arrival.draw(sent))
         return arrived
@@ -132,13 +132,15 @@ class Here:
         """Nothing is held."""
 
 
-def find_way(device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: Arrival | None = None) -> Way:
+def choose_transfer(
+    device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: DeviceStage | None = None
+) -> Transfer:
     """Of `slabs` each is `slab_bytes` long, and holds arrays in its first `pinned_bytes`."""
     if not _is_cuda(device):
-        return Here(device, arrival)
-    from penstock.data.device.cuda import Card
+        return HostTransfer(device, arrival)
+    from penstock.data.device.cuda import CudaTransfer
 
-    return Card(device, slabs, slab_bytes, pinned_bytes, arrival)
+    return CudaTransfer(device, slabs, slab_bytes, pinned_bytes, arrival)
 
 
 def check_device(device: str) -> None:

@@ -6,19 +6,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock.data.batch.delivery import Delivery, Finished, Prepared
-from penstock.data.order.batch_lookahead import Ahead
-from penstock.data.order.batches import Portion
+from penstock.data.batch.delivery import CompleteBatch, Delivery, PreparedBatch
+from penstock.data.order.batch_lookahead import BatchLookahead
+from penstock.data.order.batches import BatchIndices
 
 
-class Coming:
+class DevicePrefetch:
     """One that is complete sets off before the one ahead of it is handed over, so that the way hides behind a step."""
 
     def __init__(
         self,
-        ahead: Ahead,
+        ahead: BatchLookahead,
         delivery: Delivery,
-        take: Callable[[int], Finished],
+        take: Callable[[int], CompleteBatch],
         is_complete: Callable[[int], bool],
     ) -> None:
         """`take` waits for a batch by its number; `is_complete` says whether it would have to."""
@@ -26,14 +26,14 @@ class Coming:
         self._delivery = delivery
         self._take = take
         self._is_complete = is_complete
-        self._on_way: deque[tuple[Portion, Prepared | Exception]] = deque()
+        self._on_way: deque[tuple[BatchIndices, PreparedBatch | Exception]] = deque()
 
     @property
     def over(self) -> bool:
         """Whether nothing follows what was handed over last."""
         return not self._on_way and self._ahead.over
 
-    def wait(self) -> Portion | None:
+    def wait(self) -> BatchIndices | None:
         """For the next batch; None after the last, and before one that needs a larger slab."""
         self._delivery.asked()
         if not self._on_way:

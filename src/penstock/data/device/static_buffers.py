@@ -8,7 +8,7 @@ from typing import Any
 log = logging.getLogger("penstock")
 
 
-class Stable:
+class StaticBuffers:
     """One tensor for each name, made for the first batch; a batch is copied into them, and is gone with the next.
 
     The copy runs on the stream that is current when the batch is asked for, behind the step before it: so nothing is

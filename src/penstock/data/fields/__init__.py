@@ -2,8 +2,8 @@
 
 from penstock.data.fields.array import Array
 from penstock.data.fields.base import Field
-from penstock.data.fields.gpu_transform import Finish
+from penstock.data.fields.gpu_transform import GpuTransform
 from penstock.data.fields.image import Image
 from penstock.data.fields.text import Json, Label, Raw, Text
 
-__all__ = ["Array", "Field", "Finish", "Image", "Json", "Label", "Raw", "Text"]
+__all__ = ["Array", "Field", "GpuTransform", "Image", "Json", "Label", "Raw", "Text"]

@@ -9,7 +9,7 @@ Fit = Literal["pad", "crop", "stretch", "short"]
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class FitGeometry:
     """Resize the picture to height × width, cut `top` and `left` off, and put it at the upper left of the output."""
 
     height: int
@@ -25,7 +25,7 @@ class Placement:
         return min(self.height - self.top, self.out_height), min(self.width - self.left, self.out_width)
 
 
-def place(height: int, width: int, size: tuple[int, int], fit: Fit) -> Placement:
+def place(height: int, width: int, size: tuple[int, int], fit: Fit) -> FitGeometry:
     """Where a height × width picture goes.
 
     pad: all of it, as large as it fits, the rest black below or to the right. crop: scaled to cover, the middle kept.
@@ -33,17 +33,17 @@ def place(height: int, width: int, size: tuple[int, int], fit: Fit) -> Placement
     """
     out_height, out_width = size
     if fit == "stretch":
-        return Placement(out_height, out_width, 0, 0, out_height, out_width)
+        return FitGeometry(out_height, out_width, 0, 0, out_height, out_width)
     if fit == "short":
         scaled = _scale(height, width, out_height, min(height, width))
-        return Placement(*scaled, 0, 0, *scaled)
+        return FitGeometry(*scaled, 0, 0, *scaled)
     # compare the aspect ratios in whole numbers: no float decides whether a row is cut
     wide = width * out_height > height * out_width
     by_width = wide if fit == "pad" else not wide
     scaled = _scale(height, width, out_width, width) if by_width else _scale(height, width, out_height, height)
     if fit == "pad":
-        return Placement(*scaled, 0, 0, out_height, out_width)
-    return Placement(*scaled, (scaled[0] - out_height) // 2, (scaled[1] - out_width) // 2, out_height, out_width)
+        return FitGeometry(*scaled, 0, 0, out_height, out_width)
+    return FitGeometry(*scaled, (scaled[0] - out_height) // 2, (scaled[1] - out_width) // 2, out_height, out_width)
 
 
 def _scale(height: int, width: int, target: int, reference: int) -> tuple[int, int]:

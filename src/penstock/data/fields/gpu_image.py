@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.data.fields.base import Encoded
 from penstock.data.fields.image import Image
-from penstock.data.fields.shared_fraction import Dial
+from penstock.data.fields.shared_fraction import SharedFraction
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.guards.buffer import flat
 from penstock.shards.guards.jpeg import JpegInfo, inspect_jpeg, jpeg_segments
@@ -20,7 +20,7 @@ _TAIL_BYTES = 64
 """Of a JPEG, by which chance decides who decodes it: coded picture, different in each."""
 
 
-class CardImage:
+class GpuDecodedImage:
     """What workers do instead of decoding: the guards' walk, then a copy. What the card is not to have, they decode.
 
     A JPEG that takes more room than its pixels is decoded too: there the cores have so much less to put out that
@@ -29,7 +29,7 @@ class CardImage:
 
     def __init__(self, image: Image, share: float = 1.0) -> None:
         self.image = image
-        self.dial = Dial(share)
+        self.dial = SharedFraction(share)
         """Of the pictures, for the card; turned while workers are at it."""
         self.example: bytes | None = None
         """A JPEG that was seen on this side of the pipe, to measure with."""
@@ -57,7 +57,7 @@ class CardImage:
             return None
         info = inspect_jpeg(data)
         self.image.placed(info.height, info.width)  # refuses what would be enlarged beyond any picture
-        if not suits_card(data, info):
+        if not can_decode_on_gpu(data, info):
             self.image.decode_into(suffix, data, slot)
             return None
         slot.reshape(-1)[: data.nbytes] = np.frombuffer(data, np.uint8)
@@ -69,7 +69,7 @@ class CardImage:
         return share >= 1 or zlib.crc32(data[-_TAIL_BYTES:]) < share * 2**32
 
 
-def suits_card(data: memoryview, info: JpegInfo) -> bool:
+def can_decode_on_gpu(data: memoryview, info: JpegInfo) -> bool:
     """Whether every decoder understands it alike: one scan after another, of grey or of brightness and colour.
 
     Progressive pictures keep a card waiting for the host; CMYK, and RGB stored as such, are taken for something else.

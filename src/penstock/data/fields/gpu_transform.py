@@ -11,8 +11,8 @@ Three = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class Finish:
-    """`Finish("float16", mean=…, std=…, size=224, crop=(0.08, 1.0), flip=0.5)`: pixels 0…255 become what a model eats.
+class GpuTransform:
+    """`GpuTransform("float16", mean=…, std=…, size=224, crop=(0.08, 1.0), flip=0.5)`: pixels 0…255 become what a model eats.
 
     The host ships bytes; the rest happens on the GPU where there is one, with the same result elsewhere. Chance is
     thrown for each sample by the loader's seed, the epoch and the sample.

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.data.fields.base import as_suffixes
-from penstock.data.fields.fit import Fit, Placement, place
-from penstock.data.fields.gpu_transform import Finish
+from penstock.data.fields.fit import Fit, FitGeometry, place
+from penstock.data.fields.gpu_transform import GpuTransform
 from penstock.errors import GuardError, SampleError, SettingError
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.codecs.jpeg import decode_jpeg, opencv
-from penstock.shards.codecs.pillow import decode_picture
+from penstock.shards.codecs.pillow import decode_pillow_image
 from penstock.shards.codecs.scratch import Scratch
 from penstock.shards.guards.jpeg import MAX_PIXELS, inspect_jpeg
 
@@ -42,7 +42,7 @@ class Image:
     quality: Literal["fast", "exact"] = "fast"
     layout: Literal["CHW", "HWC"] = "CHW"
     dtype: Literal["uint8", "float16", "float32"] = "uint8"
-    finish: Finish | None = None
+    finish: GpuTransform | None = None
     decode: Literal["cpu", "gpu", "hybrid", "auto"] = "cpu"
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Image:
     def decoded(self, suffix: str, data: memoryview) -> NDArray[Any]:
         """The picture in memory of its own."""
         if self.size is None:
-            pixels = decode_jpeg(data) if codec_of(suffix) == "jpeg" else decode_picture(data)
+            pixels = decode_jpeg(data) if codec_of(suffix) == "jpeg" else decode_pillow_image(data)
             height, width = pixels.shape[:2]
         else:
             pixels, placement = self._pixels(suffix, data)
@@ -113,16 +113,16 @@ class Image:
             raise SampleError(f"picture is {list(expected)} where {list(slot.shape)} is expected", stage="decode")
         self._fill(pixels, placement, slot)
 
-    def _pixels(self, suffix: str, data: memoryview) -> tuple[Pixels, Placement]:
+    def _pixels(self, suffix: str, data: memoryview) -> tuple[Pixels, FitGeometry]:
         if codec_of(suffix) != "jpeg":
-            pixels = decode_picture(data)
+            pixels = decode_pillow_image(data)
             return pixels, self.placed(pixels.shape[0], pixels.shape[1])
         info = inspect_jpeg(data)
         placement = self.placed(info.height, info.width)
         height, width = (placement.height, placement.width) if self.quality == "fast" else (0, 0)
         return decode_jpeg(data, min_height=height, min_width=width, info=info, scratch=_decoded_into), placement
 
-    def placed(self, height: int, width: int) -> Placement:
+    def placed(self, height: int, width: int) -> FitGeometry:
         """Where the picture goes, if what it is enlarged to on the way is not beyond any picture."""
         placement = place(height, width, self.sides, self.fit)
         if placement.height * placement.width > MAX_PIXELS:
@@ -133,13 +133,13 @@ class Image:
             )
         return placement
 
-    def _fill(self, pixels: Pixels, placement: Placement, slot: NDArray[Any]) -> None:
+    def _fill(self, pixels: Pixels, placement: FitGeometry, slot: NDArray[Any]) -> None:
         rows, columns = placement.covered
         resized = self._resize(pixels, placement)[placement.top : placement.top + rows, placement.left :]
         self._store(resized[:, :columns], slot, rows, columns)
         _blacken(slot, rows, columns, self.layout)
 
-    def _resize(self, pixels: Pixels, placement: Placement) -> Pixels:
+    def _resize(self, pixels: Pixels, placement: FitGeometry) -> Pixels:
         if pixels.shape[:2] == (placement.height, placement.width):
             return pixels
         if self.quality == "exact":

@@ -19,7 +19,7 @@ _BYTES = 8
 Cell = NDArray[np.float64]
 
 
-class Dial:
+class SharedFraction:
     """Picklable: what is made of it in another process shows what is set here."""
 
     def __init__(self, value: float) -> None:

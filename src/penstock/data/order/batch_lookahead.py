@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Self
 
-from penstock.data.order.batches import Portion
+from penstock.data.order.batches import BatchIndices
 from penstock.errors import PenstockError
 
 FIRST_LOOK = 64
@@ -21,15 +21,15 @@ AT_ONCE = 8
 the next several together."""
 
 
-class Ahead:
+class BatchLookahead:
     """Two ends: the loop draws portions and takes those it delivers; the engine's thread iterates over them."""
 
-    def __init__(self, portions: Iterator[Portion], numbers: Iterator[int]) -> None:
+    def __init__(self, portions: Iterator[BatchIndices], numbers: Iterator[int]) -> None:
         self._source = portions
         self._numbers = numbers
         self._drawn = deque(islice(portions, FIRST_LOOK))
-        self._to_make: deque[tuple[int, Portion]] = deque()
-        self._to_deliver: deque[tuple[int, Portion]] = deque()
+        self._to_make: deque[tuple[int, BatchIndices]] = deque()
+        self._to_deliver: deque[tuple[int, BatchIndices]] = deque()
         self._room = self._least = 0
         self._ended = False
         """Whether what has been handed over is all that this engine will get."""
@@ -54,7 +54,7 @@ class Ahead:
         """Of what `next_delivered` would give."""
         return self._to_deliver[0][0] if self._to_deliver else None
 
-    def next_delivered(self) -> tuple[int, Portion] | None:
+    def next_delivered(self) -> tuple[int, BatchIndices] | None:
         """Number and portion of what comes next; None after the last, and before one that needs a larger slab."""
         if not self._to_deliver:
             return None
@@ -77,7 +77,7 @@ class Ahead:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> tuple[int, Portion]:
+    def __next__(self) -> tuple[int, BatchIndices]:
         ended = self._ended  # before looking: what is handed over after that would be missed
         try:
             return self._to_make.popleft()

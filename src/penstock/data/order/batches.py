@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.order.shuffle import Ranks
+from penstock.data.order.shuffle import RankShare
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepCount:
     """How many batches every rank gets, and what became of the samples that did not divide."""
 
     batches: int
@@ -31,7 +31,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class BatchIndices:
     """One batch of this rank."""
 
     samples: Ids
@@ -40,12 +40,12 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BatchPlan:
     """How an order is cut into batches."""
 
     batch_size: int = 1
     drop_last: bool = False
-    ranks: Ranks = field(default_factory=Ranks)
+    ranks: RankShare = field(default_factory=RankShare)
 
     def count(self, samples: int) -> int:
         """Batches that every rank gets."""
@@ -56,23 +56,23 @@ class Cut:
         steps = count_steps(samples, self.batch_size, self.ranks.world_size, self.drop_last)
         return (samples - steps.dropped + steps.padded) // self.ranks.world_size
 
-    def portions(self, order: Ids, position: int) -> Iterator[Portion]:
+    def portions(self, order: Ids, position: int) -> Iterator[BatchIndices]:
         """This rank's batches of the samples from `position` on."""
         each = self.batch_size * self.ranks.world_size
         batches = rank_batches(order, position, self.batch_size, self.ranks, self.drop_last)
         for number, samples in enumerate(batches, 1):
-            yield Portion(samples, min(len(order), position + number * each))
+            yield BatchIndices(samples, min(len(order), position + number * each))
 
 
-def count_steps(samples: int, batch_size: int, world_size: int, drop_last: bool) -> Steps:
+def count_steps(samples: int, batch_size: int, world_size: int, drop_last: bool) -> StepCount:
     """The rule above, in numbers."""
     whole, rest = divmod(samples, batch_size * world_size)
     if drop_last or rest == 0:
-        return Steps(whole, rest, 0)
-    return Steps(whole + 1, 0, -rest % world_size)
+        return StepCount(whole, rest, 0)
+    return StepCount(whole + 1, 0, -rest % world_size)
 
 
-def rank_batches(order: Ids, position: int, batch_size: int, ranks: Ranks, drop_last: bool) -> Iterator[Ids]:
+def rank_batches(order: Ids, position: int, batch_size: int, ranks: RankShare, drop_last: bool) -> Iterator[Ids]:
     """This rank's batches of the samples from `position` on."""
     steps = count_steps(len(order) - position, batch_size, ranks.world_size, drop_last)
     each = batch_size * ranks.world_size

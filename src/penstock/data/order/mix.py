@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Rows
+from penstock.core.contracts import TaskRows
 from penstock.data.order.blocks import BlockTable
 from penstock.data.order.shuffle import deal, empty_lanes, interleave, places, shuffle_inside
-from penstock.data.read.page_cache_read import StraightFiles
-from penstock.data.read.reader import ShardSupply
+from penstock.data.read.page_cache_read import PageCacheFiles
+from penstock.data.read.reader import ShardBlockSource
 
 Ids = NDArray[np.int64]
 
@@ -136,13 +136,13 @@ def _evenly(lane: Ids, phases: NDArray[np.float64]) -> NDArray[np.float64]:
     return when
 
 
-class MixedSupply:
+class MixedBlockSource:
     """Shards as a mix visits them: a block that is visited again is another block to whoever reads it.
 
     So between two passes over a small source its blocks need not stay in memory.
     """
 
-    def __init__(self, supply: ShardSupply, mix: Mix) -> None:
+    def __init__(self, supply: ShardBlockSource, mix: Mix) -> None:
         self._supply = supply
         self._mix = mix
         self.blocks = mix.visits
@@ -151,13 +151,13 @@ class MixedSupply:
         """Decide who reads from now on."""
         self._supply.look()
 
-    def straight_files(self) -> StraightFiles | None:
+    def straight_files(self) -> PageCacheFiles | None:
         """For workers, if they may have to read."""
         return self._supply.straight_files()
 
-    def read_apart(self, samples: Ids) -> int:
+    def worker_read_bytes(self, samples: Ids) -> int:
         """Bytes of these that workers read for themselves."""
-        return self._supply.read_apart(self._mix.own_numbers(samples))
+        return self._supply.worker_read_bytes(self._mix.own_numbers(samples))
 
     def blocks_of(self, samples: Ids) -> Ids:
         """The visit each sample is to be fetched with."""
@@ -175,15 +175,19 @@ class MixedSupply:
         """About how much each takes."""
         return self._supply.block_sizes()[self._mix.origins]
 
-    def fill(self, block: int, into: memoryview) -> int:
+    def read_block(self, block: int, into: memoryview) -> int:
         """Read that block."""
-        return self._supply.fill(int(self._mix.origins[block]), into)
+        return self._supply.read_block(int(self._mix.origins[block]), into)
 
-    def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Rows:
+    def task_rows(self, samples: Ids, slots: Ids, bases: Ids) -> TaskRows:
         """Where the parts lie; the sample's number is that of the visit, so that a transform's dice fall anew."""
-        rows = self._supply.rows(self._mix.own_numbers(samples), slots, bases)
+        rows = self._supply.task_rows(self._mix.own_numbers(samples), slots, bases)
         rows[:, 1] = samples
         return rows
+
+    def rng_ids(self, samples: Ids) -> Ids:
+        """Return the visits' sample numbers: a sample that is repeated in an epoch gets new random draws each time."""
+        return samples
 
     def close(self) -> None:
         """Close the shards."""

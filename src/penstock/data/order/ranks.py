@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from penstock.core.ranks import place
-from penstock.data.order.shuffle import Ranks
+from penstock.core.ranks import global_rank
+from penstock.data.order.shuffle import RankShare
 from penstock.errors import SettingError
 
 
-def find_ranks(rank: int | None, world_size: int | None, lanes: int | None) -> Ranks:
+def find_ranks(rank: int | None, world_size: int | None, lanes: int | None) -> RankShare:
     """Both given, or both found; the number of ranks must divide the lanes, where the order has any."""
     if (rank is None) != (world_size is None):
         raise SettingError("rank and world_size go together", advice="Give both or neither")
     if rank is not None and world_size is not None:
-        ranks = Ranks(rank, world_size)
+        ranks = RankShare(rank, world_size)
     else:
-        found = place()
-        ranks = Ranks() if found is None else Ranks(found.rank, found.of)
+        found = global_rank()
+        ranks = RankShare() if found is None else RankShare(found.rank, found.world_size)
     if lanes is not None and lanes % ranks.world_size:
         fitting = ranks.world_size * -(-lanes // ranks.world_size)
         raise SettingError(

@@ -11,16 +11,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.order.batches import Cut, Portion
+from penstock.data.order.batches import BatchIndices, BatchPlan
 from penstock.errors import SettingError
 
 Ids = NDArray[np.int64]
 
 
-class Picks(Protocol):
+class BatchOrder(Protocol):
     """The batches of any epoch, from any position, and what they depend on."""
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """The epoch's batches from that position on; no sample is touched to get there."""
         ...
 
@@ -34,7 +34,7 @@ class Picks(Protocol):
 
 
 @dataclass(frozen=True)
-class OwnOrder:
+class SeededOrder:
     """All samples, shuffled or not, shared out over the ranks as shards are."""
 
     length: int
@@ -43,7 +43,7 @@ class OwnOrder:
     """How many of them an epoch has."""
     shuffle: bool
     seed: int
-    cut: Cut
+    cut: BatchPlan
 
     def order(self, epoch: int) -> Ids:
         """The samples of an epoch, over all ranks."""
@@ -52,7 +52,7 @@ class OwnOrder:
         rng = np.random.Generator(np.random.PCG64([self.seed, epoch]))
         return rng.permutation(self.length)[: self.samples]
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """This rank's batches."""
         return self.cut.portions(self.order(epoch), position)
 
@@ -65,7 +65,7 @@ class OwnOrder:
         return {"seed": self.seed, "shuffle": self.shuffle, "samples": self.samples}
 
 
-class Sampled:
+class UserOrder:
     """What a sampler and a batch sampler have in common: they are the user's, and taken to be this rank's already."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
@@ -98,33 +98,33 @@ class Sampled:
         return known
 
 
-class BySampler(Sampled):
+class SamplerOrder(UserOrder):
     """Indices one by one, cut into batches."""
 
-    def __init__(self, sampler: Iterable[Any], cut: Cut) -> None:
+    def __init__(self, sampler: Iterable[Any], cut: BatchPlan) -> None:
         super().__init__(sampler)
         self._cut = cut
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """Batches of the sampler's indices."""
         indices = self.begin(epoch)
         _skip(indices, position)
         size = self._cut.batch_size
         while len(samples := _ids(islice(indices, size))) == size:
             position += size
-            yield Portion(samples, position)
+            yield BatchIndices(samples, position)
         if len(samples) and not self._cut.drop_last:
-            yield Portion(samples, position + len(samples))
+            yield BatchIndices(samples, position + len(samples))
 
     def count(self) -> int:
         """As a DataLoader counts."""
         return self._cut.count(len(self.sampler))  # type: ignore[arg-type]
 
 
-class ByBatchSampler(Sampled):
+class BatchSamplerOrder(UserOrder):
     """Batches as they come, of whatever size."""
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """The batch sampler's batches."""
         end = 0
         for batch in self.begin(epoch):
@@ -133,7 +133,7 @@ class ByBatchSampler(Sampled):
             if begin < position < end:
                 raise _not_repeatable(f"its batches do not meet at sample {position} any more")
             if begin >= position:
-                yield Portion(samples, end)
+                yield BatchIndices(samples, end)
         if end < position:
             raise _not_repeatable(f"it ends after {end} samples, before sample {position}")
 

@@ -25,7 +25,7 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class RankShare:
     """Who we are among those that share an epoch."""
 
     rank: int = 0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.slab_layout import PAGE, whole_pages
-from penstock.data.read.sample_index import Dataset
+from penstock.core.slab_layout import PAGE, round_up_to_page
+from penstock.data.read.sample_index import SampleIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class BlockLayout:
     size: int
 
 
-def lay_out_runs(dataset: Dataset, shard: int, first_samples: Ids) -> list[BlockLayout]:
+def lay_out_runs(dataset: SampleIndex, shard: int, first_samples: Ids) -> list[BlockLayout]:
     """Blocks of a shard, one behind the other: each from one of these samples to the next."""
     samples = np.arange(first_samples[0], first_samples[-1])
     counts = np.diff(first_samples)
@@ -64,12 +64,12 @@ def lay_out_runs(dataset: Dataset, shard: int, first_samples: Ids) -> list[Block
     offsets[:] = places - bases[numbers][:, None]
     cuts = (first_samples - first_samples[0]).tolist()
     return [
-        BlockLayout(of_block, rows[begin:end], whole_pages(of_block[-1].at + of_block[-1].length))
+        BlockLayout(of_block, rows[begin:end], round_up_to_page(of_block[-1].at + of_block[-1].length))
         for of_block, begin, end in zip(extents, cuts[:-1], cuts[1:], strict=True)
     ]
 
 
-def part_rows(dataset: Dataset, shard: int, inside: Ids) -> Ids:
+def part_rows(dataset: SampleIndex, shard: int, inside: Ids) -> Ids:
     """Rows for samples of a shard, by their numbers there; offsets are still those within it."""
     index, parts = dataset.indexes[shard], dataset.parts[shard][inside]
     rows = np.zeros((len(parts), PARTS + WIDTH * parts.shape[1]), np.int64)

@@ -8,25 +8,25 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from penstock.core.slab_layout import PAGE, whole_pages
+from penstock.core.slab_layout import PAGE, round_up_to_page
 from penstock.data.read.block_layout import Extent
 from penstock.data.read.checksum import Checksums
 from penstock.data.read.open_files import DirectShard, OpenFiles
 from penstock.errors import PenstockError, StorageError
-from penstock.shards.index import Binding, ShardIndex
-from penstock.shards.open_shard import AnyShard, Shard, open_shard
+from penstock.shards.index import IndexBinding, ShardIndex
+from penstock.shards.open_shard import AnyShard, PlainShard, open_shard
 from penstock.storage.local import fill
-from penstock.storage.object_store.fetch import Version
+from penstock.storage.object_store.fetch import ObjectVersion
 from penstock.storage.object_store.remote_file import Place, RemoteFile
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.shard_cache.cache import CachedShard
 from penstock.storage.shard_cache.cache_tier import CacheSettings, ShardTier
-from penstock.storage.shard_cache.copy import Source
+from penstock.storage.shard_cache.copy import ShardVersion
 
 log = logging.getLogger("penstock")
 
 
-class ObjectShards:
+class ObjectStoreShards:
     """Nothing is opened, and nothing looked at: the store itself compares each request with the index's ETag."""
 
     def __init__(self, paths: Sequence[str], indexes: Sequence[ShardIndex]) -> None:
@@ -37,7 +37,7 @@ class ObjectShards:
     def read(self, shard: int, extents: Sequence[Extent], into: memoryview) -> int:
         """Fetch the extents; returns how many bytes they are. What is damaged after a second try, workers will find."""
         binding = self._indexes[shard].binding
-        file = RemoteFile(self._paths[shard], Version(binding.size, binding.etag, binding.mtime_ns))
+        file = RemoteFile(self._paths[shard], ObjectVersion(binding.size, binding.etag, binding.mtime_ns))
         count = file.read_all([_place(extent, into) for extent in extents])
         damaged = self._checksums.damaged(shard, extents, into)
         if damaged:
@@ -50,7 +50,7 @@ def _place(extent: Extent, into: memoryview) -> Place:
     return extent.offset, into[extent.at : extent.at + extent.length]
 
 
-class CopiedShards:
+class CachedShards:
     """Copies are of the very versions that the indexes are bound to. For many threads."""
 
     def __init__(self, paths: Sequence[str], indexes: Sequence[ShardIndex], cache: CacheSettings) -> None:
@@ -90,9 +90,9 @@ class CopiedShards:
             return all(_filled(stream.read_at(extent.offset, extent.length), extent, into) for extent in extents)
 
 
-def _source(path: str, binding: Binding) -> Source:
+def _source(path: str, binding: IndexBinding) -> ShardVersion:
     place = path if is_remote(path) else os.path.realpath(path)
-    return Source(place, binding.size, binding.mtime_ns, binding.etag)
+    return ShardVersion(place, binding.size, binding.mtime_ns, binding.etag)
 
 
 def _filled(data: bytes, extent: Extent, into: memoryview) -> bool:
@@ -100,10 +100,10 @@ def _filled(data: bytes, extent: Extent, into: memoryview) -> bool:
     return len(data) == extent.length
 
 
-__all__ = ["Extent", "OpenShards"]
+__all__ = ["Extent", "OpenedShards"]
 
 
-class OpenShards:
+class OpenedShards:
     """Reads from several threads."""
 
     def __init__(
@@ -116,16 +116,16 @@ class OpenShards:
     ) -> None:
         self._paths = paths
         self._indexes = indexes
-        self._objects = ObjectShards(paths, indexes)
+        self._objects = ObjectStoreShards(paths, indexes)
         self._direct = direct
         self._cache = cache
-        self._copies = None if cache is None else CopiedShards(paths, indexes, cache)
+        self._copies = None if cache is None else CachedShards(paths, indexes, cache)
         self.local = OpenFiles(paths, [index.binding for index in indexes], direct=direct)
         """Those that are files and can be read at any place."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens for itself."""
-        return partial(OpenShards, direct=self._direct, cache=self._cache), (self._paths, self._indexes)
+        return partial(OpenedShards, direct=self._direct, cache=self._cache), (self._paths, self._indexes)
 
     def read(self, shard: int, extents: Sequence[Extent], into: memoryview) -> int:
         """Fetch the extents; returns how many bytes they are."""
@@ -153,7 +153,7 @@ def _stream(stream: AnyShard, extent: Extent, into: memoryview) -> int:
     return _whole(len(data), extent, stream.path)
 
 
-def _fetch(file: Shard, extent: Extent, into: memoryview) -> int:
+def _fetch(file: PlainShard, extent: Extent, into: memoryview) -> int:
     if isinstance(file, DirectShard) and file.direct_fd >= 0 and _read_direct(file.direct_fd, extent, into):
         return extent.length
     return _pread(file, extent, into)
@@ -163,14 +163,14 @@ def _read_direct(fd: int, extent: Extent, into: memoryview) -> bool:
     """Whole pages around the extent; whether that went well. What did not is read again the ordinary way."""
     before = extent.offset % PAGE
     need = before + extent.length
-    with into[extent.at - before : extent.at - before + whole_pages(need)] as pages:
+    with into[extent.at - before : extent.at - before + round_up_to_page(need)] as pages:
         try:
             return os.preadv(fd, [pages], extent.offset - before) >= need
         except OSError:  # not on this file system, or the memory is not aligned; a broken disk will say so again
             return False
 
 
-def _pread(file: Shard, extent: Extent, into: memoryview) -> int:
+def _pread(file: PlainShard, extent: Extent, into: memoryview) -> int:
     return _whole(file.fill([into[extent.at : extent.at + extent.length]], extent.offset), extent, file.path)
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from penstock.errors import StorageError
-from penstock.shards.index import Binding
-from penstock.shards.open_shard import Shard
+from penstock.shards.index import IndexBinding
+from penstock.shards.open_shard import PlainShard
 
 MOST_OPEN = 256
 """Opening again costs little beside a block; a process may have 1024 descriptors, and they are not all ours."""
@@ -21,7 +21,7 @@ OUR_SHARE = 4
 _DIRECT_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_DIRECT", 0)
 
 
-class DirectShard(Shard):
+class DirectShard(PlainShard):
     """A shard that is also read around the page cache, where the file system has that."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -41,13 +41,13 @@ class DirectShard(Shard):
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    file: Shard
+    file: PlainShard
     users: int = 0
     """Threads that read from it now: it must not be closed under them, its descriptor would become another file's."""
 
 
 @dataclass(slots=True)
-class _Now:
+class _FileState:
     """An open file as it looks by now."""
 
     path: str
@@ -59,7 +59,7 @@ class _Now:
 class OpenFiles:
     """For all threads of a process; of the shards that nobody reads, those used last stay open."""
 
-    def __init__(self, paths: Sequence[str], bindings: Sequence[Binding], *, direct: bool = False) -> None:
+    def __init__(self, paths: Sequence[str], bindings: Sequence[IndexBinding], *, direct: bool = False) -> None:
         self._paths = paths
         self._bindings = bindings
         self._direct = direct and hasattr(os, "O_DIRECT")
@@ -71,9 +71,9 @@ class OpenFiles:
         """Another process opens for itself."""
         return partial(OpenFiles, direct=self._direct), (self._paths, self._bindings)
 
-    def lend(self, shard: int) -> Lent:
+    def lend(self, shard: int) -> ShardLease:
         """The open shard, for a `with`; whoever has read from it then hears if somebody has written into it since."""
-        return Lent(self, shard)
+        return ShardLease(self, shard)
 
     def close(self) -> None:
         """Close what nobody reads; the rest is closed by its last reader."""
@@ -102,13 +102,13 @@ class OpenFiles:
         for file in surplus:
             file.close()
 
-    def check(self, shard: int, file: Shard) -> None:
+    def check(self, shard: int, file: PlainShard) -> None:
         """That an open shard is still as it was indexed: else what was read may be neither the old nor the new."""
         facts = file.surely(_facts, None, 0)
         if facts.st_mtime_ns != file.mtime_ns or facts.st_size != file.size:
-            self._bindings[shard].check(_Now(file.path, facts.st_size, facts.st_mtime_ns))
+            self._bindings[shard].check(_FileState(file.path, facts.st_size, facts.st_mtime_ns))
 
-    def _add(self, shard: int, new: Shard) -> _Open:
+    def _add(self, shard: int, new: PlainShard) -> _Open:
         with self._lock:
             entry = self._open.pop(shard, None) or _Open(new)
             entry.users += 1
@@ -120,15 +120,15 @@ class OpenFiles:
             file.close()
         return entry
 
-    def _take_surplus(self) -> list[Shard]:
+    def _take_surplus(self) -> list[PlainShard]:
         """What is too many and in nobody's use, the longest unused first."""
         if len(self._open) <= self._most:  # as after most reads: they come by here thousands of times a second
             return []
         idle = [shard for shard, entry in self._open.items() if entry.users == 0]
         return [self._open.pop(shard).file for shard in idle[: max(0, len(self._open) - self._most)]]
 
-    def _opened(self, shard: int) -> Shard:
-        file = DirectShard(self._paths[shard]) if self._direct else Shard(self._paths[shard])
+    def _opened(self, shard: int) -> PlainShard:
+        file = DirectShard(self._paths[shard]) if self._direct else PlainShard(self._paths[shard])
         try:
             self._bindings[shard].check(file)
         except StorageError:
@@ -137,7 +137,7 @@ class OpenFiles:
         return file
 
 
-class Lent:
+class ShardLease:
     """One use of an open shard."""
 
     __slots__ = ("_entry", "_files", "_shard")
@@ -146,7 +146,7 @@ class Lent:
         self._files = files
         self._shard = shard
 
-    def __enter__(self) -> Shard:
+    def __enter__(self) -> PlainShard:
         self._entry = self._files.borrow(self._shard)
         return self._entry.file
 

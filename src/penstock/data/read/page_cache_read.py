@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.data.read.block_layout import NO_CRC, SPAN
 from penstock.data.read.open_files import OpenFiles
-from penstock.data.read.sample_index import Dataset
+from penstock.data.read.sample_index import SampleIndex
 from penstock.errors import DecodeError, StorageError
 from penstock.shards.codecs.scratch import Scratch
 from penstock.storage.identify import identify
@@ -37,7 +37,7 @@ _read_into = Scratch()
 
 
 @dataclass(frozen=True)
-class StraightFiles:
+class PageCacheFiles:
     """Where workers read. Threads of one process share what is open; another process opens for itself."""
 
     open_files: OpenFiles
@@ -69,10 +69,10 @@ def check_crc(pieces: Sequence[memoryview], crc32: int) -> None:
         raise DecodeError("CRC32 does not match the index", stage="read", advice="Copy the shard again")
 
 
-class ReadByWorkers:
+class WorkerReads:
     """Of a supply: who reads its samples, decided anew for each pass."""
 
-    def __init__(self, dataset: Dataset, open_files: OpenFiles, *, worth_it: bool) -> None:
+    def __init__(self, dataset: SampleIndex, open_files: OpenFiles, *, worth_it: bool) -> None:
         self.dataset = dataset
         self._open_files = open_files
         self._may_be_straight = worth_it and can_be_read_anywhere(dataset)
@@ -83,13 +83,17 @@ class ReadByWorkers:
         """Decide who reads from now on: workers for themselves, if all has been read already."""
         self.straight = self._may_be_straight and is_in_memory(self.dataset)
 
-    def straight_files(self) -> StraightFiles | None:
+    def straight_files(self) -> PageCacheFiles | None:
         """For workers, if they may have to read; they are told of no file that they do not need."""
-        return StraightFiles(self._open_files) if self._may_be_straight else None
+        return PageCacheFiles(self._open_files) if self._may_be_straight else None
 
-    def read_apart(self, samples: Ids) -> int:
+    def worker_read_bytes(self, samples: Ids) -> int:
         """Bytes of these that workers read for themselves."""
         return int(self.wanted_bytes[samples].sum()) if self.straight else 0
+
+    def rng_ids(self, samples: Ids) -> Ids:
+        """Return the sample numbers themselves: each sample seeds its random draws by its own number."""
+        return samples
 
     @cached_property
     def wanted_bytes(self) -> Ids:
@@ -97,7 +101,7 @@ class ReadByWorkers:
         return self.dataset.wanted_bytes()
 
 
-def can_be_read_anywhere(dataset: Dataset) -> bool:
+def can_be_read_anywhere(dataset: SampleIndex) -> bool:
     """Whether its shards are files, of which any part can be read."""
     return (
         hasattr(os, "preadv")
@@ -106,7 +110,7 @@ def can_be_read_anywhere(dataset: Dataset) -> bool:
     )
 
 
-def is_in_memory(dataset: Dataset) -> bool:
+def is_in_memory(dataset: SampleIndex) -> bool:
     """By some samples from all over the dataset, the first and the last byte of each part.
 
     A file system that is nothing but memory does not answer; each is looked up once, by its device.

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import NO_BASE, NO_BLOCK
+from penstock.core.contracts import NO_BLOCK, NO_BLOCK_START
 from penstock.data.order.blocks import BlockTable, cut_blocks, sample_sizes
 from penstock.data.read.block_layout import PARTS, WIDTH, BlockLayout, lay_out_runs, part_rows, to_read_apart
-from penstock.data.read.byte_ranges import OpenShards
-from penstock.data.read.page_cache_read import ReadByWorkers
-from penstock.data.read.sample_index import Dataset
+from penstock.data.read.byte_ranges import OpenedShards
+from penstock.data.read.page_cache_read import WorkerReads
+from penstock.data.read.sample_index import SampleIndex
 from penstock.storage.shard_cache.cache_tier import CacheSettings
 
 Ids = NDArray[np.int64]
 
 
-class KeptRows:
+class RowCache:
     """Used by one thread."""
 
     def __init__(self, firsts: Ids, width: int, make: Callable[[int], Ids], most: int) -> None:
@@ -84,11 +84,11 @@ ROWS = 1 << 19
 """Of samples that are kept, in the layouts and beside one another: there are fewer groups where blocks hold many."""
 
 
-class ShardSupply(ReadByWorkers):
+class ShardBlockSource(WorkerReads):
     """Blocks of a dataset, as the engine asks for them. `fill` runs in several threads; the rest in one."""
 
     def __init__(
-        self, dataset: Dataset, block_bytes: int, *, direct: bool = False, cache: CacheSettings | None = None
+        self, dataset: SampleIndex, block_bytes: int, *, direct: bool = False, cache: CacheSettings | None = None
     ) -> None:
         self._made_of = (dataset, block_bytes, direct, cache)
         # All parts count, wanted or not: the order must not depend on which fields somebody reads.
@@ -96,22 +96,22 @@ class ShardSupply(ReadByWorkers):
         compressed = [index.compression is not None for index in dataset.indexes]
         self.blocks: BlockTable = cut_blocks(sizes, compressed, block_bytes)
         self._block_sizes: Ids = np.add.reduceat(np.concatenate(sizes), self.blocks.first_samples[:-1])
-        self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct, cache=cache)
+        self._files = OpenedShards(dataset.paths, dataset.indexes, direct=direct, cache=cache)
         self._heads = _group_heads(self.blocks.shards)
         groups = min(GROUPS, 1 + ROWS * len(self.blocks) // (GROUP * max(1, len(dataset))))
         self._layouts = lru_cache(groups)(self._make_layouts)  # its own lock: `fill` runs in several threads
         self._groups = np.unique(self._heads)
         firsts = np.append(self.blocks.first_samples[self._groups], len(dataset))
         width = PARTS + WIDTH * dataset.parts[0].shape[1]
-        self._rows = KeptRows(firsts, width, self._make_rows, ROWS)
-        self._straight_rows = KeptRows(firsts, width, self._make_straight_rows, ROWS)
+        self._rows = RowCache(firsts, width, self._make_rows, ROWS)
+        self._straight_rows = RowCache(firsts, width, self._make_straight_rows, ROWS)
         large = int(self._block_sizes.sum()) >= STRAIGHT_BYTES * len(dataset)
         super().__init__(dataset, self._files.local, worth_it=large and not direct)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew in another process: what is open or looked up stays here."""
         dataset, block_bytes, direct, cache = self._made_of
-        return partial(ShardSupply, direct=direct, cache=cache), (dataset, block_bytes)
+        return partial(ShardBlockSource, direct=direct, cache=cache), (dataset, block_bytes)
 
     def blocks_of(self, samples: Ids) -> Ids:
         """The block each sample is to be fetched with."""
@@ -129,9 +129,9 @@ class ShardSupply(ReadByWorkers):
         """About how much each block takes: all parts, wanted or not."""
         return self._block_sizes
 
-    def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
+    def task_rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
         """What `flow.rows` says, of these samples."""
-        fetched = bases != NO_BASE
+        fetched = bases != NO_BLOCK_START
         rows = self._rows.take(samples) if fetched.all() else self._straight_rows.take(samples)
         if fetched.any() and not fetched.all():  # of a batch that was begun before workers read for themselves
             rows[fetched] = self._rows.take(samples[fetched])
@@ -139,7 +139,7 @@ class ShardSupply(ReadByWorkers):
         rows[:, PARTS::WIDTH] += np.where(fetched, bases, 0)[:, None]
         return rows
 
-    def fill(self, block: int, into: memoryview) -> int:
+    def read_block(self, block: int, into: memoryview) -> int:
         """Read the block's extents into the arena: the kernel copies straight there."""
         return self._files.read(int(self.blocks.shards[block]), self._layout(block).extents, into)
 

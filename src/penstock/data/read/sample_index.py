@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Dataset:
+class SampleIndex:
     """Samples by number, shard after shard in index order."""
 
     paths: list[str]
@@ -64,15 +64,15 @@ class Dataset:
         return self.paths[shard], self.key(sample) + (suffix or ""), int(index.offsets[parts].min())
 
 
-def make_dataset(
+def make_sample_index(
     paths: Sequence[str], indexes: Sequence[ShardIndex], whole: Sequence[Ids], wanted: Sequence[tuple[str, ...]]
-) -> Dataset:
+) -> SampleIndex:
     """`wanted` are alternatives per part; every whole sample must have one of each."""
     tables = [_wanted_parts(path, index, rows, wanted) for path, index, rows in zip(paths, indexes, whole, strict=True)]
     counts = [len(rows) for rows in whole]
     firsts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     parts, choices = [parts for parts, _ in tables], [choices for _, choices in tables]
-    return Dataset(list(paths), list(indexes), firsts, parts, choices, list(whole))
+    return SampleIndex(list(paths), list(indexes), firsts, parts, choices, list(whole))
 
 
 def _wanted_parts(path: str, index: ShardIndex, whole: Ids, wanted: Sequence[tuple[str, ...]]) -> tuple[Ids, Ids]:

@@ -15,12 +15,12 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import NO_BASE, NO_BLOCK
+from penstock.core.contracts import NO_BLOCK, NO_BLOCK_START
 from penstock.core.slab_layout import PAGE
 from penstock.data.read.block_layout import GAP_BYTES, PARTS, SPAN, WIDTH, Extent, lay_out, part_rows, to_read_apart
-from penstock.data.read.byte_ranges import OpenShards
-from penstock.data.read.page_cache_read import ReadByWorkers
-from penstock.data.read.sample_index import Dataset
+from penstock.data.read.byte_ranges import OpenedShards
+from penstock.data.read.page_cache_read import WorkerReads
+from penstock.data.read.sample_index import SampleIndex
 from penstock.errors import SettingError
 from penstock.storage.shard_cache.cache_tier import CacheSettings
 
@@ -31,7 +31,7 @@ MOST_READS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class PickedBlock:
+class SampledBlock:
     """A part of a batch, and how it lies in the arena."""
 
     samples: slice
@@ -42,7 +42,7 @@ class PickedBlock:
     size: int
 
 
-def lay_out_picks(dataset: Dataset, samples: Ids, block_bytes: int) -> Iterator[PickedBlock]:
+def lay_out_samples(dataset: SampleIndex, samples: Ids, block_bytes: int) -> Iterator[SampledBlock]:
     """The blocks of these samples, which ascend; one that is longer than `block_bytes` has a block of its own."""
     shards = np.searchsorted(dataset.firsts, samples, side="right") - 1
     rows = _rows(dataset, samples, shards)
@@ -58,16 +58,16 @@ def lay_out_picks(dataset: Dataset, samples: Ids, block_bytes: int) -> Iterator[
     rows[:, PARTS::WIDTH] = places - np.array(bases)[blocks][:, None]
     for block, (base, end) in enumerate(zip(bases, (*bases[1:], size), strict=True)):
         inside = slice(cuts[block], cuts[block + 1])
-        yield PickedBlock(inside, reads[block], rows[inside], end - base)
+        yield SampledBlock(inside, reads[block], rows[inside], end - base)
 
 
-def to_be_read_apart(dataset: Dataset, samples: Ids) -> PickedBlock:
+def to_be_read_apart(dataset: SampleIndex, samples: Ids) -> SampledBlock:
     """All of these samples, which ascend, for workers that read for themselves: a block that nobody fetches."""
     shards = np.searchsorted(dataset.firsts, samples, side="right") - 1
-    return PickedBlock(slice(0, len(samples)), {}, to_read_apart(_rows(dataset, samples, shards), shards), 0)
+    return SampledBlock(slice(0, len(samples)), {}, to_read_apart(_rows(dataset, samples, shards), shards), 0)
 
 
-def _rows(dataset: Dataset, samples: Ids, shards: Ids) -> Ids:
+def _rows(dataset: SampleIndex, samples: Ids, shards: Ids) -> Ids:
     """As workers are told them, but for the offsets: these are still within the shards."""
     firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
     return np.concatenate(
@@ -120,7 +120,7 @@ def _reads(
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class SampledBlockTable:
     """What was read for picks so far: some batches more than are delivered, until an epoch is over."""
 
     batches: int = 0
@@ -133,13 +133,13 @@ class Picked:
     bytes_wanted: int = 0
     """By the picks; the rest lies between them."""
 
-    def since(self, before: Picked) -> Picked:
+    def since(self, before: SampledBlockTable) -> SampledBlockTable:
         """What happened between the two."""
-        return Picked(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+        return SampledBlockTable(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
 @dataclass(slots=True, eq=False)
-class _Drawn:
+class _DrawnBatch:
     """One batch."""
 
     picks: Ids
@@ -149,11 +149,11 @@ class _Drawn:
     """Once the engine has asked for them."""
 
 
-class PickedSupply(ReadByWorkers):
+class SampledBlockSource(WorkerReads):
     """As `ShardSupply`, of samples that were picked. `draw` and `deliver` run in the training loop's thread."""
 
     def __init__(
-        self, dataset: Dataset, block_bytes: int, *, direct: bool = False, cache: CacheSettings | None = None
+        self, dataset: SampleIndex, block_bytes: int, *, direct: bool = False, cache: CacheSettings | None = None
     ) -> None:
         for path, index in zip(dataset.paths, dataset.indexes, strict=True):
             if index.compression is not None:
@@ -164,16 +164,16 @@ class PickedSupply(ReadByWorkers):
                 )
         self._total = len(dataset)
         self._block_bytes = block_bytes
-        self._files = OpenShards(dataset.paths, dataset.indexes, direct=direct, cache=cache)
+        self._files = OpenedShards(dataset.paths, dataset.indexes, direct=direct, cache=cache)
         super().__init__(dataset, self._files.local, worth_it=not direct)
         self._next_block = 0
         self._next_pick = 0
         self._delivered = -1
         """The last pick that was."""
-        self._drawn: deque[_Drawn] = deque()
-        self._new: dict[int, _Drawn] = {}
+        self._drawn: deque[_DrawnBatch] = deque()
+        self._new: dict[int, _DrawnBatch] = {}
         """By their first pick: batches that are not laid out yet. The engine does that: the loop has steps to do."""
-        self._blocks: dict[int, PickedBlock] = {}
+        self._blocks: dict[int, SampledBlock] = {}
         self._places: dict[int, tuple[int, int]] = {}
         """Of each pick: its block, and its row there."""
         self._batches = self._samples = self._reads = self._bytes_read = self._bytes_wanted = 0
@@ -186,7 +186,7 @@ class PickedSupply(ReadByWorkers):
             raise SettingError(f"the sampler gave {wrong}, and there are {total} samples", stage="plan")
         picks = np.arange(self._next_pick, self._next_pick + len(samples)) * total + samples
         self._next_pick += len(samples)
-        drawn = _Drawn(picks, position)
+        drawn = _DrawnBatch(picks, position)
         self._drawn.append(drawn)
         if len(picks):
             self._new[int(picks[0])] = drawn
@@ -196,9 +196,9 @@ class PickedSupply(ReadByWorkers):
         """Which samples they are."""
         return picks % self._total
 
-    def read_apart(self, samples: Ids) -> int:
+    def worker_read_bytes(self, samples: Ids) -> int:
         """Bytes of these picks that workers read for themselves."""
-        return super().read_apart(self.own_numbers(samples))
+        return super().worker_read_bytes(self.own_numbers(samples))
 
     def deliver(self, picks: Ids) -> None:
         """They have arrived: what was drawn up to them is forgotten when the engine looks again."""
@@ -216,7 +216,7 @@ class PickedSupply(ReadByWorkers):
                 self._places.pop(pick, None)  # one of a pass that was given up may have met nobody
                 self._new.pop(pick, None)
 
-    def _is_delivered(self, drawn: _Drawn) -> bool:
+    def _is_delivered(self, drawn: _DrawnBatch) -> bool:
         return not len(drawn.picks) or int(drawn.picks[0]) <= self._delivered
 
     @property
@@ -225,10 +225,10 @@ class PickedSupply(ReadByWorkers):
         return sum(not self._is_delivered(drawn) for drawn in list(self._drawn))
 
     @property
-    def counted(self) -> Picked:
+    def counted(self) -> SampledBlockTable:
         """All so far."""
         with self._counting:
-            return Picked(self._batches, self._samples, self._reads, self._bytes_read, self._bytes_wanted)
+            return SampledBlockTable(self._batches, self._samples, self._reads, self._bytes_read, self._bytes_wanted)
 
     # -- the engine's side -----------------------------------------------------------------------------------
 
@@ -246,19 +246,19 @@ class PickedSupply(ReadByWorkers):
         blocks = (self._places[pick][0] for pick in samples.tolist())
         return np.array([block if self._blocks[block].reads else NO_BLOCK for block in blocks], np.int64)
 
-    def _lay_out(self, drawn: _Drawn) -> None:
+    def _lay_out(self, drawn: _DrawnBatch) -> None:
         samples = self.own_numbers(drawn.picks)
         order = np.argsort(samples, kind="stable")
         places = drawn.position + order
         if self.straight:
             block = to_be_read_apart(self.dataset, samples[order])
-            blocks: Iterable[PickedBlock] = [block]
+            blocks: Iterable[SampledBlock] = [block]
             self._count(block.rows, reads=block.rows[:, PARTS::WIDTH].size)
         else:
-            blocks = lay_out_picks(self.dataset, samples[order], self._block_bytes)
+            blocks = lay_out_samples(self.dataset, samples[order], self._block_bytes)
         drawn.blocks = tuple(self._add(block, drawn.picks[order[block.samples]], places) for block in blocks)
 
-    def _add(self, block: PickedBlock, picks: Ids, places: Ids) -> int:
+    def _add(self, block: SampledBlock, picks: Ids, places: Ids) -> int:
         number, self._next_block = self._next_block, self._next_block + 1
         # for the dice: a sample that comes again has another fate, the same in every run
         block.rows[:, 1] = places[block.samples]
@@ -270,7 +270,7 @@ class PickedSupply(ReadByWorkers):
         """What it takes in the arena."""
         return self._blocks[block].size
 
-    def fill(self, block: int, into: memoryview) -> int:
+    def read_block(self, block: int, into: memoryview) -> int:
         """Read it, in the order of place."""
         found = self._blocks.get(block)
         if found is None:
@@ -287,15 +287,29 @@ class PickedSupply(ReadByWorkers):
             self._bytes_read += wanted if bytes_read is None else bytes_read
             self._bytes_wanted += wanted
 
-    def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
+    def task_rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
         """What workers are told."""
         rows = np.empty((len(samples), PARTS + WIDTH * self.dataset.parts[0].shape[1]), np.int64)
         for at, pick in enumerate(samples.tolist()):
             block, row = self._places[pick]
             rows[at] = self._blocks[block].rows[row]
         rows[:, 0] = slots
-        rows[:, PARTS::WIDTH] += np.where(bases != NO_BASE, bases, 0)[:, None]
+        rows[:, PARTS::WIDTH] += np.where(bases != NO_BLOCK_START, bases, 0)[:, None]
         return rows
+
+    def rng_ids(self, samples: Ids) -> Ids:
+        """Return the place in the epoch at which the sampler gave each sample.
+
+        So a sample that the sampler gives twice gets other random draws the second time, the same in every run. A
+        sample of an earlier batch, which replaces one of a batch that is bad as a whole, is not known any more; then
+        the numbers of the samples themselves are returned.
+        """
+        places, blocks = self._places, self._blocks
+        try:
+            found = [places[sample] for sample in samples.tolist()]
+            return np.array([blocks[block].rows[row, 1] for block, row in found], np.int64)
+        except KeyError:
+            return samples
 
     def close(self) -> None:
         """Close the shards."""

@@ -9,31 +9,31 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Supply, Work, none_apart
+from penstock.core.contracts import BlockSource, WorkerProgram, no_worker_reads
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.batch.delivery import Naming
-from penstock.data.order.batches import Portion
+from penstock.data.batch.delivery import SampleNames
+from penstock.data.order.batches import BatchIndices
 from penstock.data.order.checkpoint import Identity
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class EpochShare:
     """What is left of an epoch for this rank."""
 
-    portions: Iterator[Portion]
+    portions: Iterator[BatchIndices]
     """Its batches; without end where a sampler has none."""
     uses: Callable[[int], int]
     """How many of its samples a block has."""
     whole: bool = False
     """Whether each batch must be made by one worker."""
-    read_apart: Callable[[Ids], int] = none_apart
+    worker_read_bytes: Callable[[Ids], int] = no_worker_reads
     """Bytes of samples that no block has: workers read them for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadSizes:
     """What is read at a time, for the plan of memory."""
 
     block_sizes: Ids
@@ -44,11 +44,11 @@ class Reading:
     """Every read waits for a network."""
 
 
-class Feed(Naming, Protocol):
+class Source(SampleNames, Protocol):
     """Samples, their order and what is done to them."""
 
     @property
-    def supply(self) -> Supply:
+    def supply(self) -> BlockSource:
         """The engine's side of it."""
         ...
 
@@ -69,15 +69,15 @@ class Feed(Naming, Protocol):
         """Samples of an epoch on this rank."""
         ...
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """This rank's batches of the epoch from that position on; nothing is begun by asking."""
         ...
 
-    def share(self, epoch: int, position: int) -> Share:
+    def share(self, epoch: int, position: int) -> EpochShare:
         """The same, to be delivered now."""
         ...
 
-    def reading(self) -> Reading:
+    def reading(self) -> ReadSizes:
         """How much arena it would like."""
         ...
 
@@ -85,7 +85,7 @@ class Feed(Naming, Protocol):
         """The slots of a batch of at most that many samples, as the first sample has them."""
         ...
 
-    def work(self, layout: SlabLayout) -> Work:
+    def work(self, layout: SlabLayout) -> WorkerProgram:
         """What workers run."""
         ...
 

@@ -13,15 +13,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import NO_BLOCK, Work
-from penstock.core.slab_layout import SlabLayout, Slot
+from penstock.core.contracts import NO_BLOCK, WorkerProgram
+from penstock.core.slab_layout import SlabLayout, SlotSpec
 from penstock.data.batch.delivery import locate
-from penstock.data.batch.pytree import ROOT, as_leaf, put_together, skeleton, take_apart
-from penstock.data.decode.map_samples import CollateWork, MapWork, Samples
-from penstock.data.decode.rng import put_back
-from penstock.data.order.batches import Portion
-from penstock.data.order.sampler import OwnOrder, Picks
-from penstock.data.sources.base import Reading, Share
+from penstock.data.batch.pytree import ROOT, as_leaf, flatten, skeleton, unflatten
+from penstock.data.decode.map_samples import CollateProgram, DatasetProgram, DatasetSamples
+from penstock.data.decode.rng import restore_global_rngs
+from penstock.data.order.batches import BatchIndices
+from penstock.data.order.sampler import BatchOrder, SeededOrder
+from penstock.data.sources.base import EpochShare, ReadSizes
 from penstock.errors import PenstockError, SampleError, SettingError
 
 Ids = NDArray[np.int64]
@@ -46,7 +46,7 @@ def is_dataset(given: object) -> bool:
     return not (isinstance(given, Sequence) and all(isinstance(each, str | os.PathLike) for each in given))
 
 
-class MapSupply:
+class DatasetBlockSource:
     """Nothing to fetch: workers ask the dataset themselves."""
 
     def blocks_of(self, samples: Ids) -> Ids:
@@ -57,47 +57,55 @@ class MapSupply:
         """Never asked."""
         raise NotImplementedError
 
-    def fill(self, block: int, into: memoryview) -> int:
+    def read_block(self, block: int, into: memoryview) -> int:
         """Never asked."""
         raise NotImplementedError
 
-    def rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
+    def task_rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
         """Slot and index."""
         return np.stack((slots, samples), axis=1)
 
+    def rng_ids(self, samples: Ids) -> Ids:
+        """Return the indices themselves: each sample seeds its random draws by its index."""
+        return samples
+
 
 @dataclass(frozen=True)
-class _Look:
+class _SampleStructure:
     """What one sample looks like, and so all of them."""
 
     skeleton: Any
     leaves: dict[str, str]
-    """As `MapWork` has them."""
-    slots: dict[str, Slot]
+    """As `DatasetProgram` has them."""
+    slots: dict[str, SlotSpec]
     torch_dtypes: dict[str, str]
     """Of leaves whose numbers numpy does not have."""
 
 
-class MapFeed:
+class DatasetSource:
     """A dataset, and who picks its samples. A batch is what the dataset's samples make of it, with nothing added."""
 
     own_code = False
 
     def __init__(
-        self, samples: Samples, picks: Picks, collate_fn: Callable[[list[Any]], Any] | None, on_error: OnError
+        self,
+        samples: DatasetSamples,
+        picks: BatchOrder,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        on_error: OnError,
     ) -> None:
         self.dataset = samples.dataset
-        self.supply = MapSupply()
+        self.supply = DatasetBlockSource()
         self._samples = samples
         self._picks = picks
         self._collate_fn = collate_fn
         self._on_error = on_error
         self._first: Ids = NOTHING
         """The first batch of the share begun last: what it looks like is what all look like."""
-        self._look: _Look | None = None
+        self._look: _SampleStructure | None = None
 
     def __len__(self) -> int:
-        return self._picks.samples if isinstance(self._picks, OwnOrder) else len(self.dataset)
+        return self._picks.samples if isinstance(self._picks, SeededOrder) else len(self.dataset)
 
     def count(self) -> int:
         """Batches of an epoch on this rank."""
@@ -107,22 +115,22 @@ class MapFeed:
         """Samples of an epoch on this rank."""
         return sum(len(portion.samples) for portion in self.portions(0, 0))
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """This rank's batches of the epoch from that position on."""
         return self._picks.portions(epoch, position)
 
-    def share(self, epoch: int, position: int) -> Share:
+    def share(self, epoch: int, position: int) -> EpochShare:
         """The same, to be delivered now, as far as anybody asks for it."""
         portions = self.portions(epoch, position)
         first = next(portions, None)
         if first is None:
-            return Share(iter(()), NOTHING.item)
+            return EpochShare(iter(()), NOTHING.item)
         self._first = first.samples
-        return Share(chain([first], portions), NOTHING.item, whole=self._collate_fn is not None)
+        return EpochShare(chain([first], portions), NOTHING.item, whole=self._collate_fn is not None)
 
-    def reading(self) -> Reading:
+    def reading(self) -> ReadSizes:
         """Nothing is read by us."""
-        return Reading(NOTHING, 0)
+        return ReadSizes(NOTHING, 0)
 
     def layout(self, batch_size: int) -> SlabLayout:
         """Slots for the leaves that have a shape; none where a collate_fn makes the batches."""
@@ -131,12 +139,12 @@ class MapFeed:
         self._look = _look_at(self._first_sample())
         return SlabLayout(self._look.slots, batch_size)
 
-    def work(self, layout: SlabLayout) -> Work:
+    def work(self, layout: SlabLayout) -> WorkerProgram:
         """What workers run."""
         if self._collate_fn is not None:
-            return CollateWork(self._samples, self._collate_fn, self._on_error)
+            return CollateProgram(self._samples, self._collate_fn, self._on_error)
         assert self._look is not None
-        return MapWork(self._samples, layout, self._look.leaves)
+        return DatasetProgram(self._samples, layout, self._look.leaves)
 
     def _first_sample(self) -> Any:
         """The first good one, made here. The dataset itself stays untouched if it is still to be sent to processes:
@@ -146,7 +154,7 @@ class MapFeed:
             samples = replace(samples, dataset=_copy(samples.dataset))
         failure: PenstockError | None = None
         for index in self._first[: 1 if self._on_error == "raise" else TRIES].tolist():
-            with put_back():
+            with restore_global_rngs():
                 sample = next(samples.fetch([index], 0))
             if not isinstance(sample, PenstockError):
                 return sample
@@ -167,7 +175,7 @@ class MapFeed:
         leaves = {name: values.get(name, []) for name in self._look.leaves}
         for name, dtype in self._look.torch_dtypes.items():
             leaves[name] = _viewed_as(dtype, leaves[name], name)
-        return put_together(self._look.skeleton, leaves)
+        return unflatten(self._look.skeleton, leaves)
 
     def identity(self) -> dict[str, str | int | bool]:
         """What decides the order of an epoch."""
@@ -191,18 +199,18 @@ def _copy(dataset: Any) -> Any:
         ) from error
 
 
-def _look_at(sample: Any) -> _Look:
+def _look_at(sample: Any) -> _SampleStructure:
     leaves: dict[str, str] = {}
-    slots: dict[str, Slot] = {}
+    slots: dict[str, SlotSpec] = {}
     torch_dtypes: dict[str, str] = {}
-    for name, value in take_apart(sample).items():
+    for name, value in flatten(sample).items():
         leaf = as_leaf(value)
         leaves[name] = "" if leaf is None else str(leaf)
         if leaf is not None:
-            slots[name] = Slot(leaf.array.shape, leaf.array.dtype.str)
+            slots[name] = SlotSpec(leaf.array.shape, leaf.array.dtype.str)
             if leaf.torch_dtype:
                 torch_dtypes[name] = leaf.torch_dtype
-    return _Look(skeleton(sample), leaves, slots, torch_dtypes)
+    return _SampleStructure(skeleton(sample), leaves, slots, torch_dtypes)
 
 
 def _viewed_as(dtype: str, value: Any, name: str) -> Any:

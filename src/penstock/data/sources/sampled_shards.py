@@ -10,31 +10,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Work
-from penstock.core.format import human_bytes
+from penstock.core.contracts import WorkerProgram
+from penstock.core.format import format_bytes
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.order.batches import Portion
-from penstock.data.order.sampler import Picks
-from penstock.data.read.sampled_read import MOST_READS, Picked, PickedSupply
-from penstock.data.sources.base import Reading, Share
-from penstock.data.sources.shards import UNDER_WAY, ShardFeed
+from penstock.data.order.batches import BatchIndices
+from penstock.data.order.sampler import BatchOrder
+from penstock.data.read.sampled_read import MOST_READS, SampledBlockSource, SampledBlockTable
+from penstock.data.sources.base import EpochShare, ReadSizes
+from penstock.data.sources.shards import UNDER_WAY, ShardSource
 
 log = logging.getLogger("penstock")
 
 Ids = NDArray[np.int64]
 
 
-class PickedFeed:
+class SampledShardSource:
     """What a sample is, is for the shards' own feed to say; only where it is read, and when, is decided here."""
 
-    def __init__(self, shards: ShardFeed, picks: Picks, batch_size: int) -> None:
+    def __init__(self, shards: ShardSource, picks: BatchOrder, batch_size: int) -> None:
         """`batch_size` is what a batch usually has; where a batch_sampler decides, a guess."""
         self._shards = shards
         self._picks = picks
         self._batch_size = batch_size
         self._block_bytes = shards.order_settings.block_bytes
-        self.supply = PickedSupply(shards.dataset, self._block_bytes, direct=not shards.page_cache, cache=shards.cache)
-        self._before = Picked()
+        self.supply = SampledBlockSource(
+            shards.dataset, self._block_bytes, direct=not shards.page_cache, cache=shards.cache
+        )
+        self._before = SampledBlockTable()
         """When this epoch began."""
         self._all_drawn = False
 
@@ -54,33 +56,37 @@ class PickedFeed:
         """Samples of an epoch on this rank."""
         return sum(len(portion.samples) for portion in self.portions(0, 0))
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """The sampler's batches of the epoch from that position on."""
         return self._picks.portions(epoch, position)
 
-    def share(self, epoch: int, position: int) -> Share:
+    def share(self, epoch: int, position: int) -> EpochShare:
         """The same, to be delivered now, drawn as far as anybody asks for it."""
         self._before, self._all_drawn = self.supply.counted, False
         self.supply.look()
-        return Share(self._drawn(self.portions(epoch, position)), self.supply.uses, read_apart=self.supply.read_apart)
+        return EpochShare(
+            self._drawn(self.portions(epoch, position)),
+            self.supply.uses,
+            worker_read_bytes=self.supply.worker_read_bytes,
+        )
 
-    def _drawn(self, portions: Iterator[Portion]) -> Iterator[Portion]:
+    def _drawn(self, portions: Iterator[BatchIndices]) -> Iterator[BatchIndices]:
         for portion in portions:
             samples = portion.samples
-            yield Portion(self.supply.draw(samples, portion.end - len(samples)), portion.end)
+            yield BatchIndices(self.supply.draw(samples, portion.end - len(samples)), portion.end)
         self._all_drawn = True
 
-    def reading(self) -> Reading:
+    def reading(self) -> ReadSizes:
         """A block is a few samples, or as many neighbours as `block_bytes` hold, or one long sample."""
         samples = self.supply.wanted_bytes
         blocks = np.minimum(MOST_READS * samples, np.maximum(samples, self._block_bytes))
-        return Reading(np.append(blocks, self._block_bytes), UNDER_WAY * -(-self._batch_size // MOST_READS))
+        return ReadSizes(np.append(blocks, self._block_bytes), UNDER_WAY * -(-self._batch_size // MOST_READS))
 
     def layout(self, batch_size: int) -> SlabLayout:
         """As the first samples have it."""
         return self._shards.layout(batch_size)
 
-    def work(self, layout: SlabLayout) -> Work:
+    def work(self, layout: SlabLayout) -> WorkerProgram:
         """What workers run."""
         return replace(self._shards.work(layout), files=self.supply.straight_files())
 
@@ -96,14 +102,14 @@ class PickedFeed:
             log.info("read by a sampler, %s", self._told(self.supply.counted.since(self._before)))
         return batch
 
-    def _told(self, read: Picked) -> str:
+    def _told(self, read: SampledBlockTable) -> str:
         """What the sampler's order costs, and what the shards' own would."""
         batches = max(1, read.batches)
         own_blocks = len(self._shards.supply.blocks) * read.samples / len(self)
         return (
             f"each of {read.batches:,} batches: {read.samples / batches:.3g} samples in {read.reads / batches:.3g} "
-            f"reads of {human_bytes(read.bytes_read / max(1, read.reads))}, {human_bytes(read.bytes_read / batches)} "
-            f"for {human_bytes(read.bytes_wanted / batches)} that are wanted; in the shards' own order "
+            f"reads of {format_bytes(read.bytes_read / max(1, read.reads))}, {format_bytes(read.bytes_read / batches)} "
+            f"for {format_bytes(read.bytes_wanted / batches)} that are wanted; in the shards' own order "
             f"{own_blocks / batches:.2g} reads"
         )
 

@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 
 from penstock.core.slab_layout import SlabLayout
 from penstock.data.batch.delivery import locate
-from penstock.data.batch.infer_layout import layout_of
+from penstock.data.batch.infer_layout import infer_layout
 from penstock.data.decode.decoder import Decoder, Transform
 from penstock.data.fields.base import Field
-from penstock.data.order.batches import Cut, Portion
+from penstock.data.order.batches import BatchIndices, BatchPlan
 from penstock.data.order.blocks import BLOCK_BYTES, BlockTable
-from penstock.data.order.mix import Mix, MixedSupply, shares
+from penstock.data.order.mix import Mix, MixedBlockSource, shares
 from penstock.data.order.shuffle import epoch_order
-from penstock.data.read.reader import ShardSupply
-from penstock.data.read.sample_index import Dataset, make_dataset
-from penstock.data.sources.base import Reading, Share
+from penstock.data.read.reader import ShardBlockSource
+from penstock.data.read.sample_index import SampleIndex, make_sample_index
+from penstock.data.sources.base import EpochShare, ReadSizes
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError
 from penstock.shards.index import ShardIndex
 from penstock.shards.scan import index_all
-from penstock.shards.validate import Problem, whole_samples
+from penstock.shards.validate import ShardProblem, whole_samples
 from penstock.storage.object_store.url import apart, is_remote
 from penstock.storage.page_cache import holds
 from penstock.storage.paths import expand
@@ -42,7 +42,7 @@ Shards = (
 
 
 @dataclass(frozen=True)
-class Source:
+class ShardGroup:
     """Shards whose samples are drawn together."""
 
     paths: Sequence[str]
@@ -51,14 +51,14 @@ class Source:
     weight: float = 1.0
 
 
-def find_sources(shards: Shards) -> list[Source]:
+def find_shard_groups(shards: Shards) -> list[ShardGroup]:
     """One source; of a mapping, one for each entry."""
     if not isinstance(shards, Mapping):
-        return [Source(expand(shards))]
+        return [ShardGroup(expand(shards))]
     if not shards:
         raise SettingError("a mixture needs sources", advice='For example {"web/*.tar": 3, "own/*.tar": 1}')
     named = [(name, apart(str(name))[0], weight) for name, weight in shards.items()]
-    sources = [Source(expand(name), written, _weight(written, weight)) for name, written, weight in named]
+    sources = [ShardGroup(expand(name), written, _weight(written, weight)) for name, written, weight in named]
     _check_apart(sources)
     return sources
 
@@ -72,9 +72,9 @@ def _weight(name: str, weight: object) -> float:
     return float(weight)
 
 
-def _check_apart(sources: Sequence[Source]) -> None:
+def _check_apart(sources: Sequence[ShardGroup]) -> None:
     """A shard in two sources would have two weights."""
-    owners: dict[str, Source] = {}
+    owners: dict[str, ShardGroup] = {}
     for source in sources:
         for path in source.paths:
             owner = owners.setdefault(os.path.realpath(path), source)
@@ -113,17 +113,17 @@ class OrderSettings:
             raise SettingError(f"max_samples={self.max_samples} leaves nothing to deliver")
 
 
-class ShardFeed:
+class ShardSource:
     """Indexed shards and declared fields."""
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[ShardGroup],
         fields: Mapping[str, Field],
         order: OrderSettings,
         transform: Transform | None,
         on_bad: Literal["raise", "skip"],
-        cut: Cut = Cut(),  # noqa: B008 (it is frozen)
+        cut: BatchPlan = BatchPlan(),  # noqa: B008 (it is frozen)
         page_cache: bool | None = None,
         cache: CacheSettings | None = None,
     ) -> None:
@@ -138,23 +138,23 @@ class ShardFeed:
         indexes = _indexes(shards)
         wanted = [field.suffixes for field in self.fields.values()]
         whole: list[Ids] = []
-        self.problems: list[tuple[str, Problem]] = []
+        self.problems: list[tuple[str, ShardProblem]] = []
         for number, (path, index) in enumerate(zip(shards, indexes, strict=True)):
             indexes[number] = index = index.split_by(_stated(index, wanted))
             required = [_present(index, alternatives) for alternatives in wanted]
             numbers, problems = whole_samples(index, path, required, on_bad)
             whole.append(numbers)
             self.problems += [(path, problem) for problem in problems]
-        self.dataset = make_dataset(shards, indexes, whole, wanted)
+        self.dataset = make_sample_index(shards, indexes, whole, wanted)
         if not len(self.dataset):
             raise ShardError("the shards have no whole sample with all these fields", stage="pair")
         self._tell_problems(sum(map(len, indexes)) - len(self.dataset))
         self.sources = sources
         self.page_cache = holds(sum(index.binding.size for index in indexes)) if page_cache is None else page_cache
         self.cache = cache
-        shard_supply = ShardSupply(self.dataset, order.block_bytes, direct=not self.page_cache, cache=cache)
+        shard_supply = ShardBlockSource(self.dataset, order.block_bytes, direct=not self.page_cache, cache=cache)
         self.mix = _mix(sources, self.dataset, shard_supply.blocks, len(self)) if len(sources) > 1 else None
-        self.supply = shard_supply if self.mix is None else MixedSupply(shard_supply, self.mix)
+        self.supply = shard_supply if self.mix is None else MixedBlockSource(shard_supply, self.mix)
 
     def _tell_problems(self, left_out: int) -> None:
         """Once: which samples they are is for `penstock shards check` to say."""
@@ -191,18 +191,18 @@ class ShardFeed:
         """Samples of an epoch on this rank."""
         return self.cut.samples(len(self))
 
-    def portions(self, epoch: int, position: int) -> Iterator[Portion]:
+    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
         """This rank's batches of the epoch from that position on."""
         return self.cut.portions(self.order(epoch), position)
 
-    def share(self, epoch: int, position: int) -> Share:
+    def share(self, epoch: int, position: int) -> EpochShare:
         """The same, to be delivered now."""
         self.supply.look()
         portions = list(self.portions(epoch, position))
         mine = np.concatenate([np.zeros(0, np.int64), *(portion.samples for portion in portions)])
-        return Share(iter(portions), self.uses(mine).item, read_apart=self.supply.read_apart)
+        return EpochShare(iter(portions), self.uses(mine).item, worker_read_bytes=self.supply.worker_read_bytes)
 
-    def reading(self) -> Reading:
+    def reading(self) -> ReadSizes:
         """Blocks, and how many of them an order goes through at a time."""
         sizes = self.supply.block_sizes()
         settings = self.order_settings
@@ -210,7 +210,7 @@ class ShardFeed:
         under_way = UNDER_WAY * self.cut.batch_size * len(sizes) // len(self.dataset)
         remote = any(map(is_remote, self.dataset.paths))
         in_use = max(AT_ONCE if remote else 1, lanes * len(self.sources) + under_way)
-        return Reading(sizes, max(1, min(in_use, len(sizes))), remote)
+        return ReadSizes(sizes, max(1, min(in_use, len(sizes))), remote)
 
     def uses(self, samples: Ids) -> Ids:
         """How many of these samples each block has."""
@@ -228,7 +228,7 @@ class ShardFeed:
 
     def layout(self, batch_size: int) -> SlabLayout:
         """The slots of a batch, as the first samples have them."""
-        return layout_of(self._good_samples(), self.fields, batch_size)
+        return infer_layout(self._good_samples(), self.fields, batch_size)
 
     def _good_samples(self) -> Iterator[dict[str, Any]]:
         """From the first on, decoded and transformed here and now; there is one, or an error that says why not."""
@@ -249,14 +249,14 @@ class ShardFeed:
 
     def _read(self, block: int) -> memoryview:
         memory = memoryview(bytearray(self.supply.block_bytes(block)))
-        self.supply.fill(block, memory)
+        self.supply.read_block(block, memory)
         return memory
 
     def _sample(self, number: int, read: Callable[[int], memoryview]) -> dict[str, Any]:
         """One sample, on its own."""
         sample, zero = np.array([number], np.int64), np.zeros(1, np.int64)
         memory = read(int(self.supply.homes_of(sample)[0]))
-        row = self.supply.rows(sample, zero, zero)[0].tolist()
+        row = self.supply.task_rows(sample, zero, zero)[0].tolist()
         decoder = Decoder(self.fields, SlabLayout({}, 1), self.order_settings.seed, self.transform)
         try:
             return decoder.sample(row, 0, memory)
@@ -316,7 +316,7 @@ def _indexes(shards: Sequence[str]) -> list[ShardIndex]:
     return [found[shard] for shard in shards]
 
 
-def _mix(sources: Sequence[Source], dataset: Dataset, blocks: BlockTable, samples: int) -> Mix:
+def _mix(sources: Sequence[ShardGroup], dataset: SampleIndex, blocks: BlockTable, samples: int) -> Mix:
     """Who gives how much to an epoch of that many samples; a source that would give nothing is refused."""
     first_shards = np.concatenate(([0], np.cumsum([len(source.paths) for source in sources])))
     for source, has in zip(sources, np.diff(dataset.firsts[first_shards]).tolist(), strict=True):
@@ -332,7 +332,7 @@ def _mix(sources: Sequence[Source], dataset: Dataset, blocks: BlockTable, sample
     return Mix(blocks, np.searchsorted(blocks.shards, first_shards), given)
 
 
-def _written(sources: Sequence[Source]) -> str:
+def _written(sources: Sequence[ShardGroup]) -> str:
     """Weights as one would write them, 3:1; those of one source do not matter."""
     weights = [source.weight for source in sources] if len(sources) > 1 else [1.0]
     return ":".join(repr(weight).removesuffix(".0") for weight in weights)

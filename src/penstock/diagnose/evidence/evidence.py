@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.diagnose.evidence.loop import UNKNOWN
-from penstock.diagnose.evidence.machine import SeenMachine
-from penstock.diagnose.evidence.recreated_loaders import find_renewals
+from penstock.diagnose.evidence.machine import MachineEvidence
+from penstock.diagnose.evidence.recreated_loaders import find_recreated_loaders
 from penstock.diagnose.evidence.settings import Floats
 from penstock.model.workload import Workload
-from penstock.recording.format import Loader
+from penstock.recording.format import LoaderLine
 from penstock.recording.reader import Recording
 
 BUSY_THREADS = 0.2
@@ -31,7 +31,7 @@ QUICKEST = 0.02
 """Of the steps: where a lock makes some wait, these had it at once."""
 
 
-class Evidence(SeenMachine):
+class Evidence(MachineEvidence):
     """One loader of one recording, and what follows from all that was seen of it."""
 
     @property
@@ -208,13 +208,13 @@ def milliseconds(seconds: float) -> str:
 
 def gather(recording: Recording) -> tuple[Evidence, ...]:
     """Every loader that was iterated over, the one that cost most waiting first."""
-    renewals = find_renewals(recording)
+    renewals = find_recreated_loaders(recording)
     together = renewals.as_one(recording)
     found = [_of(together, loader, renewals.times_made(number)) for number, loader in together.loaders.items()]
     return tuple(sorted((e for e in found if e.steps or e.firsts), key=lambda e: -float(e.wait_s.sum())))
 
 
-def _of(recording: Recording, loader: Loader, times_made: int) -> Evidence:
+def _of(recording: Recording, loader: LoaderLine, times_made: int) -> Evidence:
     mine = [step for step in recording.steps if step.loader == loader.loader]
     fetches = [fetch for fetch in recording.fetches if fetch.loader == loader.loader]
     found = Evidence(

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.diagnose.evidence.settings import Floats, Ints, SeenSettings
-from penstock.recording.format import LOOKED_AT, Step
+from penstock.diagnose.evidence.settings import Floats, Ints, LoaderSettingsEvidence
+from penstock.recording.format import LOOKED_AT, StepLine
 
 PAUSES = ("evaluation", "checkpoint")
 """Phases that are work of their own, not part of a step."""
@@ -24,7 +24,7 @@ UNKNOWN = -1
 """In an array of counts."""
 
 
-class SeenLoop(SeenSettings):
+class LoopEvidence(LoaderSettingsEvidence):
     """Steps as arrays: one number for each."""
 
     @cached_property
@@ -63,9 +63,9 @@ class SeenLoop(SeenSettings):
         return found
 
     @cached_property
-    def _steps_of(self) -> dict[tuple[int, int], list[Step]]:
+    def _steps_of(self) -> dict[tuple[int, int], list[StepLine]]:
         """Other loaders' steps, by loader and pass."""
-        found: dict[tuple[int, int], list[Step]] = defaultdict(list)
+        found: dict[tuple[int, int], list[StepLine]] = defaultdict(list)
         for step in self.recording.steps:
             if step.loader != self.loader.loader:
                 found[step.loader, step.pass_].append(step)
@@ -201,7 +201,7 @@ def _nearest(which: Sequence[bool]) -> Ints:
     return np.where(np.abs(after - each) < np.abs(each - before), after, before)
 
 
-def _over(step: Step) -> float:
+def _over(step: StepLine) -> float:
     return step.at_s + step.wait_s + step.step_s
 
 

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.diagnose.evidence.workers import SeenWorkers
-from penstock.recording.format import Process, System
+from penstock.diagnose.evidence.workers import WorkerEvidence
+from penstock.recording.format import Process, SystemLine
 
 SPARE = 0.15
 """Of the cores: with more than that free nobody is in anybody's way."""
@@ -17,11 +17,11 @@ IDLE = 0.3
 """Cores."""
 
 
-class SeenMachine(SeenWorkers):
+class MachineEvidence(WorkerEvidence):
     """Means over the looks of once a second."""
 
     @cached_property
-    def system(self) -> tuple[System, ...]:
+    def system(self) -> tuple[SystemLine, ...]:
         """Looks while this loader was being iterated over."""
         if not self.steps:
             return ()

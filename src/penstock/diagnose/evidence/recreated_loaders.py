@@ -13,14 +13,25 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.recording.format import Fetch, Hops, Loader, Pass, PassEnd, Step, Storage, Whereabouts
+from penstock.recording.format import (
+    EpochEndLine,
+    EpochStartLine,
+    FetchLine,
+    HopsLine,
+    LoaderLine,
+    StackSamplesLine,
+    StepLine,
+    StorageLine,
+)
 from penstock.recording.reader import Recording
 
-OfLoader = TypeVar("OfLoader", Pass, PassEnd, Step, Fetch, Whereabouts, Hops, Storage)
+OfLoader = TypeVar(
+    "OfLoader", EpochStartLine, EpochEndLine, StepLine, FetchLine, StackSamplesLine, HopsLine, StorageLine
+)
 
 
 @dataclass(frozen=True)
-class Renewals:
+class RecreatedLoaders:
     """Which loaders of a recording are one, and what their lines are to be called."""
 
     loaders: dict[int, int]
@@ -53,14 +64,14 @@ class Renewals:
         if line.loader not in self.loaders:
             return line
         changes: dict[str, Any] = {"loader": self.loaders[line.loader]}
-        if isinstance(line, Pass | PassEnd):
+        if isinstance(line, EpochStartLine | EpochEndLine):
             changes["number"] = self.passes.get((line.loader, line.number), line.number)
-        elif isinstance(line, Step | Fetch):
+        elif isinstance(line, StepLine | FetchLine):
             changes["pass_"] = self.passes.get((line.loader, line.pass_), line.pass_)
         return msgspec.structs.replace(line, **changes)
 
 
-def find_renewals(recording: Recording) -> Renewals:
+def find_recreated_loaders(recording: Recording) -> RecreatedLoaders:
     """Loaders that are alike and follow one another."""
     loaders: dict[int, int] = {}
     passes: dict[tuple[int, int], int] = {}
@@ -70,7 +81,7 @@ def find_renewals(recording: Recording) -> Renewals:
             continue
         loaders |= dict.fromkeys(alike, min(alike))
         passes |= {(each.loader, each.number): number for number, each in enumerate(mine)}
-    return Renewals(loaders, passes)
+    return RecreatedLoaders(loaders, passes)
 
 
 def _kinds(recording: Recording) -> list[set[int]]:
@@ -82,11 +93,11 @@ def _kinds(recording: Recording) -> list[set[int]]:
     return list(found.values())
 
 
-def _kind(loader: Loader) -> bytes:
+def _kind(loader: LoaderLine) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(loader, loader=0), order="sorted")
 
 
-def _in_turn(recording: Recording, passes: list[Pass]) -> bool:
+def _in_turn(recording: Recording, passes: list[EpochStartLine]) -> bool:
     """Whether each was over before the next began: two that run side by side are two."""
     last: dict[tuple[int, int], float] = {}
     for step in recording.steps:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.recording.format import Fetch, Loader, Step
+from penstock.recording.format import FetchLine, LoaderLine, StepLine
 from penstock.recording.reader import Recording
 
 Floats = NDArray[np.float64]
@@ -20,16 +20,16 @@ MOST_WORKERS, MOST_PREFETCH = 10_000, 10_000
 
 
 @dataclass(frozen=True)
-class SeenSettings:
+class LoaderSettingsEvidence:
     """The recording's lines about one loader, and its settings."""
 
     recording: Recording
-    loader: Loader
-    steps: tuple[Step, ...]
+    loader: LoaderLine
+    steps: tuple[StepLine, ...]
     """Of this loader, in order, without the first of each pass."""
-    firsts: tuple[Step, ...]
+    firsts: tuple[StepLine, ...]
     """The first of each pass: their wait is start-up."""
-    fetches: tuple[Fetch, ...]
+    fetches: tuple[FetchLine, ...]
     """Of this loader, by pass and batch."""
     times_made: int = 1
     """By the script: once, or anew for each epoch."""

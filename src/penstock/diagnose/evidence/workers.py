@@ -8,15 +8,15 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.diagnose.evidence.loop import SeenLoop
+from penstock.diagnose.evidence.loop import LoopEvidence
 from penstock.diagnose.evidence.settings import Floats, Ints
-from penstock.recording.format import Whereabouts
+from penstock.recording.format import StackSamplesLine
 
 OF_THREADS = ("threading:", "queue:", "concurrent.futures")
 """Modules whose functions wait for other threads."""
 
 
-class SeenWorkers(SeenLoop):
+class WorkerEvidence(LoopEvidence):
     """Fetches as arrays, one number for each batch; looks at workers and loop as shares."""
 
     @cached_property
@@ -113,7 +113,7 @@ class SeenWorkers(SeenLoop):
         shares = _shares(line.functions for line in self._looks(main=main))
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
-    def _looks(self, *, main: bool) -> Iterator[Whereabouts]:
+    def _looks(self, *, main: bool) -> Iterator[StackSamplesLine]:
         """At the training loop's thread, or at this loader's workers."""
         for line in self.recording.whereabouts:
             if (line.worker is None) == main and (main or line.loader == self.loader.loader):

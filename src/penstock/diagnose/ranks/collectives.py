@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.evidence.loop import is_outermost
-from penstock.diagnose.ranks.rank_skew import Lateness
+from penstock.diagnose.ranks.rank_skew import RankSkew
 from penstock.diagnose.ranks.waits import ENOUGH_STEPS, Key, step_key
-from penstock.recording.format import Step
+from penstock.recording.format import StepLine
 from penstock.recording.reader import Recording
 
 BACKWARD = "backward"
@@ -34,7 +34,7 @@ SURE = 3.0
 
 
 @dataclass(frozen=True)
-class Meetings(Lateness):
+class CollectiveWaits(RankSkew):
     """Who was later than the first to come, by how much less it stood there."""
 
     met_s: NDArray[np.float64]
@@ -90,7 +90,7 @@ class Meetings(Lateness):
         return [float(value) for at, value in enumerate(values) if at != row]
 
 
-def meetings_of(ranks: Sequence[Recording]) -> Meetings | None:
+def collective_waits(ranks: Sequence[Recording]) -> CollectiveWaits | None:
     """None of a rank alone, or where too few steps have their phases on all of them."""
     if len(ranks) < 2:
         return None
@@ -101,7 +101,7 @@ def meetings_of(ranks: Sequence[Recording]) -> Meetings | None:
     steps = [[table[key] for key in common] for table in seen]
     on_device = all(BACKWARD in step.device_phases for row in steps for step in row)
     met_s = np.array([[_met_s(step, on_device) for step in row] for row in steps])
-    return Meetings(
+    return CollectiveWaits(
         ranks=tuple(recording.run.rank for recording in ranks),
         late_s=met_s.max(axis=0) - met_s,
         time_s=float(np.mean([sum(step.wait_s + step.step_s for step in row) for row in steps])),
@@ -111,7 +111,7 @@ def meetings_of(ranks: Sequence[Recording]) -> Meetings | None:
     )
 
 
-def _met(evidence: Sequence[Evidence]) -> dict[Key, Step]:
+def _met(evidence: Sequence[Evidence]) -> dict[Key, StepLine]:
     """Steady steps whose phases were looked at, with a meeting among them."""
     return {
         step_key(each, step): step
@@ -121,13 +121,13 @@ def _met(evidence: Sequence[Evidence]) -> dict[Key, Step]:
     }
 
 
-def _met_s(step: Step, on_device: bool) -> float:
+def _met_s(step: StepLine, on_device: bool) -> float:
     if on_device:
         return step.device_phases[BACKWARD]
     return sum(seconds for path, seconds in step.phases.items() if is_outermost(path, MEETS))
 
 
-def _parts(steps: Sequence[Step], on_device: bool) -> dict[str, float]:
+def _parts(steps: Sequence[StepLine], on_device: bool) -> dict[str, float]:
     """Of a step, on average, all but the meeting."""
     sums = {WAITING: sum(step.wait_s for step in steps)}
     for step in steps:

@@ -15,7 +15,7 @@ MOSTLY = 2 / 3
 
 
 @dataclass(frozen=True)
-class Lateness:
+class RankSkew:
     """Of the steps that all ranks had: a row for each rank."""
 
     ranks: tuple[int, ...]

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 
 from penstock.diagnose.evidence.evidence import Evidence, gather, milliseconds
-from penstock.diagnose.ranks.collectives import REST, Meetings
+from penstock.diagnose.ranks.collectives import REST, CollectiveWaits
 from penstock.recording.reader import Recording
 
 EXPLAINS = 0.5
@@ -22,7 +22,7 @@ OFTEN = 0.2
 Others = Sequence[Evidence]
 
 
-def holding_by_step(ranks: Sequence[Recording], meetings: Meetings, row: int, time_s: float) -> str:
+def find_slow_steps(ranks: Sequence[Recording], meetings: CollectiveWaits, row: int, time_s: float) -> str:
     """Who, by how much in all of that time, and why."""
     share = meetings.held(row)
     return (
@@ -35,7 +35,7 @@ def holding_by_step(ranks: Sequence[Recording], meetings: Meetings, row: int, ti
     )
 
 
-def _why(ranks: Sequence[Recording], meetings: Meetings, row: int) -> str:
+def _why(ranks: Sequence[Recording], meetings: CollectiveWaits, row: int) -> str:
     """What its own process or device did more of than those of the others."""
     mine = gather(ranks[row])[0]
     others = [gather(rank)[0] for at, rank in enumerate(ranks) if at != row]

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 
-from penstock.core.finding import AmongRanks, Diagnosis, Impact, RankWait
+from penstock.core.finding import Diagnosis, Impact, RankSummary, RankWait
 from penstock.diagnose.evidence.evidence import Evidence, gather, milliseconds
 from penstock.diagnose.impact import impact_of
-from penstock.diagnose.ranks.collectives import Meetings, meetings_of
+from penstock.diagnose.ranks.collectives import CollectiveWaits, collective_waits
 from penstock.diagnose.ranks.rank_skew import HOLDS
-from penstock.diagnose.ranks.slow_step import holding_by_step
-from penstock.diagnose.ranks.waits import Waits, waits_of
+from penstock.diagnose.ranks.slow_step import find_slow_steps
+from penstock.diagnose.ranks.waits import RankWaits, rank_waits
 from penstock.diagnose.verdict import diagnose, most_waiting
 from penstock.recording.reader import Recording
 
@@ -36,7 +36,7 @@ class RankPace(RankWait):
 
 def diagnose_ranks(ranks: Sequence[Recording]) -> tuple[Recording, Diagnosis]:
     """The rank that holds the others back, or waits most, and its diagnosis; what waiting costs is that of all."""
-    waiting, waits, meetings = most_waiting(ranks), waits_of(ranks), meetings_of(ranks)
+    waiting, waits, meetings = most_waiting(ranks), rank_waits(ranks), collective_waits(ranks)
     slow = None if meetings is None else meetings.slow
     recording = waiting if slow is None else _noted(ranks, slow)
     diagnosis = diagnose(recording)
@@ -52,14 +52,14 @@ def diagnose_ranks(ranks: Sequence[Recording]) -> tuple[Recording, Diagnosis]:
     )
 
 
-def among(ranks: Sequence[Recording], waits: Waits, meetings: Meetings | None = None) -> AmongRanks:
+def among(ranks: Sequence[Recording], waits: RankWaits, meetings: CollectiveWaits | None = None) -> RankSummary:
     """In one sentence, and the numbers behind it."""
     holder, slow = waits.holder, None if meetings is None else meetings.slow
     if meetings is not None and slow is not None:
-        holder, sentence = slow, holding_by_step(ranks, meetings, slow, waits.time_s)
+        holder, sentence = slow, find_slow_steps(ranks, meetings, slow, waits.time_s)
     else:
         sentence = _in_common(waits) if holder is None else _holding(ranks, waits, holder)
-    return AmongRanks(
+    return RankSummary(
         sentence=sentence,
         steps=waits.steps,
         exposed_s=waits.exposed_s,
@@ -74,7 +74,7 @@ def _noted(ranks: Sequence[Recording], slow: int) -> Recording:
     return replace(ranks[slow], notes=(*ranks[0].notes, told))
 
 
-def _paces(waits: Waits, meetings: Meetings) -> tuple[RankPace, ...]:
+def _paces(waits: RankWaits, meetings: CollectiveWaits) -> tuple[RankPace, ...]:
     return tuple(
         RankPace(
             **asdict(wait),
@@ -86,7 +86,7 @@ def _paces(waits: Waits, meetings: Meetings) -> tuple[RankPace, ...]:
     )
 
 
-def _impact(own: Impact, waits: Waits) -> Impact:
+def _impact(own: Impact, waits: RankWaits) -> Impact:
     """Of one rank, as it is for all: in every step the longest wait counts."""
     waited_s = max(own.waited_s, waits.exposed_s + waits.startups_s)
     if own.waited_s <= 0:
@@ -101,7 +101,7 @@ def _impact(own: Impact, waits: Waits) -> Impact:
     )
 
 
-def _in_common(waits: Waits) -> str:
+def _in_common(waits: RankWaits) -> str:
     longest_s = max(rank.waited_s for rank in waits.each())
     exposed = f"{milliseconds(waits.exposed_s)} for data, {waits.exposed_s / max(waits.time_s, 1e-9):.0%} of the time"
     if waits.exposed_s - longest_s >= HOLDS * waits.time_s:
@@ -112,7 +112,7 @@ def _in_common(waits: Waits) -> str:
     return f"No rank holds the others back: all {len(waits.ranks)} together waited {exposed}."
 
 
-def _holding(ranks: Sequence[Recording], waits: Waits, row: int) -> str:
+def _holding(ranks: Sequence[Recording], waits: RankWaits, row: int) -> str:
     told = waits.each()[row]
     return (
         f"Rank {told.rank} holds the others back: it was the last to have its batch in {told.last:.0%} of the steps, "

@@ -14,8 +14,8 @@ import numpy as np
 
 from penstock.core.finding import RankWait
 from penstock.diagnose.evidence.evidence import Evidence, gather
-from penstock.diagnose.ranks.rank_skew import Lateness
-from penstock.recording.format import Step
+from penstock.diagnose.ranks.rank_skew import RankSkew
+from penstock.recording.format import StepLine
 from penstock.recording.reader import Recording
 
 ENOUGH_STEPS = 20
@@ -25,7 +25,7 @@ Key = tuple[int, str, int, int]
 
 
 @dataclass(frozen=True)
-class Waits(Lateness):
+class RankWaits(RankSkew):
     """For batches, less what handing over a ready one takes; the first of each pass is kept apart."""
 
     startups_s: float
@@ -50,7 +50,7 @@ class Waits(Lateness):
         )
 
 
-def waits_of(ranks: Sequence[Recording]) -> Waits | None:
+def rank_waits(ranks: Sequence[Recording]) -> RankWaits | None:
     """None of a rank alone, or where they have too few steps in common to say anything."""
     if len(ranks) < 2:
         return None
@@ -61,7 +61,7 @@ def waits_of(ranks: Sequence[Recording]) -> Waits | None:
         return None
     firsts = [{step_key(e, step): step.wait_s for e in evidence for step in e.firsts} for evidence in seen]
     begun = set.intersection(*map(set, firsts))
-    return Waits(
+    return RankWaits(
         ranks=tuple(recording.run.rank for recording in ranks),
         late_s=np.array([[table[key].beyond_s for key in common] for table in steady]),
         time_s=float(np.mean([sum(table[key].time_s for key in common) for table in steady])),
@@ -69,19 +69,19 @@ def waits_of(ranks: Sequence[Recording]) -> Waits | None:
     )
 
 
-def step_key(evidence: Evidence, step: Step) -> Key:
+def step_key(evidence: Evidence, step: StepLine) -> Key:
     """By which the same step is found in another rank's recording."""
     return evidence.loader.loader, evidence.loader.name, step.pass_, step.batch
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
-    step: Step
+class _TimedWaits:
+    step: StepLine
     beyond_s: float
     time_s: float
 
 
-def _timed(evidence: Evidence) -> list[_Timed]:
+def _timed(evidence: Evidence) -> list[_TimedWaits]:
     beyond_s = np.maximum(evidence.wait_s - evidence.handover_s, 0.0).tolist()
     times_s = (evidence.wait_s + evidence.busy_s).tolist()
-    return [_Timed(*found) for found in zip(evidence.steps, beyond_s, times_s, strict=True)]
+    return [_TimedWaits(*found) for found in zip(evidence.steps, beyond_s, times_s, strict=True)]

@@ -18,7 +18,7 @@ from penstock.diagnose.rules._cpu import behind
 
 LEAST = 0.4
 """Share of the workers' time, waiting for a core left out, that they wait for bytes."""
-Manner = Literal["apart", "share", "thrash"]
+WaitPattern = Literal["apart", "share", "thrash"]
 """Each gets what one would get alone; all together get what one would; all together get less."""
 THRASHES = 0.65
 """All readers together get less than this of what one gets: a quarter less happens by chance."""
@@ -31,7 +31,7 @@ REMOTE = 0.5
 
 
 @dataclass(frozen=True)
-class Waiting:
+class StorageWaits:
     """How the workers wait for their data."""
 
     share: float
@@ -53,7 +53,7 @@ class Waiting:
     """How many that were."""
 
     @property
-    def manner(self) -> Manner | None:
+    def manner(self) -> WaitPattern | None:
         """How the storage takes several readers at once."""
         if self.together is None:
             return None
@@ -67,12 +67,12 @@ class Waiting:
         return f"{self.readers} readers get {self.together:.1f} times what one gets alone"
 
 
-def waiting(evidence: Evidence) -> Waiting | None:
+def storage_waits(evidence: Evidence) -> StorageWaits | None:
     """None unless the loop waits for workers who wait for bytes."""
     return _waiting(evidence) if behind(evidence) else None
 
 
-def _waiting(evidence: Evidence) -> Waiting | None:
+def _waiting(evidence: Evidence) -> StorageWaits | None:
     own = float((evidence.cpu_s + evidence.blocked_s).sum())
     locked = evidence.blocked_in("lock")
     blocked = float(evidence.blocked_s.sum()) * (1 - locked)
@@ -83,7 +83,7 @@ def _waiting(evidence: Evidence) -> Waiting | None:
     reads = sum(fetch.reads for fetch in evidence.fetches)
     samples = sum(fetch.samples for fetch in evidence.fetches)
     looked = _together(evidence, total / evidence.steady_s, total / max(1, reads)) if remote <= REMOTE else None
-    return Waiting(
+    return StorageWaits(
         share=blocked / own,
         read_bytes=total / evidence.steady_s,
         device_bytes=sum(fetch.device_bytes for fetch in evidence.fetches) / evidence.steady_s,

@@ -17,7 +17,7 @@ from math import ceil, isfinite
 from penstock.core.hops import Hop
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import BEHIND
-from penstock.recording.format import Hops, Store
+from penstock.recording.format import HopsLine, Store
 
 BUSY = 0.85
 """Share of their time that readers read, beyond which nothing but reading holds them up."""
@@ -34,7 +34,7 @@ _CHANGE = re.compile(r"readers (\d+) → (\d+): (.*)")
 
 
 @dataclass(frozen=True)
-class FromStore:
+class StoreReads:
     """How a loader that waits for reading reads from stores."""
 
     bytes_s: float
@@ -92,7 +92,7 @@ class FromStore:
         return tuple(facts)
 
 
-def from_store(evidence: Evidence) -> FromStore | None:
+def store_reads(evidence: Evidence) -> StoreReads | None:
     """None unless the loop waits for a penstock.Loader that waits for a store."""
     if evidence.loader.type != "penstock" or evidence.behind < BEHIND:
         return None
@@ -108,7 +108,7 @@ def from_store(evidence: Evidence) -> FromStore | None:
     later = [look for look in looks if look.later]
     again_bytes = sum(look.store_bytes for look in later)
     answer_s, body_s = (sum(getattr(look, name) for look in looks) for name in ("answer_s", "body_s"))
-    return FromStore(
+    return StoreReads(
         bytes_s=own / seconds,
         store_bytes=store,
         again_bytes=again_bytes,
@@ -139,7 +139,7 @@ def more_helped(changes: Iterable[str]) -> bool | None:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _HopInterval:
     """What happened between two lines of hops."""
 
     seconds: float
@@ -153,7 +153,7 @@ class _Look:
     """In a pass after the first."""
 
 
-def _looks(evidence: Evidence) -> Iterator[_Look]:
+def _looks(evidence: Evidence) -> Iterator[_HopInterval]:
     """Between the first step and the last; sums that went back (the engine was started anew) are left out."""
     if not evidence.steps:
         return
@@ -166,14 +166,14 @@ def _looks(evidence: Evidence) -> Iterator[_Look]:
             yield seen
 
 
-def _lines(evidence: Evidence) -> list[Hops]:
+def _lines(evidence: Evidence) -> list[HopsLine]:
     return [line for line in evidence.recording.hops if line.loader == evidence.loader.loader]
 
 
-def _between(before: Hops, now: Hops, *, later: bool) -> _Look | None:
+def _between(before: HopsLine, now: HopsLine, *, later: bool) -> _HopInterval | None:
     old, new = before.store or Store(), now.store or Store()
     hops = {name: _hop(name, now).since(_hop(name, before)) for name in ("read", "decode")}
-    look = _Look(
+    look = _HopInterval(
         seconds=now.at_s - before.at_s,
         own_bytes=now.bytes_read - before.bytes_read,
         store_bytes=new.bytes_read - old.bytes_read,
@@ -191,7 +191,7 @@ def _least(hop: Hop) -> float:
     return min(hop.busy_s, hop.starved_s, hop.blocked_s)
 
 
-def _hop(name: str, line: Hops) -> Hop:
+def _hop(name: str, line: HopsLine) -> Hop:
     return Hop(name, *line.hops.get(name, (0.0, 0.0, 0.0)))
 
 

@@ -25,7 +25,7 @@ TOGETHER = 1.2
 
 
 @dataclass(frozen=True)
-class Tail:
+class SlowBatchTail:
     """The slow batches of a run."""
 
     which: NDArray[np.bool_]
@@ -40,7 +40,7 @@ class Tail:
     """Whether what they take longer is computing."""
 
 
-def heavy(evidence: Evidence) -> Tail | None:
+def heavy(evidence: Evidence) -> SlowBatchTail | None:
     """The tail, if the loop waits, there is one, and it is not one worker's."""
     if not behind(evidence):
         return None
@@ -61,7 +61,7 @@ def heavy(evidence: Evidence) -> Tail | None:
     more = float(evidence.fetch_s[which].mean() - evidence.fetch_s[~which].mean())
     if max(more_cpu, more_blocked) < more / 2:  # they stood in line for a core: no fault of the sample or the storage
         return None
-    return Tail(
+    return SlowBatchTail(
         which=which,
         count=int(which.sum()),
         share=float(which.mean()),

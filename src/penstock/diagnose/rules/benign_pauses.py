@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.evidence.loop import PAUSES
-from penstock.diagnose.suspect import Answer, Innocent
+from penstock.diagnose.suspect import Answer, RuledOut
 
 
 def look(evidence: Evidence) -> Answer:
@@ -16,4 +16,4 @@ def look(evidence: Evidence) -> Answer:
     paused = evidence.pauses_s[evidence.pauses_s > 0]
     if not len(paused):
         return None
-    return Innocent(f"{len(paused)} pauses for {' or '.join(PAUSES)}, {milliseconds(float(paused.sum()))} in all")
+    return RuledOut(f"{len(paused)} pauses for {' or '.join(PAUSES)}, {milliseconds(float(paused.sum()))} in all")

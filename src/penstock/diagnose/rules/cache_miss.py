@@ -12,9 +12,9 @@ Remedy: fewer bytes (pack), more memory, or a cache on a fast local disk.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import waiting
-from penstock.diagnose.rules._stores import FromStore, from_store
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.rules._storage import storage_waits
+from penstock.diagnose.rules._stores import StoreReads, store_reads
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 AGAIN = 0.5
 """Share of the bytes of later passes that came from a device."""
@@ -22,15 +22,15 @@ AGAIN = 0.5
 
 def look(evidence: Evidence) -> Answer:
     """Later passes read from the device what the first one had read, and workers wait for it."""
-    if (store := from_store(evidence)) is not None:
+    if (store := store_reads(evidence)) is not None:
         return _of_store(store)
     later = [fetch for fetch in evidence.fetches if fetch.pass_ > 0]
     read = sum(fetch.read_bytes for fetch in later)
-    if waiting(evidence) is None or not later or read == 0:
+    if storage_waits(evidence) is None or not later or read == 0:
         return None
     again = sum(fetch.device_bytes for fetch in later) / read
     if again < AGAIN:
-        return Innocent(f"{again:.0%} of the bytes of later passes come from a disk")
+        return RuledOut(f"{again:.0%} of the bytes of later passes come from a disk")
     per_pass = read / len({fetch.pass_ for fetch in later})
     blocked = evidence.blocked_in("read", "open")
     return Suspect(
@@ -42,12 +42,12 @@ def look(evidence: Evidence) -> Answer:
     )
 
 
-def _of_store(seen: FromStore) -> Answer:
+def _of_store(seen: StoreReads) -> Answer:
     """Of a penstock.Loader: nothing that a store sent is kept by anybody else."""
     if not seen.again_bytes:
         return None
     if seen.again < AGAIN:
-        return Innocent(f"{seen.again:.0%} of the bytes of later passes come from a store")
+        return RuledOut(f"{seen.again:.0%} of the bytes of later passes come from a store")
     return Suspect(
         strength=0.6,
         summary=f"Later epochs read {seen.again_bytes / 1e9:.1f} GB from the store again",

@@ -9,7 +9,7 @@ Named so that nobody looks for the fault in the loader.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.suspect import Answer, Innocent
+from penstock.diagnose.suspect import Answer, RuledOut
 
 WAITS = 0.05
 
@@ -18,7 +18,7 @@ def look(evidence: Evidence) -> Answer:
     """Never a finding: it says how little could be gained from the data."""
     if evidence.wait_share > WAITS:
         return None
-    return Innocent(
+    return RuledOut(
         f"the step takes {1 - evidence.wait_share:.0%} of the time ({evidence.step_text}): "
         f"no change to the loading can give more than {evidence.wait_share / max(1e-9, 1 - evidence.wait_share):.1%}"
     )

@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import best_workers
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_workers
 from penstock.model.workload import Workload
 
@@ -43,9 +43,9 @@ def look(evidence: Evidence) -> Answer:
         return _held_together(evidence)
     spinning = threads >= EXTRA_THREADS and evidence.helpers_cpu >= HANDING_OVER
     if evidence.workers <= evidence.cores and not spinning:
-        return Innocent(f"{evidence.workers} workers with one thread each fit on {evidence.cores:g} cores")
+        return RuledOut(f"{evidence.workers} workers with one thread each fit on {evidence.cores:g} cores")
     if evidence.others_cpu > evidence.run_cores / 2 or evidence.throttled > LEAST_QUEUE:
-        return Innocent("the line is not of the run's own making")
+        return RuledOut("the line is not of the run's own making")
     best = best_workers(evidence, max(1, round(evidence.cores)))
     return Suspect(
         strength=0.85 if evidence.main_queue >= LEAST_QUEUE else 0.6,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_cores, with_step
 from penstock.model.workload import Workload
 
@@ -28,7 +28,7 @@ def look(evidence: Evidence) -> Answer:
     """The kernel says that it throttled us."""
     machine = evidence.recording.run.machine
     if evidence.throttled < LEAST:
-        return Innocent("nothing was throttled") if machine.quota_cores is not None else None
+        return RuledOut("nothing was throttled") if machine.quota_cores is not None else None
     allowed = f"{machine.quota_cores:g}" if machine.quota_cores is not None else "fewer"
     return Suspect(
         strength=0.95,

@@ -17,7 +17,7 @@ from dataclasses import replace
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.evidence.machine import SPARE
 from penstock.diagnose.rules._cpu import FULL, computing, decoding_cores, helped, top_function, used_cores
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.workload import Workload
 
 THROTTLED = 0.05
@@ -31,14 +31,14 @@ def look(evidence: Evidence) -> Answer:
     if not computing(evidence):
         return None
     if evidence.throttled > THROTTLED:
-        return Innocent(f"the cgroup's quota stopped the run {evidence.throttled:.0%} of the time")
+        return RuledOut(f"the cgroup's quota stopped the run {evidence.throttled:.0%} of the time")
     collating = evidence.share_of_fetch(evidence.collate_s)
     if collating > COLLATING:
-        return Innocent(f"{collating:.0%} of the workers' time goes into collating")
+        return RuledOut(f"{collating:.0%} of the workers' time goes into collating")
     used = used_cores(evidence)
     full = used >= FULL * evidence.cores
     if not full and not _crowds_the_loop(evidence):
-        return Innocent(f"decoding and the loop use {used:.1f} of {evidence.cores:g} cores")
+        return RuledOut(f"decoding and the loop use {used:.1f} of {evidence.cores:g} cores")
     per_batch = evidence.mean(evidence.cpu_s)
     return Suspect(
         strength=0.6 if not evidence.system else 0.9 if full else 0.55,

@@ -13,7 +13,7 @@ GPU), `pin_memory=True` so that another thread takes them; or penstock.Loader, w
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import LEAST_TAKING_S, Evidence, milliseconds
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.08
 """Share of the cycle."""
@@ -26,7 +26,7 @@ def look(evidence: Evidence) -> Answer:
     if evidence.workers == 0 or evidence.cycle_s <= 0 or taking < LEAST * evidence.cycle_s:
         return None
     if evidence.interpreter_s > taking / 2:
-        return Innocent(f"another thread held the interpreter for {milliseconds(evidence.interpreter_s)} of a step")
+        return RuledOut(f"another thread held the interpreter for {milliseconds(evidence.interpreter_s)} of a step")
     return Suspect(
         strength=0.85,
         summary=f"Taking a finished batch costs {milliseconds(taking)} a step",

@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._cpu import behind
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import without_lag
 
 TIMES = 1.5
@@ -42,7 +42,7 @@ def look(evidence: Evidence) -> Answer:
     others = float(np.median(np.concatenate([s for worker, s in times.items() if worker != worst])))
     usual, quick = float(np.median(times[worst])), float(np.quantile(times[worst], 0.25))
     if quick < TIMES * others:
-        return Innocent(
+        return RuledOut(
             f"no worker lags: the slowest takes {milliseconds(usual)} for a batch, the others {milliseconds(others)}"
         )
     share = _waited_for(evidence, worst)

@@ -20,10 +20,10 @@ from math import ceil
 import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
-from penstock.diagnose.rules._storage import REMOTE, Waiting, waiting
-from penstock.diagnose.rules._stores import FromStore, from_store
+from penstock.diagnose.rules._storage import REMOTE, StorageWaits, storage_waits
+from penstock.diagnose.rules._stores import StoreReads, store_reads
 from penstock.diagnose.rules.storage_bandwidth import BUSY
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.workload import Workload
 
 MOST_WORKERS = 64
@@ -34,15 +34,15 @@ SMALL_REQUEST = 1 << 20
 
 def look(evidence: Evidence) -> Answer:
     """Workers wait, and not for each other."""
-    if (store := from_store(evidence)) is not None:
+    if (store := store_reads(evidence)) is not None:
         return _of_store(store)
-    seen = waiting(evidence)
+    seen = storage_waits(evidence)
     if seen is None or seen.open_share > 0.5:
         return None
     if seen.manner in ("share", "thrash"):
-        return Innocent(f"something is full: {seen.together_words}")
+        return RuledOut(f"something is full: {seen.together_words}")
     if seen.manner is None and seen.busiest is not None and seen.busiest >= BUSY:
-        return Innocent(f"the disk is busy {seen.busiest:.0%} of the time")
+        return RuledOut(f"the disk is busy {seen.busiest:.0%} of the time")
     each = evidence.mean(evidence.blocked_s) / max(1.0, evidence.samples_per_batch)
     return Suspect(
         strength=_strength(seen),
@@ -58,10 +58,10 @@ def look(evidence: Evidence) -> Answer:
     )
 
 
-def _of_store(seen: FromStore) -> Answer:
+def _of_store(seen: StoreReads) -> Answer:
     """Of a penstock.Loader: requests wait for their answers, and others would be answered beside them."""
     if seen.bound == "bandwidth":
-        return Innocent(f"the bytes take the time: {seen.words[0]}")
+        return RuledOut(f"the bytes take the time: {seen.words[0]}")
     smaller = "; larger ones, too (block_bytes=)" if seen.request_bytes < SMALL_REQUEST else ""
     return Suspect(
         strength=0.45 if seen.bound is None else 0.85,
@@ -78,13 +78,13 @@ def _at_once(workload: Workload) -> Workload:
     return workload.with_(alone_s=workload.alone_s - np.minimum(workload.alone_s, np.median(workload.alone_s)))
 
 
-def _strength(seen: Waiting) -> float:
+def _strength(seen: StorageWaits) -> float:
     if seen.manner is not None or seen.remote > REMOTE:
         return 0.9
     return 0.6
 
 
-def _how(seen: Waiting) -> tuple[str, ...]:
+def _how(seen: StorageWaits) -> tuple[str, ...]:
     facts = []
     if seen.remote > 0:
         facts.append(f"{seen.remote:.0%} of the waiting is for the network or a timer")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._cpu import behind, top_function
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.15
 """Share of the workers' time in a lock."""
@@ -27,9 +27,9 @@ def look(evidence: Evidence) -> Answer:
         return None
     share = evidence.states.get("lock", 0.0)
     if share < LEAST:
-        return Innocent(f"workers were in a lock in {share:.0%} of the looks") if evidence.states else None
+        return RuledOut(f"workers were in a lock in {share:.0%} of the looks") if evidence.states else None
     if evidence.helpers_cpu >= OWN_THREADS * share:
-        return Innocent(f"workers wait for threads of their own, which compute ({evidence.helpers_cpu:.2f} cores each)")
+        return RuledOut(f"workers wait for threads of their own, which compute ({evidence.helpers_cpu:.2f} cores each)")
     locked = evidence.blocked_in("lock")
     return Suspect(
         strength=0.9,

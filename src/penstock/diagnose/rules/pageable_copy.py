@@ -9,7 +9,7 @@ Remedy: `pin_memory=True` and `.to(device, non_blocking=True)`; or penstock.Load
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.04
 
@@ -21,7 +21,7 @@ def look(evidence: Evidence) -> Answer:
     if cycle <= 0 or copying < LEAST * cycle:
         return None
     if evidence.setting("pin_memory") is True:
-        return Innocent("the loader pins its memory")
+        return RuledOut("the loader pins its memory")
     return Suspect(
         strength=0.85,
         summary=f"Copying batches to the device holds the loop up for {milliseconds(copying)} a step",

@@ -13,8 +13,8 @@ Remedy: shards, read in large blocks and shuffled in a window; or a disk that ha
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, waiting
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, storage_waits
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 OPENING = 0.4
 """Of the waiting in opening files: then it is small files."""
@@ -22,15 +22,15 @@ OPENING = 0.4
 
 def look(evidence: Evidence) -> Answer:
     """Small reads, and workers wait in them."""
-    seen = waiting(evidence)
+    seen = storage_waits(evidence)
     if seen is None or seen.remote > REMOTE or seen.bytes_per_read <= 0:
         return None
     if seen.bytes_per_read >= LARGE_BYTES:
-        return Innocent(f"reads are large, {seen.bytes_per_read / 1024:.0f} KiB each")
+        return RuledOut(f"reads are large, {seen.bytes_per_read / 1024:.0f} KiB each")
     if seen.open_share > OPENING:
-        return Innocent(f"{seen.open_share:.0%} of the waiting is in opening files")
+        return RuledOut(f"{seen.open_share:.0%} of the waiting is in opening files")
     if seen.manner in ("apart", "thrash"):
-        return Innocent(seen.together_words)
+        return RuledOut(seen.together_words)
     reads = seen.read_bytes / seen.bytes_per_read
     return Suspect(
         strength=0.85 if seen.manner is not None else 0.6,

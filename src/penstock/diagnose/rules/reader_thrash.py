@@ -11,17 +11,17 @@ Remedy: fewer workers that read; penstock.Loader, where one or two threads read 
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import waiting
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.rules._storage import storage_waits
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 
 def look(evidence: Evidence) -> Answer:
     """Waiting grows faster than the number of readers."""
-    seen = waiting(evidence)
+    seen = storage_waits(evidence)
     if seen is None or seen.together is None:
         return None
     if seen.manner != "thrash":
-        return Innocent(seen.together_words)
+        return RuledOut(seen.together_words)
     alone = 1 / seen.together
     return Suspect(
         strength=0.85,

@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import behind
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_workers
 
 EVEN = 1.3
@@ -30,7 +30,7 @@ def look(evidence: Evidence) -> Answer:
     counts = np.bincount(known, minlength=evidence.workers)
     uneven = float(counts.max() / counts.mean()) if counts.sum() else 1.0
     if uneven < EVEN:
-        return Innocent(f"all {evidence.workers} workers made about as many batches")
+        return RuledOut(f"all {evidence.workers} workers made about as many batches")
     idle = int((counts == 0).sum())
     return Suspect(
         strength=0.9,

@@ -12,7 +12,7 @@ write straight into the batch.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.2
 """Share of the workers' time."""
@@ -26,7 +26,7 @@ def look(evidence: Evidence) -> Answer:
     if share < LEAST or not evidence.fetches:
         return None
     if evidence.making < IDLE:
-        return Innocent(f"workers make batches for {evidence.making:.0%} of their time: nobody waits for them")
+        return RuledOut(f"workers make batches for {evidence.making:.0%} of their time: nobody waits for them")
     return Suspect(
         strength=0.9,
         summary=f"Collating takes {share:.0%} of the time a batch takes to make",

@@ -11,8 +11,8 @@ Remedy: put the files into shards once (tar); read those in large blocks.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import waiting
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.rules._storage import storage_waits
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 OPENS = 0.5
 """Per sample."""
@@ -24,13 +24,13 @@ SMALL_BYTES = 256 << 10
 
 def look(evidence: Evidence) -> Answer:
     """A file or more per sample, and workers wait in opening them."""
-    seen = waiting(evidence)
+    seen = storage_waits(evidence)
     if seen is None:
         return None
     if seen.opens_per_sample < OPENS:
-        return Innocent(f"{seen.opens_per_sample:.2f} files are opened per sample")
+        return RuledOut(f"{seen.opens_per_sample:.2f} files are opened per sample")
     if seen.open_share < OPENING:
-        return Innocent(f"{seen.open_share:.0%} of the waiting is in opening files")
+        return RuledOut(f"{seen.open_share:.0%} of the waiting is in opening files")
     opening = seen.open_share
     gone = opening + (evidence.blocked_in("read") if _bytes_per_open(evidence) < SMALL_BYTES else 0.0)
     return Suspect(

@@ -13,24 +13,24 @@ Remedy: fewer bytes (pack the shards: smaller pictures, a codec), a faster disk 
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, Waiting, waiting
-from penstock.diagnose.rules._stores import FromStore, from_store
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, StorageWaits, storage_waits
+from penstock.diagnose.rules._stores import StoreReads, store_reads
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 BUSY = 0.8
 
 
 def look(evidence: Evidence) -> Answer:
     """Large reads, a shared stream."""
-    if (store := from_store(evidence)) is not None:
+    if (store := store_reads(evidence)) is not None:
         return _of_store(store)
-    seen = waiting(evidence)
+    seen = storage_waits(evidence)
     if seen is None or seen.remote > REMOTE:
         return None
     if 0 < seen.bytes_per_read < LARGE_BYTES:
-        return Innocent(f"reads are small, {seen.bytes_per_read / 1024:.1f} KiB each: seeks cost more than bytes")
+        return RuledOut(f"reads are small, {seen.bytes_per_read / 1024:.1f} KiB each: seeks cost more than bytes")
     if seen.manner in ("apart", "thrash"):
-        return Innocent(seen.together_words)
+        return RuledOut(seen.together_words)
     return Suspect(
         strength=_strength(seen),
         summary=f"The storage is full: {seen.read_bytes / 1e6:.0f} MB/s is all that comes",
@@ -45,10 +45,10 @@ def look(evidence: Evidence) -> Answer:
     )
 
 
-def _of_store(seen: FromStore) -> Answer:
+def _of_store(seen: StoreReads) -> Answer:
     """Of a penstock.Loader: answers begin soon, and their bytes are long in coming."""
     if seen.bound == "latency":
-        return Innocent(f"answers are waited for, not bytes: {seen.words[0]}")
+        return RuledOut(f"answers are waited for, not bytes: {seen.words[0]}")
     return Suspect(
         strength=0.4 if seen.bound is None else 0.85 if seen.more_helped is False else 0.65,
         summary=f"The store is full: {seen.bytes_s / 1e6:.0f} MB/s is all that comes",
@@ -59,13 +59,13 @@ def _of_store(seen: FromStore) -> Answer:
     )
 
 
-def _strength(seen: Waiting) -> float:
+def _strength(seen: StorageWaits) -> float:
     if seen.manner is not None:
         return 0.9
     return 0.8 if seen.busiest is not None and seen.busiest >= BUSY else 0.45
 
 
-def _device(seen: Waiting) -> tuple[str, ...]:
+def _device(seen: StorageWaits) -> tuple[str, ...]:
     facts = []
     if seen.busiest is not None:
         facts.append(f"the busiest disk was busy {seen.busiest:.0%} of the time")

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
 from penstock.diagnose.rules._tail import heavy
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import without_stragglers
 
 
@@ -26,7 +26,7 @@ def look(evidence: Evidence) -> Answer:
     if tail is None:
         return None
     if not tail.computing:
-        return Innocent("slow batches wait for something: they do not compute more than others")
+        return RuledOut("slow batches wait for something: they do not compute more than others")
     slowest = np.array([fetch.slowest_s for fetch in evidence.fetches])
     usual = np.median(evidence.fetch_s) / max(1.0, evidence.samples_per_batch)
     return Suspect(

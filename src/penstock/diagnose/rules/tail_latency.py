@@ -13,9 +13,9 @@ a cache near the machine end them.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import waiting
+from penstock.diagnose.rules._storage import storage_waits
 from penstock.diagnose.rules._tail import heavy
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import without_stragglers
 
 
@@ -25,10 +25,10 @@ def look(evidence: Evidence) -> Answer:
     if tail is None:
         return None
     if tail.computing:
-        return Innocent("slow batches compute: nothing was late")
-    seen = waiting(evidence)
+        return RuledOut("slow batches compute: nothing was late")
+    seen = storage_waits(evidence)
     if seen is not None and seen.manner in ("share", "thrash"):
-        return Innocent(f"{seen.together_words}: it is full, and whoever comes last waits")
+        return RuledOut(f"{seen.together_words}: it is full, and whoever comes last waits")
     return Suspect(
         strength=0.8,
         summary=f"{tail.share:.1%} of the batches wait far longer for their data than the rest",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import computing
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_workers
 
 FREE = 0.4
@@ -26,7 +26,7 @@ def look(evidence: Evidence) -> Answer:
         return None
     most = max(evidence.workers, round(evidence.cores))
     if evidence.free_cores < FREE or most == evidence.workers:
-        return Innocent(
+        return RuledOut(
             f"{evidence.workers} workers on {evidence.cores:g} cores, of which {evidence.free_cores:.1f} are free"
         )
     return Suspect(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import inf
 
 from penstock.diagnose.evidence.evidence import Evidence, milliseconds
-from penstock.diagnose.suspect import Answer, Innocent, Suspect
+from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.05
 """Share of the whole time."""
@@ -31,7 +31,7 @@ def look(evidence: Evidence) -> Answer:
     usual = evidence.cycle_s * evidence.wait_share
     lost = float((again - usual).clip(min=0.0).sum() + evidence.endings_s.sum())
     if lost <= LEAST * evidence.total_s:
-        return Innocent(f"the first batch of a pass takes {milliseconds(evidence.mean(again))}: little in all")
+        return RuledOut(f"the first batch of a pass takes {milliseconds(evidence.mean(again))}: little in all")
     rest_s = evidence.total_s - lost - float(evidence.startups_s[0])  # the first start stays, and comes but once
     persistent = evidence.setting("persistent_workers")
     return Suspect(

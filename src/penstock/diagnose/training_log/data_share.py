@@ -8,12 +8,12 @@ from statistics import median
 
 from penstock.core.finding import Diagnosis, Finding, Impact
 from penstock.diagnose.training_log import facts
+from penstock.diagnose.training_log.candidate_causes import HEALTHY_SHARE, decisive_experiment, gain_of, look_alikes
 from penstock.diagnose.training_log.facts import duration, percent, rate
-from penstock.diagnose.training_log.lines import TrainLog
-from penstock.diagnose.training_log.log_settings import Told
-from penstock.diagnose.training_log.look_alikes import HEALTHY_SHARE, decisive_experiment, gain_of, look_alikes
-from penstock.diagnose.training_log.periodicity import own_step_s
-from penstock.diagnose.training_log.spans import Span, spans
+from penstock.diagnose.training_log.log_settings import LogSettings
+from penstock.diagnose.training_log.parsed_log import TrainingLog
+from penstock.diagnose.training_log.periodicity import step_without_wait_s
+from penstock.diagnose.training_log.spans import LogSpan, spans
 from penstock.diagnose.training_log.trend import trend
 
 SPIKE = 5.0
@@ -24,7 +24,7 @@ SURE = 0.9
 """Of no_overlap: with no workers, data time and step time add up by construction."""
 
 
-def diagnose_shares(log: TrainLog, told: Told) -> Diagnosis | None:
+def diagnose_shares(log: TrainingLog, told: LogSettings) -> Diagnosis | None:
     """None where no line has both times."""
     found = spans(log)
     time_s, wait_s = sum(span.time_s for span in found), sum(span.wait_s for span in found)
@@ -46,12 +46,12 @@ def diagnose_shares(log: TrainLog, told: Told) -> Diagnosis | None:
             *_spikes(log),
             *_starts(found),
             *_uncovered(log, found),
-            *facts.bars(log, own_step_s(log)),
+            *facts.bars(log, step_without_wait_s(log)),
         ),
     )
 
 
-def _judge(found: Sequence[Span], evidence: tuple[str, ...], named: tuple[int, ...]) -> Diagnosis:
+def _judge(found: Sequence[LogSpan], evidence: tuple[str, ...], named: tuple[int, ...]) -> Diagnosis:
     """By the share that is waiting."""
     times, waits = [span.time_s for span in found], [span.wait_s for span in found]
     share = sum(waits) / sum(times)
@@ -93,7 +93,7 @@ def _no_overlap(time_s: float, wait_s: float, evidence: tuple[str, ...]) -> Find
     )
 
 
-def _went(found: Sequence[Span]) -> list[str]:
+def _went(found: Sequence[LogSpan]) -> list[str]:
     """Trend of the waits; the first stretch of an epoch has the workers' start in it."""
     steady = [span for span in found if not span.first]
     went = trend([span.wait_s / span.batches for span in steady])
@@ -103,10 +103,10 @@ def _went(found: Sequence[Span]) -> list[str]:
     return [f"the data time per step went from {duration(went.before)} to {duration(went.after)}{place}"]
 
 
-def _spikes(log: TrainLog) -> list[str]:
+def _spikes(log: TrainingLog) -> list[str]:
     """Lines that stand out; the first batch of an epoch always does."""
     waits = [(meter.step, meter.wait_s) for meter in log.meters if meter.wait_s is not None and meter.step]
-    own_s = own_step_s(log)
+    own_s = step_without_wait_s(log)
     if len(waits) < 2 or own_s is None:
         return []
     usual = median(wait for _, wait in waits)
@@ -120,7 +120,7 @@ def _spikes(log: TrainLog) -> list[str]:
     ]
 
 
-def _starts(found: Sequence[Span]) -> list[str]:
+def _starts(found: Sequence[LogSpan]) -> list[str]:
     """An epoch's first batch alone: there the workers start."""
     starts = [span.wait_s for span in found if span.first and span.batches == 1]
     if not starts or max(starts) < 1:
@@ -128,7 +128,7 @@ def _starts(found: Sequence[Span]) -> list[str]:
     return [f"the first batch of an epoch is waited for {duration(median(starts))}: the start of the workers"]
 
 
-def _uncovered(log: TrainLog, found: Sequence[Span]) -> list[str]:
+def _uncovered(log: TrainingLog, found: Sequence[LogSpan]) -> list[str]:
     """Means of a window may leave steps out; the clock does not."""
     stamps = [meter.at_s for meter in log.meters if meter.at_s is not None]
     if len(stamps) < 2 or len(stamps) != len(log.meters):
@@ -143,7 +143,7 @@ def _uncovered(log: TrainLog, found: Sequence[Span]) -> list[str]:
     ]
 
 
-def _impact(log: TrainLog, time_s: float, wait_s: float, batches: int) -> Impact:
+def _impact(log: TrainingLog, time_s: float, wait_s: float, batches: int) -> Impact:
     steps = log.steps_per_epoch
     return Impact(
         run_s=time_s,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from penstock.diagnose.training_log.lines import SlowBatch, TrainLog
-from penstock.diagnose.training_log.periodicity import Pace, Rhythm
+from penstock.diagnose.training_log.parsed_log import SlowBatch, TrainingLog
+from penstock.diagnose.training_log.periodicity import LogRate, Periodicity
 from penstock.diagnose.training_log.trend import Trend
 from penstock.errors import printable
 
@@ -33,7 +33,7 @@ def rate(batches_per_s: float, batch_size: int | None) -> str:
     return text if batch_size is None else f"{text} ({batches_per_s * batch_size:.3g} samples/s at batch {batch_size})"
 
 
-def stalls(found: Rhythm, speed: Pace | None, batch_size: int | None) -> tuple[str, ...]:
+def stalls(found: Periodicity, speed: LogRate | None, batch_size: int | None) -> tuple[str, ...]:
     """The slow batches, the rate over whole periods, and what was lost."""
     beats = found.beats
     waits = [batch.seconds for batch in found.slow]
@@ -65,7 +65,7 @@ def turn(slow: Sequence[SlowBatch], period: int) -> list[str]:
     ]
 
 
-def manner(speed: Pace | None, went: Trend | None) -> list[str]:
+def manner(speed: LogRate | None, went: Trend | None) -> list[str]:
     """Whether it stayed so."""
     if speed is None or went is None:
         return []
@@ -79,7 +79,7 @@ def manner(speed: Pace | None, went: Trend | None) -> list[str]:
     return [f"the time per batch went from {duration(went.before)} to {duration(went.after)}{place}"]
 
 
-def step(log: TrainLog, step_s: float | None, speed: Pace | None) -> list[str]:
+def step(log: TrainingLog, step_s: float | None, speed: LogRate | None) -> list[str]:
     """What the loop could do if data were always there."""
     if step_s is None or step_s == 0:
         return []
@@ -93,15 +93,15 @@ def step(log: TrainLog, step_s: float | None, speed: Pace | None) -> list[str]:
     ]
 
 
-def windows(log: TrainLog, period: int | None) -> list[str]:
+def windows(log: TrainingLog, period: int | None) -> list[str]:
     """Why the log's own means are not the rate."""
-    if not log.windows or period is None:
+    if not log.statistics or period is None:
         return []
-    sizes = {window.batches for window in log.windows}
+    sizes = {window.batches for window in log.statistics}
     off = sorted(size for size in sizes if size % period)
     if not off:
         return []
-    means = [window.mean_s for window in log.windows if window.batches in off]
+    means = [window.mean_s for window in log.statistics if window.batches in off]
     size = off[0]
     fewest = size // period
     holds = f"{fewest} or {fewest + 1} slow batches" if fewest else "one slow batch or none"
@@ -111,7 +111,7 @@ def windows(log: TrainLog, period: int | None) -> list[str]:
     ]
 
 
-def bars(log: TrainLog, step_s: float | None) -> list[str]:
+def bars(log: TrainingLog, step_s: float | None) -> list[str]:
     """The bar's own clock, from its first step on: older than the first slow batch that is logged, often."""
     last = max(log.bars, key=lambda bar: bar.done, default=None)
     if last is None or last.done == 0 or last.elapsed_s == 0:

@@ -13,8 +13,8 @@ from itertools import combinations, pairwise
 from math import comb, gcd
 from statistics import median
 
-from penstock.diagnose.training_log.lines import SlowBatch, TrainLog
-from penstock.diagnose.training_log.look_alikes import Gain, gain_of
+from penstock.diagnose.training_log.candidate_causes import Gain, gain_of
+from penstock.diagnose.training_log.parsed_log import SlowBatch, TrainingLog
 
 GAPS_MIN = 3
 SHARE_MIN = 0.8
@@ -29,7 +29,7 @@ _TOLERANCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class SlowInterval:
     """From one slow batch to the next, that one included."""
 
     number: int
@@ -42,12 +42,12 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
+class Periodicity:
     """All beats of a log, and their period if there is one."""
 
     slow: tuple[SlowBatch, ...]
     """In order, each once."""
-    beats: tuple[Beat, ...]
+    beats: tuple[SlowInterval, ...]
     period: int | None
     on_beat: int
     """Beats whose length is a multiple of the period."""
@@ -57,18 +57,18 @@ class Rhythm:
     """Beats whose stamps leave less time than was waited, so the stamps were not used."""
 
     @property
-    def timed(self) -> tuple[Beat, ...]:
+    def timed(self) -> tuple[SlowInterval, ...]:
         """Those with a duration."""
         return tuple(beat for beat in self.beats if beat.seconds is not None)
 
 
-def rhythm(slow: Sequence[SlowBatch], workers: Sequence[int] = ()) -> Rhythm:
+def find_periodicity(slow: Sequence[SlowBatch], workers: Sequence[int] = ()) -> Periodicity:
     """Of slow batches, one at least, in the order of the file, or of their stamps where all have one."""
     rows = list(slow)
     if all(batch.at_s is not None for batch in rows):
         rows.sort(key=lambda batch: batch.at_s or 0.0)
     single = _single(rows)
-    beats: list[Beat] = []
+    beats: list[SlowInterval] = []
     disagreeing = 0
     for one, other in pairwise(single):
         if other.number < one.number:
@@ -77,10 +77,10 @@ def rhythm(slow: Sequence[SlowBatch], workers: Sequence[int] = ()) -> Rhythm:
         if seconds is not None and seconds < _TOLERANCE * other.seconds:
             seconds, disagreeing = None, disagreeing + 1
         batches = other.number - one.number
-        beats.append(Beat(number=other.number, batches=batches, lost_s=other.seconds, seconds=seconds))
+        beats.append(SlowInterval(number=other.number, batches=batches, lost_s=other.seconds, seconds=seconds))
     gaps = [beat.batches for beat in beats]
     period = find_period(gaps, workers)
-    return Rhythm(
+    return Periodicity(
         slow=tuple(single),
         beats=tuple(beats),
         period=period,
@@ -143,10 +143,10 @@ def _between(one: SlowBatch, other: SlowBatch) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class LogRate:
     """From the first slow batch to the last: so a slow batch and its fast ones are counted together."""
 
-    beats: tuple[Beat, ...]
+    beats: tuple[SlowInterval, ...]
     batches: int
     elapsed_s: float
     lost_s: float
@@ -174,12 +174,12 @@ class Pace:
         return gain_of([beat.seconds or 0.0 for beat in self.beats], [beat.lost_s for beat in self.beats])
 
 
-def pace(found: Rhythm, step_s: float | None) -> Pace | None:
+def log_rate(found: Periodicity, step_s: float | None) -> LogRate | None:
     """By the stamps; without any, from what a step takes by itself; else not known."""
-    beats: Sequence[Beat] = found.timed
+    beats: Sequence[SlowInterval] = found.timed
     if not beats and step_s is not None:
         beats = [
-            Beat(
+            SlowInterval(
                 number=beat.number,
                 batches=beat.batches,
                 lost_s=beat.lost_s,
@@ -190,7 +190,7 @@ def pace(found: Rhythm, step_s: float | None) -> Pace | None:
     elapsed_s = sum(beat.seconds or 0.0 for beat in beats)
     if elapsed_s <= 0:
         return None
-    return Pace(
+    return LogRate(
         beats=tuple(beats),
         batches=sum(beat.batches for beat in beats),
         elapsed_s=elapsed_s,
@@ -199,10 +199,10 @@ def pace(found: Rhythm, step_s: float | None) -> Pace | None:
     )
 
 
-def own_step_s(log: TrainLog) -> float | None:
+def step_without_wait_s(log: TrainingLog) -> float | None:
     """What a step takes by itself, as the log's phases or meters say: the usual one."""
-    steps = [bar.step_s for bar in log.bars if bar.phases and bar.step_s is not None]
-    steps = steps or [bar.own_s for bar in log.bars if bar.own_s is not None]
+    steps = [bar.step_without_wait_s for bar in log.bars if bar.phases and bar.step_without_wait_s is not None]
+    steps = steps or [bar.compute_s for bar in log.bars if bar.compute_s is not None]
     steps = steps or [
         meter.time_s - meter.wait_s
         for meter in log.meters

@@ -1,25 +1,32 @@
-"""From a file to a `TrainLog`: every line is shown to every format in turn, once, whatever the size of the file."""
+"""Reading a training log: file → lines → `TrainingLog`. The file is streamed once, whatever its size."""
 
 from __future__ import annotations
 
 import codecs
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from penstock.diagnose.training_log.formats import huggingface, lightning, mmengine, timm, tqdm
-from penstock.diagnose.training_log.formats import pattern as own
-from penstock.diagnose.training_log.formats import slow_batches as slow
-from penstock.diagnose.training_log.formats.numbers import stamp
-from penstock.diagnose.training_log.formats.settings import Settings
-from penstock.diagnose.training_log.lines import Bar, Meter, Said, SlowBatch, Totals, TrainLog, Window
+from penstock.diagnose.training_log.formats import FORMATS, USER_PATTERN, LineParser, UserPattern, parse_timestamp
+from penstock.diagnose.training_log.log_settings import SettingsScanner
+from penstock.diagnose.training_log.parsed_log import (
+    ParsedLine,
+    ProgressBar,
+    RunSummary,
+    SlowBatch,
+    StepMeter,
+    TrainingLog,
+    WaitStatistics,
+)
 from penstock.errors import RecordingError
 
 LINE_CHARS_MAX = 16_384
-"""The rest of a longer line is not looked at: no format needs it, and a binary file has no line ends."""
+"""The rest of a longer line is ignored: no format needs it, and a binary file has no line ends."""
+LINES_KEPT_MAX = 200_000
+"""Lines kept of each kind, the last ones: enough for a bar drawn ten times a second for five hours."""
 _CHUNK_BYTES = 1 << 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _BOMS = (
@@ -27,19 +34,49 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_LineT = TypeVar("_LineT", SlowBatch, WaitStatistics, ProgressBar, StepMeter, RunSummary)
 
 
-class Lines:
-    """Yields the lines of a file as text, a chunk in memory at a time."""
+def read_log(path: str | Path, pattern: str | None = None) -> TrainingLog:
+    """Parse a plain training log; `pattern` adds a format of the user's own (see `formats.UserPattern`).
+
+    Raises RecordingError if the file cannot be read or none of its lines is recognised, SettingError if the pattern is
+    invalid.
+    """
+    formats = FORMATS if pattern is None else ((USER_PATTERN, UserPattern(pattern).parse), *FORMATS)
+    builder = _LogBuilder(formats)
+    try:
+        with open(path, "rb") as file:
+            lines = LogLines(file)
+            for line in lines:
+                builder.add(line)
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror or error}") from error
+    log = builder.build(lines.truncated)
+    if not log.recognised:
+        raise RecordingError(
+            f"none of the {log.lines:,} lines of {path} is in a known format "
+            f"({', '.join(name for name, _ in formats)})",
+            advice="Describe the format of its lines with --pattern, such as "
+            r"'step (?P<step>\d+).*data (?P<data_ms>[\d.]+) ms'",
+        )
+    return log
+
+
+class LogLines:
+    """Iterates over the lines of a file as text, with one chunk of the file in memory at a time.
+
+    A carriage return ends a line too, terminal escape sequences are removed, and blank lines are skipped.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.cut = 0
-        """Lines longer than LINE_CHARS_MAX, so far."""
+        self.truncated = 0
+        """Number of lines so far that were longer than LINE_CHARS_MAX."""
 
     def __iter__(self) -> Iterator[str]:
         rest = ""
-        too_long = False  # the line under way was cut, and what follows belongs to it
+        too_long = False  # the current line was truncated, and the next text belongs to it
         for text in self._decoded():
             *whole, rest = (rest + text).split("\n")
             for line in whole:
@@ -64,7 +101,7 @@ class Lines:
 
     def _clean(self, line: str) -> Iterator[str]:
         if len(line) > LINE_CHARS_MAX:
-            self.cut += 1
+            self.truncated += 1
             line = line[:LINE_CHARS_MAX]
         if "\x1b" in line:
             line = _ESCAPES.sub("", line)
@@ -72,92 +109,57 @@ class Lines:
             yield line
 
 
-KEPT_MAX = 200_000
-"""Lines kept of one kind, the last ones: a bar that was drawn ten times a second for five hours."""
+class _LogBuilder:
+    """Collects the parsed lines of one log and builds the `TrainingLog`."""
 
-Kind = TypeVar("Kind", SlowBatch, Window, Bar, Meter, Totals)
-Parse = Callable[[str], Said | None]
-FORMATS: tuple[tuple[str, Parse], ...] = (
-    (slow.NAME, slow.parse),
-    (timm.NAME, timm.parse),
-    (mmengine.NAME, mmengine.parse),
-    (lightning.NAME, lightning.parse),
-    (tqdm.NAME, tqdm.parse),
-    (huggingface.NAME, huggingface.parse),
-)
-
-
-def read_log(path: str | Path, pattern: str | None = None) -> TrainLog:
-    """What a plain training log says; `pattern` adds a format of the user's own (see formats/pattern.py)."""
-    formats = FORMATS if pattern is None else ((own.NAME, own.Pattern(pattern).parse), *FORMATS)
-    draft = _Draft(formats)
-    try:
-        with open(path, "rb") as file:
-            lines = Lines(file)
-            for line in lines:
-                draft.take(line)
-    except OSError as error:
-        raise RecordingError(f"cannot read {path}: {error.strerror or error}") from error
-    log = draft.finish(lines.cut)
-    if not log.recognised:
-        raise RecordingError(
-            f"none of the {log.lines:,} lines of {path} is in a format known here "
-            f"({', '.join(name for name, _ in formats)})",
-            advice=r"Say how its lines look with --pattern, such as 'step (?P<step>\d+).*data (?P<data_ms>[\d.]+) ms'",
-        )
-    return log
-
-
-class _Draft:
-    """A log under way."""
-
-    def __init__(self, formats: tuple[tuple[str, Parse], ...]) -> None:
+    def __init__(self, formats: tuple[tuple[str, LineParser], ...]) -> None:
         self._formats = formats
-        self._settings = Settings()
-        self._kept: dict[type[Said], deque[Said]] = {
-            kind: deque(maxlen=KEPT_MAX) for kind in (SlowBatch, Window, Bar, Meter, Totals)
+        self._settings = SettingsScanner()
+        self._kept: dict[type[ParsedLine], deque[ParsedLine]] = {
+            kind: deque(maxlen=LINES_KEPT_MAX)
+            for kind in (SlowBatch, WaitStatistics, ProgressBar, StepMeter, RunSummary)
         }
         self._recognised: Counter[str] = Counter()
         self._unusable = self._dropped = self._lines = 0
 
-    def take(self, line: str) -> None:
-        """One line."""
+    def add(self, line: str) -> None:
+        """Parse one line with the first format that recognises it."""
         self._lines += 1
-        self._settings.look(line)
+        self._settings.scan(line)
         for name, parse in self._formats:
             try:
-                said = parse(line)
+                parsed = parse(line)
             except ValueError:
                 self._unusable += 1
                 return
-            if said is not None:
+            if parsed is not None:
                 self._recognised[name] += 1
-                self._keep(line, said)
+                self._keep(line, parsed)
                 return
 
-    def _keep(self, line: str, said: Said) -> None:
-        kept = self._kept[type(said)]
-        self._dropped += len(kept) == KEPT_MAX
-        at_s = stamp(line)
-        kept.append(said if at_s is None else replace(said, at_s=at_s))
+    def _keep(self, line: str, parsed: ParsedLine) -> None:
+        kept = self._kept[type(parsed)]
+        self._dropped += len(kept) == LINES_KEPT_MAX
+        at_s = parse_timestamp(line)
+        kept.append(parsed if at_s is None else replace(parsed, at_s=at_s))
 
-    def finish(self, cut: int) -> TrainLog:
-        """All of it; `cut` lines were too long."""
+    def build(self, truncated: int) -> TrainingLog:
+        """Return the log; `truncated` is the number of lines that were too long."""
         notes = [
             f"{number:,} {what}"
             for number, what in (
-                (self._unusable, "lines name times that cannot be (negative, NaN or absurd) and were left out"),
-                (cut, f"lines are longer than {LINE_CHARS_MAX:,} characters: the rest of each was not looked at"),
-                (self._dropped, f"lines were left out: of each kind only the last {KEPT_MAX:,} are kept"),
+                (self._unusable, "lines give impossible times (negative, NaN or absurdly long) and were left out"),
+                (truncated, f"lines are longer than {LINE_CHARS_MAX:,} characters: the rest of each was ignored"),
+                (self._dropped, f"lines were left out: only the last {LINES_KEPT_MAX:,} of each kind are kept"),
             )
             if number
         ]
-        return TrainLog(
-            slow=self._of(SlowBatch),
-            windows=self._of(Window),
-            bars=self._of(Bar),
-            meters=self._of(Meter),
-            totals=self._of(Totals),
+        return TrainingLog(
+            slow=self._lines_of(SlowBatch),
+            statistics=self._lines_of(WaitStatistics),
+            bars=self._lines_of(ProgressBar),
+            meters=self._lines_of(StepMeter),
+            summaries=self._lines_of(RunSummary),
             workers=tuple(self._settings.workers),
             prefetch_factors=tuple(self._settings.prefetch_factors),
             batch_sizes=tuple(self._settings.batch_sizes),
@@ -166,5 +168,5 @@ class _Draft:
             notes=tuple(notes),
         )
 
-    def _of(self, kind: type[Kind]) -> tuple[Kind, ...]:
-        return tuple(said for said in self._kept[kind] if isinstance(said, kind))
+    def _lines_of(self, kind: type[_LineT]) -> tuple[_LineT, ...]:
+        return tuple(line for line in self._kept[kind] if isinstance(line, kind))

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from penstock.core.finding import Diagnosis, Finding, Impact, Rejected
+from penstock.core.finding import Diagnosis, Finding, Impact, RejectedCause
 from penstock.diagnose.training_log import facts
+from penstock.diagnose.training_log.candidate_causes import ALIKE, HEALTHY_SHARE, decisive_experiment, look_alikes
 from penstock.diagnose.training_log.facts import duration, percent, rate
-from penstock.diagnose.training_log.lines import TrainLog
-from penstock.diagnose.training_log.log_settings import Told
-from penstock.diagnose.training_log.look_alikes import ALIKE, HEALTHY_SHARE, decisive_experiment, look_alikes
-from penstock.diagnose.training_log.periodicity import GAPS_MIN, Pace, Rhythm, own_step_s, pace, rhythm
+from penstock.diagnose.training_log.log_settings import LogSettings
+from penstock.diagnose.training_log.parsed_log import TrainingLog
+from penstock.diagnose.training_log.periodicity import (
+    GAPS_MIN,
+    LogRate,
+    Periodicity,
+    find_periodicity,
+    log_rate,
+    step_without_wait_s,
+)
 from penstock.diagnose.training_log.trend import Trend, trend
 from penstock.errors import printable
 
@@ -23,28 +30,28 @@ MOST = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class StallCase:
     """All that is looked at, gathered once."""
 
-    log: TrainLog
-    told: Told
-    found: Rhythm
-    pace: Pace | None
+    log: TrainingLog
+    told: LogSettings
+    found: Periodicity
+    log_rate: LogRate | None
     step_s: float | None
     trend: Trend | None
 
 
-def diagnose_stalls(log: TrainLog, told: Told) -> Diagnosis | None:
+def diagnose_stalls(log: TrainingLog, told: LogSettings) -> Diagnosis | None:
     """None where fewer than two slow batches follow one another."""
     if not log.slow:
         return None
-    found = rhythm(log.slow, told.workers)
+    found = find_periodicity(log.slow, told.workers)
     if not found.beats:
         return None
-    step_s = own_step_s(log)
-    speed = pace(found, step_s)
+    step_s = step_without_wait_s(log)
+    speed = log_rate(found, step_s)
     went = trend(speed.per_batch_s) if speed is not None and not speed.estimated else None
-    case = Case(log=log, told=told, found=found, pace=speed, step_s=step_s, trend=went)
+    case = StallCase(log=log, told=told, found=found, log_rate=speed, step_s=step_s, trend=went)
     if speed is not None and speed.share < HEALTHY_SHARE:
         return _healthy(case, speed)
     if found.period is not None and (not told.workers or found.period in told.workers):
@@ -52,7 +59,7 @@ def diagnose_stalls(log: TrainLog, told: Told) -> Diagnosis | None:
     return _open(case)
 
 
-def _healthy(case: Case, speed: Pace) -> Diagnosis:
+def _healthy(case: StallCase, speed: LogRate) -> Diagnosis:
     return Diagnosis(
         verdict="healthy",
         sentence=f"{len(case.found.slow)} slow batches cost {percent(speed.share)} of the time: "
@@ -62,7 +69,7 @@ def _healthy(case: Case, speed: Pace) -> Diagnosis:
     )
 
 
-def _shortfall(case: Case, period: int) -> Diagnosis:
+def _shortfall(case: StallCase, period: int) -> Diagnosis:
     """The period is num_workers, or what num_workers is taken to be."""
     meaning = (
         f"period {period} = num_workers" if case.told.workers else f"period {period}, which suggests {period} workers"
@@ -79,7 +86,7 @@ def _shortfall(case: Case, period: int) -> Diagnosis:
     )
 
 
-def _open(case: Case) -> Diagnosis:
+def _open(case: StallCase) -> Diagnosis:
     """Slow batches without a period, or with one that is not num_workers."""
     what = _irregularity(case.found, case.told.workers)
     return Diagnosis(
@@ -87,11 +94,11 @@ def _open(case: Case) -> Diagnosis:
         sentence=f"{what[0].upper()}{what[1:]}: {_cost(case)}; the log cannot tell why.",
         experiment="Run it under `penstock run`: it shows which worker is awaited at each stall, and what it does.",
         impact=_impact(case),
-        notes=(*facts.stalls(case.found, case.pace, case.told.batch_size), *_notes(case)),
+        notes=(*facts.stalls(case.found, case.log_rate, case.told.batch_size), *_notes(case)),
     )
 
 
-def _irregularity(found: Rhythm, workers: tuple[int, ...]) -> str:
+def _irregularity(found: Periodicity, workers: tuple[int, ...]) -> str:
     """How they come, in words."""
     period = found.period
     gaps = [beat.batches for beat in found.beats]
@@ -112,19 +119,19 @@ def _irregularity(found: Rhythm, workers: tuple[int, ...]) -> str:
     )
 
 
-def _candidates(case: Case, period: int) -> tuple[Finding, ...]:
+def _candidates(case: StallCase, period: int) -> tuple[Finding, ...]:
     """None without a rate: then there is no gain to name."""
-    if case.pace is None:
+    if case.log_rate is None:
         return ()
-    gain = case.pace.gain()
-    evidence = facts.stalls(case.found, case.pace, case.told.batch_size)
+    gain = case.log_rate.gain()
+    evidence = facts.stalls(case.found, case.log_rate, case.told.batch_size)
     late = _spread_beats(case)
-    lagging = ALIKE if late < MOST * len(case.pace.beats) else LAGGING_LESS
+    lagging = ALIKE if late < MOST * len(case.log_rate.beats) else LAGGING_LESS
     findings = look_alikes(gain, evidence, workers=period, lagging=lagging)
     about_one = facts.turn(case.found.slow, period)
     if late:
         about_one.append(
-            f"in {late} of {len(case.pace.beats)} periods more than {percent(SPREAD_SHARE)} of the time was waited for "
+            f"in {late} of {len(case.log_rate.beats)} periods more than {percent(SPREAD_SHARE)} of the time was waited for "
             "other batches than the slow one, which speaks against a single lagging worker there"
         )
     return tuple(
@@ -133,16 +140,16 @@ def _candidates(case: Case, period: int) -> tuple[Finding, ...]:
     )
 
 
-def _spread_beats(case: Case) -> int:
-    if case.pace is None or case.step_s is None or case.pace.estimated:
+def _spread_beats(case: StallCase) -> int:
+    if case.log_rate is None or case.step_s is None or case.log_rate.estimated:
         return 0
     return sum(
         (beat.seconds or 0.0) - beat.lost_s - beat.batches * case.step_s > SPREAD_SHARE * (beat.seconds or 0.0)
-        for beat in case.pace.beats
+        for beat in case.log_rate.beats
     )
 
 
-def _rejected(case: Case, period: int) -> tuple[Rejected, ...]:
+def _rejected(case: StallCase, period: int) -> tuple[RejectedCause, ...]:
     factor = case.told.prefetch_factor
     tasks = (
         f"the {period * factor} tasks outstanding ({period} × prefetch_factor {factor}) are mostly not started"
@@ -150,22 +157,22 @@ def _rejected(case: Case, period: int) -> tuple[Rejected, ...]:
         else "num_workers × prefetch_factor counts tasks outstanding, most of them not started"
     )
     per_batch = ""
-    if case.pace is not None:
-        per_batch = f" = {period} / {duration(case.pace.elapsed_s / case.pace.batches * period)}"
+    if case.log_rate is not None:
+        per_batch = f" = {period} / {duration(case.log_rate.elapsed_s / case.log_rate.batches * period)}"
     return (
-        Rejected(
+        RejectedCause(
             rule="prefetch_factor",
             why="a larger prefetch factor cannot help: the rate is workers / seconds per batch of a worker"
             f"{per_batch}, whatever the prefetch factor is; {tasks}",
         ),
-        Rejected(
+        RejectedCause(
             rule="straggler_samples",
             why=f"samples that are slow by chance would not come every {period} batches",
         ),
     )
 
 
-def _manner(case: Case) -> str:
+def _manner(case: StallCase) -> str:
     if case.trend is None:
         return "A"
     if case.trend.kind == "steady":
@@ -173,35 +180,35 @@ def _manner(case: Case) -> str:
     return "A growing" if case.trend.after > case.trend.before else "A shrinking"
 
 
-def _cost(case: Case) -> str:
-    if case.pace is None:
+def _cost(case: StallCase) -> str:
+    if case.log_rate is None:
         lost = sum(beat.lost_s for beat in case.found.beats)
         return f"{duration(lost)} lost in {len(case.found.beats)} slow batches, at a rate that the log does not say"
-    about = "about " if case.pace.estimated else ""
+    about = "about " if case.log_rate.estimated else ""
     return (
-        f"{about}{rate(case.pace.rate, case.told.batch_size)} in the mean and {about}{percent(case.pace.share)} of the "
+        f"{about}{rate(case.log_rate.rate, case.told.batch_size)} in the mean and {about}{percent(case.log_rate.share)} of the "
         "time lost"
     )
 
 
-def _impact(case: Case) -> Impact | None:
-    if case.pace is None:
+def _impact(case: StallCase) -> Impact | None:
+    if case.log_rate is None:
         return None
     steps = case.log.steps_per_epoch
     return Impact(
-        run_s=case.pace.elapsed_s,
-        waited_s=case.pace.lost_s,
-        share=case.pace.share,
-        per_epoch_s=None if steps is None else steps * case.pace.lost_s / case.pace.batches,
-        gpu_hours=case.pace.lost_s / 3600,
+        run_s=case.log_rate.elapsed_s,
+        waited_s=case.log_rate.lost_s,
+        share=case.log_rate.share,
+        per_epoch_s=None if steps is None else steps * case.log_rate.lost_s / case.log_rate.batches,
+        gpu_hours=case.log_rate.lost_s / 3600,
     )
 
 
-def _notes(case: Case) -> tuple[str, ...]:
+def _notes(case: StallCase) -> tuple[str, ...]:
     found = case.found
     notes = [
-        *facts.manner(case.pace, case.trend),
-        *facts.step(case.log, case.step_s, case.pace),
+        *facts.manner(case.log_rate, case.trend),
+        *facts.step(case.log, case.step_s, case.log_rate),
         *facts.windows(case.log, found.period),
         *facts.bars(case.log, case.step_s),
     ]

@@ -7,17 +7,17 @@ from itertools import pairwise
 from penstock.core.finding import Diagnosis
 from penstock.diagnose.training_log.data_share import diagnose_shares
 from penstock.diagnose.training_log.facts import duration, rate
-from penstock.diagnose.training_log.lines import Bar, TrainLog
-from penstock.diagnose.training_log.log_settings import Told, told
+from penstock.diagnose.training_log.log_settings import LogSettings, resolve_settings
+from penstock.diagnose.training_log.parsed_log import ProgressBar, TrainingLog
 from penstock.diagnose.training_log.slow_batches import diagnose_stalls
 from penstock.diagnose.training_log.trend import trend
 
 
-def diagnose_log(log: TrainLog, workers: int | None = None, batch_size: int | None = None) -> Diagnosis:
+def diagnose_log(log: TrainingLog, workers: int | None = None, batch_size: int | None = None) -> Diagnosis:
     """Slow batches say most, means of data time less, a rate alone next to nothing; `workers` and `batch_size` are
     the run's num_workers and batch size where the log does not name them, or names them wrongly.
     """
-    settings = told(log, workers, batch_size)
+    settings = resolve_settings(log, workers, batch_size)
     found = diagnose_stalls(log, settings) or diagnose_shares(log, settings) or _rates(log, settings)
     read = ", ".join(f"{number:,} of {name}" for name, number in log.recognised.items())
     counted = f"{sum(log.recognised.values()):,} of the log's {log.lines:,} lines were recognised: {read}"
@@ -32,7 +32,7 @@ def diagnose_log(log: TrainLog, workers: int | None = None, batch_size: int | No
     )
 
 
-def _rates(log: TrainLog, settings: Told) -> Diagnosis:
+def _rates(log: TrainingLog, settings: LogSettings) -> Diagnosis:
     """No line tells waiting from working."""
     facts = [*_bar_facts(log.bars, settings.batch_size), *_total_facts(log)]
     if log.slow:
@@ -46,7 +46,7 @@ def _rates(log: TrainLog, settings: Told) -> Diagnosis:
     )
 
 
-def _bar_facts(bars: tuple[Bar, ...], batch_size: int | None) -> list[str]:
+def _bar_facts(bars: tuple[ProgressBar, ...], batch_size: int | None) -> list[str]:
     """Steps over time of each two bars in a row, where both went on."""
     steps = [
         (b.done, b.done - a.done, b.elapsed_s - a.elapsed_s)
@@ -64,19 +64,19 @@ def _bar_facts(bars: tuple[Bar, ...], batch_size: int | None) -> list[str]:
     return facts
 
 
-def _far_apart(bars: tuple[Bar, ...]) -> list[Bar]:
+def _far_apart(bars: tuple[ProgressBar, ...]) -> list[ProgressBar]:
     """A bar's clock shows whole seconds: take only bars that are ten apart, or of another epoch."""
-    kept: list[Bar] = []
+    kept: list[ProgressBar] = []
     for bar in bars:
         if not kept or bar.done < kept[-1].done or bar.elapsed_s - kept[-1].elapsed_s >= 10:
             kept.append(bar)
     return kept
 
 
-def _total_facts(log: TrainLog) -> list[str]:
+def _total_facts(log: TrainingLog) -> list[str]:
     """The run as a whole, by its own summary."""
     facts = []
-    for total in log.totals:
+    for total in log.summaries:
         parts = (
             ("{:.3g} samples/s", total.samples_per_s),
             ("{:.3g} steps/s", total.steps_per_s),

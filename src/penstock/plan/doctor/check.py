@@ -8,7 +8,7 @@ from enum import StrEnum
 NOT_KNOWN = "not known"
 
 
-class Mark(StrEnum):
+class CheckStatus(StrEnum):
     """How a row is to be taken."""
 
     GOOD = "good"
@@ -28,17 +28,17 @@ class Check:
     value: str
     meaning: str
     """One sentence, or two."""
-    mark: Mark = Mark.GOOD
+    mark: CheckStatus = CheckStatus.GOOD
 
     @property
     def ok(self) -> bool:
         """Nothing to act on. What is not known is no fault of the machine's."""
-        return self.mark in (Mark.GOOD, Mark.OPEN)
+        return self.mark in (CheckStatus.GOOD, CheckStatus.OPEN)
 
 
 def not_known(name: str, why: str) -> Check:
     """The system does not tell: said, and never an error."""
-    return Check(name, NOT_KNOWN, why, Mark.OPEN)
+    return Check(name, NOT_KNOWN, why, CheckStatus.OPEN)
 
 
 def size_words(count: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.plan.doctor.check import Check, Mark
+from penstock.plan.doctor.check import Check, CheckStatus
 from penstock.recording.format import Machine
 
 
@@ -17,16 +17,16 @@ def core_checks(machine: Machine) -> Iterator[Check]:
             f"The container may use {quota:.3g} cores' worth of time and is stopped for the rest of each period; "
             f"os.cpu_count() still says {cores}, so a num_workers taken from it is too large."
         )
-        yield Check("cores", f"{value} (quota {quota:.3g})", meaning, Mark.LOOK)
+        yield Check("cores", f"{value} (quota {quota:.3g})", meaning, CheckStatus.LOOK)
     elif usable < cores:
         meaning = (
             f"The affinity mask leaves {usable}; os.cpu_count() still says {cores}, "
             "so a num_workers taken from it is too large."
         )
-        yield Check("cores", value, meaning, Mark.LOOK)
+        yield Check("cores", value, meaning, CheckStatus.LOOK)
     elif usable == 1:
         meaning = "Decoding and the training loop share one core: workers can hide waiting, not computing."
-        yield Check("cores", value, meaning, Mark.LOOK)
+        yield Check("cores", value, meaning, CheckStatus.LOOK)
     else:
         meaning = f"Decoding can use {usable} workers; more of them only pay where they wait for storage."
         yield Check("cores", value, meaning)

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from penstock.plan.doctor.check import Check, Mark, not_known, size_words
+from penstock.plan.doctor.check import Check, CheckStatus, not_known, size_words
 
 LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """One PCIe lane, one direction, by generation; line coding taken off."""
@@ -38,7 +38,7 @@ def gpu_checks(handles: Sequence[tuple[Any, Any]]) -> Iterator[Check]:
 def _none() -> Check:
     if importlib.util.find_spec("pynvml") is None:
         return not_known("GPU", "nvidia-ml-py is not installed, so no driver was asked: pip install 'penstock[gpu]'.")
-    return Check("GPU", "none", "No NVIDIA driver answers, or CUDA_VISIBLE_DEVICES hides all GPUs.", Mark.OPEN)
+    return Check("GPU", "none", "No NVIDIA driver answers, or CUDA_VISIBLE_DEVICES hides all GPUs.", CheckStatus.OPEN)
 
 
 def _memory(name: str, nvml: Any, handle: Any) -> Check:
@@ -47,7 +47,7 @@ def _memory(name: str, nvml: Any, handle: Any) -> Check:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     value = f"{title}, {size_words(memory.free)} free of {size_words(memory.total)}"
     if memory.free < TAKEN * memory.total:
-        return Check(name, value, "Less than half of its memory is free: somebody is there already.", Mark.LOOK)
+        return Check(name, value, "Less than half of its memory is free: somebody is there already.", CheckStatus.LOOK)
     return Check(name, value, "Model, activations and the batches that are ahead share this.")
 
 
@@ -62,10 +62,10 @@ def _link(name: str, nvml: Any, handle: Any) -> Check:
     value = f"gen {generation} ×{width} of gen {most_generation} ×{most_width}"
     if width < most_width:
         meaning = f"Only {width} of {most_width} lanes carry data: look at the slot, the riser and the BIOS. "
-        return Check(name, value, meaning + _speed(most_generation, width), Mark.LOOK)
+        return Check(name, value, meaning + _speed(most_generation, width), CheckStatus.LOOK)
     if generation < most_generation and _awake(nvml, handle):
         meaning = "Awake, and the link is slower than both ends can do: look at the slot, the riser and the BIOS. "
-        return Check(name, value, meaning + _speed(generation, width), Mark.LOOK)
+        return Check(name, value, meaning + _speed(generation, width), CheckStatus.LOOK)
     asleep = "It sleeps, and the link with it; at work: " if generation < most_generation else ""
     return Check(name, value, asleep + _speed(most_generation, width))
 
@@ -88,7 +88,7 @@ def _persistence(name: str, nvml: Any, handle: Any) -> Check:
     if nvml.nvmlDeviceGetPersistenceMode(handle):
         return Check(name, "on", "The driver stays loaded: a run starts at once.")
     meaning = "The driver unloads when nobody uses the GPU, and waking it takes seconds: nvidia-smi -pm 1 (as root)."
-    return Check(name, "off", meaning, Mark.LOOK)
+    return Check(name, "off", meaning, CheckStatus.LOOK)
 
 
 def _others(name: str, nvml: Any, handle: Any) -> Check:
@@ -100,4 +100,6 @@ def _others(name: str, nvml: Any, handle: Any) -> Check:
     pids = ", ".join(str(other.pid) for other in others[:4]) + (", …" if len(others) > 4 else "")
     memory = f" hold {size_words(held)}" if held else ""
     value = f"{len(others)}{memory} (pid {pids})"
-    return Check(name, value, "They take turns with the training: its steps will be slower and uneven.", Mark.LOOK)
+    return Check(
+        name, value, "They take turns with the training: its steps will be slower and uneven.", CheckStatus.LOOK
+    )

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.plan.doctor.check import Check, Mark, not_known
+from penstock.plan.doctor.check import Check, CheckStatus, not_known
 
 NODES = Path("/sys/devices/system/node")
 FEW_FILES = 1024
@@ -47,7 +47,7 @@ def open_files(limits: tuple[int, int] | None) -> Check:
             "Each tensor between a worker and the training is an open file: "
             '"Too many open files" is near. Raise it: ulimit -n.'
         )
-        return Check("open files", value, meaning, Mark.LOOK)
+        return Check("open files", value, meaning, CheckStatus.LOOK)
     meaning = "Each tensor between a worker and the training is an open file: enough, unless the loop keeps batches."
     return Check("open files", value, meaning)
 

@@ -10,15 +10,15 @@ from penstock.plan.doctor.check import Check, not_known
 from penstock.plan.doctor.cores import core_checks
 from penstock.plan.doctor.gpu import gpu_checks
 from penstock.plan.doctor.limits import limit_checks, read_start_method
-from penstock.plan.doctor.memory import Memory, memory_checks, read_memory
-from penstock.plan.doctor.script import Here, script_checks
+from penstock.plan.doctor.memory import MemoryFacts, memory_checks, read_memory
+from penstock.plan.doctor.script import MachineFacts, script_checks
 from penstock.plan.doctor.versions import version_checks
 from penstock.recording.format import Machine
 from penstock.watcher.machine.facts import gpu_handles, machine_facts
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class DoctorReport:
     """The rows, by what was looked at."""
 
     machine: tuple[Check, ...]
@@ -30,7 +30,7 @@ class Examined:
         return all(check.ok for check in (*self.machine, *self.script))
 
 
-def examine(script: Path | None = None) -> Examined:
+def examine(script: Path | None = None) -> DoctorReport:
     """Look at this machine; with a script, at its DataLoaders too. Takes under a second, and imports no torch."""
     machine = _facts()
     memory = read_memory(machine)
@@ -42,8 +42,8 @@ def examine(script: Path | None = None) -> Examined:
         *_rows("versions", lambda: version_checks(machine)),
     )
     if script is None:
-        return Examined(rows)
-    return Examined(rows, _rows("script", lambda: script_checks(script, _here(machine, memory))))
+        return DoctorReport(rows)
+    return DoctorReport(rows, _rows("script", lambda: script_checks(script, _here(machine, memory))))
 
 
 def _facts() -> Machine:
@@ -53,8 +53,8 @@ def _facts() -> Machine:
         return Machine()
 
 
-def _here(machine: Machine, memory: Memory) -> Here:
-    return Here(
+def _here(machine: Machine, memory: MemoryFacts) -> MachineFacts:
+    return MachineFacts(
         cores=machine.usable_cores,
         gpus=len(machine.gpus),
         start_method=read_start_method(),

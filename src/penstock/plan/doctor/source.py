@@ -36,7 +36,7 @@ _POSITIONS = {"batch_size": 1, "num_workers": 5, "pin_memory": 7}
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SourceArgument:
     """One argument as the source has it."""
 
     value: Any = None
@@ -57,10 +57,10 @@ class LoaderCall:
     """One `DataLoader(…)`."""
 
     line: int
-    arguments: Mapping[str, Said]
+    arguments: Mapping[str, SourceArgument]
     """All of DEFAULTS."""
 
-    def __getitem__(self, name: str) -> Said:
+    def __getitem__(self, name: str) -> SourceArgument:
         return self.arguments[name]
 
 
@@ -137,22 +137,22 @@ def _call(node: ast.Call, constants: Mapping[str, ast.expr]) -> LoaderCall:
     hidden = next((f"**{_text(keyword.value)}" for keyword in node.keywords if keyword.arg is None), "")
     left_out = hidden or ("*…" if starred else "")
     arguments = {
-        name: _said(name, given[name], constants) if name in given else Said(default, left_out, not left_out)
+        name: _said(name, given[name], constants) if name in given else SourceArgument(default, left_out, not left_out)
         for name, default in DEFAULTS.items()
     }
     return LoaderCall(node.lineno, arguments)
 
 
-def _said(name: str, node: ast.expr, constants: Mapping[str, ast.expr]) -> Said:
+def _said(name: str, node: ast.expr, constants: Mapping[str, ast.expr]) -> SourceArgument:
     text = _text(node)
     if isinstance(node, ast.Name):
         node = constants.get(node.id, node)
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return Said(None, text, known=False)
+        return SourceArgument(None, text, known=False)
     wrong = not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and bool not in _TYPES[name])
-    return Said(None, text, known=False) if wrong else Said(value, text)
+    return SourceArgument(None, text, known=False) if wrong else SourceArgument(value, text)
 
 
 def _text(node: ast.expr) -> str:

@@ -6,7 +6,7 @@ import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
 
-from penstock.plan.doctor.check import Check, Mark
+from penstock.plan.doctor.check import Check, CheckStatus
 from penstock.recording.format import Machine
 
 DISTRIBUTIONS = {"penstock": "penstock", "numpy": "numpy", "simplejpeg": "simplejpeg", "libdeflate": "deflate"}
@@ -49,10 +49,10 @@ def _python(machine: Machine) -> Check:
 def _torch(machine: Machine) -> Check:
     if machine.torch is None:
         meaning = 'Not installed: batches come as numpy arrays (device="numpy"), and there is no DataLoader to tune.'
-        return Check("torch", "none", meaning, Mark.OPEN)
+        return Check("torch", "none", meaning, CheckStatus.OPEN)
     if machine.torch.endswith("+cpu") and machine.gpus:
         meaning = "Built without CUDA, though there is a GPU: training would run on the CPU. Install a CUDA build."
-        return Check("torch", machine.torch, meaning, Mark.BAD)
+        return Check("torch", machine.torch, meaning, CheckStatus.BAD)
     return Check("torch", machine.torch, "Read from its metadata, not imported.")
 
 
@@ -64,8 +64,8 @@ def _packages(version: Version) -> Check:
     missing = [name for name, known in found.items() if known is None]
     if missing:
         meaning = f"{', '.join(missing)} cannot be found: install penstock again."
-        return Check("packages", value, meaning, Mark.BAD)
+        return Check("packages", value, meaning, CheckStatus.BAD)
     if len(opencvs) > 1:
         meaning = f"{' and '.join(opencvs)} write the same files: remove all but opencv-python-headless."
-        return Check("packages", value, meaning, Mark.LOOK)
+        return Check("packages", value, meaning, CheckStatus.LOOK)
     return Check("packages", value, "What decodes, resizes and inflates in penstock's workers.")

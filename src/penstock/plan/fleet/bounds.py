@@ -9,8 +9,8 @@ import numpy as np
 from penstock.model.bounds import Bound
 from penstock.model.ranks import PLACES
 from penstock.model.simulation_input import Floats
-from penstock.plan.fleet.need import Need, expected_most
-from penstock.plan.fleet.site import Site
+from penstock.plan.fleet.need import RankNeed, expected_most
+from penstock.plan.fleet.site import Cluster
 
 MEANING = {
     "step": "the GPU's step, of the slowest rank",
@@ -25,7 +25,7 @@ MEANING = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demanded:
+class FleetDemand:
     """What keeps all GPUs busy, each at the speed it has alone; None where it was not counted."""
 
     samples_s: float
@@ -37,13 +37,13 @@ class Demanded:
     """Batches of a rank in the making at a time, by Little's law."""
 
 
-def demanded(need: Need, site: Site, hits: float = 0.0) -> Demanded:
+def fleet_demand(need: RankNeed, site: Cluster, hits: float = 0.0) -> FleetDemand:
     """With this share of the bytes from the nodes' caches."""
     steps_s = 1 / float(need.step_s.mean())
     missed = 1 - hits
     of_bytes = None if need.batch_bytes is None else need.batch_bytes * missed * steps_s
     requests = None if need.batch_requests is None else need.batch_requests * missed * steps_s
-    return Demanded(
+    return FleetDemand(
         samples_s=need.samples_per_batch * steps_s * site.ranks,
         node_cores=need.computing_s * steps_s * site.gpus_per_node,
         node_bytes_s=None if of_bytes is None else of_bytes * site.gpus_per_node,
@@ -53,7 +53,7 @@ def demanded(need: Need, site: Site, hits: float = 0.0) -> Demanded:
     )
 
 
-def bounds(need: Need, site: Site, hits: float = 0.0) -> tuple[Bound, ...]:
+def bounds(need: RankNeed, site: Cluster, hits: float = 0.0) -> tuple[Bound, ...]:
     """In steps per second, the one that bites first, then the next."""
     read, requests = (0.0 if asked is None else asked for asked in (need.batch_bytes, need.batch_requests))
     missed = 1 - hits
@@ -71,7 +71,7 @@ def bounds(need: Need, site: Site, hits: float = 0.0) -> tuple[Bound, ...]:
     return tuple(sorted(found, key=lambda bound: bound.rate))
 
 
-def places(need: Need, site: Site, hits: float = 0.0) -> Floats:
+def places(need: RankNeed, site: Cluster, hits: float = 0.0) -> Floats:
     """Seconds of making a batch with nobody else there, a row per place of the simulator, a column per batch.
 
     What was waited when the node was measured held the way of the bytes too: what that takes here is taken off it.
@@ -95,6 +95,6 @@ def _over(amount: float, rate: float | None) -> float:
     return 0.0 if rate is None else amount / rate
 
 
-def cores_of(need: Need, site: Site) -> float:
+def cores_of(need: RankNeed, site: Cluster) -> float:
     """Of a node: as told, else as measured."""
     return need.cores if site.cores is None else site.cores

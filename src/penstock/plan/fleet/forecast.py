@@ -9,14 +9,14 @@ from typing import Literal
 
 import numpy as np
 
-from penstock.core.format import human_bytes
-from penstock.core.plan import Limit
-from penstock.model.ranks import PLACES, Crowd, InStep, simulate_ranks
+from penstock.core.format import format_bytes
+from penstock.core.plan import ThroughputLimit
+from penstock.model.ranks import PLACES, RankGroup, SynchronousRun, simulate_ranks
 from penstock.model.workload import WARM_UP
-from penstock.plan.fleet.bounds import Demanded, bounds, cores_of, demanded, places
-from penstock.plan.fleet.lanes import Lanes, lanes_for
-from penstock.plan.fleet.need import Need, expected_most, half_the_side, in_blocks
-from penstock.plan.fleet.site import Site, hit_share
+from penstock.plan.fleet.bounds import FleetDemand, bounds, cores_of, fleet_demand, places
+from penstock.plan.fleet.lanes import LanePlan, lanes_for
+from penstock.plan.fleet.need import RankNeed, expected_most, half_the_side, in_blocks
+from penstock.plan.fleet.site import Cluster, hit_share
 
 LEAST_STEPS = 24
 """That the simulator counts, in whole rounds of the workers..."""
@@ -29,7 +29,7 @@ EPOCHS = (("first", 1), ("second", 2), ("later", None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class StorePrice:
     """Of the store; None where nobody said."""
 
     of_gb: float | None = None
@@ -37,13 +37,13 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
+class FleetEpoch:
     """One epoch of all ranks together; amounts are None where they were not counted."""
 
     name: str
     hits: float
     """Share of the bytes that come from the nodes' caches."""
-    limits: tuple[Limit, ...]
+    limits: tuple[ThroughputLimit, ...]
     """In samples per second of all ranks, the one that bites first, then the next."""
     samples_s: float
     by: Literal["simulation", "laws"]
@@ -62,12 +62,12 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedForecast:
     """What another form of the data would change, in the first epoch, by the laws."""
 
     name: str
-    demanded: Demanded
-    first: Limit
+    fleet_demand: FleetDemand
+    first: ThroughputLimit
     """The bound that bites first."""
 
 
@@ -76,7 +76,7 @@ class FleetPlan:
     """All that is said about one training on many ranks."""
 
     source: Literal["recording", "probes"]
-    site: Site
+    site: Cluster
     cores: float
     """Of a node."""
     samples_per_batch: float
@@ -85,15 +85,15 @@ class FleetPlan:
     slowest_s: float
     """Of the slowest of all ranks, on average."""
     dataset_bytes: float | None
-    demanded: Demanded
-    epochs: tuple[Epoch, ...]
-    lanes: Lanes
-    packing: tuple[Packed, ...]
+    fleet_demand: FleetDemand
+    epochs: tuple[FleetEpoch, ...]
+    lanes: LanePlan
+    packing: tuple[PackedForecast, ...]
     """As it is first, then what could be."""
     notes: tuple[str, ...]
 
 
-def plan_fleet(need: Need, site: Site, price: Price | None = None) -> FleetPlan:
+def plan_fleet(need: RankNeed, site: Cluster, price: StorePrice | None = None) -> FleetPlan:
     """For ranks that go in step, one for each GPU, each with batches as large as the one that was measured."""
     return FleetPlan(
         source=need.source,
@@ -103,15 +103,15 @@ def plan_fleet(need: Need, site: Site, price: Price | None = None) -> FleetPlan:
         step_s=float(need.step_s.mean()),
         slowest_s=expected_most(need.step_s, site.ranks),
         dataset_bytes=need.dataset_bytes,
-        demanded=demanded(need, site),
-        epochs=tuple(_epochs(need, site, price or Price())),
+        fleet_demand=fleet_demand(need, site),
+        epochs=tuple(_epochs(need, site, price or StorePrice())),
         lanes=lanes_for(site.ranks, need.dataset_bytes),
         packing=tuple(_packing(need, site)),
         notes=(*need.notes, *_notes(need, site)),
     )
 
 
-def epoch_of(need: Need, site: Site, name: str, hits: float, price: Price | None = None) -> Epoch:
+def epoch_of(need: RankNeed, site: Cluster, name: str, hits: float, price: StorePrice | None = None) -> FleetEpoch:
     """With this share of the bytes from the nodes' caches."""
     found = bounds(need, site, hits)
     run = simulated(need, site, hits)
@@ -121,10 +121,10 @@ def epoch_of(need: Need, site: Site, name: str, hits: float, price: Price | None
     drawn = [None if each is None else each * missed * site.ranks for each in (need.batch_bytes, need.batch_requests)]
     steps = None if need.samples is None else need.samples / per_step
     total = [None if each is None or steps is None else each * steps for each in drawn]
-    return Epoch(
+    return FleetEpoch(
         name=name,
         hits=hits,
-        limits=tuple(Limit(name=bound.name, samples_s=bound.rate * per_step) for bound in found),
+        limits=tuple(ThroughputLimit(name=bound.name, samples_s=bound.rate * per_step) for bound in found),
         samples_s=steps_s * per_step,
         by="laws" if run is None else "simulation",
         data_share=None if run is None else run.data_share,
@@ -134,13 +134,13 @@ def epoch_of(need: Need, site: Site, name: str, hits: float, price: Price | None
         seconds=None if steps is None else steps / steps_s,
         store_bytes=total[0],
         store_requests=total[1],
-        price=_price(total[0], total[1], price or Price()),
+        price=_price(total[0], total[1], price or StorePrice()),
     )
 
 
-def simulated(need: Need, site: Site, hits: float = 0.0) -> InStep | None:
+def simulated(need: RankNeed, site: Cluster, hits: float = 0.0) -> SynchronousRun | None:
     """All ranks in step; None where that would take too long."""
-    crowd = Crowd(
+    crowd = RankGroup(
         nodes=site.nodes,
         ranks_per_node=site.gpus_per_node,
         workers=need.workers,
@@ -160,7 +160,7 @@ def simulated(need: Need, site: Site, hits: float = 0.0) -> InStep | None:
     return simulate_ranks(crowd, steps, warm_up)
 
 
-def _epochs(need: Need, site: Site, price: Price) -> Iterator[Epoch]:
+def _epochs(need: RankNeed, site: Cluster, price: StorePrice) -> Iterator[FleetEpoch]:
     """Those that differ: without a cache all are the first."""
     seen: list[float] = []
     for name, number in EPOCHS:
@@ -170,7 +170,7 @@ def _epochs(need: Need, site: Site, price: Price) -> Iterator[Epoch]:
             yield epoch_of(need, site, name, hits, price)
 
 
-def _packing(need: Need, site: Site) -> Iterator[Packed]:
+def _packing(need: RankNeed, site: Cluster) -> Iterator[PackedForecast]:
     """`first` in samples per second of all ranks."""
     forms = (
         ("as it is", need),
@@ -180,11 +180,11 @@ def _packing(need: Need, site: Site) -> Iterator[Packed]:
     for name, form in forms:
         if form is not None:
             first = bounds(form, site)[0]
-            limit = Limit(name=first.name, samples_s=first.rate * need.samples_per_batch * site.ranks)
-            yield Packed(name=name, demanded=demanded(form, site), first=limit)
+            limit = ThroughputLimit(name=first.name, samples_s=first.rate * need.samples_per_batch * site.ranks)
+            yield PackedForecast(name=name, fleet_demand=fleet_demand(form, site), first=limit)
 
 
-def _price(size_bytes: float | None, requests: float | None, price: Price) -> float | None:
+def _price(size_bytes: float | None, requests: float | None, price: StorePrice) -> float | None:
     """Of what was priced; None where nothing was, or where it was not counted."""
     parts = [(size_bytes, price.of_gb, 1e9), (requests, price.of_million_requests, 1e6)]
     asked = [(amount, each, unit) for amount, each, unit in parts if each is not None]
@@ -193,7 +193,7 @@ def _price(size_bytes: float | None, requests: float | None, price: Price) -> fl
     return sum(amount / unit * each for amount, each, unit in asked if amount is not None)
 
 
-def _notes(need: Need, site: Site) -> Iterator[str]:
+def _notes(need: RankNeed, site: Cluster) -> Iterator[str]:
     told = {
         "the network of a node (--network)": site.network_bytes_s,
         "the store's bandwidth (--store-bandwidth)": site.store_bytes_s,
@@ -208,7 +208,7 @@ def _notes(need: Need, site: Site) -> Iterator[str]:
     if site.cache_bytes and need.dataset_bytes is None:
         yield "How large the dataset is, is not known, so the cache is left out: give --dataset-bytes"
     elif site.cache_bytes and site.nodes > 1 and need.dataset_bytes is not None:
-        copied = human_bytes(site.nodes * need.dataset_bytes)
+        copied = format_bytes(site.nodes * need.dataset_bytes)
         yield f"Caches are taken to keep blocks: to keep whole shards each node would copy all of them, {copied} in all"
     if not np.ptp(need.step_s):
         yield "Steps are taken to be all alike: ranks that vary would wait for the slowest of them"

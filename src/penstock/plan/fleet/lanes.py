@@ -15,7 +15,7 @@ LEAST_BLOCK_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lanes:
+class LanePlan:
     """For penstock.Loader; the number of ranks must divide the lanes."""
 
     lanes: int
@@ -35,12 +35,12 @@ class Lanes:
     """Of blocks in use in each rank's memory, twice: one is read while the other is used up."""
 
 
-def lanes_for(ranks: int, dataset_bytes: float | None) -> Lanes:
+def lanes_for(ranks: int, dataset_bytes: float | None) -> LanePlan:
     """The smallest number of lanes that these ranks can share, and blocks for each."""
     lanes = ranks * ceil(LANES / ranks)
     block_bytes = _block_bytes(lanes, dataset_bytes)
     blocks = None if dataset_bytes is None else int(dataset_bytes // block_bytes)
-    return Lanes(
+    return LanePlan(
         lanes=lanes,
         block_bytes=block_bytes,
         blocks=blocks,

@@ -19,7 +19,7 @@ ALREADY = 1.5
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Need:
+class RankNeed:
     """Of one rank, batch by batch: seconds with nobody in the way."""
 
     source: Literal["recording", "probes"]
@@ -92,7 +92,7 @@ class Need:
 # -- what packing would change ---------------------------------------------------------------------------------------
 
 
-def in_blocks(need: Need) -> Need | None:
+def in_blocks(need: RankNeed) -> RankNeed | None:
     """The same bytes in shards that are read block by block; None where that would be nothing new, or is not known.
 
     Waiting is taken to go with the number of requests, as it does where each has its latency.
@@ -105,7 +105,7 @@ def in_blocks(need: Need) -> Need | None:
     return replace(need, batch_requests=blocks, waited_s=need.waited_s * (blocks / need.batch_requests))
 
 
-def half_the_side(need: Need) -> Need | None:
+def half_the_side(need: RankNeed) -> RankNeed | None:
     """Pictures packed at half the side: a quarter of the pixels, of the bytes and of the time to decode."""
     if need.batch_bytes is None:
         return None

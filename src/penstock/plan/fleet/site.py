@@ -10,7 +10,7 @@ from penstock.plan.data_changes import SSD_BYTES_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Cluster:
     """Equal nodes before one store. A limit that is None is not known: what is demanded is said, and bounds nothing."""
 
     nodes: int
@@ -40,7 +40,7 @@ class Site:
         return self.nodes * self.gpus_per_node
 
 
-def hit_share(site: Site, dataset_bytes: float | None, epoch: int | None) -> float:
+def hit_share(site: Cluster, dataset_bytes: float | None, epoch: int | None) -> float:
     """Share of what a node reads that it finds in its cache in this epoch (from 1), or in the long run (None).
 
     Every epoch deals blocks to ranks anew, so a node reads another random part of the dataset each time: after e epochs

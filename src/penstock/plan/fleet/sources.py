@@ -12,14 +12,14 @@ from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.verdict import ENOUGH_STEPS
 from penstock.errors import RecordingError, SettingError
-from penstock.plan.fleet.need import Need
+from penstock.plan.fleet.need import RankNeed
 from penstock.plan.from_evidence import workload_of
-from penstock.plan.from_probes import Step, probed_workload
+from penstock.plan.from_probes import StepFacts, probed_workload
 from penstock.plan.from_recording import samples_per_batch
 from penstock.plan.knobs import MOST_WORKERS
 from penstock.plan.predict import thinned
-from penstock.probe.results import Probed
-from penstock.recording.format import Hops
+from penstock.probe.results import ProbedValues
+from penstock.recording.format import HopsLine
 from penstock.recording.reader import Recording, need_run
 
 STEP = "Give --step-ms, or the recording of `penstock run --probe compute`"
@@ -29,7 +29,7 @@ IN_STEP = (
 )
 
 
-def need_from_recording(recording: Recording) -> Need:
+def need_from_recording(recording: Recording) -> RankNeed:
     """Of the loader that cost most waiting."""
     need_run(recording)
     seen = gather(recording)
@@ -45,7 +45,7 @@ def need_from_recording(recording: Recording) -> Need:
     return replace(found, notes=(*notes, *found.notes))
 
 
-def need_from_probes(found: Probed, step: Step) -> Need:
+def need_from_probes(found: ProbedValues, step: StepFacts) -> RankNeed:
     """With as many workers as keep up with the step; samples are read one by one, as a plan from probes has it."""
     if not step.step_s:
         raise SettingError("what a step takes is not known, so any amount of data is too little", advice=STEP)
@@ -53,7 +53,7 @@ def need_from_probes(found: Probed, step: Step) -> Need:
     assert found.decode is not None
     assert found.handover is not None
     size = found.handover.batch_size
-    need = Need.of(
+    need = RankNeed.of(
         workload,
         source="probes",
         samples_per_batch=float(size),
@@ -65,7 +65,7 @@ def need_from_probes(found: Probed, step: Step) -> Need:
     return replace(need, workers=min(MOST_WORKERS, ceil(service_s / float(need.step_s.mean())) + 1))
 
 
-def _of_torch(evidence: Evidence) -> Need:
+def _of_torch(evidence: Evidence) -> RankNeed:
     """By its fetches; of a loader whose workers nobody saw, the steps alone."""
     workload, notes = workload_of(evidence)
     told = _told(evidence)
@@ -74,7 +74,7 @@ def _of_torch(evidence: Evidence) -> Need:
     read = evidence.mean([fetch.read_bytes for fetch in evidence.fetches])
     requests = evidence.mean([fetch.reads for fetch in evidence.fetches])
     counted = ("A read call of a worker counts as a request: a file system may join them, or ask for more",)
-    return Need.of(
+    return RankNeed.of(
         thinned(workload),
         **told,
         batch_bytes=read or None,
@@ -83,7 +83,7 @@ def _of_torch(evidence: Evidence) -> Need:
     )
 
 
-def _of_penstock(evidence: Evidence) -> Need:
+def _of_penstock(evidence: Evidence) -> RankNeed:
     """By its hops: reading is ahead of decoding, in blocks, and keeps no worker waiting."""
     lines = [line for line in evidence.recording.hops if line.loader == evidence.loader.loader]
     told = _told(evidence)
@@ -106,7 +106,7 @@ def _of_penstock(evidence: Evidence) -> Need:
     )
 
 
-def _steps_alone(evidence: Evidence, **known: Any) -> Need:
+def _steps_alone(evidence: Evidence, **known: Any) -> RankNeed:
     nothing = np.zeros(len(evidence.own_s))
     fields = {
         "cpu_s": nothing,
@@ -119,7 +119,7 @@ def _steps_alone(evidence: Evidence, **known: Any) -> Need:
         "step_s": evidence.own_s,
         "step_cpu_s": evidence.own_s * evidence.step_cpu,
     }
-    return Need(**{**fields, **known})
+    return RankNeed(**{**fields, **known})
 
 
 def _told(evidence: Evidence) -> dict[str, Any]:
@@ -140,5 +140,5 @@ def _samples(evidence: Evidence) -> float | None:
     return loader.batches * per_batch * evidence.recording.run.world_size
 
 
-def _busy_s(line: Hops, hop: str) -> float:
+def _busy_s(line: HopsLine, hop: str) -> float:
     return line.hops.get(hop, (0.0, 0.0, 0.0))[0]

@@ -9,7 +9,7 @@ from functools import partial
 
 from penstock.errors import PenstockError
 from penstock.shards import index_file as indexfile
-from penstock.shards.scan import SCAN_THREADS, Scanned, index_all
+from penstock.shards.scan import SCAN_THREADS, ScannedShard, index_all
 from penstock.shards.task_pool import run_tasks
 from penstock.storage.object_store.url import is_remote
 
@@ -17,7 +17,7 @@ log = logging.getLogger("penstock")
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class IndexedShard:
     """What became of one shard."""
 
     shard: str
@@ -28,7 +28,7 @@ class Indexed:
     error: Exception | None
 
     @classmethod
-    def of(cls, scanned: Scanned) -> Indexed:
+    def of(cls, scanned: ScannedShard) -> IndexedShard:
         """The counts of an index, without the index."""
         if scanned.index is None:
             return cls(scanned.shard, 0, 0, False, scanned.error)
@@ -37,18 +37,18 @@ class Indexed:
 
 def index_by_tasks(
     shards: Sequence[str], *, rebuild: bool = False, threads: int = SCAN_THREADS, workers: int | None = None
-) -> Iterator[Indexed]:
+) -> Iterator[IndexedShard]:
     """Each shard's outcome as it is known, errors as outcomes; a task walks `threads` shards side by side."""
     handfuls = (tuple(shards[first : first + threads]) for first in range(0, len(shards), threads))
     for done in run_tasks(partial(_index_some, rebuild=rebuild), handfuls, workers):
         if done.result is not None:
             yield from done.result
         else:
-            yield from (Indexed(shard, 0, 0, False, _at(done.error, shard)) for shard in done.task)
+            yield from (IndexedShard(shard, 0, 0, False, _at(done.error, shard)) for shard in done.task)
 
 
-def _index_some(shards: Sequence[str], rebuild: bool) -> list[Indexed]:
-    found = [Indexed.of(scanned) for scanned in index_all(shards, rebuild=rebuild, threads=len(shards))]
+def _index_some(shards: Sequence[str], rebuild: bool) -> list[IndexedShard]:
+    found = [IndexedShard.of(scanned) for scanned in index_all(shards, rebuild=rebuild, threads=len(shards))]
     for indexed in found:
         if indexed.fresh and not is_remote(indexed.shard) and not indexfile.beside(indexed.shard).exists():
             log.warning("%s: cannot be written beside: its index lies in the cache of one node only", indexed.shard)

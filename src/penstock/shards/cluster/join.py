@@ -127,7 +127,7 @@ PATIENCE_S = 20.0
 PAUSE_S = 0.5
 
 
-class Head:
+class HeadNode:
     """The door of the head node, and since when nobody has opened it."""
 
     def __init__(self, address: str, clock: Clock = SYSTEM_CLOCK) -> None:

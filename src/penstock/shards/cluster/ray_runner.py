@@ -16,9 +16,9 @@ from typing import Any
 
 from penstock import __version__
 from penstock.errors import PenstockError, SettingError, StorageError, WorkerCrash
-from penstock.shards.cluster.join import Cluster, Head
-from penstock.shards.cluster.shared_folders import Witness, witnesses
-from penstock.shards.task_pool import Done, Result, Task, answer, outcome
+from penstock.shards.cluster.join import Cluster, HeadNode
+from penstock.shards.cluster.shared_folders import WitnessFile, witnesses
+from penstock.shards.task_pool import Result, Task, TaskOutcome, answer, outcome
 
 log = logging.getLogger("penstock")
 
@@ -44,12 +44,12 @@ class RayRunner:
 
     def __call__(
         self, work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
-    ) -> Iterator[Done[Task, Result]]:
+    ) -> Iterator[TaskOutcome[Task, Result]]:
         """Results as they come, of no more than `workers` tasks at a time."""
         ray = self.cluster.ray
-        order = _Order(work, __version__, witnesses(self.shared))
+        order = _RayOrder(work, __version__, witnesses(self.shared))
         perform = ray.remote(num_cpus=1, max_retries=self.retries)(_perform)
-        head = Head(self.cluster.address)
+        head = HeadNode(self.cluster.address)
         waiting = iter(tasks)
         busy: dict[Any, Task] = {}
         most = 1
@@ -66,7 +66,7 @@ class RayRunner:
         finally:
             self._cancel(list(busy))
 
-    def _answered(self, busy: list[Any], head: Head) -> list[Any]:
+    def _answered(self, busy: list[Any], head: HeadNode) -> list[Any]:
         """At least one of them; an error if there is nobody left to answer."""
         without_nodes_s = 0.0
         while True:
@@ -83,10 +83,10 @@ class RayRunner:
                     advice="Run the same command again when it has: what is finished is kept.",
                 )
 
-    def _done(self, answered: Any, task: Task, head: Head) -> Done[Task, Any]:
+    def _done(self, answered: Any, task: Task, head: HeadNode) -> TaskOutcome[Task, Any]:
         ray = self.cluster.ray
         try:
-            reply: _Reply = ray.get(answered)
+            reply: _RayReply = ray.get(answered)
         except ray.exceptions.RayTaskError as error:  # our own errors are answers: this one comes from before
             raise SettingError(
                 f"a node could not begin: {_last_line(error)}",
@@ -97,7 +97,7 @@ class RayRunner:
             head.wait()  # a task that went down with the head has killed nobody
             times = f"{self.retries + 1} times" if self.retries else "once"
             reason = f"its worker died, {times} over: {_first_line(error)}"
-            return Done(task, None, WorkerCrash(reason, stage="work"))
+            return TaskOutcome(task, None, WorkerCrash(reason, stage="work"))
         if reply.refusal is not None:
             raise StorageError(reply.refusal, stage="work", advice=_SHARED)
         for notice in reply.notices:
@@ -115,12 +115,12 @@ class RayRunner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _RayOrder:
     """What is the same for all tasks, and what a node must fulfil to take them."""
 
     work: Callable[[Any], Any]
     version: str
-    witnesses: tuple[Witness, ...]
+    witnesses: tuple[WitnessFile, ...]
 
     def refusal(self) -> str | None:
         """Why this node cannot take part; None if it can."""
@@ -132,7 +132,7 @@ class _Order:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class _RayReply:
     refusal: str | None
     answer: bytes
     notices: list[str]
@@ -143,14 +143,14 @@ _SHARED = (
 )
 
 
-def _perform(order: _Order, task: Any) -> _Reply:
+def _perform(order: _RayOrder, task: Any) -> _RayReply:
     """Runs on the node."""
     refusal = order.refusal()
     if refusal is not None:
-        return _Reply(refusal, b"", [])
+        return _RayReply(refusal, b"", [])
     with _overheard() as notices:
         answered = answer(order.work, task)
-    return _Reply(None, answered, notices)
+    return _RayReply(None, answered, notices)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class WitnessFile:
     """A file as we see it."""
 
     path: str
@@ -30,7 +30,7 @@ class Witness:
     head_crc32: int
 
     @classmethod
-    def of(cls, path: str) -> Witness:
+    def of(cls, path: str) -> WitnessFile:
         """What that file looks like from here."""
         with LocalFile(path) as file:
             return cls(path, file.size, deflate.crc32(file.read_at(0, HEAD_BYTES)))
@@ -38,17 +38,17 @@ class Witness:
     def is_seen(self) -> bool:
         """Whether it looks the same from where this runs."""
         try:
-            return Witness.of(self.path) == self
+            return WitnessFile.of(self.path) == self
         except StorageError:
             return False
 
 
-def witnesses(paths: Iterable[str]) -> tuple[Witness, ...]:
+def witnesses(paths: Iterable[str]) -> tuple[WitnessFile, ...]:
     """One file of each folder, of those that can be read here; what is not a local path needs none."""
-    found: dict[str, Witness] = {}
+    found: dict[str, WitnessFile] = {}
     for path in paths:
         folder = os.path.dirname(path)
         if folder not in found and not is_remote(path) and len(found) < MOST:
             with suppress(StorageError):  # its task will say what is wrong with it
-                found[folder] = Witness.of(path)
+                found[folder] = WitnessFile.of(path)
     return tuple(found.values())

@@ -9,7 +9,7 @@ from functools import lru_cache
 from penstock.errors import DecodeError
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz
 from penstock.shards.codecs.jpeg import decode_jpeg
-from penstock.shards.codecs.pillow import decode_picture
+from penstock.shards.codecs.pillow import decode_pillow_image
 from penstock.shards.guards.buffer import Buffer
 
 _CODECS = {
@@ -70,5 +70,5 @@ _CHECKS: dict[str, Callable[[Buffer], object]] = {
     "npy.zst": decode_npy_zst,
     "json": _check_json,
     "text": _check_text,
-    "image": decode_picture,
+    "image": decode_pillow_image,
 }

@@ -14,7 +14,7 @@ from penstock.shards.guards.jpeg import MAX_PIXELS
 _FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 
-def decode_picture(data: Buffer) -> NDArray[np.uint8]:
+def decode_pillow_image(data: Buffer) -> NDArray[np.uint8]:
     """RGB pixels of the first picture of the file, as a loader would take it."""
     from PIL import Image  # late: workers that see no such picture start sooner
 

@@ -28,7 +28,7 @@ _SAVE_AGAIN = "Save it again with numpy.savez or numpy.savez_compressed"
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class ZipDirectory:
     """The span of the directory, and how many entries it says it has."""
 
     count: int
@@ -36,7 +36,7 @@ class Directory:
     end: int
 
 
-def find_directory(view: bytes | memoryview) -> Directory:
+def find_directory(view: bytes | memoryview) -> ZipDirectory:
     """Where the directory lies; strict, so that no other reader can see another archive in the same bytes."""
     end_at = _find_end(view)
     _, disk, first_disk, *narrow, _ = _END.unpack_from(view, end_at)
@@ -57,7 +57,7 @@ def find_directory(view: bytes | memoryview) -> Directory:
         raise refusal("the ZIP's directory does not lie directly before its end record")
     if count > MAX_ENTRIES:
         raise refusal(f"the ZIP says it has {count} entries; {MAX_ENTRIES} is the limit")
-    return Directory(count, start, stop)
+    return ZipDirectory(count, start, stop)
 
 
 def _find_end(view: bytes | memoryview) -> int:
@@ -109,7 +109,7 @@ class ZipEntry:
 
 
 @dataclass(slots=True)
-class _Record:
+class _DirectoryRecord:
     """A directory entry as it stands, before it is believed."""
 
     flags: int
@@ -144,7 +144,7 @@ def inspect_zip(data: Buffer) -> tuple[ZipEntry, ...]:
     return tuple(entries)
 
 
-def _read_record(view: bytes | memoryview, at: int, limit: int) -> _Record:
+def _read_record(view: bytes | memoryview, at: int, limit: int) -> _DirectoryRecord:
     name_start = at + _ENTRY.size
     if name_start > limit:
         raise refusal("the ZIP's directory is cut short", FETCH_AGAIN)
@@ -162,7 +162,7 @@ def _read_record(view: bytes | memoryview, at: int, limit: int) -> _Record:
     if FULL_32 in (length, compressed, header_start):
         extra = bytes(view[extra_start : extra_start + extra_length])
         length, compressed, header_start = _read_zip64(name, extra, length, compressed, header_start)
-    return _Record(flags, method, crc32, compressed, length, header_start, raw_name, name, end)
+    return _DirectoryRecord(flags, method, crc32, compressed, length, header_start, raw_name, name, end)
 
 
 def _decode_name(raw: bytes, flags: int) -> str:
@@ -186,7 +186,7 @@ def _read_zip64(name: str, extra: bytes, *sizes: int) -> list[int]:
     raise refusal(f"the ZIP's entry {name!r} lacks the zip64 sizes it announces")
 
 
-def _check_record(record: _Record) -> None:
+def _check_record(record: _DirectoryRecord) -> None:
     entry = f"the ZIP's entry {record.name!r}"
     if record.flags & _ENCRYPTED:
         raise refusal(f"{entry} is encrypted", "Save it again without a password")
@@ -199,7 +199,7 @@ def _check_record(record: _Record) -> None:
         raise refusal(f"{entry} says that {record.compressed_length} bytes become {record.length}: impossible")
 
 
-def _locate(view: bytes | memoryview, record: _Record, limit: int) -> ZipEntry:
+def _locate(view: bytes | memoryview, record: _DirectoryRecord, limit: int) -> ZipEntry:
     """The entry with the place of its data, from a local header that must agree with the directory.
 
     numpy leaves room for zip64 sizes in local headers only, so the directory cannot tell that place.

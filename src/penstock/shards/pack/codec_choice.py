@@ -13,10 +13,10 @@ from statistics import median
 
 from penstock.errors import PenstockError
 from penstock.shards.codecs.by_suffix import codec_of, verify_part
-from penstock.shards.pack.convert import Stored, convert
+from penstock.shards.pack.convert import StoredParts, convert
 from penstock.shards.pack.options import ArrayCodec, PackOptions
 from penstock.shards.pack.plan import tried_samples
-from penstock.shards.pack.sources import Source, read_samples
+from penstock.shards.pack.sources import PackSource, read_samples
 
 NEAR_ENOUGH = 0.97
 """Codecs within 3% of the fastest are equal; then the smallest wins."""
@@ -24,7 +24,7 @@ _REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CodecCandidate:
     """One way to store the arrays, and what a sample would cost."""
 
     codec: ArrayCodec
@@ -38,34 +38,34 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CodecChoice:
     """The codec and the reason."""
 
     codec: ArrayCodec
     reason: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CodecCandidate, ...]
 
 
 def choose_codec(
-    sources: Sequence[Source],
+    sources: Sequence[PackSource],
     options: PackOptions,
     bytes_per_s: float,
     cores: int,
     timer: Callable[[], float] = time.perf_counter,
-) -> Choice:
+) -> CodecChoice:
     """Try each codec on a few samples; the fastest wins, and among equals the smallest."""
     samples = [parts for take in tried_samples(sources) for _, parts in read_samples(take) if isinstance(parts, list)]
     if not any(codec_of(suffix) in ("npz", "npy", "npy.zst") for parts in samples for suffix, _ in parts):
-        return Choice("keep", "there are no arrays to store", ())
+        return CodecChoice("keep", "there are no arrays to store", ())
     codecs: tuple[ArrayCodec, ...] = ("zstd", "raw") if options.casts else ("keep", "zstd", "raw")
     candidates = tuple(candidate for codec in codecs if (candidate := _try(codec, samples, options, timer)) is not None)
     return decide(candidates, bytes_per_s, cores)
 
 
-def decide(candidates: tuple[Candidate, ...], bytes_per_s: float, cores: int) -> Choice:
+def decide(candidates: tuple[CodecCandidate, ...], bytes_per_s: float, cores: int) -> CodecChoice:
     """The arithmetic alone."""
     if not candidates:
-        return Choice("keep", "no sample could be converted, so arrays stay as they are", ())
+        return CodecChoice("keep", "no sample could be converted, so arrays stay as they are", ())
     best = max(candidate.rate(bytes_per_s, cores) for candidate in candidates)
     good = [candidate for candidate in candidates if candidate.rate(bytes_per_s, cores) >= NEAR_ENOUGH * best]
     chosen = min(good, key=lambda candidate: candidate.sample_bytes)
@@ -76,12 +76,12 @@ def decide(candidates: tuple[Candidate, ...], bytes_per_s: float, cores: int) ->
     )
     limit = "storage" if bytes_per_s / chosen.sample_bytes < cores / chosen.decode_s else "decoding"
     reason = f"storage gives {bytes_per_s / 1e6:.0f} MB/s to {cores} cores: {rates}; {limit} is the limit then"
-    return Choice(chosen.codec, reason, candidates)
+    return CodecChoice(chosen.codec, reason, candidates)
 
 
 def _try(
-    codec: ArrayCodec, samples: list[list[Stored]], options: PackOptions, timer: Callable[[], float]
-) -> Candidate | None:
+    codec: ArrayCodec, samples: list[list[StoredParts]], options: PackOptions, timer: Callable[[], float]
+) -> CodecCandidate | None:
     wanted = replace(options, arrays=codec)
     sizes: list[int] = []
     seconds: list[float] = []
@@ -92,10 +92,10 @@ def _try(
         except PenstockError:
             continue
         sizes.append(sum(len(data) for _, data in stored))
-    return Candidate(codec, sum(sizes) / len(sizes), median(seconds)) if sizes else None
+    return CodecCandidate(codec, sum(sizes) / len(sizes), median(seconds)) if sizes else None
 
 
-def _time_decode(parts: list[Stored], timer: Callable[[], float]) -> float:
+def _time_decode(parts: list[StoredParts], timer: Callable[[], float]) -> float:
     start = timer()
     for suffix, data in parts:
         verify_part(suffix, data)

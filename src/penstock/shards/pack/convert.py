@@ -20,7 +20,7 @@ from penstock.shards.pack.manifest import array_suffix, packed_suffix
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pairing import role_of
 
-Stored = tuple[str, bytes]
+StoredParts = tuple[str, bytes]
 _GUARDS: dict[str, Callable[[bytes], object]] = {
     "jpeg": inspect_jpeg,
     "npz": inspect_zip,
@@ -29,12 +29,12 @@ _GUARDS: dict[str, Callable[[bytes], object]] = {
 }
 
 
-def convert(parts: Iterable[Stored], options: PackOptions) -> list[Stored]:
+def convert(parts: Iterable[StoredParts], options: PackOptions) -> list[StoredParts]:
     """(suffix, bytes) of every part to write; two that readers would take for one are an error.
 
     An error has the suffix of the part it is about in `member`.
     """
-    stored: list[Stored] = []
+    stored: list[StoredParts] = []
     for suffix, data in parts:
         try:
             stored += _convert_part(suffix, data, options)
@@ -47,7 +47,7 @@ def convert(parts: Iterable[Stored], options: PackOptions) -> list[Stored]:
     return stored
 
 
-def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[Stored]:
+def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[StoredParts]:
     codec = codec_of(suffix)
     if codec == "jpeg" and options.image_size is not None:
         yield packed_suffix(suffix), shrink_jpeg(data, options.image_size, options.side, options.quality)

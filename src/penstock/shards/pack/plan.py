@@ -20,7 +20,7 @@ from penstock.shards.index import ShardIndex
 from penstock.shards.pack.convert import array_names, convert
 from penstock.shards.pack.manifest import packed_key
 from penstock.shards.pack.options import PackOptions
-from penstock.shards.pack.sources import Source, Take, read_samples
+from penstock.shards.pack.sources import PackSource, SampleSelection, read_samples
 from penstock.shards.tar_header import BLOCK
 from penstock.storage.object_store.url import is_remote
 
@@ -35,14 +35,14 @@ class PackTask:
     """One output shard. Small, picklable, and needs nothing but the files: any executor can run it."""
 
     name: str
-    takes: tuple[Take, ...]
+    takes: tuple[SampleSelection, ...]
     options: PackOptions
     fingerprint: str
     """Of the options and the samples: an output with the same fingerprint need not be made again."""
 
 
 @dataclass(frozen=True)
-class Cut:
+class SampleRun:
     """A run of whole samples of one source: [first, last) in its `whole` column."""
 
     source: int
@@ -54,9 +54,9 @@ class Cut:
 class PackPlan:
     """All tasks, held as cuts: samples become objects only when their task is made."""
 
-    sources: Sequence[Source]
+    sources: Sequence[PackSource]
     options: PackOptions
-    shards: list[list[Cut]]
+    shards: list[list[SampleRun]]
     growth: float
     """Bytes out per byte in, as seen on the tried samples."""
     prefixes: tuple[str, ...]
@@ -98,12 +98,12 @@ class PackPlan:
         """The file name of an output shard."""
         return f"{self.options.prefix}-{number:06d}.tar"
 
-    def _take(self, cut: Cut) -> Take:
+    def _take(self, cut: SampleRun) -> SampleSelection:
         source = self.sources[cut.source]
         return source.take(source.whole[cut.first : cut.last].tolist(), self.prefixes[cut.source])
 
 
-def make_plan(sources: Sequence[Source], options: PackOptions) -> PackPlan:
+def make_plan(sources: Sequence[PackSource], options: PackOptions) -> PackPlan:
     """Cut the sources into output shards of about the wanted size."""
     if not any(len(source.whole) for source in sources):
         raise ShardError("there is no whole sample to pack", stage="pack")
@@ -113,7 +113,7 @@ def make_plan(sources: Sequence[Source], options: PackOptions) -> PackPlan:
     return PackPlan(sources, options, list(_cut(sources, options, growth)), growth, prefixes)
 
 
-def tried_samples(sources: Sequence[Source]) -> Iterator[Take]:
+def tried_samples(sources: Sequence[PackSource]) -> Iterator[SampleSelection]:
     """A few samples spread over the sources."""
     cuttable = [source for source in sources if len(source.whole) and source.can_be_cut]
     chosen = cuttable or [source for source in sources if len(source.whole)]
@@ -124,7 +124,7 @@ def tried_samples(sources: Sequence[Source]) -> Iterator[Take]:
         yield source.take(picked.tolist())
 
 
-def _check_casts(sources: Sequence[Source], options: PackOptions) -> None:
+def _check_casts(sources: Sequence[PackSource], options: PackOptions) -> None:
     """A cast of an array that none of the tried samples has is a slip of the pen, not a wish."""
     if not options.casts:
         return
@@ -139,7 +139,7 @@ def _check_casts(sources: Sequence[Source], options: PackOptions) -> None:
             raise SettingError(f"no sample has an array {name!r} to cast", stage="pack", advice=f"There are: {known}")
 
 
-def _growth(sources: Sequence[Source], options: PackOptions) -> float:
+def _growth(sources: Sequence[PackSource], options: PackOptions) -> float:
     """How much larger or smaller samples become; bad samples among the tried are left to the tasks."""
     before = after = 0
     for take in tried_samples(sources):
@@ -155,23 +155,23 @@ def _growth(sources: Sequence[Source], options: PackOptions) -> float:
     return after / before if before else 1.0
 
 
-def _cut(sources: Sequence[Source], options: PackOptions, growth: float) -> Iterator[list[Cut]]:
-    cuts: list[Cut] = []
+def _cut(sources: Sequence[PackSource], options: PackOptions, growth: float) -> Iterator[list[SampleRun]]:
+    cuts: list[SampleRun] = []
     filled = 0.0
     for number, source in enumerate(sources):
         sizes = _sample_bytes(source.index)[source.whole] * growth
         first = 0
         if not source.can_be_cut and len(sizes):
-            cuts.append(Cut(number, 0, len(sizes)))
+            cuts.append(SampleRun(number, 0, len(sizes)))
             filled += float(sizes.sum())
             first = len(sizes)
         for at, size in enumerate(sizes[first:].tolist(), start=first):
             filled += size
             if filled >= options.shard_bytes:
-                yield [*cuts, Cut(number, first, at + 1)]
+                yield [*cuts, SampleRun(number, first, at + 1)]
                 cuts, filled, first = [], 0.0, at + 1
         if first < len(sizes):
-            cuts.append(Cut(number, first, len(sizes)))
+            cuts.append(SampleRun(number, first, len(sizes)))
         if filled >= options.shard_bytes:
             yield cuts
             cuts, filled = [], 0.0
@@ -190,7 +190,7 @@ def _in_tar(length: Length) -> Length:
     return length + BLOCK + (-length % BLOCK)
 
 
-def _keys_collide(sources: Sequence[Source]) -> bool:
+def _keys_collide(sources: Sequence[PackSource]) -> bool:
     """Whether a key occurs in two sources, or two keys become one by the renaming of dots."""
     seen: set[int] = set()
     for source in sources:
@@ -203,7 +203,7 @@ def _keys_collide(sources: Sequence[Source]) -> bool:
     return False
 
 
-def _prefixes(sources: Sequence[Source]) -> tuple[str, ...]:
+def _prefixes(sources: Sequence[PackSource]) -> tuple[str, ...]:
     """What tells equal keys apart: the shards' names, or their paths where two shards have the same name."""
     names = [os.path.basename(source.path).split(".", 1)[0] for source in sources]
     if len(set(names)) < len(names):

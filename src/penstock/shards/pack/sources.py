@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from penstock.core.sample import Part, Sample
 from penstock.errors import DecodeError, PenstockError, SettingError, ShardError, StorageError
-from penstock.shards.index import Binding, Opened, ShardIndex, build_index
+from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
 from penstock.shards.open_shard import AnyShard, RemoteShard, open_shard
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.scan import index_all
-from penstock.shards.tar import Members
-from penstock.shards.validate import Problem, whole_samples
+from penstock.shards.tar import TarMembers
+from penstock.shards.validate import ShardProblem, whole_samples
 from penstock.storage.paths import expand, is_shard
 
 MAX_PENDING_BYTES = 1 << 30
@@ -26,48 +26,48 @@ MAX_PENDING_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Source:
+class PackSource:
     """A shard or a folder, its index, and which of its samples are whole."""
 
     path: str
     is_folder: bool
     index: ShardIndex
     whole: NDArray[np.int64]
-    problems: list[Problem]
+    problems: list[ShardProblem]
 
     @property
     def can_be_cut(self) -> bool:
         """A compressed shard is read from the start or not at all, so it goes to one task whole."""
         return self.index.compression is None
 
-    def take(self, numbers: Iterable[int], prefix: str = "") -> Take:
+    def take(self, numbers: Iterable[int], prefix: str = "") -> SampleSelection:
         """Those samples of this source, by number."""
         samples = tuple(self.index.sample(number) for number in numbers)
-        return Take(self.path, self.is_folder, not self.can_be_cut, self.index.binding, prefix, samples)
+        return SampleSelection(self.path, self.is_folder, not self.can_be_cut, self.index.binding, prefix, samples)
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class SampleSelection:
     """Some samples of one source: what a task is made of. Small, and pickles."""
 
     path: str
     is_folder: bool
     streamed: bool
-    binding: Binding
+    binding: IndexBinding
     """What the source looked like when it was indexed."""
     prefix: str
     """Goes in front of every key, because another source has some of the same; else empty."""
     samples: tuple[Sample, ...]
 
 
-def find_sources(src: str, options: PackOptions) -> Iterator[Source]:
+def find_pack_sources(src: str, options: PackOptions) -> Iterator[PackSource]:
     """The shards that `src` names, or the folder itself if it holds loose files."""
     path = Path(src)
     if path.is_dir() and not any(is_shard(name) for name in os.listdir(path)):
         yield _source(src, True, _index_folder(path), options)
         return
     shards = expand(src)
-    found: dict[str, Source] = {}
+    found: dict[str, PackSource] = {}
     for scanned in index_all(shards):
         if scanned.index is None:
             raise scanned.error or ShardError("cannot be indexed", shard=scanned.shard)
@@ -75,14 +75,14 @@ def find_sources(src: str, options: PackOptions) -> Iterator[Source]:
     yield from (found[shard] for shard in shards)
 
 
-def _source(path: str, is_folder: bool, index: ShardIndex, options: PackOptions) -> Source:
+def _source(path: str, is_folder: bool, index: ShardIndex, options: PackOptions) -> PackSource:
     index = index.split_by(options.require)
-    return Source(path, is_folder, index, *whole_samples(index, path, options.require, options.on_bad))
+    return PackSource(path, is_folder, index, *whole_samples(index, path, options.require, options.on_bad))
 
 
 def _index_folder(root: Path) -> ShardIndex:
     """Loose files as members of one shard: name by path, offset always 0."""
-    members = Members()
+    members = TarMembers()
     newest = 0
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -98,7 +98,7 @@ def _index_folder(root: Path) -> ShardIndex:
     if not members.names:
         raise SettingError(f"nothing to pack in folder {str(root)!r}")
     total = sum(members.lengths)
-    return build_index(members, Opened(Binding(total, newest), None, total))
+    return build_index(members, OpenedShard(IndexBinding(total, newest), None, total))
 
 
 def _loose_name(path: str) -> str:
@@ -117,7 +117,7 @@ def _loose_name(path: str) -> str:
     return path.replace(os.sep, "/")
 
 
-def read_samples(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+def read_samples(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
     """Each sample with its parts' bytes, or with what is wrong with it.
 
     Storage that fails is raised: what it did not give may be sound, and is not to be left out for good.
@@ -127,7 +127,7 @@ def read_samples(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] |
     return _read_stream(take) if take.streamed else _read_plain(take)
 
 
-def _read_plain(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+def _read_plain(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
     with _open(take) as shard:
         for sample in take.samples:
             parts = [(part.suffix, shard.read_at(part.offset, part.length)) for part in sample.parts]
@@ -141,7 +141,7 @@ def _read_plain(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | 
                 yield sample, parts
 
 
-def _read_files(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+def _read_files(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
     for sample in take.samples:
         try:
             parts = [(part.suffix, _read_file(take.path, sample.key + part.suffix)) for part in sample.parts]
@@ -162,10 +162,10 @@ def _read_file(root: str, name: str) -> bytes:
         raise StorageError(f"cannot read: {error.strerror}", shard=root, member=name, stage="read") from error
 
 
-def _open(take: Take) -> AnyShard:
+def _open(take: SampleSelection) -> AnyShard:
     """The shard, if it is still the one that was indexed: offsets into another would be nonsense."""
     shard = open_shard(take.path)
-    if Binding.of(shard) != take.binding:
+    if IndexBinding.of(shard) != take.binding:
         shard.close()
         raise ShardError(
             "changed since it was indexed",
@@ -176,7 +176,7 @@ def _open(take: Take) -> AnyShard:
     return shard
 
 
-def _read_stream(take: Take) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+def _read_stream(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
     """Samples as they become complete; only parts that wait for a partner are held."""
     by_offset = sorted(
         ((part.offset, number, part) for number, sample in enumerate(take.samples) for part in sample.parts),

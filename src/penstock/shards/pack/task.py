@@ -15,7 +15,7 @@ from penstock.shards import index_file as indexfile
 from penstock.shards.pack.convert import convert
 from penstock.shards.pack.manifest import FieldFact, PackedShard, field_of, packed_key
 from penstock.shards.pack.plan import PackTask
-from penstock.shards.pack.sources import Take, read_samples
+from penstock.shards.pack.sources import SampleSelection, read_samples
 from penstock.shards.pack.write import ShardWriter, replace_file, writing
 
 WORK_FOLDER = ".pack"
@@ -83,7 +83,9 @@ def _write_samples(task: PackTask, writer: ShardWriter) -> tuple[dict[str, Field
     return fields, skipped
 
 
-def _converted(task: PackTask, take: Take) -> Iterator[tuple[str, list[tuple[str, bytes]], PenstockError | None]]:
+def _converted(
+    task: PackTask, take: SampleSelection
+) -> Iterator[tuple[str, list[tuple[str, bytes]], PenstockError | None]]:
     for sample, parts in read_samples(take):
         key = packed_key(take.prefix + sample.key)
         if isinstance(parts, PenstockError):

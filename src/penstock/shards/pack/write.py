@@ -19,9 +19,9 @@ import deflate
 import numpy as np
 
 from penstock.errors import PenstockError, ShardError, StorageError
-from penstock.shards.index import Binding, Opened, ShardIndex, build_index
+from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
 from penstock.shards.pairing import split_at_dot
-from penstock.shards.tar import Members
+from penstock.shards.tar import TarMembers
 from penstock.shards.tar_header import BLOCK
 
 _END = bytes(2 * BLOCK)
@@ -34,7 +34,7 @@ class ShardWriter:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._members = Members()
+        self._members = TarMembers()
         self._crcs: list[int] = []
         self._unsynced = 0
         self._syncing: threading.Thread | None = None
@@ -67,7 +67,7 @@ class ShardWriter:
     def index(self, path: str) -> ShardIndex:
         """The index of what was written, bound to the file as it lies at `path` now; renaming it changes nothing."""
         facts = os.stat(path)
-        opened = Opened(Binding(facts.st_size, facts.st_mtime_ns), None, self.length)
+        opened = OpenedShard(IndexBinding(facts.st_size, facts.st_mtime_ns), None, self.length)
         index = build_index(self._members, opened, crcs=np.array(self._crcs, np.uint32))
         if len(index) != self.samples:
             self._refuse(index)

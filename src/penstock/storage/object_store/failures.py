@@ -25,7 +25,7 @@ _PASSING = (408, 409, 425, 429)
 """Client errors that another try may overcome."""
 
 
-class Kind(StrEnum):
+class FailureKind(StrEnum):
     """What to do about it."""
 
     GONE = "gone"
@@ -37,50 +37,52 @@ class Kind(StrEnum):
     FINAL = "final"
 
 
-class Stalled(Exception):
+class StalledTransfer(Exception):
     """Fewer bytes came than a living server sends."""
 
 
-class Inconsistent(Exception):
+class InconsistentAnswer(Exception):
     """The answer is not to what was asked."""
 
 
-class Overwritten(Exception):
+class OverwrittenObject(Exception):
     """The answer is of another version of the object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RequestFailure:
     """One request that failed."""
 
-    kind: Kind
+    kind: FailureKind
     reason: str
 
 
-def judge(error: BaseException) -> Failure:
+def classify(error: BaseException) -> RequestFailure:
     """What kind of failure it is. The text of the error goes no further than its status and the store's word for it."""
     if isinstance(error, FileNotFoundError):
         what = "bucket" if "NoSuchBucket" in str(error) else "object"  # HEAD does not tell
-        return Failure(Kind.GONE, f"there is no such {what}")
-    if isinstance(error, Overwritten) or _named(error, "PreconditionError"):
-        return Failure(Kind.CHANGED, "has changed since it was indexed")
-    if isinstance(error, Stalled | Inconsistent):
-        return Failure(Kind.PASSING, str(error))
+        return RequestFailure(FailureKind.GONE, f"there is no such {what}")
+    if isinstance(error, OverwrittenObject) or _named(error, "PreconditionError"):
+        return RequestFailure(FailureKind.CHANGED, "has changed since it was indexed")
+    if isinstance(error, StalledTransfer | InconsistentAnswer):
+        return RequestFailure(FailureKind.PASSING, str(error))
     if isinstance(error, asyncio.TimeoutError):
-        return Failure(Kind.PASSING, "the store did not answer in time")
+        return RequestFailure(FailureKind.PASSING, "the store did not answer in time")
     said = str(error)
     text = _ADDRESS.sub(" ", said)
     status = next((int(found) for found in _STATUS.findall(text)), None)
     word = next(iter(_CODE.findall(text)), None)
     if _named(error, "PermissionDeniedError", "UnauthenticatedError") or status in (401, 403) or word in _EXPIRED:
-        return Failure(Kind.REFUSED, _said("access was refused", status, word))
+        return RequestFailure(FailureKind.REFUSED, _said("access was refused", status, word))
     if any(place in said for place in _ROLE) or (status is None and "credential" in text.lower()):
-        return Failure(Kind.REFUSED, "no credentials were found")
+        return RequestFailure(FailureKind.REFUSED, "no credentials were found")
     if "non-partial response" in text:
-        return Failure(Kind.PASSING, "a part was asked for, and the whole object sent: the server may know no ranges")
+        return RequestFailure(
+            FailureKind.PASSING, "a part was asked for, and the whole object sent: the server may know no ranges"
+        )
     if _named(error, "GenericError") and not (status is not None and 300 <= status < 500 and status not in _PASSING):
-        return Failure(Kind.PASSING, _said("the request failed", status, word))
-    return Failure(Kind.FINAL, _said(f"the request failed ({type(error).__name__})", status, word))
+        return RequestFailure(FailureKind.PASSING, _said("the request failed", status, word))
+    return RequestFailure(FailureKind.FINAL, _said(f"the request failed ({type(error).__name__})", status, word))
 
 
 def _named(error: BaseException, *names: str) -> bool:

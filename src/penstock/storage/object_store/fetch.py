@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from penstock.storage.object_store.failures import Inconsistent, Overwritten, Stalled, judge
+from penstock.storage.object_store.failures import InconsistentAnswer, OverwrittenObject, StalledTransfer, classify
 from penstock.storage.object_store.io_thread import counts
-from penstock.storage.object_store.retry import Pace, Patience, Trouble
+from penstock.storage.object_store.retry import LatencyTracker, RetryPolicy, RetryState
 from penstock.storage.object_store.stores import obstore, path_in_store, renew, store_of
 from penstock.storage.object_store.url import RemoteUrl
 
@@ -18,11 +18,11 @@ CHUNK_BYTES = 256 << 10
 """Bytes are taken in at least this much at a time: a stall is judged by a chunk, and each costs a turn of ours."""
 
 Answer = TypeVar("Answer")
-_paces: defaultdict[tuple[str, str], Pace] = defaultdict(Pace)
+_paces: defaultdict[tuple[str, str], LatencyTracker] = defaultdict(LatencyTracker)
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class ObjectVersion:
     """Which object this is: another look means another object."""
 
     size: int
@@ -31,7 +31,7 @@ class Version:
     """Where the store has no ETags; else 0."""
 
     @classmethod
-    def of(cls, meta: Any) -> Version:
+    def of(cls, meta: Any) -> ObjectVersion:
         """As an answer of the store has it."""
         etag: str | None = meta["e_tag"]
         return cls(meta["size"], etag, 0 if etag else int(meta["last_modified"].timestamp()) * 10**9)
@@ -41,24 +41,24 @@ class Version:
         return {"if_match": self.etag} if self.etag and not self.etag.startswith("W/") else {}
 
 
-async def patiently(url: RemoteUrl, patience: Patience, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
+async def with_retries(url: RemoteUrl, patience: RetryPolicy, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
     """Ask the store for something small, until it answers or patience ends.
 
     The answer must come as a whole within the time of a stall.
     """
     store = store_of(url)
-    trouble = Trouble(str(url), patience, lambda: renew(url, store))
+    trouble = RetryState(str(url), patience, lambda: renew(url, store))
     while True:
         try:
             counts.requests += 1
             return await asyncio.wait_for(ask(store), patience.stall_s)
         except Exception as error:
-            failure = judge(error)
+            failure = classify(error)
         await trouble.met(failure)
         store = store_of(url)
 
 
-async def fetch(url: RemoteUrl, version: Version, offset: int, into: memoryview, patience: Patience) -> None:
+async def fetch(url: RemoteUrl, version: ObjectVersion, offset: int, into: memoryview, patience: RetryPolicy) -> None:
     """Fill the memory from that offset on, all of it from that version.
 
     The first answer is taken whole, which saves a third of the work; it must come within the time of a stall. After
@@ -66,8 +66,8 @@ async def fetch(url: RemoteUrl, version: Version, offset: int, into: memoryview,
     stall, those to the next reads: where the network is slow, half of all bytes would be thrown away.
     """
     done, store, pace = 0, store_of(url), _paces[url.scheme, url.bucket]
-    trouble = Trouble(str(url), patience, lambda: renew(url, store))
-    take: Callable[[Any], Any] = _Whole if pace.takes_whole() else _by_chunks
+    trouble = RetryState(str(url), patience, lambda: renew(url, store))
+    take: Callable[[Any], Any] = _WholeAnswer if pace.takes_whole() else _by_chunks
     while done < len(into):
         try:
             begin = patience.now()
@@ -75,24 +75,24 @@ async def fetch(url: RemoteUrl, version: Version, offset: int, into: memoryview,
             begin = _answered(begin, patience)
             while (chunk := await next_chunk(chunks, patience)) is not None:
                 if len(chunk) > len(into) - done:
-                    raise Inconsistent("the store sent more than was asked for")
+                    raise InconsistentAnswer("the store sent more than was asked for")
                 into[done : done + len(chunk)] = memoryview(chunk)
                 done += len(chunk)
                 counts.bytes_read += len(chunk)
                 trouble.over()
             counts.body_s += patience.now() - begin
             if done < len(into):
-                raise Inconsistent("the answer ended early")
+                raise InconsistentAnswer("the answer ended early")
             return
         except Exception as error:
-            failure = judge(error)
-            if take is _Whole and isinstance(error, Stalled):
+            failure = classify(error)
+            if take is _WholeAnswer and isinstance(error, StalledTransfer):
                 pace.stalled()
         await trouble.met(failure, offset + done)
         store, take = store_of(url), _by_chunks
 
 
-def _answered(begin: float, patience: Patience) -> float:
+def _answered(begin: float, patience: RetryPolicy) -> float:
     """An answer to what was asked then begins to come: it is counted. When that is."""
     now = patience.now()
     counts.answers += 1
@@ -100,7 +100,7 @@ def _answered(begin: float, patience: Patience) -> float:
     return now
 
 
-class _Whole:
+class _WholeAnswer:
     """An answer as one chunk."""
 
     def __init__(self, answer: Any) -> None:
@@ -116,7 +116,9 @@ def _by_chunks(answer: Any) -> Any:
     return answer.stream(min_chunk_size=CHUNK_BYTES)
 
 
-async def _answer(url: RemoteUrl, store: Any, version: Version, wanted: tuple[int, int], patience: Patience) -> Any:
+async def _answer(
+    url: RemoteUrl, store: Any, version: ObjectVersion, wanted: tuple[int, int], patience: RetryPolicy
+) -> Any:
     options = {"range": wanted, **version.condition()}
 
     def ask() -> asyncio.Future[Any]:
@@ -124,15 +126,15 @@ async def _answer(url: RemoteUrl, store: Any, version: Version, wanted: tuple[in
         answer: asyncio.Future[Any] = obstore().get_async(store, path_in_store(url), options=options)
         return answer
 
-    result = await asked_twice(ask, _paces[url.scheme, url.bucket], patience)
-    if Version.of(result.meta) != version:
-        raise Overwritten
+    result = await hedged(ask, _paces[url.scheme, url.bucket], patience)
+    if ObjectVersion.of(result.meta) != version:
+        raise OverwrittenObject
     if tuple(result.range) != wanted:
-        raise Inconsistent("the store sent another range than was asked for")
+        raise InconsistentAnswer("the store sent another range than was asked for")
     return result
 
 
-async def next_chunk(chunks: Any, patience: Patience) -> Any:
+async def next_chunk(chunks: Any, patience: RetryPolicy) -> Any:
     """Of an answer that comes in several; None at the end."""
     try:
         return await asyncio.wait_for(chunks.__anext__(), patience.stall_s)  # a future: anext() would make a task of it
@@ -140,10 +142,10 @@ async def next_chunk(chunks: Any, patience: Patience) -> Any:
         return None
     except TimeoutError:
         counts.stalls += 1
-        raise Stalled(f"bytes came too slowly, given up after {patience.stall_s:g} s") from None
+        raise StalledTransfer(f"bytes came too slowly, given up after {patience.stall_s:g} s") from None
 
 
-async def asked_twice(ask: Callable[[], asyncio.Future[Answer]], pace: Pace, patience: Patience) -> Answer:
+async def hedged(ask: Callable[[], asyncio.Future[Answer]], pace: LatencyTracker, patience: RetryPolicy) -> Answer:
     """The answer to a request; where it takes much longer than others do, that to a second one, if it comes first.
 
     Both have the time of one stall, from when the first was asked.

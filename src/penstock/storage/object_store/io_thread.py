@@ -26,7 +26,7 @@ STOP_S = 2.0
 """For everything to come to rest when the interpreter ends."""
 
 
-class _Channel:
+class _IoThread:
     """A loop in a daemon thread, stopped when the interpreter ends."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class _Channel:
             time.sleep(0.001)
 
 
-class _Bell:
+class _Wakeup:
     """A pair of sockets: one end is waited at, the other one is rung."""
 
     def __init__(self) -> None:
@@ -74,18 +74,18 @@ class _Bell:
             end.close()
 
 
-class _Bells(threading.local):
+class _Wakeups(threading.local):
     """One for each thread that waits for answers.
 
     Not a lock: whoever looks at the thread from outside, to say what a worker waits for, should see a network.
     """
 
-    bell: _Bell | None = None
+    bell: _Wakeup | None = None
 
     def wait_for(self, future: Future[Any]) -> None:
         """Returns when it is done, or at once where there are no descriptors left to wait with."""
         try:
-            bell, self.bell = self.bell or _Bell(), None  # one that an interrupt left unheard is not used again
+            bell, self.bell = self.bell or _Wakeup(), None  # one that an interrupt left unheard is not used again
         except OSError:
             return
         future.add_done_callback(bell.ring)
@@ -93,7 +93,7 @@ class _Bells(threading.local):
         self.bell = bell
 
 
-_bells = _Bells()
+_bells = _Wakeups()
 
 
 def _callers_of_python() -> bool:
@@ -102,7 +102,7 @@ def _callers_of_python() -> bool:
     return any(ident not in ours for ident in frames_by_thread())
 
 
-_channel: _Channel | None = None
+_channel: _IoThread | None = None
 _lock = threading.Lock()
 
 
@@ -116,11 +116,11 @@ def run(asked: Coroutine[Any, Any, Result]) -> Result:
     return channel.run(asked)
 
 
-def _open() -> _Channel:
+def _open() -> _IoThread:
     global _channel
     with _lock:
         if _channel is None:
-            _channel = _Channel()
+            _channel = _IoThread()
         if _channel.pid != os.getpid():
             raise StorageError(
                 "an object store was read before this process was forked, and cannot be read after it",
@@ -131,7 +131,7 @@ def _open() -> _Channel:
 
 
 @dataclass(slots=True)
-class Counts:
+class StoreCounts:
     """Sums since the start. Written by the channel's thread only."""
 
     requests: int = 0
@@ -154,4 +154,4 @@ class Counts:
     """Stores made anew after a refusal."""
 
 
-counts = Counts()
+counts = StoreCounts()

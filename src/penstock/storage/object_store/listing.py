@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.errors import SettingError
-from penstock.storage.object_store.failures import judge
-from penstock.storage.object_store.fetch import next_chunk, patiently
+from penstock.storage.object_store.failures import classify
+from penstock.storage.object_store.fetch import next_chunk, with_retries
 from penstock.storage.object_store.io_thread import counts, run
-from penstock.storage.object_store.retry import PATIENCE, Trouble
+from penstock.storage.object_store.retry import PATIENCE, RetryState
 from penstock.storage.object_store.stores import obstore, renew, store_of
 from penstock.storage.object_store.url import RemoteUrl, parse
 
@@ -67,8 +67,8 @@ def _fits(shape: list[str], names: list[str]) -> bool:
 
 async def _keys(url: RemoteUrl, prefix: str, wanted: Callable[[str], bool], enough: int | None) -> list[str]:
     """Of everything below a prefix, what is wanted; however long the listing is, each page has its time."""
-    told, store = _Told(wanted), store_of(url)
-    trouble = Trouble(str(url), PATIENCE, lambda: renew(url, store))
+    told, store = _ListedObjects(wanted), store_of(url)
+    trouble = RetryState(str(url), PATIENCE, lambda: renew(url, store))
     while True:
         try:
             counts.requests += 1
@@ -81,13 +81,13 @@ async def _keys(url: RemoteUrl, prefix: str, wanted: Callable[[str], bool], enou
                     trouble.over()
             return told.found
         except Exception as error:
-            failure = judge(error)
+            failure = classify(error)
         await trouble.met(failure)
         told.resume()
         store = store_of(url)
 
 
-class _Told:
+class _ListedObjects:
     """What a listing has said so far: after a failure it goes on behind that, where the store tells keys in order."""
 
     def __init__(self, wanted: Callable[[str], bool]) -> None:
@@ -123,4 +123,4 @@ async def _exists(url: RemoteUrl) -> bool:
             return False
         return True
 
-    return await patiently(url, PATIENCE, ask)
+    return await with_retries(url, PATIENCE, ask)

@@ -28,7 +28,7 @@ NEAR_BYTES = 64 << 10
 """A gap over which a reader still goes forward: padding, headers, a part that is not wanted."""
 
 
-class _Held(ABC):
+class _ReadaheadFile(ABC):
     """A file as one reader sees it. Not for several threads."""
 
     def __init__(self, file: RemoteFile) -> None:
@@ -61,7 +61,7 @@ class _Held(ABC):
         return copying_filler(self.read_at)
 
 
-class Headers(_Held):
+class HeaderReadahead(_ReadaheadFile):
     """For a walk over the headers of a tar."""
 
     def __init__(self, file: RemoteFile) -> None:
@@ -82,7 +82,7 @@ class Headers(_Held):
         return WINDOW_BYTES if sum(self._hops) < SHORT_BYTES * len(self._hops) else HOP_BYTES
 
 
-class Forward(_Held):
+class SequentialReadahead(_ReadaheadFile):
     """For a reader who mostly goes on where the last read ended."""
 
     def __init__(self, file: RemoteFile) -> None:

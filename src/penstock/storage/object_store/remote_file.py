@@ -10,12 +10,12 @@ from typing import Any, Self
 
 from penstock.errors import StorageError
 from penstock.storage.local import copying_filler
-from penstock.storage.object_store.fetch import Version, fetch, patiently
+from penstock.storage.object_store.fetch import ObjectVersion, fetch, with_retries
 from penstock.storage.object_store.io_thread import run
 from penstock.storage.object_store.retry import PATIENCE
 from penstock.storage.object_store.stores import obstore, path_in_store
 from penstock.storage.object_store.url import RemoteUrl, parse
-from penstock.storage.stream import Stream
+from penstock.storage.stream import ForwardStream
 
 PIECE_BYTES = 4 << 20
 """Longer reads are cut into requests of this size: one connection gives some tens of MB/s, several that much more."""
@@ -34,7 +34,7 @@ Place = tuple[int, memoryview]
 class RemoteFile:
     """One version of an object: its size and ETag as they were when it was looked at. Another version is never read."""
 
-    def __init__(self, path: str, version: Version | None = None) -> None:
+    def __init__(self, path: str, version: ObjectVersion | None = None) -> None:
         self._url = parse(path)
         self.path = str(self._url)
         self._version = version or run(_look(self._url))
@@ -63,7 +63,7 @@ class RemoteFile:
 
     def stream(self) -> io.BufferedReader:
         """All of it, from the start, some of it fetched ahead."""
-        return io.BufferedReader(Stream(self._read_into), STREAM_BYTES)
+        return io.BufferedReader(ForwardStream(self._read_into), STREAM_BYTES)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -115,28 +115,28 @@ def write_object(path: str, data: bytes) -> None:
     if url.web:
         raise StorageError("nothing can be written to a web server", shard=str(url), stage="write")
     patience = replace(PATIENCE, stall_s=PATIENCE.stall_s * max(1, -(-len(data) // PIECE_BYTES)))
-    run(patiently(url, patience, lambda store: obstore().put_async(store, url.object_path, data)))
+    run(with_retries(url, patience, lambda store: obstore().put_async(store, url.object_path, data)))
 
 
-async def _look(url: RemoteUrl) -> Version:
+async def _look(url: RemoteUrl) -> ObjectVersion:
     """Size and ETag as they are now. A signed address may be read but not asked about, so of the web a byte is read."""
 
-    async def ask(store: Any) -> Version:
+    async def ask(store: Any) -> ObjectVersion:
         if not url.web:
-            return Version.of(await obstore().head_async(store, url.object_path))
+            return ObjectVersion.of(await obstore().head_async(store, url.object_path))
         result = await obstore().get_async(store, path_in_store(url), options={"range": (0, 1)})
-        return Version.of(result.meta)
+        return ObjectVersion.of(result.meta)
 
-    return await patiently(url, PATIENCE, ask)
+    return await with_retries(url, PATIENCE, ask)
 
 
-async def _begin(url: RemoteUrl) -> tuple[Version, bytes]:
-    async def ask(store: Any) -> tuple[Version, bytes]:
+async def _begin(url: RemoteUrl) -> tuple[ObjectVersion, bytes]:
+    async def ask(store: Any) -> tuple[ObjectVersion, bytes]:
         result = await obstore().get_async(store, path_in_store(url), options={"range": (0, SMALL_BYTES)})
-        version = Version.of(result.meta)
+        version = ObjectVersion.of(result.meta)
         return version, bytes(await result.bytes_async())
 
-    return await patiently(url, PATIENCE, ask)
+    return await with_retries(url, PATIENCE, ask)
 
 
 def _pieces(offset: int, into: memoryview) -> list[Place]:

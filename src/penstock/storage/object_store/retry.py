@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock.errors import StorageError
-from penstock.storage.object_store.failures import Failure, Kind
+from penstock.storage.object_store.failures import FailureKind, RequestFailure
 from penstock.storage.object_store.io_thread import counts
 
 _ADVICE = {
-    Kind.CHANGED: "Let nothing write to the shards while they are read, and start again",
-    Kind.PASSING: "Look after the network and the store; a read is tried for as long as the budget allows",
+    FailureKind.CHANGED: "Let nothing write to the shards while they are read, and start again",
+    FailureKind.PASSING: "Look after the network and the store; a read is tried for as long as the budget allows",
 }
 _CREDENTIALS = {
     "s3": "Set credentials in the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; "
@@ -29,7 +29,7 @@ _SIGNED = "A signed address holds for a while only, and is known only to the pro
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """With whom to be patient, and for how long."""
 
     budget_s: float = 60.0
@@ -47,13 +47,13 @@ class Patience:
         return self.dice() * min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 16))
 
 
-PATIENCE = Patience()
+PATIENCE = RetryPolicy()
 
 
-class Trouble:
+class RetryState:
     """The failures of one read since its last byte."""
 
-    def __init__(self, shard: str, patience: Patience, renew: Callable[[], bool]) -> None:
+    def __init__(self, shard: str, patience: RetryPolicy, renew: Callable[[], bool]) -> None:
         self._shard = shard
         self._patience = patience
         self._renew = renew
@@ -66,29 +66,29 @@ class Trouble:
         self._failures = 0
         self._since = self._patience.now()
 
-    async def met(self, failure: Failure, offset: int | None = None) -> None:
+    async def met(self, failure: RequestFailure, offset: int | None = None) -> None:
         """Returns when it is time to try again; raises when there is no use in that.
 
         Not to be called while the library's error is handled: ours would carry it along, with all that is secret in it.
         """
         self._failures += 1
-        if failure.kind is Kind.REFUSED and not self._renewed:
+        if failure.kind is FailureKind.REFUSED and not self._renewed:
             self._renewed = True
             counts.renewals += self._renew()
             return
         pause_s = self._patience.pause_s(self._failures)
         late = self._patience.now() + pause_s > self._since + self._patience.budget_s
-        if failure.kind is not Kind.PASSING or late:
+        if failure.kind is not FailureKind.PASSING or late:
             raise self._given_up(failure, offset)
         counts.retries += 1
         await self._patience.sleep(pause_s)
 
-    def _given_up(self, failure: Failure, offset: int | None) -> StorageError:
+    def _given_up(self, failure: RequestFailure, offset: int | None) -> StorageError:
         reason = failure.reason
-        if failure.kind is Kind.PASSING:
+        if failure.kind is FailureKind.PASSING:
             reason += f" ({self._failures} tries in {self._patience.now() - self._since:.0f} s)"
         advice = _ADVICE.get(failure.kind)
-        if failure.kind is Kind.REFUSED:
+        if failure.kind is FailureKind.REFUSED:
             advice = _CREDENTIALS.get(self._shard.partition(":")[0], _SIGNED)
         return StorageError(reason, shard=self._shard, offset=offset, stage="read", advice=advice)
 
@@ -106,7 +106,7 @@ SAVED = 16
 """Second requests that quick times leave to slow ones: after an hour without one, not all of them are doubled."""
 
 
-class Pace:
+class LatencyTracker:
     """Of one store. Used by the channel's thread only."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ _ADVICE = {
 FRESH_S = 60.0
 """A store that is younger has seen the files that credentials may come from."""
 
-_stores: dict[tuple[str, ...], _Kept] = {}
+_stores: dict[tuple[str, ...], _OpenStore] = {}
 _lock = threading.Lock()
 
 
@@ -51,7 +51,7 @@ def obstore() -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _OpenStore:
     store: Any
     at_s: float
     told: int
@@ -65,7 +65,7 @@ def store_of(url: RemoteUrl) -> Any:
         made = _stores.get(name)
     if made is None:
         told = _told()
-        made = _Kept(_MAKERS[url.scheme](url), time.monotonic(), told)  # may resolve a name: not under the lock
+        made = _OpenStore(_MAKERS[url.scheme](url), time.monotonic(), told)  # may resolve a name: not under the lock
         with _lock:
             made = _stores.setdefault(name, made)
     return made.store

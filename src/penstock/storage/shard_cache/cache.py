@@ -15,7 +15,7 @@ from typing import Self
 
 from penstock.errors import SettingError, StorageError
 from penstock.storage.object_store.url import is_remote
-from penstock.storage.shard_cache.copy import Fallback, Source, copy_verified
+from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion, copy_verified
 from penstock.storage.shard_cache.directory import CacheDirectory, is_copy_of
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class CacheStats:
     staged_bytes: int
     evicted: int
     evicted_bytes: int
-    fallbacks: Mapping[Fallback, int]
+    fallbacks: Mapping[CacheFallback, int]
     """How often staging was not possible, by reason; those shards were read where they lie."""
 
 
@@ -69,13 +69,13 @@ class ShardCache:
         if budget_bytes <= 0:
             raise SettingError(f"a cache needs a budget above 0 bytes, not {budget_bytes}", stage="cache")
         self._counts: Counter[str] = Counter()
-        self._fallbacks: Counter[Fallback] = Counter()
+        self._fallbacks: Counter[CacheFallback] = Counter()
         self._counting = threading.Lock()
         self._files = CacheDirectory(Path(directory), budget_bytes, self._evicted)
 
     def open(self, path: str | Path) -> CachedShard:
         """The shard, from the cache where it is there or can be staged now."""
-        source = Source.of(path)
+        source = ShardVersion.of(path)
         shard = self.find(source)
         if shard is None and self.bring(source) is None:
             shard = self._open_entry(source)  # another job may have evicted it already
@@ -83,24 +83,24 @@ class ShardCache:
 
     def stage(self, path: str | Path) -> bool:
         """Bring a shard in ahead of its use; whether it is in the cache now."""
-        source = Source.of(path)
+        source = ShardVersion.of(path)
         return self._files.holds(source) or self.bring(source) is None
 
-    def find(self, source: Source) -> CachedShard | None:
+    def find(self, source: ShardVersion) -> CachedShard | None:
         """The copy of that very version of a shard, if there is one now."""
         shard = self._open_entry(source)
         self._count(**{"misses" if shard is None else "hits": 1})
         return shard
 
-    def bring(self, source: Source, stopped: Callable[[], bool] | None = None) -> Fallback | None:
+    def bring(self, source: ShardVersion, stopped: Callable[[], bool] | None = None) -> CacheFallback | None:
         """Copy that version of a shard, unless it is there; None is success, else the reason why it is not there."""
         if source.size_bytes > self._files.budget_bytes:
-            return self._fall_back(Fallback.TOO_LARGE, source)
+            return self._fall_back(CacheFallback.TOO_LARGE, source)
         try:
             claim = self._files.claim(source)
             if claim is None:
                 return None
-            if isinstance(claim, Fallback):
+            if isinstance(claim, CacheFallback):
                 return self._fall_back(claim, source)
             try:
                 failure = copy_verified(source, claim.part, stopped)
@@ -110,11 +110,11 @@ class ShardCache:
             finally:
                 claim.release()
         except OSError as error:
-            return self._fall_back(Fallback.of(error), source, error)
+            return self._fall_back(CacheFallback.of(error), source, error)
         self._count(staged=1, staged_bytes=source.size_bytes)
         return None
 
-    def drop(self, source: Source, copy: CachedShard) -> None:
+    def drop(self, source: ShardVersion, copy: CachedShard) -> None:
         """Let go of a copy that is not what it should be, so that no later job trusts it."""
         with contextlib.suppress(OSError):  # a read-only directory, or another was quicker
             self._files.remove(source, os.fstat(copy.fd))
@@ -126,7 +126,7 @@ class ShardCache:
             numbers = {name: self._counts[name] for name in names}
             return CacheStats(**numbers, fallbacks=MappingProxyType(dict(self._fallbacks)))
 
-    def _open_entry(self, source: Source) -> CachedShard | None:
+    def _open_entry(self, source: ShardVersion) -> CachedShard | None:
         entry = self._files.entry(source)
         try:
             fd = os.open(entry, _READ_FLAGS | getattr(os, "O_NOFOLLOW", 0))
@@ -146,20 +146,20 @@ class ShardCache:
         with self._counting:
             self._counts.update(amounts)
 
-    def _fall_back(self, reason: Fallback, source: Source, error: OSError | None = None) -> Fallback:
+    def _fall_back(self, reason: CacheFallback, source: ShardVersion, error: OSError | None = None) -> CacheFallback:
         """Count it, and say it once per reason."""
         with self._counting:
             self._fallbacks[reason] += 1
             first = self._fallbacks[reason] == 1
         if first:
             # Two jobs that want one shard at once is how it should be; everything else is worth a look.
-            level = logging.INFO if reason in (Fallback.BUSY, Fallback.STOPPED) else logging.WARNING
+            level = logging.INFO if reason in (CacheFallback.BUSY, CacheFallback.STOPPED) else logging.WARNING
             detail = f" ({error})" if error else ""
             _LOG.log(level, "%s%s; reading %s where it lies (said once)", reason, detail, source.path)
         return reason
 
 
-def _open_direct(source: Source) -> CachedShard:
+def _open_direct(source: ShardVersion) -> CachedShard:
     if is_remote(source.path):
         raise StorageError(
             "cannot be staged now, and an object cannot be opened where it lies",

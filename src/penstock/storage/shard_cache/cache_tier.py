@@ -21,7 +21,7 @@ from penstock.errors import SettingError
 from penstock.storage.identify import nearest_existing
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.shard_cache.cache import CachedShard, CacheStats, ShardCache
-from penstock.storage.shard_cache.copy import Fallback, Source
+from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion
 from penstock.storage.shard_cache.directory import CacheDirectory
 
 log = logging.getLogger("penstock")
@@ -38,8 +38,8 @@ DISK_SHARE = 0.8
 STOP_S = 1.5
 """For copies under way to stop; a thread that is still in a request ends after it, and cleans up then."""
 
-_LATER = frozenset({Fallback.BUSY, Fallback.LOCKED, Fallback.NO_ROOM})
-_DISK = frozenset({Fallback.FULL, Fallback.READ_ONLY, Fallback.BROKEN})
+_LATER = frozenset({CacheFallback.BUSY, CacheFallback.LOCKED, CacheFallback.NO_ROOM})
+_DISK = frozenset({CacheFallback.FULL, CacheFallback.READ_ONLY, CacheFallback.BROKEN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ShardTier:
     """Gives the copy of a shard where there is one; where there is none, has it made for later. For many threads."""
 
     def __init__(
-        self, settings: CacheSettings, sources: Sequence[Source], now: Callable[[], float] = time.monotonic
+        self, settings: CacheSettings, sources: Sequence[ShardVersion], now: Callable[[], float] = time.monotonic
     ) -> None:
         budget = settings.budget()
         self._cache = ShardCache(os.path.abspath(settings.folder), budget)
@@ -87,7 +87,7 @@ class ShardTier:
         self._under_way: set[int] = set()
         self._not_before_s: dict[int, float] = {}
         self._rests_until_s = 0.0
-        self._crew: _Crew | None = None
+        self._crew: _StagingThreads | None = None
         kept = sum(source.size_bytes for source in self._sources.values())
         log.info("cache: %d of %d shards (%.1f GB) fit into it", len(self._sources), len(sources), kept / 1e9)
 
@@ -128,10 +128,10 @@ class ShardTier:
                 return
             self._under_way.add(shard)
             if self._crew is None:
-                self._crew = _Crew(self._stage)
+                self._crew = _StagingThreads(self._stage)
             self._crew.wanted.put(shard)
 
-    def _stage(self, shard: int, crew: _Crew) -> None:
+    def _stage(self, shard: int, crew: _StagingThreads) -> None:
         source = self._sources.get(shard)
         reason = None if source is None else self._cache.bring(source, crew.stopped.is_set)
         with self._lock:
@@ -141,14 +141,14 @@ class ShardTier:
                 self._not_before_s[shard] = self._now() + AGAIN_S
             elif reason in _DISK:
                 self._rests_until_s = self._now() + REST_S
-            elif reason not in (None, Fallback.STOPPED):
+            elif reason not in (None, CacheFallback.STOPPED):
                 self._sources.pop(shard, None)
 
 
-class _Crew:
+class _StagingThreads:
     """Threads that stage what is wanted, until they are stopped."""
 
-    def __init__(self, stage: Callable[[int, _Crew], None]) -> None:
+    def __init__(self, stage: Callable[[int, _StagingThreads], None]) -> None:
         self.wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self.stopped = threading.Event()
         self._stage = stage
@@ -177,9 +177,9 @@ class _Crew:
                 log.warning("a shard could not be put into the cache", exc_info=True)
 
 
-def _fitting(sources: Sequence[Source], budget: int) -> dict[int, Source]:
+def _fitting(sources: Sequence[ShardVersion], budget: int) -> dict[int, ShardVersion]:
     """By number, the first ones that fit; the same on every rank that has the same list."""
-    fitting: dict[int, Source] = {}
+    fitting: dict[int, ShardVersion] = {}
     for number, source in enumerate(sources):
         if source.size_bytes <= budget:
             fitting[number] = source

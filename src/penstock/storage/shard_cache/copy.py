@@ -17,7 +17,7 @@ import deflate
 
 from penstock.errors import StorageError
 from penstock.storage.cold_read import drop_pages
-from penstock.storage.object_store.fetch import Version
+from penstock.storage.object_store.fetch import ObjectVersion
 from penstock.storage.object_store.remote_file import RemoteFile
 from penstock.storage.object_store.url import is_remote
 
@@ -25,7 +25,7 @@ _COPY_BYTES = 8 << 20
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9]{1,8}){1,2}$")
 
 
-class Fallback(StrEnum):
+class CacheFallback(StrEnum):
     """Why a shard is read where it lies instead of from the cache."""
 
     TOO_LARGE = "the shard is larger than the cache's budget"
@@ -41,7 +41,7 @@ class Fallback(StrEnum):
     STOPPED = "nobody wants it any more"
 
     @classmethod
-    def of(cls, error: OSError) -> Fallback:
+    def of(cls, error: OSError) -> CacheFallback:
         """The reason behind an error of the cache's directory."""
         if isinstance(error, TimeoutError):
             return cls.LOCKED
@@ -53,7 +53,7 @@ class Fallback(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ShardVersion:
     """A shard as it is now: when it changes, it is another source and gets another entry."""
 
     path: str
@@ -64,7 +64,7 @@ class Source:
     """Of an object in a store."""
 
     @classmethod
-    def of(cls, path: str | Path) -> Source:
+    def of(cls, path: str | Path) -> ShardVersion:
         """Look at a shard."""
         if is_remote(path):
             file = RemoteFile(os.fspath(path))
@@ -91,11 +91,11 @@ class Source:
     def stream(self) -> FileIO | BufferedReader:
         """Its bytes, from the start; of an object, those of this version only."""
         if is_remote(self.path):
-            return RemoteFile(self.path, Version(self.size_bytes, self.etag, self.mtime_ns)).stream()
+            return RemoteFile(self.path, ObjectVersion(self.size_bytes, self.etag, self.mtime_ns)).stream()
         return open(self.path, "rb", buffering=0)
 
 
-def copy_verified(source: Source, part: Path, stopped: Callable[[], bool] | None = None) -> Fallback | None:
+def copy_verified(source: ShardVersion, part: Path, stopped: Callable[[], bool] | None = None) -> CacheFallback | None:
     """Copy to `part` and compare what the disk gives back with what was read; None is success.
 
     Errors of the cache's side are raised as the system raises them. Before each read `stopped` is asked.
@@ -104,22 +104,22 @@ def copy_verified(source: Source, part: Path, stopped: Callable[[], bool] | None
         try:
             stream = source.stream()
         except OSError:
-            return Fallback.SOURCE
+            return CacheFallback.SOURCE
         stack.callback(stream.close)
-        reading = stream if stopped is None else _Until(stream, stopped)
+        reading = stream if stopped is None else _CancellableStream(stream, stopped)
         target = stack.enter_context(open(part, "r+b", buffering=0))
         _reserve(target.fileno(), source.size_bytes)
         crc = _copy(reading, target)
         if crc is None:
-            return Fallback.STOPPED if stopped is not None and stopped() else Fallback.SOURCE
+            return CacheFallback.STOPPED if stopped is not None and stopped() else CacheFallback.SOURCE
         if not _unchanged(source, stream):
-            return Fallback.CHANGED
+            return CacheFallback.CHANGED
         os.fsync(target.fileno())
     drop_pages(part)
-    return None if crc32_of(part, source.size_bytes) == crc else Fallback.DAMAGED
+    return None if crc32_of(part, source.size_bytes) == crc else CacheFallback.DAMAGED
 
 
-class _Until:
+class _CancellableStream:
     """A stream that ends with an error as soon as nobody wants it any more."""
 
     def __init__(self, stream: FileIO | BufferedReader, stopped: Callable[[], bool]) -> None:
@@ -133,7 +133,7 @@ class _Until:
         return self._stream.readinto(buffer)
 
 
-def _unchanged(source: Source, stream: FileIO | BufferedReader) -> bool:
+def _unchanged(source: ShardVersion, stream: FileIO | BufferedReader) -> bool:
     """Whether the file is as it was; a store has compared every request itself."""
     if is_remote(source.path):
         return True
@@ -151,7 +151,7 @@ def crc32_of(path: Path, size_bytes: int) -> int | None:
     return crc if total == size_bytes else None
 
 
-def _copy(stream: FileIO | BufferedReader | _Until, target: FileIO) -> int | None:
+def _copy(stream: FileIO | BufferedReader | _CancellableStream, target: FileIO) -> int | None:
     """Checksum of all that was read; None when the source failed."""
     crc, buffer = 0, bytearray(_COPY_BYTES)
     while True:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from penstock.storage.shard_cache.copy import Fallback, Source
+from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion
 
 _NAME = re.compile(r"(?P<role>entry|part|lock)-(?P<digest>[0-9a-f]{32})(\.[A-Za-z0-9.]+)?")
 LOCK_TIMEOUT_S = 10.0
@@ -26,7 +26,7 @@ LOCK_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class StagingClaim:
     """The right to stage one shard, held through its lock."""
 
     part: Path
@@ -50,11 +50,11 @@ class CacheDirectory:
         self.lock_timeout_s = LOCK_TIMEOUT_S
         self._on_evict = on_evict
 
-    def entry(self, source: Source) -> Path:
+    def entry(self, source: ShardVersion) -> Path:
         """Where a shard's copy is, or would be."""
         return self.path / f"entry-{source.digest}{source.suffix}"
 
-    def holds(self, source: Source) -> bool:
+    def holds(self, source: ShardVersion) -> bool:
         """Whether a whole copy is there."""
         try:
             return is_copy_of(source, self.entry(source).lstat())
@@ -68,16 +68,16 @@ class CacheDirectory:
         except OSError:
             return 0
 
-    def claim(self, source: Source) -> Claim | Fallback | None:
+    def claim(self, source: ShardVersion) -> StagingClaim | CacheFallback | None:
         """Decide who stages: we (a claim), nobody any more (None: it is there), or not we (a reason)."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
             self._sweep()
             if self.holds(source):
                 return None
-            claim = Claim(self.path / f"part-{source.digest}", self._entry_lock(source.digest))
+            claim = StagingClaim(self.path / f"part-{source.digest}", self._entry_lock(source.digest))
             if not _try_lock(claim.lock):
-                return Fallback.BUSY
+                return CacheFallback.BUSY
             try:
                 self.entry(source).unlink(missing_ok=True)  # there, but not whole
                 room = self._make_room(source.size_bytes)
@@ -88,9 +88,9 @@ class CacheDirectory:
                 raise
             if not room:
                 claim.release()
-            return claim if room else Fallback.NO_ROOM
+            return claim if room else CacheFallback.NO_ROOM
 
-    def publish(self, claim: Claim, source: Source) -> None:
+    def publish(self, claim: StagingClaim, source: ShardVersion) -> None:
         """Turn a verified part into an entry; under the lock, or a count might see it twice or not at all."""
         with self._locked():
             claim.part.replace(self.entry(source))
@@ -101,7 +101,7 @@ class CacheDirectory:
             finally:
                 os.close(fd)
 
-    def remove(self, source: Source, status: os.stat_result) -> None:
+    def remove(self, source: ShardVersion, status: os.stat_result) -> None:
         """The entry of a shard, if it still is that file and not one that another job has made since."""
         with self._locked():
             if os.path.samestat(self.entry(source).lstat(), status):
@@ -112,7 +112,7 @@ class CacheDirectory:
         for digest in {name["digest"] for name, _ in self._scan("part", "lock")}:
             lock = self._entry_lock(digest)
             if _try_lock(lock):
-                Claim(self.path / f"part-{digest}", lock).release()
+                StagingClaim(self.path / f"part-{digest}", lock).release()
 
     def _make_room(self, needed_bytes: int) -> bool:
         """Evict, least recently used first, until the budget holds; nothing where that would not help."""
@@ -146,7 +146,7 @@ class CacheDirectory:
         return FileLock(path, timeout=self.lock_timeout_s, mode=0o600, poll_interval=0.01)
 
 
-def is_copy_of(source: Source, status: os.stat_result) -> bool:
+def is_copy_of(source: ShardVersion, status: os.stat_result) -> bool:
     """Whether a file can be the whole copy of a shard; its bytes were verified before it got its name."""
     return stat.S_ISREG(status.st_mode) and status.st_size == source.size_bytes
 

@@ -12,7 +12,7 @@ from math import ceil
 from statistics import median
 from typing import Protocol
 
-from penstock.core.format import human_bytes
+from penstock.core.format import format_bytes
 from penstock.tuner.result import Setting
 
 WAITING = 0.1
@@ -31,7 +31,7 @@ PRESSURE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class WindowStats:
     """What a window of steps was like: whole rounds of the workers, the warm-up left out."""
 
     batches: int
@@ -76,13 +76,13 @@ class Decision:
         return f"{self.setting}: {self.reason}"
 
 
-class Decides(Protocol):
+class Policy(Protocol):
     """What the loader asks."""
 
     setting: Setting
     """In force."""
 
-    def decide(self, seen: Seen) -> Decision | None:
+    def decide(self, seen: WindowStats) -> Decision | None:
         """What to change after such a window; None: nothing, and nothing to say."""
         ...
 
@@ -92,14 +92,14 @@ class Decides(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _SettingTrial:
     """A change whose effect is yet to be seen."""
 
     before: Setting
-    seen: Seen
+    seen: WindowStats
 
 
-class Controller:
+class AdaptivePolicy:
     """Remembers what was tried, nothing else."""
 
     def __init__(
@@ -120,11 +120,11 @@ class Controller:
         self._most = most_workers
         self._ranks = ranks
         self._in_step = in_step
-        self._trial: _Trial | None = None
+        self._trial: _SettingTrial | None = None
         self._before = setting
         self._complained = False
 
-    def decide(self, seen: Seen) -> Decision | None:
+    def decide(self, seen: WindowStats) -> Decision | None:
         """One knob at a time."""
         if not self.setting.workers:
             return None  # the loop makes its batches itself, because the user says so
@@ -136,11 +136,11 @@ class Controller:
 
     # -- less ------------------------------------------------------------------------------------------------------
 
-    def _back_off(self, seen: Seen) -> Decision | None:
+    def _back_off(self, seen: WindowStats) -> Decision | None:
         held, free = seen.held_bytes(self.setting), seen.free_bytes
         if free is None or free >= PRESSURE * held:
             return None
-        short = f"{human_bytes(free)} of memory are free and the loader holds {human_bytes(held)}"
+        short = f"{format_bytes(free)} of memory are free and the loader holds {format_bytes(held)}"
         workers = self.setting.workers // 2
         if self._workers_pinned or workers < 1:
             if self._complained:
@@ -150,7 +150,7 @@ class Controller:
         self._trial, self._workers_stay, self._prefetch_stays = None, True, True
         return replace(self._turn(replace(self.setting, workers=workers), short), overlap=False)
 
-    def _judge(self, seen: Seen) -> Decision | None:
+    def _judge(self, seen: WindowStats) -> Decision | None:
         """Whether the last change was worth it."""
         trial, self._trial = self._trial, None
         if trial is None or seen.rate >= trial.seen.rate * (1 + GAIN) or self._waits_less(trial.seen, seen):
@@ -158,7 +158,7 @@ class Controller:
         gained = seen.rate / trial.seen.rate - 1 if trial.seen.rate > 0 else 0.0
         return self._return_to(trial.before, f"{self.setting} gained {gained:.1%}, less than {GAIN:.0%}")
 
-    def _waits_less(self, before: Seen, seen: Seen) -> bool:
+    def _waits_less(self, before: WindowStats, seen: WindowStats) -> bool:
         """Among ranks the last sets the pace: what one of them gained shows in its own waiting alone."""
         return self._in_step and seen.wait_share <= before.wait_share - GAIN
 
@@ -176,7 +176,7 @@ class Controller:
 
     # -- more ------------------------------------------------------------------------------------------------------
 
-    def _grow(self, seen: Seen) -> Decision | None:
+    def _grow(self, seen: WindowStats) -> Decision | None:
         if seen.wait_share < WAITING:
             return None
         waits = f"the loop waits {seen.wait_share:.0%} of its time for data"
@@ -187,19 +187,19 @@ class Controller:
             return self._try(deeper, seen, f"{waits}, and the number of workers stays")
         return None
 
-    def _more_workers(self, seen: Seen) -> Setting:
+    def _more_workers(self, seen: WindowStats) -> Setting:
         """W workers that make W/S batches a second are enough if that is one per step."""
         now = self.setting.workers
         covers = ceil(now / (1 - seen.wait_share)) if seen.wait_share < 0.5 else 2 * now
         return replace(self.setting, workers=min(self._most, 2 * now, max(now + 1, covers)))
 
-    def _try(self, setting: Setting, seen: Seen, reason: str) -> Decision:
+    def _try(self, setting: Setting, seen: WindowStats, reason: str) -> Decision:
         need = seen.held_bytes(setting)  # beside what is held now: for a while both are there
         if seen.free_bytes is not None and need > GROWTH_SHARE * seen.free_bytes / self._ranks:
             self._stay(setting)
-            room = f"{setting} would take {human_bytes(need)} of memory, and {human_bytes(seen.free_bytes)} are free"
+            room = f"{setting} would take {format_bytes(need)} of memory, and {format_bytes(seen.free_bytes)} are free"
             return Decision(self.setting, f"{reason}, but {room}")
-        self._trial = _Trial(self.setting, seen)
+        self._trial = _SettingTrial(self.setting, seen)
         return self._turn(setting, reason)
 
     def _turn(self, setting: Setting, reason: str) -> Decision:
@@ -215,7 +215,7 @@ PAUSE = 5.0
 """A step that takes so many times the usual is a pause (evaluation, a checkpoint), and counts as that many."""
 
 
-class Window:
+class StepWindow:
     """Steps of one setting, one after the other."""
 
     def __init__(self) -> None:
@@ -240,10 +240,10 @@ class Window:
         rounds, rest = divmod(len(self._waits_s), max(1, workers))
         return rounds >= ROUNDS and rest == 0 and self._seconds >= LEAST_S
 
-    def seen(self, *, batch_bytes: int, worker_bytes: int, free_bytes: int | None) -> Seen:
+    def seen(self, *, batch_bytes: int, worker_bytes: int, free_bytes: int | None) -> WindowStats:
         """All of it."""
         usual = median(self._computes_s)
-        return Seen(
+        return WindowStats(
             batches=len(self._waits_s),
             wait_s=sum(self._waits_s),
             compute_s=sum(min(compute_s, PAUSE * usual) for compute_s in self._computes_s),

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from penstock.core.cgroups import free_bytes
 from penstock.tuner.adaptive.controller import Decision
-from penstock.tuner.adaptive.inner_loaders import Cursor, Lane, Workshop
+from penstock.tuner.adaptive.inner_loaders import InnerLoader, InnerLoaderFactory, OrderCursor
 from penstock.tuner.loader_copy import is_iterable
 from penstock.tuner.measure import shut_down
 from penstock.tuner.result import Setting
@@ -25,20 +25,22 @@ DEATH_S = 1.0
 """Between a connection that breaks off and the end of the process behind it."""
 
 
-class Epoch:
+class AdaptiveEpoch:
     """An iterator like torch's.
 
     To change the setting, the lane gets no more indices and a new one gets the next: its workers start while those of
     the old finish what they have. So the order is kept, and no batch is made twice or left out.
     """
 
-    def __init__(self, loader: DataLoader[Any], workshop: Workshop, adopted: Callable[[Setting], None]) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], workshop: InnerLoaderFactory, adopted: Callable[[Setting], None]
+    ) -> None:
         """`adopted` is told of every setting that takes force."""
         self._loader = loader
         self._workshop = workshop
         self._adopted = adopted
         sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-        self._cursor = None if is_iterable(loader) else Cursor(sampler)
+        self._cursor = None if is_iterable(loader) else OrderCursor(sampler)
         first = workshop.begin(loader, self._cursor)
         adopted(first.setting)
         self._lanes = deque([first])
@@ -49,7 +51,7 @@ class Epoch:
         self._over = False
         """Nothing is decided any more in this pass."""
 
-    def __iter__(self) -> Epoch:
+    def __iter__(self) -> AdaptiveEpoch:
         return self
 
     def __len__(self) -> int:
@@ -111,7 +113,7 @@ class Epoch:
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def _decide(self, lane: Lane, batch: Any) -> None:
+    def _decide(self, lane: InnerLoader, batch: Any) -> None:
         workshop = self._workshop
         seen = workshop.window.seen(
             batch_bytes=size_bytes(batch), worker_bytes=lane.worker_bytes(), free_bytes=free_bytes()
@@ -129,7 +131,7 @@ class Epoch:
             lane.share.close()
             self._change(lane, decision)
 
-    def _change(self, lane: Lane, decision: Decision) -> None:
+    def _change(self, lane: InnerLoader, decision: Decision) -> None:
         if not decision.overlap:
             self._later = decision.setting
             return

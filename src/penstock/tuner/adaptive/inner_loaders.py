@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock.core.clock import Clock
-from penstock.tuner.adaptive.controller import Decides, Decision, Window
-from penstock.tuner.iterable_split import SameDice, repeats_itself
+from penstock.tuner.adaptive.controller import Decision, Policy, StepWindow
+from penstock.tuner.iterable_split import SameSeed, repeats_itself
 from penstock.tuner.loader_copy import is_iterable, like
 from penstock.tuner.measure import shut_down
 from penstock.tuner.result import Setting
@@ -23,7 +23,7 @@ from penstock.tuner.trials import one_line, quiet
 from penstock.watcher.dataloader.main_process import worker_pids
 
 
-class Cursor:
+class OrderCursor:
     """Where in the sampler's order an epoch is."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
@@ -52,16 +52,16 @@ class Cursor:
         self._back.extendleft(reversed(list(taken)))
 
 
-class Share:
+class IndexShare:
     """The part of an epoch's order that one inner loader works on: its batch_sampler.
 
     It ends when it is closed, though the epoch goes on: what the loader has drawn by then it still delivers.
     """
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: OrderCursor) -> None:
         self.open(cursor)
 
-    def open(self, cursor: Cursor) -> None:
+    def open(self, cursor: OrderCursor) -> None:
         """Work on this epoch from here on: again, for a loader whose workers stay for the next one."""
         self._cursor = cursor
         self._first = not cursor.begun
@@ -85,7 +85,7 @@ class Share:
         self._cursor.give_back(self._noted or ())
         self.settle()
 
-    def __iter__(self) -> Share:
+    def __iter__(self) -> IndexShare:
         if self._first:
             self._cursor.begin()
         return self
@@ -105,13 +105,13 @@ KEPT_DECISIONS = 100
 
 
 @dataclass(slots=True)
-class Lane:
+class InnerLoader:
     """One inner loader at work."""
 
     setting: Setting
     loader: DataLoader[Any]
     iterator: Iterator[Any]
-    share: Share | None
+    share: IndexShare | None
     """None: an iterable dataset, which has an order of its own."""
     delivered: int = 0
 
@@ -137,32 +137,34 @@ class Lane:
         return 0
 
 
-class Workshop:
+class InnerLoaderFactory:
     """Makes lanes, and remembers from epoch to epoch: what was decided, what was seen, workers that stay."""
 
-    def __init__(self, controller: Decides, clock: Clock) -> None:
+    def __init__(self, controller: Policy, clock: Clock) -> None:
         self.controller = controller
         self.clock = clock
-        self.window = Window()
+        self.window = StepWindow()
         self.decisions: deque[str] = deque(maxlen=KEPT_DECISIONS)
-        self._staying: Lane | None = None
+        self._staying: InnerLoader | None = None
         self._made = 0
         self._deals: bool | None = None
 
-    def begin(self, pattern: DataLoader[Any], cursor: Cursor | None) -> Lane:
+    def begin(self, pattern: DataLoader[Any], cursor: OrderCursor | None) -> InnerLoader:
         """The first lane of an epoch; workers that stayed go on with it where the setting is still theirs."""
         self._check_dealing(pattern)
         kept, self._staying = self._staying, None
         if kept is not None and kept.setting == self.controller.setting:
             if kept.share is not None and cursor is not None:
                 kept.share.open(cursor)
-            self._staying = lane = Lane(kept.setting, kept.loader, iter(kept.loader), kept.share)
+            self._staying = lane = InnerLoader(kept.setting, kept.loader, iter(kept.loader), kept.share)
             return lane
         if kept is not None:
             shut_down(kept.iterator)
         return self.lane(pattern, self.controller.setting, cursor)
 
-    def lane(self, pattern: DataLoader[Any], setting: Setting, cursor: Cursor | None, seed: int | None = None) -> Lane:
+    def lane(
+        self, pattern: DataLoader[Any], setting: Setting, cursor: OrderCursor | None, seed: int | None = None
+    ) -> InnerLoader:
         """A new one. The first of an epoch seeds its workers from the loader's dice, as any DataLoader does.
 
         Others seed them from `seed`, so that the dice lie as if there had been no others.
@@ -171,11 +173,11 @@ class Workshop:
         changes: dict[str, Any] = {"num_workers": setting.workers, "prefetch_factor": setting.prefetch}
         if seed is not None:
             changes["generator"] = torch.Generator().manual_seed(seed + self._made)
-        share = None if cursor is None else Share(cursor)
+        share = None if cursor is None else IndexShare(cursor)
         try:
             with quiet():
                 loader = like(pattern, changes, order=share)
-                lane = Lane(setting, loader, iter(loader), share)
+                lane = InnerLoader(setting, loader, iter(loader), share)
         except BaseException:
             if share is not None:
                 share.undo()
@@ -203,7 +205,7 @@ class Workshop:
         if not is_iterable(pattern) or before.workers < 2 or pattern.num_workers > 1 or self._deals:
             return
         changes = {"num_workers": 2, "prefetch_factor": 1, "persistent_workers": False}
-        dice = {"worker_init_fn": SameDice(pattern.worker_init_fn), "generator": torch.Generator()}
+        dice = {"worker_init_fn": SameSeed(pattern.worker_init_fn), "generator": torch.Generator()}
         try:
             with quiet():
                 self._deals = not repeats_itself(like(pattern, {**changes, **dice}))

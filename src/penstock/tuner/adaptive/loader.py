@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.core.cores import rank_cores
-from penstock.core.ranks import local_place
-from penstock.tuner.adaptive.controller import Controller, Decides
-from penstock.tuner.adaptive.epoch import Epoch
-from penstock.tuner.adaptive.inner_loaders import Workshop
+from penstock.core.ranks import local_rank
+from penstock.tuner.adaptive.controller import AdaptivePolicy, Policy
+from penstock.tuner.adaptive.epoch import AdaptiveEpoch
+from penstock.tuner.adaptive.inner_loaders import InnerLoaderFactory
 from penstock.tuner.result import PREFETCH, Setting
 from penstock.watcher.rank_files import rank_and_world
 
@@ -46,7 +46,7 @@ class AdaptiveLoader(DataLoader[Batch]):
         self,
         dataset: Any,
         *,
-        controller: Decides | None = None,
+        controller: Policy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         **dataloader_kwargs: Any,
     ) -> None:
@@ -54,17 +54,17 @@ class AdaptiveLoader(DataLoader[Batch]):
         workers, prefetch = (dataloader_kwargs.pop(name, None) for name in ("num_workers", "prefetch_factor"))
         if controller is None:
             begin = 1 if isinstance(dataset, IterableDataset) else min(START_WORKERS, rank_cores())
-            controller = Controller(
+            controller = AdaptivePolicy(
                 Setting(begin if workers is None else workers, PREFETCH if prefetch is None else prefetch),
                 workers_pinned=workers is not None,
                 prefetch_pinned=prefetch is not None,
-                ranks=local_place().of,
+                ranks=local_rank().world_size,
                 in_step=rank_and_world()[1] > 1,
             )
         start = controller.setting
         depth = start.prefetch if start.workers else prefetch
         super().__init__(dataset, num_workers=start.workers, prefetch_factor=depth, **dataloader_kwargs)
-        self._workshop = Workshop(controller, clock)
+        self._workshop = InnerLoaderFactory(controller, clock)
 
     @property
     def decisions(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class AdaptiveLoader(DataLoader[Batch]):
         return tuple(self._workshop.decisions)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        return Epoch(self, self._workshop, self._adopt)
+        return AdaptiveEpoch(self, self._workshop, self._adopt)
 
     def _adopt(self, setting: Setting) -> None:
         self.num_workers = setting.workers

@@ -6,10 +6,10 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from penstock.watcher.callbacks.training import Training
+from penstock.watcher.callbacks.training import WatchedTraining
 
 
-class Watch(Training, TrainerCallback):
+class Watch(WatchedTraining, TrainerCallback):
     """Watches every `train`, evaluation included."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

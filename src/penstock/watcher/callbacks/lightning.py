@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.watcher.callbacks.training import Training
+from penstock.watcher.callbacks.training import WatchedTraining
 
 try:
     from lightning.pytorch import Callback
@@ -12,7 +12,7 @@ except ImportError:  # its other name
     from pytorch_lightning import Callback  # type: ignore[assignment]
 
 
-class Watch(Training, Callback):
+class Watch(WatchedTraining, Callback):
     """Watches every `fit`, validation included, from before the first loader is asked for an iterator."""
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.watcher.active_session import open_to_all, opened
+from penstock.watcher.active_session import active_session, publish_session
 from penstock.watcher.rank_files import recording_of
 from penstock.watcher.session import Sink
-from penstock.watcher.sinks.terminal import Live, terminal
-from penstock.watcher.start import Watching
+from penstock.watcher.sinks.terminal import LiveLines, terminal
+from penstock.watcher.start import WatchedRun
 
 log = logging.getLogger("penstock")
 
 
-class Training:
+class WatchedTraining:
     """Watched through torch's hooks, since a trainer fetches batches in its own ways and tells callbacks nothing of it.
 
     The settings are those of `penstock.watch`. Each training is a run of its own: a second one writes `record` anew.
@@ -36,19 +36,19 @@ class Training:
         self._slow_s = slow_s
         self._window = window
         self._sinks = tuple(sinks)
-        self._mine: Watching | None = None
+        self._mine: WatchedRun | None = None
         self._unhook: Callable[[], None] | None = None
 
     def begin(self, rank: int) -> None:
         """Before the trainer asks any loader for an iterator. A training that never ended was left by an error."""
         self.end("raised")
-        watching = opened()
+        watching = active_session()
         if watching is None:
-            watching = Watching(self._record and recording_of(self._record, rank), self._all_sinks(rank))
+            watching = WatchedRun(self._record and recording_of(self._record, rank), self._all_sinks(rank))
             self._mine = watching
             if watching.idle:
                 return
-            open_to_all(watching)
+            publish_session(watching)
         elif self._record is not None or self._sinks:
             log.warning("watched already, recorded to %s: the callback's record and sinks stay empty", watching.record)
         self._unhook = _hook(watching)
@@ -65,11 +65,11 @@ class Training:
     def _all_sinks(self, rank: int) -> list[Sink]:
         sinks = list(self._sinks)
         if terminal() if self._live is None else self._live:
-            sinks.append(Live(window=self._window, slow_s=self._slow_s, rank=rank))
+            sinks.append(LiveLines(window=self._window, slow_s=self._slow_s, rank=rank))
         return sinks
 
 
-def _hook(watching: Watching) -> Callable[[], None] | None:
+def _hook(watching: WatchedRun) -> Callable[[], None] | None:
     """None where `penstock run` has done it before us."""
     from torch.utils.data import DataLoader
 

@@ -10,38 +10,131 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from queue import Queue
+from typing import Any, NamedTuple
 
-from penstock.recording.format import AnyLine, Event, Fetch, Loader, Whereabouts
-from penstock.watcher.dataloader.fetch_timer import Meter, count, stamps
-from penstock.watcher.dataloader.settings import batches, dataset_size, qualified_name, settings
-from penstock.watcher.dataloader.wait_timers import TimedPoll, TimedSampler, time_wait
-from penstock.watcher.dataloader.worker_files import Spool
-from penstock.watcher.dataloader.worker_process import Telemetry
-from penstock.watcher.loader_views import NOTHING, Look, Parts
-from penstock.watcher.script.cli_settings import asked_for
-from penstock.watcher.stack_sampler import Sampler, Seen
+from penstock.recording.format import AnyLine, EventLine, FetchLine, LoaderLine, StackSamplesLine
+from penstock.watcher.dataloader.fetch_timer import FetchTimer, requested_samples, timed_attributes
+from penstock.watcher.dataloader.settings import (
+    batches_per_epoch,
+    command_line_settings,
+    dataset_size,
+    loader_settings,
+    qualified_name,
+)
+from penstock.watcher.dataloader.worker_files import WorkerFiles
+from penstock.watcher.dataloader.worker_process import WorkerTelemetry
+from penstock.watcher.loader_views import NOTHING, LoaderState, WaitParts
+from penstock.watcher.stack_sampler import StackCounts, StackSampler
 
 
-def describe(loader: Any, number: int, name: str = "", requested: Mapping[str, Any] | None = None) -> Loader:
+def install_wait_timers(iterator: Any) -> None:
+    """Stopwatches around what a wait consists of: drawing indices, and waiting for a batch to arrive."""
+    _time_sampler(iterator)
+    _time_poll(iterator)
+
+
+def remove_wait_timers(iterator: Any) -> None:
+    """Without them, until they are put in again: each costs a call."""
+    sampler, queue = getattr(iterator, "_sampler_iter", None), getattr(iterator, "_data_queue", None)
+    poll = getattr(queue, "_poll", None)
+    if type(sampler) is TimedSamplerIterator:
+        iterator._sampler_iter = sampler.inner
+    if type(poll) is TimedQueuePoll:
+        queue._poll = poll.inner  # type: ignore[union-attr]
+
+
+class QueueCounter(NamedTuple):
+    """How many batches lie in the queue to the loop: base + sign × asked(), without a call of Python code."""
+
+    base: int
+    sign: int
+    read: Callable[[], int]
+
+
+def queue_counter(iterator: Any) -> QueueCounter | None:
+    """None where `look` has to be asked: without workers, out of order, with another torch, on macOS."""
+    queue = getattr(iterator, "_data_queue", None)
+    try:
+        if not getattr(iterator, "_in_order", True):
+            return None
+        if isinstance(queue, Queue):  # of the thread that pins
+            return QueueCounter(0, 1, queue.queue.__len__)
+        free: Callable[[], int] = queue._sem._semlock._get_value  # type: ignore[union-attr]
+        free()
+        return QueueCounter(queue._maxsize, -1, free)  # type: ignore[union-attr]
+    except (AttributeError, NotImplementedError):
+        return None
+
+
+def _time_sampler(iterator: Any) -> None:
+    sampler = getattr(iterator, "_sampler_iter", None)
+    ours = type(sampler) is TimedSamplerIterator
+    if sampler is not None and not ours and type(iterator).__module__ == "torch.utils.data.dataloader":
+        iterator._sampler_iter = TimedSamplerIterator(sampler)
+
+
+def _time_poll(iterator: Any) -> None:
+    """The queue of the workers' batches; not that of a thread which pins them."""
+    queue = getattr(iterator, "_data_queue", None)
+    poll = getattr(queue, "_poll", None)
+    if poll is not None and not isinstance(poll, TimedQueuePoll):
+        queue._poll = TimedQueuePoll(poll)  # type: ignore[union-attr]
+
+
+class TimedQueuePoll:
+    """A queue's wait for its next message."""
+
+    def __init__(self, poll: Callable[..., bool]) -> None:
+        self.seconds = 0.0
+        self.inner = poll
+
+    def __call__(self, *args: Any) -> bool:
+        """As the queue's own."""
+        began = time.perf_counter()
+        try:
+            return self.inner(*args)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+class TimedSamplerIterator:
+    """A sampler's iterator and the time it takes."""
+
+    def __init__(self, sampler: Iterator[Any]) -> None:
+        self.seconds = 0.0
+        self.inner = sampler
+
+    def __iter__(self) -> TimedSamplerIterator:
+        return self
+
+    def __next__(self) -> Any:
+        began = time.perf_counter()
+        try:
+            return next(self.inner)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+def describe(loader: Any, number: int, name: str = "", requested: Mapping[str, Any] | None = None) -> LoaderLine:
     """Its settings as in force, beside those that were asked for where the caller knows them."""
-    return Loader(
+    return LoaderLine(
         loader=number,
         name=name,
         type="torch",
-        settings=settings(loader, asked_for(sys.argv[1:]) if requested is None else requested),
+        settings=loader_settings(loader, command_line_settings(sys.argv[1:]) if requested is None else requested),
         dataset=qualified_name(type(loader.dataset)),
         dataset_size=dataset_size(loader),
-        batches=batches(loader),
+        batches=batches_per_epoch(loader),
     )
 
 
 def make_iterator(
     loader: Any,
     number: int,
-    pass_number: int,
-    spool: Spool,
-    began: float,
+    epoch: int,
+    worker_files: WorkerFiles,
+    clock_start: float,
     make: Callable[[Any], Iterator[Any]] = iter,
 ) -> Iterator[Any]:
     """What `make(loader)` gives, with its fetches timed: in its workers, or here where there are none.
@@ -49,38 +142,38 @@ def make_iterator(
     The timing travels to new workers as their worker_init_fn, which is the user's own again before this returns.
     Persistent workers that exist already are timed since they were started.
     """
-    made_s = time.perf_counter() - began
-    spool.began(number, pass_number, made_s)
+    made_s = time.perf_counter() - clock_start
+    worker_files.epoch_started(number, epoch, made_s)
     if getattr(loader, "num_workers", 0) == 0:
         iterator = make(loader)
-        _guarded(spool, made_s, lambda: _time_here(iterator, number, pass_number, spool, began))
+        _or_report(worker_files, made_s, lambda: _time_fetcher(iterator, number, epoch, worker_files, clock_start))
     elif getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None:
         iterator = make(loader)
     else:
         init_fn = loader.worker_init_fn
 
         def time_workers() -> None:
-            loader.worker_init_fn = Telemetry(
-                folder=str(spool.folder),
+            loader.worker_init_fn = WorkerTelemetry(
+                folder=str(worker_files.folder),
                 loader=number,
-                pass_number=pass_number,
-                began=began,
-                made_s=made_s,
+                epoch=epoch,
+                clock_start=clock_start,
+                workers_started_s=made_s,
                 in_order=getattr(loader, "in_order", True),
                 iterable=_is_iterable(loader),
                 init_fn=init_fn,
             )
 
-        _guarded(spool, made_s, time_workers)
+        _or_report(worker_files, made_s, time_workers)
         try:
             iterator = make(loader)
         finally:
             loader.worker_init_fn = init_fn
-    _guarded(spool, made_s, lambda: time_wait(iterator))
+    _or_report(worker_files, made_s, lambda: install_wait_timers(iterator))
     return iterator
 
 
-def look(iterator: Any) -> Look:
+def queue_state(iterator: Any) -> LoaderState:
     """How it stands before the loop asks: ready batches (this one included), outstanding ones, whose turn it is."""
     try:
         tasks, workers = iterator._task_info, iterator._workers_status
@@ -92,14 +185,14 @@ def look(iterator: Any) -> Look:
         else:  # the tasks of workers that have ended come to nothing
             known = sum(len(task) == 2 for task in tasks.values())
             outstanding = sum(len(task) == 2 or workers[task[0]] for task in tasks.values())
-            worker = _awaited(iterator, tasks, workers)
+            worker = _awaited_worker(iterator, tasks, workers)
         try:  # with those in the queue to the loop: pinned already, where memory is pinned
             ready = known + iterator._data_queue.qsize()
         except NotImplementedError:  # macOS does not count
             ready = None
-        return Look(ready, outstanding, worker)
+        return LoaderState(ready, outstanding, worker)
     except AttributeError:  # no workers, or another torch
-        return Look(worker=-1) if hasattr(iterator, "_dataset_fetcher") else NOTHING
+        return LoaderState(worker=-1) if hasattr(iterator, "_dataset_fetcher") else NOTHING
 
 
 def worker_pids(iterator: Any) -> dict[int, int]:
@@ -107,19 +200,19 @@ def worker_pids(iterator: Any) -> dict[int, int]:
     return {process.pid: worker for worker, process in enumerate(getattr(iterator, "_workers", ()))}
 
 
-def take_parts(iterator: Any) -> Parts:
+def take_wait_parts(iterator: Any) -> WaitParts:
     """Of the wait that has just ended. What is drawn ahead when a pass begins is not counted."""
     sampler = getattr(iterator, "_sampler_iter", None)
     poll = getattr(getattr(iterator, "_data_queue", None), "_poll", None)
     sampler_s, idle_s = 0.0, None
-    if type(sampler) is TimedSampler:
+    if type(sampler) is TimedSamplerIterator:
         sampler_s, sampler.seconds = sampler.seconds, 0.0
-    if type(poll) is TimedPoll:
+    if type(poll) is TimedQueuePoll:
         idle_s, poll.seconds = poll.seconds, 0.0
-    return Parts(sampler_s, idle_s)
+    return WaitParts(sampler_s, idle_s)
 
 
-def _awaited(iterator: Any, tasks: Mapping[int, Any], workers: list[bool]) -> int | None:
+def _awaited_worker(iterator: Any, tasks: Mapping[int, Any], workers: list[bool]) -> int | None:
     """Whose batch comes next; None where that is whoever is first."""
     if not getattr(iterator, "_in_order", True):
         return None
@@ -136,45 +229,45 @@ def _is_iterable(loader: Any) -> bool:
     return isinstance(loader.dataset, IterableDataset)
 
 
-def _guarded(spool: Spool, at_s: float, timing: Callable[[], None]) -> None:
+def _or_report(worker_files: WorkerFiles, at_s: float, install: Callable[[], None]) -> None:
     """An iterator that cannot be timed is still the user's iterator."""
     try:
-        timing()
+        install()
     except Exception as error:
         detail = {"error": f"{type(error).__name__}: {error}"}
-        spool.put(Event(what="watcher_failed", at_s=at_s, detail=detail))
+        worker_files.put(EventLine(what="watcher_failed", at_s=at_s, detail=detail))
 
 
-def _time_here(iterator: Any, number: int, pass_number: int, spool: Spool, began: float) -> None:
+def _time_fetcher(iterator: Any, number: int, epoch: int, worker_files: WorkerFiles, clock_start: float) -> None:
     fetcher = getattr(iterator, "_dataset_fetcher", None)
     if fetcher is not None:
-        iterator._dataset_fetcher = _TimedFetcher(fetcher, number, pass_number, spool, began)
+        iterator._dataset_fetcher = _TimedFetcher(fetcher, number, epoch, worker_files, clock_start)
 
 
 class _TimedFetcher:
     """The fetcher of a loader without workers: its batches are made in the loop's own thread."""
 
-    def __init__(self, fetcher: Any, number: int, pass_number: int, spool: Spool, began: float) -> None:
+    def __init__(self, fetcher: Any, number: int, epoch: int, worker_files: WorkerFiles, clock_start: float) -> None:
         self._fetcher = fetcher
         self._loader = number
-        self._pass = pass_number
-        self._spool = spool
-        self._began = began
+        self._epoch = epoch
+        self._worker_files = worker_files
+        self._clock_start = clock_start
         self._batch = 0
-        self._off = False
-        sampler = Sampler(threading.get_native_id(), threading.get_ident(), self._put_whereabouts)
-        self._meter = Meter(fetcher.dataset, sampler)
+        self._disabled = False
+        sampler = StackSampler(threading.get_native_id(), threading.get_ident(), self._put_stack_samples)
+        self._timer = FetchTimer(fetcher.dataset, sampler)
         kind = type(fetcher)
         self._iterable = hasattr(fetcher, "dataset_iter")
-        fetcher.__class__ = type(kind.__name__, (kind,), stamps(kind, self._meter))
+        fetcher.__class__ = type(kind.__name__, (kind,), timed_attributes(kind, self._timer))
 
     def fetch(self, index: Any) -> Any:
         """As torch's own; an error passes through, and its batch has no line."""
-        self._guarded(self._meter.begin)
+        self._guarded(self._timer.start)
         try:
             data = self._fetcher.fetch(index)
         except BaseException:
-            self._meter.sampler.pause()
+            self._timer.sampler.pause()
             raise
         self._guarded(lambda: self._put_fetch(index))
         return data
@@ -184,25 +277,25 @@ class _TimedFetcher:
         return getattr(self._fetcher, name)
 
     def _guarded(self, timing: Callable[[], None]) -> None:
-        if not self._off:
+        if not self._disabled:
             try:
                 timing()
             except Exception as error:
-                self._off = True
+                self._disabled = True
                 detail = {"error": f"{type(error).__name__}: {error}"}
-                self._spool.put(Event(what="watcher_failed", at_s=self._now(), detail=detail))
+                self._worker_files.put(EventLine(what="watcher_failed", at_s=self._now(), detail=detail))
 
     def _put_fetch(self, index: Any) -> None:
-        numbers: dict[str, Any] = self._meter.end(count(index, iterable=self._iterable))
-        at_s = self._meter.began_at - self._began
-        self._spool.put(
-            Fetch(loader=self._loader, pass_=self._pass, batch=self._batch, worker=-1, at_s=at_s, **numbers)
+        numbers: dict[str, Any] = self._timer.finish(requested_samples(index, iterable=self._iterable))
+        at_s = self._timer.started_at - self._clock_start
+        self._worker_files.put(
+            FetchLine(loader=self._loader, pass_=self._epoch, batch=self._batch, worker=-1, at_s=at_s, **numbers)
         )
         self._batch += 1
 
-    def _put_whereabouts(self, seen: Seen) -> None:
-        self._spool.put(
-            Whereabouts(
+    def _put_stack_samples(self, seen: StackCounts) -> None:
+        self._worker_files.put(
+            StackSamplesLine(
                 loader=self._loader,
                 worker=-1,
                 at_s=self._now(),
@@ -213,40 +306,40 @@ class _TimedFetcher:
         )
 
     def _now(self) -> float:
-        return time.perf_counter() - self._began
+        return time.perf_counter() - self._clock_start
 
 
-class TorchSide:
+class TorchLoaderView:
     """Joins the pieces of `torchloader` for one loader."""
 
-    def __init__(self, loader: Any, number: int, name: str, spool: Spool, began: float) -> None:
+    def __init__(self, loader: Any, number: int, name: str, worker_files: WorkerFiles, clock_start: float) -> None:
         self.loader = loader
         self.number = number
         self.name = name
-        self._spool = spool
-        self._began = began
+        self._worker_files = worker_files
+        self._clock_start = clock_start
         self._pids: dict[int, int] = {}
 
-    def describe(self) -> Loader:
+    def describe(self) -> LoaderLine:
         """Settings as requested and as in force."""
         return describe(self.loader, self.number, self.name)
 
     def iterator(self, number: int) -> Iterator[Any]:
         """torch's own, with a stopwatch in its workers."""
-        return self._timed(self.loader, number, iter)
+        return self._make_iterator(self.loader, number, iter)
 
-    def _timed(self, loader: Any, number: int, make: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
-        iterator = make_iterator(loader, self.number, number, self._spool, self._began, make)
+    def _make_iterator(self, loader: Any, number: int, make: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
+        iterator = make_iterator(loader, self.number, number, self._worker_files, self._clock_start, make)
         self._pids = worker_pids(iterator)
         return iterator
 
-    def look(self, iterator: Iterator[Any]) -> Look:
+    def look(self, iterator: Iterator[Any]) -> LoaderState:
         """What has arrived, what is outstanding, whose turn it is."""
-        return look(iterator)
+        return queue_state(iterator)
 
-    def parts(self, iterator: Iterator[Any]) -> Parts:
+    def parts(self, iterator: Iterator[Any]) -> WaitParts:
         """Drawing the next indices happens inside the wait."""
-        return take_parts(iterator)
+        return take_wait_parts(iterator)
 
     def processes(self) -> dict[int, int]:
         """Of the pass under way."""

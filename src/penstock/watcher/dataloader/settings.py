@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.recording.format import Setting
 from penstock.watcher.loader_views import length_of
-from penstock.watcher.script.apply_plan import replaced
+from penstock.watcher.script.apply_plan import replaced_settings
 
-AS_THEY_ARE = (
+COPIED_SETTINGS = (
     "num_workers",
     "prefetch_factor",
     "persistent_workers",
@@ -20,24 +21,25 @@ AS_THEY_ARE = (
 )
 
 
-def settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, Setting]:
+def loader_settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, Setting]:
     """By name. Requested is None where nobody told us, so only a pair of values can show a change on the way.
 
     Where a plan was applied, the script's own values are those that were requested.
     """
-    in_force: dict[str, Any] = {name: getattr(loader, name) for name in AS_THEY_ARE if hasattr(loader, name)}
-    in_force["pin_memory"] = _pins(loader)
+    in_force: dict[str, Any] = {name: getattr(loader, name) for name in COPIED_SETTINGS if hasattr(loader, name)}
+    in_force["pin_memory"] = _pins_memory(loader)
     in_force["multiprocessing_context"] = _start_method(loader)
     in_force["sampler"] = qualified_name(type(_sampler(loader)))
     in_force["shuffle"] = _shuffles(_sampler(loader))
     in_force["collate_fn"] = qualified_name(getattr(loader, "collate_fn", None))
     in_force["worker_init_fn"] = getattr(loader, "worker_init_fn", None) is not None
-    changed = replaced(loader)
+    changed = replaced_settings(loader)
     in_force = {name: now for name, (_, now) in changed.items()} | in_force
     own = {name: was for name, (was, _) in changed.items()}
     asked = {"pin_memory": bool(getattr(loader, "pin_memory", False)), **requested, **own}
     return {
-        name: Setting(requested=_plain(asked.get(name)), in_force=_plain(value)) for name, value in in_force.items()
+        name: Setting(requested=_recordable(asked.get(name)), in_force=_recordable(value))
+        for name, value in in_force.items()
     }
 
 
@@ -46,7 +48,7 @@ def dataset_size(loader: Any) -> int | None:
     return length_of(loader.dataset)
 
 
-def batches(loader: Any) -> int | None:
+def batches_per_epoch(loader: Any) -> int | None:
     """Per pass. An iterable dataset's loader is not asked itself: torch would warn later if the answer was wrong."""
     from torch.utils.data import IterableDataset
 
@@ -65,12 +67,12 @@ def qualified_name(thing: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _plain(value: Any) -> Any:
+def _recordable(value: Any) -> Any:
     """Fit for a recording."""
     return value if value is None or isinstance(value, bool | int | float | str) else qualified_name(value)
 
 
-def _pins(loader: Any) -> bool | None:
+def _pins_memory(loader: Any) -> bool | None:
     """Without an accelerator torch warns and does not pin."""
     import torch
 
@@ -113,3 +115,30 @@ def _shuffles(sampler: Any) -> bool | None:
         return isinstance(sampler, RandomSampler)
     told = getattr(sampler, "shuffle", None)
     return told if isinstance(told, bool) else None
+
+
+ARGUMENT_NAMES = {
+    "num_workers": ("num_workers", "workers", "n_workers", "dataloader_num_workers"),
+    "prefetch_factor": ("prefetch_factor", "prefetch", "dataloader_prefetch_factor"),
+}
+"""The names under which scripts take a setting, as --num-workers 32, --num_workers=32 or data.num_workers=32."""
+_SETTINGS = {name: setting for setting, names in ARGUMENT_NAMES.items() for name in names}
+_PAIR = re.compile(r"(?:--?)?(?:[\w-]+\.)*([\w-]{1,64})=(\d{1,6})")
+
+
+def command_line_settings(arguments: Sequence[str]) -> dict[str, int]:
+    """Settings by their torch names; the last one given counts, as with argparse."""
+    found: dict[str, int] = {}
+    for place, argument in enumerate(arguments):
+        pair = _PAIR.fullmatch(argument)
+        following = arguments[place + 1] if place + 1 < len(arguments) else ""
+        if pair is not None:
+            name, value = pair[1], pair[2]
+        elif argument.startswith("-") and following.isdecimal() and len(following) <= 6:
+            name, value = argument.lstrip("-").rpartition(".")[2], following
+        else:
+            continue
+        setting = _SETTINGS.get(name.replace("-", "_").lower())
+        if setting is not None:
+            found[setting] = int(value)
+    return found

@@ -20,22 +20,22 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.recording.format import Event, Fetch, Whereabouts
+from penstock.recording.format import EventLine, FetchLine, StackSamplesLine
 
-HELD = 10_000
+MAX_UNNUMBERED = 10_000
 """Fetches that wait for an earlier task's fate; beyond that something is lost, and they go without a number."""
 READ_BYTES = 16 << 20
 """Of one file, at one time."""
 
-Spooled = Fetch | Whereabouts | Event
+WorkerLine = FetchLine | StackSamplesLine | EventLine
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WorkerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a spool file."""
 
     loader: int = -1
     pass_: int = msgspec.field(name="pass", default=0)
-    line: Spooled | None = None
+    line: WorkerLine | None = None
     """None, with a task: nothing came of it."""
     task: int | None = None
     """Where the batch's number has still to be found."""
@@ -45,48 +45,48 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """No more comes in this file."""
 
 
-class Spool:
+class WorkerFiles:
     """A folder of its own, made when first needed and removed at the end by the process that made it.
 
     It lies among the system's temporary ones, or where whoever may have to tidy up after that process says (`within`).
     """
 
-    def __init__(self, within: str | None = None) -> None:
-        self._within = within
+    def __init__(self, parent: str | None = None) -> None:
+        self._parent = parent
         self._folder: Path | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._here: deque[Spooled] = deque()
+        self._own_lines: deque[WorkerLine] = deque()
         self._offsets: dict[str, int] = {}
-        self._passes: dict[int, list[tuple[float, int]]] = {}
-        self._counts: dict[tuple[int, int], _Count] = {}
-        self._decoder = msgspec.json.Decoder(Note)
-        self._complained = False
+        self._epochs: dict[int, list[tuple[float, int]]] = {}
+        self._numberings: dict[tuple[int, int], _BatchNumbering] = {}
+        self._decoder = msgspec.json.Decoder(WorkerMessage)
+        self._reported_unreadable = False
 
     @property
     def folder(self) -> Path:
         """For workers to write to."""
         with self._lock:
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="penstock-spool-", dir=self._within))
+                self._folder = Path(tempfile.mkdtemp(prefix="penstock-spool-", dir=self._parent))
             return self._folder
 
-    def began(self, loader: int, pass_number: int, at_s: float) -> None:
+    def epoch_started(self, loader: int, epoch: int, started_s: float) -> None:
         """A pass begins: workers that outlive a pass do not know its number, only when it began for them."""
-        self._passes.setdefault(loader, []).append((at_s, pass_number))
+        self._epochs.setdefault(loader, []).append((started_s, epoch))
 
-    def put(self, line: Spooled) -> None:
+    def put(self, line: WorkerLine) -> None:
         """A line of this process's own."""
-        self._here.append(line)
+        self._own_lines.append(line)
 
-    def drain(self, *, last: bool = False) -> list[Spooled]:
+    def drain(self, *, last: bool = False) -> list[WorkerLine]:
         """What is new. With `last`, also fetches that still wait for their number: they get none."""
         with self._lock:
-            lines = [self._here.popleft() for _ in range(len(self._here))]
-            for note in self._notes():
-                lines += self._lines(note)
+            lines = [self._own_lines.popleft() for _ in range(len(self._own_lines))]
+            for note in self._messages():
+                lines += self._lines_from(note)
             if last:
-                for count in self._counts.values():
+                for count in self._numberings.values():
                     lines += count.release()
             return lines
 
@@ -96,16 +96,16 @@ class Spool:
             if self._folder is not None and os.getpid() == self._pid:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _notes(self) -> Iterator[Note]:
+    def _messages(self) -> Iterator[WorkerMessage]:
         if self._folder is None:
             return
         for name in sorted(os.listdir(self._folder)) if self._folder.exists() else ():
             path = self._folder / name
-            for text in self._new(path):
+            for text in self._new_lines(path):
                 try:
                     note = self._decoder.decode(text)
                 except (msgspec.DecodeError, UnicodeDecodeError):
-                    yield from self._complaint(name)
+                    yield from self._report_unreadable(name)
                     continue
                 if note.closed:
                     self._remove(path)
@@ -117,7 +117,7 @@ class Spool:
             path.unlink()
             del self._offsets[path.name]
 
-    def _new(self, path: Path) -> list[bytes]:
+    def _new_lines(self, path: Path) -> list[bytes]:
         """Whole lines that were not read before; half a line stays for the next time."""
         with path.open("rb") as file:
             offset = self._offsets.get(path.name, 0)
@@ -126,53 +126,53 @@ class Spool:
         self._offsets[path.name] = offset + len(whole) + len(newline)
         return whole.splitlines()
 
-    def _complaint(self, name: str) -> Iterator[Note]:
+    def _report_unreadable(self, name: str) -> Iterator[WorkerMessage]:
         """Once."""
-        if not self._complained:
-            self._complained = True
+        if not self._reported_unreadable:
+            self._reported_unreadable = True
             error = f"a line that worker {name} wrote cannot be read"
-            yield Note(line=Event(what="watcher_failed", at_s=0.0, detail={"error": error}))
+            yield WorkerMessage(line=EventLine(what="watcher_failed", at_s=0.0, detail={"error": error}))
 
-    def _lines(self, note: Note) -> list[Spooled]:
-        number = self._pass_of(note)
-        line = note.line
-        if isinstance(line, Fetch) and line.pass_ != number:
+    def _lines_from(self, message: WorkerMessage) -> list[WorkerLine]:
+        number = self._epoch_of(message)
+        line = message.line
+        if isinstance(line, FetchLine) and line.pass_ != number:
             line = msgspec.structs.replace(line, pass_=number)
-        if note.task is None:
+        if message.task is None:
             return [] if line is None else [line]
-        count = self._counts.setdefault((note.loader, number), _Count())
-        return count.add(note.task, line if isinstance(line, Fetch) else None)
+        count = self._numberings.setdefault((message.loader, number), _BatchNumbering())
+        return count.add(message.task, line if isinstance(line, FetchLine) else None)
 
-    def _pass_of(self, note: Note) -> int:
-        if note.since_s is None:
-            return note.pass_
-        passes = self._passes.get(note.loader, [])
-        begun = bisect_right(passes, (note.since_s, sys.maxsize))
-        return passes[begun - 1][1] if begun else note.pass_
+    def _epoch_of(self, message: WorkerMessage) -> int:
+        if message.since_s is None:
+            return message.pass_
+        passes = self._epochs.get(message.loader, [])
+        begun = bisect_right(passes, (message.since_s, sys.maxsize))
+        return passes[begun - 1][1] if begun else message.pass_
 
 
-class _Count:
+class _BatchNumbering:
     """Numbers the batches of one pass in the order of their tasks, leaving out tasks that nothing came of."""
 
     def __init__(self) -> None:
         self._next_task = 0
         self._next_batch = 0
-        self._held: dict[int, Fetch | None] = {}
+        self._unnumbered: dict[int, FetchLine | None] = {}
 
-    def add(self, task: int, fetch: Fetch | None) -> list[Spooled]:
+    def add(self, task: int, fetch: FetchLine | None) -> list[WorkerLine]:
         """Those whose number is known now."""
-        self._held[task] = fetch
-        known: list[Spooled] = []
-        while self._next_task in self._held:
-            made = self._held.pop(self._next_task)
+        self._unnumbered[task] = fetch
+        known: list[WorkerLine] = []
+        while self._next_task in self._unnumbered:
+            made = self._unnumbered.pop(self._next_task)
             self._next_task += 1
             if made is not None:
                 known.append(msgspec.structs.replace(made, batch=self._next_batch))
                 self._next_batch += 1
-        return known if len(self._held) <= HELD else known + self.release()
+        return known if len(self._unnumbered) <= MAX_UNNUMBERED else known + self.release()
 
-    def release(self) -> list[Spooled]:
+    def release(self) -> list[WorkerLine]:
         """The others, as they are."""
-        held = [fetch for fetch in self._held.values() if fetch is not None]
-        self._held.clear()
+        held = [fetch for fetch in self._unnumbered.values() if fetch is not None]
+        self._unnumbered.clear()
         return list(held)

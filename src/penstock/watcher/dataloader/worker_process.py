@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from penstock.watcher.dataloader.fetch_timer import Meter, count, stamps
-from penstock.watcher.stack_sampler import Sampler, Seen
+from penstock.watcher.dataloader.fetch_timer import FetchTimer, requested_samples, timed_attributes
+from penstock.watcher.stack_sampler import StackCounts, StackSampler
 
 FILE_BYTES = 1 << 20
 """A file that has grown to this is closed and another begun, so that what was read can be removed."""
 
 
-class Pen:
+class WorkerWriter:
     """Appends notes, each with one write. The worker's thread and its sampler's share it."""
 
     def __init__(self, folder: str, name: str) -> None:
@@ -39,9 +39,9 @@ class Pen:
         self._fd = self._open()
         self._written_bytes = 0
 
-    def write(self, note: dict[str, Any]) -> None:
+    def write(self, message: dict[str, Any]) -> None:
         """One line."""
-        text = json.dumps(note, separators=(",", ":")).encode() + b"\n"
+        text = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         with self._lock:
             if self._written_bytes > FILE_BYTES:
                 self._close()
@@ -65,79 +65,81 @@ class Pen:
         self._fd = -1
 
 
-Init = Callable[[int], object]
+WorkerInitFn = Callable[[int], object]
 
-FILES_AT = (4, 64)
+REPORT_FILES_AFTER = (4, 64)
 """After so many fetches a worker tells which files it reads from: for a look at the storage after the run."""
-FILES = 8
-_CODE = (".py", ".pyc", ".so", ".pth", ".egg-link")
+MAX_REPORTED_FILES = 8
+_CODE_SUFFIXES = (".py", ".pyc", ".so", ".pth", ".egg-link")
 
 
-class _Prelude:
+class _AttachThenInit:
     """`Telemetry.__call__`: sets up the telemetry, then is the user's own init function.
 
     Being an attribute that is looked up, not a function around the user's, it leaves no frame in his tracebacks.
     """
 
-    def __get__(self, telemetry: Telemetry | None, owner: type | None = None) -> Init:
+    def __get__(self, telemetry: WorkerTelemetry | None, owner: type | None = None) -> WorkerInitFn:
         if telemetry is None:
-            return _nothing
-        loop = _loop_frame(sys._getframe())
+            return _no_init
+        loop = _worker_loop_frame(sys._getframe())
         if loop is not None:
             _attach(telemetry, loop)
-        return telemetry.init_fn or _nothing
+        return telemetry.init_fn or _no_init
 
 
 @dataclass(frozen=True, kw_only=True)
-class Telemetry:
+class WorkerTelemetry:
     """A worker_init_fn that has its worker timed. Picklable if the user's own is."""
 
     folder: str
     loader: int
-    pass_number: int
-    began: float
+    epoch: int
+    clock_start: float
     """When the run began, on the clock that all processes of the machine share."""
-    made_s: float
+    workers_started_s: float
     """When the loader began to start its workers."""
     in_order: bool
     iterable: bool
-    init_fn: Init | None
+    init_fn: WorkerInitFn | None
     """The user's own."""
-    __call__ = _Prelude()
+    __call__ = _AttachThenInit()
 
 
-class Worker:
+class WorkerRecorder:
     """One worker process: turns what passes through its queues into lines."""
 
-    def __init__(self, telemetry: Telemetry, worker: int, dataset: object, *, stateful: bool) -> None:
+    def __init__(self, telemetry: WorkerTelemetry, worker: int, dataset: object, *, stateful: bool) -> None:
         """`stateful`: of torchdata's StatefulDataLoader, whose tasks and batches have something beside them."""
         self._telemetry = telemetry
         self._worker = worker
         self._stateful = stateful
-        self._pen = Pen(telemetry.folder, f"{telemetry.loader}-{telemetry.pass_number}-{worker}-{os.getpid()}")
-        sampler = Sampler(threading.get_native_id(), threading.get_ident(), self._put_whereabouts)
-        self.meter = Meter(dataset, sampler)
+        self._writer = WorkerWriter(telemetry.folder, f"{telemetry.loader}-{telemetry.epoch}-{worker}-{os.getpid()}")
+        sampler = StackSampler(threading.get_native_id(), threading.get_ident(), self._write_stack_samples)
+        self.timer = FetchTimer(dataset, sampler)
         self._task: int | None = None
         self._index: object = None
         self._fetches = 0
-        self._since: float | None = None
+        self._epoch_started_s: float | None = None
         """When the pass began that these fetches belong to, if the worker has lived through others before."""
-        self._off = False
+        self._disabled = False
         now = self._now()
-        self._write({"kind": "event", "what": "worker_started", "at_s": now, "seconds": now - telemetry.made_s})
+        self._write(
+            {"kind": "event", "what": "worker_started", "at_s": now, "seconds": now - telemetry.workers_started_s}
+        )
 
-    def listen(self, index_queue: Any, data_queue: Any) -> None:
+    def wrap_queues(self, index_queue: Any, data_queue: Any) -> None:
         """Hear of tasks that come and batches that leave."""
         get, put = index_queue.get, data_queue.put
 
         def get_and_note(*args: Any, **kwargs: Any) -> Any:
-            self._guarded(self._skip_unmade)
+            self._guarded(self._drop_unfinished_task)
             task = get(*args, **kwargs)
-            self._guarded(self._received, task)
+            self._guarded(self._on_task, task)
             return task
 
         def note_and_put(item: Any, *args: Any, **kwargs: Any) -> None:
-            numbers = self._guarded(self._made, item)
+            numbers = self._guarded(self._finish_fetch, item)
             put(item, *args, **kwargs)
             if numbers is not None:
                 self._guarded(self._write_fetch, numbers)
@@ -147,15 +149,15 @@ class Worker:
 
     def fail(self, error: Exception) -> None:
         """The last thing that this worker tells."""
-        self._off = True
-        self.meter.sampler.stop()
+        self._disabled = True
+        self.timer.sampler.stop()
         detail = {"error": f"{type(error).__name__}: {error}"}
         with suppress(OSError):  # the spool itself may be what failed: then there is nowhere to say it
             self._write({"kind": "event", "what": "watcher_failed", "at_s": self._now(), "detail": detail})
-            self._pen.close()
+            self._writer.close()
 
     def _guarded(self, note: Callable[..., Any], *what: Any) -> Any:
-        if self._off:
+        if self._disabled:
             return None
         try:
             return note(*what)
@@ -163,49 +165,49 @@ class Worker:
             self.fail(error)
             return None
 
-    def _received(self, task: Any) -> None:
+    def _on_task(self, task: Any) -> None:
         if task is None:  # the last one
-            self.meter.sampler.stop()
-            if (seen := self.meter.sampler.take()) is not None:
-                self._put_whereabouts(seen)
-            self._pen.close()
+            self.timer.sampler.stop()
+            if (seen := self.timer.sampler.take()) is not None:
+                self._write_stack_samples(seen)
+            self._writer.close()
         elif isinstance(task, tuple):
             self._task, index = task
             self._index = index[0] if self._stateful else index
-            self.meter.begin()
+            self.timer.start()
         elif type(task).__name__ == "_ResumeIteration":  # a pass begins anew with the same workers
-            self._since = self._now()
+            self._epoch_started_s = self._now()
 
-    def _made(self, item: Any) -> dict[str, float] | None:
+    def _finish_fetch(self, item: Any) -> dict[str, float] | None:
         """Numbers of the batch that is about to leave; None for anything else (an error, an end, an answer)."""
         if item[0] != self._task:
             return None
         batch = item[1][0] if self._stateful else item[1]
         if type(batch).__name__ in ("ExceptionWrapper", "_IterableDatasetStopIteration"):
             return None
-        return self.meter.end(count(self._index, iterable=self._telemetry.iterable))
+        return self.timer.finish(requested_samples(self._index, iterable=self._telemetry.iterable))
 
     def _write_fetch(self, numbers: dict[str, float]) -> None:
         telemetry, task = self._telemetry, self._task
         self._task = None
         known = telemetry.in_order and not telemetry.iterable
-        at_s = round(self.meter.began_at - telemetry.began, 7)
+        at_s = round(self.timer.started_at - telemetry.clock_start, 7)
         line = {"kind": "fetch", "batch": task if known else -1, "at_s": at_s, **numbers}
         self._write(line, task if telemetry.in_order and telemetry.iterable else None)
         self._fetches += 1
-        if self._fetches in FILES_AT:
-            detail = {"paths": data_files(self.meter.opened)}
+        if self._fetches in REPORT_FILES_AFTER:
+            detail = {"paths": data_files(self.timer.recent_paths)}
             self._write({"kind": "event", "what": "files", "at_s": self._now(), "detail": detail})
 
-    def _skip_unmade(self) -> None:
+    def _drop_unfinished_task(self) -> None:
         """A task that no batch came of: the number after it is the next batch's."""
         if self._task is not None:
-            self.meter.sampler.pause()
+            self.timer.sampler.pause()
             if self._telemetry.in_order and self._telemetry.iterable:
                 self._write(None, self._task)
             self._task = None
 
-    def _put_whereabouts(self, seen: Seen) -> None:
+    def _write_stack_samples(self, seen: StackCounts) -> None:
         functions = seen.top_functions()
         self._write(
             {"kind": "where", "at_s": self._now(), "looks": seen.looks, "states": seen.states, "functions": functions}
@@ -213,47 +215,47 @@ class Worker:
 
     def _write(self, line: dict[str, Any] | None, task: int | None = None) -> None:
         telemetry = self._telemetry
-        note: dict[str, Any] = {"loader": telemetry.loader, "pass": telemetry.pass_number}
+        note: dict[str, Any] = {"loader": telemetry.loader, "pass": telemetry.epoch}
         if line is not None:
             note["line"] = {"loader": telemetry.loader, "worker": self._worker, **line}
             if line["kind"] == "fetch":
-                note["line"]["pass"] = telemetry.pass_number
+                note["line"]["pass"] = telemetry.epoch
         if task is not None:
             note["task"] = task
-        if self._since is not None:
-            note["since_s"] = self._since
-        self._pen.write(note)
+        if self._epoch_started_s is not None:
+            note["since_s"] = self._epoch_started_s
+        self._writer.write(note)
 
     def _now(self) -> float:
-        return round(time.perf_counter() - self._telemetry.began, 7)
+        return round(time.perf_counter() - self._telemetry.clock_start, 7)
 
 
-def _attach(telemetry: Telemetry, frame: FrameType) -> None:
+def _attach(telemetry: WorkerTelemetry, frame: FrameType) -> None:
     """Have this worker's loop timed, whose frame this is."""
     loop, stateful = frame.f_locals, str(frame.f_globals.get("__name__")).startswith("torchdata.")
     try:
-        worker = Worker(telemetry, loop["worker_id"], loop["dataset"], stateful=stateful)
+        worker = WorkerRecorder(telemetry, loop["worker_id"], loop["dataset"], stateful=stateful)
     except (OSError, KeyError):  # no spool any more, or another torch: untimed
         return
     try:
         fetchers = sys.modules["torch.utils.data._utils.fetch"]
         for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             fetcher = getattr(fetchers, name)
-            for attribute, stamp in stamps(fetcher, worker.meter).items():
+            for attribute, stamp in timed_attributes(fetcher, worker.timer).items():
                 setattr(fetcher, attribute, stamp)
-        _count_opens(worker.meter)
-        gc.callbacks.append(worker.meter.collecting)
-        worker.listen(loop["index_queue"], loop["data_queue"])
+        _count_opened_files(worker.timer)
+        gc.callbacks.append(worker.timer.on_gc)
+        worker.wrap_queues(loop["index_queue"], loop["data_queue"])
     except Exception as error:
         worker.fail(error)
 
 
-def _count_opens(meter: Meter) -> None:
+def _count_opened_files(meter: FetchTimer) -> None:
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
-            meter.opens += 1
+            meter.files_opened += 1
             if isinstance(args[0], str):
-                meter.opened.append(args[0])
+                meter.recent_paths.append(args[0])
 
     sys.addaudithook(hook)
 
@@ -261,10 +263,12 @@ def _count_opens(meter: Meter) -> None:
 def data_files(opened: Iterable[str]) -> list[str]:
     """Regular files that are open, then those opened last; neither code nor memory."""
     latest = (os.path.abspath(path) for path in reversed(list(opened)))
-    return [path for path in dict.fromkeys([*_open_for_reading(), *latest]) if _is_data(path)][:FILES]
+    return [path for path in dict.fromkeys([*_paths_open_for_reading(), *latest]) if _is_data(path)][
+        :MAX_REPORTED_FILES
+    ]
 
 
-def _open_for_reading() -> Iterator[str]:
+def _paths_open_for_reading() -> Iterator[str]:
     """Paths of descriptors that are for reading only: what is written to is no data."""
     with suppress(OSError):
         for fd in os.listdir("/proc/self/fd"):
@@ -275,7 +279,7 @@ def _open_for_reading() -> Iterator[str]:
 
 
 def _is_data(path: str) -> bool:
-    if not path.startswith("/") or path.startswith(("/proc/", "/dev/", "/sys/")) or path.endswith(_CODE):
+    if not path.startswith("/") or path.startswith(("/proc/", "/dev/", "/sys/")) or path.endswith(_CODE_SUFFIXES):
         return False
     try:
         status = os.stat(path)
@@ -284,12 +288,12 @@ def _is_data(path: str) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size > 0 and not path.startswith(sys.prefix)
 
 
-def _loop_frame(frame: FrameType | None) -> FrameType | None:
+def _worker_loop_frame(frame: FrameType | None) -> FrameType | None:
     """Of torch's worker loop, if that is who called; None in the main process."""
     while frame is not None and frame.f_code.co_name != "_worker_loop":
         frame = frame.f_back
     return frame
 
 
-def _nothing(worker: int) -> None:
+def _no_init(worker: int) -> None:
     """Stands for an init function where the user gave none."""

@@ -9,33 +9,32 @@ from typing import Any
 import torch
 
 from penstock.recording.writer import Recorder
-from penstock.watcher.device_time import Held, cuda_timer
+from penstock.watcher.device_time import DeferredSteps, cuda_timer
 from penstock.watcher.hooks.device import watch_captures, watch_device
-from penstock.watcher.hooks.forward import Forward
-from penstock.watcher.hooks.loaders import Loaders
+from penstock.watcher.hooks.forward import ForwardHook
+from penstock.watcher.hooks.loaders import PenstockLoaderHooks, TorchLoaderHooks
 from penstock.watcher.hooks.optimizer import watch_update
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.pauses import watch_pauses
-from penstock.watcher.hooks.penstock_loaders import OurLoaders
-from penstock.watcher.hooks.phases import Phases
+from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.script import autostart
-from penstock.watcher.start import Watching
+from penstock.watcher.start import WatchedRun
 
 
-def _watch_loaders(kinds: tuple[Loaders, OurLoaders], patches: Patches) -> None:
+def _watch_loaders(kinds: tuple[TorchLoaderHooks, PenstockLoaderHooks], patches: Patches) -> None:
     """Those there are, and those that are imported later."""
 
     def meet(kind: Any) -> None:
         for each in kinds:
             each.meet(kind, patches)
 
-    for kind in autostart.imported():
+    for kind in autostart.imported_loader_classes():
         meet(kind)
-    autostart.late.append(meet)
-    patches.also(lambda: autostart.late.remove(meet))
+    autostart.on_loader_import.append(meet)
+    patches.also(lambda: autostart.on_loader_import.remove(meet))
 
 
-def install(watching: Watching) -> Callable[[], None]:
+def install(watching: WatchedRun) -> Callable[[], None]:
     """Watch every loader and the phases of every step, in this process; returns what ends it.
 
     A forked child, such as a worker of a DataLoader, finds torch as it was.
@@ -44,14 +43,16 @@ def install(watching: Watching) -> Callable[[], None]:
     timer = None
     if torch.version.cuda or torch.version.hip:  # by the build: asking the driver would be the first use of the device
         timer = cuda_timer(session)
-        session._sinks[:] = [Held(sink, timer) if isinstance(sink, Recorder) else sink for sink in session._sinks]
-    phases = Phases(session, timer)
+        session._sinks[:] = [
+            DeferredSteps(sink, timer) if isinstance(sink, Recorder) else sink for sink in session._sinks
+        ]
+    phases = PhaseHooks(session, timer)
     patches.also(phases.end)
     try:
-        session.begins = Forward(phases, patches).step
-        loaders = Loaders(watching, phases)
+        session.begins = ForwardHook(phases, patches).step
+        loaders = TorchLoaderHooks(watching, phases)
         loaders.install(patches)
-        _watch_loaders((loaders, OurLoaders(watching, phases)), patches)
+        _watch_loaders((loaders, PenstockLoaderHooks(watching, phases)), patches)
         watch_update(phases, patches)
         watch_pauses(phases, patches)
         if timer is not None:

@@ -14,7 +14,7 @@ import torch
 
 from penstock.watcher.device_time import DeviceTimer
 from penstock.watcher.hooks.patches import Patches
-from penstock.watcher.hooks.phases import Phases
+from penstock.watcher.hooks.phases import PhaseHooks
 
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
 
@@ -26,7 +26,7 @@ def is_cuda(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-def watch_device(phases: Phases, patches: Patches, on_device: OnDevice = is_cuda) -> None:
+def watch_device(phases: PhaseHooks, patches: Patches, on_device: OnDevice = is_cuda) -> None:
     """Tensors of the host pass through with one question."""
     for name in WAITS:
         patches.set(torch.Tensor, name, _waiting(phases, getattr(torch.Tensor, name), on_device))
@@ -59,7 +59,7 @@ def watch_captures(timer: DeviceTimer, patches: Patches, graph: Any = torch.cuda
     patches.set(graph, "capture_end", capture_end)
 
 
-def _waiting(phases: Phases, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
+def _waiting(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
     timed = phases.around("sync", method)
 
     @functools.wraps(method)
@@ -69,7 +69,7 @@ def _waiting(phases: Phases, method: Callable[..., Any], on_device: OnDevice) ->
     return asked
 
 
-def _copying(phases: Phases, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
+def _copying(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
     out = phases.around("h2d", method)
     back = phases.around("sync", method)
     session = phases.session

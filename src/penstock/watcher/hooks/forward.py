@@ -16,7 +16,7 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from penstock.watcher.hooks.patches import Patches
-from penstock.watcher.hooks.phases import Phases
+from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.session import Session
 from penstock.watcher.step_sampling import OPENING
 
@@ -28,10 +28,10 @@ QUIET_STEPS = 8
 """Looked at without any forward pass: look again then, and after twice as many, and so on."""
 
 
-class Forward:
+class ForwardHook:
     """Times the outermost modules."""
 
-    def __init__(self, phases: Phases, patches: Patches) -> None:
+    def __init__(self, phases: PhaseHooks, patches: Patches) -> None:
         self._phases = phases
         self._patches = patches
         self._stop_looking: Callable[[], None] | None = None
@@ -105,7 +105,7 @@ class Forward:
         self._patches.set(kind, "__call__", functools.wraps(own or torch.nn.Module.__call__)(timed))
 
 
-def _timed(forward: Forward, session: Session, kind: type[torch.nn.Module], own: Any) -> Callable[..., Any]:
+def _timed(forward: ForwardHook, session: Session, kind: type[torch.nn.Module], own: Any) -> Callable[..., Any]:
     """The call of a class. No method: inside of one, `super` would bring our own class along, wherever this goes."""
 
     def timed(module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from torch.utils.data import dataloader as torch_loader
 
-from penstock.watcher.dataloader.main_process import TorchSide
+from penstock.recording.format import AnyLine
+from penstock.watcher.dataloader.main_process import TorchLoaderView
 from penstock.watcher.hooks.callers import asked_by_watch, iterated_name
-from penstock.watcher.hooks.current_epoch import MARK, UnderWay
-from penstock.watcher.hooks.next_batch import Advance
+from penstock.watcher.hooks.next_batch import NextBatchHook
 from penstock.watcher.hooks.patches import Patches
-from penstock.watcher.hooks.phases import Phases
-from penstock.watcher.loader_views import Side
-from penstock.watcher.start import Watching
-from penstock.watcher.step_sampling import Choice
+from penstock.watcher.hooks.phases import PhaseHooks
+from penstock.watcher.hooks.watched_epoch import MARK, WatchedEpoch
+from penstock.watcher.loader_views import LoaderView, PenstockLoaderView
+from penstock.watcher.start import WatchedRun
+from penstock.watcher.step_sampling import StepSampling
+from penstock.watcher.watch import passing
 
-S = TypeVar("S", bound=Side)
+S = TypeVar("S", bound=LoaderView)
 
 
-class Known(Generic[S]):
+class KnownLoader(Generic[S]):
     """By the loader itself."""
 
-    def __init__(self, watching: Watching) -> None:
+    def __init__(self, watching: WatchedRun) -> None:
         self._watching = watching
         self._sides: weakref.WeakKeyDictionary[Any, S] = weakref.WeakKeyDictionary()
 
@@ -43,34 +46,34 @@ class Known(Generic[S]):
 Make = Callable[[Any], Iterator[Any]]
 
 
-class _Met(TorchSide):
+class _TorchLoaderEntry(TorchLoaderView):
     """A loader of the script's: known, but not kept alive."""
 
-    def __init__(self, loader: Any, number: int, watching: Watching) -> None:
-        super().__init__(weakref.proxy(loader), number, iterated_name(), watching.spool, watching.session.began)
+    def __init__(self, loader: Any, number: int, watching: WatchedRun) -> None:
+        super().__init__(weakref.proxy(loader), number, iterated_name(), watching.worker_files, watching.session.began)
         self.passes = 0
 
     def begin(self, loader: Any, make: Make) -> Iterator[Any]:
         """torch's own iterator, with a stopwatch in its workers."""
         number, self.passes = self.passes, self.passes + 1
-        return self._timed(loader, number, make)
+        return self._make_iterator(loader, number, make)
 
 
-class Loaders:
+class TorchLoaderHooks:
     """Keeps the two doors of torch's DataLoader: `iter` of it, and `next` of what that gives."""
 
-    def __init__(self, watching: Watching, phases: Phases) -> None:
+    def __init__(self, watching: WatchedRun, phases: PhaseHooks) -> None:
         self._watching = watching
         self._session = watching.session
         self._phases = phases
-        self._known: Known[_Met] = Known(watching)
-        self._open: set[UnderWay] = set()
-        self._choices: defaultdict[str, Choice] = defaultdict(Choice)
+        self._known: KnownLoader[_TorchLoaderEntry] = KnownLoader(watching)
+        self._open: set[WatchedEpoch] = set()
+        self._choices: defaultdict[str, StepSampling] = defaultdict(StepSampling)
         """By name: a loader that is made anew for every epoch goes on."""
 
     def install(self, patches: Patches) -> None:
         """At `next`, which all iterators have in common, torchdata's too."""
-        door = Advance(self._phases, self._ended, torch_loader._BaseDataLoaderIter.__next__)
+        door = NextBatchHook(self._phases, self._ended, torch_loader._BaseDataLoaderIter.__next__)
         patches.set(torch_loader._BaseDataLoaderIter, MARK, None)
         patches.set(torch_loader._BaseDataLoaderIter, "__next__", door.next())
         patches.also(self._leave_all)
@@ -109,18 +112,18 @@ class Loaders:
             self._open.add(under_way)
         return iterator
 
-    def _pass_of(self, loader: Any) -> tuple[_Met, UnderWay] | None:
+    def _pass_of(self, loader: Any) -> tuple[_TorchLoaderEntry, WatchedEpoch] | None:
         try:
-            side = self._known.side_of(loader, lambda number: _Met(loader, number, self._watching))
+            side = self._known.side_of(loader, lambda number: _TorchLoaderEntry(loader, number, self._watching))
             before = getattr(getattr(loader, "_iterator", None), MARK, None)
             if before is not None:  # workers persist, and so does their iterator: the pass before may have been left
                 self._ended(before, "left")
-            return side, UnderWay(self._session, side.number, side.passes, self._choices[side.name])
+            return side, WatchedEpoch(self._session, side.number, side.passes, self._choices[side.name])
         except Exception as error:
             self._session.fail(error)
             return None
 
-    def _ended(self, under_way: UnderWay, how: str) -> None:
+    def _ended(self, under_way: WatchedEpoch, how: str) -> None:
         """However often it is called, the first is what counts."""
         self._open.discard(under_way)
         if not self._session.off:
@@ -133,3 +136,70 @@ class Loaders:
             self._ended(under_way, "left")
         with self._session.guard():
             self._session.end_lone()
+
+
+class _PenstockLoaderEntry(PenstockLoaderView):
+    """A loader of the script's: known, but not kept alive."""
+
+    def __init__(self, loader: Any, number: int) -> None:
+        super().__init__(weakref.proxy(loader), number, iterated_name())
+        self.passes = 0
+        self._alive = weakref.ref(loader)
+
+    def poll(self, at_s: float) -> Sequence[AnyLine]:
+        """Nothing, once it is gone."""
+        loader = self._alive()
+        return () if loader is None else super().poll(at_s)
+
+
+class PenstockLoaderHooks:
+    """Stands at `iter`; what that gives is a generator, with us or without."""
+
+    def __init__(self, watching: WatchedRun, phases: PhaseHooks) -> None:
+        self._session = watching.session
+        self._phases = phases
+        self._known: KnownLoader[_PenstockLoaderEntry] = KnownLoader(watching)
+        self._choices: defaultdict[str, StepSampling] = defaultdict(StepSampling)
+        """By name, as for torch's."""
+
+    def meet(self, kind: Any, patches: Patches) -> None:
+        """Stand at its door, if it is ours."""
+        if kind.__module__ != "penstock.loader":  # which is not imported for our sake
+            return
+        make = kind.__iter__
+
+        def __iter__(loader: Any) -> Iterator[Any]:
+            batches: Iterator[Any] = make(loader)
+            if self._session.off or asked_by_watch():
+                return batches
+            begun = self._begin(loader)
+            if begun is None:
+                return batches
+            side, track = begun
+            return passing(track, side, lambda: batches, partial(self._asked, track), partial(self._ended, track))
+
+        patches.set(kind, "__iter__", __iter__)
+
+    def _begin(self, loader: Any) -> tuple[_PenstockLoaderEntry, WatchedEpoch] | None:
+        try:
+            side = self._known.side_of(loader, lambda number: _PenstockLoaderEntry(loader, number))
+            number, side.passes = side.passes, side.passes + 1
+            return side, WatchedEpoch(self._session, side.number, number, self._choices[side.name])
+        except Exception as error:
+            self._session.fail(error)
+            return None
+
+    def _asked(self, track: WatchedEpoch) -> None:
+        """The step that begins is looked at, or it is not."""
+        looked = not track.unlooked
+        if looked == self._session.resting:
+            (self._phases.look if looked else self._phases.rest)()
+        track.asked()
+        if looked:
+            track.looks()
+        else:
+            track.passes()
+
+    def _ended(self, track: WatchedEpoch, how: str) -> None:
+        track.ended(how)
+        self._phases.back_to(self._session._current)

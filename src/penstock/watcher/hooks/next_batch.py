@@ -7,20 +7,20 @@ from threading import get_ident
 from typing import Any
 
 from penstock.watcher.dataloader import main_process as torchloader
-from penstock.watcher.dataloader.wait_timers import spare_wait, time_wait
-from penstock.watcher.hooks.current_epoch import UnderWay
-from penstock.watcher.hooks.phases import Phases
+from penstock.watcher.dataloader.main_process import install_wait_timers, remove_wait_timers
+from penstock.watcher.hooks.phases import PhaseHooks
+from penstock.watcher.hooks.watched_epoch import WatchedEpoch
 from penstock.watcher.loader_views import UNKNOWN, count_samples
 from penstock.watcher.session import Counts
 
-Ended = Callable[[UnderWay, str], None]
+Ended = Callable[[WatchedEpoch, str], None]
 """Told of the end of a pass, and how: done, left or raised."""
 
 
-class Advance:
+class NextBatchHook:
     """Stands around torch's own `next`."""
 
-    def __init__(self, phases: Phases, ended: Ended, advance: Callable[[Any], Any]) -> None:
+    def __init__(self, phases: PhaseHooks, ended: Ended, advance: Callable[[Any], Any]) -> None:
         self._session = phases.session
         self._phases = phases
         self._ended = ended
@@ -29,13 +29,13 @@ class Advance:
     def next(self) -> Callable[[Any], Any]:
         """For steps that are not looked at it is one function, because each call costs microseconds with cold caches.
 
-        It says itself what `torchloader.look`, `Track.over`, `Track.got`, `UnderWay.passes` and `count_samples` do.
+        It says itself what `torchloader.look`, `Track.over`, `Track.got`, `WatchedEpoch.passes` and `count_samples` do.
         """
         session, ended, advance, looking = self._session, self._ended, self._advance, self._looking
         now, note = session.clock.now, session._noted.append
 
         def __next__(iterator: Any) -> Any:
-            track: UnderWay | None = iterator._penstock_pass
+            track: WatchedEpoch | None = iterator._penstock_pass
             if track is None:
                 return advance(iterator)
             if not track.unlooked:
@@ -48,7 +48,7 @@ class Advance:
                     ready += len(tasks) - iterator._tasks_outstanding
                     look: Counts = ready, len(tasks), None if task is None else task[0]
                 else:
-                    look = torchloader.look(iterator)
+                    look = torchloader.queue_state(iterator)
                 asked = now()
                 if track.open:
                     track.over(asked)
@@ -108,13 +108,13 @@ class Advance:
 
         return __next__
 
-    def _looking(self, iterator: Any, track: UnderWay) -> Any:
+    def _looking(self, iterator: Any, track: WatchedEpoch) -> Any:
         """The same for a step that is looked at."""
         session = self._session
         if session.off:
             return self._advance(iterator)
         try:
-            look = torchloader.look(iterator)
+            look = torchloader.queue_state(iterator)
             self._look_at(iterator, track)
         except Exception as error:
             self._failed(track, error)
@@ -128,38 +128,38 @@ class Advance:
         finally:
             session.waiting = False
         try:
-            track.got(batch, look, torchloader.take_parts(iterator))
+            track.got(batch, look, torchloader.take_wait_parts(iterator))
         except Exception as error:
             self._failed(track, error)
         return batch
 
-    def _look_at(self, iterator: Any, track: UnderWay) -> None:
+    def _look_at(self, iterator: Any, track: WatchedEpoch) -> None:
         """What is put in counts to the step before."""
         if self._session.resting:
             self._phases.look()
         if not track.looked:
-            time_wait(iterator)
+            install_wait_timers(iterator)
         track.asked()
         track.looks()
         track._asked -= track.made_s
         track.made_s = 0.0
 
-    def _look_away(self, iterator: Any, track: UnderWay) -> None:
+    def _look_away(self, iterator: Any, track: WatchedEpoch) -> None:
         """The step before was looked at, the one that begins is not."""
         self._phases.rest()
-        spare_wait(iterator)
+        remove_wait_timers(iterator)
         track.looked = False
         track._parts = UNKNOWN
         track.phases = {}
 
-    def _take_over(self, track: UnderWay) -> None:
+    def _take_over(self, track: WatchedEpoch) -> None:
         """The step is this pass's; the one before was another's."""
         self._session._current = track
         self._session._loop = get_ident()
         if not self._session.resting:
             self._phases.rest()
 
-    def _failed(self, track: UnderWay, error: Exception) -> None:
+    def _failed(self, track: WatchedEpoch, error: Exception) -> None:
         track.unlooked = 0
         if not self._session.off:
             self._session.fail(error)

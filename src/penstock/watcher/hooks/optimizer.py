@@ -9,24 +9,24 @@ import torch
 from torch.compiler import is_dynamo_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from penstock.watcher.hooks.patches import Patches, Switch
-from penstock.watcher.hooks.phases import Phases
+from penstock.watcher.hooks.patches import FunctionPatch, Patches
+from penstock.watcher.hooks.phases import PhaseHooks
 
 
-def watch_update(phases: Phases, patches: Patches) -> None:
+def watch_update(phases: PhaseHooks, patches: Patches) -> None:
     """Tensor.backward ends up in torch.autograd.backward; every optimizer calls torch's global hooks."""
     around = functools.partial(phases.around, "backward")
     patches.set(torch.autograd, "grad", around(torch.autograd.grad))
-    optimizers = _Optimizers(phases)
+    optimizers = _OptimizerHooks(phases)
     patches.also(optimizers.remove)
-    phases.hooks += (Switch(torch.autograd, "backward", around), optimizers)
+    phases.hooks += (FunctionPatch(torch.autograd, "backward", around), optimizers)
     phases.look()
 
 
-class _Optimizers:
+class _OptimizerHooks:
     """Before and after the step of any."""
 
-    def __init__(self, phases: Phases) -> None:
+    def __init__(self, phases: PhaseHooks) -> None:
         self._phases = phases
         self._outermost: list[bool] = []
         """Steps under way: one that calls the step of its base class comes by twice, one that raises never leaves."""

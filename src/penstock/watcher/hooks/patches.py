@@ -43,7 +43,7 @@ class Patches:
         self._undo.clear()
 
 
-class Switch:
+class FunctionPatch:
     """One function of a module, with ours around it or without. Whoever else replaces it meanwhile is kept."""
 
     def __init__(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from penstock.recording.format import Event
+from penstock.recording.format import EventLine
 from penstock.watcher.hooks.patches import Patches
-from penstock.watcher.hooks.phases import Phases
+from penstock.watcher.hooks.phases import PhaseHooks
 
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 """A tensor that is pickled has its own saved, to memory: that is no checkpoint."""
 WRITER = ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_text", "flush")
 
 
-def watch_pauses(phases: Phases, patches: Patches) -> None:
+def watch_pauses(phases: PhaseHooks, patches: Patches) -> None:
     """Each is a phase inside a step; checkpoints are events too, wherever they happen."""
     save = _told("checkpoint", phases, torch.serialization.save)
     for owner in (torch, torch.serialization):
@@ -39,7 +39,7 @@ def watch_pauses(phases: Phases, patches: Patches) -> None:
             patches.set(board.SummaryWriter, name, phases.around("log", getattr(board.SummaryWriter, name)))
 
 
-def _told(what: str, phases: Phases, function: Callable[..., Any]) -> Callable[..., Any]:
+def _told(what: str, phases: PhaseHooks, function: Callable[..., Any]) -> Callable[..., Any]:
     session = phases.session
     timed = phases.around(what, function)
 
@@ -53,6 +53,6 @@ def _told(what: str, phases: Phases, function: Callable[..., Any]) -> Callable[.
         finally:
             if not session.off:
                 with session.guard():
-                    session.put(Event(what=what, at_s=began, seconds=session.now() - began))
+                    session.put(EventLine(what=what, at_s=began, seconds=session.now() - began))
 
     return told

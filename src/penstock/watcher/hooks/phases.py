@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from penstock.recording.format import LOOKED_AT
 from penstock.watcher.device_time import DeviceTimer
-from penstock.watcher.session import Session, Track
+from penstock.watcher.session import Session, StepTracker
 
 
-class Hook(Protocol):
+class PhaseHook(Protocol):
     """Something that costs even where nobody looks."""
 
     def on(self) -> None:
@@ -24,13 +24,13 @@ class Hook(Protocol):
         ...
 
 
-class Phases:
+class PhaseHooks:
     """The session's phases, and the device's where there is one. Nothing in here can reach the script."""
 
     def __init__(self, session: Session, timer: DeviceTimer | None = None) -> None:
         self.session = session
         self._timer = timer
-        self.hooks: list[Hook] = []
+        self.hooks: list[PhaseHook] = []
         """Those that are out while nobody looks."""
 
     def look(self) -> None:
@@ -45,7 +45,7 @@ class Phases:
         for hook in self.hooks:
             hook.off()
 
-    def back_to(self, track: Track | None) -> None:
+    def back_to(self, track: StepTracker | None) -> None:
         """A pass inside a step has ended, and that step goes on as it was."""
         looked = track is None or track.looked
         if looked == self.session.resting:

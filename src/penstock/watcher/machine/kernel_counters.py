@@ -13,7 +13,14 @@ import psutil
 from penstock.core.cgroups import cgroup_folders, free_bytes
 from penstock.recording.format import GpuLoad
 from penstock.watcher.machine.facts import gpu_handles
-from penstock.watcher.machine.processes import PAGE_BYTES, Key, ProcessReading, Sharing, Workers, process_readings
+from penstock.watcher.machine.processes import (
+    PAGE_BYTES,
+    Key,
+    ProcessReading,
+    SharedMemoryEstimate,
+    Workers,
+    process_readings,
+)
 from penstock.watcher.machine.procfs import read_quickly
 
 _SECTOR_BYTES = 512
@@ -42,7 +49,7 @@ class Throttling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class CounterReading:
     """All sums at one moment."""
 
     at_s: float
@@ -63,18 +70,18 @@ class Reading:
     gpus: tuple[GpuLoad, ...] = ()
 
 
-class Sums:
+class KernelCounters:
     """Reads them; keeps only what need not be looked up every time."""
 
     def __init__(self) -> None:
-        self._sharing = Sharing()
+        self._sharing = SharedMemoryEstimate()
         self._throttle_files = [folder / "cpu.stat" for folder in cgroup_folders("cpu")]
 
-    def read(self, at_s: float, workers: Workers) -> Reading:
+    def read(self, at_s: float, workers: Workers) -> CounterReading:
         """As they stand now, which is `at_s` on the session's clock."""
         times = psutil.cpu_times()
         swapped_in_bytes, major_faults = _paging()
-        return Reading(
+        return CounterReading(
             at_s=at_s,
             cpu_s=sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq")),
             iowait_s=getattr(times, "iowait", 0.0),

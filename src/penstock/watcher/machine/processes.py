@@ -105,7 +105,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _SharedMemorySample:
     """What one process of a group was seen to share with others."""
 
     at_s: float = float("-inf")
@@ -114,10 +114,10 @@ class _Look:
     """Whose it was: members of a group are looked at in turn."""
 
 
-_NEVER = _Look()
+_NEVER = _SharedMemorySample()
 
 
-class Sharing:
+class SharedMemoryEstimate:
     """How much of its resident memory a process shares with others of the run, looked up now and then.
 
     PSS counts a page once over all who share it, but the kernel walks all pages of a process to tell: 10 ms for a GB.
@@ -125,7 +125,7 @@ class Sharing:
     """
 
     def __init__(self) -> None:
-        self._looks: dict[object, _Look] = {}
+        self._looks: dict[object, _SharedMemorySample] = {}
         self._budget_s = 0.0
 
     def without_shared(self, processes: dict[Key, ProcessReading], at_s: float) -> dict[Key, ProcessReading]:
@@ -150,7 +150,9 @@ class Sharing:
                 return
             began_s = time.thread_time()
             turn = looks[group].turn + 1
-            self._looks[group] = _Look(at_s, _shared_bytes(groups[group][turn % len(groups[group])]), turn)
+            self._looks[group] = _SharedMemorySample(
+                at_s, _shared_bytes(groups[group][turn % len(groups[group])]), turn
+            )
             self._budget_s -= time.thread_time() - began_s
 
 

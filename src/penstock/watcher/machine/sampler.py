@@ -1,6 +1,6 @@
 """The machine once a second: who uses the cores, the disks, the memory, and who is held back by what.
 
-The system keeps sums since its start (`sums`), and `between` two readings of them lies a `System` line.
+The system keeps sums since its start (`sums`), and `between` two readings of them lies a `SystemLine` line.
 What a system does not tell is left out; nothing here raises.
 """
 
@@ -10,8 +10,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock.recording.format import Disk, Process, System
-from penstock.watcher.machine.kernel_counters import DiskReading, Reading, Sums, Throttling
+from penstock.recording.format import Disk, Process, SystemLine
+from penstock.watcher.machine.kernel_counters import CounterReading, DiskReading, KernelCounters, Throttling
 from penstock.watcher.machine.processes import ProcessReading, Workers
 
 log = logging.getLogger("penstock")
@@ -21,7 +21,7 @@ STOP_WAIT_S = 2.0
 """A driver that does not answer must not keep the script from ending."""
 
 
-def between(before: Reading, after: Reading) -> System:
+def between(before: CounterReading, after: CounterReading) -> SystemLine:
     """What happened from one reading to the next. A sum that went back (an overflow) counts as 0."""
     seconds = after.at_s - before.at_s
 
@@ -30,7 +30,7 @@ def between(before: Reading, after: Reading) -> System:
 
     cpu = rate(before.cpu_s, after.cpu_s)
     run_cpu = rate(_run_cpu_s(before), _run_cpu_s(after))
-    return System(
+    return SystemLine(
         at_s=after.at_s,
         seconds=seconds,
         cpu=cpu,
@@ -68,7 +68,7 @@ def between(before: Reading, after: Reading) -> System:
 _Rate = Callable[[float, float], float]
 
 
-def _run_cpu_s(reading: Reading) -> float:
+def _run_cpu_s(reading: CounterReading) -> float:
     return sum(process.cpu_s + process.children_cpu_s for process in reading.processes.values())
 
 
@@ -112,16 +112,16 @@ def _throttled(then: Throttling, now: Throttling, rate: _Rate) -> float:
 
 
 class SystemSampler:
-    """Puts a `System` line every second, from a thread of its own; some milliseconds of CPU each."""
+    """Puts a `SystemLine` line every second, from a thread of its own; some milliseconds of CPU each."""
 
     def __init__(
-        self, session_now: Callable[[], float], put: Callable[[System], None], workers: Callable[[], Workers]
+        self, session_now: Callable[[], float], put: Callable[[SystemLine], None], workers: Callable[[], Workers]
     ) -> None:
         self._now = session_now
         self._put = put
         self._workers = workers
-        self._sums = Sums()
-        self._last: Reading | None = None
+        self._sums = KernelCounters()
+        self._last: CounterReading | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-system", daemon=True)
 
@@ -135,7 +135,7 @@ class SystemSampler:
         if self._thread.is_alive():
             self._thread.join(STOP_WAIT_S)
 
-    def sample(self) -> System | None:
+    def sample(self) -> SystemLine | None:
         """The time since the last call; None the first time, and where no time has passed."""
         before, after = self._last, self._sums.read(self._now(), self._workers())
         if before is not None and after.at_s <= before.at_s:

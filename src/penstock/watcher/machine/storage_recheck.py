@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.recording.format import Storage
+from penstock.recording.format import StorageLine
 from penstock.recording.reader import Recording, load
 from penstock.storage.cold_read import ALIGNMENT, ColdFile, ReadMethod, drop_pages
 
@@ -36,11 +36,11 @@ LEAST_READ_BYTES = 1 << 20
 LEAST_WAITING = 0.2
 """Of the workers' time."""
 
-Way = Iterator[tuple[ColdFile, int]]
+ReadManner = Iterator[tuple[ColdFile, int]]
 """Of one reader: where it reads, one place after the other."""
 
 
-def add_look(record: Path, clock: Clock = SYSTEM_CLOCK) -> Storage | None:
+def add_storage_recheck(record: Path, clock: Clock = SYSTEM_CLOCK) -> StorageLine | None:
     """Look at the storage under the files that a recorded run's workers read, and add what it gave to the recording.
 
     Only where workers read much and waited: elsewhere there is nothing to decide.
@@ -52,7 +52,7 @@ def add_look(record: Path, clock: Clock = SYSTEM_CLOCK) -> Storage | None:
     return line
 
 
-def _look_for(recording: Recording, clock: Clock) -> Storage | None:
+def _look_for(recording: Recording, clock: Clock) -> StorageLine | None:
     read = Counter[int]()
     for fetch in recording.fetches:
         read[fetch.loader] += fetch.read_bytes
@@ -63,7 +63,7 @@ def _look_for(recording: Recording, clock: Clock) -> Storage | None:
             return None
         reads = sum(fetch.reads for fetch in mine)
         workers = {fetch.worker for fetch in mine if fetch.worker >= 0}
-        return look_after(loader, _paths(recording, loader), total // max(1, reads), len(workers), clock=clock)
+        return recheck_storage(loader, _paths(recording, loader), total // max(1, reads), len(workers), clock=clock)
     return None
 
 
@@ -78,14 +78,14 @@ def _paths(recording: Recording, loader: int) -> list[str]:
     return list(dict.fromkeys(path for path in turns if path is not None))[:MOST_FILES]
 
 
-def look_after(
+def recheck_storage(
     loader: int,
     paths: Sequence[str],
     read_bytes: int,
     readers: int,
     budget_s: float = BUDGET_S,
     clock: Clock = SYSTEM_CLOCK,
-) -> Storage | None:
+) -> StorageLine | None:
     """None where nothing can be read any more, or too little to tell."""
     readers = min(readers, MOST_READERS)
     length = max(ALIGNMENT, min(LARGEST_READ, read_bytes // ALIGNMENT * ALIGNMENT))
@@ -93,10 +93,10 @@ def look_after(
         files, cold = _open(paths, stack)
         if not files or readers < 2:
             return None
-        look = _Look(files, length, budget_s / 8, clock)
+        look = _FileReads(files, length, budget_s / 8, clock)
         row_alone, row_together = look.both(look.in_row, readers)
         scattered_alone, scattered_together = look.both(look.scattered, readers)
-        return Storage(
+        return StorageLine(
             loader=loader,
             folder=str(Path(files[0].path).parent),
             readers=readers,
@@ -122,7 +122,7 @@ def _open(paths: Sequence[str], stack: ExitStack) -> tuple[list[ColdFile], bool]
     return files, cold
 
 
-class _Look:
+class _FileReads:
     def __init__(self, files: list[ColdFile], length: int, slice_s: float, clock: Clock) -> None:
         self.files = files
         self.length = length
@@ -137,7 +137,7 @@ class _Look:
 
     def in_row(self, readers: int) -> float:
         """Each reader goes through files of its own, or, where there are too few, through a stretch of one."""
-        ways: list[Way]
+        ways: list[ReadManner]
         if len(self.files) >= readers:
             ways = [
                 ((file, at) for file in self.files[n::readers] for at in self._places(file)) for n in range(readers)
@@ -157,7 +157,7 @@ class _Look:
         self.dice.shuffle(places)
         return self._rate([iter(places[n::readers]) for n in range(readers)], scattered=True)
 
-    def _stretch(self, reader: int, readers: int) -> Way:
+    def _stretch(self, reader: int, readers: int) -> ReadManner:
         """Of the file that the reader shares with others."""
         which, number = reader % len(self.files), reader // len(self.files)
         sharers = len(range(which, readers, len(self.files)))
@@ -168,7 +168,7 @@ class _Look:
     def _places(self, file: ColdFile) -> range:
         return range(0, max(1, file.size_bytes - self.length + 1), self.length)
 
-    def _rate(self, ways: Sequence[Way], *, scattered: bool) -> float:
+    def _rate(self, ways: Sequence[ReadManner], *, scattered: bool) -> float:
         for file in self.files:
             file.drop(random=scattered)
         self._stand_in_line()
@@ -187,7 +187,7 @@ class _Look:
         with mmap.mmap(-1, self.length) as buffer, suppress(OSError):
             last.read_into(buffer, self._places(last)[-1], self.length)
 
-    def _read(self, way: Way, stop: float) -> int:
+    def _read(self, way: ReadManner, stop: float) -> int:
         got = 0
         with mmap.mmap(-1, self.length) as buffer:
             for file, at in way:

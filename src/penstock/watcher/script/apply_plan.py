@@ -23,13 +23,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from penstock.watcher.script.autostart import in_worker
+from penstock.watcher.script.autostart import in_dataloader_worker
 
 log = logging.getLogger("penstock")
 
-THREADS = "worker_threads"
+THREADS_SETTING = "worker_threads"
 """Not a setting of torch's: how many threads libraries may use in a worker."""
-SETTINGS = frozenset(
+PLAN_SETTINGS = frozenset(
     {
         "num_workers",
         "prefetch_factor",
@@ -37,35 +37,40 @@ SETTINGS = frozenset(
         "persistent_workers",
         "in_order",
         "multiprocessing_context",
-        THREADS,
+        THREADS_SETTING,
     }
 )
 """What a plan may set."""
-WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
+SETTINGS_WITHOUT_WORKERS = {
+    "prefetch_factor": None,
+    "persistent_workers": False,
+    "multiprocessing_context": None,
+    "timeout": 0,
+}
 """What torch insists on when there are none."""
-MARK = "_penstock_replaced"
+REPLACED_ATTRIBUTE = "_penstock_replaced"
 """The attribute in which a loader keeps what was replaced."""
-PREFETCH = 2
+TORCH_PREFETCH_FACTOR = 2
 """What torch makes of a prefetch_factor that is not given."""
 
-Replaced = dict[str, tuple[Any, Any]]
+ReplacedSettings = dict[str, tuple[Any, Any]]
 """Setting → the script's value, and the one in its place."""
 
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
-def apply(plan: Mapping[str, Any], kind: Any) -> None:
+def apply_plan(plan: Mapping[str, Any], kind: Any) -> None:
     """To all loaders made from now on in this process, subclasses included; `kind` is torch's DataLoader."""
-    unknown = sorted(plan.keys() - SETTINGS)
+    unknown = sorted(plan.keys() - PLAN_SETTINGS)
     if unknown:
-        _tell(f"the plan's {', '.join(unknown)} cannot be applied to a script's DataLoader, and stays the script's")
-    known = {name: value for name, value in plan.items() if name in SETTINGS}
+        _log_once(f"the plan's {', '.join(unknown)} cannot be applied to a script's DataLoader, and stays the script's")
+    known = {name: value for name, value in plan.items() if name in PLAN_SETTINGS}
     init = kind.__init__
     signature = inspect.signature(init)
 
     @functools.wraps(init)
     def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-        if in_worker():
+        if in_dataloader_worker():
             init(loader, *args, **kwargs)
             return
         before = dict(vars(loader))
@@ -73,66 +78,68 @@ def apply(plan: Mapping[str, Any], kind: Any) -> None:
             call = signature.bind(loader, *args, **kwargs)
             changed = _replace(call, known)
             init(*call.args, **call.kwargs)
-            setattr(loader, MARK, changed)
+            setattr(loader, REPLACED_ATTRIBUTE, changed)
         except Exception as error:
             failed = f"{type(error).__name__}: {error}"
         else:
-            _tell_changes(changed)
+            _log_replaced(changed)
             return
         vars(loader).clear()
         vars(loader).update(before)
         init(loader, *args, **kwargs)  # if the fault is the script's, it is told here as without us
-        _tell(f"the plan is not applied to a DataLoader, which keeps the script's settings: {failed}")
+        _log_once(f"the plan is not applied to a DataLoader, which keeps the script's settings: {failed}")
 
     kind.__init__ = __init__
 
 
-def replaced(loader: Any) -> Replaced:
+def replaced_settings(loader: Any) -> ReplacedSettings:
     """What the plan changed of this loader; empty where nothing."""
-    found = getattr(loader, MARK, None)
+    found = getattr(loader, REPLACED_ATTRIBUTE, None)
     return found if isinstance(found, dict) else {}
 
 
-def _replace(call: inspect.BoundArguments, plan: Mapping[str, Any]) -> Replaced:
+def _replace(call: inspect.BoundArguments, plan: Mapping[str, Any]) -> ReplacedSettings:
     """Put the plan's values into the script's call."""
     parameters = call.signature.parameters
 
     def given(name: str) -> Any:
         return call.arguments.get(name, parameters[name].default)
 
-    wanted = {name: value for name, value in plan.items() if name in parameters or name == THREADS}
+    wanted = {name: value for name, value in plan.items() if name in parameters or name == THREADS_SETTING}
     for name in sorted(plan.keys() - wanted.keys()):
-        _tell(f"this torch has no {name}: the plan's is left out")
+        _log_once(f"this torch has no {name}: the plan's is left out")
     was = given("num_workers")
-    if was <= 1 < wanted.get("num_workers", was) and not _can_be_dealt(given("dataset")):
-        _tell(f"num_workers stays {was}: with more, an iterable dataset may deliver every sample once per worker")
+    if was <= 1 < wanted.get("num_workers", was) and not _divides_samples_between_workers(given("dataset")):
+        _log_once(f"num_workers stays {was}: with more, an iterable dataset may deliver every sample once per worker")
         del wanted["num_workers"]
     if wanted.get("num_workers", was) == 0:
-        wanted = {name: value for name, value in wanted.items() if name not in {*WITHOUT_WORKERS, THREADS}}
-        wanted |= {name: value for name, value in WITHOUT_WORKERS.items() if was > 0}
-    changed: Replaced = {}
-    threads = wanted.pop(THREADS, None)
+        wanted = {
+            name: value for name, value in wanted.items() if name not in {*SETTINGS_WITHOUT_WORKERS, THREADS_SETTING}
+        }
+        wanted |= {name: value for name, value in SETTINGS_WITHOUT_WORKERS.items() if was > 0}
+    changed: ReplacedSettings = {}
+    threads = wanted.pop(THREADS_SETTING, None)
     if threads is not None:
         call.arguments["worker_init_fn"] = LimitThreads(threads, given("worker_init_fn"))
-        changed[THREADS] = (None, threads)
+        changed[THREADS_SETTING] = (None, threads)
     for name, value in wanted.items():
-        own = _as_torch_has_it(name, given(name), was)
+        own = _effective_value(name, given(name), was)
         if own != value:
             call.arguments[name] = value
             changed[name] = (own, value)
     return changed
 
 
-def _as_torch_has_it(name: str, value: Any, workers: int) -> Any:
+def _effective_value(name: str, value: Any, workers: int) -> Any:
     """The script's own value: what stands for it where it gave none, and contexts by their names."""
     if name == "prefetch_factor" and value is None and workers > 0:
-        return PREFETCH
+        return TORCH_PREFETCH_FACTOR
     if name == "multiprocessing_context" and hasattr(value, "get_start_method"):
         return value.get_start_method()
     return value
 
 
-def _can_be_dealt(dataset: Any) -> bool:
+def _divides_samples_between_workers(dataset: Any) -> bool:
     """Whether more workers share the samples: always by index, else only where the dataset asks which worker it is."""
     from torch.utils.data import IterableDataset
 
@@ -173,14 +180,14 @@ def limit_threads(threads: int) -> None:
         threadpool_limits(threads)
 
 
-def _tell_changes(changed: Replaced) -> None:
+def _log_replaced(changed: ReplacedSettings) -> None:
     if changed:
         words = ", ".join(f"{name} {was} → {now}" for name, (was, now) in changed.items())
-        _tell(f"by the plan, a DataLoader has {words}")
+        _log_once(f"by the plan, a DataLoader has {words}")
 
 
-def _tell(text: str) -> None:
+def _log_once(text: str) -> None:
     """Once: a script may make a loader for every epoch."""
-    if text not in _told:
-        _told.add(text)
+    if text not in _logged:
+        _logged.add(text)
         log.warning("%s", text)

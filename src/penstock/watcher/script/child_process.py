@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-PASSED_ON = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+_SIGNAL_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+FORWARDED_SIGNALS = tuple(getattr(signal, name) for name in _SIGNAL_NAMES if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL) if sys.platform != "win32" else (signal.SIGTERM,)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL) if sys.platform != "win32" else (signal.SIGTERM,)
 """How a child is ended that has done enough: as by Ctrl-C first, so that it can tidy up."""
 GRACE_S = 15.0
 """Until the next of them."""
-LOOK_S = 0.05
+POLL_S = 0.05
 """Between looks whether it has done enough."""
 
-Enough = Callable[[], bool]
+ShouldStop = Callable[[], bool]
 
 
-class End(NamedTuple):
+class ChildExit(NamedTuple):
     """Of a child."""
 
     pid: int
@@ -35,9 +35,12 @@ class End(NamedTuple):
     """Ctrl-C was pressed meanwhile. The code need not show it: an interpreter that is just starting ends with 1."""
 
 
-def run(
-    command: Sequence[str], environment: Mapping[str, str], output: BinaryIO | None = None, enough: Enough | None = None
-) -> End:
+def run_child(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    output: BinaryIO | None = None,
+    should_stop: ShouldStop | None = None,
+) -> ChildExit:
     """Run it to its end.
 
     With `output` it prints there and has no input. Once `enough` says so it is ended: see ENDINGS.
@@ -46,50 +49,50 @@ def run(
     if output is not None:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
     if hasattr(signal, "sigwaitinfo"):
-        return _run_and_listen(command, environment, streams, enough)
+        return _run_and_forward_signals(command, environment, streams, should_stop)
     child = subprocess.Popen(command, env=environment, **streams)
     interrupts: list[int] = []
     before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))}
-    for number in set(PASSED_ON) - {signal.SIGINT}:  # the terminal gives a Ctrl-C to both of us
+    for number in set(FORWARDED_SIGNALS) - {signal.SIGINT}:  # the terminal gives a Ctrl-C to both of us
         before[number] = signal.signal(number, lambda number, _: child.send_signal(number))
-    ending = Ending(child, enough)
+    ending = ChildStopper(child, should_stop)
     try:
         while child.poll() is None:
             with suppress(subprocess.TimeoutExpired):
-                child.wait(ending.look())
-        return End(child.pid, child.returncode, bool(interrupts))
+                child.wait(ending.check())
+        return ChildExit(child.pid, child.returncode, bool(interrupts))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-class Ending:
+class ChildStopper:
     """Ends a child that has done enough: one signal after the other until it goes."""
 
     def __init__(
-        self, child: subprocess.Popen[bytes], enough: Enough | None, now: Callable[[], float] = time.monotonic
+        self, child: subprocess.Popen[bytes], should_stop: ShouldStop | None, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._child = child
-        self._enough = enough
+        self._should_stop = should_stop
         self._now = now
-        self._signals = list(ENDINGS)
-        self._due_s = float("-inf")
+        self._signals = list(STOP_SIGNALS)
+        self._next_signal_s = float("-inf")
 
-    def look(self) -> float | None:
+    def check(self) -> float | None:
         """Seconds until it wants to look again; None: never."""
-        if self._enough is None:
+        if self._should_stop is None:
             return None
-        if self._signals and self._now() >= self._due_s and self._enough():
+        if self._signals and self._now() >= self._next_signal_s and self._should_stop():
             self._child.send_signal(self._signals.pop(0))
-            self._due_s = self._now() + GRACE_S
-        return LOOK_S
+            self._next_signal_s = self._now() + GRACE_S
+        return POLL_S
 
 
-def _run_and_listen(
-    command: Sequence[str], environment: Mapping[str, str], streams: Mapping[str, Any], enough: Enough | None
-) -> End:
+def _run_and_forward_signals(
+    command: Sequence[str], environment: Mapping[str, str], streams: Mapping[str, Any], should_stop: ShouldStop | None
+) -> ChildExit:
     """Signals sent to us are passed on; what the terminal sent to us it has sent to the child too."""
-    heard = {signal.SIGCHLD, *PASSED_ON}
+    heard = {signal.SIGCHLD, *FORWARDED_SIGNALS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     libc = ctypes.CDLL(None)
     ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
@@ -105,9 +108,9 @@ def _run_and_listen(
 
     try:
         child = subprocess.Popen(command, env=environment, preexec_fn=as_if_alone, **streams)
-        ending, interrupted = Ending(child, enough), False
+        ending, interrupted = ChildStopper(child, should_stop), False
         while child.poll() is None:
-            seconds = ending.look()
+            seconds = ending.check()
             told = signal.sigwaitinfo(heard) if seconds is None else signal.sigtimedwait(heard, seconds)
             if told is None:
                 continue
@@ -116,14 +119,14 @@ def _run_and_listen(
                 child.send_signal(told.si_signo)
         while signal.sigtimedwait(heard, 0) is not None:  # they were the script's, and it has ended
             pass
-        return End(child.pid, child.returncode, interrupted)
+        return ChildExit(child.pid, child.returncode, interrupted)
     finally:
         if ignored:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def end_like(code: int) -> NoReturn:
+def exit_like_child(code: int) -> NoReturn:
     """End this process as the child has ended: with its exit code, or killed by the same signal."""
     sys.stdout.flush()
     sys.stderr.flush()

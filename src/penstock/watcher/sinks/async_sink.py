@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import ClassVar
 
-from penstock.recording.format import AnyLine, Loader, Step
+from penstock.recording.format import AnyLine, LoaderLine, StepLine
 
 log = logging.getLogger("penstock")
 
@@ -21,10 +21,10 @@ CLOSING_S = 5.0
 """How long the end of the run waits for a receiver."""
 
 
-class Aside(ABC):
+class AsyncSink(ABC):
     """Takes lines in order. When it raises, it is switched off with one warning, and the training never hears of it."""
 
-    wants: ClassVar[tuple[type, ...]] = (Loader, Step)
+    wants: ClassVar[tuple[type, ...]] = (LoaderLine, StepLine)
     """The kinds of lines it cares for."""
 
     def __init__(self) -> None:

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from penstock.watcher.sinks.windowed import Windowed
-from penstock.watcher.window import Summary
+from penstock.watcher.sinks.windowed import WindowSink
+from penstock.watcher.window import WindowSummary
 
 
 class Writable(Protocol):
@@ -22,14 +22,14 @@ class Writable(Protocol):
         ...
 
 
-class JsonLines(Windowed):
+class JsonLines(WindowSink):
     """Into a text file that the user opened and will close."""
 
     def __init__(self, file: Writable, *, window: int | None = None, slow_s: float | None = None) -> None:
         super().__init__(window=window, slow_s=slow_s)
         self._file = file
 
-    def window(self, summary: Summary) -> None:
-        """The fields of `Summary`, in one write."""
+    def window(self, summary: WindowSummary) -> None:
+        """The fields of `WindowSummary`, in one write."""
         self._file.write(msgspec.json.encode(summary).decode() + "\n")
         self._file.flush()

@@ -13,9 +13,9 @@ from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
 from penstock.errors import SettingError
-from penstock.recording.format import AnyLine, Hops, Loader, Step, by_looking
-from penstock.watcher.sinks.async_sink import Aside
-from penstock.watcher.window import Windows
+from penstock.recording.format import AnyLine, HopsLine, LoaderLine, StepLine, is_sampled_state
+from penstock.watcher.sinks.async_sink import AsyncSink
+from penstock.watcher.window import BatchWindows
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -34,23 +34,23 @@ REQUEST_S = 5.0
 """A client that says nothing for so long is hung up on."""
 
 
-class Prometheus(Aside):
+class Prometheus(AsyncSink):
     """Serves from its making to the end of the run.
 
     Port 0 takes a free one, told by `port`; ranks of one machine need one each. Host "" listens to the whole network.
     """
 
-    wants: ClassVar[tuple[type, ...]] = (Loader, Step, Hops)
+    wants: ClassVar[tuple[type, ...]] = (LoaderLine, StepLine, HopsLine)
 
     def __init__(self, port: int, host: str = "127.0.0.1", *, slow_s: float | None = None) -> None:
         super().__init__()
-        self._windows = Windows(slow_s=slow_s)
+        self._windows = BatchWindows(slow_s=slow_s)
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
         self._unlooked: Counter[int] = Counter()
         """By loader: steps since the last one whose phases were looked at, which the next one speaks for."""
         self._lock = threading.Lock()
         try:
-            self._server = _Server((host, port), self)
+            self._server = _MetricsServer((host, port), self)
         except (OSError, OverflowError) as error:
             raise SettingError(
                 f"cannot serve metrics on {host or '*'}:{port}: {error}", advice="Name a free port, or 0 for any"
@@ -61,13 +61,13 @@ class Prometheus(Aside):
     def take(self, line: AnyLine) -> None:
         """Sums for Prometheus to take the difference of."""
         with self._lock:
-            if isinstance(line, Loader):
+            if isinstance(line, LoaderLine):
                 self._windows.meet(line)
                 self._set("workers", line.loader, self._windows.of(line.loader).workers)
-            elif isinstance(line, Hops):
+            elif isinstance(line, HopsLine):
                 self._set("workers", line.loader, line.workers)
                 self._set("ready_batches", line.loader, line.ready)
-            elif isinstance(line, Step):
+            elif isinstance(line, StepLine):
                 self._step(line)
 
     def end(self) -> None:
@@ -82,7 +82,7 @@ class Prometheus(Aside):
         with self._lock:
             return "".join(f"{line}\n" for line in self._lines())
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: StepLine) -> None:
         slow, _ = self._windows.of(step.loader).add(step)
         self._add("steps_total", step.loader, 1)
         self._add("samples_total", step.loader, step.samples or 0)
@@ -92,7 +92,7 @@ class Prometheus(Aside):
         self._unlooked[step.loader] += 1
         times = self._unlooked.pop(step.loader) if step.looked else 0
         for phase, seconds in step.phases.items():
-            spoken_s = seconds * times if by_looking(phase) else seconds
+            spoken_s = seconds * times if is_sampled_state(phase) else seconds
             self._add("phase_seconds_total", step.loader, spoken_s, ("phase", phase))
         if step.ready is not None:
             self._set("ready_batches", step.loader, step.ready)
@@ -118,7 +118,7 @@ class Prometheus(Aside):
                 yield f"penstock_{metric}{{{inside}}} {value!r}"
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _MetricsServer(socketserver.ThreadingTCPServer):
     """Not http.server's own, which asks the name service for its name before it listens."""
 
     daemon_threads = True
@@ -127,15 +127,15 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, address: tuple[str, int], metrics: Prometheus) -> None:
         self.metrics = metrics
-        super().__init__(address, _Handler)
+        super().__init__(address, _MetricsHandler)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that hangs up is not news."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _MetricsHandler(BaseHTTPRequestHandler):
     timeout = REQUEST_S
-    server: _Server
+    server: _MetricsServer
 
     def do_GET(self) -> None:
         """/metrics, and nothing else."""

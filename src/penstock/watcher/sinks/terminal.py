@@ -7,11 +7,11 @@ from collections.abc import Callable
 from math import inf
 
 from penstock.errors import printable
-from penstock.recording.format import AnyLine, Loader, Step
+from penstock.recording.format import AnyLine, LoaderLine, StepLine
 from penstock.watcher.rank_files import rank_and_world
-from penstock.watcher.sinks.async_sink import Aside
-from penstock.watcher.stall_guess import Stalls
-from penstock.watcher.window import Summary, Window, Windows
+from penstock.watcher.sinks.async_sink import AsyncSink
+from penstock.watcher.stall_guess import StallHistory
+from penstock.watcher.window import BatchWindow, BatchWindows, WindowSummary
 
 BETWEEN_S = 1.0
 """Slow batches that follow sooner are counted, not printed; windows of a loader that do are not printed either."""
@@ -34,7 +34,7 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-class Live(Aside):
+class LiveLines(AsyncSink):
     """A sink that prints. `window` is how many batches a line is about, rounded up to whole rounds of the workers."""
 
     def __init__(
@@ -48,8 +48,8 @@ class Live(Aside):
         super().__init__()
         self._write = write
         self._quiet = (rank_and_world()[0] if rank is None else rank) != 0
-        self._windows = Windows(window, slow_s)
-        self._stalls: dict[int, Stalls] = {}
+        self._windows = BatchWindows(window, slow_s)
+        self._stalls: dict[int, StallHistory] = {}
         self._last_s: float | None = None
         self._more = 0
         self._windows_from_s: dict[int, float] = {}
@@ -64,9 +64,9 @@ class Live(Aside):
 
     def take(self, line: AnyLine) -> None:
         """Print what there is to say about it."""
-        if isinstance(line, Loader):
+        if isinstance(line, LoaderLine):
             self._windows.meet(line)
-        elif isinstance(line, Step):
+        elif isinstance(line, StepLine):
             self._loader = line.loader
             window = self._windows.of(line.loader)
             slow, summary = window.add(line)
@@ -81,14 +81,14 @@ class Live(Aside):
             for summary in self._windows.rest():
                 self._window(summary)
 
-    def _window(self, summary: Summary, now_s: float = inf) -> None:
+    def _window(self, summary: WindowSummary, now_s: float = inf) -> None:
         self._postfixes[summary.loader] = postfix(summary)
         if now_s >= self._windows_from_s.get(summary.loader, 0.0):
             self._windows_from_s[summary.loader] = now_s + BETWEEN_S
             self._print(window_line(summary, named=len(self._windows) > 1))
 
-    def _slow(self, step: Step, window: Window) -> None:
-        stalls = self._stalls.setdefault(step.loader, Stalls(window.workers))
+    def _slow(self, step: StepLine, window: BatchWindow) -> None:
+        stalls = self._stalls.setdefault(step.loader, StallHistory(window.workers))
         guess = stalls.guess(step)
         now = step.at_s + step.wait_s
         if self._last_s is not None and now - self._last_s < BETWEEN_S:
@@ -108,7 +108,7 @@ class Live(Aside):
             self._write(text)
 
 
-def window_line(summary: Summary, *, named: bool = False) -> str:
+def window_line(summary: WindowSummary, *, named: bool = False) -> str:
     """`[DATA] last 64 batches: wait mean 12.3 ms, p50 0.4, p99 310, max 22409, std 3137, 2 slow · step 160 ms · …`."""
     whose = f" of {printable(summary.name)}" if named and summary.name else ""
     wait = (
@@ -119,7 +119,7 @@ def window_line(summary: Summary, *, named: bool = False) -> str:
     return f"[DATA] last {summary.batches} batches{whose}: {wait} · step {_ms(summary.step_mean_s)} ms{rate}"
 
 
-def slow_line(step: Step, window: Window) -> str:
+def slow_line(step: StepLine, window: BatchWindow) -> str:
     """`[SLOW BATCH #2950] 20.69s waiting on worker 6 · ready 372/384`: as much of it as is known."""
     wait = f"{step.wait_s:.2f}s" if step.wait_s >= 1 else f"{_ms(step.wait_s)}ms"
     on = f" on worker {step.worker}" if step.worker is not None and step.worker >= 0 else ""
@@ -131,7 +131,7 @@ def slow_line(step: Step, window: Window) -> str:
     return text
 
 
-def postfix(summary: Summary) -> dict[str, str]:
+def postfix(summary: WindowSummary) -> dict[str, str]:
     """`data= fwd= bwd= opt=` and the other outermost phases of the step, in ms; the sampler's time is in `data`.
 
     Lightning and LBFGS have the optimizer call forward and backward: they are shown by themselves and not in `opt`.

@@ -5,19 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from penstock.recording.format import AnyLine
-from penstock.watcher.sinks.async_sink import Aside
-from penstock.watcher.window import Summary, Windows
+from penstock.watcher.sinks.async_sink import AsyncSink
+from penstock.watcher.window import BatchWindows, WindowSummary
 
 
-class Windowed(Aside):
+class WindowSink(AsyncSink):
     """`window`: batches of a window, rounded up to whole rounds of the workers; `slow_s`: a longer wait is slow."""
 
     def __init__(self, *, window: int | None = None, slow_s: float | None = None) -> None:
         super().__init__()
-        self._windows = Windows(window, slow_s)
+        self._windows = BatchWindows(window, slow_s)
 
     @abstractmethod
-    def window(self, summary: Summary) -> None:
+    def window(self, summary: WindowSummary) -> None:
         """A window is full, or the run has ended."""
 
     def take(self, line: AnyLine) -> None:
@@ -33,7 +33,7 @@ class Windowed(Aside):
                 self.window(summary)
 
 
-def numbers(summary: Summary) -> dict[str, float]:
+def numbers(summary: WindowSummary) -> dict[str, float]:
     """Under the names they are plotted by: penstock/train/wait_mean_s."""
     whose = summary.name or f"loader{summary.loader}"
     return {f"penstock/{whose}/{name}": value for name, value in summary.numbers().items()}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from penstock.errors import WorkerCrash
 
-_BURN = """
+_LOAD_PROGRAM = """
 import os, signal, sys, threading, zlib
 
 def follow_parent():
@@ -27,12 +27,12 @@ while True:
 
 
 @contextmanager
-def burning(count: int) -> Iterator[None]:
+def cpu_load(processes: int) -> Iterator[None]:
     """So many busy processes until the block ends; they are busy when it begins."""
     burners: list[subprocess.Popen[bytes]] = []
     try:
-        for _ in range(count):
-            command = [sys.executable, "-I", "-S", "-c", _BURN]
+        for _ in range(processes):
+            command = [sys.executable, "-I", "-S", "-c", _LOAD_PROGRAM]
             burners.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         for burner in burners:
             assert burner.stdout is not None

@@ -14,30 +14,30 @@ import numpy as np
 import torch
 
 
-class Again:
+class RepeatedBatch:
     """Keeps one batch, and a copy of its tensors."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
-        self._kept: dict[int, _Kept] = {}
-        _mapped(batch, self._keep)
+        self._kept: dict[int, _KeptTensor] = {}
+        _map_leaves(batch, self._keep)
 
     def batch(self) -> Any:
         """Of the same kind and with the same numbers, whatever was done to the last one."""
-        return _mapped(self._batch, self._fresh)
+        return _map_leaves(self._batch, self._restored)
 
     def _keep(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            self._kept[id(leaf)] = _Kept(leaf)
+            self._kept[id(leaf)] = _KeptTensor(leaf)
         return leaf
 
-    def _fresh(self, leaf: Any) -> Any:
+    def _restored(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return self._kept[id(leaf)].fresh()
+            return self._kept[id(leaf)].restored()
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-class _Kept:
+class _KeptTensor:
     """One tensor. It stays where it lies: pinned memory stays pinned."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -45,7 +45,7 @@ class _Kept:
         self._copy = tensor.clone()
         self._version = tensor._version
 
-    def fresh(self) -> torch.Tensor:
+    def restored(self) -> torch.Tensor:
         """Torch counts changes in place, also those made to the detached tensors that are given away."""
         if self._tensor._version != self._version:
             with torch.no_grad():
@@ -54,15 +54,15 @@ class _Kept:
         return self._tensor.detach()
 
 
-def _mapped(thing: Any, leaf: Callable[[Any], Any]) -> Any:
+def _map_leaves(thing: Any, leaf: Callable[[Any], Any]) -> Any:
     """The same structure, of the same kinds, with other leaves. Objects of other kinds are leaves."""
     if isinstance(thing, tuple):
-        values = [_mapped(value, leaf) for value in thing]
+        values = [_map_leaves(value, leaf) for value in thing]
         return type(thing)(*values) if hasattr(thing, "_fields") else type(thing)(values)
     if type(thing) is list:
-        return [_mapped(value, leaf) for value in thing]
+        return [_map_leaves(value, leaf) for value in thing]
     if isinstance(thing, MutableMapping):
         clone = copy.copy(thing)
-        clone.update({name: _mapped(thing[name], leaf) for name in thing})
+        clone.update({name: _map_leaves(thing[name], leaf) for name in thing})
         return clone
     return leaf(thing)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.data.device.gpu_decode.decode_split import COUNTED, SETTLING, Balance
-from penstock.data.fields.shared_fraction import Dial
+from penstock.data.device.gpu_decode.decode_split import COUNTED, SETTLING, SplitController
+from penstock.data.fields.shared_fraction import SharedFraction
 from penstock.testing import FakeClock
 
 
@@ -37,7 +37,7 @@ def batches(balance, clock, count, cores_s=0.0, card_s=0.0, step_s=0.1, stalled=
 
 def test_a_window_says_for_whom_the_loop_waited_and_how_long(clock):
     noting = Noting()
-    balance = Balance([(Dial(0.5), noting)], clock)
+    balance = SplitController([(SharedFraction(0.5), noting)], clock)
     batches(balance, clock, SETTLING + 1)
     batches(balance, clock, 10, cores_s=0.1)
     batches(balance, clock, 5, card_s=0.1)
@@ -49,7 +49,7 @@ def test_a_window_says_for_whom_the_loop_waited_and_how_long(clock):
 
 def test_the_first_batch_of_a_pass_is_waited_for_by_everybody(clock):
     noting = Noting()
-    balance = Balance([(Dial(0.5), noting)], clock)
+    balance = SplitController([(SharedFraction(0.5), noting)], clock)
     batches(balance, clock, SETTLING + 3)
     batches(balance, clock, 1, cores_s=5.0)
     batches(balance, clock, COUNTED - 4)
@@ -58,7 +58,7 @@ def test_the_first_batch_of_a_pass_is_waited_for_by_everybody(clock):
 
 def test_nobody_is_judged_while_workers_are_still_starting(clock):
     noting = Noting()
-    balance = Balance([(Dial(0.5), noting)], clock)
+    balance = SplitController([(SharedFraction(0.5), noting)], clock)
     starting = [True]
     balance.settled = lambda: not starting
     batches(balance, clock, 3 * (SETTLING + COUNTED), cores_s=5.0)
@@ -76,14 +76,14 @@ def test_nobody_is_judged_while_workers_are_still_starting(clock):
 
 def test_a_batch_that_came_ahead_of_the_loop_was_not_waited_for(clock):
     noting = Noting()
-    balance = Balance([(Dial(0.5), noting)], clock)
+    balance = SplitController([(SharedFraction(0.5), noting)], clock)
     batches(balance, clock, SETTLING + COUNTED, cores_s=0.1, ahead=True)
     assert noting.windows[0].cores == 0
 
 
 def test_one_that_sets_off_ahead_does_not_hide_that_the_one_before_was_late(clock):
     noting = Noting()
-    balance = Balance([(Dial(0.5), noting)], clock)
+    balance = SplitController([(SharedFraction(0.5), noting)], clock)
     for _ in range(SETTLING + COUNTED):
         balance.asked()
         clock.sleep(0.1)
@@ -95,8 +95,8 @@ def test_one_that_sets_off_ahead_does_not_hide_that_the_one_before_was_late(cloc
 
 
 def test_the_workers_dial_is_turned_and_what_was_made_before_does_not_count(clock):
-    noting, dial = Noting(after=0.75), Dial(0.5)
-    balance = Balance([(dial, noting)], clock)
+    noting, dial = Noting(after=0.75), SharedFraction(0.5)
+    balance = SplitController([(dial, noting)], clock)
     batches(balance, clock, SETTLING + COUNTED)
     assert dial.value == 0.75
     batches(balance, clock, SETTLING, cores_s=0.1)
@@ -106,7 +106,7 @@ def test_the_workers_dial_is_turned_and_what_was_made_before_does_not_count(cloc
 
 def test_stalls_and_periods_are_the_window_s_own(clock):
     noting = Noting()
-    balance = Balance([(Dial(0.5), noting)], clock)
+    balance = SplitController([(SharedFraction(0.5), noting)], clock)
     batches(balance, clock, SETTLING, stalled=lambda: 5.0)
     batches(balance, clock, COUNTED - 1, step_s=0.2, stalled=lambda: 5.4)
     clock.sleep(60)  # an evaluation
@@ -118,7 +118,7 @@ def test_stalls_and_periods_are_the_window_s_own(clock):
 
 def test_short_batches_are_looked_at_for_long_enough(clock):
     noting = Noting()
-    balance = Balance([(Dial(0.5), noting)], clock)
+    balance = SplitController([(SharedFraction(0.5), noting)], clock)
     batches(balance, clock, SETTLING + 399, step_s=0.001)
     assert not noting.windows
     batches(balance, clock, 10, step_s=0.001)

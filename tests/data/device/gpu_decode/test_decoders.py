@@ -12,13 +12,13 @@ import simplejpeg
 import torch
 
 from penstock.data.device.gpu_decode import decoders
-from penstock.data.device.gpu_decode.decoders import NvImageCodec, find_decoder
-from penstock.data.device.gpu_decode.images import Pictures
+from penstock.data.device.gpu_decode.decoders import NvImageCodecDecoder, find_decoder
+from penstock.data.device.gpu_decode.images import GpuImages
 from penstock.data.device.gpu_decode.placement import find_placing
 from penstock.data.fields import Image
 from penstock.data.fields.base import Encoded
 from penstock.errors import SettingError
-from penstock.testing import picture
+from penstock.testing import make_image
 
 REFUSED = b"refused"
 
@@ -72,7 +72,7 @@ def codec(card, monkeypatch):
 def test_where_torchvision_is_missing_nvimagecodec_decodes_and_is_named(codec, caplog):
     caplog.set_level(logging.INFO, "penstock")
     decoder = find_decoder("cuda:1")
-    assert isinstance(decoder, NvImageCodec)
+    assert isinstance(decoder, NvImageCodecDecoder)
     assert decoder._decoder.device_id == 1
     assert "on cuda:1 by nvImageCodec 0.9.0 (nvJPEG)" in caplog.text
 
@@ -100,7 +100,7 @@ def test_torchcodec_is_asked_for_colours_if_it_is_new_enough(codec, card, monkey
     waited = SimpleNamespace(wait_stream=lambda other: asked.append("waited"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: waited)
     card.add("torchcodec")
-    assert isinstance(find_decoder("cuda"), NvImageCodec)  # its older versions have no pictures
+    assert isinstance(find_decoder("cuda"), NvImageCodecDecoder)  # its older versions have no pictures
     assert "torchcodec cannot decode on cuda:0" in caplog.text
     module.decode_jpeg = decode_jpeg
     decoder = find_decoder("cuda")
@@ -120,8 +120,8 @@ def test_where_nothing_is_installed_all_are_named(card, monkeypatch):
 
 
 def test_nvimagecodec_is_asked_for_planes_on_our_stream_and_never_for_the_cores(codec):
-    decoder = NvImageCodec(torch.device("cuda", 0))
-    jpeg = simplejpeg.encode_jpeg(picture(30, 40, 1))
+    decoder = NvImageCodecDecoder(torch.device("cuda", 0))
+    jpeg = simplejpeg.encode_jpeg(make_image(30, 40, 1))
     (found,) = decoder.decode([np.frombuffer(jpeg, np.uint8)])
     assert found.shape == (3, 30, 40)
     assert decoder._decoder.asked == [((False, "rgb", "planes"), 4711)]
@@ -129,15 +129,15 @@ def test_nvimagecodec_is_asked_for_planes_on_our_stream_and_never_for_the_cores(
 
 
 def test_what_it_refuses_the_cores_decode_and_it_is_asked_once(codec):
-    decoder = NvImageCodec(torch.device("cuda", 0))
-    jpegs = [simplejpeg.encode_jpeg(picture(48, 64, number)) for number in range(2)]
+    decoder = NvImageCodecDecoder(torch.device("cuda", 0))
+    jpegs = [simplejpeg.encode_jpeg(make_image(48, 64, number)) for number in range(2)]
     array = np.zeros((3, 3, 48, 64), np.uint8)
     for slot, data in enumerate((jpegs[0], REFUSED, jpegs[1])):
         array[slot].reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
     encoded = np.array([Encoded(len(data), 48, 64) for data in (jpegs[0], REFUSED, jpegs[1])], np.int32)
     image = Image(".jpg", size=(48, 64), quality="exact")
     here = torch.device("cpu")
-    out, failures = Pictures(image, decoder, find_placing(image, here)).arrive(array, encoded, here)
+    out, failures = GpuImages(image, decoder, find_placing(image, here)).arrive(array, encoded, here)
     assert list(failures) == [1]
     assert torch.equal(out[2], _planes(jpegs[1]))
     assert len(decoder._decoder.asked) == 1

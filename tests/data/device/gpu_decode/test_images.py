@@ -10,17 +10,17 @@ import torch
 from PIL import Image as Pillow
 
 import penstock
-from penstock.data.device.device_stage import Plans
+from penstock.data.device.device_stage import DevicePlan
 from penstock.data.device.gpu_decode import decoders
 from penstock.data.device.gpu_decode import images as pictures
 from penstock.data.device.gpu_decode import initial_split as share
 from penstock.data.device.gpu_decode.initial_split import most_for_auto, together
-from penstock.data.fields import Finish, Image
+from penstock.data.fields import GpuTransform, Image
 from penstock.data.fields.base import Encoded
-from penstock.data.fields.gpu_image import CardImage
+from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.errors import DecodeError, SampleError, SettingError
 from penstock.shards.codecs.jpeg import decode_jpeg
-from penstock.testing import picture, tar_bytes
+from penstock.testing import make_image, tar_bytes
 
 
 class StandIn:
@@ -55,13 +55,13 @@ def card(monkeypatch):
 
 
 def jpeg(number, shape=(90, 120)):
-    return simplejpeg.encode_jpeg(picture(*shape, number), quality=90)
+    return simplejpeg.encode_jpeg(make_image(*shape, number), quality=90)
 
 
 def saved(number, kind, **settings):
     file = io.BytesIO()
     settings.setdefault("quality", 90)
-    Pillow.fromarray(picture(90, 120, number)).convert(settings.pop("mode", "RGB")).save(file, kind, **settings)
+    Pillow.fromarray(make_image(90, 120, number)).convert(settings.pop("mode", "RGB")).save(file, kind, **settings)
     return file.getvalue()
 
 
@@ -112,7 +112,7 @@ def test_pictures_are_those_that_the_cores_make_in_full_quality(card, shard, mak
 def test_they_are_finished_like_any_others(card, shard, make_loader):
     card()
     path = shard(*(jpeg(number) for number in range(6)))
-    finish = Finish("float16", size=24, crop="random", flip=0.5)
+    finish = GpuTransform("float16", size=24, crop="random", flip=0.5)
     found = images(make_loader(path, field(finish=finish), 3))
     expected = images(make_loader(path, field(finish=finish, decode="cpu"), 3))
     assert found.dtype == torch.float16
@@ -171,7 +171,7 @@ def test_pictures_that_are_no_jpegs_are_decoded_by_the_cores(card, shard, make_l
 def test_grey_jpegs_go_to_the_card():
     data = memoryview(saved(1, "JPEG", mode="L"))
     slot = np.zeros((3, 48, 64), np.uint8)
-    assert CardImage(field()["image"]).decode_into(".jpg", data, slot) == Encoded(len(data), 90, 120)
+    assert GpuDecodedImage(field()["image"]).decode_into(".jpg", data, slot) == Encoded(len(data), 90, 120)
     assert bytes(slot.reshape(-1)[: len(data)]) == bytes(data)
 
 
@@ -180,7 +180,7 @@ def test_a_share_of_the_pictures_goes_to_the_card_and_always_the_same_ones():
     data = [memoryview(jpeg(number, (16, 16))) for number in range(64)]
 
     def sent(share):
-        half = CardImage(field()["image"], share)
+        half = GpuDecodedImage(field()["image"], share)
         return {at for at, each in enumerate(data) if half.decode_into(".jpg", each, slot) is not None}
 
     assert sent(0.5) == sent(0.5)
@@ -319,4 +319,4 @@ def test_a_transform_needs_the_pixels_itself(shard):
 @pytest.mark.parametrize(("decode", "threads"), [("cpu", 0), ("auto", 0), ("hybrid", 2), ("gpu", 2)])
 def test_cores_are_left_to_the_card_s_threads_where_it_is_sure_to_decode(decode, threads):
     fields = {"image": Image(".jpg", size=64, decode=decode)}
-    assert Plans(fields, "cuda", 0, transformed=False).senders == threads
+    assert DevicePlan(fields, "cuda", 0, transformed=False).senders == threads

@@ -8,16 +8,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.data.device.gpu_decode import placement as placing
-from penstock.data.device.gpu_decode.placement import InOneLaunch, find_placing, shape_by_shape
+from penstock.data.device.gpu_decode.placement import KernelPlacement, find_placing, shape_by_shape
 from penstock.data.fields import Image
-from penstock.testing import picture
+from penstock.testing import make_image
 
 SHAPES = [(90, 120), (120, 90), (48, 64), (30, 200), (20, 20)]
 VIEWS = {f"aten.{name}" for name in ("slice.Tensor", "select.int", "permute.default", "view.default", "alias.default")}
 
 
 def pictures(count, shapes=SHAPES):
-    made = (picture(*shapes[number % len(shapes)], number) for number in range(count))
+    made = (make_image(*shapes[number % len(shapes)], number) for number in range(count))
     return [torch.from_numpy(np.ascontiguousarray(each.transpose(2, 0, 1))) for each in made]
 
 
@@ -60,9 +60,9 @@ def test_where_a_launch_fails_it_goes_shape_by_shape_and_says_why(monkeypatch, c
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda shape, *, dtype, device: zeros(shape, dtype=dtype))
     caplog.set_level(logging.INFO, "penstock")
-    monkeypatch.setattr(InOneLaunch, "__call__", lambda self, pictures, out: None)
-    assert isinstance(find_placing(Image(".jpg", size=8), torch.device("cuda")), InOneLaunch)
-    monkeypatch.setattr(InOneLaunch, "__call__", fail)
+    monkeypatch.setattr(KernelPlacement, "__call__", lambda self, pictures, out: None)
+    assert isinstance(find_placing(Image(".jpg", size=8), torch.device("cuda")), KernelPlacement)
+    monkeypatch.setattr(KernelPlacement, "__call__", fail)
     assert find_placing(Image(".jpg", size=8), torch.device("cuda")).func is shape_by_shape
     assert "no C compiler" in caplog.text
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.support.triton_interpreter import count_launches, interpreted
 
-from penstock.data.device.gpu_decode.placement import InOneLaunch
+from penstock.data.device.gpu_decode.placement import KernelPlacement
 from penstock.data.fields import Image
 
 CASES = ("pad", "CHW"), ("crop", "HWC"), ("stretch", "CHW")
@@ -31,7 +31,7 @@ def placed(fit, layout, given):
     """A batch of which some slots are filled."""
     shape = (3, *SIDES) if layout == "CHW" else (*SIDES, 3)
     out = torch.full((BATCH, *shape), UNTOUCHED, dtype=torch.uint8)
-    at_once = InOneLaunch(image_of(fit, layout))
+    at_once = KernelPlacement(image_of(fit, layout))
     at_once([*zip(SLOTS, given, strict=True)], out)
     at_once([], out)
     return out.numpy()

@@ -8,10 +8,10 @@ import torch
 from torch.nn.functional import interpolate
 
 from penstock.data.device.transform import apply
-from penstock.data.device.transform.apply import Finisher
+from penstock.data.device.transform.apply import TorchTransform
 from penstock.data.device.transform.draw import draw
-from penstock.data.fields import Finish
-from penstock.testing import picture
+from penstock.data.fields import GpuTransform
+from penstock.testing import make_image
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -19,14 +19,14 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 @pytest.fixture(scope="module")
 def pixels():
     """Eight pictures (3, 60, 80)."""
-    return torch.stack([torch.from_numpy(picture(60, 80, seed).transpose(2, 0, 1).copy()) for seed in range(8)])
+    return torch.stack([torch.from_numpy(make_image(60, 80, seed).transpose(2, 0, 1).copy()) for seed in range(8)])
 
 
 def done(pixels, seed=1, epoch=0, samples=None, **settings):
-    finish = Finish(**settings)
+    finish = GpuTransform(**settings)
     numbers = np.arange(len(pixels)) if samples is None else np.array(samples)
     drawn = draw(finish, tuple(pixels.shape[2:]), seed, epoch, numbers)
-    return Finisher(finish, pixels.device)(pixels, drawn), drawn
+    return TorchTransform(finish, pixels.device)(pixels, drawn), drawn
 
 
 def normalised(pixels):
@@ -120,10 +120,10 @@ def test_in_half_precision_a_pixel_is_off_by_less_than_half_of_one(pixels, name,
 
 def test_a_card_works_in_half_precision_unless_more_is_asked_for():
     card, cpu = torch.device("cuda", 0), torch.device("cpu")
-    assert apply.working_dtype(Finish("bfloat16"), card) == torch.float16
-    assert apply.working_dtype(Finish("float16"), card) == torch.float16
-    assert apply.working_dtype(Finish("float32"), card) == torch.float32
-    assert apply.working_dtype(Finish("bfloat16"), cpu) == torch.float32
+    assert apply.working_dtype(GpuTransform("bfloat16"), card) == torch.float16
+    assert apply.working_dtype(GpuTransform("float16"), card) == torch.float16
+    assert apply.working_dtype(GpuTransform("float32"), card) == torch.float32
+    assert apply.working_dtype(GpuTransform("bfloat16"), cpu) == torch.float32
 
 
 def test_in_half_precision_a_window_that_is_not_resized_has_the_very_pixels(pixels, monkeypatch):
@@ -163,16 +163,16 @@ def test_what_chance_has_in_store_is_sent_as_one_and_what_never_changes_but_once
         return send(numbers, device)
 
     monkeypatch.setattr(apply, "sent", counted)
-    finish = Finish(size=24, crop=(0.2, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1), mean=MEAN, std=STD)
-    finisher = Finisher(finish, pixels.device)
+    finish = GpuTransform(size=24, crop=(0.2, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1), mean=MEAN, std=STD)
+    finisher = TorchTransform(finish, pixels.device)
     for epoch in range(2):
         finisher(pixels, draw(finish, (60, 80), 1, epoch, np.arange(len(pixels))))
     assert sendings == [(2, 3), (8, 5 + 5 + 12), (8, 22)]
 
 
 def test_a_picture_that_is_only_normalised_needs_nothing_sent(pixels, monkeypatch):
-    finish = Finish(mean=MEAN, std=STD)
-    finisher = Finisher(finish, pixels.device)
+    finish = GpuTransform(mean=MEAN, std=STD)
+    finisher = TorchTransform(finish, pixels.device)
     monkeypatch.setattr(apply, "sent", lambda numbers, device: pytest.fail(f"sent {numbers.shape}"))
     found = finisher(pixels, draw(finish, (60, 80), 1, 0, np.arange(len(pixels))))
     assert torch.allclose(found, normalised(pixels), atol=1e-5)

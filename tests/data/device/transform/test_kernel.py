@@ -7,19 +7,19 @@ import pytest
 import torch
 from tests.support.triton_interpreter import count_launches, interpreted
 
-from penstock.data.device.transform.apply import Finisher
+from penstock.data.device.transform.apply import TorchTransform
 from penstock.data.device.transform.draw import draw
-from penstock.data.device.transform.launch import InLaunches
-from penstock.data.fields import Finish
+from penstock.data.device.transform.launch import KernelTransform
+from penstock.data.fields import GpuTransform
 
 CASES = {
-    "normalised": Finish("float16", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)),
-    "mirrored": Finish(flip=0.5, layout="channels_last"),
-    "resized": Finish(size=(11, 17)),
-    "enlarged": Finish(size=(20, 31), flip=0.5),
-    "cut out": Finish(size=12, crop="random", flip=0.5, layout="channels_last"),
-    "coloured": Finish(jitter=(0.4, 0.4, 0.4, 0.1)),
-    "everything": Finish("float16", size=(13, 24), crop=(0.1, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)),
+    "normalised": GpuTransform("float16", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)),
+    "mirrored": GpuTransform(flip=0.5, layout="channels_last"),
+    "resized": GpuTransform(size=(11, 17)),
+    "enlarged": GpuTransform(size=(20, 31), flip=0.5),
+    "cut out": GpuTransform(size=12, crop="random", flip=0.5, layout="channels_last"),
+    "coloured": GpuTransform(jitter=(0.4, 0.4, 0.4, 0.1)),
+    "everything": GpuTransform("float16", size=(13, 24), crop=(0.1, 1.0), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)),
 }
 SAMPLES, HEIGHT, WIDTH = 3, 15, 28  # a tile and a part of one
 
@@ -46,7 +46,7 @@ def interpret(path):
     for name, finish in CASES.items():
         before = len(launches)
         for how, pixels in zip(("planes", "pixels"), batch(), strict=True):
-            out = InLaunches(finish, pixels.device)(pixels, drawn_for(finish))
+            out = KernelTransform(finish, pixels.device)(pixels, drawn_for(finish))
             found[f"{name}, {how}"], found[f"{name}, strides"] = out.numpy(), np.array(out.stride())
         found[f"{name}, launches"] = np.array(len(launches) - before)
     np.savez(path, **found)
@@ -64,7 +64,7 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_what_comes_out_is_what_torch_makes_however_the_bytes_lie(found, name):
     finish = CASES[name]
-    expected = Finisher(finish, torch.device("cpu"))(batch()[0], drawn_for(finish))
+    expected = TorchTransform(finish, torch.device("cpu"))(batch()[0], drawn_for(finish))
     tolerance = 2e-5 if finish.dtype == "float32" else 2e-3
     for how in ("planes", "pixels"):
         given = torch.from_numpy(found[f"{name}, {how}"])
@@ -87,9 +87,9 @@ def test_a_device_on_which_the_kernel_does_not_work_is_torch_s(monkeypatch, capl
     def fails(self, pixels, drawn):
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(launch.InLaunches, "__call__", fails)
+    monkeypatch.setattr(launch.KernelTransform, "__call__", fails)
     finish = CASES["normalised"]
     with caplog.at_level("INFO", "penstock"):
-        finishing = launch.find_finishing(finish, batch()[0].as_subclass(OnCard), drawn_for(finish))
-    assert isinstance(finishing, Finisher)
+        finishing = launch.choose_transform(finish, batch()[0].as_subclass(OnCard), drawn_for(finish))
+    assert isinstance(finishing, TorchTransform)
     assert "no compiler" in caplog.text

@@ -10,12 +10,12 @@ import torch
 from tests.support.loader_helpers import keys_of
 
 import penstock
-from penstock.data.fields import Array, Finish, Image, Label
+from penstock.data.fields import Array, GpuTransform, Image, Label
 from penstock.errors import SettingError
 from penstock.shards.codecs.arrays import encode_npy
-from penstock.testing import picture, tar_bytes
+from penstock.testing import make_image, tar_bytes
 
-FINISH = Finish("float16", size=24, crop=(0.3, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1))
+FINISH = GpuTransform("float16", size=24, crop=(0.3, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1))
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def shards(tmp_path_factory):
     for shard in range(3):
         members = []
         for number in range(8 * shard, 8 * shard + 8):
-            jpeg = simplejpeg.encode_jpeg(picture(50, 70, number), quality=90)
+            jpeg = simplejpeg.encode_jpeg(make_image(50, 70, number), quality=90)
             members += [(f"{number:03d}.jpg", jpeg), (f"{number:03d}.cls", str(number).encode())]
         (folder / f"{shard}.tar").write_bytes(tar_bytes(members))
     return sorted(folder.iterdir())
@@ -42,7 +42,7 @@ def by_key(batches):
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 def test_pictures_come_finished_however_their_bytes_travel(shards, make_loader, layout):
     plain = by_key(make_loader(shards, fields()))
-    found = by_key(make_loader(shards, fields(finish=Finish("float16"), layout=layout)))
+    found = by_key(make_loader(shards, fields(finish=GpuTransform("float16"), layout=layout)))
     assert len(found) == 24
     for key, image in found.items():
         assert image.dtype == torch.float16
@@ -81,7 +81,7 @@ def test_a_sample_that_a_sampler_picks_twice_has_two_fates(shards, make_loader):
 
 
 def test_samples_that_take_the_place_of_bad_ones_are_finished_as_themselves(tmp_path, make_loader):
-    members = [(f"{number}.jpg", simplejpeg.encode_jpeg(picture(50, 70, number))) for number in range(4)]
+    members = [(f"{number}.jpg", simplejpeg.encode_jpeg(make_image(50, 70, number))) for number in range(4)]
     members[1] = ("1.jpg", members[1][1][:400])
     (tmp_path / "a.tar").write_bytes(tar_bytes(members))
     image = {"image": Image(".jpg", size=(32, 40), finish=FINISH)}
@@ -91,12 +91,14 @@ def test_samples_that_take_the_place_of_bad_ones_are_finished_as_themselves(tmp_
 
 
 def test_finished_batches_do_not_hold_their_slab(shards, make_loader):
-    kept = list(make_loader(shards, fields(finish=Finish()), 2))  # more of them than there are slabs, and not copied
+    kept = list(
+        make_loader(shards, fields(finish=GpuTransform()), 2)
+    )  # more of them than there are slabs, and not copied
     assert len({batch["image"].data_ptr() for batch in kept}) == 12
 
 
 def test_a_loader_with_a_finish_goes_when_nobody_wants_it(shards):
-    loader = penstock.Loader(shards, fields(finish=Finish()), 8, executor="thread", workers=1)
+    loader = penstock.Loader(shards, fields(finish=GpuTransform()), 8, executor="thread", workers=1)
     for _ in loader:
         pass
     gone = weakref.ref(loader)
@@ -107,7 +109,7 @@ def test_a_loader_with_a_finish_goes_when_nobody_wants_it(shards):
 
 def test_arrays_cannot_be_finished_nor_kept_in_place_without_torch(shards, make_loader):
     with pytest.raises(SettingError, match="need tensors"):
-        make_loader(shards, fields(finish=Finish()), device="numpy")
+        make_loader(shards, fields(finish=GpuTransform()), device="numpy")
     with pytest.raises(SettingError, match="static keeps tensors"):
         make_loader(shards, fields(), device="numpy", static=True)
 
@@ -122,10 +124,10 @@ def mirrored(sample, rng):
 
 def test_a_transform_comes_first_and_must_leave_the_shape(shards, make_loader):
     plain = by_key(make_loader(shards, fields()))
-    found = by_key(make_loader(shards, fields(finish=Finish()), transform=mirrored))
+    found = by_key(make_loader(shards, fields(finish=GpuTransform()), transform=mirrored))
     assert all(torch.allclose(image, plain[key].flip(2) / 255, atol=1e-5) for key, image in found.items())
     with pytest.raises(SettingError, match=r"image is torch.uint8\[3, 16, 20\] after the transform"):
-        list(make_loader(shards, fields(finish=Finish()), transform=half))
+        list(make_loader(shards, fields(finish=GpuTransform()), transform=half))
 
 
 # -- the same addresses ------------------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ def test_a_static_batch_is_overwritten_by_the_next_and_an_ordinary_one_is_not(nu
 
 
 def test_a_static_batch_is_whole_in_the_layout_it_was_finished_in(shards, make_loader):
-    finish = Finish("bfloat16", layout="channels_last")
+    finish = GpuTransform("bfloat16", layout="channels_last")
     plain = by_key(make_loader(shards, fields(finish=finish)))
     for batch in make_loader(shards, fields(finish=finish), static=True):
         assert batch["image"].is_contiguous(memory_format=torch.channels_last)

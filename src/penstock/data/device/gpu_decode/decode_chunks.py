@@ -16,7 +16,7 @@ LOOK_AGAIN_S = 100e-6
 """Between two looks at a portion that is waited for; a hundredth of what decoding one takes."""
 
 
-def cut(pixels: Sequence[int], most: int) -> list[slice]:
+def split_chunks(pixels: Sequence[int], most: int) -> list[slice]:
     """Neighbours together, of no more than so many pixels in all, but one at least; alike in number if they can be."""
     pieces = _cut(pixels, most, len(pixels))
     return _cut(pixels, most, -(-len(pixels) // max(1, len(pieces))))
@@ -33,7 +33,7 @@ def _cut(pixels: Sequence[int], most: int, count: int) -> list[slice]:
     return [*pieces, slice(begin, len(pixels))] if pixels else []
 
 
-class Kept:
+class DecodedChunks:
     """Portions of decoded pictures, each until the card has placed it; no third is decoded before."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.data.fields.shared_fraction import Dial
+from penstock.data.fields.shared_fraction import SharedFraction
 
 WAITED = 0.05
 """Of the time, for one side: less is chance."""
@@ -35,7 +35,7 @@ Way = Literal[-1, 0, 1]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SplitWindow:
     """Some batches, one after the other. The longest wait and period are left out: a pass may have begun."""
 
     cores: float
@@ -55,18 +55,18 @@ class Window:
         return -1 if self.card > WAITED else 0
 
 
-class Sharing(Protocol):
+class SplitPolicy(Protocol):
     """Decides for one field."""
 
     share: float
     """Of the pictures, for the card."""
 
-    def seen(self, window: Window) -> None:
+    def seen(self, window: SplitWindow) -> None:
         """Turn it, or leave it; windows lie far enough apart to show what the last turn did."""
         ...
 
 
-class Hybrid:
+class HybridSplit:
     """Whatever makes batches come soonest, found by trying: a step that brings nothing is undone, the next one is half
     as long and goes the other way.
 
@@ -86,7 +86,7 @@ class Hybrid:
         self._quiet_s = 0.0
         """The period when that began."""
 
-    def seen(self, window: Window) -> None:
+    def seen(self, window: SplitWindow) -> None:
         """Judge the last step, or take another."""
         tried, self._tried = self._tried, None
         if not window.way:
@@ -104,7 +104,7 @@ class Hybrid:
             return
         self._try(window)
 
-    def _try(self, window: Window) -> None:
+    def _try(self, window: SplitWindow) -> None:
         self._way = self._way or window.way
         if self.share == (1.0 if self._way > 0 else 0.0):
             self._way = -self._way  # there is nothing beyond the end
@@ -120,7 +120,7 @@ class Hybrid:
         self._step = max(LEAST_STEP, self._step / 2)
 
 
-class Auto:
+class AutoSplit:
     """The cores decode, and the card helps where that makes batches come sooner, its own slower steps counted in.
 
     Every move is judged by the next window, and undone if it was in vain.
@@ -137,7 +137,7 @@ class Auto:
         """Windows until the next move."""
         self._patience = FIRST_REST
 
-    def seen(self, window: Window) -> None:
+    def seen(self, window: SplitWindow) -> None:
         """Up where the training stalls for want of the cores; down where it does not stall, or the card is late."""
         tried, self._tried = self._tried, None
         if tried is not None and window.period_s > tried[1]:
@@ -149,7 +149,7 @@ class Auto:
         elif self.share and window.stalled < UNSTALLED:
             self._move(-FIRST_STEP, (1 + LEAST_GAIN) * window.period_s)
 
-    def _hasten(self, window: Window) -> None:
+    def _hasten(self, window: SplitWindow) -> None:
         sooner_s = (1 - LEAST_GAIN) * window.period_s
         if window.way > 0 and self.share < self._most:
             enough = (1 - self.share) * window.stalled  # cores that have so much less to do are as quick as the step
@@ -167,13 +167,13 @@ class Auto:
         self._rest, self._patience = self._patience, min(MOST_REST, 2 * self._patience)
 
 
-class Fixed:
+class FixedSplit:
     """There is nothing to decide."""
 
     def __init__(self, share: float) -> None:
         self.share = share
 
-    def seen(self, window: Window) -> None:
+    def seen(self, window: SplitWindow) -> None:
         """As it was."""
 
 
@@ -194,10 +194,10 @@ class _Batch(NamedTuple):
     card_s: float
 
 
-class Balance:
+class SplitController:
     """Told by whoever sends batches to the card and receives them, in the loop's thread."""
 
-    def __init__(self, shared: Sequence[tuple[Dial, Sharing]] = (), clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, shared: Sequence[tuple[SharedFraction, SplitPolicy]] = (), clock: Clock = SYSTEM_CLOCK) -> None:
         self.settled: Callable[[], bool] = lambda: True
         """Whether all workers are there: until then it is no wonder that the loop waits for the cores."""
         self._shared = shared
@@ -246,10 +246,10 @@ class Balance:
         self._stalled_s = stalled_s
         self._batches.clear()
 
-    def _window(self, stalled_s: float) -> Window:
+    def _window(self, stalled_s: float) -> SplitWindow:
         periods, cores, card = (sorted(column)[:-1] for column in zip(*self._batches, strict=True))
         seconds = sum(periods)
-        return Window(
+        return SplitWindow(
             sum(cores) / seconds,
             sum(card) / seconds,
             seconds / len(periods),

@@ -24,7 +24,7 @@ log = logging.getLogger("penstock")
 _NVIMGCODEC = "nvidia.nvimgcodec"
 
 
-class CardDecoder(Protocol):
+class GpuDecoder(Protocol):
     """Called from several threads, on the stream where the pictures are used."""
 
     @property
@@ -40,7 +40,7 @@ class CardDecoder(Protocol):
         ...
 
 
-class _InTorch:
+class _TensorDecoder:
     """nvJPEG, as a package has it that gives tensors.
 
     It decodes on a stream of its own, which does not wait for ours, into memory of the stream that is current. So
@@ -65,7 +65,7 @@ class _InTorch:
         return pictures
 
 
-class Torchvision(_InTorch):
+class TorchvisionDecoder(_TensorDecoder):
     """Of any version that decodes on CUDA devices."""
 
     def __init__(self, device: torch.device) -> None:
@@ -73,14 +73,14 @@ class Torchvision(_InTorch):
         super().__init__("torchvision", io.decode_jpeg, io.ImageReadMode.RGB, device)
 
 
-class Torchcodec(_InTorch):
+class TorchcodecDecoder(_TensorDecoder):
     """0.17 or later: the same decoder, which has moved there."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__("torchcodec", importlib.import_module("torchcodec.decoders").decode_jpeg, "RGB", device)
 
 
-class NvImageCodec:
+class NvImageCodecDecoder:
     """nvJPEG, as nvImageCodec has it, 0.9 or later.
 
     It has memory of its own and says itself which pictures it refuses. Its CPU decoders are left out: whatever they
@@ -111,15 +111,15 @@ class NvImageCodec:
         return [None if picture is None else from_dlpack(picture) for picture in found]
 
 
-_KNOWN: dict[str, Callable[[torch.device], CardDecoder]] = {
-    "torchvision": Torchvision,
-    "torchcodec": Torchcodec,
-    _NVIMGCODEC: NvImageCodec,
+_KNOWN: dict[str, Callable[[torch.device], GpuDecoder]] = {
+    "torchvision": TorchvisionDecoder,
+    "torchcodec": TorchcodecDecoder,
+    _NVIMGCODEC: NvImageCodecDecoder,
 }
 """By what has to be installed, the first of which counts."""
 
 
-def find_decoder(device: str) -> CardDecoder:
+def find_decoder(device: str) -> GpuDecoder:
     """For that device, by what is installed; a SettingError says why there is none."""
     where = torch.device(device)
     advice = "Use decode='cpu', or decode='auto', which decodes there if it can"

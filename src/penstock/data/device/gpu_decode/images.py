@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.core.slab_layout import Notes
-from penstock.data.device.gpu_decode.decode_chunks import PORTION_PIXELS, Kept, cut
-from penstock.data.device.gpu_decode.decoders import CardDecoder
-from penstock.data.device.gpu_decode.placement import Place
+from penstock.core.slab_layout import EncodedSizes
+from penstock.data.device.gpu_decode.decode_chunks import PORTION_PIXELS, DecodedChunks, split_chunks
+from penstock.data.device.gpu_decode.decoders import GpuDecoder
+from penstock.data.device.gpu_decode.placement import PlaceImages
 from penstock.data.fields.image import Image
 from penstock.errors import DecodeError, PenstockError
 
@@ -31,21 +31,21 @@ FEW = 4
 _JPEG = ".jpg"
 
 
-class Pictures:
+class GpuImages:
     """One field's. Several threads may have a batch each: one is then decoded while another is placed."""
 
-    def __init__(self, image: Image, decoder: CardDecoder, place: Place) -> None:
+    def __init__(self, image: Image, decoder: GpuDecoder, place: PlaceImages) -> None:
         self._image = image
         self._decoder = decoder
         self._place = place
-        self._kept = Kept()
+        self._kept = DecodedChunks()
         self._placing = threading.Lock()
         """What placing takes of the card's memory, it takes once."""
         self._told = False
         """That the card did not manage."""
 
     def arrive(
-        self, array: NDArray[np.uint8], encoded: Notes, device: torch.device
+        self, array: NDArray[np.uint8], encoded: EncodedSizes, device: torch.device
     ) -> tuple[Tensor, dict[int, PenstockError]]:
         """The batch, and which slots hold nothing because their picture cannot be decoded by anybody.
 
@@ -58,7 +58,7 @@ class Pictures:
             out[begin:end].copy_(host[begin:end], non_blocking=True)
         failures: dict[int, PenstockError] = {}
         slots = np.flatnonzero(lengths)
-        for piece in cut(encoded[slots, 1:].prod(axis=1, dtype=np.int64).tolist(), PORTION_PIXELS):
+        for piece in split_chunks(encoded[slots, 1:].prod(axis=1, dtype=np.int64).tolist(), PORTION_PIXELS):
             for slot in self._refused(array, slots[piece].tolist(), encoded, out):
                 try:
                     self._by_cores(array[slot], int(lengths[slot]))
@@ -68,7 +68,7 @@ class Pictures:
                     out[slot].copy_(host[slot], non_blocking=True)
         return out, failures
 
-    def _refused(self, array: NDArray[np.uint8], slots: list[int], encoded: Notes, out: Tensor) -> list[int]:
+    def _refused(self, array: NDArray[np.uint8], slots: list[int], encoded: EncodedSizes, out: Tensor) -> list[int]:
         """Decode these, and say which slots are still to be filled."""
         decoded: list[Tensor | None] = []
         lengths, *sides = encoded[slots].T.tolist()

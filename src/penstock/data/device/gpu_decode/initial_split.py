@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.core.slab_layout import NOTED
-from penstock.data.device.gpu_decode.decode_split import Auto, Fixed, Hybrid, Sharing
-from penstock.data.device.gpu_decode.images import Pictures
+from penstock.core.slab_layout import ENCODED_SIZE_FIELDS
+from penstock.data.device.gpu_decode.decode_split import AutoSplit, FixedSplit, HybridSplit, SplitPolicy
+from penstock.data.device.gpu_decode.images import GpuImages
 from penstock.data.fields.base import Encoded
 from penstock.data.fields.image import Image
 from penstock.shards.guards.jpeg import inspect_jpeg
@@ -31,27 +31,29 @@ MOST_AUTO = 0.5
 """Of the pictures, where we decide: the card has a training to do."""
 
 
-def begin_sharing(image: Image, pictures: Pictures, jpeg: bytes | None, device: torch.device, workers: int) -> Sharing:
+def choose_split(
+    image: Image, pictures: GpuImages, jpeg: bytes | None, device: torch.device, workers: int
+) -> SplitPolicy:
     """By a picture of the data, if there is one."""
     if image.decode == "gpu":
-        return Fixed(1.0)
+        return FixedSplit(1.0)
     if jpeg is None:
         log.info("decode=%r: the first sample has no JPEG to measure with, so the cores decode", image.decode)
-        return Fixed(0.0)
+        return FixedSplit(0.0)
     array = np.zeros((_tried(image), *_shape(image)), np.uint8)
     core_s = _best(lambda: image.decode_into(".jpg", memoryview(jpeg), array[0]))
     card_s = _on_card(pictures, jpeg, array, device)
     if card_s is None:
         log.info("decode=%r: the first JPEG is longer than its pixels, so the cores decode", image.decode)
-        return Fixed(0.0)
+        return FixedSplit(0.0)
     rates = f"the card decodes {1 / card_s:.0f} a second, {workers} workers {workers / core_s:.0f}"
     share = together(1 / card_s, workers / core_s)
     if image.decode == "hybrid":
         log.info("decode='hybrid': %.0f%% of the pictures to the card to begin with: %s", 100 * share, rates)
-        return Hybrid(share)
+        return HybridSplit(share)
     most = most_for_auto(share)
     log.info("decode='auto': up to %.0f%% of the pictures to the card, if the training waits: %s", 100 * most, rates)
-    return Auto(most) if most else Fixed(0.0)
+    return AutoSplit(most) if most else FixedSplit(0.0)
 
 
 def together(card_rate: float, cores_rate: float) -> float:
@@ -64,14 +66,14 @@ def most_for_auto(share: float) -> float:
     return 0.0 if share < LEAST_AUTO else min(share, MOST_AUTO)
 
 
-def _on_card(pictures: Pictures, jpeg: bytes, array: NDArray[np.uint8], device: torch.device) -> float | None:
+def _on_card(pictures: GpuImages, jpeg: bytes, array: NDArray[np.uint8], device: torch.device) -> float | None:
     """Seconds per picture; None if it has no room in its slot."""
     if len(jpeg) > array[0].nbytes:
         return None
     info = inspect_jpeg(jpeg)
     for slot in array:
         slot.reshape(-1)[: len(jpeg)] = np.frombuffer(jpeg, np.uint8)
-    encoded = np.full((len(array), NOTED), Encoded(len(jpeg), info.height, info.width), np.int32)
+    encoded = np.full((len(array), ENCODED_SIZE_FIELDS), Encoded(len(jpeg), info.height, info.width), np.int32)
 
     def decode() -> None:
         pictures.arrive(array, encoded, device)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from penstock.data.device.gpu_decode.decode_chunks import cut
+from penstock.data.device.gpu_decode.decode_chunks import split_chunks
 from penstock.data.device.transform.kernel_args import sent
-from penstock.data.fields.fit import Placement
+from penstock.data.fields.fit import FitGeometry
 from penstock.data.fields.image import Image
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ SHAPES_KEPT = 1 << 14
 
 Slotted = Sequence[tuple[int, "Tensor"]]
 """uint8 (3, height, width) of any shapes, each with its slot; no two have one."""
-Place = Callable[[Slotted, "Tensor"], None]
+PlaceImages = Callable[[Slotted, "Tensor"], None]
 """Into a batch."""
 
 
-def find_placing(image: Image, device: torch.device) -> Place:
+def find_placing(image: Image, device: torch.device) -> PlaceImages:
     """In one launch if that works on the device; it is tried, which also has it compiled before the first batch."""
     if device.type == "cuda":
-        at_once = InOneLaunch(image)
+        at_once = KernelPlacement(image)
         try:
             picture = torch.zeros((3, *image.sides), dtype=torch.uint8, device=device)
             at_once([(0, picture)], torch.empty_like(picture))
@@ -53,7 +53,7 @@ def find_placing(image: Image, device: torch.device) -> Place:
     return partial(shape_by_shape, image)
 
 
-class InOneLaunch:
+class KernelPlacement:
     """Whatever their shapes; several if they have many pixels."""
 
     def __init__(self, image: Image) -> None:
@@ -73,7 +73,7 @@ class InOneLaunch:
         rows, columns = self._image.sides
         tiles, hwc = -(-rows * columns // kernel.TILE), self._image.layout == "HWC"
         with torch.cuda.device(out.device):
-            for piece in cut([height * width for height, width in shapes], RESIZED_PIXELS):
+            for piece in split_chunks([height * width for height, width in shapes], RESIZED_PIXELS):
                 launch = kernel.place_all[((piece.stop - piece.start) * tiles,)]
                 launch(
                     table[piece], out, tiles, rows, columns, hwc, kernel.NUMBERS, kernel.TILE, enable_fp_fusion=False
@@ -95,13 +95,13 @@ def shape_by_shape(image: Image, pictures: Slotted, out: Tensor) -> None:
     alike = sorted((tuple(picture.shape), slot, picture) for slot, picture in pictures)
     places = {shape: image.placed(*shape[1:]) for shape in {shape for shape, _, _ in alike}}
     pixels = {shape: _pixels(shape, at) for shape, at in places.items()}
-    for piece in cut([pixels[shape] for shape, _, _ in alike], RESIZED_PIXELS):
+    for piece in split_chunks([pixels[shape] for shape, _, _ in alike], RESIZED_PIXELS):
         groups = groupby(alike[piece], itemgetter(0))
         of_shape = [(places[shape], [picture for _, _, picture in same]) for shape, same in groups]
         _put(target, [slot for _, slot, _ in alike[piece]], _resized(image, of_shape))
 
 
-def _resized(image: Image, groups: Sequence[tuple[Placement, Sequence[Tensor]]]) -> Tensor:
+def _resized(image: Image, groups: Sequence[tuple[FitGeometry, Sequence[Tensor]]]) -> Tensor:
     """uint8 (pictures, 3, *sides); those of a group are of one shape."""
     device = groups[0][1][0].device
     dtype = torch.float32 if device.type == "cpu" else torch.float16
@@ -122,7 +122,7 @@ def _resized(image: Image, groups: Sequence[tuple[Placement, Sequence[Tensor]]])
     return canvas.round_().to(torch.uint8)
 
 
-def _pixels(shape: tuple[int, ...], at: Placement) -> int:
+def _pixels(shape: tuple[int, ...], at: FitGeometry) -> int:
     """At its largest."""
     return max(shape[1] * shape[2], at.height * at.width, at.out_height * at.out_width)
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.data.device.transform.draw import Drawn
+from penstock.data.device.transform.draw import DrawnTransforms
 from penstock.data.device.transform.kernel_args import as_one, columns_of, levels_of, room_for, sent
 from penstock.data.device.transform.resample import middles_of, resample
-from penstock.data.fields.gpu_transform import Finish
+from penstock.data.fields.gpu_transform import GpuTransform
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,10 +20,10 @@ OF_A_CARD = 256
 """...and on a card such a part of its memory, if that is more: each portion costs the host all launches anew."""
 
 
-class Finisher:
+class TorchTransform:
     """Batch after batch, all on one device and stream: what is the same for all is sent once."""
 
-    def __init__(self, finish: Finish, device: torch.device) -> None:
+    def __init__(self, finish: GpuTransform, device: torch.device) -> None:
         self._finish = finish
         scale, shift = sent(levels_of(finish), device)
         self._scale, self._shift = scale.view(1, 3, 1, 1), shift.view(1, 3, 1, 1)
@@ -32,7 +32,7 @@ class Finisher:
         self._middles: dict[int, Tensor] = {}
 
     @torch.no_grad()
-    def __call__(self, pixels: Tensor, drawn: Drawn) -> Tensor:
+    def __call__(self, pixels: Tensor, drawn: DrawnTransforms) -> Tensor:
         """In portions."""
         out = room_for(self._finish, pixels)
         samples, _, height, width = pixels.shape
@@ -70,7 +70,7 @@ def coloured(pictures: Tensor, colours: Tensor) -> Tensor:
     return mixed.clamp_(0, 255).view(samples, 3, height, width)
 
 
-def _chances(drawn: Drawn, wanted: tuple[int, int], device: torch.device) -> list[Tensor | None]:
+def _chances(drawn: DrawnTransforms, wanted: tuple[int, int], device: torch.device) -> list[Tensor | None]:
     """`columns_of` these, on the device."""
     columns = columns_of(drawn, wanted)
     table = as_one(columns)
@@ -81,7 +81,7 @@ def _chances(drawn: Drawn, wanted: tuple[int, int], device: torch.device) -> lis
     return [None if column is None else next(parts) for column in columns]
 
 
-def working_dtype(finish: Finish, device: torch.device) -> torch.dtype:
+def working_dtype(finish: GpuTransform, device: torch.device) -> torch.dtype:
     """What is computed in: on a card, half of float32 where no more is asked for.
 
     Pixels are whole numbers up to 255, which float16 has exactly; what it rounds is a twentieth of one of them in the

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.decode.rng import throws
-from penstock.data.fields.gpu_transform import Finish
+from penstock.data.decode.rng import global_rngs
+from penstock.data.fields.gpu_transform import GpuTransform
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -29,7 +29,7 @@ _FROM_YIQ = np.linalg.inv(_TO_YIQ)
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnTransforms:
     """For each sample of a batch."""
 
     boxes: NDArray[np.float32] | None
@@ -39,10 +39,10 @@ class Drawn:
     """Three rows of a matrix on the three colours, then how much of the picture's mean grey is added to all of them."""
 
 
-def draw(finish: Finish, given: tuple[int, int], seed: int, epoch: int, samples: Ids) -> Drawn:
+def draw(finish: GpuTransform, given: tuple[int, int], seed: int, epoch: int, samples: Ids) -> DrawnTransforms:
     """For pictures of that height and width."""
-    dice = throws(seed, epoch, samples, DICE)
-    return Drawn(
+    dice = global_rngs(seed, epoch, samples, DICE)
+    return DrawnTransforms(
         _boxes(finish, given, dice[:, :4]).astype(np.float32)
         if finish.out(given) != given or finish.crop != "none"
         else None,
@@ -51,7 +51,7 @@ def draw(finish: Finish, given: tuple[int, int], seed: int, epoch: int, samples:
     )
 
 
-def _boxes(finish: Finish, given: tuple[int, int], dice: Floats) -> Ids:
+def _boxes(finish: GpuTransform, given: tuple[int, int], dice: Floats) -> Ids:
     sides = np.tile(np.array(given, np.int64), (len(dice), 1))
     if finish.crop == "none":
         return np.hstack((np.zeros_like(sides), sides))

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.data.device.transform.draw import GREY, Drawn
+from penstock.data.device.transform.draw import GREY, DrawnTransforms
 from penstock.data.device.transform.resample import axis
-from penstock.data.fields.gpu_transform import Finish
+from penstock.data.fields.gpu_transform import GpuTransform
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 
 
-def levels_of(finish: Finish) -> Floats:
+def levels_of(finish: GpuTransform) -> Floats:
     """(2, 3): what each colour is multiplied by, and what is then added."""
     mean, std = np.array(finish.mean, np.float32), np.array(finish.std, np.float32)
     return np.stack((1 / (255 * std), -mean / std))
 
 
-def room_for(finish: Finish, pixels: Tensor) -> Tensor:
+def room_for(finish: GpuTransform, pixels: Tensor) -> Tensor:
     """For what comes of these."""
     samples, colours, *sides = pixels.shape
     lying = torch.channels_last if finish.layout == "channels_last" else torch.contiguous_format
@@ -33,7 +33,7 @@ def room_for(finish: Finish, pixels: Tensor) -> Tensor:
     return torch.empty(shape, dtype=getattr(torch, finish.dtype), device=pixels.device, memory_format=lying)
 
 
-def columns_of(drawn: Drawn, wanted: tuple[int, int]) -> list[Floats | None]:
+def columns_of(drawn: DrawnTransforms, wanted: tuple[int, int]) -> list[Floats | None]:
     """What a device is told of each sample, if there is anything to tell: rows, columns, flips, colours.
 
     Rows and columns are `axis` of the window, mirrored if that is so; flips stand alone where there is no window.

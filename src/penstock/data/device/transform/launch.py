@@ -8,41 +8,41 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.data.device.transform.apply import Finisher
-from penstock.data.device.transform.draw import Drawn
+from penstock.data.device.transform.apply import TorchTransform
+from penstock.data.device.transform.draw import DrawnTransforms
 from penstock.data.device.transform.kernel_args import as_one, columns_of, levels_of, room_for, sent
-from penstock.data.fields.gpu_transform import Finish
+from penstock.data.fields.gpu_transform import GpuTransform
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 log = logging.getLogger("penstock")
 
-Finishing = Callable[["Tensor", Drawn], "Tensor"]
+ApplyTransform = Callable[["Tensor", DrawnTransforms], "Tensor"]
 """uint8 (samples, 3, height, width), however it lies, to the declared size, numbers and layout."""
 
 
-def find_finishing(finish: Finish, pixels: Tensor, drawn: Drawn) -> Finishing:
+def choose_transform(finish: GpuTransform, pixels: Tensor, drawn: DrawnTransforms) -> ApplyTransform:
     """For batches like this one, on its device: that is where the kernel is tried, and compiled if it is new."""
     if pixels.is_cuda:
-        in_launches = InLaunches(finish, pixels.device)
+        in_launches = KernelTransform(finish, pixels.device)
         try:
             in_launches(pixels, drawn)
         except Exception as error:  # Triton is not there, or lacks a compiler: errors of many kinds
             log.info("pictures are finished by torch, because a kernel for all of it does not work here: %s", error)
         else:
             return in_launches
-    return Finisher(finish, pixels.device)
+    return TorchTransform(finish, pixels.device)
 
 
-class InLaunches:
+class KernelTransform:
     """On a card, all that is to be done in one launch; two if colours change, which depend on each picture's mean."""
 
-    def __init__(self, finish: Finish, device: torch.device) -> None:
+    def __init__(self, finish: GpuTransform, device: torch.device) -> None:
         self._finish = finish
         self._levels = sent(levels_of(finish), device)
 
-    def __call__(self, pixels: Tensor, drawn: Drawn) -> Tensor:
+    def __call__(self, pixels: Tensor, drawn: DrawnTransforms) -> Tensor:
         """On the current stream of their device; what this takes beside the batch is some numbers for each picture."""
         from penstock.data.device.transform import kernel
 

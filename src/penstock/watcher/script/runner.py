@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
-from penstock.core.format import without_secrets
+from penstock.core.format import redact_secrets
 from penstock.errors import RecordingError
-from penstock.recording.format import Run
+from penstock.recording.format import RunLine
 from penstock.recording.writer import Recorder
 from penstock.watcher.machine.facts import machine_facts
-from penstock.watcher.rank_files import claims, tell_end
+from penstock.watcher.rank_files import claims, write_end_marker
 from penstock.watcher.script import child_process as child
-from penstock.watcher.script.autostart import ENOUGH, PROBE, VARIABLE
+from penstock.watcher.script.autostart import COMPUTE_PROBE, RUN_VARIABLE, STOP_FILE
 
 log = logging.getLogger("penstock")
 
@@ -57,7 +57,7 @@ else:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScriptResult:
     """What is left of a run."""
 
     code: int
@@ -70,7 +70,7 @@ class Outcome:
     """Ctrl-C was pressed while it ran."""
 
     @property
-    def given_up(self) -> bool:
+    def ended_by_interrupt(self) -> bool:
         """Whether it ended by a Ctrl-C."""
         return self.code in (-signal.SIGINT, 128 + signal.SIGINT) or (self.interrupted and self.code != 0)
 
@@ -89,7 +89,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class TrialOptions:
     """What is not as under python: for a trial, not for a training."""
 
     dataloader: Mapping[str, Any] = field(default_factory=dict)
@@ -103,49 +103,49 @@ class Terms:
 
 
 def run_script(
-    script: Script, record: Path, *, live: bool = True, slow_s: float | None = None, terms: Terms | None = None
-) -> Outcome:
+    script: Script, record: Path, *, live: bool = True, slow_s: float | None = None, trial: TrialOptions | None = None
+) -> ScriptResult:
     """Run it to its end. A script that never came to train leaves a recording of that too."""
-    terms = terms or Terms()
+    trial = trial or TrialOptions()
     record = record.absolute()
     began = time.time()
     with tempfile.TemporaryDirectory(prefix="penstock-run-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(folder=name))
         job: dict[str, object] = {"folder": name, "record": str(record), "live": live, "slow_s": slow_s}
-        job |= {"dataloader": dict(terms.dataloader), "steps": terms.steps, "probe_s": terms.probe_s}
+        job |= {"dataloader": dict(trial.dataloader), "steps": trial.steps, "probe_s": trial.probe_s}
         with ExitStack() as stack:
-            output = stack.enter_context(open(terms.output, "wb")) if terms.output is not None else None
-            bounded = terms.steps is not None or terms.probe_s is not None
-            enough = (folder / ENOUGH).exists if bounded else None
-            pid, code, interrupted = child.run(script.command, _environment(name, job), output, enough)
-        claimed, stopped = claims(folder), (folder / ENOUGH).exists()
+            output = stack.enter_context(open(trial.output, "wb")) if trial.output is not None else None
+            bounded = trial.steps is not None or trial.probe_s is not None
+            enough = (folder / STOP_FILE).exists if bounded else None
+            pid, code, interrupted = child.run_child(script.command, _environment(name, job), output, enough)
+        claimed, stopped = claims(folder), (folder / STOP_FILE).exists()
     if not claimed:
         claimed = [(pid, record)]
         try:
-            _record_nothing(record, script, began, pid, terms)
+            _record_without_training(record, script, began, pid, trial)
         except RecordingError as error:  # the script has run, and its end is what counts
             log.warning("%s", error)
     own = [path for claimer, path in claimed if claimer == pid]
     if own:
-        tell_end(own[-1], code)
+        write_end_marker(own[-1], code)
     recordings = {path: None for _, path in claimed if path.is_file()}
-    return Outcome(code, tuple(sorted(recordings, key=lambda path: path != record)), stopped, interrupted)
+    return ScriptResult(code, tuple(sorted(recordings, key=lambda path: path != record)), stopped, interrupted)
 
 
 def _environment(folder: str, job: Mapping[str, object]) -> dict[str, str]:
     before = os.environ.get("PYTHONPATH")
     paths = folder if not before else f"{folder}{os.pathsep}{before}"
-    return {**os.environ, "PYTHONPATH": paths, VARIABLE: json.dumps(job)}
+    return {**os.environ, "PYTHONPATH": paths, RUN_VARIABLE: json.dumps(job)}
 
 
-def _record_nothing(record: Path, script: Script, began: float, pid: int, terms: Terms) -> None:
-    run = Run(
+def _record_without_training(record: Path, script: Script, started: float, pid: int, trial: TrialOptions) -> None:
+    run = RunLine(
         penstock=__version__,
-        began_unix_s=began,
-        command=tuple(map(without_secrets, script.argv)),
+        began_unix_s=started,
+        command=tuple(map(redact_secrets, script.argv)),
         pid=pid,
         machine=machine_facts(),
-        probe="" if terms.probe_s is None else PROBE,
+        probe="" if trial.probe_s is None else COMPUTE_PROBE,
     )
     Recorder(record, run).close()

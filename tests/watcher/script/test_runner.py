@@ -11,7 +11,7 @@ import pytest
 
 from penstock.recording.reader import load
 from penstock.testing import REID, make_shards
-from penstock.watcher.script.script import Script, run_script
+from penstock.watcher.script.runner import Script, run_script
 
 TRAIN = """
     import sys

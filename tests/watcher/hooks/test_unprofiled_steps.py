@@ -10,13 +10,13 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
-from penstock.recording.format import Step
+from penstock.recording.format import StepLine
 from penstock.testing import REID, FakeClock, make_shards
 from penstock.watcher.hooks import install
 from penstock.watcher.hooks.device import watch_device
-from penstock.watcher.hooks.patches import Patches, Switch
-from penstock.watcher.hooks.phases import Phases
-from penstock.watcher.start import Watching
+from penstock.watcher.hooks.patches import FunctionPatch, Patches
+from penstock.watcher.hooks.phases import PhaseHooks
+from penstock.watcher.start import WatchedRun
 from penstock.watcher.step_sampling import BLOCK, YOUNG
 
 STEPS = YOUNG + 8 * BLOCK
@@ -30,7 +30,7 @@ class Lines:
         self.steps = []
 
     def put(self, line):
-        if isinstance(line, Step):
+        if isinstance(line, StepLine):
             self.steps.append(line)
 
     def close(self):
@@ -40,7 +40,7 @@ class Lines:
 class Watched:
     def __init__(self):
         self.lines = Lines()
-        self.watching = Watching(None, [self.lines])
+        self.watching = WatchedRun(None, [self.lines])
         self.session = self.watching.session
         self.session.clock = FakeClock(self.session.began)  # no step is long, however busy the machine
         self.undo = install(self.watching)
@@ -136,7 +136,7 @@ def test_what_happens_while_the_loop_waits_is_no_phase_of_a_step(watched):
 
 def test_waits_for_the_device_are_seen_in_every_step_and_copies_to_it_in_some(watched):
     patches = Patches()
-    phases = Phases(watched.session)
+    phases = PhaseHooks(watched.session)
     watch_device(phases, patches, on_device=lambda tensor: tensor.dtype is torch.float64)
     there = torch.zeros(1, dtype=torch.float64)
     for (x,) in loader_of():
@@ -239,7 +239,7 @@ def around(function):
 
 
 def test_a_switch_puts_ours_in_and_out():
-    switch = Switch(Module, "name", around)
+    switch = FunctionPatch(Module, "name", around)
     theirs = Module.name
     for _ in range(2):
         switch.on()
@@ -251,7 +251,7 @@ def test_a_switch_puts_ours_in_and_out():
 
 
 def test_a_switch_keeps_what_somebody_put_there_meanwhile(monkeypatch):
-    switch = Switch(Module, "name", around)
+    switch = FunctionPatch(Module, "name", around)
     switch.on()
     switch.off()
     monkeypatch.setattr(Module, "name", lambda: "another's")
@@ -262,7 +262,7 @@ def test_a_switch_keeps_what_somebody_put_there_meanwhile(monkeypatch):
 
 
 def test_a_switch_does_not_take_out_what_somebody_put_around_it(monkeypatch):
-    switch = Switch(Module, "name", around)
+    switch = FunctionPatch(Module, "name", around)
     switch.on()
     ours = Module.name
     monkeypatch.setattr(Module, "name", lambda: f"another's({ours()})")

@@ -6,13 +6,20 @@ import pytest
 
 from penstock.core.cores import loader_cores, usable_cores
 from penstock.testing import FakeClock
-from penstock.watcher.step_probe.feeds import Feed
-from penstock.watcher.step_probe.phases import PATIENCE, REST, Around, Course, Timed, Took
+from penstock.watcher.step_probe.probed_loaders import ProbedLoader
+from penstock.watcher.step_probe.stages import (
+    MAX_WAIT_FACTOR,
+    SETTLE_STEPS,
+    ProbedStep,
+    ProbeEnvironment,
+    ProbeStages,
+    StageTime,
+)
 
 SECONDS = 10.0
 
 
-class Loader(Feed):
+class Loader(ProbedLoader):
     """Whose workers are busy for so many looks."""
 
     def __init__(self, workers=0, ahead=2, looks=0):
@@ -34,7 +41,9 @@ class Script:
         self.load = 0
         self.waits = 0
         self._step_s, self._wait_s, self._beside_s = step_s, wait_s, beside_s
-        self.course = Course(feed, lambda: [feed], SECONDS, Around(self.clock, self._wait, self._burn, self._report))
+        self.course = ProbeStages(
+            feed, lambda: [feed], SECONDS, ProbeEnvironment(self.clock, self._wait, self._burn, self._report)
+        )
 
     @contextmanager
     def _burn(self, count):
@@ -52,15 +61,15 @@ class Script:
         self.waits += 1
 
     def step(self, *, counts=True):
-        wait_s = 0.0 if self.course.keeping else self._wait_s
+        wait_s = 0.0 if self.course.repeats_batches else self._wait_s
         step_s = self._beside_s if self.load else self._step_s
         self.clock.advance(wait_s + step_s)
-        self.course.step(Took(wait_s, step_s) if counts else None)
+        self.course.step(ProbedStep(wait_s, step_s) if counts else None)
 
     def run(self, most=10_000):
         for _ in range(most):
             self.step()
-            if self.course.over:
+            if self.course.finished:
                 return self
         raise AssertionError("the course has no end")
 
@@ -82,11 +91,11 @@ def test_data_then_the_step_alone_then_beside_a_load():
 
 def test_batches_are_kept_from_the_end_of_the_data_on():
     script = Script(Loader())
-    assert not script.course.keeping
+    assert not script.course.repeats_batches
     while "data" not in script.told:
         script.step()
-    assert script.course.keeping
-    assert script.run().course.keeping
+    assert script.course.repeats_batches
+    assert script.run().course.repeats_batches
 
 
 def test_the_load_is_as_many_as_the_loader_has_workers_but_no_more_than_cores():
@@ -134,7 +143,7 @@ def test_a_step_with_something_else_in_it_does_not_count():
     script = Script(Loader())
     while "data" not in script.told:
         script.step()
-    for _ in range(REST + 1):
+    for _ in range(SETTLE_STEPS + 1):
         script.step()
     script.clock.advance(3.0)
     script.course.step(None)
@@ -145,28 +154,28 @@ def test_a_step_with_something_else_in_it_does_not_count():
 
 def test_nothing_but_such_steps_comes_to_an_end_without_a_number():
     script = Script(Loader())
-    for _ in range(3 * int(PATIENCE * SECONDS / 0.1) + 100):
-        if not script.course.over:
+    for _ in range(3 * int(MAX_WAIT_FACTOR * SECONDS / 0.1) + 100):
+        if not script.course.finished:
             script.step(counts=False)
-    assert script.course.over
+    assert script.course.finished
     assert script.told == {}
 
 
 def test_a_step_longer_than_the_time_is_one_step():
     script = Script(Loader(), step_s=60.0, beside_s=90.0).run()
-    assert script.told["alone"][0] == Timed(1, 60.0)
-    assert script.told["beside"][0] == Timed(1, 90.0)
+    assert script.told["alone"][0] == StageTime(1, 60.0)
+    assert script.told["beside"][0] == StageTime(1, 90.0)
 
 
 def test_the_device_is_waited_for_at_the_ends_and_that_is_part_of_the_steps():
     script = Script(Loader())
     script._wait = None
     late = iter([0.0, 0.0, 0.0, 5.0])
-    script.course = Course(
+    script.course = ProbeStages(
         Loader(),
         lambda: [],
         SECONDS,
-        Around(script.clock, lambda: script.clock.advance(next(late, 0.0)), script._burn, script._report),
+        ProbeEnvironment(script.clock, lambda: script.clock.advance(next(late, 0.0)), script._burn, script._report),
     )
     script.run()
     timed = script.told["alone"][0]

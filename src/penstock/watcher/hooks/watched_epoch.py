@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.watcher.dataloader.wait_timers import queued
+from penstock.watcher.dataloader.main_process import queue_counter
 from penstock.watcher.loader_views import count_samples
-from penstock.watcher.session import Session, Track
-from penstock.watcher.step_sampling import PATIENCE_S, Choice
+from penstock.watcher.session import Session, StepTracker
+from penstock.watcher.step_sampling import PATIENCE_S, StepSampling
 
 MARK = "_penstock_pass"
 """The attribute by which an iterator of torch's knows its pass; None of those that have none."""
 
 
-class UnderWay(Track):
+class WatchedEpoch(StepTracker):
     """All that a step needs is in this one object: each other would be one more that is not in the caches."""
 
-    def __init__(self, session: Session, loader: int, number: int, choice: Choice) -> None:
+    def __init__(self, session: Session, loader: int, number: int, choice: StepSampling) -> None:
         super().__init__(session, loader, number, count_samples)
         self.unlooked = 0
         """Steps to come that are not looked at."""
@@ -35,7 +35,7 @@ class UnderWay(Track):
         """One of torch's has been made for it."""
         self.made_s = made_s
         setattr(iterator, MARK, self)
-        if (found := queued(iterator)) is not None:
+        if (found := queue_counter(iterator)) is not None:
             self.queue_base, self.queue_sign, self.queue_asked = found
             self.tasks, self.workers = iterator._task_info, iterator._workers_status
             self.quick = True

@@ -1,1 +1,0 @@
-"""How others write: one file per format, each a function from a line to what it says, or None."""
