@@ -1,13 +1,13 @@
-# Two commands for a newcomer: `make demo` and `make test`. Each sets up all it needs, once.
+# Start with `make demo` or `make test`. Each target installs what it needs into .venv the first time.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
-# Tests and benchmarks start hundreds of interpreters: without bytecode each of them compiles us anew.
+# Tests and benchmarks start hundreds of interpreters, and each would compile the package again without bytecode files.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-ways test-gpu test-ray test-bench check format bench bench-gpu bench-store bench-scale bench-faults bench-plan bench-train examples soak peers clean
+.PHONY: demo test test-all test-gpu test-ray test-bench check format bench bench-gpu bench-store bench-scale bench-faults bench-plan bench-train examples soak peers clean
 
 demo: $(VENV)/.installed-torch
 	$(BIN)/penstock demo $(ARGS)
@@ -15,15 +15,15 @@ demo: $(VENV)/.installed-torch
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto
 
-# A user's whole ways, each through a dozen processes: two minutes that `make test` leaves to CI.
-test-ways: $(VENV)/.installed-dev
-	$(BIN)/pytest -n auto -m ways tests/cli tests/examples tests/ranks
+# Also the tests marked `slow`, which `make test` leaves to CI: they start many processes that import torch.
+test-all: $(VENV)/.installed-dev
+	$(BIN)/pytest -n auto -m 'not ray and not bench'
 
-# On a machine with a GPU: what `make test` has to skip elsewhere.
+# The tests that are skipped where there is no GPU.
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/pytest tests/gpu
 
-# A real Ray cluster of several nodes on this machine, and Ray Train: two minutes that `make test` leaves out.
+# Tests on a real Ray cluster of several nodes on this machine, and of Ray Train: two minutes.
 test-ray: $(VENV)/.installed-dev
 	$(BIN)/pytest -m ray tests/shards/cluster tests/ranks
 
@@ -35,6 +35,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_words.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
@@ -43,38 +44,38 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# On a machine with a GPU: its tests, then what arrives on the card.
+# Benchmarks of the GPU path, for a machine with a GPU.
 bench-gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
-# A store that answers late, and how much of it each loader delivers: about ten minutes, in the peers' environment.
+# Loaders reading from an object store with high latency: about ten minutes, in the environment of the peers.
 bench-store: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.store $(ARGS)
 
-# Many ranks as simulated, beside real ones: four minutes.
+# The simulation of many ranks against real ranks: four minutes.
 bench-scale: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-# Real faults around real loaders, and whether the diagnosis names them: three quarters of an hour; FUSE and cgroups need root.
+# Injects faults around real loaders and checks whether the diagnosis names them: 45 minutes; FUSE and cgroups need root.
 bench-faults: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.faults $(ARGS)
 
-# What the model predicts and what tuning finds, beside real DataLoaders: 25 minutes; its disks need root.
+# Predictions of the model and results of tuning against real DataLoaders: 25 minutes; its disks need root.
 bench-plan: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.plan $(ARGS)
 
-# Samplers and the helpers of a cheap step: what each costs, what it saves.
+# Cost and benefit of the samplers and of the training-step helpers.
 bench-train: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.train $(ARGS)
 
-# The worked examples before and after: where there is a GPU at real size, some six minutes each; else at toy size.
+# The worked examples, before and after: at real size with a GPU (about six minutes each), else at toy size.
 examples: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.examples $(ARGS)
 
-# The loaders we are raced against, in an environment outside the tree; `make bench` makes it too if it is not there.
+# Installs the loaders that the benchmarks compare with, in an environment outside the tree; `make bench` does so too.
 peers: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.peers.environment
 

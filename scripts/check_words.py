@@ -1,9 +1,10 @@
 """Fail on words that a newcomer does not know, and on docstrings that begin as a fragment of a sentence.
 
-usage: python scripts/check_words.py [PATH ...]      default: src tests benchmarks examples
+usage: python scripts/check_words.py [PATH ...]      default: the packages, tests, benchmarks, examples and pages
 
-The words come from the table "Words that are not used" in docs/glossary.md. They are searched in docstrings, comments,
-string literals and identifiers (identifiers are split at underscores and capitals).
+The words come from the table "Words that are not used" in docs/glossary.md. In Python files they are searched in
+docstrings, comments, string literals and identifiers (identifiers are split at underscores and capitals); in Markdown
+files in the prose, not in code.
 """
 
 from __future__ import annotations
@@ -13,12 +14,24 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
-DEFAULT_PATHS = ("src", "tests", "benchmarks", "examples")
+DEFAULT_PATHS = (
+    "src",
+    "tests",
+    "benchmarks",
+    "examples",
+    "scripts",
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+)
+NOT_CHECKED = (GLOSSARY, Path(__file__))
+"""The two files that list the words."""
 FRAGMENT = re.compile(
     r"(Of|For|As|Nor|Who|Whose|Where|What|That|By|In|On|To|Or|And|But|With|Without|From|Nothing|Never|None of)\b"
 )
@@ -26,6 +39,8 @@ FRAGMENT = re.compile(
 ALLOWED = re.compile(r"look-alikes?|look_alikes?|LookAlikes?|lookahead|look-ahead")
 EXEMPT_COMMENT = "glossary: allow"
 """A line with this comment may use the words, for example where another project's API is called."""
+
+F_STRING_PARTS = (tokenize.FSTRING_MIDDLE,) if sys.version_info >= (3, 12) else ()
 
 Finding = tuple[int, str]
 
@@ -46,21 +61,34 @@ def words_in(text: str) -> Iterator[str]:
             yield from word.lower().split("-")
 
 
-def check_text(source: str, banned: dict[str, str]) -> list[Finding]:
+def check_python(source: str, banned: dict[str, str]) -> list[Finding]:
     """Return (line, problem) for every banned word and every docstring fragment of a Python source."""
     lines = source.splitlines()
     found: list[Finding] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in (tokenize.NAME, tokenize.STRING, tokenize.COMMENT):
-            continue
-        for offset, text in enumerate(token.string.splitlines()):
-            line = token.start[0] + offset
-            if EXEMPT_COMMENT in lines[line - 1]:
-                continue
-            for word in dict.fromkeys(words_in(text)):
-                if word in banned:
-                    found.append((line, f"{word!r}: use {banned[word]}"))
+        if token.type in (tokenize.NAME, tokenize.STRING, tokenize.COMMENT, *F_STRING_PARTS):
+            for offset, text in enumerate(token.string.splitlines()):
+                line = token.start[0] + offset
+                if EXEMPT_COMMENT not in lines[line - 1]:
+                    found += _banned_in(text, line, banned)
     return sorted(set(found) | set(_fragments(source)))
+
+
+def check_markdown(source: str, banned: dict[str, str]) -> list[Finding]:
+    """Return (line, problem) for every banned word in the prose of a Markdown page."""
+    found: list[Finding] = []
+    fenced = False
+    for line, text in enumerate(source.splitlines(), 1):
+        fenced ^= text.lstrip().startswith("```")
+        if not fenced and EXEMPT_COMMENT not in text:
+            found += _banned_in(re.sub(r"`[^`]*`|\]\([^)]*\)", " ", text), line, banned)
+    return found
+
+
+def _banned_in(text: str, line: int, banned: dict[str, str]) -> Iterator[Finding]:
+    for word in dict.fromkeys(words_in(text)):
+        if word in banned:
+            yield line, f"{word!r}: use {banned[word]}"
 
 
 def _fragments(source: str) -> Iterator[Finding]:
@@ -81,14 +109,20 @@ def main(paths: list[str]) -> int:
     """Print every problem below the paths; return 1 if there is one."""
     banned = banned_words(GLOSSARY.read_text(encoding="utf-8"))
     count = 0
-    for path in map(Path, paths or [str(ROOT / each) for each in DEFAULT_PATHS]):
-        files = [path] if path.is_file() else sorted(path.rglob("*.py"))
-        for file in files:
-            for line, problem in check_text(file.read_text(encoding="utf-8"), banned):
-                print(f"{file}:{line}: {problem}")
-                count += 1
-    print(f"{count} problems" if count else "no problems")
+    for file in _files(paths or [str(ROOT / each) for each in DEFAULT_PATHS]):
+        check = check_markdown if file.suffix == ".md" else check_python
+        for line, problem in check(file.read_text(encoding="utf-8"), banned):
+            print(f"{file}:{line}: {problem}")
+            count += 1
+    print(f"{count} problems found" if count else "no problems")
     return int(count > 0)
+
+
+def _files(paths: Iterable[str]) -> Iterator[Path]:
+    """Yield the Python and Markdown files at or below the paths, except those that list the words."""
+    for path in map(Path, paths):
+        below = [path] if path.is_file() else sorted([*path.rglob("*.py"), *path.rglob("*.md")])
+        yield from (file for file in below if file.resolve() not in NOT_CHECKED)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from penstock.testing import REID, SA1B, make_shards
 pytest.importorskip("torch")
 
 
-@pytest.mark.ways
+@pytest.mark.slow
 def test_bench_races_both_loaders_on_shards_and_says_what_it_guessed(penstock, tmp_path):
     make_shards(tmp_path / "s", SA1B, samples=12, shards=2, order="grouped", scale=0.05)
     ran = penstock("bench", tmp_path / "s", "--rounds", 1, "--workers", 2, "--batch-size", 2, "--max-samples", 12)
@@ -21,7 +21,7 @@ def test_bench_races_both_loaders_on_shards_and_says_what_it_guessed(penstock, t
     assert "--field image=.jpg:224 --field features=_features.npz:features" in ran.err
 
 
-@pytest.mark.ways
+@pytest.mark.slow
 def test_bench_json_has_every_trial_and_nothing_else_on_stdout(penstock, tmp_path):
     make_shards(tmp_path / "s", REID, samples=24, shards=2, scale=0.5)
     options = ("--field", "picture=.jpg:32", "--rounds", 1, "--workers", 1, "--batch-size", 4, "--seconds", 0.1)

@@ -43,7 +43,7 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.ways
+@pytest.mark.slow
 def test_the_whole_loop_on_the_smallest_shards(run, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "Size", partial(DemoSize, scale=0.0625))
     monkeypatch.setattr(outlook, "PROBE_S", 0.5)

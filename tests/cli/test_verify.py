@@ -184,7 +184,7 @@ def test_a_script_that_fails_is_an_error_that_quotes_it(run, plan, tmp_path):
         run(plan(), "--", sys.executable, "train.py")
 
 
-@pytest.mark.ways
+@pytest.mark.slow
 def test_a_users_whole_way(run, plan, tmp_path):
     text = """
         import time

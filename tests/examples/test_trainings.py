@@ -103,7 +103,7 @@ def greys(pictures):
     return pictures * 255 if pictures.is_floating_point() else pictures.float()
 
 
-@pytest.mark.ways
+@pytest.mark.slow
 def test_the_script_runs_with_all_habits(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config = tmp_path / "config.yaml"

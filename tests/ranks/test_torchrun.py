@@ -20,7 +20,7 @@ def tries(program, shards, tmp_path):
     return [[dict(map(json.loads, file.read_text().splitlines())) for file in ranks] for ranks in files]
 
 
-@pytest.mark.ways
+@pytest.mark.slow
 def test_a_killed_rank_costs_no_sample_and_doubles_none(tries, shards):
     first, second = tries
     assert max(first[1]) == KILLED_AT - 1

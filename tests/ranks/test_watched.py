@@ -9,7 +9,7 @@ from penstock.diagnose.ranks.verdict import diagnose_ranks
 from penstock.recording.ranks import load_ranks
 
 
-@pytest.mark.ways
+@pytest.mark.slow
 def test_the_rank_that_holds_the_others_back_is_named_in_the_verdict(program, tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     script = Path(__file__).parent / "uneven.py"
