@@ -22,7 +22,14 @@ check_commit_subject = load("check_commit_subject")
 
 @pytest.mark.parametrize(
     "source",
-    ["roll_dice = 1\n", "rollDice = 1\n", "x = 1  # the dice\n", 'x = "dice"\n', 'x = f"dice {1}"\n', "'''A.\n\ndice'''\n"],
+    [
+        "roll_dice = 1\n",
+        "rollDice = 1\n",
+        "x = 1  # the dice\n",
+        'x = "dice"\n',
+        'x = f"dice {1}"\n',
+        "'''A.\n\ndice'''\n",
+    ],
 )
 def test_a_word_is_found_in_names_comments_and_strings(source):
     problems = check_words.check_python(source, BANNED)
