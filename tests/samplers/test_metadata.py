@@ -40,7 +40,7 @@ def fills(monkeypatch):
     seen = []
     fill = ShardBlockSource.read_block
     monkeypatch.setattr(
-        ShardBlockSource, "fill", lambda self, block, into: (seen.append(block), fill(self, block, into))[1]
+        ShardBlockSource, "read_block", lambda self, block, into: (seen.append(block), fill(self, block, into))[1]
     )
     return seen
 

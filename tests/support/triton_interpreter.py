@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ def interpreted(file, tmp_path_factory):
     if folder is None and importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed, and no PENSTOCK_TRITON says where to find it")
     path = tmp_path_factory.mktemp("interpreted") / "found.npz"
-    here = os.path.dirname(__file__)
-    search = os.pathsep.join(filter(None, (folder, here, os.environ.get("PYTHONPATH"))))
+    root = str(Path(__file__).parents[2])  # so that the script can import `tests.support`
+    search = os.pathsep.join(filter(None, (folder, root, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": search}
     subprocess.run([sys.executable, "-W", "error", file, path], env=environment, check=True)
     with np.load(path) as arrays:
