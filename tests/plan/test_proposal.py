@@ -289,7 +289,7 @@ def test_a_model_that_has_the_run_too_slow_has_it_too_slow_with_other_settings_a
         workload=crowded,
         settings=LoaderSettings(num_workers=2),
         place=LINUX,
-        profile_goal=profile_goal("balanced"),
+        goal=profile_goal("balanced"),
         measured_batches_s=measured,
     )
     same = now.with_settings(num_workers=2)

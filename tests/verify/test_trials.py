@@ -48,11 +48,11 @@ class Stage:
         self.outcome = {}
         self.printed = ""
 
-    def __call__(self, script, record, *, live, terms):
+    def __call__(self, script, record, *, live, trial):
         assert not live
-        self.terms.append(terms)
-        terms.output.write_text(self.printed)
-        write(record, **(self.after if terms.dataloader else self.before))
+        self.terms.append(trial)
+        trial.output.write_text(self.printed)
+        write(record, **(self.after if trial.dataloader else self.before))
         code, *how = self.outcome.get(record.stem, (0, False))
         return ScriptResult(code, (record,), *how)
 

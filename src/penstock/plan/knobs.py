@@ -71,7 +71,7 @@ def num_workers(desk: ProposalBuilder) -> None:
     if not fitting:
         desk.notes.append("num_workers: no number of workers fits into memory; make batches smaller")
         return
-    best = smallest_within(lambda number: at(number).batches_s, fitting, then.manner.give_away)
+    best = smallest_within(lambda number: at(number).batches_s, fitting, then.goal.give_away)
     if best == now:
         return
     too_large = not then.allowed(desk.now)  # what is in force cannot fit
@@ -82,7 +82,7 @@ def num_workers(desk: ProposalBuilder) -> None:
         _workers_reason(at(now), at(best), too_large=too_large),
         cost=_more_memory(then, at(best)),
         least=LEAST_GAIN if best else NONE_GAIN,
-        for_memory=best < now and (too_large or then.manner.saves_memory),
+        for_memory=best < now and (too_large or then.goal.saves_memory),
     )
 
 
@@ -91,12 +91,12 @@ def prefetch_factor(desk: ProposalBuilder) -> None:
     then, now = desk.then, desk.now.settings.prefetch_factor
     if not then.settings.num_workers or then.settings.prefetch_factor != now:  # it went for memory already
         return
-    at = {depth: then.with_settings(prefetch_factor=depth) for depth in DEPTHS if depth <= then.manner.most_prefetch}
+    at = {depth: then.with_settings(prefetch_factor=depth) for depth in DEPTHS if depth <= then.goal.most_prefetch}
     fitting = [depth for depth, situation in at.items() if situation.allowed(desk.now)]
     if not fitting:
         return
-    best = smallest_within(lambda depth: at[depth].batches_s, fitting, then.manner.give_away, every=False)
-    saves = best < now and then.manner.saves_memory
+    best = smallest_within(lambda depth: at[depth].batches_s, fitting, then.goal.give_away, every=False)
+    saves = best < now and then.goal.saves_memory
     if best == now or (best < now and not saves):
         return
     desk.offer(

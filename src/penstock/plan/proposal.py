@@ -57,7 +57,7 @@ def propose(
         workload=thinned(workload),
         settings=settings,
         place=place,
-        manner=profile_goal(profile),
+        goal=profile_goal(profile),
         samples_per_batch=samples_per_batch,
         measured_batches_s=measured_batches_s,
     )

@@ -67,7 +67,7 @@ class Scenario:
     workload: Workload
     settings: LoaderSettings
     place: TrainingContext
-    manner: ProfileGoal
+    goal: ProfileGoal
     samples_per_batch: float = 1.0
     measured_batches_s: float = 0.0
     """Between starts, of this very run: a model that says less is not believed. 0: not measured."""
@@ -158,7 +158,7 @@ class Scenario:
 
     def allowed(self, now: Scenario) -> bool:
         """Within the profile's share of memory, or no more than what runs already and fits."""
-        within = self.fit(self.manner.memory_share)
+        within = self.fit(self.goal.memory_share)
         if within is None or within:
             return True
         if self.need is None or now.need is None or now.overflows:

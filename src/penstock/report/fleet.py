@@ -48,7 +48,7 @@ def fleet_text(plan: FleetPlan) -> RenderableType:
 
 def demand_rows(plan: FleetPlan) -> list[tuple[str, str, str]]:
     """Demanded against what there is."""
-    site, asked = plan.site, plan.fleet_demand
+    site, asked = plan.site, plan.demanded
     return [
         ("the store's bandwidth", _rate(asked.store_bytes_s), _rate(site.store_bytes_s)),
         ("requests to the store", _count(asked.store_requests_s, "/s"), _count(site.store_requests_s, "/s")),
@@ -65,7 +65,7 @@ def epoch_rows(plan: FleetPlan) -> list[tuple[str, ...]]:
             epoch.name,
             f"{epoch.hits:.0%}",
             figure(epoch.samples_s),
-            f"{epoch.samples_s / plan.fleet_demand.samples_s:.0%}",
+            f"{epoch.samples_s / plan.demanded.samples_s:.0%}",
             _rate(epoch.store_bytes_s),
             _count(epoch.store_requests_s),
             UNKNOWN if epoch.seconds is None else human_duration(epoch.seconds),
@@ -91,7 +91,7 @@ def packing_rows(plan: FleetPlan) -> list[tuple[str, ...]]:
 
 
 def _packed(each: PackedForecast) -> tuple[str, ...]:
-    asked = each.fleet_demand
+    asked = each.demanded
     return (
         each.name,
         _rate(asked.store_bytes_s),
@@ -130,7 +130,7 @@ def fleet_sentences(plan: FleetPlan) -> Iterator[str]:
 
 
 def _first_bound(plan: FleetPlan, first: FleetEpoch) -> str:
-    share = first.samples_s / plan.fleet_demand.samples_s
+    share = first.samples_s / plan.demanded.samples_s
     rate = f"{figure(first.samples_s)} samples/s in the first epoch, {share:.0%} of what the GPUs could take"
     return f"{rate}. The first bound: {MEANING[first.limits[0].name]}."
 

@@ -66,7 +66,7 @@ class PackedForecast:
     """What another form of the data would change, in the first epoch, by the laws."""
 
     name: str
-    fleet_demand: FleetDemand
+    demanded: FleetDemand
     first: ThroughputLimit
     """The bound that bites first."""
 
@@ -85,7 +85,7 @@ class FleetPlan:
     slowest_s: float
     """Of the slowest of all ranks, on average."""
     dataset_bytes: float | None
-    fleet_demand: FleetDemand
+    demanded: FleetDemand
     epochs: tuple[FleetEpoch, ...]
     lanes: LanePlan
     packing: tuple[PackedForecast, ...]
@@ -103,7 +103,7 @@ def plan_fleet(need: RankNeed, site: Cluster, price: StorePrice | None = None) -
         step_s=float(need.step_s.mean()),
         slowest_s=expected_most(need.step_s, site.ranks),
         dataset_bytes=need.dataset_bytes,
-        fleet_demand=fleet_demand(need, site),
+        demanded=fleet_demand(need, site),
         epochs=tuple(_epochs(need, site, price or StorePrice())),
         lanes=lanes_for(site.ranks, need.dataset_bytes),
         packing=tuple(_packing(need, site)),
@@ -181,7 +181,7 @@ def _packing(need: RankNeed, site: Cluster) -> Iterator[PackedForecast]:
         if form is not None:
             first = bounds(form, site)[0]
             limit = ThroughputLimit(name=first.name, samples_s=first.rate * need.samples_per_batch * site.ranks)
-            yield PackedForecast(name=name, fleet_demand=fleet_demand(form, site), first=limit)
+            yield PackedForecast(name=name, demanded=fleet_demand(form, site), first=limit)
 
 
 def _price(size_bytes: float | None, requests: float | None, price: StorePrice) -> float | None:
