@@ -381,7 +381,7 @@ def test_without_decode_and_crcs_no_data_is_read(tmp_path, monkeypatch):
     read = []
     real = local.pread
     monkeypatch.setattr(local, "pread", lambda fd, length, offset: (read.append(length), real(fd, length, offset))[1])
-    monkeypatch.setattr("penstock.shards.task_pool._Worker", None)  # and no process is started for it
+    monkeypatch.setattr("penstock.shards.task_pool._PoolWorker", None)  # and no process is started for it
     (structure,), flaws, pieces = run([path])
     assert (structure.samples, structure.size_bytes, flaws, pieces) == (4, 4 * size, [], [])
     assert sum(read) < 1 << 20

@@ -240,14 +240,14 @@ def test_damage_shows_when_shrinking_too():
         shrink_jpeg(damaged(saved()), 50, "long", 80)
 
 
-def test_only_a_process_that_shrinks_losesopencvs_threads():
+def test_only_a_process_that_shrinks_loses_opencv_threads():
     script = """
 import cv2
 cv2.setNumThreads(3)
 from penstock.shards.codecs import encode_jpeg, shrink_jpeg
-from penstock.testing.images import picture
+from penstock.testing.images import make_image
 before = cv2.getNumThreads()
-shrink_jpeg(encode_jpeg(picture(64, 64, seed=1), 90), 10, "long", 90)
+shrink_jpeg(encode_jpeg(make_image(64, 64, seed=1), 90), 10, "long", 90)
 print(before, cv2.getNumThreads())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -205,7 +205,7 @@ def test_only_the_shard_that_is_not_whole_is_made_again(six_shards, tmp_path, pa
 
 def test_a_finished_pack_starts_no_process(six_shards, tmp_path, pack_all, monkeypatch):
     packed = pack_all(six_shards, tmp_path / "packed", workers=2, shard_bytes=MIB)
-    monkeypatch.setattr("penstock.shards.task_pool._Worker", None)
+    monkeypatch.setattr("penstock.shards.task_pool._PoolWorker", None)
     again = pack_all(six_shards, packed.folder, shard_bytes=MIB)
     assert sorted(again.reports, key=lambda report: report.name) == sorted(
         packed.reports, key=lambda report: report.name
