@@ -271,15 +271,15 @@ def test_somebody_begins_with_the_first_batch_of_a_pass_before_all_are_planned(s
     engine = start(supply, Copy(from_arena=False), plan("thread"))
     take_all(engine, supply, [range(8)])
     did = []
-    for name in ("blocks_of", "rows"):
+    for name in ("blocks_of", "task_rows"):
         method = getattr(supply, name)
         monkeypatch.setattr(supply, name, lambda *given, name=name, method=method: did.append(name) or method(*given))
     take_all(engine, supply, [range(at, at + 8) for at in range(0, 480, 8)], first=1)
-    assert did.index("rows") == AT_ONCE
+    assert did.index("task_rows") == AT_ONCE
     assert did.count("blocks_of") == 60
 
 
-@pytest.mark.parametrize("method", ["blocks_of", "block_bytes", "rows"])
+@pytest.mark.parametrize("method", ["blocks_of", "block_bytes", "task_rows"])
 def test_a_supply_that_raises_is_heard(start, method, monkeypatch):
     supply = Numbers(64)
 

@@ -153,10 +153,10 @@ def test_what_failed_before_it_was_asked_for_is_tried_again(loader, monkeypatch)
 
 
 def _broken(supply):
-    def fill(block, memory):
+    def read_block(block, memory):
         raise StorageError("the disk is gone", stage="read")
 
-    return supply, "fill", fill
+    return supply, "read_block", read_block
 
 
 def _then(ask, deed):

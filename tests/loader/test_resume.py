@@ -138,12 +138,13 @@ def test_another_epoch_after_loading_a_state_starts_that_epoch(loader):
 def test_skipping_reads_nothing(loader, monkeypatch):
     def blocks_read(resumed):
         """Those the engine asks for; the look at the first sample is not one of them."""
-        fill, filled = resumed._feed.supply.fill, []
+        supply = resumed._feed.supply
+        read_block, blocks = supply.read_block, []
         layout = resumed._feed.layout(4)
         monkeypatch.setattr(resumed._feed, "layout", lambda batch_size: layout)
-        monkeypatch.setattr(resumed._feed.supply, "fill", lambda block, into: filled.append(block) or fill(block, into))
+        monkeypatch.setattr(supply, "read_block", lambda block, into: blocks.append(block) or read_block(block, into))
         list(resumed)
-        return filled
+        return blocks
 
     whole = loader()
     feed = whole._feed

@@ -43,7 +43,7 @@ class Numbers:
     def block_bytes(self, block):
         return self.block_size
 
-    def fill(self, block, into):
+    def read_block(self, block, into):
         if self.gate is not None:
             self.gate.wait()
         if block in self.error_at:
@@ -54,7 +54,7 @@ class Numbers:
         into[: numbers.nbytes] = numbers.tobytes()
         return len(into)
 
-    def rows(self, samples, slots, bases):
+    def task_rows(self, samples, slots, bases):
         return np.stack([slots, samples, bases + samples % self.per_block * VALUE], axis=1)
 
     def epoch(self, batches, first=0, number=0):

@@ -126,7 +126,7 @@ def test_arrays_of_any_shape_are_delivered_as_a_list_over_the_slab():
 def test_one_of_them_is_enough_to_keep_the_slab(layout):
     desk = Desk(RAGGED)
     desk.delivery = Delivery(layout, desk.slabs, Names(), ErrorSettings(), HostTransfer("numpy"))
-    rooms = layout.rooms(memoryview(desk.memory), layout.size)["points"]
+    rooms = layout.ragged_buffers(memoryview(desk.memory), layout.size)["points"]
     kept = desk(1, [5, 6], [(slot, "points", store_ragged(np.full(3, slot), rooms[slot])) for slot in range(2)])[
         "points"
     ][1]

@@ -18,6 +18,7 @@ from penstock.data.read.block_layout import NO_CRC
 from penstock.engine.worker_main import encode_answer
 from penstock.errors import DecodeError, SampleError
 from penstock.shards.codecs.arrays import encode_npy
+from penstock.testing.images import make_image
 
 LAYOUT = SlabLayout({"x": SlotSpec((3,), "<f4"), "label": SlotSpec((), "<i8")}, 8)
 FIELDS = {"x": Array(".npy"), "label": Label((".cls", ".id")), "meta": Json(".json")}
@@ -156,8 +157,8 @@ def test_an_array_without_a_fixed_shape_goes_into_its_room(transform):
         (2, "x", RaggedView("<f4", (200, 4))),
         (2, "meta", {"n": 200}),
     ]
-    assert np.all(extras[0][2].over(rooms[5]) == 3)
-    assert np.all(extras[2][2].over(rooms[2]) == 200)
+    assert np.all(extras[0][2].array_in(rooms[5]) == 3)
+    assert np.all(extras[2][2].array_in(rooms[2]) == 200)
     assert not np.any(rooms[[0, 1, 3, 4, 6, 7]])
 
 
@@ -294,16 +295,16 @@ def test_a_transform_whose_value_is_no_array_at_all_is_a_bad_sample():
 
 
 def test_what_is_left_to_the_card_is_noted_in_the_slab_and_nothing_goes_over_the_pipe():
-    image = GpuDecodedImage(Image(".jpg", size=(48, 64), quality="exact", decode="gpu"))
+    field = GpuDecodedImage(Image(".jpg", size=(48, 64), quality="exact", decode="gpu"))
     decoder = Decoder(
-        {"image": image}, SlabLayout({"image": SlotSpec((3, 48, 64), "u1")}, 4, maybe_encoded=("image",)), seed=0
+        {"image": field}, SlabLayout({"image": SlotSpec((3, 48, 64), "u1")}, 4, maybe_encoded=("image",)), seed=0
     )
     slabs = bytearray(decoder.layout.size)
-    jpeg = simplejpeg.encode_jpeg(image(90, 120, 1))
+    jpeg = simplejpeg.encode_jpeg(make_image(90, 120, 1))
     extras, _ = run(decoder, Arena().add(2, 0, jpeg), slabs=slabs)
     notes = decoder.layout.encoded_sizes(memoryview(slabs))["image"]
     assert extras == []
     assert notes.tolist() == [[0, 0, 0], [0, 0, 0], [len(jpeg), 90, 120], [0, 0, 0]]
-    image.dial.value = 0.0
+    field.dial.value = 0.0
     run(decoder, Arena().add(2, 1, jpeg), slabs=slabs)
     assert not notes.any(), "the slot holds pixels now"

@@ -23,6 +23,7 @@ from penstock.data.device.gpu_decode.placement import find_placing
 from penstock.data.device.host import TransferLookahead
 from penstock.data.fields import GpuTransform, Image
 from penstock.data.fields.base import PIXELS, Encoded
+from penstock.data.sources.map_dataset import DatasetBlockSource
 
 SLAB = 4096
 
@@ -205,7 +206,7 @@ def test_a_slab_whose_batch_fails_on_its_way_comes_back_too(cuda):
 
 def test_pictures_are_finished_on_their_way_and_the_card_s_time_is_kept(cuda):
     image = Image(".jpg", size=8, finish=GpuTransform("float16", size=4))
-    card = card_of(arrival=DeviceStage({"image": image}, {}, TransformSeeds(0, object())))
+    card = card_of(arrival=DeviceStage({"image": image}, {}, TransformSeeds(0, DatasetBlockSource())))
     card.asked()
     sent = card.send(shipment(2))
     Event.happened = False

@@ -176,10 +176,10 @@ def test_a_supply_of_visits_reads_the_blocks_they_are_visits_to():
         def block_bytes(self, block):
             return 100 + block
 
-        def fill(self, block, into):
+        def read_block(self, block, into):
             return 200 + block
 
-        def rows(self, samples, slots, bases):
+        def task_rows(self, samples, slots, bases):
             return np.stack((slots, samples, bases), axis=1)
 
     mix = mix_of(([2, 2], 1), ([1], 1), total=5)  # of the last source, two samples of one: two visits

@@ -40,7 +40,7 @@ def opened(shards, monkeypatch):
 def openings(monkeypatch):
     """The paths that were opened, in turn."""
     paths, real = [], openfiles.PlainShard
-    monkeypatch.setattr(openfiles, "Shard", lambda path: paths.append(path) or real(path))
+    monkeypatch.setattr(openfiles, "PlainShard", lambda path: paths.append(path) or real(path))
     return paths
 
 
@@ -124,7 +124,7 @@ def test_a_shard_that_two_open_at_once_stays_open_once(opened, shards, tmp_path,
         meeting.wait(30)
         return real(path)
 
-    monkeypatch.setattr(openfiles, "Shard", together)
+    monkeypatch.setattr(openfiles, "PlainShard", together)
     threads = [threading.Thread(target=head, args=(opened, 0)) for _ in range(2)]
     for thread in threads:
         thread.start()

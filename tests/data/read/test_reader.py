@@ -27,7 +27,7 @@ def supply_of(paths, wanted, block_bytes=BLOCK_BYTES):
 
 def filled(supply, block):
     memory = bytearray(supply.block_bytes(block))
-    supply.fill(block, memoryview(memory))
+    supply.read_block(block, memoryview(memory))
     return memory
 
 
@@ -38,7 +38,7 @@ def read_parts(supply, samples):
         bases.append(len(arena))
         arena += filled(supply, block)
     samples = np.asarray(samples, np.int64)
-    rows = supply.rows(samples, np.arange(len(samples)), np.array(bases)[supply.blocks_of(samples)])
+    rows = supply.task_rows(samples, np.arange(len(samples)), np.array(bases)[supply.blocks_of(samples)])
     assert rows[:, 0].tolist() == list(range(len(samples)))
     assert rows[:, 1].tolist() == samples.tolist()
     return [

@@ -59,14 +59,14 @@ def filled(supply, picks):
     for block in sorted(set(supply.blocks_of(picks).tolist())):
         bases[block] = len(arena)
         memory = bytearray(supply.block_bytes(block))
-        supply.fill(block, memoryview(memory))
+        supply.read_block(block, memoryview(memory))
         arena += memory
     return arena, bases
 
 
 def parts_of(supply, picks):
     arena, bases = filled(supply, picks)
-    rows = supply.rows(picks, np.arange(len(picks)), np.array([bases[block] for block in supply.blocks_of(picks)]))
+    rows = supply.task_rows(picks, np.arange(len(picks)), np.array([bases[block] for block in supply.blocks_of(picks)]))
     columns = rows[:, PARTS:].reshape(len(picks), -1, WIDTH)
     return [[bytes(arena[at : at + length]) for at, length, *_ in row.tolist()] for row in columns]
 

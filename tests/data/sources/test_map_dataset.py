@@ -269,7 +269,7 @@ def run(feed, indices, epoch=0):
     feed.share(epoch, 0)
     layout = feed.layout(len(indices))
     memory = memoryview(bytearray(layout.size))
-    rows = feed.supply.rows(np.array(indices), np.arange(len(indices)), np.zeros(len(indices)))
+    rows = feed.supply.task_rows(np.array(indices), np.arange(len(indices)), np.zeros(len(indices)))
     extras = feed.work(layout).start(memoryview(b""), memory)(Task(0, 0, epoch, rows))
     return layout.arrays(memory), extras
 
