@@ -55,7 +55,7 @@ def test_an_unknown_command_is_exit_code_2(here):
 
 
 def test_the_public_names_are_these_and_no_more():
-    fields = ["Array", "Finish", "Image", "Json", "Label", "Raw", "Text"]
+    fields = ["Array", "GpuTransform", "Image", "Json", "Label", "Raw", "Text"]
     functions = ["plan_for", "probe_step", "tune", "watch"]
     assert sorted(package.__all__) == sorted([*fields, "AdaptiveLoader", "Loader", *functions])
     assert all(getattr(package, name).__name__ == name for name in package.__all__)

@@ -68,9 +68,9 @@ def played(monkeypatch, record, tmp_path):
     """Each run leaves a recording whose steps wait so long."""
     wait_s = {"before": 0.03, "after": 0.001}
 
-    def run_script(script, path, *, live, terms):
-        terms.output.write_text("")
-        settings = "after" if terms.dataloader else "before"
+    def run_script(script, path, *, live, trial):
+        trial.output.write_text("")
+        settings = "after" if trial.dataloader else "before"
         made = record("made.jsonl", wait_s=wait_s[settings], settings={"prefetch_factor": Setting(in_force=2)})
         path.write_bytes(made.read_bytes())
         return ScriptResult(0, (path,), False)

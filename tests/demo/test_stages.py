@@ -20,8 +20,8 @@ def play(monkeypatch):
     calls = []
 
     def play(code=0, steps=40, interrupted=False):
-        def run_script(script, record, *, live, terms):
-            calls.append((script, terms))
+        def run_script(script, record, *, live, trial):
+            calls.append((script, trial))
             recorder = Recorder(record, RunLine())
             recorder.put(LoaderLine(loader=0, type="torch", settings={"num_workers": Setting(in_force=3)}))
             recorder.put(EpochStartLine(loader=0, number=0, at_s=0.0))
@@ -41,11 +41,11 @@ def play(monkeypatch):
 def test_a_stage_runs_the_script_with_its_arguments_and_the_plans_settings(play, tmp_path):
     calls = play()
     run_stage(STAGE, tmp_path)
-    ((script, terms),) = calls
+    ((script, trial),) = calls
     losses = str(tmp_path / "tuned.losses.json")
     assert script.argv[0].endswith("train.py")
     assert script.argv[1:] == ("--shards", "a/", "--size", "64", "--losses", losses)
-    assert (terms.dataloader, terms.output) == ({"num_workers": 3}, tmp_path / "tuned.txt")
+    assert (trial.dataloader, trial.output) == ({"num_workers": 3}, tmp_path / "tuned.txt")
 
 
 def test_what_is_measured_leaves_the_warm_up_out(play, tmp_path):

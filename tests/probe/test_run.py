@@ -34,7 +34,7 @@ def asked(monkeypatch):
     monkeypatch.setattr(room.storage, "probe", answering("storage", "curve"))
     monkeypatch.setattr(room.storage, "storage_under", lambda path: "claim")
     monkeypatch.setattr(room.decode, "probe_decode", answering("decode", RATES))
-    monkeypatch.setattr(room.handover, "probe_handover", answering("handover", "cost"))
+    monkeypatch.setattr(room.handover, "probe_ipc", answering("handover", "cost"))
     monkeypatch.setattr(room.copy, "probe_copy", answering("copy", SkippedProbe("torch sees no CUDA device")))
     return asked
 

@@ -35,7 +35,7 @@ class Load:
 @pytest.fixture
 def load(monkeypatch):
     load = Load()
-    monkeypatch.setattr(room, "burning", load)
+    monkeypatch.setattr(room, "cpu_load", load)
     return load
 
 
