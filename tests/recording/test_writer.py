@@ -74,12 +74,12 @@ def test_lines_reach_the_file_without_a_close(tmp_path, monkeypatch):
 
 KILLED = """
 import sys, time
-from penstock.recording.format import Run, Step
+from penstock.recording.format import RunLine, StepLine
 from penstock.recording.writer import Recorder
-recorder = Recorder(sys.argv[1], Run())
+recorder = Recorder(sys.argv[1], RunLine())
 batch = 0
 while True:
-    recorder.put(Step(loader=0, batch=batch, at_s=time.perf_counter(), wait_s=0.0, step_s=0.0))
+    recorder.put(StepLine(loader=0, batch=batch, at_s=time.perf_counter(), wait_s=0.0, step_s=0.0))
     batch += 1
     time.sleep(0.001)
 """
@@ -150,12 +150,12 @@ def test_a_disk_that_fills_up_ends_the_recording_with_one_warning_and_no_error(
 
 LIMITED = """
 import resource, sys
-from penstock.recording.format import Run, Step
+from penstock.recording.format import RunLine, StepLine
 from penstock.recording.writer import Recorder
-recorder = Recorder(sys.argv[1], Run())
+recorder = Recorder(sys.argv[1], RunLine())
 resource.setrlimit(resource.RLIMIT_FSIZE, (4321, 4321))
 for batch in range(1000):
-    recorder.put(Step(loader=0, batch=batch, at_s=batch, wait_s=0.0, step_s=0.0))
+    recorder.put(StepLine(loader=0, batch=batch, at_s=batch, wait_s=0.0, step_s=0.0))
 recorder.close()
 print(recorder.dropped)
 """

@@ -272,7 +272,7 @@ def test_a_forked_child_leaves_the_parents_spool_alone(script):
         note = {"loader": 0, "line": {"kind": "event", "what": "checkpoint", "at_s": 1.0}}
         for batch in watched:
             if batch == 1:
-                folder = Path(watched._watching.spool.folder)
+                folder = Path(watched._watching.worker_files.folder)
                 (folder / "w-0.jsonl").write_text(json.dumps(note) + "\\n" + '{"closed":true}\\n')
                 if not os.fork():
                     sys.exit()

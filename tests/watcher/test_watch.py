@@ -383,7 +383,7 @@ def test_sinks_get_every_line_and_an_end(record):
     with penstock.watch([1, 2], live=False, sinks=[sink]) as watched:
         assert list(watched) == [1, 2]
     kinds = [line if isinstance(line, str) else type(line).__name__ for line in sink.lines]
-    assert [kind for kind in kinds if kind not in ("System", "Whereabouts")] == [
-        "Loader", "Pass", "Step", "Step", "PassEnd", "End", "closed",
+    assert [kind for kind in kinds if kind not in ("SystemLine", "StackSamplesLine")] == [
+        "LoaderLine", "EpochStartLine", "StepLine", "StepLine", "EpochEndLine", "EndLine", "closed",
     ]  # fmt: skip
     assert not any(isinstance(line, EventLine) for line in sink.lines)

@@ -125,7 +125,7 @@ def test_a_task_that_is_never_heard_of_does_not_hold_the_rest_for_ever(spool):
 
 def test_workers_that_outlive_a_pass_are_told_apart_by_when_it_began_for_them(spool):
     for number, at_s in ((0, 1.0), (1, 5.0), (2, 9.0)):
-        spool.began(1, number, at_s)
+        spool.epoch_started(1, number, at_s)
     pen = WorkerWriter(str(spool.folder), "0")
     for since_s in (5.5, 9.5, 0.5):
         pen.write(note(0, since_s=since_s))

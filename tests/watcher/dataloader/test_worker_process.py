@@ -100,7 +100,7 @@ def test_the_last_task_closes_the_file(tmp_path):
 
 def test_a_failure_is_said_once_and_the_worker_goes_on_untimed(tmp_path, monkeypatch):
     loop = Loop(tmp_path)
-    monkeypatch.setattr(loop.worker.timer, "end", lambda samples: 1 / 0)
+    monkeypatch.setattr(loop.worker.timer, "finish", lambda samples: 1 / 0)
     loop.make((0, [5]))
     loop.make((1, [6]))
     assert [loop.batches.get()[0], loop.batches.get()[0]] == [0, 1]

@@ -24,7 +24,7 @@ PLAN = {"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True}
 
 @pytest.fixture(autouse=True)
 def nothing_told_yet(monkeypatch):
-    monkeypatch.setattr(applied, "_told", set())
+    monkeypatch.setattr(applied, "_logged", set())
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 RUNNER = """
 import os, sys
-from penstock.watcher.script.child_process import run
-pid, code, interrupted = run([sys.executable, "-c", sys.argv[1]], dict(os.environ))
+from penstock.watcher.script.child_process import run_child
+pid, code, interrupted = run_child([sys.executable, "-c", sys.argv[1]], dict(os.environ))
 print(code, interrupted)
 """
 TELLS_ITS_PARENT = """

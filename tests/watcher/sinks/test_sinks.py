@@ -118,7 +118,7 @@ def test_a_sink_that_raises_is_switched_off_with_one_warning_and_the_others_go_o
             session.put(step(batch))
         session.close()
     assert (len(broken.rows), len(good.rows)) == (1, 5)
-    assert caplog.messages == ["Logs is switched off: ConnectionError: no route"]
+    assert caplog.messages == ["MetricSink is switched off: ConnectionError: no route"]
 
 
 # -- Prometheus ------------------------------------------------------------------------------------------------------

@@ -250,7 +250,7 @@ def test_a_terminal_that_fails_is_spoken_to_no_more(caplog):
             live.put(StepLine(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0))
         live.close()
     assert len(calls) == 1
-    assert caplog.messages == ["Live is switched off: OSError: gone away"]
+    assert caplog.messages == ["LiveLines is switched off: OSError: gone away"]
     live.put(StepLine(loader=0, batch=3, at_s=0.0, wait_s=0.0, step_s=1.0))
     assert len(calls) == 1
 
@@ -279,7 +279,7 @@ def test_a_terminal_that_is_stuck_does_not_hold_up_the_end(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, "penstock"):
         live.close()
     release.set()
-    assert caplog.messages == ["Live did not end within 0.01 s: its last lines may be lost"]
+    assert caplog.messages == ["LiveLines did not end within 0.01 s: its last lines may be lost"]
 
 
 def test_lines_beyond_what_can_wait_are_lost_and_counted(monkeypatch, caplog):
@@ -290,7 +290,7 @@ def test_lines_beyond_what_can_wait_are_lost_and_counted(monkeypatch, caplog):
         live.put(StepLine(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0))
     with caplog.at_level(logging.WARNING, "penstock"):
         live.close()
-    assert caplog.messages == ["Live could not keep up: 3 lines are lost"]
+    assert caplog.messages == ["LiveLines could not keep up: 3 lines are lost"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")

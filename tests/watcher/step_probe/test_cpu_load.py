@@ -27,7 +27,7 @@ def test_burners_go_though_the_block_fails():
 
 def test_a_burner_that_does_not_start_is_an_error(monkeypatch):
     before = children()
-    monkeypatch.setattr(burners, "_BURN", "raise SystemExit(1)")
+    monkeypatch.setattr(burners, "_LOAD_PROGRAM", "raise SystemExit(1)")
     with pytest.raises(WorkerCrash, match="did not start"), cpu_load(1):
         pass
     assert children() == before

@@ -163,7 +163,7 @@ def test_steps_that_change_their_batch_find_it_as_it_was(probe, train):
 
 
 def test_a_script_that_does_not_train_is_not_waited_for_for_ever(probe, monkeypatch):
-    monkeypatch.setattr(room, "MOST_S", 0.0)
+    monkeypatch.setattr(room, "MAX_PROBE_S", 0.0)
     for _ in epochs(DataLoader(numbers(), batch_size=4), probe):
         pass
     assert probe.why == "no training step was seen in 0 s"
@@ -174,7 +174,7 @@ def test_a_load_that_cannot_be_started_ends_the_probe_and_not_the_script(probe, 
     def refused(count):
         raise OSError("no more processes")
 
-    monkeypatch.setattr(room, "burning", refused)
+    monkeypatch.setattr(room, "cpu_load", refused)
     for x in epochs(DataLoader(numbers(), batch_size=4), probe):
         train(x)
     assert probe.why == "the probe failed: OSError: no more processes"

@@ -47,11 +47,11 @@ except ImportError as error:
 finally:
     sys.modules.setdefault("sitecustomize", ours)
 try:
-    from penstock.watcher.script.autostart import begin
+    from penstock.watcher.script.autostart import install_import_hook
 except ImportError:
     pass
 else:
-    begin()
+    install_import_hook()
 """
 """For every interpreter of the run: ours first, then the one we hide. Another interpreter may not know us."""
 

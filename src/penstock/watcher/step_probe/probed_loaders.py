@@ -86,7 +86,7 @@ class ProbedTorchLoader(ProbedLoader):
         super().__init__(loader.num_workers, loader.prefetch_factor or 0)
         self._iterator: weakref.ref[Any] | None = None
 
-    def begun(self, iterator: Any) -> None:
+    def epoch_started(self, iterator: Any) -> None:
         """A pass begins."""
         super().epoch_started(iterator)
         self._iterator = weakref.ref(iterator)
