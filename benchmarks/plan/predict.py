@@ -18,11 +18,11 @@ from benchmarks.plan.times import Times
 from benchmarks.result import in_turns
 from penstock.diagnose.evidence.evidence import gather
 from penstock.errors import PenstockError
-from penstock.plan.from_evidence import settings_of, workload_of
 from penstock.plan.from_recording import samples_per_batch
 from penstock.plan.predict import Prediction, thinned
 from penstock.plan.profiles import profile_goal
 from penstock.plan.scenario import Scenario, TrainingContext
+from penstock.plan.scenario_from_evidence import settings_of, workload_of
 from penstock.recording.reader import Recording, load
 from penstock.tuner.result import Setting
 

@@ -10,10 +10,9 @@ from statistics import median
 from benchmarks.scale.real import Course, run_ranks
 from benchmarks.scale.toys import SHARED, TOYS, Toy
 from penstock.core.cores import usable_cores
+from penstock.plan.fleet.cluster import Cluster, hit_share
 from penstock.plan.fleet.forecast import FleetEpoch, epoch_of
-from penstock.plan.fleet.need import RankNeed
-from penstock.plan.fleet.site import Cluster, hit_share
-from penstock.plan.fleet.sources import need_from_recording
+from penstock.plan.fleet.rank_need import RankNeed, need_from_recording
 from penstock.recording.reader import load
 
 WITHIN = 0.15

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.plan.fleet.bounds import bounds, fleet_demand
-from penstock.plan.fleet.forecast import epoch_of
-from penstock.plan.fleet.lanes import BLOCK_BYTES, lanes_for
-from penstock.plan.fleet.need import RankNeed
-from penstock.plan.fleet.site import Cluster, hit_share
+from penstock.plan.fleet.cluster import Cluster, bounds, fleet_demand, hit_share
+from penstock.plan.fleet.forecast import BLOCK_BYTES, epoch_of, lanes_for
+from penstock.plan.fleet.rank_need import RankNeed
 from penstock.report.fleet import figure
 from penstock.report.text import human_rate
 

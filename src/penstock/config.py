@@ -8,7 +8,7 @@
     shuffle: true
     transform: mypackage.augment:flip
 
-A plan may fill in what the config leaves open: see `penstock.plan.load_plan`.
+A plan may fill in what the config leaves open: see `penstock.plan.document`.
 
 Paths mean what they mean in Python: they start at the working directory, not at the file. `transform` and
 `batch_transform` name functions, which are imported: a config is as trusted as the script that reads it. Nothing is
@@ -54,7 +54,7 @@ def build(make: Callable[..., Made], source: Source, plan: str | os.PathLike[str
 
 def _planned(make: Callable[..., Any], plan: str | os.PathLike[str]) -> dict[str, Any]:
     """What a plan sets of a loader. Shards, fields and functions are the config's alone."""
-    from penstock.plan.load_plan import loader_settings  # only where there is one
+    from penstock.plan.document import loader_settings  # only where there is one
 
     settings = loader_settings(plan)
     with _naming(os.fspath(plan)), _at("loader"):

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from penstock.cli.doctor import doctor
 from penstock.errors import StorageError
 from penstock.plan.doctor.check import Check, CheckStatus, not_known
-from penstock.plan.doctor.run import DoctorReport
-from penstock.plan.doctor.run import examine as really_examine
+from penstock.plan.doctor.examine import DoctorReport
+from penstock.plan.doctor.examine import examine as really_examine
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.storage.identify import identify
 

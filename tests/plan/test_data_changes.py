@@ -6,8 +6,7 @@ import pytest
 from tests.support.made_recordings import SAMPLES, Made
 
 from penstock.diagnose.evidence.evidence import gather
-from penstock.plan.data_case import causes, model_gain
-from penstock.plan.data_changes import data_changes
+from penstock.plan.data_changes import causes, data_changes, model_gain
 from penstock.recording.format import StackSamplesLine
 
 MB = 1 << 20

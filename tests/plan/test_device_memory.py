@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.errors import SettingError
-from penstock.plan.device_memory import GpuMemory, ProcessMemory, device_memory
-from penstock.plan.sweep import sweep
+from penstock.plan.batch_size_sweep import GpuMemory, ProcessMemory, device_memory, sweep
 from penstock.testing.clock import FakeClock
 
 

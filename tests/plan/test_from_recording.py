@@ -12,9 +12,9 @@ from tests.support.paths import DATA_FILES
 from penstock.core.plan import Plan
 from penstock.diagnose.evidence.evidence import gather
 from penstock.errors import SettingError
-from penstock.plan.from_evidence import UNDETERMINED, place_of, settings_of, workload_of
 from penstock.plan.from_recording import plan_from_recording
 from penstock.plan.predict import predict
+from penstock.plan.scenario_from_evidence import UNDETERMINED, place_of, settings_of, workload_of
 from penstock.recording.format import Gpu, LoaderLine, Process, RunLine, Setting
 from penstock.recording.reader import Recording, load
 

@@ -1,9 +1,8 @@
 import pytest
 
 from penstock.core.plan import Plan
-from penstock.plan.document import save_plan
+from penstock.plan.document import dataloader_kwargs, loader_settings, plan_here, save_plan
 from penstock.plan.fingerprint import fingerprint
-from penstock.plan.load_plan import dataloader_kwargs, loader_settings, plan_here
 from penstock.watcher.machine.facts import machine_facts
 from penstock.watcher.script.apply_plan import LimitThreads
 

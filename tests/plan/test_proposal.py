@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from penstock.errors import SettingError
 from penstock.model.edits import with_cores
 from penstock.model.workload import Workload
-from penstock.plan.knobs import KNOBS
 from penstock.plan.predict import predict
 from penstock.plan.profiles import WorkerStartCost, profile_goal
 from penstock.plan.proposal import propose
-from penstock.plan.proposal_builder import LEAST_GAIN
 from penstock.plan.scenario import LoaderSettings, Scenario, TrainingContext
+from penstock.plan.setting_changes import KNOBS, LEAST_GAIN
 from penstock.plan.storage_model import on_storage
 
 MB = 1_000_000

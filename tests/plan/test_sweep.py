@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from penstock.errors import SettingError
-from penstock.plan.sweep import LEAST_STEPS, OUT_OF_MEMORY, WARM_UP, Sweep, SweepRow, sweep
+from penstock.plan.batch_size_sweep import LEAST_STEPS, OUT_OF_MEMORY, WARM_UP, Sweep, SweepRow, sweep
 from penstock.testing.clock import FakeClock
 
 
@@ -130,7 +130,7 @@ def test_a_step_that_runs_at_no_size_is_an_error_with_its_reason():
 
 
 def test_a_step_that_takes_no_time_is_none(monkeypatch):
-    monkeypatch.setattr("penstock.plan.sweep.MOST_STEPS", 1000)
+    monkeypatch.setattr("penstock.plan.batch_size_sweep.MOST_STEPS", 1000)
     with pytest.raises(SettingError, match="is no step"):
         run(lambda size: 0.0, (1,))
 
@@ -190,7 +190,7 @@ def test_torchs_own_out_of_memory_on_the_cpu_is_seen():
 def test_torch_is_not_imported_for_a_plain_step():
     code = """
 import sys
-from penstock.plan.sweep import sweep
+from penstock.plan.batch_size_sweep import sweep
 import penstock.plan.document, penstock.plan.data_changes, penstock.plan.step_changes, penstock.plan.batch_size
 sweep(lambda batch: sum(range(1000)), lambda size: size, (1, 2), seconds_each=0.01)
 assert "torch" not in sys.modules

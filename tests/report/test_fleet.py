@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from penstock.plan.fleet.cluster import Cluster
 from penstock.plan.fleet.forecast import StorePrice, plan_fleet
-from penstock.plan.fleet.need import RankNeed
-from penstock.plan.fleet.site import Cluster
+from penstock.plan.fleet.rank_need import RankNeed
 from penstock.report.fleet import fleet_document, fleet_sentences, fleet_text
 
 NEED = RankNeed(

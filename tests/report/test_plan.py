@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from penstock.core.plan import Change, Plan, ThroughputLimit
-from penstock.plan.sweep import Sweep, SweepRow
+from penstock.plan.batch_size_sweep import Sweep, SweepRow
 from penstock.report.plan import gain_text, headline, plan_markdown, plan_text, sweep_table
 
 HOSTILE = "\x1b[31mred\x07[bold]|<script>\u202e"

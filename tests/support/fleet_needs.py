@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from penstock.plan.fleet.need import RankNeed
-from penstock.plan.fleet.site import Cluster
+from penstock.plan.fleet.cluster import Cluster
+from penstock.plan.fleet.rank_need import RankNeed
 from penstock.probe.results import DecodePoint, DecodeRates, IpcCost, ProbedValues
 
 BATCH, BATCH_BYTES, STEP_S = 10, 10_000_000.0, 0.1

@@ -1,8 +1,8 @@
 import numpy as np
 import torch
 
-from penstock.tuner import dataset_copy as copying
-from penstock.tuner.dataset_copy import copy_dataset
+from penstock.tuner import loader_copy as copying
+from penstock.tuner.loader_copy import copy_dataset
 
 
 class Data:

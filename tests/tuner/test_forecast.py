@@ -2,10 +2,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from penstock.tuner import forecast as outlook
-from penstock.tuner.forecast import expected, worker_limit, workload_of
+from penstock.tuner import search as outlook
 from penstock.tuner.measure import StepCost
 from penstock.tuner.result import Setting
+from penstock.tuner.search import expected, worker_limit, workload_of
 from penstock.tuner.trials import SettingTrials
 from penstock.tuner.worker_cost import WorkerCost
 

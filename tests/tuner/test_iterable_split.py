@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from penstock.tuner.iterable_split import SameSeed, repeats_itself
+from penstock.tuner.measure import SameSeed, repeats_itself
 
 
 class Repeating(IterableDataset):

@@ -11,7 +11,7 @@ from penstock.recording.format import EpochStartLine, EventLine, FetchLine, Load
 from penstock.recording.reader import load
 from penstock.recording.writer import Recorder
 from penstock.verify import trials
-from penstock.verify.cold import DroppedPages
+from penstock.verify.cold_cache import DroppedPages
 from penstock.verify.judge import judge
 from penstock.verify.trials import TrialRequest, TrialTurn, after_warm_up, least_steps, run_trials, trial_turns
 from penstock.watcher.script.runner import Script, ScriptResult

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from penstock.errors import SettingError, StorageError
-from penstock.plan.doctor.run import DoctorReport, examine
+from penstock.plan.doctor.examine import DoctorReport, examine
 from penstock.probe.storage import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe, storage_under
 from penstock.probe.storage_curve import StorageCurve
 from penstock.report.doctor import as_checks, check_table

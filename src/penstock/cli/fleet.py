@@ -11,9 +11,9 @@ from penstock.cli import console
 from penstock.cli.arguments import bytes_in
 from penstock.errors import SettingError
 from penstock.plan.data_changes import SSD_BYTES_S
+from penstock.plan.fleet.cluster import Cluster
 from penstock.plan.fleet.forecast import FleetPlan, StorePrice, plan_fleet
-from penstock.plan.fleet.need import RankNeed
-from penstock.plan.fleet.site import Cluster
+from penstock.plan.fleet.rank_need import RankNeed
 from penstock.report.fleet import fleet_document, fleet_text
 
 STEP_BITES, OTHER_BITES = 0, 1

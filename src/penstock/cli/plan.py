@@ -28,8 +28,7 @@ from penstock.core.plan import Plan, Profile
 from penstock.diagnose.verdict import WAITING, most_waiting
 from penstock.errors import RecordingError, SettingError, printable
 from penstock.plan.document import plan_document, save_plan
-from penstock.plan.fleet.need import RankNeed
-from penstock.plan.fleet.sources import need_from_probes, need_from_recording
+from penstock.plan.fleet.rank_need import RankNeed, need_from_probes, need_from_recording
 from penstock.plan.from_probes import NO_STEP, StepFacts, plan_from_probes
 from penstock.plan.from_recording import plan_from_recording
 from penstock.probe.results import read_probes

@@ -10,8 +10,8 @@ from penstock.cli import console
 from penstock.cli.arguments import AsJson, made_by
 from penstock.errors import SettingError
 from penstock.plan.batch_size import resize
-from penstock.plan.sweep import SIZES
-from penstock.plan.sweep import sweep as try_sizes
+from penstock.plan.batch_size_sweep import SIZES
+from penstock.plan.batch_size_sweep import sweep as try_sizes
 from penstock.report.sweep import sweep_document, sweep_text
 
 RETURNS = "a pair of functions: step(batch), and make_batch(size)"

@@ -17,8 +17,9 @@ config for `Loader.from_config`, which checks them. Nothing is ignored: a key is
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,7 +29,9 @@ import msgspec
 from penstock.core.format import suggest_name
 from penstock.core.plan import Change, Plan, ThroughputLimit
 from penstock.core.strict_yaml import read_yaml, to_plain_values, write_yaml
-from penstock.errors import SettingError, StorageError
+from penstock.errors import SettingError, StorageError, printable
+from penstock.plan.fingerprint import differences
+from penstock.watcher.script.apply_plan import THREADS_SETTING, LimitThreads
 
 VERSION = 1
 MAX_BYTES = 256 << 10
@@ -206,3 +209,36 @@ def _misplaced(error: msgspec.ValidationError, section: str = "") -> SettingErro
     if place.partition(".")[0].partition("[")[0] in PREDICTION:
         section = "prediction."
     return SettingError((f"{section}{place}: {reason}" if place else reason)[:LONGEST_REASON])
+
+
+log = logging.getLogger("penstock")
+
+
+def plan_here(path: Source) -> Plan:
+    """The plan in a file; one for another machine comes with a warning for everything that is otherwise here."""
+    plan = load_plan(path)
+    for sentence in differences(plan):
+        log.warning("%s: %s", printable(os.fspath(path)), sentence)
+    return plan
+
+
+def dataloader_kwargs(path: Source, *, worker_init_fn: Callable[[int], object] | None = None) -> dict[str, Any]:
+    """Keyword arguments for torch's DataLoader.
+
+    Where the plan limits the threads of workers, that is done at their start, after your own `worker_init_fn`.
+    """
+    found = dict(plan_here(path).dataloader)
+    threads = found.pop(THREADS_SETTING, None)
+    if threads is not None:
+        found["worker_init_fn"] = LimitThreads(threads, worker_init_fn)
+    elif worker_init_fn is not None:
+        found["worker_init_fn"] = worker_init_fn
+    return found
+
+
+def loader_settings(path: Source) -> dict[str, Any]:
+    """Keys of a config for penstock.Loader."""
+    found = dict(plan_here(path).loader)
+    if not found:
+        log.warning("%s: sets nothing of penstock.Loader, which finds its settings itself", printable(os.fspath(path)))
+    return found

@@ -6,9 +6,10 @@ collates them, and that the step is what was said or measured. Nothing of it was
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from math import inf
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,14 +20,66 @@ from penstock.core.plan import Change, Plan, Profile
 from penstock.errors import SettingError
 from penstock.model.workload import Workload
 from penstock.plan.fingerprint import differences
-from penstock.plan.from_parts import TORCHS_OWN, MeasuredParts, plan_from_parts
 from penstock.plan.memory import shared_free_bytes
-from penstock.plan.scenario import TrainingContext
+from penstock.plan.proposal import propose
+from penstock.plan.scenario import LoaderSettings, TrainingContext
 from penstock.plan.storage_model import on_storage
 from penstock.probe.results import DecodeRates, IpcCost, ProbedValues, StepProbe
 from penstock.probe.storage_curve import WITHIN, StorageCurve
 from penstock.probe.storage_judgement import of_a_store
 from penstock.storage.cold_read import ReadMethod
+
+TORCHS_OWN = LoaderSettings(num_workers=0)
+"""What a DataLoader has that nobody has set."""
+NO_STEP_NOTE = "No step is known: this is loading alone, as fast as it can be. With a step fewer workers may be enough"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MeasuredParts:
+    """What was measured, put together as a loader with the settings that it has now."""
+
+    source: Literal["probes", "dataset"]
+    workload: Workload
+    settings: LoaderSettings
+    place: TrainingContext
+    samples_per_batch: float
+    fingerprint: Mapping[str, Any]
+    loader_changes: tuple[Change, ...] = ()
+    """For penstock.Loader."""
+    notes: tuple[str, ...] = ()
+
+
+def plan_from_parts(parts: MeasuredParts, profile: Profile = "balanced") -> Plan:
+    """Gains count from what the model says of the settings as they are, because nothing was run."""
+    found = propose(parts.workload, parts.settings, parts.place, profile, samples_per_batch=parts.samples_per_batch)
+    now, then = found.now, found.then
+    changes = sorted(found.changes, key=lambda change: change.gain or 0.0, reverse=True)
+    return Plan(
+        source=parts.source,
+        fingerprint=parts.fingerprint,
+        profile=profile,
+        samples_s=_finite(now.samples_s),
+        planned_samples_s=_finite(then.samples_s),
+        limits=then.prediction.limits,
+        most_gain=_finite(now.prediction.most_gain),
+        memory_bytes=None if found.need is None else found.need.total_bytes,
+        changes=(*changes, *parts.loader_changes),
+        dataloader=found.kwargs,
+        loader={change.name: change.then for change in parts.loader_changes},
+        notes=(*parts.notes, *_parts_notes(parts, now.samples_s), *found.notes),
+    )
+
+
+def _parts_notes(parts: MeasuredParts, samples_s: float) -> tuple[str, ...]:
+    workers = parts.settings.num_workers
+    whose = "torch's defaults (no workers)" if not workers else f"{workers} workers, as it is set"
+    told = f"Nothing was run: {samples_s:,.3g} samples/s is what the model says of {whose}, and gains count from there"
+    return (told,) if parts.workload.step_s.any() else (told, NO_STEP_NOTE)
+
+
+def _finite(number: float) -> float | None:
+    return number if number < inf else None
+
 
 BATCHES = 120
 """Of the workload: all alike, and enough for the simulator to find a rhythm."""
@@ -66,7 +119,7 @@ def plan_from_probes(found: ProbedValues, step: StepFacts = NO_STEP, profile: Pr
         samples_per_batch=handover.batch_size,
         fingerprint=found.fingerprint,
         loader_changes=() if curve is None else (_readers(curve),),
-        notes=(*elsewhere, *_notes(found, curve)),
+        notes=(*elsewhere, *_probe_notes(found, curve)),
     )
     return plan_from_parts(parts, profile)
 
@@ -155,7 +208,7 @@ def _readers(curve: StorageCurve) -> Change:
     )
 
 
-def _notes(found: ProbedValues, curve: StorageCurve | None) -> Iterator[str]:
+def _probe_notes(found: ProbedValues, curve: StorageCurve | None) -> Iterator[str]:
     if curve is not None:
         yield (
             f"Samples are taken to be read one by one, {format_bytes(curve.sample_bytes)} each, at random places: "

@@ -15,12 +15,12 @@ from penstock.diagnose.verdict import ENOUGH_STEPS
 from penstock.model.edits import with_step
 from penstock.plan.data_changes import data_changes
 from penstock.plan.fingerprint import fingerprint
-from penstock.plan.from_evidence import place_of, settings_of, workload_of
+from penstock.plan.loader_changes import store_changes
 from penstock.plan.profiles import profile_goal
 from penstock.plan.proposal import Proposal, propose
-from penstock.plan.proposal_builder import LEAST_GAIN
+from penstock.plan.scenario_from_evidence import place_of, settings_of, workload_of
+from penstock.plan.setting_changes import LEAST_GAIN
 from penstock.plan.step_changes import step_changes
-from penstock.plan.store_changes import store_changes
 from penstock.recording.reader import Recording, need_run
 
 MODEL_ERROR = 0.15

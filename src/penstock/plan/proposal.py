@@ -14,12 +14,11 @@ from typing import Any
 
 from penstock.core.plan import Change, Profile
 from penstock.model.workload import Workload
-from penstock.plan.knobs import KNOBS
 from penstock.plan.memory import MemoryNeed
 from penstock.plan.predict import thinned
 from penstock.plan.profiles import profile_goal
-from penstock.plan.proposal_builder import ProposalBuilder
 from penstock.plan.scenario import LoaderSettings, Scenario, TrainingContext
+from penstock.plan.setting_changes import KNOBS, ProposalBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from penstock.diagnose.rules.small_batch import ENOUGH
 from penstock.diagnose.suspect import RuledOut
 from penstock.diagnose.verdict import ENOUGH_STEPS, LEAST_GAIN, all_rules
 from penstock.model.edits import with_step
-from penstock.plan.data_case import causes, model_gain
+from penstock.plan.data_changes import causes, model_gain
 
 ACCUMULATED = 4
 """Batches per optimizer step that are proposed: three of four optimizer steps saved, most of what there is to save."""

@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.errors import printable
-from penstock.plan.fleet.bounds import MEANING
-from penstock.plan.fleet.forecast import FleetEpoch, FleetPlan, PackedForecast
-from penstock.plan.fleet.lanes import ENOUGH_BLOCKS
+from penstock.plan.fleet.cluster import MEANING
+from penstock.plan.fleet.forecast import ENOUGH_BLOCKS, FleetEpoch, FleetPlan, PackedForecast
 from penstock.report.text import format_bytes, human_duration, human_rate, table
 
 UNKNOWN = "not known"

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from penstock.core.plan import Change, Plan
 from penstock.errors import printable
+from penstock.plan.batch_size_sweep import Sweep
 from penstock.plan.predict import MEANING
-from penstock.plan.sweep import Sweep
 from penstock.report.diagnosis import full_stop
 from penstock.report.markdown import escaped
 from penstock.report.text import format_bytes, table

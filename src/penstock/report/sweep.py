@@ -11,7 +11,7 @@ from rich.text import Text
 
 from penstock.errors import printable
 from penstock.plan.batch_size import BatchSizeChange
-from penstock.plan.sweep import NEAR, Sweep
+from penstock.plan.batch_size_sweep import NEAR, Sweep
 from penstock.report.plan import sweep_table
 from penstock.report.text import table
 

@@ -12,15 +12,15 @@ from torch.utils.data import DataLoader
 from penstock.core.cgroups import free_bytes
 from penstock.core.plan import Plan, Profile
 from penstock.plan.fingerprint import fingerprint
-from penstock.plan.from_parts import TORCHS_OWN, MeasuredParts, plan_from_parts
+from penstock.plan.from_probes import TORCHS_OWN, MeasuredParts, plan_from_parts
 from penstock.plan.memory import shared_free_bytes
 from penstock.plan.profiles import WorkerStartCost, profile_goal
 from penstock.plan.scenario import LoaderSettings, TrainingContext
 from penstock.recording.format import Machine
-from penstock.tuner.forecast import WorkerLimit, worker_limit, workload_of
 from penstock.tuner.loader_copy import HAS_IN_ORDER, is_iterable, pattern_of, untouched
 from penstock.tuner.measure import Step
 from penstock.tuner.result import PREFETCH
+from penstock.tuner.search import WorkerLimit, worker_limit, workload_of
 from penstock.tuner.tune import check_question
 from penstock.tuner.tuning_run import TuningQuestion, TuningRun
 from penstock.tuner.worker_cost import WorkerCost

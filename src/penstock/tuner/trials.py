@@ -14,10 +14,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.tuner.dataset_copy import copy_dataset
-from penstock.tuner.iterable_split import SameSeed, repeats_itself
-from penstock.tuner.loader_copy import HAS_IN_ORDER, IndexOrder, is_iterable, like
-from penstock.tuner.measure import StepFailed, measure_rate
+from penstock.tuner.loader_copy import HAS_IN_ORDER, IndexOrder, copy_dataset, is_iterable, like
+from penstock.tuner.measure import SameSeed, StepFailed, measure_rate, repeats_itself
 from penstock.tuner.result import MeasuredSetting, Setting
 from penstock.tuner.worker_cost import WorkerCost, measure_worker_cost
 

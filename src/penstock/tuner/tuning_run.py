@@ -20,13 +20,21 @@ from penstock.errors import PenstockError, SettingError
 from penstock.model.bounds import bounds
 from penstock.model.workload import Workload
 from penstock.plan.profiles import ProfileGoal
-from penstock.tuner.explain import TuningFacts, explain
-from penstock.tuner.explain_failure import explain_failure
-from penstock.tuner.forecast import WorkerLimit, expected, worker_limit, workload_of
+from penstock.tuner.explain import TuningFacts, explain, explain_failure
 from penstock.tuner.loader_copy import HAS_IN_ORDER, is_iterable
 from penstock.tuner.measure import Step, StepCost, StepFailed, time_step
 from penstock.tuner.result import PREFETCH, Setting, TuningFindings
-from penstock.tuner.search import choose, model_guess, next_workers, plain, variants
+from penstock.tuner.search import (
+    WorkerLimit,
+    choose,
+    expected,
+    model_guess,
+    next_workers,
+    plain,
+    variants,
+    worker_limit,
+    workload_of,
+)
 from penstock.tuner.trials import SettingTrials, one_line
 from penstock.tuner.worker_cost import FetchFailed, StartFailed, WorkerCost
 from penstock.watcher.loader_views import length_of

@@ -22,7 +22,7 @@ from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import RecordingError, printable
 from penstock.recording.format import LoaderLine, Setting
 from penstock.recording.reader import Recording, load
-from penstock.verify.cold import DroppedPages, drop, files_read, files_under
+from penstock.verify.cold_cache import DroppedPages, drop, files_read, files_under
 from penstock.verify.measures import ENOUGH_BLOCKS, RunMeasure, cycles, main_loader, namesake, samples
 from penstock.watcher.script.apply_plan import SETTINGS_WITHOUT_WORKERS, THREADS_SETTING, TORCH_PREFETCH_FACTOR
 from penstock.watcher.script.runner import Script, ScriptResult, TrialOptions, run_script

@@ -1,5 +1,5 @@
 from penstock.plan.doctor.check import CheckStatus
-from penstock.plan.doctor.cores import core_checks
+from penstock.plan.doctor.machine import core_checks
 from penstock.recording.format import Machine
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.plan.doctor.check import NOT_KNOWN, CheckStatus
-from penstock.plan.doctor.limits import (
+from penstock.plan.doctor.machine import (
     UNLIMITED,
     limit_checks,
     memory_nodes,

@@ -1,9 +1,9 @@
 import psutil
 import pytest
 
-from penstock.plan.doctor import memory as room
+from penstock.plan.doctor import machine as room
 from penstock.plan.doctor.check import NOT_KNOWN, CheckStatus
-from penstock.plan.doctor.memory import MemoryFacts, MemorySpace, memory_checks, read_memory
+from penstock.plan.doctor.machine import MemoryFacts, MemorySpace, memory_checks, read_memory
 from penstock.recording.format import Machine
 
 GB = 10**9

@@ -2,7 +2,7 @@ import subprocess
 import sys
 
 from penstock.plan.doctor.check import CheckStatus
-from penstock.plan.doctor.versions import DISTRIBUTIONS, installed, version_checks
+from penstock.plan.doctor.machine import DISTRIBUTIONS, installed, version_checks
 from penstock.recording.format import Gpu, Machine
 
 HERE = {**dict.fromkeys(DISTRIBUTIONS.values(), "1.2"), "opencv-python-headless": "4.9"}
@@ -47,7 +47,7 @@ def test_what_is_installed_is_read_without_importing_it():
     assert installed("numpy")[0].isdigit()
     assert installed("no-such-distribution") is None
     code = (
-        "import sys; from penstock.plan.doctor.versions import version_checks; "
+        "import sys; from penstock.plan.doctor.machine import version_checks; "
         "from penstock.recording.format import Machine; list(version_checks(Machine())); "
         "print(*sorted({'torch', 'cv2', 'simplejpeg'} & set(sys.modules)))"
     )

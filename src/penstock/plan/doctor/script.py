@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.errors import SettingError
 from penstock.plan.doctor.check import Check, CheckStatus, size_words
-from penstock.plan.doctor.source import LoaderCall, SourceArgument, loader_calls
+from penstock.plan.doctor.script_source import LoaderCall, SourceArgument, loader_calls
 from penstock.plan.memory import torch_need
 
 CROWDED = 4

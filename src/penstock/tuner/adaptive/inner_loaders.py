@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader
 
 from penstock.core.clock import Clock
 from penstock.tuner.adaptive.controller import Decision, Policy, StepWindow
-from penstock.tuner.iterable_split import SameSeed, repeats_itself
 from penstock.tuner.loader_copy import is_iterable, like
-from penstock.tuner.measure import shut_down
+from penstock.tuner.measure import SameSeed, repeats_itself, shut_down
 from penstock.tuner.result import Setting
 from penstock.tuner.trials import one_line, quiet
 from penstock.watcher.dataloader.main_process import worker_pids

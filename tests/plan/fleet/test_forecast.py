@@ -9,11 +9,9 @@ from penstock.data.order.ranks import find_ranks
 from penstock.data.order.shuffle import LANES
 from penstock.errors import SettingError
 from penstock.plan.fleet import forecast as outlook
-from penstock.plan.fleet.bounds import bounds, fleet_demand
-from penstock.plan.fleet.forecast import StorePrice, epoch_of, plan_fleet
-from penstock.plan.fleet.lanes import ENOUGH_BLOCKS, lanes_for
-from penstock.plan.fleet.need import expected_most, half_the_side, in_blocks
-from penstock.plan.fleet.site import Cluster, hit_share
+from penstock.plan.fleet.cluster import Cluster, bounds, fleet_demand, hit_share
+from penstock.plan.fleet.forecast import ENOUGH_BLOCKS, StorePrice, epoch_of, lanes_for, plan_fleet
+from penstock.plan.fleet.rank_need import expected_most, half_the_side, in_blocks
 
 RANKS = 32
 

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.plan.doctor.check import Check, not_known
-from penstock.plan.doctor.cores import core_checks
 from penstock.plan.doctor.gpu import gpu_checks
-from penstock.plan.doctor.limits import limit_checks, read_start_method
-from penstock.plan.doctor.memory import MemoryFacts, memory_checks, read_memory
+from penstock.plan.doctor.machine import (
+    MemoryFacts,
+    core_checks,
+    limit_checks,
+    memory_checks,
+    read_memory,
+    read_start_method,
+    version_checks,
+)
 from penstock.plan.doctor.script import MachineFacts, script_checks
-from penstock.plan.doctor.versions import version_checks
 from penstock.recording.format import Machine
 from penstock.watcher.machine.facts import gpu_handles, machine_facts
 

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.errors import SettingError
-from penstock.plan.doctor.source import SOURCE_BYTES_MAX, loader_calls
+from penstock.plan.doctor.script_source import SOURCE_BYTES_MAX, loader_calls
 
 
 def calls(tmp_path, source):

@@ -10,7 +10,7 @@ from tests.support.made_recordings import SAMPLES, Made
 
 from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.errors import RecordingError, SettingError
-from penstock.plan.fleet.sources import need_from_probes, need_from_recording
+from penstock.plan.fleet.rank_need import need_from_probes, need_from_recording
 from penstock.plan.from_probes import NO_STEP, StepFacts
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.recording.format import HopsLine, LoaderLine, RunLine

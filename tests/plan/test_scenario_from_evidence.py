@@ -8,8 +8,8 @@ import pytest
 from tests.support.made_recordings import Made
 
 from penstock.diagnose.evidence.evidence import gather
-from penstock.plan.from_evidence import place_of, workload_of
 from penstock.plan.predict import predict
+from penstock.plan.scenario_from_evidence import place_of, workload_of
 from penstock.plan.storage_model import StoredWorkload
 
 

@@ -8,7 +8,7 @@ from penstock.core.format import format_bytes
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._stores import StoreReads, store_reads
-from penstock.plan.data_case import causes
+from penstock.plan.data_changes import causes
 
 
 def store_changes(evidence: Evidence) -> tuple[Change, ...]:

@@ -1,9 +1,9 @@
 import subprocess
 import sys
 
-from penstock.plan.doctor import run as room
+from penstock.plan.doctor import examine as room
 from penstock.plan.doctor.check import NOT_KNOWN, Check, CheckStatus, not_known, size_words
-from penstock.plan.doctor.run import DoctorReport, examine
+from penstock.plan.doctor.examine import DoctorReport, examine
 
 
 def test_this_machine_is_looked_at_all_over():
@@ -15,7 +15,7 @@ def test_this_machine_is_looked_at_all_over():
 
 
 def test_torch_is_not_imported_for_it():
-    code = "import sys; from penstock.plan.doctor.run import examine; examine(); print('torch' in sys.modules)"
+    code = "import sys; from penstock.plan.doctor.examine import examine; examine(); print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
 
