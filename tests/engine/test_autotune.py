@@ -53,7 +53,7 @@ def test_more_workers_and_readers_come_when_they_are_decided(start, eventually, 
     supply = Numbers(640)
     engine = start(supply, Copy(), plan(executor, most_workers=3, most_readers=4))
     engine.begin(supply.epoch([range(at, at + 8) for at in range(0, 640, 8)]))
-    eventually(engine, lambda: engine.stats().look_ahead == 1)
+    eventually(engine, lambda: engine.stats().lookahead == 1)
     stats = engine.stats()
     assert (stats.workers, stats.readers) == (3, 4)
     assert len(engine.conductor.dispatch.seats) == 3
@@ -76,7 +76,7 @@ def test_the_look_ahead_bounds_the_batches_that_are_begun(start, eventually):
     engine = start(supply, Copy(), plan("thread", slabs=40))
     engine.begin(supply.epoch([range(at, at + 8) for at in range(0, 640, 8)]))
     eventually(engine, lambda: engine.stats().ready_batches == 16)
-    assert engine.stats().look_ahead == 16
+    assert engine.stats().lookahead == 16
     assert engine.stats().batches == 16
 
 

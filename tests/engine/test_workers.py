@@ -216,12 +216,12 @@ PARENT = """
 import sys, os
 sys.path.insert(0, {here!r})
 from tests.support.engine_fakes import Copy
-from penstock.engine.workers import ProcessWorker, Shared
+from penstock.engine.workers import ProcessWorker, WorkerMemory
 from penstock.engine.engine import _pickle
 from penstock.engine.shared_memory import SharedMemory
-from penstock.engine.worker_main import Settled
+from penstock.engine.worker_main import Prefaulter
 slabs = SharedMemory.create(8192, "slabs")
-shared = Shared(SharedMemory.create(8192, "arena"), slabs, Settled(slabs, 4096))
+shared = WorkerMemory(SharedMemory.create(8192, "arena"), slabs, Prefaulter(slabs, 4096))
 worker = ProcessWorker("worker 0", SharedMemory.holding(_pickle(Copy())[0], "work"), shared, None, None)
 worker.receive()
 print(worker.process.pid, flush=True)

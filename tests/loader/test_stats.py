@@ -104,7 +104,7 @@ def test_a_pass_that_is_left_early_keeps_the_card_s_times(make, monkeypatch):
     for _ in loader:
         break
     assert loader.card_times == GpuTimes(3.0, 2.0, 1.0)
-    assert loader.stats().card == loader.card_times
+    assert loader.stats().gpu_times == loader.card_times
 
 
 def test_whoever_shares_pictures_out_hears_when_all_workers_are_there(make, monkeypatch):
