@@ -34,7 +34,7 @@ def test_map_style_gives_the_same_sample_by_index_from_any_worker(shards):
     assert torch.equal(images, torch.stack([sample["image"] for sample in alone]))
 
 
-@pytest.mark.parametrize("asked", [{"finish": penstock.GpuTransform()}, {"decode": "gpu"}])
+@pytest.mark.parametrize("asked", [{"gpu_transform": penstock.GpuTransform()}, {"decode": "gpu"}])
 @pytest.mark.parametrize("kind", [ShardDataset, ShardStream])
 def test_what_is_done_to_batches_is_refused_for_single_samples(shards, kind, asked):
     with pytest.raises(penstock.errors.SettingError, match="Loader's batches"):

@@ -67,7 +67,7 @@ def _read(files: Sequence[str], seconds: float) -> float:
 
 def _rate(samples: Sequence[Parts], fields: Mapping[str, Field], seconds: float) -> float:
     columns = [(field, next(each for each in field.suffixes if each in samples[0])) for field in fields.values()]
-    slots = _slots([field.decoded(suffix, memoryview(samples[0][suffix])) for field, suffix in columns])
+    slots = _slots([field.decode_value(suffix, memoryview(samples[0][suffix])) for field, suffix in columns])
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
         sample = samples[count % len(samples)]

@@ -15,7 +15,7 @@ from benchmarks.gpu.supplies import Material
 from benchmarks.gpu.training import CROPPED
 from benchmarks.result import Line, in_turns, median_ratio
 from penstock.data.device.transform.apply import TorchTransform
-from penstock.data.device.transform.draw import draw
+from penstock.data.device.transform.draw import draw_transforms
 from penstock.data.device.transform.launch import KernelTransform
 
 SAMPLES, SIDE = 128, 256
@@ -33,7 +33,7 @@ class Taken(NamedTuple):
 
 def measure(_: Material) -> Iterator[Line]:
     pixels = torch.randint(0, 256, (SAMPLES, SIDE, SIDE, 3), dtype=torch.uint8, device="cuda").permute(0, 3, 1, 2)
-    drawn = draw(CROPPED, (SIDE, SIDE), 0, 0, np.arange(SAMPLES))
+    drawn = draw_transforms(CROPPED, (SIDE, SIDE), 0, 0, np.arange(SAMPLES))
     ways = [partial(way(CROPPED, pixels.device), pixels, drawn) for way in (KernelTransform, TorchTransform)]
     for way in ways:  # compiled, and memory made
         _taken(way)

@@ -27,7 +27,7 @@ WARM_S, WARM_ON_CARD_S, WARM_PEERS_S = 3.0, 7.0, 2.0
 """From the first batch on: then worker processes start; where card and cores decode, what each gets is being found."""
 COUNTED_S, A_TURN_S = 2.5, 2.0
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-FINISH = GpuTransform("float16", mean=MEAN, std=STD, layout="channels_last")
+NORMALISE = GpuTransform("float16", mean=MEAN, std=STD, layout="channels_last")
 FIELD_WORKERS, PEER_WORKERS = (8, 16, 32), {"webdataset": (16, 24), "SPDL": (8, 16)}
 BY_CORES = "the same, decoded by the cores alone"
 SHAPES = tuple(shape for side in range(333, 461, 4) for shape in ((side, 500), (500, side)))
@@ -143,7 +143,7 @@ def _psnrs(shards: list[str], image: Image) -> list[float]:
 
 def imagenet(material: Material) -> Iterator[Line]:
     kind, shards = KINDS["imagenet"], material.imagenet()
-    image = replace(kind.image, finish=FINISH, layout="HWC")
+    image = replace(kind.image, gpu_transform=NORMALISE, layout="HWC")
     both, cores, others = _beside_peers(kind, shards, image, 256, PEER_WORKERS)
     yield _of_bare(kind.name, kind, cores, material.parts(kind))
     what = "ImageNet-like to 224, normalised on the card, by card and cores (hybrid)"
@@ -156,7 +156,7 @@ def imagenet(material: Material) -> Iterator[Line]:
 def shapes(material: Material) -> Iterator[Line]:
     """A batch of real photos has dozens of shapes, ours five."""
     kind = KINDS["imagenet"]
-    fields = {**kind.fields, "image": replace(kind.image, finish=FINISH, layout="HWC", decode="hybrid")}
+    fields = {**kind.fields, "image": replace(kind.image, gpu_transform=NORMALISE, layout="HWC", decode="hybrid")}
     with our_stream(material.shapes(), fields, 256) as many, our_stream(material.imagenet(), fields, 256) as few:
         found, other = side_by_side([many, few], A_TURN_S)
     what = f"ImageNet-like of {len(SHAPES)} shapes, by card and cores (hybrid)"

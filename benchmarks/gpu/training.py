@@ -22,8 +22,8 @@ from penstock.data.fields import Field, GpuTransform
 SHORT_PASS = 35
 ROUNDS, PHASE_S = 3, 1.2
 MOST_STEPS, LEAST_STEPS = 60, 8
-FINISH = GpuTransform("bfloat16", mean=MEAN, std=STD, flip=0.5)
-CROPPED = replace(FINISH, size=224, crop=(0.35, 1.0), jitter=(0.2, 0.2, 0.2, 0.05))
+NORMALISE = GpuTransform("bfloat16", mean=MEAN, std=STD, flip=0.5)
+CROPPED = replace(NORMALISE, size=224, crop=(0.35, 1.0), jitter=(0.2, 0.2, 0.2, 0.05))
 STALLED = 0.02
 SLOWER = {"cpu": ("cores", 1.03), "gpu": ("card", 1.08), "auto": ("side that auto chose", 1.03)}
 """Who decodes, and how much longer a step may take than on a batch that is there."""
@@ -51,7 +51,7 @@ class Course:
 
 def courses(material: Material) -> Iterator[Course]:
     """Of each kind one; supply exceeds demand on all of them. And once more in passes as short as a field report's."""
-    imagenet = Image(".jpg", size=256, fit="crop", layout="HWC", finish=CROPPED)
+    imagenet = Image(".jpg", size=256, fit="crop", layout="HWC", gpu_transform=CROPPED)
     yield Course("ImageNet-like", material.imagenet(), imagenet, {}, (224, 224), 128)
     reid = _as_they_are("reid", material.reid(), (256, 128), 128)
     yield reid
@@ -63,7 +63,9 @@ def courses(material: Material) -> Iterator[Course]:
 def _as_they_are(kind: str, shards: list[str], sides: tuple[int, int], batch_size: int) -> Course:
     found = KINDS[kind]
     others = {name: field for name, field in found.fields.items() if name != "image"}
-    return Course(found.name, shards, replace(found.image, layout="HWC", finish=FINISH), others, sides, batch_size)
+    return Course(
+        found.name, shards, replace(found.image, layout="HWC", gpu_transform=NORMALISE), others, sides, batch_size
+    )
 
 
 def measure(material: Material) -> Iterator[Line]:

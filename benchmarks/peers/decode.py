@@ -17,7 +17,7 @@ from benchmarks.peers.kinds import Kind
 from benchmarks.peers.task import Decoder
 from penstock import Array, Image, Label
 from penstock.data.fields.base import as_suffixes
-from penstock.data.fields.fit import place
+from penstock.data.fields.fit import fit_geometry
 
 Arrays = dict[str, NDArray[Any]]
 Tensors = dict[str, Any]
@@ -29,7 +29,7 @@ def ours(kind: Kind, parts: Mapping[str, Any]) -> Arrays:
     arrays = {}
     for name, field in kind.fields.items():
         suffix = field.suffixes[0]
-        arrays[name] = field.decoded(suffix, memoryview(parts[suffix]))
+        arrays[name] = field.decode_value(suffix, memoryview(parts[suffix]))
     return arrays
 
 
@@ -67,7 +67,7 @@ def fitted(field: Image, picture: Pillow.Image) -> NDArray[np.uint8]:
     """Decode in full, resize bilinearly, cut or pad, and separate the colours."""
     size = (field.size, field.size) if isinstance(field.size, int) else field.size
     assert size is not None
-    at = place(picture.height, picture.width, size, field.fit)
+    at = fit_geometry(picture.height, picture.width, size, field.fit)
     picture = picture.convert("RGB")
     if picture.size != (at.width, at.height):
         picture = picture.resize((at.width, at.height), Pillow.Resampling.BILINEAR)

@@ -106,8 +106,8 @@ class _Samples:
 
     def __init__(self, feed: ShardSource) -> None:
         for name, field in feed.fields.items():
-            if isinstance(field, Image) and (field.finish is not None or field.decode != "cpu"):
-                told = f"{name}: finish and decode work on a Loader's batches"
+            if isinstance(field, Image) and (field.gpu_transform is not None or field.decode != "cpu"):
+                told = f"{name}: gpu_transform and decode work on a Loader's batches"
                 raise SettingError(told, advice="Use penstock.Loader")
         self.feed = feed
         self._decoder = Decoder(feed.fields, SlabLayout({}, 1), feed.order_settings.seed, feed.transform)

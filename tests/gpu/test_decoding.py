@@ -46,8 +46,8 @@ def shard(tmp_path):
     return write
 
 
-def loader_of(path, batch_size=8, *, fit="pad", quality="exact", decode="gpu", finish=None, **settings):
-    image = Image(".jpg", size=256, fit=fit, quality=quality, decode=decode, finish=finish)
+def loader_of(path, batch_size=8, *, fit="pad", quality="exact", decode="gpu", gpu_transform=None, **settings):
+    image = Image(".jpg", size=256, fit=fit, quality=quality, decode=decode, gpu_transform=gpu_transform)
     return penstock.Loader(path, {"image": image}, batch_size, **{"device": "cuda", "workers": 2, **settings})
 
 
@@ -91,7 +91,7 @@ def test_the_neighbours_of_a_damaged_picture_are_whole(shard):
 def test_many_batches_come_whole_while_the_card_works_and_nobody_waits_for_it(shard):
     path = shard(*(jpeg(number) for number in range(48)))
     expected = images(loader_of(path, decode="cpu", device="cpu"))
-    loader = loader_of(path, shuffle=True, finish=GpuTransform("float32"))
+    loader = loader_of(path, shuffle=True, gpu_transform=GpuTransform("float32"))
     matrix = torch.randn(2048, 2048, device="cuda")
     for _ in loader:
         pass
@@ -166,7 +166,7 @@ def test_pictures_stay_right_while_the_share_is_turned(shard):
     for share in (0.0, 0.5, 1.0, 0.25):
         found = []
         for batch in loader:
-            loader._plans.fields["image"].dial.value = share
+            loader._plans.fields["image"].gpu_fraction.value = share
             found.append(batch["image"].cpu())
         assert min(psnr_db(one, other) for one, other in zip(torch.cat(found), expected, strict=True)) > 35
     loader.close()

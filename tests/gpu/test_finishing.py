@@ -7,7 +7,7 @@ import torch
 
 import penstock
 from penstock.data.device.transform.apply import TorchTransform
-from penstock.data.device.transform.draw import draw
+from penstock.data.device.transform.draw import draw_transforms
 from penstock.data.device.transform.launch import KernelTransform, choose_transform
 from penstock.data.fields import GpuTransform, Image, Label
 from penstock.testing import make_image, tar_bytes
@@ -36,7 +36,7 @@ def shards(tmp_path_factory):
 
 
 def loader_of(shards, finish, **settings):
-    fields = {"image": Image(".jpg", size=64, fit="crop", finish=finish), "label": Label(".cls")}
+    fields = {"image": Image(".jpg", size=64, fit="crop", gpu_transform=finish), "label": Label(".cls")}
     return penstock.Loader(
         shards, fields, 8, **{"device": "cuda", "shuffle": True, "seed": 5, "workers": 2, **settings}
     )
@@ -72,14 +72,14 @@ def test_the_card_makes_what_the_cpu_makes_and_nobody_waits_for_it(shards, name)
 def test_it_is_one_launch_of_a_kernel_or_two_and_gives_what_torch_s_operations_give(name):
     pytest.importorskip("triton", reason="Triton is not installed")
     finish, pixels = FINISHES[name], torch.randint(0, 256, (16, 64, 64, 3), dtype=torch.uint8, device="cuda")
-    planes, drawn = pixels.permute(0, 3, 1, 2), draw(finish, (64, 64), 0, 0, np.arange(16))
+    planes, drawn = pixels.permute(0, 3, 1, 2), draw_transforms(finish, (64, 64), 0, 0, np.arange(16))
     finishing = choose_transform(finish, planes, drawn)
     assert isinstance(finishing, KernelTransform)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         found = finishing(planes, drawn)
         torch.cuda.synchronize()
     names = [event.name for event in seen.events()]
-    assert len([name for name in names if "finish_all" in name]) == (2 if any(finish.jitter) else 1), names
+    assert len([name for name in names if "transform_kernel" in name]) == (2 if any(finish.jitter) else 1), names
     expected = TorchTransform(finish, torch.device("cpu"))(planes.cpu(), drawn)
     tolerance = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}[finish.dtype]
     assert torch.allclose(found.cpu().float(), expected.float(), atol=tolerance)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.data.device.gpu_decode.placement import KernelPlacement, find_placing, shape_by_shape
+from penstock.data.device.gpu_decode.placement import KernelPlacement, choose_placement, place_by_shape
 from penstock.data.fields import Image
 
 if not torch.cuda.is_available():
@@ -31,14 +31,14 @@ def placed(place, layout, pictures):
 
 
 def test_the_kernel_works_here():
-    assert isinstance(find_placing(Image(".jpg", size=SIDES), torch.device("cuda")), KernelPlacement)
+    assert isinstance(choose_placement(Image(".jpg", size=SIDES), torch.device("cuda")), KernelPlacement)
 
 
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])
 def test_its_pixels_are_those_of_torch_to_a_level(pictures, fit, layout):
     image = Image(".jpg", size=SIDES, fit=fit, layout=layout, quality="exact")
-    ours, torchs = KernelPlacement(image), partial(shape_by_shape, image)
+    ours, torchs = KernelPlacement(image), partial(place_by_shape, image)
     apart = (placed(ours, layout, pictures) - placed(torchs, layout, pictures)).abs()
     assert apart.max() <= 1
     assert (apart > 0).float().mean() < 0.15  # torch resizes in float16 here
@@ -53,4 +53,4 @@ def test_forty_shapes_are_one_launch(pictures):
         place([*enumerate(pictures)], out)
         torch.cuda.synchronize()
     kernels = [event.name for event in seen.events() if "Memcpy" not in event.name and "ynchron" not in event.name]
-    assert len([name for name in kernels if "place_all" in name]) == 1, kernels
+    assert len([name for name in kernels if "place_kernel" in name]) == 1, kernels

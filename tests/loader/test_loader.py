@@ -69,7 +69,7 @@ def test_every_key_comes_with_its_own_content(loader, shards):
             batch["__key__"], batch["image"], batch["id"], batch["meta"], strict=True
         ):
             assert meta["identity"] == identity == int(key.split("_")[0])
-            expected = FIELDS["image"].decoded(".jpg", memoryview(stored[key + ".jpg"]))
+            expected = FIELDS["image"].decode_value(".jpg", memoryview(stored[key + ".jpg"]))
             assert np.array_equal(pixels.numpy(), expected)
             checked += 1
     assert checked == SAMPLES
@@ -96,7 +96,7 @@ def test_arrays_of_an_npz_lie_beside_the_image(tmp_path):
     for row, key in enumerate(batch["__key__"]):
         data = memoryview(stored[key + "_features.npz"])
         for name in ("features", "edge"):
-            assert np.array_equal(batch[name][row].numpy(), fields[name].decoded("_features.npz", data))
+            assert np.array_equal(batch[name][row].numpy(), fields[name].decode_value("_features.npz", data))
 
 
 def test_fields_without_one_shape_come_as_lists(tmp_path):

@@ -131,7 +131,7 @@ def test_pictures_of_any_size_are_delivered_whole(make_loader, tmp_path, field):
     }
     assert len(found) == 12
     for name, data in files.items():
-        assert np.array_equal(found[name.removesuffix(".jpg")], field.decoded(".jpg", memoryview(data)))
+        assert np.array_equal(found[name.removesuffix(".jpg")], field.decode_value(".jpg", memoryview(data)))
 
 
 # -- what goes over the pipe -------------------------------------------------------------------------------------------

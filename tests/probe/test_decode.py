@@ -18,11 +18,11 @@ class Slow:
 
     suffixes = (".x",)
 
-    def __init__(self, clock, seconds, *, fixed=True):
-        self.clock, self.seconds, self.fixed = clock, seconds, fixed
+    def __init__(self, clock, seconds, *, fixed_shape=True):
+        self.clock, self.seconds, self.fixed_shape = clock, seconds, fixed_shape
         self.into = self.alone = 0
 
-    def decoded(self, suffix, data):
+    def decode_value(self, suffix, data):
         self.alone += 1
         self.clock.advance(self.seconds)
 
@@ -33,17 +33,17 @@ class Slow:
 
 
 def material_of(**fields):
-    slots = {name: SlotSpec((2,), "<f4") for name, field in fields.items() if field.fixed}
+    slots = {name: SlotSpec((2,), "<f4") for name, field in fields.items() if field.fixed_shape}
     return DecodeMaterial(({".x": b"1"}, {".x": b"2"}), fields, slots, "a test")
 
 
 def test_decoding_goes_on_until_the_time_is_up():
     clock = FakeClock()
-    fixed, ragged = Slow(clock, 0.03), Slow(clock, 0.02, fixed=False)
+    fixed_shape, ragged = Slow(clock, 0.03), Slow(clock, 0.02, fixed_shape=False)
     ticks = iter([1.0, 1.5])
-    done = decode_for(material_of(a=fixed, b=ragged), 0.99, clock, lambda: next(ticks))
+    done = decode_for(material_of(a=fixed_shape, b=ragged), 0.99, clock, lambda: next(ticks))
     assert done == (20, pytest.approx(1.0), 0.5)
-    assert (fixed.into, fixed.alone, ragged.into, ragged.alone) == (20, 0, 0, 20)
+    assert (fixed_shape.into, fixed_shape.alone, ragged.into, ragged.alone) == (20, 0, 0, 20)
 
 
 def test_one_sample_is_decoded_though_there_is_no_time():
@@ -139,7 +139,7 @@ def test_a_process_that_dies_is_an_error_with_its_last_words(job, monkeypatch):
 def test_fields_that_cannot_travel_are_refused():
     class Local:
         suffixes = (".x",)
-        fixed = False
+        fixed_shape = False
 
     with pytest.raises(SettingError, match="cannot be sent to a process"):
         probe_decode(material_of(a=Local()), workers=[1])

@@ -69,9 +69,9 @@ def test_a_shard_in_which_nothing_decodes_says_why(tmp_path):
 def test_a_field_of_the_users_own_may_raise_anything(tmp_path):
     class Broken:
         suffixes = (".jpg",)
-        fixed = False
+        fixed_shape = False
 
-        def decoded(self, suffix, data):
+        def decode_value(self, suffix, data):
             raise ZeroDivisionError("mine")
 
     shard = tmp_path / "s.tar"

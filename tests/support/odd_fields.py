@@ -5,12 +5,12 @@ import os
 
 class Deadly:
     suffixes = (".x",)
-    fixed = False
+    fixed_shape = False
 
-    def decoded(self, suffix, data):
+    def decode_value(self, suffix, data):
         os._exit(3)
 
 
 class Raising(Deadly):
-    def decoded(self, suffix, data):
+    def decode_value(self, suffix, data):
         raise ValueError("cannot be decoded here")

@@ -41,13 +41,13 @@ def decode_for(
 ) -> DecodeResult:
     """One sample after the other and over again, as a worker of the loader does it; one at least."""
     slots = {name: np.empty(slot.shape, slot.dtype) for name, slot in material.slots.items()}
-    ways = [(field, slots.get(name) if field.fixed else None) for name, field in material.fields.items()]
+    ways = [(field, slots.get(name) if field.fixed_shape else None) for name, field in material.fields.items()]
     began, cpu_began = clock.now(), cpu_s()
     for done, sample in enumerate(cycle(material.samples), 1):
         for field, slot in ways:
             suffix, data = part_of(field, sample)
             if slot is None:
-                field.decoded(suffix, memoryview(data))
+                field.decode_value(suffix, memoryview(data))
             else:
                 field.decode_into(suffix, memoryview(data), slot)
         passed_s = clock.now() - began

@@ -104,7 +104,7 @@ def _vetted(samples: list[dict[str, bytes]], fields: Mapping[str, Field], source
     for sample in samples:
         try:
             found = _slots(_decoded(sample, fields))
-            if good and any(field.fixed and found.get(name) != slots.get(name) for name, field in fields.items()):
+            if good and any(field.fixed_shape and found.get(name) != slots.get(name) for name, field in fields.items()):
                 raise SampleError("has another shape than the first", stage="decode")
         except Exception as error:  # a field of the user's own may raise anything
             first_error = first_error or _ours(error)
@@ -126,7 +126,7 @@ def _decoded(sample: Sample, fields: Mapping[str, Field]) -> dict[str, Any]:
     values = {}
     for name, field in fields.items():
         suffix, data = part_of(field, sample)
-        values[name] = field.decoded(suffix, memoryview(data))
+        values[name] = field.decode_value(suffix, memoryview(data))
     return values
 
 

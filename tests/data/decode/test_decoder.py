@@ -75,7 +75,7 @@ def test_only_the_tasks_own_slab_is_written():
 
 def test_the_alternative_that_a_sample_has_is_the_one_that_is_decoded():
     class Told(Raw):
-        def decoded(self, suffix, data):
+        def decode_value(self, suffix, data):
             return suffix
 
     arena = Arena().add(0, 0, b"a", choices=[1]).add(1, 1, b"b", choices=[0])
@@ -102,7 +102,7 @@ def test_an_array_of_another_shape_is_a_bad_sample_with_expected_and_found():
 
 def test_an_unforeseen_failure_of_a_decoder_is_a_bad_sample_that_names_it():
     class Broken(Raw):
-        def decoded(self, suffix, data):
+        def decode_value(self, suffix, data):
             raise ZeroDivisionError("oh")
 
     ((slot, name, error),), _ = run(Decoder({"a": Broken(".a")}, SlabLayout({}, 8), seed=0), Arena().add(3, 0, b"a"))
@@ -305,6 +305,6 @@ def test_what_is_left_to_the_card_is_noted_in_the_slab_and_nothing_goes_over_the
     notes = decoder.layout.encoded_sizes(memoryview(slabs))["image"]
     assert extras == []
     assert notes.tolist() == [[0, 0, 0], [0, 0, 0], [len(jpeg), 90, 120], [0, 0, 0]]
-    field.dial.value = 0.0
+    field.gpu_fraction.value = 0.0
     run(decoder, Arena().add(2, 1, jpeg), slabs=slabs)
     assert not notes.any(), "the slot holds pixels now"

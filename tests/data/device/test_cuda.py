@@ -18,11 +18,11 @@ from penstock.data.device.cuda import CudaTransfer, SentBatch
 from penstock.data.device.device_stage import DeviceStage, SlabBatch, TransformSeeds
 from penstock.data.device.gpu_decode import decoders
 from penstock.data.device.gpu_decode.decoders import TorchvisionDecoder
-from penstock.data.device.gpu_decode.images import GpuImages
-from penstock.data.device.gpu_decode.placement import find_placing
+from penstock.data.device.gpu_decode.images import BatchDecoder
+from penstock.data.device.gpu_decode.placement import choose_placement
 from penstock.data.device.host import TransferLookahead
 from penstock.data.fields import GpuTransform, Image
-from penstock.data.fields.base import PIXELS, Encoded
+from penstock.data.fields.base import NOT_ENCODED, EncodedImage
 from penstock.data.sources.map_dataset import DatasetBlockSource
 
 SLAB = 4096
@@ -30,7 +30,7 @@ SLAB = 4096
 
 def pictures_by(decoder):
     image = Image(".jpg", size=8)
-    return GpuImages(image, decoder, find_placing(image, torch.device("cpu")))
+    return BatchDecoder(image, decoder, choose_placement(image, torch.device("cpu")))
 
 
 class Event:
@@ -205,7 +205,7 @@ def test_a_slab_whose_batch_fails_on_its_way_comes_back_too(cuda):
 
 
 def test_pictures_are_finished_on_their_way_and_the_card_s_time_is_kept(cuda):
-    image = Image(".jpg", size=8, finish=GpuTransform("float16", size=4))
+    image = Image(".jpg", size=8, gpu_transform=GpuTransform("float16", size=4))
     card = card_of(arrival=DeviceStage({"image": image}, {}, TransformSeeds(0, DatasetBlockSource())))
     card.asked()
     sent = card.send(shipment(2))
@@ -229,12 +229,12 @@ def test_where_the_card_decodes_a_thread_sends_and_its_errors_come_with_the_batc
             return [torch.full((3, 8, 8), 7, dtype=torch.uint8) for _ in jpegs]
 
     card = card_of(arrival=DeviceStage({}, {"image": pictures_by(Decoder())}))
-    sent = card.send(shipment(1, {"image": notes(PIXELS, Encoded(3, 8, 8))}))
+    sent = card.send(shipment(1, {"image": notes(NOT_ENCODED, EncodedImage(3, 8, 8))}))
     assert isinstance(sent, Future)
     image = card.receive(sent).tensors["image"]
     assert image[0].unique().tolist() == [10]
     assert image[1].unique().tolist() == [7]
-    wrong = shipment(1, {"image": notes(Encoded(3, 8, 8), PIXELS)})
+    wrong = shipment(1, {"image": notes(EncodedImage(3, 8, 8), NOT_ENCODED)})
     wrong.arrays["image"].reshape(2, -1)[0, :3] = list(b"bad")
     sent = card.send(wrong)
     with pytest.raises(ValueError, match="wrong with us"):
@@ -261,7 +261,7 @@ def test_a_batch_is_decoded_while_the_one_before_it_is_placed_and_they_come_in_o
     card = card_of(arrival=Finishing({}, {"image": pictures_by(Decoder())}))
     sent = []
     for number in (1, 2, 3):
-        each = shipment(number, {"image": notes(Encoded(1, 8, 8), Encoded(1, 8, 8))})
+        each = shipment(number, {"image": notes(EncodedImage(1, 8, 8), EncodedImage(1, 8, 8))})
         each.arrays["image"][:, 0, 0, 0] = number
         sent.append(card.send(each))
     assert [card.receive(each).tensors["image"].unique().tolist() for each in sent] == [[1], [2], [3]]

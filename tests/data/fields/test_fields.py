@@ -62,7 +62,7 @@ def test_any_picture_fits_its_slot_whatever_its_aspect_ratio(shape, fit, quality
     data = jpeg(np.full((*shape, 3), 200, np.uint8))
     slot = np.full((3, 48, 64) if layout == "CHW" else (48, 64, 3), 99, np.uint8)
     field.decode_into(".jpg", data, slot)
-    assert np.array_equal(slot, field.decoded(".jpg", data))
+    assert np.array_equal(slot, field.decode_value(".jpg", data))
     assert not np.any(slot == 99)
     if fit != "pad":
         assert np.abs(slot.astype(int) - 200).max() <= 2
@@ -70,7 +70,7 @@ def test_any_picture_fits_its_slot_whatever_its_aspect_ratio(shape, fit, quality
 
 @pytest.mark.parametrize("shape", EXTREME)
 def test_short_keeps_the_shape_of_any_picture(shape):
-    found = Image(".jpg", size=6, fit="short").decoded(".jpg", jpeg(np.full((*shape, 3), 200, np.uint8)))
+    found = Image(".jpg", size=6, fit="short").decode_value(".jpg", jpeg(np.full((*shape, 3), 200, np.uint8)))
     assert min(found.shape[1:]) == 6
     assert np.abs(found.astype(int) - 200).max() <= 2
 
@@ -79,16 +79,16 @@ def test_a_strip_that_would_be_enlarged_beyond_any_picture_is_refused_before_mem
     data = jpeg(np.zeros((1, 3000, 3), np.uint8))
     for fit in ("crop", "short"):
         with pytest.raises(GuardError, match="1×3000 would be enlarged to 1024×3072000"):
-            Image(".jpg", size=1024, fit=fit).decoded(".jpg", data)
-    assert Image(".jpg", size=1024).decoded(".jpg", data).shape == (3, 1024, 1024)
+            Image(".jpg", size=1024, fit=fit).decode_value(".jpg", data)
+    assert Image(".jpg", size=1024).decode_value(".jpg", data).shape == (3, 1024, 1024)
 
 
 def test_padding_is_black_below_and_to_the_right():
     data = jpeg(np.full((100, 200, 3), 200, np.uint8))
-    found = Image(".jpg", size=40, layout="HWC").decoded(".jpg", data)
+    found = Image(".jpg", size=40, layout="HWC").decode_value(".jpg", data)
     assert np.abs(found[:20].astype(int) - 200).max() <= 2
     assert not found[20:].any()
-    found = Image(".jpg", size=40, layout="HWC").decoded(".jpg", jpeg(np.full((200, 100, 3), 200, np.uint8)))
+    found = Image(".jpg", size=40, layout="HWC").decode_value(".jpg", jpeg(np.full((200, 100, 3), 200, np.uint8)))
     assert np.abs(found[:, :20].astype(int) - 200).max() <= 2
     assert not found[:, 20:].any()
 
@@ -101,21 +101,21 @@ def test_padding_is_written_again_when_a_slot_is_used_again(layout, dtype):
     wide, high = jpeg(make_image(20, 60, 1)), jpeg(make_image(60, 20, 2))
     for data in (wide, high, wide):
         field.decode_into(".jpg", data, slot)
-        assert np.array_equal(slot, field.decoded(".jpg", data))
+        assert np.array_equal(slot, field.decode_value(".jpg", data))
 
 
 def test_cropping_keeps_the_middle():
     pixels = np.zeros((64, 192, 3), np.uint8)
     pixels[:, 64:128] = 255
-    found = Image(".png", size=64, fit="crop").decoded(".png", png(pixels))
+    found = Image(".png", size=64, fit="crop").decode_value(".png", png(pixels))
     assert (found == 255).all()
 
 
 @pytest.mark.parametrize("fit", FITS)
 def test_layouts_hold_the_same_pixels(fit):
     data = jpeg(make_image(90, 130, 3))
-    planes = Image(".jpg", size=(40, 50), fit=fit).decoded(".jpg", data)
-    pixels = Image(".jpg", size=(40, 50), fit=fit, layout="HWC").decoded(".jpg", data)
+    planes = Image(".jpg", size=(40, 50), fit=fit).decode_value(".jpg", data)
+    pixels = Image(".jpg", size=(40, 50), fit=fit, layout="HWC").decode_value(".jpg", data)
     assert np.array_equal(planes.transpose(1, 2, 0), pixels)
     assert planes.flags.c_contiguous
 
@@ -124,8 +124,8 @@ def test_layouts_hold_the_same_pixels(fit):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_floats_are_scaled_to_between_0_and_1(layout, dtype):
     data = jpeg(make_image(90, 130, 3))
-    whole = Image(".jpg", size=40, layout=layout).decoded(".jpg", data)
-    found = Image(".jpg", size=40, layout=layout, dtype=dtype).decoded(".jpg", data)
+    whole = Image(".jpg", size=40, layout=layout).decode_value(".jpg", data)
+    found = Image(".jpg", size=40, layout=layout, dtype=dtype).decode_value(".jpg", data)
     assert found.dtype == dtype
     assert np.array_equal(found, (whole / np.float32(255)).astype(dtype))
 
@@ -134,20 +134,20 @@ def test_colours_are_rgb_and_not_swapped():
     pixels = np.zeros((16, 16, 3), np.uint8)
     pixels[...] = (250, 120, 10)
     for suffix, data in ((".png", png(pixels)), (".jpg", jpeg(pixels))):
-        found = Image((".jpg", ".png"), size=16).decoded(suffix, data)
+        found = Image((".jpg", ".png"), size=16).decode_value(suffix, data)
         assert np.abs(found.mean((1, 2)) - (250, 120, 10)).max() < 4
 
 
 def test_without_a_size_pictures_keep_theirs():
     pixels = make_image(37, 53, 4)
-    found = Image(".png", layout="HWC").decoded(".png", png(pixels))
+    found = Image(".png", layout="HWC").decode_value(".png", png(pixels))
     assert np.array_equal(found, pixels)
-    assert Image(".png").decoded(".png", png(pixels)).shape == (3, 37, 53)
+    assert Image(".png").decode_value(".png", png(pixels)).shape == (3, 37, 53)
 
 
 def test_a_grey_picture_gets_three_equal_channels():
     grey = make_image(40, 40, 5)[:, :, 0]
-    found = Image(".png", size=40).decoded(".png", png(grey))
+    found = Image(".png", size=40).decode_value(".png", png(grey))
     assert np.array_equal(found, np.stack([grey] * 3))
 
 
@@ -159,7 +159,7 @@ def test_a_grey_picture_gets_three_equal_channels():
 def test_exact_is_what_pillow_makes_of_it(shape, fit):
     # Found: no difference at all with the same libjpeg-turbo; another build may round by a level or two.
     data = natural(*shape, jpeg)
-    found = Image(".jpg", size=224, fit=fit, quality="exact", layout="HWC").decoded(".jpg", data)
+    found = Image(".jpg", size=224, fit=fit, quality="exact", layout="HWC").decode_value(".jpg", data)
     with Pillow.open(io.BytesIO(data)) as opened:
         full = opened.convert("RGB")
     height, width = shape
@@ -182,15 +182,15 @@ def test_exact_is_what_pillow_makes_of_it(shape, fit):
 @pytest.mark.parametrize(("suffix", "encode"), [(".jpg", jpeg), (".png", png)])
 def test_fast_is_within_35_db_of_exact_on_natural_pictures(shape, size, fit, suffix, encode):
     data = natural(*shape, encode)
-    fast = Image(suffix, size=size, fit=fit).decoded(suffix, data)
-    exact = Image(suffix, size=size, fit=fit, quality="exact").decoded(suffix, data)
+    fast = Image(suffix, size=size, fit=fit).decode_value(suffix, data)
+    exact = Image(suffix, size=size, fit=fit, quality="exact").decode_value(suffix, data)
     assert psnr_db(fast, exact) > 35  # found: 36.0 at least, 42.6 in the middle
 
 
 def test_fast_does_not_skip_pixels_when_it_shrinks_a_lot():
     stripes = np.zeros((800, 800, 3), np.uint8)
     stripes[:, ::2] = 200
-    found = Image(".png", size=50).decoded(".png", png(stripes))
+    found = Image(".png", size=50).decode_value(".png", png(stripes))
     assert np.abs(found.astype(int) - 100).max() <= 1
 
 
@@ -201,13 +201,13 @@ def test_fast_does_not_skip_pixels_when_it_shrinks_a_lot():
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
 def test_what_is_no_picture_is_a_bad_sample(damage, suffix):
     with pytest.raises(SampleError):
-        Image(suffix, size=8).decoded(suffix, memoryview(damage))
+        Image(suffix, size=8).decode_value(suffix, memoryview(damage))
 
 
 def test_half_a_jpeg_is_a_bad_sample():
     data = jpeg(make_image(100, 100, 8))
     with pytest.raises(GuardError, match="cut short"):
-        Image(".jpg", size=50).decoded(".jpg", data[: len(data) // 2])
+        Image(".jpg", size=50).decode_value(".jpg", data[: len(data) // 2])
 
 
 def test_a_slot_of_another_shape_says_expected_and_found():
@@ -239,11 +239,11 @@ def test_how_to_resize_is_refused_where_nothing_is_resized(setting):
 
 
 def test_a_key_that_only_some_of_the_suffixes_need_is_taken():
-    assert Array((".npz", ".npy"), key="x").decoded(".npy", npy(FEATURES)).shape == FEATURES.shape
+    assert Array((".npz", ".npy"), key="x").decode_value(".npy", npy(FEATURES)).shape == FEATURES.shape
 
 
 @pytest.mark.parametrize(
-    ("field", "fixed"),
+    ("field", "fixed_shape"),
     [
         (Image(size=8), True),
         (Image(size=8, fit="short"), False),
@@ -256,8 +256,8 @@ def test_a_key_that_only_some_of_the_suffixes_need_is_taken():
         (Raw(".bin"), False),
     ],
 )
-def test_fields_say_whether_they_have_a_slot_and_travel_to_workers(field, fixed):
-    assert field.fixed is fixed
+def test_fields_say_whether_they_have_a_slot_and_travel_to_workers(field, fixed_shape):
+    assert field.fixed_shape is fixed_shape
     assert pickle.loads(pickle.dumps(field)) == field
 
 
@@ -281,7 +281,7 @@ def test_an_array_is_read_as_stored_by_anybody_and_as_stored_by_the_packer(suffi
     slot = np.empty((2, 3, 4), np.float16)
     field.decode_into(suffix, data, slot)
     assert np.array_equal(slot, FEATURES)
-    assert np.array_equal(field.decoded(suffix, data), FEATURES)
+    assert np.array_equal(field.decode_value(suffix, data), FEATURES)
 
 
 @pytest.mark.parametrize(
@@ -322,19 +322,19 @@ def test_a_declared_shape_or_dtype_is_enforced(declared, expected, ragged):
     if ragged and "shape" in declared:
         declared, expected = {"dtype": "int8"}, "int8[2, 3, 4]"
     with pytest.raises(SampleError) as caught:
-        Array(".npy", ragged=ragged, **declared).decoded(".npy", npy(FEATURES))
+        Array(".npy", ragged=ragged, **declared).decode_value(".npy", npy(FEATURES))
     assert caught.value.reason == f"array is float16[2, 3, 4] where {expected} is expected"
 
 
 def test_a_declared_shape_and_dtype_that_are_right_are_accepted():
-    found = Array(".npy", shape=(2, 3, 4), dtype="float16").decoded(".npy", npy(FEATURES))
+    found = Array(".npy", shape=(2, 3, 4), dtype="float16").decode_value(".npy", npy(FEATURES))
     assert np.array_equal(found, FEATURES)
 
 
 @pytest.mark.parametrize(("suffix", "encode"), [(".npy", npy), (".npz", lambda array: npz(a=array))])
 def test_a_ragged_array_is_a_copy_that_outlives_the_arena(suffix, encode):
     memory = bytearray(encode(FEATURES))
-    found = Array(suffix, key="a" if suffix == ".npz" else None, ragged=True).decoded(suffix, memoryview(memory))
+    found = Array(suffix, key="a" if suffix == ".npz" else None, ragged=True).decode_value(suffix, memoryview(memory))
     memory[:] = bytes(len(memory))
     assert np.array_equal(found, FEATURES)
     assert found.flags.writeable
@@ -342,14 +342,14 @@ def test_a_ragged_array_is_a_copy_that_outlives_the_arena(suffix, encode):
 
 def test_an_array_that_the_npz_lacks_is_named_with_those_it_has():
     with pytest.raises(DecodeError, match="no array 'features'; it has 'edge'"):
-        Array(".npz", key="features").decoded(".npz", npz(edge=FEATURES))
+        Array(".npz", key="features").decode_value(".npz", npz(edge=FEATURES))
 
 
 def test_pickled_objects_are_refused():
     buffer = io.BytesIO()
     np.save(buffer, np.array([{}], object), allow_pickle=True)
     with pytest.raises(GuardError, match="pickles"):
-        Array(".npy").decoded(".npy", memoryview(buffer.getvalue()))
+        Array(".npy").decode_value(".npy", memoryview(buffer.getvalue()))
 
 
 @pytest.mark.parametrize(
@@ -372,27 +372,27 @@ def test_array_settings_that_make_no_sense_are_refused(suffix, settings, reason)
 
 
 def test_json_is_parsed():
-    assert Json(".json").decoded(".json", memoryview(b'{"a": [1, "\xc3\xbc"]}')) == {"a": [1, "ü"]}
+    assert Json(".json").decode_value(".json", memoryview(b'{"a": [1, "\xc3\xbc"]}')) == {"a": [1, "ü"]}
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe\xff", b"[" * 200_000])
 def test_what_is_no_json_is_a_bad_sample(data):
     with pytest.raises(DecodeError, match="does not read as JSON"):
-        Json(".json").decoded(".json", memoryview(data))
+        Json(".json").decode_value(".json", memoryview(data))
 
 
 def test_text_is_kept_as_it_stands():
-    assert Text(".txt").decoded(".txt", memoryview(" grün\n".encode())) == " grün\n"
+    assert Text(".txt").decode_value(".txt", memoryview(" grün\n".encode())) == " grün\n"
 
 
 def test_what_is_no_utf8_is_a_bad_sample():
     with pytest.raises(DecodeError, match="does not read as UTF-8"):
-        Text(".txt").decoded(".txt", memoryview(b"gr\xfcn"))
+        Text(".txt").decode_value(".txt", memoryview(b"gr\xfcn"))
 
 
 def test_raw_bytes_are_a_copy():
     memory = bytearray(b"abc")
-    found = Raw(".bin").decoded(".bin", memoryview(memory))
+    found = Raw(".bin").decode_value(".bin", memoryview(memory))
     memory[:] = b"xyz"
     assert found == b"abc"
 
@@ -416,7 +416,7 @@ def test_a_label_is_a_whole_number(key, data, expected):
     field = Label(".cls", key=key)
     slot = np.zeros((), np.int64)
     field.decode_into(".cls", memoryview(data), slot)
-    assert slot == field.decoded(".cls", memoryview(data)) == expected
+    assert slot == field.decode_value(".cls", memoryview(data)) == expected
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_a_label_is_a_whole_number(key, data, expected):
 )
 def test_what_is_no_whole_number_is_a_bad_sample(key, data):
     with pytest.raises(DecodeError, match="holds no label"):
-        Label(".cls", key=key).decoded(".cls", memoryview(data))
+        Label(".cls", key=key).decode_value(".cls", memoryview(data))
 
 
 def test_several_suffixes_may_be_given():

@@ -23,7 +23,7 @@ def infer_layout(samples: Iterator[Mapping[str, Any]], fields: Mapping[str, Fiel
     largest: dict[str, int] = {}
     for name, value in next(samples).items():
         field = fields.get(name)
-        if field is not None and not field.fixed:
+        if field is not None and not field.fixed_shape:
             if isinstance(value, np.ndarray):
                 largest[name] = value.nbytes
         elif isinstance(value, np.ndarray | np.generic):

@@ -14,7 +14,7 @@ from penstock.core.contracts import BAD_SAMPLE, Task, TaskRunner
 from penstock.core.slab_layout import EncodedSizes, RaggedBuffer, SlabLayout, store_ragged
 from penstock.data.decode.rng import sample_rng
 from penstock.data.fields.array import Array
-from penstock.data.fields.base import PIXELS, Field
+from penstock.data.fields.base import NOT_ENCODED, Field
 from penstock.data.read.block_layout import PARTS, WIDTH
 from penstock.data.read.page_cache_read import PageCacheFiles, check_crc
 from penstock.errors import PenstockError, SampleError
@@ -31,7 +31,7 @@ class _Column(NamedTuple):
     name: str
     field: Field
     suffixes: tuple[str, ...]
-    fixed: bool
+    fixed_shape: bool
 
 
 class _SlabViews(NamedTuple):
@@ -108,17 +108,17 @@ class Decoder:
     @cached_property
     def _columns(self) -> tuple[_Column, ...]:
         return tuple(
-            _Column(PARTS + number * WIDTH, name, field, field.suffixes, field.fixed)
+            _Column(PARTS + number * WIDTH, name, field, field.suffixes, field.fixed_shape)
             for number, (name, field) in enumerate(self.fields.items())
         )
 
     def _plain(self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras) -> None:
         slot = row[0]
         with _ErrorContext("decode") as failing:
-            for at, name, field, suffixes, fixed in self._columns:
+            for at, name, field, suffixes, fixed_shape in self._columns:
                 failing.suffix = suffix = suffixes[row[at + 2]]
-                if not fixed:
-                    slab.send(slot, name, field.decoded(suffix, parts.find(row, at)), extras)
+                if not fixed_shape:
+                    slab.send(slot, name, field.decode_value(suffix, parts.find(row, at)), extras)
                     continue
                 target = slab.arrays[name][slot, ...]
                 if isinstance(field, Array) and parts.read_into(row, at, field, suffix, target):
@@ -126,7 +126,7 @@ class Decoder:
                 encoded = field.decode_into(suffix, parts.find(row, at), target)
                 notes = slab.notes.get(name)
                 if notes is not None:
-                    notes[slot] = encoded or PIXELS
+                    notes[slot] = encoded or NOT_ENCODED
 
     def _transformed(self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras) -> None:
         given = self._sample(row, epoch, parts)
@@ -169,7 +169,7 @@ class Decoder:
         with _ErrorContext("decode") as failing:
             for at, name, field, suffixes, _ in self._columns:
                 failing.suffix = suffix = suffixes[row[at + 2]]
-                values[name] = field.decoded(suffix, parts.find(row, at))
+                values[name] = field.decode_value(suffix, parts.find(row, at))
         return values
 
 

@@ -115,7 +115,7 @@ class CudaTransfer:
         if self._arrival.balance is not None:
             self._arrival.balance.sent(ahead=bool(self._on_way))
         self._pin(shipment.slab)
-        drawn = self._arrival.draw(shipment)
+        drawn = self._arrival.draw_transforms(shipment)
         sent: SentBatch | Future[SentBatch]
         if self._senders is not None and shipment.encoded:
             sent = self._senders.submit(self._send, shipment, drawn)

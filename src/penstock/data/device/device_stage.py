@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import BlockSource
 from penstock.core.slab_layout import EncodedSizes
 from penstock.data.device.gpu_decode.decode_split import SplitController, SplitPolicy
-from penstock.data.device.transform.draw import DrawnTransforms, draw
+from penstock.data.device.transform.draw import DrawnTransforms, draw_transforms
 from penstock.data.fields.base import Field
 from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.data.fields.image import Image
@@ -22,7 +22,7 @@ from penstock.errors import PenstockError, SettingError
 if TYPE_CHECKING:
     import torch
 
-    from penstock.data.device.gpu_decode.images import GpuImages
+    from penstock.data.device.gpu_decode.images import BatchDecoder
     from penstock.data.device.transform.launch import ApplyTransform
 
 log = logging.getLogger("penstock")
@@ -77,7 +77,7 @@ class DeviceStage:
 
     finishing: Mapping[str, Image] = field(default_factory=dict)
     """Fields that have a finish."""
-    pictures: Mapping[str, GpuImages] = field(default_factory=dict)
+    pictures: Mapping[str, BatchDecoder] = field(default_factory=dict)
     """Fields whose JPEGs may have been left to the card."""
     dice: TransformSeeds | None = None
     """Where anything is finished."""
@@ -86,15 +86,15 @@ class DeviceStage:
     _finishers: dict[str, ApplyTransform] = field(default_factory=dict, init=False)
     """Of the fields that have been finished once."""
 
-    def draw(self, shipment: SlabBatch) -> dict[str, DrawnTransforms]:
+    def draw_transforms(self, shipment: SlabBatch) -> dict[str, DrawnTransforms]:
         """What chance has in store, for each field that is finished."""
         if self.dice is None:
             return {}
         numbers = self.dice.numbers(shipment.samples)
         return {
-            name: draw(image.finish, image.sides, self.dice.seed, shipment.epoch, numbers)
+            name: draw_transforms(image.gpu_transform, image.sides, self.dice.seed, shipment.epoch, numbers)
             for name, image in self.finishing.items()
-            if image.finish is not None
+            if image.gpu_transform is not None
         }
 
     def make_room(self, shipment: SlabBatch, device: torch.device) -> DeviceBuffers:
@@ -113,7 +113,7 @@ class DeviceStage:
         for name, array in shipment.arrays.items():
             encoded = shipment.encoded.get(name)
             if encoded is not None:
-                arrived.tensors[name], failures = self.pictures[name].arrive(array, encoded, device)
+                arrived.tensors[name], failures = self.pictures[name].decode_batch(array, encoded, device)
                 arrived.failures.update(failures)
             elif rooms is not None:
                 host, room = rooms[name]
@@ -130,10 +130,10 @@ class DeviceStage:
 
         for name, chances in drawn.items():
             image = self.finishing[name]
-            assert image.finish is not None
+            assert image.gpu_transform is not None
             pixels = _planes(name, image, tensors)
             if name not in self._finishers:
-                self._finishers[name] = choose_transform(image.finish, pixels, chances)
+                self._finishers[name] = choose_transform(image.gpu_transform, pixels, chances)
             tensors[name] = self._finishers[name](pixels, chances)
 
 
@@ -144,8 +144,8 @@ def _planes(name: str, image: Image, tensors: Mapping[str, Any]) -> Any:
     if pixels is None or tuple(pixels.shape[1:]) != shape or str(pixels.dtype) != "torch.uint8":
         found = "is missing" if pixels is None else f"is {pixels.dtype}{list(pixels.shape[1:])}"
         raise SettingError(
-            f"{name} {found} after the transform, where its finish expects uint8{list(shape)}",
-            advice="Let the transform keep its shape and dtype, or do without finish",
+            f"{name} {found} after the transform, where its gpu_transform expects uint8{list(shape)}",
+            advice="Let the transform keep its shape and dtype, or do without gpu_transform",
         )
     return pixels.permute(0, 3, 1, 2) if image.layout == "HWC" else pixels
 
@@ -162,14 +162,16 @@ class DevicePlan:
         self._on_card = {name: field for name, field in own if isinstance(field, GpuDecodedImage)}
         images = {name: field.image if isinstance(field, GpuDecodedImage) else field for name, field in own}
         self._finishing = {
-            name: image for name, image in images.items() if isinstance(image, Image) and image.finish is not None
+            name: image
+            for name, image in images.items()
+            if isinstance(image, Image) and image.gpu_transform is not None
         }
         if device == "numpy" and (self._finishing or self._on_card):
-            raise SettingError("finish and decode need tensors", advice='Use device="cpu" or "cuda"')
+            raise SettingError("gpu_transform and decode need tensors", advice='Use device="cpu" or "cuda"')
         if transformed and self._on_card:
             raise SettingError(
                 "a transform runs in the workers and needs pixels there, so the card cannot decode",
-                advice="Use finish or batch_transform, or decode='cpu'",
+                advice="Use gpu_transform or batch_transform, or decode='cpu'",
             )
 
     @property
@@ -180,32 +182,32 @@ class DevicePlan:
     def begin(self, device: str, workers: int, supply: BlockSource) -> DeviceStage:
         """For a loader that has looked at its first samples; decides what each side decodes."""
         pictures = {name: found for name in self._on_card if (found := self._pictures(name, device, workers))}
-        shared = [(self._on_card[name].dial, self._sharing[name]) for name in pictures]
+        shared = [(self._on_card[name].gpu_fraction, self._sharing[name]) for name in pictures]
         dice = TransformSeeds(self._seed, supply) if self._finishing else None
         return DeviceStage(self._finishing, pictures, dice, SplitController(shared) if shared else None)
 
-    def _pictures(self, name: str, device: str, workers: int) -> GpuImages | None:
+    def _pictures(self, name: str, device: str, workers: int) -> BatchDecoder | None:
         import torch
 
         from penstock.data.device.gpu_decode import decoders
-        from penstock.data.device.gpu_decode.images import GpuImages
+        from penstock.data.device.gpu_decode.images import BatchDecoder
         from penstock.data.device.gpu_decode.initial_split import choose_split
-        from penstock.data.device.gpu_decode.placement import find_placing
+        from penstock.data.device.gpu_decode.placement import choose_placement
 
         field = self._on_card[name]
         try:
-            decoder = decoders.find_decoder(device)
+            decoder = decoders.choose_decoder(device)
         except SettingError as error:
             if field.image.decode != "auto":
                 raise
             log.info("decode='auto': the cores decode, because %s", error.reason)
-            field.dial.value = 0.0
+            field.gpu_fraction.value = 0.0
             return None
-        found = GpuImages(field.image, decoder, find_placing(field.image, torch.device(device)))
+        found = BatchDecoder(field.image, decoder, choose_placement(field.image, torch.device(device)))
         if name not in self._sharing:  # a later engine goes on where the last one stood
             self._sharing[name] = choose_split(field.image, found, field.example, torch.device(device), workers)
         field.example = None  # it need not go to every worker
-        field.dial.value = self._sharing[name].share
+        field.gpu_fraction.value = self._sharing[name].share
         return found
 
 

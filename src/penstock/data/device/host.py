@@ -125,7 +125,7 @@ class HostTransfer:
         if self._device == "numpy":
             return DeviceBatch(dict(sent.arrays))
         arrived = self._arrival.unpack(sent, _torch().device(self._device))
-        self._arrival.finish(arrived.tensors, self._arrival.draw(sent))
+        self._arrival.finish(arrived.tensors, self._arrival.draw_transforms(sent))
         return arrived
 
     def close(self) -> None:

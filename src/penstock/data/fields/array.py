@@ -62,11 +62,11 @@ class Array:
         return tuple(dict.fromkeys((*stated, *packed)))
 
     @property
-    def fixed(self) -> bool:
+    def fixed_shape(self) -> bool:
         """Unless it was declared ragged."""
         return not self.ragged
 
-    def decoded(self, suffix: str, data: memoryview) -> NDArray[Any]:
+    def decode_value(self, suffix: str, data: memoryview) -> NDArray[Any]:
         """A copy: the arena will be used again, and a transform may write into what it is given."""
         return np.array(self._view(suffix, data))
 

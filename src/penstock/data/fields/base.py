@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Encoded(NamedTuple):
+class EncodedImage(NamedTuple):
     """Said of a slot that holds a JPEG, to be decoded on the card, instead of its pixels."""
 
     length: int
@@ -17,7 +17,7 @@ class Encoded(NamedTuple):
     width: int
 
 
-PIXELS = Encoded(0, 0, 0)
+NOT_ENCODED = EncodedImage(0, 0, 0)
 """Of a slot that holds them."""
 
 
@@ -30,15 +30,15 @@ class Field(Protocol):
         ...
 
     @property
-    def fixed(self) -> bool:
+    def fixed_shape(self) -> bool:
         """Whether all samples have one shape and go into a slab; others are delivered as lists."""
         ...
 
-    def decoded(self, suffix: str, data: memoryview) -> Any:
+    def decode_value(self, suffix: str, data: memoryview) -> Any:
         """The value, on its own."""
         ...
 
-    def decode_into(self, suffix: str, data: memoryview, slot: NDArray[np.generic]) -> Encoded | None:
+    def decode_into(self, suffix: str, data: memoryview, slot: NDArray[np.generic]) -> EncodedImage | None:
         """The value, into its slot; one that does not fit is a SampleError saying what was expected and found."""
         ...
 

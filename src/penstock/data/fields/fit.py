@@ -25,7 +25,7 @@ class FitGeometry:
         return min(self.height - self.top, self.out_height), min(self.width - self.left, self.out_width)
 
 
-def place(height: int, width: int, size: tuple[int, int], fit: Fit) -> FitGeometry:
+def fit_geometry(height: int, width: int, size: tuple[int, int], fit: Fit) -> FitGeometry:
     """Where a height × width picture goes.
 
     pad: all of it, as large as it fits, the rest black below or to the right. crop: scaled to cover, the middle kept.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.fields.base import Encoded
+from penstock.data.fields.base import EncodedImage
 from penstock.data.fields.image import Image
 from penstock.data.fields.shared_fraction import SharedFraction
 from penstock.shards.codecs.by_suffix import codec_of
@@ -29,7 +29,7 @@ class GpuDecodedImage:
 
     def __init__(self, image: Image, share: float = 1.0) -> None:
         self.image = image
-        self.dial = SharedFraction(share)
+        self.gpu_fraction = SharedFraction(share)
         """Of the pictures, for the card; turned while workers are at it."""
         self.example: bytes | None = None
         """A JPEG that was seen on this side of the pipe, to measure with."""
@@ -40,32 +40,32 @@ class GpuDecodedImage:
         return self.image.suffixes
 
     @property
-    def fixed(self) -> bool:
+    def fixed_shape(self) -> bool:
         """Always: the card needs a slot to find a JPEG in."""
-        return self.image.fixed
+        return self.image.fixed_shape
 
-    def decoded(self, suffix: str, data: memoryview) -> NDArray[Any]:
+    def decode_value(self, suffix: str, data: memoryview) -> NDArray[Any]:
         """The picture in memory of its own, by the cores."""
         if codec_of(suffix) == "jpeg":
             self.example = bytes(data)
-        return self.image.decoded(suffix, data)
+        return self.image.decode_value(suffix, data)
 
-    def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> Encoded | None:
+    def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> EncodedImage | None:
         """The JPEG, and that it is one; or the pixels."""
         if codec_of(suffix) != "jpeg" or data.nbytes > slot.nbytes or not self._is_for_the_card(data):
             self.image.decode_into(suffix, data, slot)
             return None
         info = inspect_jpeg(data)
-        self.image.placed(info.height, info.width)  # refuses what would be enlarged beyond any picture
+        self.image.geometry(info.height, info.width)  # refuses what would be enlarged beyond any picture
         if not can_decode_on_gpu(data, info):
             self.image.decode_into(suffix, data, slot)
             return None
         slot.reshape(-1)[: data.nbytes] = np.frombuffer(data, np.uint8)
-        return Encoded(data.nbytes, info.height, info.width)
+        return EncodedImage(data.nbytes, info.height, info.width)
 
     def _is_for_the_card(self, data: memoryview) -> bool:
         """By the picture itself: whichever worker asks, the answer is the same."""
-        share = self.dial.value
+        share = self.gpu_fraction.value
         return share >= 1 or zlib.crc32(data[-_TAIL_BYTES:]) < share * 2**32
 
 

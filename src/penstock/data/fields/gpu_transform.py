@@ -69,7 +69,7 @@ class GpuTransform:
                 if wanted > side:
                     raise SettingError(
                         f"a window of {self.size} cannot be cut out of {given[0]}×{given[1]}",
-                        advice="Give the field a larger size, or the finish a smaller one",
+                        advice="Give the field a larger size, or the gpu_transform a smaller one",
                     )
 
 

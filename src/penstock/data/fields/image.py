@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.data.fields.base import as_suffixes
-from penstock.data.fields.fit import Fit, FitGeometry, place
+from penstock.data.fields.fit import Fit, FitGeometry, fit_geometry
 from penstock.data.fields.gpu_transform import GpuTransform
 from penstock.errors import GuardError, SampleError, SettingError
 from penstock.shards.codecs.by_suffix import codec_of
@@ -32,7 +32,7 @@ class Image:
     a half is left to shrink; "exact" decodes in full and resizes with antialiasing, as Pillow does. Without a size, or
     with fit="short", pictures keep their shape and are delivered as a list. dtype "float32" or "float16" scales to 0…1.
 
-    `finish` says what is done after the copy, on the GPU where there is one; then `layout` is how the bytes get there.
+    `gpu_transform` says what is done after the copy, on the GPU where there is one; then `layout` is how the bytes get there.
     `decode` says who decodes JPEGs where batches go to a GPU: the cores, the card, both, or whoever is measured to.
     """
 
@@ -42,7 +42,7 @@ class Image:
     quality: Literal["fast", "exact"] = "fast"
     layout: Literal["CHW", "HWC"] = "CHW"
     dtype: Literal["uint8", "float16", "float32"] = "uint8"
-    finish: GpuTransform | None = None
+    gpu_transform: GpuTransform | None = None
     decode: Literal["cpu", "gpu", "hybrid", "auto"] = "cpu"
 
     def __post_init__(self) -> None:
@@ -64,14 +64,16 @@ class Image:
         self._check_afterwards()
 
     def _check_afterwards(self) -> None:
-        given = {"finish": self.finish is not None, f"decode={self.decode!r}": self.decode != "cpu"}
+        given = {"gpu_transform": self.gpu_transform is not None, f"decode={self.decode!r}": self.decode != "cpu"}
         for name in (name for name, is_given in given.items() if is_given):
-            if not self.fixed:
+            if not self.fixed_shape:
                 raise SettingError(f"{name} needs pictures of one shape", advice="Give a size, and no fit='short'")
             if self.dtype != "uint8":
-                raise SettingError(f"{name} needs dtype='uint8', not {self.dtype!r}", advice="Give finish the dtype")
-        if self.finish is not None:
-            self.finish.check_fits(self.sides)
+                raise SettingError(
+                    f"{name} needs dtype='uint8', not {self.dtype!r}", advice="Give the dtype to gpu_transform"
+                )
+        if self.gpu_transform is not None:
+            self.gpu_transform.check_fits(self.sides)
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -79,7 +81,7 @@ class Image:
         return as_suffixes(self.suffix)
 
     @property
-    def fixed(self) -> bool:
+    def fixed_shape(self) -> bool:
         """Whether all pictures come out in one shape."""
         return self.size is not None and self.fit != "short"
 
@@ -89,7 +91,7 @@ class Image:
         assert self.size is not None
         return (self.size, self.size) if isinstance(self.size, int) else self.size
 
-    def decoded(self, suffix: str, data: memoryview) -> NDArray[Any]:
+    def decode_value(self, suffix: str, data: memoryview) -> NDArray[Any]:
         """The picture in memory of its own."""
         if self.size is None:
             pixels = decode_jpeg(data) if codec_of(suffix) == "jpeg" else decode_pillow_image(data)
@@ -116,15 +118,15 @@ class Image:
     def _pixels(self, suffix: str, data: memoryview) -> tuple[Pixels, FitGeometry]:
         if codec_of(suffix) != "jpeg":
             pixels = decode_pillow_image(data)
-            return pixels, self.placed(pixels.shape[0], pixels.shape[1])
+            return pixels, self.geometry(pixels.shape[0], pixels.shape[1])
         info = inspect_jpeg(data)
-        placement = self.placed(info.height, info.width)
+        placement = self.geometry(info.height, info.width)
         height, width = (placement.height, placement.width) if self.quality == "fast" else (0, 0)
         return decode_jpeg(data, min_height=height, min_width=width, info=info, scratch=_decoded_into), placement
 
-    def placed(self, height: int, width: int) -> FitGeometry:
+    def geometry(self, height: int, width: int) -> FitGeometry:
         """Where the picture goes, if what it is enlarged to on the way is not beyond any picture."""
-        placement = place(height, width, self.sides, self.fit)
+        placement = fit_geometry(height, width, self.sides, self.fit)
         if placement.height * placement.width > MAX_PIXELS:
             raise GuardError(
                 f"a picture of {height}×{width} would be enlarged to {placement.height}×{placement.width}",

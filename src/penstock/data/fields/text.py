@@ -25,7 +25,7 @@ class _Plain:
         return as_suffixes(self.suffix)
 
     @property
-    def fixed(self) -> bool:
+    def fixed_shape(self) -> bool:
         """Never."""
         return False
 
@@ -37,7 +37,7 @@ class _Plain:
 class Json(_Plain):
     """A JSON part, parsed."""
 
-    def decoded(self, suffix: str, data: memoryview) -> Any:
+    def decode_value(self, suffix: str, data: memoryview) -> Any:
         """Whatever the JSON says."""
         try:
             return json.loads(bytes(data))
@@ -48,7 +48,7 @@ class Json(_Plain):
 class Text(_Plain):
     """A UTF-8 part, as a string."""
 
-    def decoded(self, suffix: str, data: memoryview) -> str:
+    def decode_value(self, suffix: str, data: memoryview) -> str:
         """The text as it stands, no stripping."""
         try:
             return str(data, "utf-8")
@@ -59,7 +59,7 @@ class Text(_Plain):
 class Raw(_Plain):
     """A part's bytes, untouched."""
 
-    def decoded(self, suffix: str, data: memoryview) -> bytes:
+    def decode_value(self, suffix: str, data: memoryview) -> bytes:
         """A copy: the arena will be used again."""
         return bytes(data)
 
@@ -77,11 +77,11 @@ class Label:
         return as_suffixes(self.suffix)
 
     @property
-    def fixed(self) -> bool:
+    def fixed_shape(self) -> bool:
         """A number per sample."""
         return True
 
-    def decoded(self, suffix: str, data: memoryview) -> NDArray[np.int64]:
+    def decode_value(self, suffix: str, data: memoryview) -> NDArray[np.int64]:
         """A 0-d array."""
         try:
             value = int(bytes(data)) if self.key is None else json.loads(bytes(data))[self.key]
@@ -93,4 +93,4 @@ class Label:
 
     def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> None:
         """One number."""
-        slot[...] = self.decoded(suffix, data)
+        slot[...] = self.decode_value(suffix, data)

@@ -95,10 +95,10 @@ def test_one_that_sets_off_ahead_does_not_hide_that_the_one_before_was_late(cloc
 
 
 def test_the_workers_dial_is_turned_and_what_was_made_before_does_not_count(clock):
-    noting, dial = Noting(after=0.75), SharedFraction(0.5)
-    balance = SplitController([(dial, noting)], clock)
+    noting, gpu_fraction = Noting(after=0.75), SharedFraction(0.5)
+    balance = SplitController([(gpu_fraction, noting)], clock)
     batches(balance, clock, SETTLING + COUNTED)
-    assert dial.value == 0.75
+    assert gpu_fraction.value == 0.75
     batches(balance, clock, SETTLING, cores_s=0.1)
     batches(balance, clock, COUNTED)
     assert [window.cores for window in noting.windows] == [0, 0]

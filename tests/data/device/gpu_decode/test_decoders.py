@@ -12,11 +12,11 @@ import simplejpeg
 import torch
 
 from penstock.data.device.gpu_decode import decoders
-from penstock.data.device.gpu_decode.decoders import NvImageCodecDecoder, find_decoder
-from penstock.data.device.gpu_decode.images import GpuImages
-from penstock.data.device.gpu_decode.placement import find_placing
+from penstock.data.device.gpu_decode.decoders import NvImageCodecDecoder, choose_decoder
+from penstock.data.device.gpu_decode.images import BatchDecoder
+from penstock.data.device.gpu_decode.placement import choose_placement
 from penstock.data.fields import Image
-from penstock.data.fields.base import Encoded
+from penstock.data.fields.base import EncodedImage
 from penstock.errors import SettingError
 from penstock.testing import make_image
 
@@ -71,7 +71,7 @@ def codec(card, monkeypatch):
 
 def test_where_torchvision_is_missing_nvimagecodec_decodes_and_is_named(codec, caplog):
     caplog.set_level(logging.INFO, "penstock")
-    decoder = find_decoder("cuda:1")
+    decoder = choose_decoder("cuda:1")
     assert isinstance(decoder, NvImageCodecDecoder)
     assert decoder._decoder.device_id == 1
     assert "on cuda:1 by nvImageCodec 0.9.0 (nvJPEG)" in caplog.text
@@ -80,7 +80,7 @@ def test_where_torchvision_is_missing_nvimagecodec_decodes_and_is_named(codec, c
 def test_torchvision_comes_first(codec, card, monkeypatch):
     card.add("torchvision")
     monkeypatch.setitem(decoders._KNOWN, "torchvision", lambda device: SimpleNamespace(name=f"torchvision on {device}"))
-    assert find_decoder("cuda").name == "torchvision on cuda:0"
+    assert choose_decoder("cuda").name == "torchvision on cuda:0"
 
 
 def test_torchcodec_is_asked_for_colours_if_it_is_new_enough(codec, card, monkeypatch, caplog):
@@ -100,10 +100,10 @@ def test_torchcodec_is_asked_for_colours_if_it_is_new_enough(codec, card, monkey
     waited = SimpleNamespace(wait_stream=lambda other: asked.append("waited"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: waited)
     card.add("torchcodec")
-    assert isinstance(find_decoder("cuda"), NvImageCodecDecoder)  # its older versions have no pictures
+    assert isinstance(choose_decoder("cuda"), NvImageCodecDecoder)  # its older versions have no pictures
     assert "torchcodec cannot decode on cuda:0" in caplog.text
     module.decode_jpeg = decode_jpeg
-    decoder = find_decoder("cuda")
+    decoder = choose_decoder("cuda")
     assert decoder.name == "torchcodec 0.17.0 (nvJPEG)"
     assert len(decoder.decode([np.zeros(4, np.uint8), np.zeros(5, np.uint8)])) == 2
     assert asked == [("RGB", "cuda:0", 2), "waited"]
@@ -116,7 +116,7 @@ def test_where_nothing_is_installed_all_are_named(card, monkeypatch):
 
     monkeypatch.setattr(importlib.util, "find_spec", missing)
     with pytest.raises(SettingError, match="needs torchvision, torchcodec or nvImageCodec"):
-        find_decoder("cuda")
+        choose_decoder("cuda")
 
 
 def test_nvimagecodec_is_asked_for_planes_on_our_stream_and_never_for_the_cores(codec):
@@ -134,10 +134,10 @@ def test_what_it_refuses_the_cores_decode_and_it_is_asked_once(codec):
     array = np.zeros((3, 3, 48, 64), np.uint8)
     for slot, data in enumerate((jpegs[0], REFUSED, jpegs[1])):
         array[slot].reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
-    encoded = np.array([Encoded(len(data), 48, 64) for data in (jpegs[0], REFUSED, jpegs[1])], np.int32)
+    encoded = np.array([EncodedImage(len(data), 48, 64) for data in (jpegs[0], REFUSED, jpegs[1])], np.int32)
     image = Image(".jpg", size=(48, 64), quality="exact")
     here = torch.device("cpu")
-    out, failures = GpuImages(image, decoder, find_placing(image, here)).arrive(array, encoded, here)
+    out, failures = BatchDecoder(image, decoder, choose_placement(image, here)).decode_batch(array, encoded, here)
     assert list(failures) == [1]
     assert torch.equal(out[2], _planes(jpegs[1]))
     assert len(decoder._decoder.asked) == 1

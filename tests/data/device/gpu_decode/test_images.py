@@ -14,9 +14,9 @@ from penstock.data.device.device_stage import DevicePlan
 from penstock.data.device.gpu_decode import decoders
 from penstock.data.device.gpu_decode import images as pictures
 from penstock.data.device.gpu_decode import initial_split as share
-from penstock.data.device.gpu_decode.initial_split import most_for_auto, together
+from penstock.data.device.gpu_decode.initial_split import auto_limit, balanced_fraction
 from penstock.data.fields import GpuTransform, Image
-from penstock.data.fields.base import Encoded
+from penstock.data.fields.base import EncodedImage
 from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.errors import DecodeError, SampleError, SettingError
 from penstock.shards.codecs.jpeg import decode_jpeg
@@ -48,7 +48,7 @@ def card(monkeypatch):
 
     def put(**settings):
         standing_in = StandIn(**settings)
-        monkeypatch.setattr(decoders, "find_decoder", lambda device: standing_in)
+        monkeypatch.setattr(decoders, "choose_decoder", lambda device: standing_in)
         return standing_in
 
     return put
@@ -113,8 +113,8 @@ def test_they_are_finished_like_any_others(card, shard, make_loader):
     card()
     path = shard(*(jpeg(number) for number in range(6)))
     finish = GpuTransform("float16", size=24, crop="random", flip=0.5)
-    found = images(make_loader(path, field(finish=finish), 3))
-    expected = images(make_loader(path, field(finish=finish, decode="cpu"), 3))
+    found = images(make_loader(path, field(gpu_transform=finish), 3))
+    expected = images(make_loader(path, field(gpu_transform=finish, decode="cpu"), 3))
     assert found.dtype == torch.float16
     assert psnr_db(255 * found, 255 * expected) > 45
 
@@ -171,7 +171,7 @@ def test_pictures_that_are_no_jpegs_are_decoded_by_the_cores(card, shard, make_l
 def test_grey_jpegs_go_to_the_card():
     data = memoryview(saved(1, "JPEG", mode="L"))
     slot = np.zeros((3, 48, 64), np.uint8)
-    assert GpuDecodedImage(field()["image"]).decode_into(".jpg", data, slot) == Encoded(len(data), 90, 120)
+    assert GpuDecodedImage(field()["image"]).decode_into(".jpg", data, slot) == EncodedImage(len(data), 90, 120)
     assert bytes(slot.reshape(-1)[: len(data)]) == bytes(data)
 
 
@@ -257,31 +257,31 @@ def test_a_batch_of_nothing_but_such_pictures_is_an_error(card, shard, make_load
 
 
 def test_both_sides_finish_together_and_auto_leaves_small_gains_alone():
-    assert together(300, 100) == 0.75
-    assert most_for_auto(0.1) == 0
-    assert most_for_auto(0.4) == 0.4
-    assert most_for_auto(0.9) == 0.5
+    assert balanced_fraction(300, 100) == 0.75
+    assert auto_limit(0.1) == 0
+    assert auto_limit(0.4) == 0.4
+    assert auto_limit(0.9) == 0.5
 
 
 def test_worker_processes_follow_when_the_share_is_turned(card, shard, make_loader, monkeypatch):
-    monkeypatch.setattr(share, "together", lambda card_rate, cores_rate: 1.0)
+    monkeypatch.setattr(share, "balanced_fraction", lambda card_rate, cores_rate: 1.0)
     decoder = card()
     path = shard(*(jpeg(number) for number in range(8)))
     loader = make_loader(path, field(decode="hybrid"), 4, executor="process", workers=1)
     first = images(loader)
     decoder.calls.clear()
-    dial = loader._plans.fields["image"].dial
-    dial.value = 0.0
+    gpu_fraction = loader._plans.fields["image"].gpu_fraction
+    gpu_fraction.value = 0.0
     second = images(loader)
     assert not decoder.calls
-    dial.value = 1.0
+    gpu_fraction.value = 1.0
     assert torch.equal(images(loader), first)
     assert sum(map(len, decoder.calls)) == 8
     assert psnr_db(first, second) > 45
 
 
 def test_a_later_engine_goes_on_with_the_share_of_the_last(card, shard, make_loader, monkeypatch):
-    monkeypatch.setattr(share, "together", lambda card_rate, cores_rate: 1.0)
+    monkeypatch.setattr(share, "balanced_fraction", lambda card_rate, cores_rate: 1.0)
     decoder = card()
     loader = make_loader(shard(*(jpeg(number) for number in range(8))), field(decode="hybrid"), 4)
     images(loader)

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock.data.device.gpu_decode import placement as placing
-from penstock.data.device.gpu_decode.placement import KernelPlacement, find_placing, shape_by_shape
+from penstock.data.device.gpu_decode.placement import KernelPlacement, choose_placement, place_by_shape
 from penstock.data.fields import Image
 from penstock.testing import make_image
 
@@ -23,7 +23,7 @@ def pictures(count, shapes=SHAPES):
 
 def alone(image, pixels):
     """One picture in a slot of its own, step by step."""
-    at = image.placed(*pixels.shape[1:])
+    at = image.geometry(*pixels.shape[1:])
     numbers = pixels[None].float()
     if pixels.shape[1:] != (at.height, at.width):
         size = (at.height, at.width)
@@ -42,7 +42,7 @@ def test_each_gets_the_pixels_that_it_would_get_alone(fit, layout, most, monkeyp
     image = Image(".jpg", size=(48, 64), fit=fit, layout=layout, quality="exact")
     given = dict(zip([7, 0, 3, 1, 9, 8, 5], pictures(7), strict=True))
     out = torch.full((10, 3, 48, 64) if layout == "CHW" else (10, 48, 64, 3), 77, dtype=torch.uint8)
-    shape_by_shape(image, [*given.items()], out)
+    place_by_shape(image, [*given.items()], out)
     planes = out if layout == "CHW" else out.permute(0, 3, 1, 2)
     for slot in range(10):
         expected = alone(image, given[slot]) if slot in given else torch.full((3, 48, 64), 77)
@@ -50,7 +50,7 @@ def test_each_gets_the_pixels_that_it_would_get_alone(fit, layout, most, monkeyp
 
 
 def test_without_a_card_it_goes_shape_by_shape():
-    assert find_placing(Image(".jpg", size=8), torch.device("cpu")).func is shape_by_shape
+    assert choose_placement(Image(".jpg", size=8), torch.device("cpu")).func is place_by_shape
 
 
 def test_where_a_launch_fails_it_goes_shape_by_shape_and_says_why(monkeypatch, caplog):
@@ -61,9 +61,9 @@ def test_where_a_launch_fails_it_goes_shape_by_shape_and_says_why(monkeypatch, c
     monkeypatch.setattr(torch, "zeros", lambda shape, *, dtype, device: zeros(shape, dtype=dtype))
     caplog.set_level(logging.INFO, "penstock")
     monkeypatch.setattr(KernelPlacement, "__call__", lambda self, pictures, out: None)
-    assert isinstance(find_placing(Image(".jpg", size=8), torch.device("cuda")), KernelPlacement)
+    assert isinstance(choose_placement(Image(".jpg", size=8), torch.device("cuda")), KernelPlacement)
     monkeypatch.setattr(KernelPlacement, "__call__", fail)
-    assert find_placing(Image(".jpg", size=8), torch.device("cuda")).func is shape_by_shape
+    assert choose_placement(Image(".jpg", size=8), torch.device("cuda")).func is place_by_shape
     assert "no C compiler" in caplog.text
 
 
@@ -85,7 +85,7 @@ def test_many_of_one_shape_take_no_more_calls_than_a_few(slots):
     image = Image(".jpg", size=(48, 64), quality="exact")
     given, out = pictures(32, [(90, 120)]), torch.empty((64, 3, 48, 64), dtype=torch.uint8)
     with Calls() as calls:
-        shape_by_shape(image, [*zip(slots, given, strict=True)], out)
+        place_by_shape(image, [*zip(slots, given, strict=True)], out)
     assert len(calls.made) <= 12, calls.made
 
 
@@ -93,9 +93,9 @@ def test_each_shape_adds_a_few_more():
     image = Image(".jpg", size=(48, 64), quality="exact")
     given, out = pictures(32), torch.empty((32, 3, 48, 64), dtype=torch.uint8)
     with Calls() as calls:
-        shape_by_shape(image, [*enumerate(given)], out)
+        place_by_shape(image, [*enumerate(given)], out)
     assert len(calls.made) <= 8 + 4 * len(SHAPES), calls.made
 
 
 def test_nothing_to_place_is_nothing():
-    shape_by_shape(Image(".jpg", size=(48, 64), quality="exact"), [], torch.empty((1, 3, 48, 64), dtype=torch.uint8))
+    place_by_shape(Image(".jpg", size=(48, 64), quality="exact"), [], torch.empty((1, 3, 48, 64), dtype=torch.uint8))

@@ -41,7 +41,7 @@ def interpret(path):
     from penstock.data.device.gpu_decode import placement as placing
     from penstock.data.device.gpu_decode import placement_kernel as kernel
 
-    launches = count_launches(kernel, "place_all")
+    launches = count_launches(kernel, "place_kernel")
     given = pictures()
     found = {f"{fit} {layout}": placed(fit, layout, given) for fit, layout in CASES}
     found["launches"] = np.array(len(launches))
@@ -73,7 +73,7 @@ def resized(length, wanted):
 def test_pixels_are_antialiased_to_half_a_level_and_the_rest_is_black(found, fit, layout):
     batch = found[f"{fit} {layout}"] if layout == "CHW" else found[f"{fit} {layout}"].transpose(0, 3, 1, 2)
     for slot, picture in zip(SLOTS, pictures(), strict=True):
-        at = image_of(fit, layout).placed(*picture.shape[1:])
+        at = image_of(fit, layout).geometry(*picture.shape[1:])
         rows, columns = at.covered
         down, across = resized(picture.shape[1], at.height), resized(picture.shape[2], at.width)
         whole = down @ picture.numpy().astype(float) @ across.T

@@ -9,7 +9,7 @@ from torch.nn.functional import interpolate
 
 from penstock.data.device.transform import apply
 from penstock.data.device.transform.apply import TorchTransform
-from penstock.data.device.transform.draw import draw
+from penstock.data.device.transform.draw import draw_transforms
 from penstock.data.fields import GpuTransform
 from penstock.testing import make_image
 
@@ -25,7 +25,7 @@ def pixels():
 def done(pixels, seed=1, epoch=0, samples=None, **settings):
     finish = GpuTransform(**settings)
     numbers = np.arange(len(pixels)) if samples is None else np.array(samples)
-    drawn = draw(finish, tuple(pixels.shape[2:]), seed, epoch, numbers)
+    drawn = draw_transforms(finish, tuple(pixels.shape[2:]), seed, epoch, numbers)
     return TorchTransform(finish, pixels.device)(pixels, drawn), drawn
 
 
@@ -166,7 +166,7 @@ def test_what_chance_has_in_store_is_sent_as_one_and_what_never_changes_but_once
     finish = GpuTransform(size=24, crop=(0.2, 1.0), flip=0.5, jitter=(0.2, 0.2, 0.2, 0.1), mean=MEAN, std=STD)
     finisher = TorchTransform(finish, pixels.device)
     for epoch in range(2):
-        finisher(pixels, draw(finish, (60, 80), 1, epoch, np.arange(len(pixels))))
+        finisher(pixels, draw_transforms(finish, (60, 80), 1, epoch, np.arange(len(pixels))))
     assert sendings == [(2, 3), (8, 5 + 5 + 12), (8, 22)]
 
 
@@ -174,7 +174,7 @@ def test_a_picture_that_is_only_normalised_needs_nothing_sent(pixels, monkeypatc
     finish = GpuTransform(mean=MEAN, std=STD)
     finisher = TorchTransform(finish, pixels.device)
     monkeypatch.setattr(apply, "sent", lambda numbers, device: pytest.fail(f"sent {numbers.shape}"))
-    found = finisher(pixels, draw(finish, (60, 80), 1, 0, np.arange(len(pixels))))
+    found = finisher(pixels, draw_transforms(finish, (60, 80), 1, 0, np.arange(len(pixels))))
     assert torch.allclose(found, normalised(pixels), atol=1e-5)
 
 

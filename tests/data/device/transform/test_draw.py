@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.data.decode.rng import global_rngs
-from penstock.data.device.transform.draw import GREY, draw
+from penstock.data.device.transform.draw import GREY, draw_transforms
 from penstock.data.fields import GpuTransform, Image
 from penstock.errors import SettingError
 
@@ -33,7 +33,7 @@ def test_dice_are_fair_and_do_not_know_each_other():
 
 
 def test_windows_lie_inside_the_picture_and_reach_all_of_it():
-    drawn = draw(GpuTransform(size=(24, 32), crop="random"), (40, 50), 1, 0, MANY)
+    drawn = draw_transforms(GpuTransform(size=(24, 32), crop="random"), (40, 50), 1, 0, MANY)
     tops, lefts, heights, widths = drawn.boxes.T
     assert set(heights) == {24}
     assert set(widths) == {32}
@@ -44,12 +44,12 @@ def test_windows_lie_inside_the_picture_and_reach_all_of_it():
 
 
 def test_the_middle_window_is_the_same_for_all():
-    drawn = draw(GpuTransform(size=20, crop="centre"), (41, 50), 1, 0, MANY[:3])
+    drawn = draw_transforms(GpuTransform(size=20, crop="centre"), (41, 50), 1, 0, MANY[:3])
     assert drawn.boxes.tolist() == [[10, 15, 20, 20]] * 3
 
 
 def test_shares_of_the_area_have_the_declared_size_and_shape():
-    boxes = draw(GpuTransform(size=8, crop=(0.25, 0.5)), (200, 200), 1, 0, MANY).boxes
+    boxes = draw_transforms(GpuTransform(size=8, crop=(0.25, 0.5)), (200, 200), 1, 0, MANY).boxes
     share = boxes[:, 2] * boxes[:, 3] / 200**2
     assert 0.245 < share.min() < 0.26
     assert 0.49 < share.max() < 0.505
@@ -61,8 +61,10 @@ def test_shares_of_the_area_have_the_declared_size_and_shape():
 
 
 def test_one_setting_does_not_change_what_another_throws():
-    plain = draw(GpuTransform(flip=0.5), (64, 64), 5, 1, MANY)
-    full = draw(GpuTransform(size=32, crop="random", flip=0.5, jitter=(0.1, 0.1, 0.1, 0.1)), (64, 64), 5, 1, MANY)
+    plain = draw_transforms(GpuTransform(flip=0.5), (64, 64), 5, 1, MANY)
+    full = draw_transforms(
+        GpuTransform(size=32, crop="random", flip=0.5, jitter=(0.1, 0.1, 0.1, 0.1)), (64, 64), 5, 1, MANY
+    )
     assert np.array_equal(plain.flips, full.flips)
     assert 0.47 < plain.flips.mean() < 0.53
     assert plain.boxes is None
@@ -70,12 +72,12 @@ def test_one_setting_does_not_change_what_another_throws():
 
 
 def test_no_jitter_at_all_would_leave_colours_as_they_are():
-    row = draw(GpuTransform(jitter=(1e-9, 0, 0, 0)), (8, 8), 0, 0, MANY[:1]).colours[0]
+    row = draw_transforms(GpuTransform(jitter=(1e-9, 0, 0, 0)), (8, 8), 0, 0, MANY[:1]).colours[0]
     assert np.allclose(row, [1, 0, 0, 0, 1, 0, 0, 0, 1, 0], atol=1e-6)
 
 
 def test_saturation_and_hue_leave_grey_pictures_alone():
-    rows = draw(GpuTransform(jitter=(0, 0, 0.9, 0.5)), (8, 8), 0, 0, MANY[:50]).colours
+    rows = draw_transforms(GpuTransform(jitter=(0, 0, 0.9, 0.5)), (8, 8), 0, 0, MANY[:50]).colours
     grey = rows[:, :9].reshape(-1, 3, 3) @ np.array([100.0, 100.0, 100.0])
     assert np.allclose(grey, 100, atol=0.01)
     red = rows[:, :9].reshape(-1, 3, 3) @ np.array([200.0, 40.0, 40.0])
@@ -105,10 +107,10 @@ def test_what_cannot_be_done_is_refused_at_once(settings, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"finish": GpuTransform()}, "one shape"),
+        ({"gpu_transform": GpuTransform()}, "one shape"),
         ({"size": 8, "fit": "short", "decode": "gpu"}, "one shape"),
-        ({"size": 8, "dtype": "float32", "finish": GpuTransform()}, "dtype='uint8'"),
-        ({"size": 8, "finish": GpuTransform(size=9, crop="centre")}, "cannot be cut out of 8×8"),
+        ({"size": 8, "dtype": "float32", "gpu_transform": GpuTransform()}, "dtype='uint8'"),
+        ({"size": 8, "gpu_transform": GpuTransform(size=9, crop="centre")}, "cannot be cut out of 8×8"),
         ({"size": 8, "decode": "tpu"}, "decode 'tpu'"),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 from tests.support.triton_interpreter import count_launches, interpreted
 
 from penstock.data.device.transform.apply import TorchTransform
-from penstock.data.device.transform.draw import draw
+from penstock.data.device.transform.draw import draw_transforms
 from penstock.data.device.transform.launch import KernelTransform
 from penstock.data.fields import GpuTransform
 
@@ -33,7 +33,7 @@ def batch():
 
 def drawn_for(finish):
     """Of which some are mirrored, and some are not."""
-    drawn = draw(finish, (HEIGHT, WIDTH), 3, 0, np.arange(SAMPLES))
+    drawn = draw_transforms(finish, (HEIGHT, WIDTH), 3, 0, np.arange(SAMPLES))
     assert drawn.flips is None or 0 < drawn.flips.sum() < SAMPLES
     return drawn
 
@@ -41,7 +41,7 @@ def drawn_for(finish):
 def interpret(path):
     from penstock.data.device.transform import kernel
 
-    launches = count_launches(kernel, "finish_all")
+    launches = count_launches(kernel, "transform_kernel")
     found = {}
     for name, finish in CASES.items():
         before = len(launches)

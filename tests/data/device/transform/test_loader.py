@@ -42,7 +42,7 @@ def by_key(batches):
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 def test_pictures_come_finished_however_their_bytes_travel(shards, make_loader, layout):
     plain = by_key(make_loader(shards, fields()))
-    found = by_key(make_loader(shards, fields(finish=GpuTransform("float16"), layout=layout)))
+    found = by_key(make_loader(shards, fields(gpu_transform=GpuTransform("float16"), layout=layout)))
     assert len(found) == 24
     for key, image in found.items():
         assert image.dtype == torch.float16
@@ -51,10 +51,10 @@ def test_pictures_come_finished_however_their_bytes_travel(shards, make_loader, 
 
 
 def test_a_sample_has_the_same_fate_whatever_the_batch_the_workers_and_the_rank(shards, make_loader):
-    wanted = by_key(make_loader(shards, fields(finish=FINISH), shuffle=True, seed=3))
+    wanted = by_key(make_loader(shards, fields(gpu_transform=FINISH), shuffle=True, seed=3))
     others = [
-        make_loader(shards, fields(finish=FINISH), batch_size=5, shuffle=True, seed=3, workers=1),
-        make_loader(shards, fields(finish=FINISH), batch_size=6, shuffle=True, seed=3, rank=1, world_size=2),
+        make_loader(shards, fields(gpu_transform=FINISH), batch_size=5, shuffle=True, seed=3, workers=1),
+        make_loader(shards, fields(gpu_transform=FINISH), batch_size=6, shuffle=True, seed=3, rank=1, world_size=2),
     ]
     for loader in others:
         found = by_key(loader)
@@ -63,17 +63,17 @@ def test_a_sample_has_the_same_fate_whatever_the_batch_the_workers_and_the_rank(
 
 
 def test_each_epoch_has_another_fate_and_a_resumed_one_the_same(shards, make_loader):
-    loader = make_loader(shards, fields(finish=FINISH), shuffle=True)
+    loader = make_loader(shards, fields(gpu_transform=FINISH), shuffle=True)
     first, second = by_key(loader), by_key(loader)
     assert not any(torch.allclose(first[key], second[key], atol=1e-2) for key in first)
-    again = make_loader(shards, fields(finish=FINISH), shuffle=True)
+    again = make_loader(shards, fields(gpu_transform=FINISH), shuffle=True)
     again.set_epoch(1)
     assert all(torch.allclose(image, second[key], atol=2e-3) for key, image in by_key(again).items())
 
 
 def test_a_sample_that_a_sampler_picks_twice_has_two_fates(shards, make_loader):
     picks = [3, 3, 5, 3]
-    batches = [list(make_loader(shards, fields(finish=FINISH), 2, sampler=picks)) for _ in range(2)]
+    batches = [list(make_loader(shards, fields(gpu_transform=FINISH), 2, sampler=picks)) for _ in range(2)]
     images = [torch.cat([batch["image"] for batch in epoch]) for epoch in batches]
     assert keys_of(batches[0]) == ["003", "003", "005", "003"]
     assert torch.allclose(images[0], images[1], atol=2e-3)
@@ -84,7 +84,7 @@ def test_samples_that_take_the_place_of_bad_ones_are_finished_as_themselves(tmp_
     members = [(f"{number}.jpg", simplejpeg.encode_jpeg(make_image(50, 70, number))) for number in range(4)]
     members[1] = ("1.jpg", members[1][1][:400])
     (tmp_path / "a.tar").write_bytes(tar_bytes(members))
-    image = {"image": Image(".jpg", size=(32, 40), finish=FINISH)}
+    image = {"image": Image(".jpg", size=(32, 40), gpu_transform=FINISH)}
     (batch,) = make_loader(tmp_path / "a.tar", image, 4, on_error="replace", max_bad=1.0)
     assert batch["__key__"] == ["0", "2", "2", "3"]
     assert torch.allclose(batch["image"][1], batch["image"][2], atol=2e-3)
@@ -92,13 +92,13 @@ def test_samples_that_take_the_place_of_bad_ones_are_finished_as_themselves(tmp_
 
 def test_finished_batches_do_not_hold_their_slab(shards, make_loader):
     kept = list(
-        make_loader(shards, fields(finish=GpuTransform()), 2)
+        make_loader(shards, fields(gpu_transform=GpuTransform()), 2)
     )  # more of them than there are slabs, and not copied
     assert len({batch["image"].data_ptr() for batch in kept}) == 12
 
 
 def test_a_loader_with_a_finish_goes_when_nobody_wants_it(shards):
-    loader = penstock.Loader(shards, fields(finish=GpuTransform()), 8, executor="thread", workers=1)
+    loader = penstock.Loader(shards, fields(gpu_transform=GpuTransform()), 8, executor="thread", workers=1)
     for _ in loader:
         pass
     gone = weakref.ref(loader)
@@ -109,7 +109,7 @@ def test_a_loader_with_a_finish_goes_when_nobody_wants_it(shards):
 
 def test_arrays_cannot_be_finished_nor_kept_in_place_without_torch(shards, make_loader):
     with pytest.raises(SettingError, match="need tensors"):
-        make_loader(shards, fields(finish=GpuTransform()), device="numpy")
+        make_loader(shards, fields(gpu_transform=GpuTransform()), device="numpy")
     with pytest.raises(SettingError, match="static keeps tensors"):
         make_loader(shards, fields(), device="numpy", static=True)
 
@@ -124,10 +124,10 @@ def mirrored(sample, rng):
 
 def test_a_transform_comes_first_and_must_leave_the_shape(shards, make_loader):
     plain = by_key(make_loader(shards, fields()))
-    found = by_key(make_loader(shards, fields(finish=GpuTransform()), transform=mirrored))
+    found = by_key(make_loader(shards, fields(gpu_transform=GpuTransform()), transform=mirrored))
     assert all(torch.allclose(image, plain[key].flip(2) / 255, atol=1e-5) for key, image in found.items())
     with pytest.raises(SettingError, match=r"image is torch.uint8\[3, 16, 20\] after the transform"):
-        list(make_loader(shards, fields(finish=GpuTransform()), transform=half))
+        list(make_loader(shards, fields(gpu_transform=GpuTransform()), transform=half))
 
 
 # -- the same addresses ------------------------------------------------------------------------------------------------
@@ -162,8 +162,8 @@ def test_a_static_batch_is_overwritten_by_the_next_and_an_ordinary_one_is_not(nu
 
 def test_a_static_batch_is_whole_in_the_layout_it_was_finished_in(shards, make_loader):
     finish = GpuTransform("bfloat16", layout="channels_last")
-    plain = by_key(make_loader(shards, fields(finish=finish)))
-    for batch in make_loader(shards, fields(finish=finish), static=True):
+    plain = by_key(make_loader(shards, fields(gpu_transform=finish)))
+    for batch in make_loader(shards, fields(gpu_transform=finish), static=True):
         assert batch["image"].is_contiguous(memory_format=torch.channels_last)
         assert all(torch.equal(image, plain[key]) for key, image in by_key([batch]).items())
 
@@ -179,11 +179,16 @@ def test_a_batch_that_outgrows_its_place_is_whole_and_said_to_be_elsewhere(numbe
 
 
 def test_a_config_has_finishes_too_and_says_what_is_wrong_with_them(shards):
-    image = {"type": "image", "suffix": ".jpg", "size": [32, 40], "finish": {"dtype": "float16", "crop": [0.3, 1.0]}}
+    image = {
+        "type": "image",
+        "suffix": ".jpg",
+        "size": [32, 40],
+        "gpu_transform": {"dtype": "float16", "crop": [0.3, 1.0]},
+    }
     config = {"shards": [str(path) for path in shards], "fields": {"image": image}, "batch_size": 8, "static": True}
-    with pytest.raises(SettingError, match=r"fields\.image\.finish.*needs a size"):
+    with pytest.raises(SettingError, match=r"fields\.image\.gpu_transform.*needs a size"):
         penstock.Loader.from_config(config)
-    image["finish"]["size"] = 24
+    image["gpu_transform"]["size"] = 24
     loader = penstock.Loader.from_config({**config, "executor": "thread", "workers": 1})
     assert {batch["image"].shape for batch in loader} == {(8, 3, 24, 24)}
     loader.close()

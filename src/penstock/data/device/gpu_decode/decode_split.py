@@ -237,11 +237,11 @@ class SplitController:
 
     def _turn(self, stalled_s: float) -> None:
         window = self._window(stalled_s - self._stalled_s)
-        for dial, sharing in self._shared:
+        for gpu_fraction, sharing in self._shared:
             sharing.seen(window)
-            if sharing.share != dial.value:
+            if sharing.share != gpu_fraction.value:
                 log.debug("%.0f%% of the pictures to the card: %s", 100 * sharing.share, window)
-                dial.value = sharing.share
+                gpu_fraction.value = sharing.share
                 self._settling = SETTLING
         self._stalled_s = stalled_s
         self._batches.clear()

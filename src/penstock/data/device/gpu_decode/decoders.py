@@ -119,7 +119,7 @@ _KNOWN: dict[str, Callable[[torch.device], GpuDecoder]] = {
 """By what has to be installed, the first of which counts."""
 
 
-def find_decoder(device: str) -> GpuDecoder:
+def choose_decoder(device: str) -> GpuDecoder:
     """For that device, by what is installed; a SettingError says why there is none."""
     where = torch.device(device)
     advice = "Use decode='cpu', or decode='auto', which decodes there if it can"

@@ -31,7 +31,7 @@ FEW = 4
 _JPEG = ".jpg"
 
 
-class GpuImages:
+class BatchDecoder:
     """One field's. Several threads may have a batch each: one is then decoded while another is placed."""
 
     def __init__(self, image: Image, decoder: GpuDecoder, place: PlaceImages) -> None:
@@ -44,7 +44,7 @@ class GpuImages:
         self._told = False
         """That the card did not manage."""
 
-    def arrive(
+    def decode_batch(
         self, array: NDArray[np.uint8], encoded: EncodedSizes, device: torch.device
     ) -> tuple[Tensor, dict[int, PenstockError]]:
         """The batch, and which slots hold nothing because their picture cannot be decoded by anybody.

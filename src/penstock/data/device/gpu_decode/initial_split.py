@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from penstock.core.slab_layout import ENCODED_SIZE_FIELDS
 from penstock.data.device.gpu_decode.decode_split import AutoSplit, FixedSplit, HybridSplit, SplitPolicy
-from penstock.data.device.gpu_decode.images import GpuImages
-from penstock.data.fields.base import Encoded
+from penstock.data.device.gpu_decode.images import BatchDecoder
+from penstock.data.fields.base import EncodedImage
 from penstock.data.fields.image import Image
 from penstock.shards.guards.jpeg import inspect_jpeg
 
@@ -32,7 +32,7 @@ MOST_AUTO = 0.5
 
 
 def choose_split(
-    image: Image, pictures: GpuImages, jpeg: bytes | None, device: torch.device, workers: int
+    image: Image, pictures: BatchDecoder, jpeg: bytes | None, device: torch.device, workers: int
 ) -> SplitPolicy:
     """By a picture of the data, if there is one."""
     if image.decode == "gpu":
@@ -47,36 +47,36 @@ def choose_split(
         log.info("decode=%r: the first JPEG is longer than its pixels, so the cores decode", image.decode)
         return FixedSplit(0.0)
     rates = f"the card decodes {1 / card_s:.0f} a second, {workers} workers {workers / core_s:.0f}"
-    share = together(1 / card_s, workers / core_s)
+    share = balanced_fraction(1 / card_s, workers / core_s)
     if image.decode == "hybrid":
         log.info("decode='hybrid': %.0f%% of the pictures to the card to begin with: %s", 100 * share, rates)
         return HybridSplit(share)
-    most = most_for_auto(share)
+    most = auto_limit(share)
     log.info("decode='auto': up to %.0f%% of the pictures to the card, if the training waits: %s", 100 * most, rates)
     return AutoSplit(most) if most else FixedSplit(0.0)
 
 
-def together(card_rate: float, cores_rate: float) -> float:
+def balanced_fraction(card_rate: float, cores_rate: float) -> float:
     """Of the pictures, for the card, by each side's rate alone: both then finish together."""
     return card_rate / (card_rate + cores_rate)
 
 
-def most_for_auto(share: float) -> float:
+def auto_limit(share: float) -> float:
     """Of the pictures, for a card that has a training to do, and would finish together with the cores at that share."""
     return 0.0 if share < LEAST_AUTO else min(share, MOST_AUTO)
 
 
-def _on_card(pictures: GpuImages, jpeg: bytes, array: NDArray[np.uint8], device: torch.device) -> float | None:
+def _on_card(pictures: BatchDecoder, jpeg: bytes, array: NDArray[np.uint8], device: torch.device) -> float | None:
     """Seconds per picture; None if it has no room in its slot."""
     if len(jpeg) > array[0].nbytes:
         return None
     info = inspect_jpeg(jpeg)
     for slot in array:
         slot.reshape(-1)[: len(jpeg)] = np.frombuffer(jpeg, np.uint8)
-    encoded = np.full((len(array), ENCODED_SIZE_FIELDS), Encoded(len(jpeg), info.height, info.width), np.int32)
+    encoded = np.full((len(array), ENCODED_SIZE_FIELDS), EncodedImage(len(jpeg), info.height, info.width), np.int32)
 
     def decode() -> None:
-        pictures.arrive(array, encoded, device)
+        pictures.decode_batch(array, encoded, device)
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # nothing is being trained yet
 

@@ -39,7 +39,7 @@ PlaceImages = Callable[[Slotted, "Tensor"], None]
 """Into a batch."""
 
 
-def find_placing(image: Image, device: torch.device) -> PlaceImages:
+def choose_placement(image: Image, device: torch.device) -> PlaceImages:
     """In one launch if that works on the device; it is tried, which also has it compiled before the first batch."""
     if device.type == "cuda":
         at_once = KernelPlacement(image)
@@ -50,7 +50,7 @@ def find_placing(image: Image, device: torch.device) -> PlaceImages:
             log.info("pictures are placed shape by shape, because one launch for all does not work here: %s", error)
         else:
             return at_once
-    return partial(shape_by_shape, image)
+    return partial(place_by_shape, image)
 
 
 class KernelPlacement:
@@ -74,7 +74,7 @@ class KernelPlacement:
         tiles, hwc = -(-rows * columns // kernel.TILE), self._image.layout == "HWC"
         with torch.cuda.device(out.device):
             for piece in split_chunks([height * width for height, width in shapes], RESIZED_PIXELS):
-                launch = kernel.place_all[((piece.stop - piece.start) * tiles,)]
+                launch = kernel.place_kernel[((piece.stop - piece.start) * tiles,)]
                 launch(
                     table[piece], out, tiles, rows, columns, hwc, kernel.NUMBERS, kernel.TILE, enable_fp_fusion=False
                 )
@@ -84,16 +84,16 @@ class KernelPlacement:
         if shape not in self._known:
             if len(self._known) >= SHAPES_KEPT:
                 self._known.clear()
-            at = self._image.placed(*shape)
+            at = self._image.geometry(*shape)
             self._known[shape] = at.height, at.width, at.top, at.left, *at.covered
         return self._known[shape]
 
 
-def shape_by_shape(image: Image, pictures: Slotted, out: Tensor) -> None:
+def place_by_shape(image: Image, pictures: Slotted, out: Tensor) -> None:
     """By torch's own kernels, on any device."""
     target = out.permute(0, 3, 1, 2) if image.layout == "HWC" else out
     alike = sorted((tuple(picture.shape), slot, picture) for slot, picture in pictures)
-    places = {shape: image.placed(*shape[1:]) for shape in {shape for shape, _, _ in alike}}
+    places = {shape: image.geometry(*shape[1:]) for shape in {shape for shape, _, _ in alike}}
     pixels = {shape: _pixels(shape, at) for shape, at in places.items()}
     for piece in split_chunks([pixels[shape] for shape, _, _ in alike], RESIZED_PIXELS):
         groups = groupby(alike[piece], itemgetter(0))

@@ -19,7 +19,9 @@ cut off, rows and columns of the slot that it covers."""
 
 
 @triton.jit
-def place_all(table, out, tiles, out_rows, out_columns, HWC: tl.constexpr, NUMBERS: tl.constexpr, TILE: tl.constexpr):
+def place_kernel(
+    table, out, tiles, out_rows, out_columns, HWC: tl.constexpr, NUMBERS: tl.constexpr, TILE: tl.constexpr
+):
     """Each picture is uint8 (3, height, width); what of its slot it does not cover becomes black.
 
     A pixel reaches as far as one of the picture's, or as one of its own where those are wider.

@@ -39,7 +39,9 @@ class DrawnTransforms:
     """Three rows of a matrix on the three colours, then how much of the picture's mean grey is added to all of them."""
 
 
-def draw(finish: GpuTransform, given: tuple[int, int], seed: int, epoch: int, samples: Ids) -> DrawnTransforms:
+def draw_transforms(
+    finish: GpuTransform, given: tuple[int, int], seed: int, epoch: int, samples: Ids
+) -> DrawnTransforms:
     """For pictures of that height and width."""
     dice = global_rngs(seed, epoch, samples, DICE)
     return DrawnTransforms(

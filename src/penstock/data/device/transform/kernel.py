@@ -15,7 +15,7 @@ from penstock.data.device.transform.antialias import around
 
 
 @triton.jit
-def finish_all(
+def transform_kernel(
     pixels,
     numbers,
     sums,

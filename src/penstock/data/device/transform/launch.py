@@ -58,7 +58,7 @@ class KernelTransform:
 
         def launch(sums: Tensor, target: Tensor, *, only_sums: bool) -> None:
             given = pixels, numbers, sums, self._levels, target, *lying, per_picture, resized, flipped, coloured
-            kernel.finish_all[(len(pixels) * tiles,)](*given, only_sums, kernel.TILE, enable_fp_fusion=False)
+            kernel.transform_kernel[(len(pixels) * tiles,)](*given, only_sums, kernel.TILE, enable_fp_fusion=False)
 
         with torch.cuda.device(pixels.device):
             sums = self._levels
