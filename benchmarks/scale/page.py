@@ -11,8 +11,7 @@ from benchmarks.document import Finding, table_markdown
 from benchmarks.result import Line, Table, machine
 from benchmarks.scale.judge import WITHIN, Judged
 from benchmarks.scale.reach import COLUMNS, PER_NODE, Training, site_of
-from penstock.core.format import format_bytes
-from penstock.report.text import human_duration, human_rate
+from penstock.core.format import format_byte_rate, format_bytes, format_duration
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scale.md"
 NEAR = 0.8
@@ -111,11 +110,12 @@ def said(training: Training) -> str:
     """What the table is of."""
     site = site_of(PER_NODE)
     limits = {"store": site.store_bytes_s, "network": site.network_bytes_s, "cache": site.cache_bytes_s}
-    store, network, cache = (human_rate(limit or 0.0) for limit in limits.values())
+    store, network, cache = (format_byte_rate(limit or 0.0) for limit in limits.values())
     return (
-        f"{training.batch} samples a step and GPU in {human_duration(training.step_s)} "
+        f"{training.batch} samples a step and GPU in {format_duration(training.step_s)} "
         f"(± {training.variation:.0%}), {format_bytes(training.sample_bytes)} and "
-        f"{human_duration(training.cpu_s)} of a core each, {format_bytes(training.samples * training.sample_bytes)} in "
+        f"{format_duration(training.cpu_s)} of a core each, {format_bytes(training.samples * training.sample_bytes)} "
+        "in "
         f"all, read in blocks of 2 MiB; nodes of {PER_NODE} GPUs and 128 cores with {network} of network and "
         f"{format_bytes(site.cache_bytes)} of cache at {cache}; a store of {store} and "
         f"{site.store_requests_s:,.0f} requests/s. Samples/s of all ranks; laws and simulation are of the first epoch."

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.core.format import format_byte_rate, format_number
 from penstock.plan.fleet.cluster import Cluster, bounds, fleet_demand, hit_share
 from penstock.plan.fleet.forecast import BLOCK_BYTES, epoch_of, lanes_for
 from penstock.plan.fleet.rank_need import RankNeed
-from penstock.report.fleet import figure
-from penstock.report.text import human_rate
 
 GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PER_NODE = 8
@@ -106,13 +105,13 @@ def reach(training: Training, numbers: Sequence[int] = GPUS) -> Iterator[tuple[s
         yield (
             f"{gpus:,}",
             f"{site.nodes:,}",
-            human_rate(asked.store_bytes_s),
-            figure(asked.store_requests_s),
+            format_byte_rate(asked.store_bytes_s),
+            format_number(asked.store_requests_s),
             f"{lanes_for(site.ranks, need.dataset_bytes).lanes:,}",
             bounds(need, site)[0].name.replace("_", " "),
-            figure(first.limits[0].samples_s),
-            figure(first.samples_s),
+            format_number(first.limits[0].samples_s),
+            format_number(first.samples_s),
             f"{first.samples_s / asked.samples_s:.0%}",
-            figure(later[0]),
-            figure(later[1]),
+            format_number(later[0]),
+            format_number(later[1]),
         )

@@ -27,8 +27,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from penstock.core.format import suggest_name
 from penstock.core.strict_yaml import read_anchored_yaml
+from penstock.core.text import suggest_name
 from penstock.data.fields import Array, Image, Json, Label, Raw, Text
 from penstock.errors import SettingError
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from penstock.core.plan import Change, Plan, ThroughputLimit
 from penstock.plan.batch_size_sweep import Sweep, SweepRow
-from penstock.report.plan import gain_text, headline, plan_markdown, plan_text, sweep_table
+from penstock.report.plan import headline, plan_markdown, plan_text, sweep_table
 
 HOSTILE = "\x1b[31mred\x07[bold]|<script>\u202e"
 FULL = Plan(
@@ -92,11 +92,6 @@ def test_nothing_to_change_is_told_in_few_lines():
 )
 def test_the_headline_says_no_more_than_is_known(plan, words):
     assert headline(plan) == words
-
-
-@pytest.mark.parametrize(("gain", "words"), [(None, "not known"), (0.5, "+50%"), (-0.1, "-10%"), (8.0, "×9")])
-def test_gains_are_percent_or_factors(gain, words):
-    assert gain_text(gain) == words
 
 
 def test_a_gain_without_end_is_not_printed():

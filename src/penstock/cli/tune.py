@@ -9,9 +9,10 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, made_by, need_torch
+from penstock.core.format import format_duration
 from penstock.core.plan import Profile
 from penstock.errors import printable
-from penstock.report.text import human_duration, table
+from penstock.report.text import table
 
 if TYPE_CHECKING:
     from penstock.tuner.result import MeasuredSetting, Tuned
@@ -71,7 +72,7 @@ def tune(
 
 
 def _print(found: Tuned) -> None:
-    when = "remembered" if found.remembered else f"measured in {human_duration(found.seconds)}"
+    when = "remembered" if found.remembered else f"measured in {format_duration(found.seconds)}"
     rows = [_row(each, found.default_samples_s) for each in found.measured]
     console.out.print(table(f"settings, {when}", COLUMNS, rows, right=NUMBERS))
     for reason in found.reasons:
@@ -88,7 +89,7 @@ def _row(each: MeasuredSetting, default_samples_s: float | None) -> tuple[str, .
         "–" if rate is None else f"{rate:,.0f}",
         "–" if rate is None or not default_samples_s else f"{rate / default_samples_s:.2f}",
         "–" if expected is None else f"{expected:,.0f}",
-        "–" if first_s is None else human_duration(first_s),
+        "–" if first_s is None else format_duration(first_s),
         str(each.runs),
         note,
     )

@@ -1,14 +1,38 @@
-"""Numbers for people."""
+"""Formatting of numbers for people: counts, bytes, rates, durations, percentages and gains.
+
+Reports, findings, plans, log lines and error messages all print their numbers through these functions.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
-from difflib import get_close_matches
+GAIN_AS_FACTOR = 3.0
+"""Gains from this one on (four times the rate) are printed as factors: "×4.2" is easier to read than "+320%"."""
+SECONDS_UP_TO_S = 600.0
+"""`format_seconds` prints seconds below this, as training logs do, ..."""
+MINUTES_UP_TO_S = 7200.0
+"""... minutes below this, and hours above."""
+NOT_KNOWN = "not known"
+
+
+def format_number(value: float) -> str:
+    """Return a number with three significant digits, or as a whole number from 100 on: 0.123, 12.3, 1,234."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def format_short(value: float) -> str:
+    """Return a number with at most one decimal, or two below 1: 22409, 310, 12.3, 0.4, 0.04."""
+    if value >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 0.995 else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def format_count(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: "1 worker", "3 workers"; `plural` is for nouns that take more than an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or f'{noun}s'}"
 
 
 def format_bytes(count: float) -> str:
-    """Three digits and a decimal unit: 1 MB is 10⁶ bytes, as in every rate."""
+    """Return a size with three digits and a decimal unit: 1 MB is 10⁶ bytes, as in every rate."""
     value, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if abs(value) < 999.5 or unit == "PB":
@@ -17,30 +41,47 @@ def format_bytes(count: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 99.95 else f"{value:.3g} {unit}"
 
 
-def suggest_name(name: str, known: Collection[str]) -> str:
-    """Advice: the nearest of the known names, or all of them."""
-    near = get_close_matches(name, known, 1)
-    return f"Perhaps {near[0]} is meant" if near else f"There are {', '.join(known)}"
+def format_byte_rate(bytes_per_s: float) -> str:
+    """Return a rate in bytes per second, in the units of `format_bytes`: 2.38 GB/s."""
+    return f"{format_bytes(bytes_per_s)}/s"
 
 
-_QUERY = re.compile(r"""(https?://[^\s?#"']*)\?[^\s"']*""", re.IGNORECASE)
-_USER = re.compile(r"""(://)[^\s/?#"']*@""")
-_SLASHED = re.compile(r"""(://)[^\s/@:]+:(?![0-9]{1,5}/)[^\s"'@]*@""")
-"""A password with a slash in it, as half of the keys of S3 have one; what follows a host and its port is none."""
-_NAMED = re.compile(
-    r"""([\w-]*(?:secret|passw(?:or)?d|api[-_]?key|access[-_]?key|(?:auth|session|access|bearer|hf)[-_]?token)[\w-]*=
-    |(?<![\w-])--?token=)[^\s"']+""",
-    re.IGNORECASE | re.VERBOSE,
-)
-"""`--secret-key=…`, `AWS_SESSION_TOKEN=…`; but not `--max-tokens=512` or `--pad_token=…`, which trainings have."""
+def format_duration(seconds: float) -> str:
+    """Return a duration with three digits in the largest unit of which it has one: 3.5 µs, 12 ms, 1.5 min, 2.31 d."""
+    if seconds == 0:
+        return "0 s"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
 
 
-def redact_secrets(text: str) -> str:
-    """The same, but for passwords and keys.
+def format_seconds(seconds: float) -> str:
+    """Return a duration in seconds up to ten minutes, so that it can be compared with the seconds of a training log."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < SECONDS_UP_TO_S:
+        return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+    if seconds < MINUTES_UP_TO_S:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds / 3600:.3g} h"
 
-    Web addresses lose their queries, which may be signatures, URLs their user and password, and what is named as a
-    secret its value.
-    """
-    for pattern, left in ((_USER, r"\1"), (_SLASHED, r"\1"), (_QUERY, r"\1?…"), (_NAMED, r"\1…")):
-        text = pattern.sub(left, text)
-    return text
+
+def format_ms(seconds: float) -> str:
+    """Return the time of a step or a wait in milliseconds, from one second on in seconds: 0.42 ms, 3.1 s."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2f} ms"
+
+
+def format_percent(share: float, *, unit: str = "%") -> str:
+    """Return a share (0 to 1) in percent, with one decimal below 10%; `unit` may hold a space before the sign."""
+    decimals = 0 if share >= 0.0995 or share < 0.0005 else 1
+    return f"{100 * share:.{decimals}f}{unit}"
+
+
+def format_gain(gain: float | None) -> str:
+    """Return a relative gain: "+85%", "×4.2" for large ones, "not known" for None."""
+    if gain is None:
+        return NOT_KNOWN
+    return f"{gain:+.0%}" if gain < GAIN_AS_FACTOR else f"×{1 + gain:.3g}"

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from penstock.core.finding import Diagnosis
+from penstock.core.format import format_bytes, format_gain
 from penstock.core.plan import Plan
 from penstock.demo.forecast import loader_samples_s
 from penstock.demo.loss_agreement import LossAgreement, loss_agreement
@@ -33,8 +34,7 @@ from penstock.diagnose.verdict import diagnose
 from penstock.plan.document import save_plan
 from penstock.plan.from_recording import plan_from_recording
 from penstock.recording.reader import Recording, load
-from penstock.report.plan import gain_text, plan_text
-from penstock.report.text import format_bytes
+from penstock.report.plan import plan_text
 from penstock.verify.measures import main_loader
 from penstock.watcher.machine.storage_recheck import add_storage_recheck
 
@@ -146,7 +146,7 @@ class DemoRun:
             seen = main_loader(recording, before.stage.title)
             rate = loader_samples_s(seen, lot.shards[0], self.size.image_size)
             gain = None if rate is None else rate / before.samples_s - 1
-            said(f"with penstock.Loader, predicted: {gain_text(gain)}")
+            said(f"with penstock.Loader, predicted: {format_gain(gain)}")
         return gain
 
     def _compare(self, before: StageResult, stage: Stage) -> LossAgreement:

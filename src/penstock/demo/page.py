@@ -10,12 +10,12 @@ from rich.console import Group
 from rich.text import Text
 
 from penstock.core.finding import Diagnosis
+from penstock.core.format import format_gain
 from penstock.demo.stages import StageResult
 from penstock.diagnose.worker_curve import rates_over_workers
 from penstock.errors import printable
 from penstock.recording.reader import Recording
 from penstock.report.html import render_html
-from penstock.report.plan import gain_text
 
 MOST_FINDINGS = 2
 """All are on the page."""
@@ -32,8 +32,8 @@ def write_page(path: Path, recording: Recording, diagnosis: Diagnosis, stages: S
     """The first run; what became of it stands in the notes, and the second's rate beside its own."""
     before, tuned = stages[:2]
     notes = [
-        f"{each.stage.title}: {each.samples_s:,.0f} images/s, {gain_text(each.samples_s / before.samples_s - 1)} "
-        f"(predicted {gain_text(each.stage.predicted_gain)}), {each.wait_share:.0%} of the step waiting for data"
+        f"{each.stage.title}: {each.samples_s:,.0f} images/s, {format_gain(each.samples_s / before.samples_s - 1)} "
+        f"(predicted {format_gain(each.stage.predicted_gain)}), {each.wait_share:.0%} of the step waiting for data"
         for each in stages[1:]
     ]
     curve, measured = rates_over_workers(recording)

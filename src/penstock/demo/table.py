@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from penstock.core.format import format_gain
 from penstock.demo.demo import DemoResult
 from penstock.demo.loss_agreement import OTHER_PIXELS
 from penstock.demo.stages import StageResult
 from penstock.plan.document import plan_document
-from penstock.report.plan import gain_text
 from penstock.report.text import table
 
 BUSY = 0.25
@@ -63,8 +63,8 @@ def _row(result: DemoResult, measured: StageResult) -> tuple[str, ...]:
         measured.stage.title,
         f"{measured.samples_s:,.0f}",
         f"{measured.wait_share:.0%}",
-        "" if first else gain_text(measured.stage.predicted_gain),
-        "" if first else gain_text(gain(result, measured)),
+        "" if first else format_gain(measured.stage.predicted_gain),
+        "" if first else format_gain(gain(result, measured)),
         "" if first else str(result.agreements[name]),
     )
 

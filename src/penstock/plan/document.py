@@ -26,9 +26,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from penstock.core.format import suggest_name
 from penstock.core.plan import Change, Plan, ThroughputLimit
 from penstock.core.strict_yaml import read_yaml, to_plain_values, write_yaml
+from penstock.core.text import suggest_name
 from penstock.errors import SettingError, StorageError, printable
 from penstock.plan.fingerprint import differences
 from penstock.watcher.script.apply_plan import THREADS_SETTING, LimitThreads

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.core.format import format_ms
 from penstock.core.plan import Change
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules.small_batch import ENOUGH
 from penstock.diagnose.suspect import RuledOut
 from penstock.diagnose.verdict import ENOUGH_STEPS, LEAST_GAIN, all_rules
@@ -106,7 +107,7 @@ def _accumulation(evidence: Evidence) -> Iterator[Change]:
         name="accumulation",
         now=None,
         then=ACCUMULATED,
-        reason=f"The optimizer takes {milliseconds(optimizer_s)} of {milliseconds(evidence.cycle_s)} per step; done "
+        reason=f"The optimizer takes {format_ms(optimizer_s)} of {format_ms(evidence.cycle_s)} per step; done "
         f"once for {ACCUMULATED} batches it takes a quarter of that",
         gain=_with_supply(evidence, _gain(evidence.cycle_s, optimizer_s * (1 - 1 / ACCUMULATED))),
         cost=f"the effective batch is {ACCUMULATED} times as large: the learning rate wants scaling with it",

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.format import format_count
 from penstock.errors import RecordingError, printable
 from penstock.recording.bounds import plausible
 from penstock.recording.format import (
@@ -299,7 +300,7 @@ def _without_nulls(thing: Any) -> Any:
 
 def _note(count: int, what: str, places: Sequence[str]) -> str:
     shown = "; ".join(places) + ("; …" if count > len(places) else "")
-    return f"{count} {'line' if count == 1 else 'lines'} {what} ({shown})"
+    return f"{format_count(count, 'line')} {what} ({shown})"
 
 
 def _clock_notes(steps: Sequence[StepLine], system: Sequence[SystemLine]) -> Iterator[str]:

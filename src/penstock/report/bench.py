@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from penstock.report.text import format_bytes, human_duration, table
+from penstock.core.format import format_bytes, format_count, format_duration, format_number
+from penstock.report.text import table
 
 BATCHES_PER_WORKER = 10
 """A worker's first batches are made while the first of all is waited for: with fewer in all, they make up the rate."""
@@ -41,9 +42,9 @@ def bench_table(title: str, racers: Sequence[BenchRow], rival: BenchRow) -> Tabl
         (
             racer.contestant,
             str(racer.workers),
-            f"{racer.rate:,.3g}" if racer.rate < 100 else f"{racer.rate:,.0f}",
+            format_number(racer.rate),
             f"{racer.rate / rival.rate:.2f}×",
-            human_duration(racer.first_batch_s),
+            format_duration(racer.first_batch_s),
             format_bytes(racer.peak_memory_bytes),
             "unknown" if racer.cpu_s_per_sample is None else f"{racer.cpu_s_per_sample * 1e3:.3g} ms",
         )
@@ -55,25 +56,17 @@ def bench_table(title: str, racers: Sequence[BenchRow], rival: BenchRow) -> Tabl
 def bench_meaning(ours: BenchRow, rival: BenchRow) -> str:
     """What may be said of the difference: something only where no round of the one reaches a round of the other."""
     ratio = ours.rate / rival.rate
-    best = f"{rival.contestant} at its best ({_workers(rival.workers)})"
+    best = f"{rival.contestant} at its best ({format_count(rival.workers, 'worker')})"
     if any(racer.batches < BATCHES_PER_WORKER * racer.workers for racer in (ours, rival)):
         return f"Too short to judge: {ours.batches} batches a run; take more shards or smaller batches."
     if min(ours.rounds, rival.rounds) < ROUNDS_TO_JUDGE:
-        few = _rounds(min(ours.rounds, rival.rounds))
+        few = format_count(min(ours.rounds, rival.rounds), "round")
         return f"{ours.contestant} ran at {ratio:.2f}× {best}, but {few} can differ by chance: run {ROUNDS_TO_JUDGE}."
     if ours.slowest_rate > rival.fastest_rate:
         return f"{ours.contestant} feeds {ratio:.2f}× as many samples a second as {best}{_cpu(ours, rival)}."
     if ours.fastest_rate < rival.slowest_rate:
         return f"{ours.contestant} is slower on these shards: {ratio:.2f}× {best}{_cpu(ours, rival)}."
     return f"No clear difference: the rounds of {ours.contestant} overlap with those of {best}."
-
-
-def _rounds(count: int) -> str:
-    return "1 round" if count == 1 else f"{count} rounds"
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _cpu(ours: BenchRow, rival: BenchRow) -> str:

@@ -11,13 +11,14 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
+from penstock.core.format import format_duration, format_number
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import printable
 from penstock.recording.format import LOOKED_AT
 from penstock.recording.reader import Recording
 from penstock.report.markdown import escaped
 from penstock.report.numbers import IN_THE_WAIT, loader_name, outer_phase, phase_means
-from penstock.report.text import human_duration, table
+from penstock.report.text import table
 from penstock.verify.measures import (
     ENOUGH_BLOCKS,
     Answer,
@@ -198,5 +199,5 @@ def _value(value: float, unit: str) -> str:
     if unit == "share":
         return f"{value:.1%}"
     if unit.startswith("s/"):
-        return human_duration(value) if value > 0 else "0 s"
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+        return format_duration(value)
+    return format_number(value)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from penstock.core.finding import Diagnosis, Finding, Impact
+from penstock.core.format import format_duration, format_gain
 from penstock.errors import printable
 from penstock.recording.reader import Recording
 from penstock.report.numbers import setting_rows
-from penstock.report.text import human_duration
 
 WIDTH = 80
 
@@ -48,13 +48,9 @@ def diagnosis_text(diagnosis: Diagnosis, recording: Recording | None = None) -> 
 
 def gain_words(finding: Finding) -> str:
     """`+85% samples/s (+70% to +99%)`; large ones as factors."""
-    low, high = _gain(finding.gain_low), _gain(finding.gain_high)
-    span = "" if low == high == _gain(finding.gain) else f" ({low} to {high})"
-    return f"{_gain(finding.gain)} samples/s{span}"
-
-
-def _gain(gain: float) -> str:
-    return f"{gain:+.0%}" if gain < 3 else f"×{1 + gain:.3g}"
+    low, high = format_gain(finding.gain_low), format_gain(finding.gain_high)
+    span = "" if low == high == format_gain(finding.gain) else f" ({low} to {high})"
+    return f"{format_gain(finding.gain)} samples/s{span}"
 
 
 def full_stop(text: str) -> str:
@@ -65,10 +61,10 @@ def full_stop(text: str) -> str:
 def impact_words(impact: Impact) -> str:
     """What waiting cost, in one sentence."""
     words = (
-        f"{human_duration(impact.waited_s)} of {human_duration(impact.run_s)} went into waiting ({impact.share:.0%})"
+        f"{format_duration(impact.waited_s)} of {format_duration(impact.run_s)} went into waiting ({impact.share:.0%})"
     )
     if impact.per_epoch_s is not None:
-        words += f", {human_duration(impact.per_epoch_s)} per epoch"
+        words += f", {format_duration(impact.per_epoch_s)} per epoch"
     if impact.gpu_hours >= 0.01:
         words += f", {impact.gpu_hours:.3g} GPU-hours"
     return f"{words}."

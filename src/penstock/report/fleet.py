@@ -9,12 +9,12 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from penstock.core.format import NOT_KNOWN, format_byte_rate, format_bytes, format_duration, format_number
 from penstock.errors import printable
 from penstock.plan.fleet.cluster import MEANING
 from penstock.plan.fleet.forecast import ENOUGH_BLOCKS, FleetEpoch, FleetPlan, PackedForecast
-from penstock.report.text import format_bytes, human_duration, human_rate, table
+from penstock.report.text import table
 
-UNKNOWN = "not known"
 EPOCH_COLUMNS = ("epoch", "from caches", "samples/s", "of the GPUs' own", "store gives", "requests/s", "takes", "reads")
 PACKING_COLUMNS = ("data", "store must give", "requests/s", "cores a node", "first bound", "samples/s")
 
@@ -52,7 +52,7 @@ def demand_rows(plan: FleetPlan) -> list[tuple[str, str, str]]:
         ("the store's bandwidth", _rate(asked.store_bytes_s), _rate(site.store_bytes_s)),
         ("requests to the store", _count(asked.store_requests_s, "/s"), _count(site.store_requests_s, "/s")),
         ("a node's network", _rate(asked.node_bytes_s), _rate(site.network_bytes_s)),
-        ("a node's cores", figure(asked.node_cores), figure(plan.cores)),
+        ("a node's cores", format_number(asked.node_cores), format_number(plan.cores)),
         ("a node's cache, for all of it", _size(plan.dataset_bytes), format_bytes(site.cache_bytes)),
     ]
 
@@ -63,11 +63,11 @@ def epoch_rows(plan: FleetPlan) -> list[tuple[str, ...]]:
         (
             epoch.name,
             f"{epoch.hits:.0%}",
-            figure(epoch.samples_s),
+            format_number(epoch.samples_s),
             f"{epoch.samples_s / plan.demanded.samples_s:.0%}",
             _rate(epoch.store_bytes_s),
             _count(epoch.store_requests_s),
-            UNKNOWN if epoch.seconds is None else human_duration(epoch.seconds),
+            NOT_KNOWN if epoch.seconds is None else format_duration(epoch.seconds),
             _cost(epoch),
         )
         for epoch in plan.epochs
@@ -79,7 +79,7 @@ def bound_rows(plan: FleetPlan) -> list[tuple[str, str, str]]:
     order = ("bites first", "bites next")
     limits = plan.epochs[0].limits
     return [
-        (MEANING[limit.name], figure(limit.samples_s), order[at] if at < len(order) else "")
+        (MEANING[limit.name], format_number(limit.samples_s), order[at] if at < len(order) else "")
         for at, limit in enumerate(limits)
     ]
 
@@ -95,9 +95,9 @@ def _packed(each: PackedForecast) -> tuple[str, ...]:
         each.name,
         _rate(asked.store_bytes_s),
         _count(asked.store_requests_s),
-        figure(asked.node_cores),
+        format_number(asked.node_cores),
         MEANING[each.first.name],
-        figure(each.first.samples_s),
+        format_number(each.first.samples_s),
     )
 
 
@@ -114,13 +114,14 @@ def fleet_sentences(plan: FleetPlan) -> Iterator[str]:
     yield _first_bound(plan, first)
     if plan.slowest_s > 1.01 * plan.step_s:
         yield (
-            f"A step takes {human_duration(plan.step_s)} on average, and the slowest of {site.ranks:,} ranks "
-            f"{human_duration(plan.slowest_s)}: all others wait for it."
+            f"A step takes {format_duration(plan.step_s)} on average, and the slowest of {site.ranks:,} ranks "
+            f"{format_duration(plan.slowest_s)}: all others wait for it."
         )
     if len(plan.epochs) > 1:
         last = plan.epochs[-1]
         yield (
-            f"With {format_bytes(site.cache_bytes)} of cache on each node it is {figure(last.samples_s)} samples/s in "
+            f"With {format_bytes(site.cache_bytes)} of cache on each node it is {format_number(last.samples_s)} "
+            "samples/s in "
             f"the long run: {last.hits:.0%} of what a node reads is there by then. Every epoch deals the data anew, so "
             "a node meets another part of it each time."
         )
@@ -130,7 +131,7 @@ def fleet_sentences(plan: FleetPlan) -> Iterator[str]:
 
 def _first_bound(plan: FleetPlan, first: FleetEpoch) -> str:
     share = first.samples_s / plan.demanded.samples_s
-    rate = f"{figure(first.samples_s)} samples/s in the first epoch, {share:.0%} of what the GPUs could take"
+    rate = f"{format_number(first.samples_s)} samples/s in the first epoch, {share:.0%} of what the GPUs could take"
     return f"{rate}. The first bound: {MEANING[first.limits[0].name]}."
 
 
@@ -152,7 +153,7 @@ def _of_cost(plan: FleetPlan, first: FleetEpoch) -> str:
     if first.store_bytes is None:
         return "What an epoch costs is not known: the size of the dataset, or of what is read of it, is not."
     later = "" if len(plan.epochs) < 2 else f", and {format_bytes(plan.epochs[-1].store_bytes or 0.0)} in the long run"
-    requests = "" if first.store_requests is None else f" in {figure(first.store_requests)} requests"
+    requests = "" if first.store_requests is None else f" in {format_number(first.store_requests)} requests"
     price = "" if first.price is None else f", for {first.price:,.2f}"
     return f"An epoch reads {format_bytes(first.store_bytes)} from the store{requests}{price}{later}."
 
@@ -166,17 +167,12 @@ def _cost(epoch: FleetEpoch) -> str:
 
 
 def _size(count: float | None) -> str:
-    return UNKNOWN if count is None else format_bytes(count)
+    return NOT_KNOWN if count is None else format_bytes(count)
 
 
 def _rate(bytes_s: float | None) -> str:
-    return UNKNOWN if bytes_s is None else human_rate(bytes_s)
+    return NOT_KNOWN if bytes_s is None else format_byte_rate(bytes_s)
 
 
 def _count(number: float | None, unit: str = "") -> str:
-    return UNKNOWN if number is None else f"{figure(number)}{unit}"
-
-
-def figure(number: float) -> str:
-    """Whole from 100 on, else three digits."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return NOT_KNOWN if number is None else f"{format_number(number)}{unit}"

@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from penstock.core.finding import Diagnosis
+from penstock.core.format import format_duration
 from penstock.errors import printable
 from penstock.recording.reader import Recording
 from penstock.report.close_up import close_up
@@ -22,7 +23,7 @@ from penstock.report.diagnosis import full_stop, gain_words, impact_words
 from penstock.report.machine import machine_rows
 from penstock.report.numbers import main_evidence, setting_rows, without_steps
 from penstock.report.plots import ready, strip, throughput, utilisation
-from penstock.report.sections import card_note, duration, loader_rows, of_steps, percent, run_hops
+from penstock.report.sections import card_note, loader_rows, of_steps, percent, run_hops
 
 Points = Sequence[tuple[int, float]]
 """Workers, and samples per second."""
@@ -67,7 +68,7 @@ def render_html(recording: Recording, diagnosis: Diagnosis, *, curve: Points = (
         figures |= {"strip": drawn, "ready": ready(evidence), "lanes": window}
     return _template().render(
         **page, **_assets(), figures=figures, figures_json=_island(figures),
-        gain=gain_words, impact=impact_words, full_stop=full_stop, duration=duration, percent=percent,
+        gain=gain_words, impact=impact_words, full_stop=full_stop, duration=format_duration, percent=percent,
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from penstock.core.format import format_bytes, format_duration
 from penstock.recording.reader import Recording
-from penstock.report.text import format_bytes, human_duration
 
 
 def machine_rows(recording: Recording) -> Iterator[tuple[str, str]]:
@@ -18,7 +18,7 @@ def machine_rows(recording: Recording) -> Iterator[tuple[str, str]]:
     if recording.end is not None:
         yield (
             "ended",
-            f"after {human_duration(recording.end.at_s)}, {recording.end.how}, exit code {recording.end.exit_code}",
+            f"after {format_duration(recording.end.at_s)}, {recording.end.how}, exit code {recording.end.exit_code}",
         )
     else:
         yield "ended", "not recorded: killed, still running, or the file is cut short"

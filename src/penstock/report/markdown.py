@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from penstock.core.finding import Diagnosis, Finding, RankSummary
+from penstock.core.format import format_count, format_duration
 from penstock.errors import printable
 from penstock.recording.reader import Recording
 from penstock.report.diagnosis import full_stop, gain_words, impact_words
@@ -21,7 +22,6 @@ from penstock.report.numbers import (
     without_steps,
 )
 from penstock.report.plots import strip
-from penstock.report.text import human_duration
 
 _SPECIAL = re.compile(r"[\\`*\[\]#|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+>](?=\s)|^\d+(?=[.)]\s)")
 
@@ -67,13 +67,12 @@ def _summary(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _numbers(found: RunNumbers) -> Iterator[str]:
-    passes = "1 pass" if found.passes == 1 else f"{found.passes} passes"
     loader = f"{loader_name(found.loader)} ({found.loader.type})"
-    yield f"- loader: {escaped(loader)}, {found.batches} batches, {passes}"
+    yield f"- loader: {escaped(loader)}, {found.batches} batches, {format_count(found.passes, 'epoch')}"
     rate = f"{found.batches_per_s:,.3g} batches/s"
     yield f"- rate: {rate if found.samples_per_s is None else f'{found.samples_per_s:,.4g} samples/s ({rate})'}"
     yield f"- waiting for data: {found.wait_share:.1%} of the loop's time"
-    yield f"- step alone: {human_duration(found.step_s)} per batch"
+    yield f"- step alone: {format_duration(found.step_s)} per batch"
     if found.gpu is not None:
         yield f"- GPU utilisation: {found.gpu:.0%}"
 
@@ -92,7 +91,7 @@ def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
         yield from _table(
             ("part", "time", "share"),
             [
-                (f"{'↳ ' * part.depth}{part.name}", human_duration(part.seconds), f"{part.share:.1%}")
+                (f"{'↳ ' * part.depth}{part.name}", format_duration(part.seconds), f"{part.share:.1%}")
                 for part in parts(evidence)
             ],
         )
@@ -103,7 +102,7 @@ def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
         yield "### Slow batches"
         yield ""
         every = f", one every {found.period} batches" if found.period else ""
-        longest = human_duration(float(evidence.wait_s.max()))
+        longest = format_duration(float(evidence.wait_s.max()))
         yield f"{found.slow} of {len(evidence.steps)} batches were slow{every}. The longest wait was {longest}."
     if diagnosis.ranks is not None:
         yield ""
@@ -129,7 +128,7 @@ def _ranks(seen: RankSummary) -> Iterator[str]:
     yield from _table(
         ("rank", "waited for data", "was last", "cost the others"),
         [
-            (str(rank.rank), human_duration(rank.waited_s), f"{rank.last:.0%}", human_duration(rank.alone_s))
+            (str(rank.rank), format_duration(rank.waited_s), f"{rank.last:.0%}", format_duration(rank.alone_s))
             for rank in worst
         ],
     )

@@ -11,20 +11,20 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from penstock.core.format import format_bytes, format_gain
 from penstock.core.plan import Change, Plan
 from penstock.errors import printable
 from penstock.plan.batch_size_sweep import Sweep
 from penstock.plan.predict import MEANING
 from penstock.report.diagnosis import full_stop
 from penstock.report.markdown import escaped
-from penstock.report.text import format_bytes, table
+from penstock.report.text import table
 
 SCOPES = {"dataloader": "DataLoader", "loader": "Loader", "data": "data", "step": "step"}
 """Who is set, in words; Loader is penstock's."""
 SOURCES = {"recording": "a recording", "probes": "probes", "dataset": "a dataset"}
 LONGEST_VALUE = 60
 """Characters of a value in a table: what is longer is cut with a …"""
-_TOLD = "not known"
 
 
 def plan_text(plan: Plan) -> RenderableType:
@@ -92,16 +92,9 @@ def headline(plan: Plan) -> str:
         return (
             f"{count}: {plan.samples_s:,.4g} samples/s {'as it runs' if plan.source == 'recording' else 'predicted'}."
         )
-    gain = gain_text(plan.planned_samples_s / plan.samples_s - 1)
+    gain = format_gain(plan.planned_samples_s / plan.samples_s - 1)
     rates = f"{plan.samples_s:,.4g} → {plan.planned_samples_s:,.4g} samples/s ({gain})"
     return f"{count}: {rates} by those to DataLoader and step, predicted."
-
-
-def gain_text(gain: float | None) -> str:
-    """`+85%`; large ones as factors."""
-    if gain is None:
-        return _TOLD
-    return f"{gain:+.0%}" if gain < 3 else f"×{1 + gain:.3g}"
 
 
 def _change_rows(plan: Plan) -> list[tuple[str, ...]]:
@@ -112,7 +105,7 @@ def _change_rows(plan: Plan) -> list[tuple[str, ...]]:
             change.name,
             "–" if change.now is None else _value(change.now),
             _value(change.then),
-            gain_text(change.gain),
+            format_gain(change.gain),
         )
         for number, change in enumerate(plan.changes, 1)
     ]
@@ -145,7 +138,7 @@ def _sentences(plan: Plan) -> Iterator[str]:
     """What is predicted, beside the changes."""
     if plan.most_gain is not None and isfinite(plan.most_gain):
         yield (
-            f"No change to the supply of data can give more than {gain_text(plan.most_gain)}: "
+            f"No change to the supply of data can give more than {format_gain(plan.most_gain)}: "
             "then the step alone sets the pace."
         )
     if plan.memory_bytes is not None:

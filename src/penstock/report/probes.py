@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from penstock.core.format import format_byte_rate, format_bytes, format_count, format_duration
 from penstock.errors import printable
 from penstock.plan.doctor.check import Check, CheckStatus
 from penstock.probe.results import (
@@ -25,7 +26,7 @@ from penstock.probe.results import (
 from penstock.probe.script_step import ScriptProbe
 from penstock.report.doctor import as_checks
 from penstock.report.storage import curve_rows
-from penstock.report.text import format_bytes, human_duration, human_rate, table
+from penstock.report.text import table
 
 CROWDED = 0.6
 """Workers that keep less than this share of their speed beside the others are in each other's way."""
@@ -56,7 +57,7 @@ def _decode(rates: DecodeRates) -> Iterator[Check]:
     first, *more = rates.points
     size = f"{format_bytes(rates.sample_bytes)} ({format_bytes(rates.decoded_bytes)} decoded)"
     meaning = (
-        f"{human_duration(rates.cpu_s_per_sample)} of a core for a sample of {size}, "
+        f"{format_duration(rates.cpu_s_per_sample)} of a core for a sample of {size}, "
         f"over {rates.samples} samples of {rates.source}: no storage is faster than this."
     )
     if first.cores_each < UNHINDERED:
@@ -87,7 +88,7 @@ def _decode(rates: DecodeRates) -> Iterator[Check]:
 def _crowded(point: DecodePoint) -> Check:
     """The rate holds for this moment only; what a sample costs holds for others, too."""
     meaning = (
-        f"{human_duration(point.cpu_s_per_sample)} of a core for a sample, but each worker got only "
+        f"{format_duration(point.cpu_s_per_sample)} of a core for a sample, but each worker got only "
         f"{point.cores_each:.0%} of a core: somebody else computes here, or a quota holds it back."
     )
     return Check(_workers(point.workers), _rate(point), meaning, CheckStatus.LOOK)
@@ -98,7 +99,7 @@ def _rate(point: DecodePoint) -> str:
 
 
 def _workers(count: int) -> str:
-    return f"decode, {count} worker{'s' if count > 1 else ''}"
+    return f"decode, {format_count(count, 'worker')}"
 
 
 def _handover(cost: IpcCost) -> Iterator[Check]:
@@ -107,23 +108,23 @@ def _handover(cost: IpcCost) -> Iterator[Check]:
         f"One worker of a torch DataLoader passes on at most {cost.samples_per_s:,.0f} samples/s "
         f"in batches of {size}, if making them costs nothing."
     )
-    yield Check("hand-over", f"{human_duration(cost.batch_s)} a batch", meaning)
+    yield Check("hand-over", f"{format_duration(cost.batch_s)} a batch", meaning)
     if cost.main_cpu_s > 0:
         most = cost.batch_size / cost.main_cpu_s
         meaning = f"Of the training loop's own time, for every batch: at most {most:,.0f} samples/s with any workers."
-        yield Check("hand-over, loop", f"{human_duration(cost.main_cpu_s)} a batch", meaning)
+        yield Check("hand-over, loop", f"{format_duration(cost.main_cpu_s)} a batch", meaning)
 
 
 def _copy(rates: CopyRates) -> Iterator[Check]:
-    batch = f"{human_duration(rates.pinned_s)} for a batch of {format_bytes(rates.batch_bytes)}"
+    batch = f"{format_duration(rates.pinned_s)} for a batch of {format_bytes(rates.batch_bytes)}"
     yield Check(
         "copy, pinned",
-        human_rate(rates.pinned_bytes_per_s),
+        format_byte_rate(rates.pinned_bytes_per_s),
         f"{batch}, beside the step if it is asked for (non_blocking=True).",
     )
     times = rates.pageable_s / rates.pinned_s
-    batch = f"{human_duration(rates.pageable_s)} for the same batch"
-    value = human_rate(rates.pageable_bytes_per_s)
+    batch = f"{format_duration(rates.pageable_s)} for the same batch"
+    value = format_byte_rate(rates.pageable_bytes_per_s)
     if times > 1.2:
         meaning = f"{batch}, and the step waits for it: pin_memory=True is {times:.1f} times as fast."
     else:
@@ -149,13 +150,13 @@ def script_probe_text(found: ScriptProbe) -> RenderableType:
 def _measured(found: ScriptProbe) -> Iterator[tuple[str, StepTime | None]]:
     yield "with its own data", found.data
     yield "alone", found.alone
-    yield f"beside {found.burners} busy process{'' if found.burners == 1 else 'es'}", found.beside
+    yield f"beside {format_count(found.burners, 'busy process', 'busy processes')}", found.beside
 
 
 def _row(name: str, timed: StepTime, samples: int | None) -> tuple[str, ...]:
     rate = 1 / timed.step_s
     each = "–" if samples is None else f"{rate * samples:,.4g}"
-    return name, f"{rate:,.4g}", each, human_duration(timed.step_s), f"{timed.steps:,}"
+    return name, f"{rate:,.4g}", each, format_duration(timed.step_s), f"{timed.steps:,}"
 
 
 def _sentences(found: ScriptProbe) -> Iterator[str]:

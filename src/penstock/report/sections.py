@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any
 
+from penstock.core.format import format_duration, format_number, format_percent
 from penstock.core.hops import Hop
 from penstock.core.stats import GpuTimes
 from penstock.diagnose.evidence.evidence import Evidence
@@ -12,7 +14,8 @@ from penstock.recording.reader import Recording
 from penstock.report.close_up import CloseUp
 from penstock.report.numbers import RunNumbers, loader_name, looked_note, numbers, parts
 from penstock.report.plots import StepStrip
-from penstock.report.text import human_duration
+
+percent = partial(format_percent, unit=" %")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,10 @@ def _tiles(evidence: Evidence, found: RunNumbers) -> list[_Tile]:
         rate, unit = found.batches_per_s, "batches/s"
     alone = rate * evidence.cycle_s / found.step_s if found.step_s > 0 else None
     tiles = [
-        _Tile("rate", _number(rate), unit),
+        _Tile("rate", format_number(rate), unit),
         _Tile("waiting for data", percent(found.wait_share), "of the loop's time", hot=found.wait_share >= 0.1),
-        _Tile("step alone", duration(found.step_s), f"= {_number(alone)} {unit}" if alone else ""),
-        _Tile("longest wait", duration(float(evidence.wait_s.max())), f"in {found.batches:,} batches"),
+        _Tile("step alone", format_duration(found.step_s), f"= {format_number(alone)} {unit}" if alone else ""),
+        _Tile("longest wait", format_duration(float(evidence.wait_s.max())), f"in {found.batches:,} batches"),
     ]
     if found.gpu is not None:
         tiles.append(_Tile("GPU utilisation", percent(found.gpu), "on average"))
@@ -61,15 +64,15 @@ def _strip_note(evidence: Evidence, found: RunNumbers, drawn: StepStrip) -> str:
     if "mean" in drawn.plot.series:
         note += " Each column shows many: lowest and highest (pale), and the mean."
     if found.startup_s is not None:
-        note += f" The first batch of a pass is left out: it took {duration(found.startup_s)} to come."
+        note += f" The first batch of a pass is left out: it took {format_duration(found.startup_s)} to come."
     if evidence.pauses_s.any():
-        note += f" So are {duration(float(evidence.pauses_s.sum()))} of evaluation and checkpoints."
+        note += f" So are {format_duration(float(evidence.pauses_s.sum()))} of evaluation and checkpoints."
     return note
 
 
 def _lanes_note(evidence: Evidence, window: CloseUp) -> str:
     worst = evidence.steps[int(evidence.wait_s.argmax())]
-    note = f"Batch {worst.batch} of pass {worst.pass_} came after {duration(worst.wait_s)}"
+    note = f"Batch {worst.batch} of pass {worst.pass_} came after {format_duration(worst.wait_s)}"
     if worst.ready is not None and worst.outstanding is not None:
         note += f", with {worst.ready} of {worst.outstanding} batches ready"
     if worst.worker is not None and worst.worker >= 0:
@@ -120,17 +123,3 @@ def loader_rows(recording: Recording) -> list[dict[str, Any]]:
          "batches": f"{batches[number]:,}", "waited_s": waited_s[number]}
         for number, loader in sorted(recording.loaders.items(), key=lambda item: -waited_s[item[0]])
     ]  # fmt: skip
-
-
-def _number(value: float) -> str:
-    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def percent(share: float) -> str:
-    """Small shares with a digit more."""
-    return f"{100 * share:.0f} %" if share >= 0.0995 or share < 0.0005 else f"{100 * share:.1f} %"
-
-
-def duration(seconds: float) -> str:
-    """Like `human_duration`, and nothing is nothing."""
-    return human_duration(seconds) if seconds > 0 else "0 s"

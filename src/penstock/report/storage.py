@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.core.format import format_byte_rate, format_bytes, format_duration
 from penstock.probe.storage import IN_FLIGHT
 from penstock.probe.storage_curve import StorageCurve
 from penstock.probe.storage_judgement import StorageBehaviour, behaviour, judge
-from penstock.report.text import format_bytes, human_duration, human_rate
 from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
 
@@ -86,9 +86,9 @@ def curve_rows(storage: StorageFacts, curve: StorageCurve, age_s: float) -> Iter
     yield _open_stat(storage, curve)
     yield _cold(storage, curve)
     yield StorageRow("acts like", behaviour(storage, curve), judge(storage, curve))
-    read = f"{format_bytes(curve.probe_bytes)} in {human_duration(curve.seconds)}"
+    read = f"{format_bytes(curve.probe_bytes)} in {format_duration(curve.seconds)}"
     if age_s >= 1:
-        yield StorageRow("measured", f"{human_duration(age_s)} ago", f"On {read}; --refresh measures again.")
+        yield StorageRow("measured", f"{format_duration(age_s)} ago", f"On {read}; --refresh measures again.")
     else:
         yield StorageRow("measured", "now", f"On {read}.")
 
@@ -97,7 +97,7 @@ def _sequential(curve: StorageCurve) -> StorageRow:
     best = curve.best_sequential()
     rate = best.sequential_mb_per_s * 1e6
     feeds = f"{rate / curve.sample_bytes:,.0f} samples/s of {format_bytes(curve.sample_bytes)}"
-    value = f"{human_rate(rate)} at {best.in_flight} in flight"
+    value = f"{format_byte_rate(rate)} at {best.in_flight} in flight"
     return StorageRow("sequential", value, f"Shards read in large blocks feed at most {feeds}.")
 
 
@@ -131,7 +131,7 @@ def _in_flight(curve: StorageCurve) -> StorageRow:
 
 def _open_stat(storage: StorageFacts, curve: StorageCurve) -> StorageRow:
     median_s, p99_s = curve.open_stat.median_us / 1e6, curve.open_stat.p99_us / 1e6
-    value = f"{human_duration(median_s)} (p99 {human_duration(p99_s)})"
+    value = f"{format_duration(median_s)} (p99 {format_duration(p99_s)})"
     if storage.kind is StorageKind.OBJECT_STORE:
         waits = f"Asked one after the other, {1 / median_s:,.0f} requests/s: what many in flight bring is in the curve."
         return StorageRow("a request", value, waits)

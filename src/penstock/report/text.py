@@ -8,12 +8,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from penstock.core.format import format_bytes
 from penstock.core.hops import Hop
 from penstock.core.stats import GpuTimes, LoaderStats
 from penstock.errors import printable
-
-__all__ = ["format_bytes", "human_duration", "human_rate", "table"]
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> Table:
@@ -24,19 +21,6 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
     for row in rows:
         grid.add_row(*(Text(printable(cell)) for cell in row))
     return grid
-
-
-def human_rate(bytes_per_s: float) -> str:
-    """Bytes a second, like `human_bytes`."""
-    return f"{format_bytes(bytes_per_s)}/s"
-
-
-def human_duration(seconds: float) -> str:
-    """The largest unit that leaves a readable number."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
 
 
 def status_line(now: LoaderStats, before: LoaderStats | None) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Group
 from rich.text import Text
 
+from penstock.core.format import format_count, format_number
 from penstock.errors import printable
 from penstock.report.text import table
 from penstock.verify.history import WITHIN, ModelError, VerificationEntry, VerificationHistory, model_error
@@ -67,7 +68,7 @@ def all_notes(judgement: Judgement, trials: Sequence[Trial], notes: Sequence[str
 
 def answer_sentence(judgement: Judgement) -> str:
     """What may be said of the plan."""
-    rates = f"{_rate(judgement.before_samples_s)} → {_rate(judgement.after_samples_s)}"
+    rates = f"{format_number(judgement.before_samples_s)} → {format_number(judgement.after_samples_s)}"
     if judgement.low is None or judgement.high is None:
         return f"Inconclusive: {rates}, {judgement.gain:+.0%}, in too short a time to tell it from chance."
     span = f"95%: {judgement.low - 1:+.0%} to {judgement.high - 1:+.0%}"
@@ -112,9 +113,8 @@ def history_sentences(history: VerificationHistory) -> list[str]:
 def _error_sentence(error: ModelError | None) -> str:
     if error is None:
         return "No verification with a prediction is kept yet."
-    many = "prediction" if error.count == 1 else "predictions"
     return (
-        f"{error.count} {many}: the median error of the predicted rate is {error.median:.0%}, "
+        f"{format_count(error.count, 'prediction')}: the median error of the predicted rate is {error.median:.0%}, "
         f"{error.within:.0%} are within {WITHIN:.0%}."
     )
 
@@ -124,7 +124,7 @@ def _row(trial: Trial) -> tuple[str, ...]:
     cache = "cold" if trial.cold else "warm"
     return (
         f"{trial.turn.settings} {trial.turn.number}",
-        _rate(trial.rate),
+        format_number(trial.rate),
         f"{trial.wait_share:.0%}",
         steps,
         workers,
@@ -148,10 +148,6 @@ def _entry(entry: VerificationEntry) -> tuple[str, ...]:
 
 def _side(error: float) -> str:
     return "above the measured one" if error >= 0 else "below the measured one"
-
-
-def _rate(value: float) -> str:
-    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def _texts(lines: Sequence[str] | Iterator[str]) -> list[Text]:

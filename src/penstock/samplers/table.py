@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.format import suggest_name
+from penstock.core.text import suggest_name
 from penstock.errors import SampleError, SettingError
 
 Ids = NDArray[np.int64]

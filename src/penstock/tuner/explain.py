@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.diagnose.evidence.evidence import milliseconds
+from penstock.core.format import format_ms
 from penstock.errors import PenstockError, SampleError, SettingError, WorkerCrash
 from penstock.tuner.loader_copy import copy_dataset
 from penstock.tuner.measure import StepCost
@@ -50,11 +50,11 @@ def _sentences(told: TuningFacts) -> Iterator[str]:
     service = told.service
     cpu_s, waiting_s = float(service.cpu_s.mean()), float(service.waiting_s.mean())
     yield (
-        f"A batch takes one worker {milliseconds(cpu_s + waiting_s)} ({milliseconds(cpu_s)} computing, "
-        f"{milliseconds(waiting_s)} waiting) and the main process {milliseconds(service.handover_s)} to take over"
+        f"A batch takes one worker {format_ms(cpu_s + waiting_s)} ({format_ms(cpu_s)} computing, "
+        f"{format_ms(waiting_s)} waiting) and the main process {format_ms(service.handover_s)} to take over"
     )
     if told.step_known:
-        yield f"A step takes {milliseconds(told.cost.step_s)}"
+        yield f"A step takes {format_ms(told.cost.step_s)}"
     yield (
         f"The model: {Setting(told.guess)} should be enough on {told.cores:g} cores; "
         f"{BINDS.get(told.limit, told.limit)} would set the pace"

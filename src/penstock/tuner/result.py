@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.core.format import format_count
 from penstock.errors import SettingError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Setting:
     def __str__(self) -> str:
         if not self.workers:
             return "no workers"
-        words = [f"{self.workers} worker{'s' if self.workers > 1 else ''}"]
+        words = [format_count(self.workers, "worker")]
         words += [f"prefetch {self.prefetch}"] if self.prefetch != PREFETCH else []
         words += [] if self.in_order else ["out of order"]
         return ", ".join(words)

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.core.format import redact_secrets
 from penstock.core.plan import Plan
+from penstock.core.text import redact_secrets
 from penstock.core.user_cache import cache_dir
 from penstock.verify.judge import Judgement
 from penstock.verify.measures import Answer

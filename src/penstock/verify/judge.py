@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.core.format import format_count
 from penstock.core.plan import Plan
 from penstock.errors import RecordingError
 from penstock.verify.measures import ENOUGH_BLOCKS, RESAMPLES, Answer, Floats, RunMeasure, answer_of, interval
@@ -84,7 +85,7 @@ def _check(name: str, runs: Runs) -> None:
     for number, run in enumerate(runs, 1):
         which = f"run {number} {name}"
         if len(run.bottom) < LEAST_STEPS:
-            steps = f"{len(run.bottom)} {'step' if len(run.bottom) == 1 else 'steps'}"
+            steps = format_count(len(run.bottom), "step")
             raise RecordingError(f"{which} has {steps} after its warm-up: no rate can be told", advice="Run it longer")
         if not (np.isfinite(run.top).all() and np.isfinite(run.bottom).all()):
             raise RecordingError(f"{which} has a step whose samples or seconds are no number")

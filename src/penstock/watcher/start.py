@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock import __version__
-from penstock.core.format import redact_secrets
+from penstock.core.text import redact_secrets
 from penstock.recording.format import EndLine, RunLine, StackSamplesLine
 from penstock.recording.writer import Recorder
 from penstock.watcher.dataloader.worker_files import WorkerFiles

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.made_recordings import Made
 
 from penstock.core.finding import Diagnosis
-from penstock.diagnose.evidence.evidence import Evidence, gather, milliseconds
+from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.verdict import all_rules, diagnose
 from penstock.diagnose.worker_curve import rates_over_workers
 from penstock.recording.bounds import plausible
@@ -299,13 +299,6 @@ def test_loaders_come_in_the_order_of_their_waiting():
 def test_a_real_shape_of_run_makes_a_workload_that_runs_at_its_rate():
     (found,) = gather(Made(workers=2, cpu_s=0.08, step_s=0.02, count=100).recording())
     assert found.workload.rate() == pytest.approx(1 / found.cycle_s, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.00042, "0.42 ms"), (0.0123, "12 ms"), (3.14, "3.1 s"), (0.0, "0.00 ms")]
-)
-def test_times_are_said_as_people_say_them(seconds, text):
-    assert milliseconds(seconds) == text
 
 
 # -- recordings at random ------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@ import subprocess
 import sys
 
 from penstock.plan.doctor import examine as room
-from penstock.plan.doctor.check import NOT_KNOWN, Check, CheckStatus, not_known, size_words
+from penstock.plan.doctor.check import NOT_KNOWN, Check, CheckStatus, not_known
 from penstock.plan.doctor.examine import DoctorReport, examine
 
 
@@ -44,8 +44,3 @@ def test_one_row_to_act_on_is_enough():
     assert DoctorReport((good, not_known("b", "Hidden."))).ok
     assert not DoctorReport((good, Check("c", "2", "Slow.", CheckStatus.LOOK))).ok
     assert not DoctorReport((good,), (Check("c", "2", "Broken.", CheckStatus.BAD),)).ok
-
-
-def test_sizes_have_three_digits():
-    sizes = (0, 432_900, 64 << 20, 999_600_000, 16e9, 1234e9)
-    assert [size_words(size) for size in sizes] == ["0 kB", "433 kB", "67.1 MB", "1 GB", "16 GB", "1,234 GB"]

@@ -13,7 +13,8 @@ import typer
 from penstock.cli import console
 from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Shards, Workers
 from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
-from penstock.report.text import format_bytes, table
+from penstock.core.format import format_bytes
+from penstock.report.text import table
 from penstock.shards.check import ShardFlaw, ShardStructure, check_shards
 from penstock.storage.paths import expand
 

@@ -7,8 +7,9 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, Require, Shards
+from penstock.core.format import format_bytes
 from penstock.report.shards import Listing, problem_text
-from penstock.report.text import format_bytes, table
+from penstock.report.text import table
 from penstock.shards.scan import index_all
 from penstock.shards.validate import examine
 from penstock.storage.paths import expand

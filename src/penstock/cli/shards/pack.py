@@ -14,9 +14,10 @@ from penstock.cli import console
 from penstock.cli.arguments import QUARANTINE, AsJson, Quarantine, Require, Workers
 from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
 from penstock.core.cores import usable_cores
+from penstock.core.format import format_bytes
 from penstock.errors import SettingError
 from penstock.probe.storage import probe
-from penstock.report.text import format_bytes, table
+from penstock.report.text import table
 from penstock.shards.pack.codec_choice import choose_codec
 from penstock.shards.pack.manifest import FieldFact, PackedShard
 from penstock.shards.pack.options import ArrayCodec, PackOptions

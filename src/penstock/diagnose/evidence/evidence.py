@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.format import format_ms
 from penstock.diagnose.evidence.loop import UNKNOWN
 from penstock.diagnose.evidence.machine import MachineEvidence
 from penstock.diagnose.evidence.recreated_loaders import find_recreated_loaders
@@ -37,7 +38,7 @@ class Evidence(MachineEvidence):
     @property
     def step_text(self) -> str:
         """The loop's own time per step, in words."""
-        return f"{milliseconds(float(np.median(self.busy_s)) if len(self.busy_s) else 0.0)} at the median"
+        return f"{format_ms(float(np.median(self.busy_s)) if len(self.busy_s) else 0.0)} at the median"
 
     @cached_property
     def behind(self) -> float:
@@ -197,13 +198,6 @@ class Evidence(MachineEvidence):
             step_cpu_s=self.own_s[:known] * self.step_cpu,
             worker=self.by[:known],
         )
-
-
-def milliseconds(seconds: float) -> str:
-    """For people: 0.42 ms, 12 ms, 3.1 s."""
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2f} ms"
 
 
 def gather(recording: Recording) -> tuple[Evidence, ...]:

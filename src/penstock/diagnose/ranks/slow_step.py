@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 
-from penstock.diagnose.evidence.evidence import Evidence, gather, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.ranks.collectives import REST, CollectiveWaits
 from penstock.recording.reader import Recording
 
@@ -27,10 +28,10 @@ def find_slow_steps(ranks: Sequence[Recording], meetings: CollectiveWaits, row: 
     share = meetings.held(row)
     return (
         f"Rank {meetings.ranks[row]} holds the others back by its own step: outside of backward, where ranks meet, it "
-        f"takes {milliseconds(meetings.own_s(row))} a step and the others {milliseconds(meetings.usual_s(row))}, and "
+        f"takes {format_ms(meetings.own_s(row))} a step and the others {format_ms(meetings.usual_s(row))}, and "
         f"most of the difference is {meetings.differs(row)}. The others stand in backward for "
-        f"{milliseconds(meetings.usual_met_s(row))}, it for {milliseconds(float(meetings.met_s[row]))}, which cost all "
-        f"{len(ranks)} ranks at least {milliseconds(share * time_s)}, {share:.0%} of the time; "
+        f"{format_ms(meetings.usual_met_s(row))}, it for {format_ms(float(meetings.met_s[row]))}, which cost all "
+        f"{len(ranks)} ranks at least {format_ms(share * time_s)}, {share:.0%} of the time; "
         f"{_why(ranks, meetings, row)}."
     )
 
@@ -45,8 +46,8 @@ def _why(ranks: Sequence[Recording], meetings: CollectiveWaits, row: int) -> str
     part = meetings.differs(row)
     if meetings.on_device and part != REST:
         return (
-            f"by its own clock its device takes {milliseconds(meetings.parts_s[row][part])} for {part}, those of the "
-            f"others {milliseconds(meetings.usual_part_s(row, part))}: look at its clock rate, its temperature and who "
+            f"by its own clock its device takes {format_ms(meetings.parts_s[row][part])} for {part}, those of the "
+            f"others {format_ms(meetings.usual_part_s(row, part))}: look at its clock rate, its temperature and who "
             f"else uses it"
         )
     if not all(any(look.processes for look in each.system) for each in (mine, *others)):
@@ -88,7 +89,7 @@ def _in_line(mine: Evidence, others: Others) -> str:
 
 
 def _computing(mine: Evidence, others: Others) -> str:
-    own, usual = milliseconds(_cpu_s(mine)), milliseconds(_usual(others, _cpu_s))
+    own, usual = format_ms(_cpu_s(mine)), format_ms(_usual(others, _cpu_s))
     return f"it computes {own} a step and the others {usual}: it has more to do, or slower cores"
 
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 from penstock.core.finding import Diagnosis, Impact, RankSummary, RankWait
-from penstock.diagnose.evidence.evidence import Evidence, gather, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.impact import impact_of
 from penstock.diagnose.ranks.collectives import CollectiveWaits, collective_waits
 from penstock.diagnose.ranks.rank_skew import HOLDS
@@ -103,11 +104,11 @@ def _impact(own: Impact, waits: RankWaits) -> Impact:
 
 def _in_common(waits: RankWaits) -> str:
     longest_s = max(rank.waited_s for rank in waits.each())
-    exposed = f"{milliseconds(waits.exposed_s)} for data, {waits.exposed_s / max(waits.time_s, 1e-9):.0%} of the time"
+    exposed = f"{format_ms(waits.exposed_s)} for data, {waits.exposed_s / max(waits.time_s, 1e-9):.0%} of the time"
     if waits.exposed_s - longest_s >= HOLDS * waits.time_s:
         return (
             f"The {len(waits.ranks)} ranks hold each other back in turns: each step waits for its last rank, "
-            f"together {exposed}; none of them waited more than {milliseconds(longest_s)} itself."
+            f"together {exposed}; none of them waited more than {format_ms(longest_s)} itself."
         )
     return f"No rank holds the others back: all {len(waits.ranks)} together waited {exposed}."
 
@@ -116,7 +117,7 @@ def _holding(ranks: Sequence[Recording], waits: RankWaits, row: int) -> str:
     told = waits.each()[row]
     return (
         f"Rank {told.rank} holds the others back: it was the last to have its batch in {told.last:.0%} of the steps, "
-        f"which cost all {len(ranks)} ranks {milliseconds(told.alone_s)}, {told.alone_s / waits.time_s:.0%} of the "
+        f"which cost all {len(ranks)} ranks {format_ms(told.alone_s)}, {told.alone_s / waits.time_s:.0%} of the "
         f"time; {_why(ranks, row)}."
     )
 
@@ -133,7 +134,7 @@ def _why(ranks: Sequence[Recording], row: int) -> str:
     if own_s <= (1 + ALIKE) * usual_s:
         return _with_as_many_workers(held, others)
     part = max(mine, key=lambda name: mine[name] - usual[name])
-    took = f"a batch takes {milliseconds(own_s)} to make there and {milliseconds(usual_s)} elsewhere"
+    took = f"a batch takes {format_ms(own_s)} to make there and {format_ms(usual_s)} elsewhere"
     return f"{took}, and most of the difference is {part}"
 
 

@@ -6,7 +6,8 @@ loader's, and are left out of all other figures.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.loop import PAUSES
 from penstock.diagnose.suspect import Answer, RuledOut
 
@@ -16,4 +17,4 @@ def look(evidence: Evidence) -> Answer:
     paused = evidence.pauses_s[evidence.pauses_s > 0]
     if not len(paused):
         return None
-    return RuledOut(f"{len(paused)} pauses for {' or '.join(PAUSES)}, {milliseconds(float(paused.sum()))} in all")
+    return RuledOut(f"{len(paused)} pauses for {' or '.join(PAUSES)}, {format_ms(float(paused.sum()))} in all")

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.machine import SPARE
 from penstock.diagnose.rules._cpu import FULL, computing, decoding_cores, helped, top_function, used_cores
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
@@ -45,7 +46,7 @@ def look(evidence: Evidence) -> Answer:
         summary=f"Decoding is the bottleneck: it takes {decoding_cores(evidence):.1f} of {evidence.cores:g} cores",
         evidence=(
             f"workers compute {evidence.share_of_fetch(evidence.cpu_s):.0%} of the time they take for a batch "
-            f"({milliseconds(per_batch)} of CPU each)",
+            f"({format_ms(per_batch)} of CPU each)",
             f"with the loop's own work that is {used:.1f} of {evidence.cores:g} usable cores",
             *top_function(evidence),
         ),

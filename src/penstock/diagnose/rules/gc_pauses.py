@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import behind
 from penstock.diagnose.suspect import Answer, Suspect
 
@@ -36,7 +37,7 @@ def look(evidence: Evidence) -> Answer:
     return Suspect(
         strength=0.9,
         summary=f"Garbage collection takes {share:.0%} of the time",
-        evidence=(f"{milliseconds(lost)} in the collector" + (f", {len(pauses)} collections" if pauses else ""),),
+        evidence=(f"{format_ms(lost)} in the collector" + (f", {len(pauses)} collections" if pauses else ""),),
         advice="gc.freeze() after set-up; fewer small objects; collect at the end of an epoch",
         gain=evidence.gain_without(share * evidence.cycle_s),
     )
@@ -53,7 +54,7 @@ def _in_workers(evidence: Evidence) -> Answer:
         summary=f"Garbage collection takes {share:.0%} of the workers' time",
         evidence=(
             f"{int(collecting.sum())} of {len(evidence.fetches)} batches were held up by a full collection in their "
-            f"worker, for {milliseconds(float(np.median(evidence.gc_s[collecting])))}",
+            f"worker, for {format_ms(float(np.median(evidence.gc_s[collecting])))}",
         ),
         advice="gc.freeze() in worker_init_fn; fewer small objects per sample",
         cure=lambda workload: workload.with_(

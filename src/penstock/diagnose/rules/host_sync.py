@@ -11,7 +11,8 @@ many.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST = 0.05
@@ -26,10 +27,10 @@ def look(evidence: Evidence) -> Answer:
     host = max(1e-9, cycle - sync)
     return Suspect(
         strength=0.75,
-        summary=f"The loop waits {milliseconds(sync)} a step for the device",
+        summary=f"The loop waits {format_ms(sync)} a step for the device",
         evidence=(
-            f"{milliseconds(sync)} of {milliseconds(cycle)} per step in .item(), .cpu() and their kin",
-            f"the host's own work takes {milliseconds(host)}: without waiting both would run side by side",
+            f"{format_ms(sync)} of {format_ms(cycle)} per step in .item(), .cpu() and their kin",
+            f"the host's own work takes {format_ms(host)}: without waiting both would run side by side",
         ),
         advice="Keep losses on the device and read them every few dozen steps",
         gain=evidence.gain_without(sync) if evidence.device_s() else max(0.0, cycle / max(host, sync) - 1),

@@ -12,7 +12,8 @@ GPU), `pin_memory=True` so that another thread takes them; or penstock.Loader, w
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence.evidence import LEAST_TAKING_S, Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import LEAST_TAKING_S, Evidence
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.08
@@ -26,12 +27,12 @@ def look(evidence: Evidence) -> Answer:
     if evidence.workers == 0 or evidence.cycle_s <= 0 or taking < LEAST * evidence.cycle_s:
         return None
     if evidence.interpreter_s > taking / 2:
-        return RuledOut(f"another thread held the interpreter for {milliseconds(evidence.interpreter_s)} of a step")
+        return RuledOut(f"another thread held the interpreter for {format_ms(evidence.interpreter_s)} of a step")
     return Suspect(
         strength=0.85,
-        summary=f"Taking a finished batch costs {milliseconds(taking)} a step",
+        summary=f"Taking a finished batch costs {format_ms(taking)} a step",
         evidence=(
-            f"with a batch ready, the loop still spent {milliseconds(taking)} of {milliseconds(evidence.cycle_s)} "
+            f"with a batch ready, the loop still spent {format_ms(taking)} of {format_ms(evidence.cycle_s)} "
             "per step to get it",
         ),
         advice="Send tensors, not lists or arrays; smaller dtypes; pin_memory=True; or penstock.Loader",

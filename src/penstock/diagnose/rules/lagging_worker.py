@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import behind
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import without_lag
@@ -43,14 +44,14 @@ def look(evidence: Evidence) -> Answer:
     usual, quick = float(np.median(times[worst])), float(np.quantile(times[worst], 0.25))
     if quick < TIMES * others:
         return RuledOut(
-            f"no worker lags: the slowest takes {milliseconds(usual)} for a batch, the others {milliseconds(others)}"
+            f"no worker lags: the slowest takes {format_ms(usual)} for a batch, the others {format_ms(others)}"
         )
     share = _waited_for(evidence, worst)
     return Suspect(
         strength=0.95 if share >= ITS_SHARE else 0.55,
         summary=f"Worker {worst} lags, and all others wait for its turn",
         evidence=(
-            f"worker {worst} takes {milliseconds(usual)} for a batch, the others {milliseconds(others)}",
+            f"worker {worst} takes {format_ms(usual)} for a batch, the others {format_ms(others)}",
             f"{share:.0%} of the waiting was for worker {worst}",
             *_ready_then(evidence, worst),
         ),

@@ -19,7 +19,8 @@ from math import ceil
 
 import numpy as np
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._storage import REMOTE, StorageWaits, storage_waits
 from penstock.diagnose.rules._stores import StoreReads, store_reads
 from penstock.diagnose.rules.storage_bandwidth import BUSY
@@ -46,7 +47,7 @@ def look(evidence: Evidence) -> Answer:
     each = evidence.mean(evidence.blocked_s) / max(1.0, evidence.samples_per_batch)
     return Suspect(
         strength=_strength(seen),
-        summary=f"Workers wait {milliseconds(each)} per sample for answers, one at a time",
+        summary=f"Workers wait {format_ms(each)} per sample for answers, one at a time",
         evidence=(
             f"workers wait {seen.share:.0%} of their time and compute {1 - seen.share:.0%}",
             f"{evidence.free_cores:.1f} of {evidence.cores:g} cores are free, {seen.read_bytes / 1e6:.1f} MB/s read",
@@ -65,7 +66,7 @@ def _of_store(seen: StoreReads) -> Answer:
     smaller = "; larger ones, too (block_bytes=)" if seen.request_bytes < SMALL_REQUEST else ""
     return Suspect(
         strength=0.45 if seen.bound is None else 0.85,
-        summary=f"The loader waits for a store, {milliseconds(seen.answer_s + seen.body_s)} for every request",
+        summary=f"The loader waits for a store, {format_ms(seen.answer_s + seen.body_s)} for every request",
         evidence=seen.words,
         advice=f"More requests in flight: readers={seen.needed_readers}{smaller}",
         gain=seen.room,

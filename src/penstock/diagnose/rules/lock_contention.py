@@ -11,7 +11,8 @@ decoding.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import behind, top_function
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
@@ -36,7 +37,7 @@ def look(evidence: Evidence) -> Answer:
         summary=f"Workers wait for a lock {share:.0%} of the time",
         evidence=(
             f"in {share:.0%} of the looks at the workers they stood in a lock "
-            f"(about {milliseconds(share * evidence.mean_fetch_s)} per batch)",
+            f"(about {format_ms(share * evidence.mean_fetch_s)} per batch)",
             *top_function(evidence),
         ),
         advice="Give each worker its own handle, or hold the lock for less",

@@ -10,7 +10,8 @@ Remedy: log every fiftieth step, let a thread write, no fsync.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST = 0.05
@@ -30,7 +31,7 @@ def look(evidence: Evidence) -> Answer:
         strength=0.85,
         summary=f"Writing logs takes {writing:.0%} of the time",
         evidence=(
-            f"about {milliseconds(writing * evidence.cycle_s)} of {milliseconds(evidence.cycle_s)} per step",
+            f"about {format_ms(writing * evidence.cycle_s)} of {format_ms(evidence.cycle_s)} per step",
             *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.functions(main=True).items())[:2]),
         ),
         advice="Log every few dozen steps, from a thread, without fsync",

@@ -11,7 +11,8 @@ Remedy: move work out of the loop (every n-th step, another process), threads th
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence.evidence import LEAST_LOCKED, Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import LEAST_LOCKED, Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST_REST = 0.25
@@ -26,8 +27,8 @@ def look(evidence: Evidence) -> Answer:
             strength=0.85,
             summary=f"Another thread holds the interpreter {locked:.0%} of the time, and the loop waits",
             evidence=(
-                f"of {milliseconds(evidence.cycle_s)} per step the loop's thread was ready to run for "
-                f"{milliseconds(evidence.interpreter_s)} without a core being short or anything else in its way",
+                f"of {format_ms(evidence.cycle_s)} per step the loop's thread was ready to run for "
+                f"{format_ms(evidence.interpreter_s)} without a core being short or anything else in its way",
                 f"other threads of the main process use {evidence.other_threads_cpu:.1f} cores",
             ),
             advice="Let that thread wait or sleep, or move it to a process of its own",
@@ -38,9 +39,9 @@ def look(evidence: Evidence) -> Answer:
         return None
     return Suspect(
         strength=0.7,
-        summary=f"{milliseconds(rest)} of every step is Python outside the model",
+        summary=f"{format_ms(rest)} of every step is Python outside the model",
         evidence=(
-            f"{milliseconds(rest)} of {milliseconds(evidence.cycle_s)} per step belong to no phase of training",
+            f"{format_ms(rest)} of {format_ms(evidence.cycle_s)} per step belong to no phase of training",
             *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.functions(main=True).items())[:3]),
         ),
         advice="Do it every few dozen steps, or in another process",

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence.evidence import LEAST_TAKING_S, Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import LEAST_TAKING_S, Evidence
 from penstock.diagnose.rules._cpu import best_workers
 from penstock.diagnose.suspect import Answer, Suspect
 from penstock.model.edits import with_workers
@@ -30,8 +31,8 @@ def look(evidence: Evidence) -> Answer:
         summary="Loading and computing take turns: there are no workers",
         evidence=(
             "num_workers is 0",
-            f"a batch takes {milliseconds(evidence.cycle_s * evidence.wait_share)}, the step "
-            f"{milliseconds(evidence.cycle_s * (1 - evidence.wait_share))}: each waits for the other",
+            f"a batch takes {format_ms(evidence.cycle_s * evidence.wait_share)}, the step "
+            f"{format_ms(evidence.cycle_s * (1 - evidence.wait_share))}: each waits for the other",
         ),
         advice=f"num_workers={workers} (with persistent_workers=True)",
         cure=lambda workload: with_workers(workload, workers).with_(handover_s=np.full(1, LEAST_TAKING_S)),

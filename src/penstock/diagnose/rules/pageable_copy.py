@@ -8,7 +8,8 @@ Remedy: `pin_memory=True` and `.to(device, non_blocking=True)`; or penstock.Load
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.04
@@ -24,9 +25,9 @@ def look(evidence: Evidence) -> Answer:
         return RuledOut("the loader pins its memory")
     return Suspect(
         strength=0.85,
-        summary=f"Copying batches to the device holds the loop up for {milliseconds(copying)} a step",
+        summary=f"Copying batches to the device holds the loop up for {format_ms(copying)} a step",
         evidence=(
-            f"{milliseconds(copying)} of {milliseconds(cycle)} per step in copies to the device",
+            f"{format_ms(copying)} of {format_ms(cycle)} per step in copies to the device",
             f"pin_memory is {evidence.setting('pin_memory')}",
         ),
         advice="pin_memory=True and .to(device, non_blocking=True)",

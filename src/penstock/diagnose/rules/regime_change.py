@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.settings import Floats
 from penstock.diagnose.suspect import Answer, Suspect
 
@@ -81,7 +82,7 @@ class _Change:
 
     def _suspect(self, strength: float, summary: str, advice: str) -> Suspect:
         at_s = self.evidence.steps[self.step].at_s
-        paces = f"{milliseconds(self.before_s)} a step before, {milliseconds(self.after_s)} after"
+        paces = f"{format_ms(self.before_s)} a step before, {format_ms(self.after_s)} after"
         worse = self.after_s > self.before_s
         return Suspect(
             strength=strength,

@@ -11,7 +11,8 @@ batch_sampler.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST = 0.04
@@ -28,7 +29,7 @@ def look(evidence: Evidence) -> Answer:
         strength=0.9,
         summary=f"The sampler takes {seconds / cycle:.0%} of every step",
         evidence=(
-            f"drawing indices takes {milliseconds(seconds)} of {milliseconds(cycle)} per step, on the main thread",
+            f"drawing indices takes {format_ms(seconds)} of {format_ms(cycle)} per step, on the main thread",
             f"sampler: {evidence.setting('sampler') or 'not known by name'}",
         ),
         advice="Draw the epoch's indices in one go",

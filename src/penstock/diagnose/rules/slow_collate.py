@@ -11,7 +11,8 @@ write straight into the batch.
 
 from __future__ import annotations
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.2
@@ -31,8 +32,8 @@ def look(evidence: Evidence) -> Answer:
         strength=0.9,
         summary=f"Collating takes {share:.0%} of the time a batch takes to make",
         evidence=(
-            f"collate_fn takes {milliseconds(evidence.mean(evidence.collate_s))} of "
-            f"{milliseconds(evidence.mean_fetch_s)} per batch",
+            f"collate_fn takes {format_ms(evidence.mean(evidence.collate_s))} of "
+            f"{format_ms(evidence.mean_fetch_s)} per batch",
             f"collate_fn is {evidence.setting('collate_fn') or 'not known by name'}",
         ),
         advice="Stack into one allocation, pad in numpy, and move what is done sample by sample out of collate_fn",

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
 ENOUGH = 8
@@ -37,7 +38,7 @@ def look(evidence: Evidence) -> Answer:
     return Suspect(
         strength=0.7,
         summary=f"Batches of {usual} leave the device idle: {largest} give {gain:+.0%} samples/s",
-        evidence=tuple(f"batch {size}: {milliseconds(seconds)} a step" for size, seconds in sorted(known.items())),
+        evidence=tuple(f"batch {size}: {format_ms(seconds)} a step" for size, seconds in sorted(known.items())),
         advice=f"A batch size of {largest} or more, with the learning rate adapted",
         gain=gain,
     )

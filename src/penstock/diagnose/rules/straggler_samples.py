@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._tail import heavy
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import without_stragglers
@@ -34,8 +35,8 @@ def look(evidence: Evidence) -> Answer:
         summary=f"{tail.share:.1%} of the batches hold a sample that takes far longer than the rest",
         evidence=(
             f"{tail.count} of {len(evidence.fetches)} batches take {tail.times:.1f} times the median or more",
-            f"their slowest sample takes {milliseconds(float(np.median(slowest[tail.which])))}, "
-            f"a usual one {milliseconds(float(usual))}",
+            f"their slowest sample takes {format_ms(float(np.median(slowest[tail.which])))}, "
+            f"a usual one {format_ms(float(usual))}",
             f"they come from {tail.workers} of {evidence.workers} workers",
         ),
         advice="penstock.Loader spreads a batch over all workers; or a larger prefetch_factor; or shrink those samples",

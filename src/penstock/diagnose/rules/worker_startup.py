@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from math import inf
 
-from penstock.diagnose.evidence.evidence import Evidence, milliseconds
+from penstock.core.format import format_ms
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.05
@@ -31,16 +32,16 @@ def look(evidence: Evidence) -> Answer:
     usual = evidence.cycle_s * evidence.wait_share
     lost = float((again - usual).clip(min=0.0).sum() + evidence.endings_s.sum())
     if lost <= LEAST * evidence.total_s:
-        return RuledOut(f"the first batch of a pass takes {milliseconds(evidence.mean(again))}: little in all")
+        return RuledOut(f"the first batch of a pass takes {format_ms(evidence.mean(again))}: little in all")
     rest_s = evidence.total_s - lost - float(evidence.startups_s[0])  # the first start stays, and comes but once
     persistent = evidence.setting("persistent_workers")
     return Suspect(
         strength=0.9 if persistent is False else 0.6,
         summary=f"{lost / evidence.total_s:.0%} of the time goes into starting each pass",
         evidence=(
-            f"the first batch of each of {len(again)} later passes took {milliseconds(evidence.mean(again))}, "
-            f"others {milliseconds(usual)}",
-            f"ending a pass took {milliseconds(evidence.mean(evidence.endings_s))}; persistent_workers is {persistent}",
+            f"the first batch of each of {len(again)} later passes took {format_ms(evidence.mean(again))}, "
+            f"others {format_ms(usual)}",
+            f"ending a pass took {format_ms(evidence.mean(evidence.endings_s))}; persistent_workers is {persistent}",
         ),
         advice=_advice(evidence, persistent=bool(persistent)),
         gain=lost / rest_s if rest_s > 0 else inf,

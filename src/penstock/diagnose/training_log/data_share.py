@@ -7,9 +7,10 @@ from dataclasses import replace
 from statistics import median
 
 from penstock.core.finding import Diagnosis, Finding, Impact
+from penstock.core.format import format_percent, format_seconds
 from penstock.diagnose.training_log import facts
 from penstock.diagnose.training_log.candidate_causes import HEALTHY_SHARE, decisive_experiment, gain_of, look_alikes
-from penstock.diagnose.training_log.facts import duration, percent, rate
+from penstock.diagnose.training_log.facts import rate
 from penstock.diagnose.training_log.log_settings import LogSettings
 from penstock.diagnose.training_log.parsed_log import TrainingLog
 from penstock.diagnose.training_log.periodicity import step_without_wait_s
@@ -32,7 +33,8 @@ def diagnose_shares(log: TrainingLog, told: LogSettings) -> Diagnosis | None:
     if time_s <= 0:
         return None
     evidence = (
-        f"{duration(wait_s / batches)} of the {duration(time_s / batches)} a step takes in the mean, over {batches} "
+        f"{format_seconds(wait_s / batches)} of the {format_seconds(time_s / batches)} a step takes in the mean, "
+        f"over {batches} "
         "steps, are data time",
         f"{rate(batches / time_s, told.batch_size)}",
     )
@@ -61,7 +63,7 @@ def _judge(found: Sequence[LogSpan], evidence: tuple[str, ...], named: tuple[int
             sentence="The log's data times are longer than its step times, which do not include the wait, then.",
             experiment="Give the time of the whole step, or run it under `penstock run`.",
         )
-    sentence = f"{percent(share)} of the time is waited for data ({evidence[0]}; {evidence[1]})"
+    sentence = f"{format_percent(share)} of the time is waited for data ({evidence[0]}; {evidence[1]})"
     if share < HEALTHY_SHARE:
         return Diagnosis(verdict="healthy", sentence=f"Healthy: {sentence}.")
     if named == (0,):
@@ -100,7 +102,7 @@ def _went(found: Sequence[LogSpan]) -> list[str]:
     if went is None or went.kind == "steady":
         return []
     place = f", from step {steady[went.at].step} on" if went.kind == "changed" else ", bit by bit"
-    return [f"the data time per step went from {duration(went.before)} to {duration(went.after)}{place}"]
+    return [f"the data time per step went from {format_seconds(went.before)} to {format_seconds(went.after)}{place}"]
 
 
 def _spikes(log: TrainingLog) -> list[str]:
@@ -115,8 +117,9 @@ def _spikes(log: TrainingLog) -> list[str]:
         return []
     step, wait = max(spikes, key=lambda spike: spike[1])
     return [
-        f"{len(spikes)} of {len(waits)} lines show a spike of the data time, the longest {duration(wait)} at step "
-        f"{step}, where {duration(usual)} is usual"
+        f"{len(spikes)} of {len(waits)} lines show a spike of the data time, the longest {format_seconds(wait)} at "
+        "step "
+        f"{step}, where {format_seconds(usual)} is usual"
     ]
 
 
@@ -125,7 +128,7 @@ def _starts(found: Sequence[LogSpan]) -> list[str]:
     starts = [span.wait_s for span in found if span.first and span.batches == 1]
     if not starts or max(starts) < 1:
         return []
-    return [f"the first batch of an epoch is waited for {duration(median(starts))}: the start of the workers"]
+    return [f"the first batch of an epoch is waited for {format_seconds(median(starts))}: the start of the workers"]
 
 
 def _uncovered(log: TrainingLog, found: Sequence[LogSpan]) -> list[str]:
@@ -138,7 +141,8 @@ def _uncovered(log: TrainingLog, found: Sequence[LogSpan]) -> list[str]:
     if elapsed <= 0 or told_s > (1 - UNCOVERED_SHARE) * elapsed:
         return []
     return [
-        f"the step times add up to {duration(told_s)} of the {duration(elapsed)} between the first and the last line: "
+        f"the step times add up to {format_seconds(told_s)} of the {format_seconds(elapsed)} between the first and "
+        "the last line: "
         "the rest is outside the steps (evaluation, checkpoints) or in steps that the log's means leave out"
     ]
 

@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
+from penstock.core.format import format_percent, format_seconds
 from penstock.diagnose.training_log.parsed_log import SlowBatch, TrainingLog
 from penstock.diagnose.training_log.periodicity import LogRate, Periodicity
 from penstock.diagnose.training_log.trend import Trend
 from penstock.errors import printable
-
-
-def duration(seconds: float) -> str:
-    """Three digits, in the unit that suits."""
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    if seconds < 600:
-        return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.3g} min"
-    return f"{seconds / 3600:.3g} h"
-
-
-def percent(share: float) -> str:
-    """A share, without false digits."""
-    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
 def rate(batches_per_s: float, batch_size: int | None) -> str:
@@ -38,8 +23,9 @@ def stalls(found: Periodicity, speed: LogRate | None, batch_size: int | None) ->
     beats = found.beats
     waits = [batch.seconds for batch in found.slow]
     facts = [
-        f"{len(waits)} slow batches, #{found.slow[0].number} to #{found.slow[-1].number}, of {duration(min(waits))} to "
-        f"{duration(max(waits))}"
+        f"{len(waits)} slow batches, #{found.slow[0].number} to #{found.slow[-1].number}, of "
+        f"{format_seconds(min(waits))} to "
+        f"{format_seconds(max(waits))}"
     ]
     if found.period is not None and all(beat.batches == found.period for beat in beats):
         facts.append(f"each of the {len(beats)} gaps between them is {found.period} batches")
@@ -51,7 +37,7 @@ def stalls(found: Periodicity, speed: LogRate | None, batch_size: int | None) ->
         facts.append(
             f"{speed.batches} batches in {speed.elapsed_s:.1f} s ({how}){periods}: {rate(speed.rate, batch_size)}"
         )
-        facts.append(f"{speed.lost_s:.1f} s of these, {percent(speed.share)}, were waited in slow batches")
+        facts.append(f"{speed.lost_s:.1f} s of these, {format_percent(speed.share)}, were waited in slow batches")
     return tuple(facts)
 
 
@@ -72,11 +58,11 @@ def manner(speed: LogRate | None, went: Trend | None) -> list[str]:
     per_batch = speed.per_batch_s
     if went.kind == "steady":
         return [
-            f"from slow batch to slow batch it takes {duration(mean(per_batch))} per batch, "
-            f"{duration(min(per_batch))} to {duration(max(per_batch))}: steady"
+            f"from slow batch to slow batch it takes {format_seconds(mean(per_batch))} per batch, "
+            f"{format_seconds(min(per_batch))} to {format_seconds(max(per_batch))}: steady"
         ]
     place = f", from batch #{speed.beats[went.at].number} on" if went.kind == "changed" else ", bit by bit"
-    return [f"the time per batch went from {duration(went.before)} to {duration(went.after)}{place}"]
+    return [f"the time per batch went from {format_seconds(went.before)} to {format_seconds(went.after)}{place}"]
 
 
 def step(log: TrainingLog, step_s: float | None, speed: LogRate | None) -> list[str]:
@@ -84,8 +70,8 @@ def step(log: TrainingLog, step_s: float | None, speed: LogRate | None) -> list[
     if step_s is None or step_s == 0:
         return []
     named = next((bar.phases for bar in reversed(log.bars) if bar.phases), ())
-    parts = " + ".join(f"{printable(name)} {duration(seconds)}" for name, seconds in named)
-    taken = f"a step takes {duration(step_s)} by itself{f' ({parts})' if parts else ''}"
+    parts = " + ".join(f"{printable(name)} {format_seconds(seconds)}" for name, seconds in named)
+    taken = f"a step takes {format_seconds(step_s)} by itself{f' ({parts})' if parts else ''}"
     if speed is None:
         return [taken]
     return [
@@ -106,7 +92,8 @@ def windows(log: TrainingLog, period: int | None) -> list[str]:
     fewest = size // period
     holds = f"{fewest} or {fewest + 1} slow batches" if fewest else "one slow batch or none"
     return [
-        f"the log's windows of {size} batches give waits of {duration(min(means))} to {duration(max(means))} in the "
+        f"the log's windows of {size} batches give waits of {format_seconds(min(means))} to "
+        f"{format_seconds(max(means))} in the "
         f"mean; {size} is no multiple of {period}, so a window holds {holds}: not used for the rate"
     ]
 
@@ -117,9 +104,9 @@ def bars(log: TrainingLog, step_s: float | None) -> list[str]:
     if last is None or last.done == 0 or last.elapsed_s == 0:
         return []
     fact = (
-        f"by the bar's own clock the first {last.done} of {last.total} steps took {duration(last.elapsed_s)}, "
-        f"{duration(last.elapsed_s / last.done)} each"
+        f"by the bar's own clock the first {last.done} of {last.total} steps took {format_seconds(last.elapsed_s)}, "
+        f"{format_seconds(last.elapsed_s / last.done)} each"
     )
     if step_s is None:
         return [fact]
-    return [f"{fact}; at {duration(step_s)} a step they would have taken {duration(step_s * last.done)}"]
+    return [f"{fact}; at {format_seconds(step_s)} a step they would have taken {format_seconds(step_s * last.done)}"]

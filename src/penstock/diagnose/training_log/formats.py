@@ -260,7 +260,8 @@ _TRAINER_TABLE = re.compile(r"^\s*(train_runtime|train_samples_per_second|train_
 
 
 def parse_huggingface(line: str) -> RunSummary | None:
-    """Parse `{'loss': 0.5, …, 'epoch': 0.1}` and `{'train_runtime': …}`, also as table rows: rates, but no data times."""
+    """Parse `{'loss': 0.5, …, 'epoch': 0.1}` and `{'train_runtime': …}`, also as table rows: rates, but no data "
+    "times."""
     if "train_" in line and "=" in line:
         row = _TRAINER_TABLE.match(line)
         if row is not None:

@@ -6,9 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from penstock.core.finding import Diagnosis, Finding, Impact, RejectedCause
+from penstock.core.format import format_percent, format_seconds
 from penstock.diagnose.training_log import facts
 from penstock.diagnose.training_log.candidate_causes import ALIKE, HEALTHY_SHARE, decisive_experiment, look_alikes
-from penstock.diagnose.training_log.facts import duration, percent, rate
+from penstock.diagnose.training_log.facts import rate
 from penstock.diagnose.training_log.log_settings import LogSettings
 from penstock.diagnose.training_log.parsed_log import TrainingLog
 from penstock.diagnose.training_log.periodicity import (
@@ -62,7 +63,7 @@ def diagnose_stalls(log: TrainingLog, told: LogSettings) -> Diagnosis | None:
 def _healthy(case: StallCase, speed: LogRate) -> Diagnosis:
     return Diagnosis(
         verdict="healthy",
-        sentence=f"{len(case.found.slow)} slow batches cost {percent(speed.share)} of the time: "
+        sentence=f"{len(case.found.slow)} slow batches cost {format_percent(speed.share)} of the time: "
         f"{rate(speed.rate, case.told.batch_size)}, and no data advice.",
         impact=_impact(case),
         notes=_notes(case),
@@ -131,7 +132,8 @@ def _candidates(case: StallCase, period: int) -> tuple[Finding, ...]:
     about_one = facts.turn(case.found.slow, period)
     if late:
         about_one.append(
-            f"in {late} of {len(case.log_rate.beats)} periods more than {percent(SPREAD_SHARE)} of the time was waited for "
+            f"in {late} of {len(case.log_rate.beats)} periods more than {format_percent(SPREAD_SHARE)} of the time "
+            "was waited for "
             "other batches than the slow one, which speaks against a single lagging worker there"
         )
     return tuple(
@@ -158,7 +160,7 @@ def _rejected(case: StallCase, period: int) -> tuple[RejectedCause, ...]:
     )
     per_batch = ""
     if case.log_rate is not None:
-        per_batch = f" = {period} / {duration(case.log_rate.elapsed_s / case.log_rate.batches * period)}"
+        per_batch = f" = {period} / {format_seconds(case.log_rate.elapsed_s / case.log_rate.batches * period)}"
     return (
         RejectedCause(
             rule="prefetch_factor",
@@ -183,10 +185,13 @@ def _manner(case: StallCase) -> str:
 def _cost(case: StallCase) -> str:
     if case.log_rate is None:
         lost = sum(beat.lost_s for beat in case.found.beats)
-        return f"{duration(lost)} lost in {len(case.found.beats)} slow batches, at a rate that the log does not say"
+        return (
+            f"{format_seconds(lost)} lost in {len(case.found.beats)} slow batches, at a rate that the log does not say"
+        )
     about = "about " if case.log_rate.estimated else ""
     return (
-        f"{about}{rate(case.log_rate.rate, case.told.batch_size)} in the mean and {about}{percent(case.log_rate.share)} of the "
+        f"{about}{rate(case.log_rate.rate, case.told.batch_size)} in the mean and "
+        f"{about}{format_percent(case.log_rate.share)} of the "
         "time lost"
     )
 

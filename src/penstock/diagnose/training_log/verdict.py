@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from penstock.core.finding import Diagnosis
+from penstock.core.format import format_seconds
 from penstock.diagnose.training_log.data_share import diagnose_shares
-from penstock.diagnose.training_log.facts import duration, rate
+from penstock.diagnose.training_log.facts import rate
 from penstock.diagnose.training_log.log_settings import LogSettings, resolve_settings
 from penstock.diagnose.training_log.parsed_log import ProgressBar, TrainingLog
 from penstock.diagnose.training_log.slow_batches import diagnose_stalls
@@ -36,7 +37,7 @@ def _rates(log: TrainingLog, settings: LogSettings) -> Diagnosis:
     """No line tells waiting from working."""
     facts = [*_bar_facts(log.bars, settings.batch_size), *_total_facts(log)]
     if log.slow:
-        facts.append(f"one batch is called slow: #{log.slow[0].number}, {duration(log.slow[0].seconds)}")
+        facts.append(f"one batch is called slow: #{log.slow[0].number}, {format_seconds(log.slow[0].seconds)}")
     known = f" ({facts[0]})" if facts else ""
     return Diagnosis(
         verdict="undetermined",
@@ -56,11 +57,15 @@ def _bar_facts(bars: tuple[ProgressBar, ...], batch_size: int | None) -> list[st
     if not steps:
         return []
     seconds = sum(taken for _, _, taken in steps)
-    facts = [f"{rate(sum(done for _, done, _ in steps) / seconds, batch_size)} over {duration(seconds)} by the bar"]
+    facts = [
+        f"{rate(sum(done for _, done, _ in steps) / seconds, batch_size)} over {format_seconds(seconds)} by the bar"
+    ]
     went = trend([taken / done for _, done, taken in steps])
     if went is not None and went.kind != "steady":
         place = f" from step {steps[went.at][0]} on" if went.kind == "changed" else ", bit by bit"
-        facts.append(f"the time per step went from {duration(went.before)} to {duration(went.after)}{place}")
+        facts.append(
+            f"the time per step went from {format_seconds(went.before)} to {format_seconds(went.after)}{place}"
+        )
     return facts
 
 

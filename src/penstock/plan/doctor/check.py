@@ -39,12 +39,3 @@ class Check:
 def not_known(name: str, why: str) -> Check:
     """The system does not tell: said, and never an error."""
     return Check(name, NOT_KNOWN, why, CheckStatus.OPEN)
-
-
-def size_words(count: float) -> str:
-    """Three digits; 1 GB is 10⁹ bytes."""
-    for size, unit in ((1e9, "GB"), (1e6, "MB")):
-        if count >= 0.9995 * size:
-            value = count / size
-            return f"{value:,.0f} {unit}" if value >= 99.95 else f"{value:.3g} {unit}"
-    return f"{count / 1e3:.3g} kB"

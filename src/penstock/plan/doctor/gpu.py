@@ -6,7 +6,8 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from penstock.plan.doctor.check import Check, CheckStatus, not_known, size_words
+from penstock.core.format import format_bytes
+from penstock.plan.doctor.check import Check, CheckStatus, not_known
 
 LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """One PCIe lane, one direction, by generation; line coding taken off."""
@@ -45,7 +46,7 @@ def _memory(name: str, nvml: Any, handle: Any) -> Check:
     title = nvml.nvmlDeviceGetName(handle)
     title = title.decode(errors="replace") if isinstance(title, bytes) else str(title)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    value = f"{title}, {size_words(memory.free)} free of {size_words(memory.total)}"
+    value = f"{title}, {format_bytes(memory.free)} free of {format_bytes(memory.total)}"
     if memory.free < TAKEN * memory.total:
         return Check(name, value, "Less than half of its memory is free: somebody is there already.", CheckStatus.LOOK)
     return Check(name, value, "Model, activations and the batches that are ahead share this.")
@@ -98,7 +99,7 @@ def _others(name: str, nvml: Any, handle: Any) -> Check:
         return Check(name, "none", "Nobody else computes on it.")
     held = sum(int(other.usedGpuMemory or 0) for other in others)
     pids = ", ".join(str(other.pid) for other in others[:4]) + (", …" if len(others) > 4 else "")
-    memory = f" hold {size_words(held)}" if held else ""
+    memory = f" hold {format_bytes(held)}" if held else ""
     value = f"{len(others)}{memory} (pid {pids})"
     return Check(
         name, value, "They take turns with the training: its steps will be slower and uneven.", CheckStatus.LOOK

@@ -15,7 +15,8 @@ from typing import TypeVar
 import psutil
 
 from penstock.core.cgroups import free_bytes
-from penstock.plan.doctor.check import Check, CheckStatus, not_known, size_words
+from penstock.core.format import format_bytes
+from penstock.plan.doctor.check import Check, CheckStatus, not_known
 from penstock.recording.format import Machine
 
 
@@ -104,9 +105,9 @@ def _memory(memory: MemoryFacts) -> Check:
     if memory.total_bytes is None or memory.free_bytes is None:
         return not_known("memory", "The system does not say how much memory there is, or how much of it is free.")
     most = memory.limit_bytes or memory.total_bytes
-    value = f"{size_words(memory.free_bytes)} free of {size_words(most)}"
+    value = f"{format_bytes(memory.free_bytes)} free of {format_bytes(most)}"
     if memory.limit_bytes is not None:
-        value += f" (limit; the machine has {size_words(memory.total_bytes)})"
+        value += f" (limit; the machine has {format_bytes(memory.total_bytes)})"
     if memory.free_bytes < SCARCE * most:
         meaning = "Nearly all of it is taken: a loader with workers will be swapped out or killed."
         return Check("memory", value, meaning, CheckStatus.LOOK)
@@ -119,7 +120,7 @@ def _memory(memory: MemoryFacts) -> Check:
 def _shm(shm: MemorySpace | None) -> Check:
     if shm is None:
         return not_known("/dev/shm", "Not there, or not to be seen: torch's workers deliver by another way.")
-    value = f"{size_words(shm.free_bytes)} free of {size_words(shm.total_bytes)}"
+    value = f"{format_bytes(shm.free_bytes)} free of {format_bytes(shm.total_bytes)}"
     cure = "Start the container with --shm-size=8g or --ipc=host; penstock.Loader does not use it."
     if shm.free_bytes <= SHM_CONTAINER_BYTES:
         meaning = f"torch's workers deliver every batch through here, and die of a bus error when it is full. {cure}"
@@ -136,7 +137,7 @@ def _swapped(memory: MemoryFacts) -> Check:
         return not_known("swap", "The system does not say.")
     if swap.total_bytes == 0:
         return Check("swap", "none", "A run that needs more than the memory is killed, not slowed down.")
-    value = f"{size_words(swap.used_bytes)} used of {size_words(swap.total_bytes)}"
+    value = f"{format_bytes(swap.used_bytes)} used of {format_bytes(swap.total_bytes)}"
     if swap.used_bytes > SWAPPED * (memory.total_bytes or swap.total_bytes):
         meaning = "Memory has been short: what comes back from the disk stalls whoever touches it."
         return Check("swap", value, meaning, CheckStatus.LOOK)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.core.format import format_bytes, format_count
 from penstock.errors import SettingError
-from penstock.plan.doctor.check import Check, CheckStatus, size_words
+from penstock.plan.doctor.check import Check, CheckStatus
 from penstock.plan.doctor.script_source import LoaderCall, SourceArgument, loader_calls
 from penstock.plan.memory import torch_need
 
@@ -73,14 +74,14 @@ def _workers(call: LoaderCall, here: MachineFacts) -> Check:
         meaning = "The training loop makes every batch itself: right only for data that is in memory already."
         return Check("num_workers", value, meaning, CheckStatus.LOOK)
     if count > cores:
-        share = f"{count} workers share {_cores(cores)}: "
+        share = f"{count} workers share {format_count(cores, 'core')}: "
         if count >= CROWDED * cores:
             meaning = share + "each decodes at a fraction of its speed, and all of them hold batches in memory."
             return Check("num_workers", value, meaning, CheckStatus.BAD)
         return Check(
             "num_workers", value, share + "more than cores pay only where they wait for storage.", CheckStatus.LOOK
         )
-    return Check("num_workers", value, f"No more than {_cores(cores)}: each worker can have its own.")
+    return Check("num_workers", value, f"No more than {format_count(cores, 'core')}: each worker can have its own.")
 
 
 def _prefetch(call: LoaderCall) -> Check:
@@ -138,7 +139,7 @@ def _held(call: LoaderCall, here: MachineFacts) -> Iterator[Check]:
     if not rooms:
         return
     batch_bytes, where = min(rooms)
-    most = size_words(batch_bytes / batch.value)
+    most = format_bytes(batch_bytes / batch.value)
     value = f"{_worker_count(call) * depth + 1} batches of {batch.value}"
     meaning = f"Held at once at most; they fit into {where} if a sample takes less than {most}"
     if batch_bytes / batch.value < PICTURE_BYTES:
@@ -153,10 +154,10 @@ def _rooms(workers: int, depth: int, here: MachineFacts) -> list[tuple[float, st
     need = torch_need(workers=workers, prefetch=depth, batch_bytes=1, worker_bytes=here.worker_bytes)
     rooms = []
     if here.shm_free_bytes is not None:
-        rooms.append((here.shm_free_bytes / need.shared_bytes, f"/dev/shm ({size_words(here.shm_free_bytes)})"))
+        rooms.append((here.shm_free_bytes / need.shared_bytes, f"/dev/shm ({format_bytes(here.shm_free_bytes)})"))
     if here.free_bytes is not None:
         left = max(0, here.free_bytes - need.workers_bytes)
-        taken = f"{size_words(here.free_bytes)}, less {size_words(need.workers_bytes)} for the workers themselves"
+        taken = f"{format_bytes(here.free_bytes)}, less {format_bytes(need.workers_bytes)} for the workers themselves"
         rooms.append((left / need.batches_bytes, f"free memory ({taken})"))
     return rooms
 
@@ -176,7 +177,3 @@ def _value(said: SourceArgument) -> str:
     if not said.given:
         return f"{said.value} (default)"
     return said.text if said.text == repr(said.value) else f"{said.text} = {said.value}"
-
-
-def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"

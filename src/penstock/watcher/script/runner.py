@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import __version__
-from penstock.core.format import redact_secrets
+from penstock.core.text import redact_secrets
 from penstock.errors import RecordingError
 from penstock.recording.format import RunLine
 from penstock.recording.writer import Recorder

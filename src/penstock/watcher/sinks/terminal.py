@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from math import inf
 
+from penstock.core.format import format_short
 from penstock.errors import printable
 from penstock.recording.format import AnyLine, LoaderLine, StepLine
 from penstock.watcher.rank_files import rank_and_world
@@ -115,7 +116,7 @@ def window_line(summary: WindowSummary, *, named: bool = False) -> str:
         f"wait mean {_ms(summary.wait_mean_s)} ms, p50 {_ms(summary.wait_p50_s)}, p99 {_ms(summary.wait_p99_s)}, "
         f"max {_ms(summary.wait_max_s)}, std {_ms(summary.wait_std_s)}, {summary.slow} slow"
     )
-    rate = "" if summary.samples_per_s is None else f" · {_short(summary.samples_per_s)} samples/s"
+    rate = "" if summary.samples_per_s is None else f" · {format_short(summary.samples_per_s)} samples/s"
     return f"[DATA] last {summary.batches} batches{whose}: {wait} · step {_ms(summary.step_mean_s)} ms{rate}"
 
 
@@ -147,11 +148,4 @@ def postfix(summary: WindowSummary) -> dict[str, str]:
 
 
 def _ms(seconds: float) -> str:
-    return _short(seconds * 1e3)
-
-
-def _short(number: float) -> str:
-    """What of a number is worth reading: 22409, 310, 12.3, 0.4, 0.04."""
-    if number >= 99.95:
-        return f"{number:.0f}"
-    return f"{number:.1f}" if number >= 0.995 else f"{number:.2f}".rstrip("0").rstrip(".")
+    return format_short(seconds * 1e3)

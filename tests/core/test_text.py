@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.core.format import redact_secrets
+from penstock.core.text import redact_secrets, suggest_name
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,10 @@ from penstock.core.format import redact_secrets
         ("--max-tokens=512 --pad_token=x --tokenizer=y", "--max-tokens=512 --pad_token=x --tokenizer=y"),
     ],
 )
-def test_queries_and_passwords_are_taken_out_and_nothing_else(text, left):
+def test_only_queries_and_secrets_are_removed(text, left):
     assert redact_secrets(text) == left
+
+
+def test_a_misspelt_name_gets_the_closest_one_as_advice():
+    assert suggest_name("wrokers", ["workers", "readers"]) == "Perhaps workers is meant"
+    assert suggest_name("colour", ["workers", "readers"]) == "There are workers, readers"
