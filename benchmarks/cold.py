@@ -19,7 +19,7 @@ import numpy as np
 import penstock
 from benchmarks.result import Line, in_turns, median_ratio
 from penstock.storage.cold_read import ColdFile, ReadMethod, choose_method, drop_pages
-from penstock.storage.identify import identify
+from penstock.storage.identify import identify_storage
 from penstock.testing import tar_bytes
 
 TARGET = 0.9
@@ -76,7 +76,7 @@ def _forget(shards: list[Path]) -> None:
 
 def _ways(shards: list[Path]) -> list[tuple[ReadMethod, int]]:
     """To ask for large reads in order: around the page cache or through it, one and four at a time."""
-    methods = {choose_method(shards[0], identify(shards[0])), ReadMethod.DROPPED}
+    methods = {choose_method(shards[0], identify_storage(shards[0])), ReadMethod.DROPPED}
     return list(product(sorted(methods), (1, 4)))
 
 

@@ -11,7 +11,7 @@ from statistics import median
 from benchmarks.result import Line, in_turns, median_ratio, rate
 from benchmarks.sparse import sparse_shard
 from penstock.shards.index import ShardIndex
-from penstock.shards.scan import scan
+from penstock.shards.scan import scan_shard
 
 TARGET = 10.0
 ROUNDS = 9
@@ -36,12 +36,12 @@ def measure() -> Iterator[Line]:
 
 def _compare(name: str, path: Path, members: int) -> Line:
     def ours() -> float:
-        return members * rate(lambda: scan(path), TURN_S)
+        return members * rate(lambda: scan_shard(path), TURN_S)
 
     def stdlib() -> float:
         return members * rate(lambda: _index_with_tarfile(path), TURN_S)
 
-    assert _as_dict(scan(path)) == _index_with_tarfile(path)
+    assert _as_dict(scan_shard(path)) == _index_with_tarfile(path)
     mine, theirs = in_turns([ours, stdlib], ROUNDS)
     return Line(
         f"index {name} ({members} members)",

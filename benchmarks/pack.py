@@ -15,7 +15,7 @@ from statistics import median
 
 from benchmarks.result import Line, in_turns, median_ratio, seconds
 from penstock.core.cores import usable_cores
-from penstock.shards.pack.convert import convert
+from penstock.shards.pack.convert import convert_parts
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
@@ -110,11 +110,11 @@ def _bare(parts: list[dict[str, bytes]], samples: int) -> float:
 
 
 def _convert_many(pipe: Connection, parts: list[dict[str, bytes]], count: int) -> None:
-    convert(parts[0].items(), OPTIONS)
+    convert_parts(parts[0].items(), OPTIONS)
     pipe.send("warm")
     pipe.recv()
     for number in range(count):
-        convert(parts[number % len(parts)].items(), OPTIONS)
+        convert_parts(parts[number % len(parts)].items(), OPTIONS)
     pipe.send("done")
 
 

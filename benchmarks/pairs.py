@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.result import Line
 from benchmarks.sparse import sparse_shard
 from penstock.shards.pack.sources import PackSource, read_samples
-from penstock.shards.scan import scan
+from penstock.shards.scan import scan_shard
 
 PARTS = ((".jpg", 600_000), ("_features.npz", 1_730_000))
 SAMPLES = 1500
@@ -26,7 +26,7 @@ def measure() -> Iterator[Line]:
         path = Path(folder) / "grouped.tar"
         sparse_shard(path, ((f"sa_{number:06d}{suffix}", size) for suffix, size in PARTS for number in range(SAMPLES)))
         tracemalloc.start()
-        index = scan(path)
+        index = scan_shard(path)
         take = PackSource(str(path), False, index, np.arange(len(index)), []).take(range(len(index)))
         for_index = tracemalloc.get_traced_memory()[0]
         complete = sum(isinstance(parts, list) and len(parts) == len(PARTS) for _, parts in read_samples(take))

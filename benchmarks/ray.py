@@ -10,9 +10,9 @@ from statistics import median
 
 from benchmarks import pack
 from benchmarks.result import Line, Table, in_turns, median_ratio
-from penstock.shards.cluster.join import LOCAL, joined
+from penstock.shards.cluster.join import LOCAL, join_cluster
 from penstock.shards.cluster.ray_runner import RayRunner
-from penstock.shards.task_pool import tasks_run_by
+from penstock.shards.task_pool import use_task_runner
 from penstock.testing import SA1B, sample_parts
 
 TARGET = 0.9
@@ -24,7 +24,7 @@ def measure() -> Iterator[Line | Table]:
         folder = Path(name)
         pack._lay_out(folder / "loose", [sample_parts(SA1B, number) for number in range(pack.DISTINCT)], pack.SAMPLES)
         start = time.perf_counter()
-        with joined(LOCAL) as cluster:
+        with join_cluster(LOCAL) as cluster:
             started_s = time.perf_counter() - start
             runner = RayRunner(cluster)
             start = time.perf_counter()
@@ -48,5 +48,5 @@ def measure() -> Iterator[Line | Table]:
 
 
 def _pack_there(folder: Path, runner: RayRunner) -> float:
-    with tasks_run_by(runner):
+    with use_task_runner(runner):
         return pack._pack(folder)

@@ -20,7 +20,7 @@ from benchmarks.peers.kinds import Kind
 from penstock.shards.codecs.arrays import decode_npz, encode_npy
 from penstock.shards.codecs.jpeg import shrink_jpeg
 from penstock.shards.pack.manifest import array_suffix
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 from penstock.testing import sample_parts, tar_bytes
 
 Parts = dict[str, bytes]
@@ -72,5 +72,5 @@ def write(folder: Path, samples: Iterable[Parts], amount: Amount) -> list[str]:
             os.link(first, other)
         paths += [first, *others]
     for path in paths:
-        index_of(str(path))
+        index_shard(str(path))
     return list(map(str, paths))

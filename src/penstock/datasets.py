@@ -20,7 +20,7 @@ from penstock.data.order.ranks import find_ranks
 from penstock.data.order.shuffle import LANES, RankShare
 from penstock.data.sources.shards import Ids, OrderSettings, ShardGroup, ShardSource
 from penstock.errors import PenstockError, SettingError
-from penstock.storage.paths import expand
+from penstock.storage.paths import expand_shard_paths
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -33,7 +33,9 @@ class ShardDataset(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, shards: Shards, fields: Mapping[str, Field], *, transform: Transform | None = None) -> None:
-        self._source = _Samples(ShardSource([ShardGroup(expand(shards))], fields, OrderSettings(), transform, "raise"))
+        self._source = _Samples(
+            ShardSource([ShardGroup(expand_shard_paths(shards))], fields, OrderSettings(), transform, "raise")
+        )
 
     @property
     def feed(self) -> ShardSource:
@@ -77,7 +79,9 @@ class ShardStream(IterableDataset[dict[str, Any]]):
     ) -> None:
         self._ranks = find_ranks(rank, world_size, LANES)
         order = OrderSettings(shuffle, seed, LANES, BLOCK_BYTES)
-        self._source = _Samples(ShardSource([ShardGroup(expand(shards))], fields, order, transform, "raise"))
+        self._source = _Samples(
+            ShardSource([ShardGroup(expand_shard_paths(shards))], fields, order, transform, "raise")
+        )
         self._epoch = 0
 
     def __len__(self) -> int:

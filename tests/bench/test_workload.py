@@ -8,14 +8,14 @@ from penstock.bench.fields import parse_field
 from penstock.bench.trial import digest
 from penstock.bench.workload import load_workload, make_workload
 from penstock.errors import PairingError, SettingError
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 from penstock.testing import REID, SA1B, make_shards, sample_parts, tar_bytes
 
 IMAGE = (parse_field("image=.jpg:32"),)
 
 
 def keys_in(shards):
-    return [key for shard in shards for key in index_of(shard).keys]
+    return [key for shard in shards for key in index_shard(shard).keys]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_shards_that_are_not_needed_are_not_even_opened(shards, tmp_path):
 def test_large_shards_are_cut_to_their_first_samples(shards, tmp_path):
     course = make_workload(shards, IMAGE, 4, samples=12, lanes=4, folder=tmp_path)
     assert course.copied
-    expected = [key for shard in shards for key in index_of(shard).keys[:3]]
+    expected = [key for shard in shards for key in index_shard(shard).keys[:3]]
     assert (course.samples, course.keys_digest) == (12, digest(expected))
     assert keys_in(course.shards) == expected
 
@@ -61,7 +61,7 @@ def test_a_cut_keeps_members_their_order_and_compression(tmp_path, compression):
 
 
 def test_no_more_bytes_are_copied_than_allowed(shards, tmp_path, monkeypatch):
-    index = index_of(shards[0])
+    index = index_shard(shards[0])
     per_shard = int(index.lengths.sum())
     monkeypatch.setattr(course_module, "MAX_COPY_BYTES", 2 * per_shard)  # half of four shards
     course = make_workload(shards, IMAGE, 2, samples=31, lanes=4, folder=tmp_path)

@@ -11,7 +11,7 @@ from penstock.plan.doctor.check import Check, CheckStatus, not_known
 from penstock.plan.doctor.examine import DoctorReport
 from penstock.plan.doctor.examine import examine as really_examine
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
-from penstock.storage.identify import identify
+from penstock.storage.identify import identify_storage
 
 app = typer.Typer()
 app.command()(doctor)
@@ -73,7 +73,7 @@ def test_a_real_path_is_measured_and_explained(tmp_path, monkeypatch):
     (tmp_path / "shards" / "0.tar").write_bytes(os.urandom(65 << 20))
     first = run(tmp_path / "shards", "--json")
     document = json.loads(first.stdout)
-    assert document["storage"]["kind"] == identify(tmp_path).kind
+    assert document["storage"]["kind"] == identify_storage(tmp_path).kind
     assert document["curve"]["probe_bytes"] == 65 << 20
     assert document["in_flight"] in (1, 2, 4, 8, 16, 32)
     assert first.exit_code == (0 if document["ok"] else 1)

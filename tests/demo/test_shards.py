@@ -2,13 +2,13 @@ import pytest
 
 from penstock.demo.shards import MARK, DemoSize, clear, index, pack_for_training
 from penstock.errors import SettingError
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 
 
 def test_every_shard_holds_one_batch_however_many_samples_are_asked_for(lot):
     assert (DemoSize(samples=17, batch_size=8).shards, DemoSize(samples=16, batch_size=8).shards) == (3, 2)
     assert lot.samples == 24
-    assert [len(index_of(shard)) for shard in lot.shards] == [4] * 6
+    assert [len(index_shard(shard)) for shard in lot.shards] == [4] * 6
 
 
 def test_pictures_and_features_shrink_together():
@@ -21,7 +21,7 @@ def test_indexing_counts_the_parts_of_all_shards(lot):
 
 def test_packing_keeps_the_order_of_the_samples(lot, tmp_path):
     packed = pack_for_training(lot, tmp_path / "packed", 64)
-    keys = [[key for shard in each.shards for key in index_of(shard).keys] for each in (lot, packed)]
+    keys = [[key for shard in each.shards for key in index_shard(shard).keys] for each in (lot, packed)]
     assert keys[0] == keys[1]
     assert packed.samples == lot.samples
     assert packed.sample_bytes > 0

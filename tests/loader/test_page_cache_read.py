@@ -325,7 +325,7 @@ def test_a_byte_that_changed_since_packing_is_found_by_the_worker(tmp_path, load
             writer.add(f"{number:03d}", list(parts_of(number).items()))
         writer.finish()
     index = writer.index(str(path))
-    indexfile.save(index, path)
+    indexfile.save_index(index, path)
     part = next(part for part in index.sample(2).parts if part.suffix == suffix)
     data = bytearray(path.read_bytes())
     data[part.offset + part.length - 1] ^= 1

@@ -15,7 +15,7 @@ from penstock.probe.results import (
     read_probes,
 )
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
-from penstock.storage.identify import identify
+from penstock.storage.identify import identify_storage
 
 CURVE = StorageCurve((CurvePoint(1, 180.0, 90.0),), 4096, OpenStat(10.0, 20.0, 5), True, "direct", 1 << 20, 2.0, 0.0)
 DECODE = DecodeRates(
@@ -42,7 +42,9 @@ def write(tmp_path):
 
 
 def test_what_is_printed_is_what_is_read(write, tmp_path):
-    probes = Probes(storage=StorageProbe(identify(tmp_path), CURVE), decode=DECODE, handover=HANDOVER, copy=COPY)
+    probes = Probes(
+        storage=StorageProbe(identify_storage(tmp_path), CURVE), decode=DECODE, handover=HANDOVER, copy=COPY
+    )
     found = read_probes(write(probes_document(probes, {"machine": {"usable_cores": 2}})))
     assert (found.curve, found.decode, found.handover, found.copy) == (CURVE, DECODE, HANDOVER, COPY)
     assert found.fingerprint == {"machine": {"usable_cores": 2}}

@@ -9,7 +9,7 @@ from penstock.probe import storage_curve as curvecache
 from penstock.probe import storage_files as probefiles
 from penstock.probe.storage import SEQUENTIAL_BYTES, measure, probe, size_class
 from penstock.storage.cold_read import ColdFile
-from penstock.storage.identify import identify
+from penstock.storage.identify import identify_storage
 from penstock.testing.clock import FakeClock
 
 SAMPLE = 64 << 10
@@ -46,7 +46,7 @@ def test_a_real_storage_is_measured_and_nothing_stays_behind(tmp_path):
     curve = probe(tmp_path, sample_bytes=SAMPLE, budget_s=0.5)
     assert curve.points[0].in_flight == 1
     assert curve.sample_bytes == SAMPLE
-    assert curve.cold is not identify(tmp_path).kind.in_memory
+    assert curve.cold is not identify_storage(tmp_path).kind.in_memory
     assert curve.open_stat.opens > 0
     assert list(tmp_path.iterdir()) == []
 
@@ -130,7 +130,7 @@ def test_a_storage_that_fails_in_the_middle_is_our_own_error(tmp_path, monkeypat
 
 def test_a_slow_storage_gets_fewer_reads_and_never_overruns_much(tmp_path, slow_reads):
     clock, reads = slow_reads(0.5)
-    curve = measure(identify(tmp_path), SAMPLE, 6.0, clock)
+    curve = measure(identify_storage(tmp_path), SAMPLE, 6.0, clock)
     assert 0 < curve.seconds <= 6.0 + 2 * 0.5
     assert curve.points[0].random_reads_per_s == pytest.approx(2)
     assert curve.points[-1].in_flight < 32
@@ -139,7 +139,7 @@ def test_a_slow_storage_gets_fewer_reads_and_never_overruns_much(tmp_path, slow_
 
 def test_a_hopeless_storage_still_gives_its_first_point(tmp_path, slow_reads):
     clock, _ = slow_reads(60.0)
-    curve = measure(identify(tmp_path), SAMPLE, 6.0, clock)
+    curve = measure(identify_storage(tmp_path), SAMPLE, 6.0, clock)
     assert [point.in_flight for point in curve.points] == [1]
 
 
@@ -147,7 +147,7 @@ def test_a_fast_storage_is_measured_at_every_depth_without_reading_twice(tmp_pat
     clock, reads = slow_reads(1e-4)
     (tmp_path / "0.tar").write_bytes(os.urandom(SEQUENTIAL_BYTES))  # fewer than enough: a scratch file is used
     monkeypatch.setattr(probefiles, "SCRATCH_BYTES", 128 << 20)
-    curve = measure(identify(tmp_path), SEQUENTIAL_BYTES, 6.0, clock)
+    curve = measure(identify_storage(tmp_path), SEQUENTIAL_BYTES, 6.0, clock)
     assert [point.in_flight for point in curve.points] == [1, 2, 4, 8, 16, 32]
     cells = [reads[at : at + 32] for at in range(1, len(reads), 32)]  # the first read tried O_DIRECT
     assert all(len(set(cell)) == len(cell) for cell in cells)
@@ -176,7 +176,7 @@ def test_a_curve_is_kept_until_a_refresh(tmp_path):
     ],
 )
 def test_a_kept_file_that_is_corrupt_hostile_or_old_is_ignored(tmp_path, spoil):
-    key = curvecache.key_of(identify(tmp_path), SAMPLE)
+    key = curvecache.key_of(identify_storage(tmp_path), SAMPLE)
     curvecache.store(key, make_curve())
     assert curvecache.load(key) == make_curve()
     (file,) = (Path(os.environ["PENSTOCK_CACHE"]) / "storage").iterdir()
@@ -204,7 +204,7 @@ def test_nothing_is_lost_where_nothing_can_be_kept(tmp_path, monkeypatch):
 def test_two_servers_mounted_alike_do_not_share_a_curve(tmp_path):
     from dataclasses import replace
 
-    here = identify(tmp_path)
+    here = identify_storage(tmp_path)
     one, two = (replace(here, device="0:50", source=source) for source in ("a:/x", "b:/x"))
     again = replace(one, device="0:51")
     assert curvecache.key_of(one, 1) != curvecache.key_of(two, 1)

@@ -74,8 +74,8 @@ def resume(shards, out, ranks):
 
 def index(shards, out, ranks):
     """Which shards this rank walked, where none was indexed."""
-    walk, walked = scan.scan, []
-    scan.scan = lambda path: walked.append(path) or walk(path)
+    walk, walked = scan.scan_shard, []
+    scan.scan_shard = lambda path: walked.append(path) or walk(path)
     return {"samples": make_loader(shards, ranks).stats().epoch_samples, "walked": walked}
 
 

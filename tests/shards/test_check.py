@@ -12,13 +12,13 @@ from tests.support import hostile
 
 from penstock.shards import check
 from penstock.shards import index_file as indexfile
-from penstock.shards.check import CheckTask, ShardFlaw, ShardStructure, check_piece, check_shards
+from penstock.shards.check import CheckTask, ShardFlaw, ShardStructure, check_shards, run_check_task
 from penstock.shards.codecs import compress, encode_jpeg, encode_npy
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.sources import find_pack_sources
 from penstock.shards.pack.task import WORK_FOLDER, pack_shard
-from penstock.shards.scan import index_of, scan
+from penstock.shards.scan import index_shard, scan_shard
 from penstock.storage import local
 from penstock.testing import PRESETS, SA1B, corrupt, make_image, make_shards, tar_bytes
 from penstock.testing.tar_writer import write_tar
@@ -180,7 +180,7 @@ def test_half_and_double_samples_are_named_with_their_offset(shard):
         ("6.jpg", JPEG),
     )
     _, flaws, _ = run([path])
-    index = scan(path)
+    index = scan_shard(path)
     offset = {
         (index.keys[sample], part.suffix): part.offset
         for sample in range(len(index))
@@ -216,7 +216,7 @@ def test_members_that_are_no_files_are_named(tmp_path):
 @pytest.mark.parametrize("sample", [0, 3])
 @pytest.mark.parametrize("decode", [False, True])
 def test_a_flipped_byte_in_a_packed_shard_is_found(packed, sample, decode):
-    index = index_of(packed)
+    index = index_shard(packed)
     part = index.sample(sample).parts[1]
     rewrite(packed, corrupt.flip_bit(packed.read_bytes(), part.offset + part.length - 1, bit=5))
     _, (flaw,), _ = run([packed], decode=decode)
@@ -234,7 +234,7 @@ def test_a_stale_index_is_a_flaw_and_its_crcs_are_not_used(packed):
 
 
 def test_a_corrupt_index_is_a_flaw(packed):
-    sidecar = indexfile.beside(packed)
+    sidecar = indexfile.index_path_beside(packed)
     sidecar.write_bytes(corrupt.flip_bit(sidecar.read_bytes(), 50))
     _, (flaw,), _ = run([packed])
     assert flaw.kind == "index"
@@ -251,7 +251,7 @@ def lie(index, what):
 
 @pytest.mark.parametrize("what", ["keys", "suffixes", "offsets", "lengths"])
 def test_an_index_that_disagrees_with_the_headers_is_a_flaw(packed, what):
-    indexfile.save(lie(index_of(packed), what), packed)
+    indexfile.save_index(lie(index_shard(packed), what), packed)
     _, (flaw,), pieces = run([packed])
     assert (flaw.kind, flaw.reason) == ("index", "the stored index disagrees with the shard's headers")
     assert pieces == []
@@ -259,7 +259,7 @@ def test_an_index_that_disagrees_with_the_headers_is_a_flaw(packed, what):
 
 def test_an_index_without_crcs_is_no_flaw(tmp_path):
     (path,) = make_shards(tmp_path, SA1B, samples=2, scale=0.1)
-    index_of(path)
+    index_shard(path)
     (structure,), flaws, pieces = run([path])
     assert (structure.with_crc, flaws, pieces) == (False, [], [])
 
@@ -283,7 +283,7 @@ def test_every_part_that_does_not_decode_is_named(shard, workers):
     members = [(f"{number:03d}{suffix}", data) for number, (suffix, data) in enumerate(bad)]
     members[5:5] = [("good.jpg", JPEG), ("good.txt", b"fine"), ("good.json", json.dumps([1]).encode())]
     path = shard(*members)
-    index = scan(path)
+    index = scan_shard(path)
     wanted = sorted(
         (index.name(at), int(index.offsets[at])) for at in range(index.parts) if not index.name(at).startswith("good")
     )
@@ -302,7 +302,7 @@ def test_bad_parts_inside_a_compressed_shard_are_named(tmp_path):
     path = tmp_path / "a.tar.zst"
     write_tar(path, [("1.jpg", JPEG), ("2.jpg", b"<html>"), ("3.jpg", JPEG)], "zst")
     _, (flaw,), (piece,) = run([path], decode=True)
-    assert (flaw.kind, flaw.member, flaw.offset) == ("GuardError", "2.jpg", scan(path).sample(1).parts[0].offset)
+    assert (flaw.kind, flaw.member, flaw.offset) == ("GuardError", "2.jpg", scan_shard(path).sample(1).parts[0].offset)
     assert len(piece.samples) == 3
 
 
@@ -320,19 +320,19 @@ def test_a_large_shard_is_checked_in_pieces_and_a_compressed_one_whole(tmp_path,
 
 def test_a_piece_needs_no_executor(shard):
     path = shard(("1.jpg", JPEG), ("2.jpg", b"no"))
-    index = scan(path)
+    index = scan_shard(path)
     piece = CheckTask(str(path), tuple(index.sample(number) for number in range(2)), True, index.binding)
-    (flaw,) = check_piece(piece)
+    (flaw,) = run_check_task(piece)
     assert isinstance(flaw, ShardFlaw)
     assert (flaw.member, flaw.offset) == ("2.jpg", index.sample(1).parts[0].offset)
 
 
 def test_a_shard_that_was_replaced_is_not_checked_against_what_it_was(shard):
     path = shard(("1.jpg", JPEG), ("2.jpg", JPEG))
-    index = scan(path)
+    index = scan_shard(path)
     piece = CheckTask(str(path), (index.sample(0),), True, index.binding)
     os.utime(path, ns=(1, 1))
-    (flaw,) = check_piece(piece)
+    (flaw,) = run_check_task(piece)
     assert (flaw.kind, flaw.reason) == ("StorageError", "has changed since it was indexed")
 
 

@@ -13,8 +13,8 @@ from tests.support.hostile import base256, looping_tar, tar_header
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
 from penstock.shards.open_shard import open_shard
-from penstock.shards.tar import walk
-from penstock.shards.tar_header import BLOCK
+from penstock.shards.tar import walk_tar
+from penstock.shards.tar_header import TAR_BLOCK
 from penstock.testing import corrupt
 
 MUTANTS_PER_SEED = 10_000
@@ -26,7 +26,7 @@ class InMemory:
     def __init__(self, data):
         self.data = data
         self.end = len(data)
-        self.patience = 2 * (len(data) // BLOCK) + 8
+        self.patience = 2 * (len(data) // TAR_BLOCK) + 8
 
     def filler(self):
         def fill(rows, offset):
@@ -46,12 +46,12 @@ class InMemory:
 def refused_or_sound(source):
     """Whether it is refused; what is not refused must be members one after another, all within the data."""
     try:
-        found = walk(source, "fuzz.tar")
+        found = walk_tar(source, "fuzz.tar")
     except TarError:
         return True
     last = 0
     for name, offset, length in zip(found.names, found.offsets, found.lengths, strict=True):
-        assert last + BLOCK <= offset <= offset + length <= source.end
+        assert last + TAR_BLOCK <= offset <= offset + length <= source.end
         name.encode()
         last = offset + length
     return False
@@ -65,7 +65,7 @@ def by_tarfile(form, *members):
             info.size = size
             tar.addfile(info, io.BytesIO(b"x" * size))
         end = tar.offset  # without the padding to a record, so that mutations hit something
-    return buffer.getvalue()[: end + 2 * BLOCK]
+    return buffer.getvalue()[: end + 2 * TAR_BLOCK]
 
 
 SEEDS = {
@@ -75,20 +75,20 @@ SEEDS = {
     "gnu long name": by_tarfile(tarfile.GNU_FORMAT, ("0001.jpg", 5), ("n" * 130 + ".jpg", 5), ("0002.jpg", 5)),
     "pax long name": by_tarfile(tarfile.PAX_FORMAT, ("0001.jpg", 5), ("n" * 130 + ".jpg", 5), ("0002.jpg", 5)),
     "pax of another alphabet": by_tarfile(tarfile.PAX_FORMAT, ("图片.jpg", 700), ("0002.jpg", 5)),
-    "base-256 size": tar_header("a.jpg", raw_size=base256(5)) + b"12345".ljust(BLOCK, b"\0") + bytes(2 * BLOCK),
-    "looping": looping_tar() + bytes(2 * BLOCK),
+    "base-256 size": tar_header("a.jpg", raw_size=base256(5)) + b"12345".ljust(TAR_BLOCK, b"\0") + bytes(2 * TAR_BLOCK),
+    "looping": looping_tar() + bytes(2 * TAR_BLOCK),
 }
 
 
 def headers_of(data):
-    return [at for at in range(0, len(data), BLOCK) if data[at + 257 : at + 262] == b"ustar"]
+    return [at for at in range(0, len(data), TAR_BLOCK) if data[at + 257 : at + 262] == b"ustar"]
 
 
 def resealed(data, headers):
     """With true checksums again, so that the walk gets past them to what lies behind."""
     for at in headers:
-        if at + BLOCK <= len(data):
-            blank = data[at : at + 148] + b" " * 8 + data[at + 156 : at + BLOCK]
+        if at + TAR_BLOCK <= len(data):
+            blank = data[at : at + 148] + b" " * 8 + data[at + 156 : at + TAR_BLOCK]
             data = data[: at + 148] + b"%06o\0 " % sum(blank) + data[at + 156 :]
     return data
 
@@ -100,7 +100,7 @@ def mutant(seed, headers, rng):
         return corrupt.mutate(seed, rng)
     if kind == 1:
         return resealed(corrupt.mutate(seed, rng), headers)
-    at = rng.choice(headers) + rng.choice((124, 124, 150, BLOCK))
+    at = rng.choice(headers) + rng.choice((124, 124, 150, TAR_BLOCK))
     return resealed(seed[:at] + corrupt.mutate(seed[at : at + 32], rng) + seed[at + 32 :], headers)
 
 
@@ -151,7 +151,10 @@ RECORDS = st.builds(
     st.binary(max_size=20),
 )
 BLOCKS = (
-    HEADERS | RECORDS.map(lambda record: record.ljust(BLOCK, b"\0")) | st.just(bytes(BLOCK)) | st.binary(max_size=BLOCK)
+    HEADERS
+    | RECORDS.map(lambda record: record.ljust(TAR_BLOCK, b"\0"))
+    | st.just(bytes(TAR_BLOCK))
+    | st.binary(max_size=TAR_BLOCK)
 )
 
 

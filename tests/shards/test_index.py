@@ -5,7 +5,7 @@ import pytest
 
 from penstock.core.sample import Part, Sample
 from penstock.shards.index import IndexBinding, OpenedShard, build_index
-from penstock.shards.scan import scan
+from penstock.shards.scan import scan_shard
 from penstock.shards.tar import TarMembers
 from penstock.testing import IMAGENET, MULTICAMERA, SA1B, make_shards, sample_parts
 
@@ -67,7 +67,7 @@ def test_duplicates_are_kept_for_the_verdict():
 def test_every_member_order_gives_the_same_samples(tmp_path, preset, order):
     """And every byte range holds what the maker put there."""
     [path] = make_shards(tmp_path, preset, samples=7, order=order, scale=0.05)
-    index = scan(path)
+    index = scan_shard(path)
     data = path.read_bytes()
     found = {
         sample.key: {part.suffix: data[part.offset : part.offset + part.length] for part in sample.parts}
@@ -80,7 +80,7 @@ def test_every_member_order_gives_the_same_samples(tmp_path, preset, order):
 def test_a_compressed_shard_has_the_index_of_the_plain_one(tmp_path, compression):
     [plain] = make_shards(tmp_path, SA1B, samples=3, scale=0.05)
     [packed] = make_shards(tmp_path, SA1B, samples=3, scale=0.05, compression=compression)
-    one, other = scan(plain), scan(packed)
+    one, other = scan_shard(plain), scan_shard(packed)
     assert [one.sample(number) for number in range(3)] == [other.sample(number) for number in range(3)]
     assert (other.compression, other.binding.size) == (compression, packed.stat().st_size)
     assert other.data_length <= one.data_length == plain.stat().st_size

@@ -21,8 +21,15 @@ from penstock.errors import IndexFileError
 from penstock.shards import index_file as indexfile
 from penstock.shards.codecs import zstd
 from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
-from penstock.shards.index_file import beside, dumps, in_cache, load, loads, save
-from penstock.shards.scan import scan
+from penstock.shards.index_file import (
+    decode_index,
+    encode_index,
+    index_path_beside,
+    index_path_in_cache,
+    load_index,
+    save_index,
+)
+from penstock.shards.scan import scan_shard
 from penstock.shards.tar import TarMembers
 from penstock.testing import corrupt
 
@@ -50,11 +57,11 @@ def columns(index: ShardIndex):
 def sealed(body: bytes, claim: int | None = None) -> bytes:
     """A file with a true checksum around any body, as only a liar or a bug would write it."""
     rest = struct.pack("<Q", len(body) if claim is None else claim) + zstd.compress(body)
-    return indexfile.MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
+    return indexfile.INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
 
 
 def fields_of(index: ShardIndex) -> list:
-    return msgspec.msgpack.decode(zstd.decompress(dumps(index)[20:], max_length=1 << 30))
+    return msgspec.msgpack.decode(zstd.decompress(encode_index(index)[20:], max_length=1 << 30))
 
 
 def forged(index: ShardIndex, **lies) -> bytes:
@@ -75,7 +82,7 @@ def numbers(dtype, *values):
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_an_index_comes_back_as_it_was(count, compression, crcs):
     index = make(count, compression, crcs)
-    assert columns(loads(dumps(index))) == columns(index)
+    assert columns(decode_index(encode_index(index))) == columns(index)
 
 
 NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=12), max_size=20)
@@ -92,32 +99,32 @@ def test_any_index_comes_back_as_it_was(names, size, mtime_ns, compression, data
         OpenedShard(IndexBinding(size, mtime_ns), compression, size),
         crcs=None if crcs is None else np.array(crcs, np.uint32),
     )
-    assert columns(loads(dumps(index))) == columns(index)
+    assert columns(decode_index(encode_index(index))) == columns(index)
 
 
 def test_an_index_is_small():
-    assert len(dumps(make(10_000))) < 10 * 20_000
+    assert len(encode_index(make(10_000))) < 10 * 20_000
 
 
 def test_a_saved_index_is_found_beside_its_shard(tmp_path):
     shard = tmp_path / "a.tar"
-    assert save(make(), shard) == beside(shard) == tmp_path / "a.tar.pidx"
-    assert columns(load(shard)) == columns(make())
-    assert not in_cache(shard).exists()
+    assert save_index(make(), shard) == index_path_beside(shard) == tmp_path / "a.tar.pidx"
+    assert columns(load_index(shard)) == columns(make())
+    assert not index_path_in_cache(shard).exists()
 
 
 def test_saving_leaves_no_other_files(tmp_path):
     for count in (3, 4, 5):
-        save(make(count), tmp_path / "a.tar")
+        save_index(make(count), tmp_path / "a.tar")
     assert os.listdir(tmp_path) == ["a.tar.pidx"]
 
 
 def test_others_may_read_the_index(tmp_path):
-    assert save(make(), tmp_path / "a.tar").stat().st_mode & 0o444 == 0o444
+    assert save_index(make(), tmp_path / "a.tar").stat().st_mode & 0o444 == 0o444
 
 
 def test_where_nothing_is_stored_there_is_nothing(tmp_path):
-    assert load(tmp_path / "a.tar") is None
+    assert load_index(tmp_path / "a.tar") is None
 
 
 # -- a folder that cannot be written -----------------------------------------------------------------------------
@@ -143,23 +150,23 @@ def readonly(tmp_path):
 
 def test_the_index_of_a_read_only_folder_goes_to_the_cache_and_is_found_again(readonly, private_cache):
     shard = readonly / "a.tar"
-    where = save(make(), shard)
-    assert where == in_cache(shard)
+    where = save_index(make(), shard)
+    assert where == index_path_in_cache(shard)
     assert private_cache in where.parents
-    assert columns(load(shard)) == columns(make())
+    assert columns(load_index(shard)) == columns(make())
     assert os.listdir(readonly) == []
     assert os.listdir(where.parent) == [where.name]
 
 
 def test_in_the_cache_shards_of_one_name_do_not_meet(tmp_path):
-    assert in_cache(tmp_path / "x" / "a.tar") != in_cache(tmp_path / "y" / "a.tar")
+    assert index_path_in_cache(tmp_path / "x" / "a.tar") != index_path_in_cache(tmp_path / "y" / "a.tar")
 
 
 def test_in_the_cache_a_shard_is_one_whichever_way_it_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.tar").touch()
     (tmp_path / "link.tar").symlink_to(tmp_path / "a.tar")
     monkeypatch.chdir(tmp_path)
-    assert in_cache("a.tar") == in_cache(tmp_path / "a.tar") == in_cache("link.tar")
+    assert index_path_in_cache("a.tar") == index_path_in_cache(tmp_path / "a.tar") == index_path_in_cache("link.tar")
 
 
 # -- writers that die or fail ------------------------------------------------------------------------------------
@@ -167,49 +174,49 @@ def test_in_the_cache_a_shard_is_one_whichever_way_it_is_named(tmp_path, monkeyp
 KILLED_WRITER = """
 import os, signal, sys
 from penstock.shards import index_file as indexfile
-index = indexfile.load(sys.argv[1])
+index = indexfile.load_index(sys.argv[1])
 os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-indexfile.save(index, sys.argv[1])
+indexfile.save_index(index, sys.argv[1])
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL on this platform")
 def test_a_killed_writer_leaves_the_old_index(tmp_path):
     shard = tmp_path / "a.tar"
-    old = save(make(), shard).read_bytes()
+    old = save_index(make(), shard).read_bytes()
     killed = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(shard)])
     assert killed.returncode == -9
-    assert beside(shard).read_bytes() == old
-    assert columns(load(shard)) == columns(make())
+    assert index_path_beside(shard).read_bytes() == old
+    assert columns(load_index(shard)) == columns(make())
 
 
 def test_a_writer_that_fails_cleans_up_and_leaves_the_old_index(tmp_path, monkeypatch):
     shard = tmp_path / "a.tar"
-    old = save(make(), shard).read_bytes()
+    old = save_index(make(), shard).read_bytes()
 
     def fail(*_paths):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(KeyboardInterrupt):
-        save(make(5), shard)
+        save_index(make(5), shard)
     assert os.listdir(tmp_path) == ["a.tar.pidx"]
-    assert beside(shard).read_bytes() == old
+    assert index_path_beside(shard).read_bytes() == old
 
 
 def test_a_reader_sees_the_old_index_or_the_new_one_never_half_of_one(tmp_path):
     shard = tmp_path / "a.tar"
-    save(make(2), shard)
+    save_index(make(2), shard)
 
     def write():
         for round_ in range(100):
-            save(make(2 + round_ % 3), shard)
+            save_index(make(2 + round_ % 3), shard)
 
     writer = threading.Thread(target=write)
     writer.start()
     seen = set()
     while writer.is_alive():
-        seen.add(len(load(shard)))
+        seen.add(len(load_index(shard)))
     writer.join()
     assert seen <= {2, 3, 4}
     assert seen
@@ -219,34 +226,34 @@ def test_a_reader_sees_the_old_index_or_the_new_one_never_half_of_one(tmp_path):
 
 
 def test_a_flipped_bit_anywhere_is_noticed():
-    data = dumps(make(20))
+    data = encode_index(make(20))
     for offset in range(len(data)):
         with pytest.raises(IndexFileError):
-            loads(corrupt.flip_bit(data, offset, offset % 8))
+            decode_index(corrupt.flip_bit(data, offset, offset % 8))
 
 
 def test_a_truncated_index_is_noticed_wherever_it_was_cut():
-    data = dumps(make(20))
+    data = encode_index(make(20))
     for length in range(len(data)):
         with pytest.raises(IndexFileError):
-            loads(corrupt.truncate(data, length))
+            decode_index(corrupt.truncate(data, length))
 
 
 def test_an_index_of_another_version_is_called_so():
     with pytest.raises(IndexFileError, match="index version b'2'"):
-        loads(corrupt.overwrite(dumps(make()), 7, b"2"))
+        decode_index(corrupt.overwrite(encode_index(make()), 7, b"2"))
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"<html>404</html>", bytes(1000)])
 def test_what_is_no_index_is_called_so(data):
     with pytest.raises(IndexFileError, match="is not an index file"):
-        loads(data)
+        decode_index(data)
 
 
 def test_a_bad_index_is_named(tmp_path):
-    beside(tmp_path / "a.tar").write_bytes(b"nonsense")
+    index_path_beside(tmp_path / "a.tar").write_bytes(b"nonsense")
     with pytest.raises(IndexFileError) as caught:
-        load(tmp_path / "a.tar")
+        load_index(tmp_path / "a.tar")
     assert caught.value.where() == {"shard": str(tmp_path / "a.tar.pidx"), "stage": "index"}
 
 
@@ -254,7 +261,7 @@ def test_a_bad_index_is_named(tmp_path):
 
 
 def test_the_forger_of_these_tests_forges_nothing_by_itself():
-    assert columns(loads(forged(make()))) == columns(make())
+    assert columns(decode_index(forged(make()))) == columns(make())
 
 
 ONE = make(1)
@@ -298,7 +305,7 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_behind_a_true_checksum_is_refused(lie):
     with pytest.raises(IndexFileError):
-        loads(forged(ONE, **LIES[lie]))
+        decode_index(forged(ONE, **LIES[lie]))
 
 
 @pytest.mark.parametrize(
@@ -334,24 +341,24 @@ def test_a_lie_behind_a_true_checksum_is_refused(lie):
 )
 def test_a_body_that_is_no_index_is_refused(body):
     with pytest.raises(IndexFileError):
-        loads(sealed(body))
+        decode_index(sealed(body))
 
 
-@pytest.mark.parametrize("claim", [0, 1, indexfile.MAX_BODY_BYTES + 1, 2**64 - 1])
+@pytest.mark.parametrize("claim", [0, 1, indexfile.MAX_INDEX_BYTES + 1, 2**64 - 1])
 def test_a_false_claim_about_the_length_of_the_body_is_refused(claim):
     body = msgspec.msgpack.encode(fields_of(ONE))
     with pytest.raises(IndexFileError):
-        loads(sealed(body, claim))
+        decode_index(sealed(body, claim))
 
 
 def test_a_frame_that_does_not_say_its_length_is_refused():
     packed = b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00"  # a zstd frame of no stated size, with an empty block
     rest = struct.pack("<Q", 100) + packed
     with pytest.raises(IndexFileError):
-        loads(indexfile.MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest)
+        decode_index(indexfile.INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest)
 
 
-@pytest.mark.parametrize("claim", [None, indexfile.MAX_BODY_BYTES, 2**63])
+@pytest.mark.parametrize("claim", [None, indexfile.MAX_INDEX_BYTES, 2**63])
 def test_a_bomb_is_not_inflated_on_its_word(claim):
     """A frame whose header says 3 GiB and that holds next to nothing."""
     frame = bytearray(zstd.compress(bytes(70_000)))
@@ -359,11 +366,11 @@ def test_a_bomb_is_not_inflated_on_its_word(claim):
     window = 0 if frame[4] & 0x20 else 1
     frame[5 + window : 9 + window] = struct.pack("<I", 3 << 30)
     rest = struct.pack("<Q", 3 << 30 if claim is None else claim) + bytes(frame)
-    data = indexfile.MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
+    data = indexfile.INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
     tracemalloc.start()
     try:
         with pytest.raises(IndexFileError):
-            loads(data)
+            decode_index(data)
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
@@ -373,13 +380,13 @@ def test_a_bomb_is_not_inflated_on_its_word(claim):
 def test_an_index_far_too_large_for_its_shard_is_not_inflated(tmp_path, length):
     """Zeros pack well: a few kilobytes beside a small shard could take gigabytes, in each of 32 threads."""
     data = sealed(bytes(1 << 20))
-    with open(beside(tmp_path / "a.tar"), "wb") as file:
+    with open(index_path_beside(tmp_path / "a.tar"), "wb") as file:
         file.write(data)
         file.truncate(len(data) if length == 1 << 20 else length)
     tracemalloc.start()
     try:
         with pytest.raises(IndexFileError, match=r"claims 1048576 bytes|has 268435456 bytes"):
-            load(tmp_path / "a.tar", IndexBinding(100 * 512, 1))
+            load_index(tmp_path / "a.tar", IndexBinding(100 * 512, 1))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -391,30 +398,30 @@ def test_the_longest_names_fit_into_an_index(tmp_path):
     names = ["\udcff" * 150 + "/" + "\udcff" * 90 + f"{number:05d}.x" for number in range(2000)]
     headers = (tarfile.TarInfo(name).tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape") for name in names)
     path.write_bytes(b"".join(headers) + bytes(1024))
-    index = scan(path)
-    save(index, path)
-    assert columns(load(path, index.binding)) == columns(index)
+    index = scan_shard(path)
+    save_index(index, path)
+    assert columns(load_index(path, index.binding)) == columns(index)
     assert all(len(key) > 4 * 240 for key in index.keys)
 
 
 def test_an_index_file_larger_than_any_index_is_not_read(tmp_path):
-    with beside(tmp_path / "a.tar").open("wb") as file:
-        file.write(dumps(ONE))
+    with index_path_beside(tmp_path / "a.tar").open("wb") as file:
+        file.write(encode_index(ONE))
         file.truncate(1 << 40)
     with pytest.raises(IndexFileError, match="bytes"):
-        load(tmp_path / "a.tar")
+        load_index(tmp_path / "a.tar")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="this platform has no /dev/zero")
 def test_an_index_that_is_a_device_is_not_read_without_end(tmp_path):
-    beside(tmp_path / "a.tar").symlink_to("/dev/zero")
-    assert load(tmp_path / "a.tar") is None
+    index_path_beside(tmp_path / "a.tar").symlink_to("/dev/zero")
+    assert load_index(tmp_path / "a.tar") is None
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
 def test_an_index_that_is_a_named_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(beside(tmp_path / "a.tar"))
-    assert load(tmp_path / "a.tar") is None
+    os.mkfifo(index_path_beside(tmp_path / "a.tar"))
+    assert load_index(tmp_path / "a.tar") is None
 
 
 class Trap:
@@ -431,7 +438,7 @@ class Trap:
 def test_a_pickle_is_never_loaded(tmp_path, wrapped):
     poison = pickle.dumps(Trap(str(tmp_path / "sprung")), protocol=0)
     with pytest.raises(IndexFileError):
-        loads(sealed(poison) if wrapped else poison)
+        decode_index(sealed(poison) if wrapped else poison)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -441,7 +448,7 @@ def test_a_pickle_is_never_loaded(tmp_path, wrapped):
 def refused_or_sound(data):
     """Whether it is refused; what is not refused must be an index that can be used."""
     try:
-        index = loads(data)
+        index = decode_index(data)
     except IndexFileError:
         return True
     for number in range(len(index)):
@@ -459,7 +466,7 @@ def test_twenty_thousand_mutations_of_the_body_raise_nothing_but_our_error():
 
 def test_mutations_of_the_file_are_all_refused():
     rng = random.Random(3)
-    data = dumps(make(5))
+    data = encode_index(make(5))
     mutants = [mutant for mutant in (corrupt.mutate(data, rng) for _ in range(10_000)) if mutant != data]
     assert len(mutants) > 9_000
     assert all(refused_or_sound(mutant) for mutant in mutants)

@@ -10,8 +10,8 @@ from tests.support.hostile import tar_header
 from penstock.errors import StorageError, TarError
 from penstock.shards import open_shard as source
 from penstock.shards.codecs import zstd
-from penstock.shards.open_shard import CompressedShard, PlainShard, compression_of, open_shard
-from penstock.shards.tar import walk
+from penstock.shards.open_shard import CompressedShard, PlainShard, compression_from_name, open_shard
+from penstock.shards.tar import walk_tar
 from penstock.storage import local
 from penstock.testing import corrupt, tar_bytes
 
@@ -44,7 +44,7 @@ def packed(tmp_path):
     ],
 )
 def test_the_name_says_how_a_shard_is_compressed(name, compression):
-    assert compression_of(name) == compression
+    assert compression_from_name(name) == compression
 
 
 def test_a_plain_shard_is_read_in_any_order(tmp_path):
@@ -119,7 +119,7 @@ def test_what_is_not_compressed_at_all_is_an_error_of_ours(tmp_path, ending, con
     path = tmp_path / f"a{ending}"
     path.write_bytes(content)
     with open_shard(path) as shard, pytest.raises(TarError) as caught:
-        walk(shard, str(path))
+        walk_tar(shard, str(path))
     assert caught.value.shard == str(path)
 
 
@@ -130,8 +130,8 @@ def test_a_decompression_bomb_is_refused_after_its_first_part(tmp_path):
     assert path.stat().st_size < 100_000
     with open_shard(path) as shard:
         with pytest.raises(TarError, match="decompression bomb") as caught:
-            walk(shard, str(path))
-        assert source.RATIO_GRACE_BYTES < shard.end <= source.RATIO_GRACE_BYTES + (2 << 20)
+            walk_tar(shard, str(path))
+        assert source.UNCHECKED_EXPANSION_BYTES < shard.end <= source.UNCHECKED_EXPANSION_BYTES + (2 << 20)
     assert caught.value.shard == str(path)
     assert caught.value.advice
 
@@ -139,9 +139,9 @@ def test_a_decompression_bomb_is_refused_after_its_first_part(tmp_path):
 def test_a_small_tar_of_zeros_is_no_bomb(packed):
     data = tar_header("zeros.bin", 4 << 20) + bytes((4 << 20) + 1024)
     path = packed(".tar.zst", data)
-    assert len(data) > source.MAX_RATIO * path.stat().st_size
+    assert len(data) > source.MAX_EXPANSION * path.stat().st_size
     with open_shard(path) as shard:
-        assert list(walk(shard, str(path)).lengths) == [4 << 20]
+        assert list(walk_tar(shard, str(path)).lengths) == [4 << 20]
 
 
 @pytest.mark.parametrize("ending", [".tar", *PACKERS])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.shards.pairing import role_of, split_at_dot, split_names
+from penstock.shards.pairing import canonical_suffix, split_at_dot, split_names
 
 
 def pairs(names, suffixes=None):
@@ -161,7 +161,7 @@ def test_of_several_stated_suffixes_the_longest_wins(suffixes):
     ],
 )
 def test_spellings_of_one_suffix_have_one_role(suffix, role):
-    assert role_of(suffix) == role
+    assert canonical_suffix(suffix) == role
 
 
 PIECES = st.sampled_from(["a", "b", "1", "_", ".", "/", "_mask", "_features", ".jpg", ".npz"])

@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import ShardError, StorageError, TarError
 from penstock.shards import index_file as indexfile
 from penstock.shards import scan
-from penstock.shards.index_file import beside, in_cache
-from penstock.shards.scan import index_all, index_of
+from penstock.shards.index_file import index_path_beside, index_path_in_cache
+from penstock.shards.scan import index_shard, index_shards
 from penstock.storage import local
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
 
@@ -40,7 +40,7 @@ def notices(caplog):
 def walks(monkeypatch):
     """The shards whose headers were walked, in order."""
     seen = []
-    true_walk = scan.walk
+    true_walk = scan.walk_tar
     monkeypatch.setattr(scan, "walk", lambda source, path: seen.append(path) or true_walk(source, path))
     return seen
 
@@ -49,29 +49,29 @@ def walks(monkeypatch):
 
 
 def test_a_shard_is_walked_once_and_then_known(shard, walks, notices):
-    first = index_of(shard)
-    assert index_of(shard).keys == first.keys == ["0"]
+    first = index_shard(shard)
+    assert index_shard(shard).keys == first.keys == ["0"]
     assert walks == [str(shard)]
     assert notices() == []
 
 
 def test_rebuild_walks_again(shard, walks):
-    index_of(shard)
-    index_of(shard, rebuild=True)
+    index_shard(shard)
+    index_shard(shard, rebuild=True)
     assert len(walks) == 2
 
 
 def test_scan_neither_reads_nor_writes_an_index(shard):
-    beside(shard).write_bytes(b"nonsense")
-    assert scan.scan(shard).keys == ["0"]
-    assert beside(shard).read_bytes() == b"nonsense"
+    index_path_beside(shard).write_bytes(b"nonsense")
+    assert scan.scan_shard(shard).keys == ["0"]
+    assert index_path_beside(shard).read_bytes() == b"nonsense"
 
 
 def test_scan_pairs_by_stated_suffixes(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("0.jpg", b"a"), ("1_x.jpg", b"b")]))
-    assert scan.scan(path, ["_x.jpg"]).keys == ["0", "1"]
-    assert scan.scan(path).keys == ["0", "1_x"]
+    assert scan.scan_shard(path, ["_x.jpg"]).keys == ["0", "1"]
+    assert scan.scan_shard(path).keys == ["0", "1_x"]
 
 
 # -- stale -----------------------------------------------------------------------------------------------------------
@@ -81,22 +81,22 @@ def test_scan_pairs_by_stated_suffixes(tmp_path):
     ("content", "mtime_ns", "key"), [(LONGER, 1_000, "2"), (SAME_SIZE, 1_001, "1"), (OLD, 2_000, "0")]
 )
 def test_a_stale_index_is_rebuilt_with_a_notice_and_never_used(shard, walks, notices, content, mtime_ns, key):
-    index_of(shard)
+    index_shard(shard)
     shard.write_bytes(content)
     os.utime(shard, ns=(mtime_ns, mtime_ns))
-    assert index_of(shard).keys == [key]
+    assert index_shard(shard).keys == [key]
     assert notices() == [f"{shard}: the shard has changed since it was indexed; rebuilding its index"]
-    assert index_of(shard).keys == [key]
+    assert index_shard(shard).keys == [key]
     assert len(walks) == 2
     assert len(notices()) == 1
 
 
 def test_an_index_that_calls_a_plain_shard_compressed_is_not_believed(shard, notices):
     """It could place parts beyond the end of the file."""
-    true = scan.scan(shard)
+    true = scan.scan_shard(shard)
     lying = type(true)(**vars(true) | {"compression": "gz", "data_length": 1 << 40, "keys": ["lie"]})
-    indexfile.save(lying, shard)
-    assert index_of(shard).keys == ["0"]
+    indexfile.save_index(lying, shard)
+    assert index_shard(shard).keys == ["0"]
     assert len(notices()) == 1
 
 
@@ -115,13 +115,13 @@ def damaged(kind, data):
 
 @pytest.mark.parametrize("kind", ["flipped", "truncated", "empty", "other version", "pickle"])
 def test_a_bad_index_is_rebuilt_with_a_notice_that_names_it(shard, notices, kind):
-    index_of(shard)
-    beside(shard).write_bytes(damaged(kind, beside(shard).read_bytes()))
-    assert index_of(shard).keys == ["0"]
+    index_shard(shard)
+    index_path_beside(shard).write_bytes(damaged(kind, index_path_beside(shard).read_bytes()))
+    assert index_shard(shard).keys == ["0"]
     [notice] = notices()
-    assert str(beside(shard)) in notice
+    assert str(index_path_beside(shard)) in notice
     assert notice.endswith("; rebuilding it")
-    assert indexfile.load(shard).keys == ["0"]
+    assert indexfile.load_index(shard).keys == ["0"]
 
 
 # -- where it cannot be stored ---------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_a_bad_index_is_rebuilt_with_a_notice_that_names_it(shard, notices, kind
 def unwritable(monkeypatch):
     """Folders in which no index can be put."""
     folders = []
-    true_replace = indexfile._replace
+    true_replace = indexfile._write_atomically
 
     def replace(path, data):
         if path.parent in folders:
@@ -144,9 +144,9 @@ def unwritable(monkeypatch):
 
 def test_an_index_in_the_cache_is_as_good_as_one_beside_the_shard(shard, unwritable, walks):
     unwritable.append(shard.parent)
-    index_of(shard)
-    assert in_cache(shard).exists()
-    assert index_of(shard).keys == ["0"]
+    index_shard(shard)
+    assert index_path_in_cache(shard).exists()
+    assert index_shard(shard).keys == ["0"]
     assert len(walks) == 1
 
 
@@ -154,21 +154,21 @@ def test_an_index_in_the_cache_is_as_good_as_one_beside_the_shard(shard, unwrita
 def test_a_useless_index_in_a_read_only_folder_does_not_hide_the_one_in_the_cache(
     shard, unwritable, walks, notices, left
 ):
-    index_of(shard)
+    index_shard(shard)
     if left is None:
         os.utime(shard, ns=(5_000, 5_000))
     else:
-        beside(shard).write_bytes(left)
+        index_path_beside(shard).write_bytes(left)
     unwritable.append(shard.parent)
     for _ in range(3):
-        assert index_of(shard).keys == ["0"]
+        assert index_shard(shard).keys == ["0"]
     assert len(walks) == 2
     assert len(notices()) == 1
 
 
 def test_an_index_that_can_be_stored_nowhere_is_still_an_index(shard, unwritable, notices):
-    unwritable += [shard.parent, in_cache(shard).parent]
-    assert index_of(shard).keys == ["0"]
+    unwritable += [shard.parent, index_path_in_cache(shard).parent]
+    assert index_shard(shard).keys == ["0"]
     [notice] = notices()
     assert notice.startswith(f"{shard}: index not stored: ")
     assert "no index can be put there" in notice
@@ -178,7 +178,7 @@ def test_an_index_that_can_be_stored_nowhere_is_still_an_index(shard, unwritable
 
 
 def during_the_walk(monkeypatch, act):
-    true_walk = scan.walk
+    true_walk = scan.walk_tar
 
     def walk(source, path):
         found = true_walk(source, path)
@@ -199,24 +199,24 @@ def grow(path):
 def test_a_shard_that_changes_while_it_is_indexed_is_an_error_and_leaves_no_index(shard, monkeypatch, act):
     during_the_walk(monkeypatch, lambda: act(shard))
     with pytest.raises(ShardError, match="changed while it was being indexed") as caught:
-        index_of(shard)
+        index_shard(shard)
     assert caught.value.shard == str(shard)
     assert caught.value.advice
-    assert not beside(shard).exists()
+    assert not index_path_beside(shard).exists()
 
 
 def test_a_bad_shard_leaves_no_index(shard):
     shard.write_bytes(OLD[:514])
     with pytest.raises(TarError):
-        index_of(shard)
-    assert not beside(shard).exists()
+        index_shard(shard)
+    assert not index_path_beside(shard).exists()
 
 
 def test_a_missing_shard_is_an_error_even_if_its_index_is_there(shard):
-    index_of(shard)
+    index_shard(shard)
     shard.unlink()
     with pytest.raises(StorageError) as caught:
-        index_of(shard)
+        index_shard(shard)
     assert caught.value.shard == str(shard)
 
 
@@ -225,19 +225,19 @@ def test_a_missing_shard_is_an_error_even_if_its_index_is_there(shard):
 
 def test_all_shards_are_indexed_side_by_side(tmp_path):
     paths = make_shards(tmp_path, SA1B, samples=12, shards=6, scale=0.02)
-    found = {scanned.shard: scanned for scanned in index_all(paths, threads=3)}
+    found = {scanned.shard: scanned for scanned in index_shards(paths, threads=3)}
     assert sorted(found) == [str(path) for path in paths]
     assert sorted(key for scanned in found.values() for key in scanned.index.keys) == [SA1B.key(n) for n in range(12)]
     assert all(scanned.fresh and scanned.error is None for scanned in found.values())
-    assert not any(scanned.fresh for scanned in index_all(paths))
-    assert all(scanned.fresh for scanned in index_all(paths, rebuild=True))
+    assert not any(scanned.fresh for scanned in index_shards(paths))
+    assert all(scanned.fresh for scanned in index_shards(paths, rebuild=True))
 
 
 def test_errors_are_results_and_the_others_come_through(tmp_path, shard):
     (tmp_path / "bad.tar").write_bytes(b"<html>404</html>")
     (tmp_path / "folder.tar").mkdir()
     paths = [shard, tmp_path / "bad.tar", tmp_path / "missing.tar", tmp_path / "folder.tar"]
-    found = {scanned.shard: scanned for scanned in index_all(paths)}
+    found = {scanned.shard: scanned for scanned in index_shards(paths)}
     assert found[str(shard)].index.keys == ["0"]
     for path, kind in ((paths[1], TarError), (paths[2], StorageError), (paths[3], StorageError)):
         assert found[str(path)].index is None
@@ -247,12 +247,12 @@ def test_errors_are_results_and_the_others_come_through(tmp_path, shard):
 
 def test_a_shard_removed_under_the_scan_is_a_result_too(shard, monkeypatch):
     during_the_walk(monkeypatch, lambda: os.remove(shard))
-    [scanned] = index_all([shard])
+    [scanned] = index_shards([shard])
     assert type(scanned.error) is ShardError
 
 
 def test_no_shards_give_no_results():
-    assert list(index_all([])) == []
+    assert list(index_shards([])) == []
 
 
 def test_closing_early_starts_no_further_shard(tmp_path, walks):
@@ -260,7 +260,7 @@ def test_closing_early_starts_no_further_shard(tmp_path, walks):
     for path in paths:
         path.write_bytes(OLD)
     before = threading.active_count()
-    results = index_all(paths, threads=1)
+    results = index_shards(paths, threads=1)
     next(results)
     results.close()
     assert threading.active_count() == before
@@ -274,7 +274,7 @@ def test_closing_early_starts_no_further_shard(tmp_path, walks):
 def test_a_file_server_that_forgets_the_shard_in_the_middle_of_a_walk_is_borne(tmp_path, monkeypatch, after):
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes((f"{number:03d}.bin", bytes(700)) for number in range(20)))
-    there = scan.scan(path)
+    there = scan.scan_shard(path)
     reads, preadv = iter(range(1000)), os.preadv
 
     def forgets(*arguments):
@@ -283,7 +283,7 @@ def test_a_file_server_that_forgets_the_shard_in_the_middle_of_a_walk_is_borne(t
         return preadv(*arguments)
 
     monkeypatch.setattr(os, "preadv", forgets)
-    again = scan.scan(path)
+    again = scan.scan_shard(path)
     assert next(reads) > after
     assert (again.keys, again.offsets.tolist()) == (there.keys, there.offsets.tolist())
 
@@ -298,5 +298,5 @@ def test_a_disk_that_fails_in_the_middle_of_a_walk_is_named_with_the_place(tmp_p
     monkeypatch.setattr(os, "preadv", fail)
     monkeypatch.setattr(local, "pread", fail)
     with pytest.raises(StorageError, match="the file server does not answer") as caught:
-        scan.scan(path)
+        scan.scan_shard(path)
     assert caught.value.where() == {"shard": str(path), "offset": 0, "stage": "read"}

@@ -15,13 +15,13 @@ from tests.support.hostile import GNU_MAGIC, base256, tar_header
 
 from penstock.shards.codecs import zstd
 from penstock.shards.open_shard import PlainShard, open_shard
-from penstock.shards.tar import walk
-from penstock.shards.tar_header import BATCH, BLOCK
-from penstock.storage.local import copying_filler
+from penstock.shards.tar import walk_tar
+from penstock.shards.tar_header import HEADER_BATCH, TAR_BLOCK
+from penstock.storage.local import copying_reader
 
 USTAR, GNU, PAX = tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT
 FORMATS = pytest.mark.parametrize("form", [USTAR, GNU, PAX], ids=["ustar", "gnu", "pax"])
-END = bytes(2 * BLOCK)
+END = bytes(2 * TAR_BLOCK)
 
 
 def write(path, members, form=GNU):
@@ -36,7 +36,7 @@ def write(path, members, form=GNU):
 
 
 def padded(data):
-    return data + bytes(-len(data) % BLOCK)
+    return data + bytes(-len(data) % TAR_BLOCK)
 
 
 def by_tarfile(path):
@@ -46,7 +46,7 @@ def by_tarfile(path):
 
 def walked(path):
     with open_shard(path) as source:
-        return walk(source, str(path))
+        return walk_tar(source, str(path))
 
 
 def by_penstock(path):
@@ -161,7 +161,7 @@ def test_a_member_of_more_than_8_gib_is_hopped_over(tmp_path, form):
             info = tarfile.TarInfo(name)
             info.size = size
             file.write(info.tobuf(form))
-            file.seek(size + -size % BLOCK, io.SEEK_CUR)
+            file.seek(size + -size % TAR_BLOCK, io.SEEK_CUR)
         file.write(END)
     assert_both_agree(path, 2)
 
@@ -239,7 +239,9 @@ def test_every_spelling_of_a_checksum_is_understood(tmp_path, spelling):
 # -- many members, in batches --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH, 2 * BATCH + 1, 3000])
+@pytest.mark.parametrize(
+    "count", [1, 2, HEADER_BATCH - 1, HEADER_BATCH, HEADER_BATCH + 1, 2 * HEADER_BATCH, 2 * HEADER_BATCH + 1, 3000]
+)
 def test_any_number_of_members_is_read_across_the_batches(tmp_path, count):
     path = write(tmp_path / "a.tar", [(f"{number:06d}.txt", number % 700) for number in range(count)])
     assert_both_agree(path, count)
@@ -247,7 +249,7 @@ def test_any_number_of_members_is_read_across_the_batches(tmp_path, count):
 
 @pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
 def test_extended_headers_in_the_middle_of_a_batch_disturb_nobody(tmp_path, form):
-    long = {0, 5, 6, BATCH - 1, BATCH, BATCH + 1, 2 * BATCH, 1299}
+    long = {0, 5, 6, HEADER_BATCH - 1, HEADER_BATCH, HEADER_BATCH + 1, 2 * HEADER_BATCH, 1299}
     names = [f"{number:06d}" + ("x" * 200 if number in long else "") + ".txt" for number in range(1300)]
     path = write(tmp_path / "a.tar", [(name, 1) for name in names], form)
     assert_both_agree(path, 1300)
@@ -257,22 +259,22 @@ def test_extended_headers_in_the_middle_of_a_batch_disturb_nobody(tmp_path, form
 @pytest.mark.parametrize("sizes", [(80, 9000), (9000, 80), (1, 512), (80, 0), (80, 513), (512, 80, 0, 513, 9000)])
 def test_members_among_tiny_ones_lie_where_tarfile_finds_them(tmp_path, sizes):
     """After a batch of tiny members two headers are read at once, which the next sizes must not upset."""
-    all_sizes = [80] * BATCH + list(itertools.islice(itertools.cycle(sizes), 2 * BATCH + 1))
+    all_sizes = [80] * HEADER_BATCH + list(itertools.islice(itertools.cycle(sizes), 2 * HEADER_BATCH + 1))
     path = write(tmp_path / "a.tar", [(f"{number:06d}.txt", size) for number, size in enumerate(all_sizes)])
     assert_both_agree(path, len(all_sizes))
 
 
-@pytest.mark.parametrize("count", [BATCH, BATCH + 1, BATCH + 2])
+@pytest.mark.parametrize("count", [HEADER_BATCH, HEADER_BATCH + 1, HEADER_BATCH + 2])
 def test_a_tar_of_tiny_members_without_end_blocks_is_read_to_its_end(tmp_path, count):
     path = write(tmp_path / "a.tar", [(f"{number}.txt", 1) for number in range(count)])
-    path.write_bytes(path.read_bytes()[: count * 2 * BLOCK])
+    path.write_bytes(path.read_bytes()[: count * 2 * TAR_BLOCK])
     assert len(walked(path)) == count
 
 
-@pytest.mark.parametrize("count", [BATCH - 1, BATCH, BATCH + 1])
+@pytest.mark.parametrize("count", [HEADER_BATCH - 1, HEADER_BATCH, HEADER_BATCH + 1])
 def test_a_tar_without_end_blocks_may_end_with_its_batch(tmp_path, count):
     path = write(tmp_path / "a.tar", [(f"{number}.txt", 0) for number in range(count)])
-    path.write_bytes(path.read_bytes()[: count * BLOCK])
+    path.write_bytes(path.read_bytes()[: count * TAR_BLOCK])
     assert len(walked(path)) == count
 
 
@@ -331,7 +333,7 @@ class Recording(PlainShard):
         self.reads = []
 
     def filler(self):
-        return copying_filler(self.read_at)
+        return copying_reader(self.read_at)
 
     def read_at(self, offset, length):
         self.reads.append((offset, length))
@@ -339,13 +341,13 @@ class Recording(PlainShard):
 
 
 def test_one_header_is_read_per_member_and_no_data(tmp_path):
-    path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", 5000 + number) for number in range(BATCH + 100)])
+    path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", 5000 + number) for number in range(HEADER_BATCH + 100)])
     with Recording(path) as source:
-        found = walk(source, str(path))
-    headers = [(offset - BLOCK, BLOCK) for offset in found.offsets]
+        found = walk_tar(source, str(path))
+    headers = [(offset - TAR_BLOCK, TAR_BLOCK) for offset in found.offsets]
     last = found.offsets[-1] + found.lengths[-1]
-    end = last + -last % BLOCK
-    assert source.reads == [*headers, (end, BLOCK), (end + BLOCK, 10240)]
+    end = last + -last % TAR_BLOCK
+    assert source.reads == [*headers, (end, TAR_BLOCK), (end + TAR_BLOCK, 10240)]
 
 
 class CountingFills(PlainShard):
@@ -366,18 +368,20 @@ class CountingFills(PlainShard):
 @pytest.mark.skipif(not hasattr(os, "preadv"), reason="the system cannot scatter a read")
 def test_a_tiny_member_brings_the_next_header_with_its_own(tmp_path):
     """But only once a batch has shown that there are tiny ones."""
-    path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", (5000, 80)[number % 2]) for number in range(3 * BATCH)])
+    path = write(
+        tmp_path / "a.tar", [(f"{number:04d}.bin", (5000, 80)[number % 2]) for number in range(3 * HEADER_BATCH)]
+    )
     with CountingFills(path) as source:
-        walk(source, str(path))
-    second_and_third, end = 2 * (BATCH // 2 + 1), 1
-    assert source.fills == BATCH + second_and_third + end
+        walk_tar(source, str(path))
+    second_and_third, end = 2 * (HEADER_BATCH // 2 + 1), 1
+    assert source.fills == HEADER_BATCH + second_and_third + end
 
 
 @pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
 def test_no_data_is_read_of_members_with_extended_headers_either(tmp_path, form):
     path = write(tmp_path / "a.tar", [("n" * 150 + f"{number:04d}.bin", 5000) for number in range(20)], form)
     with Recording(path) as source:
-        found = walk(source, str(path))
+        found = walk_tar(source, str(path))
     data = set()
     for start, length in zip(found.offsets, found.lengths, strict=True):
         data.update(range(start, start + length))

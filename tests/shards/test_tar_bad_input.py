@@ -10,20 +10,20 @@ from tests.support.hostile import base256, looping_tar, tar_header
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
 from penstock.shards.open_shard import PlainShard, open_shard
-from penstock.shards.tar import MAX_EXTENSION_BYTES, walk
-from penstock.shards.tar_header import BATCH, BLOCK
-from penstock.storage.local import copying_filler
+from penstock.shards.tar import MAX_EXTENSION_BYTES, walk_tar
+from penstock.shards.tar_header import HEADER_BATCH, TAR_BLOCK
+from penstock.storage.local import copying_reader
 from penstock.testing import corrupt
 
-END = bytes(2 * BLOCK)
+END = bytes(2 * TAR_BLOCK)
 
 
 def member(name, data=b"data", **lies):
-    return tar_header(name, len(data), **lies) + data + bytes(-len(data) % BLOCK)
+    return tar_header(name, len(data), **lies) + data + bytes(-len(data) % TAR_BLOCK)
 
 
 def pax(records, follower=b""):
-    return tar_header("PaxHeader", len(records), typeflag=b"x") + records + bytes(-len(records) % BLOCK) + follower
+    return tar_header("PaxHeader", len(records), typeflag=b"x") + records + bytes(-len(records) % TAR_BLOCK) + follower
 
 
 def record(keyword, value):
@@ -43,7 +43,7 @@ def refused(tmp_path):
         path = tmp_path / name
         path.write_bytes(data)
         with open_shard(path) as source, pytest.raises(TarError) as caught:
-            walk(source, str(path))
+            walk_tar(source, str(path))
         assert caught.value.shard == str(path)
         assert caught.value.stage in ("scan", "decompress")
         assert caught.value.advice
@@ -58,7 +58,7 @@ def accepted(tmp_path):
         path = tmp_path / name
         path.write_bytes(data)
         with open_shard(path) as source:
-            return walk(source, str(path))
+            return walk_tar(source, str(path))
 
     return accept
 
@@ -84,7 +84,7 @@ def test_a_tar_cut_in_a_header_says_so(refused, kept):
     assert error.offset == 1024
 
 
-@pytest.mark.parametrize("before", [BATCH, BATCH + 1, BATCH + 2])
+@pytest.mark.parametrize("before", [HEADER_BATCH, HEADER_BATCH + 1, HEADER_BATCH + 2])
 @pytest.mark.parametrize("kept", [1, 511])
 def test_a_tar_of_tiny_members_cut_in_a_header_says_so(refused, before, kept):
     """Behind a batch of tiny members the cut header may be the second one of a read."""
@@ -106,7 +106,7 @@ def test_a_tar_cut_in_a_pax_payload_says_so(refused):
     [
         pax(record(b"path", b"long.jpg")),
         pax(record(b"mtime", b"1.5")),
-        tar_header("././@LongLink", 9, typeflag=b"L") + b"long.jpg".ljust(BLOCK, b"\0"),
+        tar_header("././@LongLink", 9, typeflag=b"L") + b"long.jpg".ljust(TAR_BLOCK, b"\0"),
     ],
     ids=["pax path", "pax mtime", "gnu long name"],
 )
@@ -125,7 +125,7 @@ def test_a_bad_checksum_in_the_first_header_means_this_is_no_tar(refused):
     assert error.offset == 0
 
 
-@pytest.mark.parametrize("before", [1, BATCH - 1, BATCH, BATCH + 3])
+@pytest.mark.parametrize("before", [1, HEADER_BATCH - 1, HEADER_BATCH, HEADER_BATCH + 3])
 def test_a_bad_checksum_later_on_names_member_and_offset(refused, before):
     start = b"".join(member(f"{number}.jpg") for number in range(before))
     error = refused(start + corrupt.flip_bit(member("bad.jpg"), 136) + member("good.jpg") + END)
@@ -147,7 +147,7 @@ def test_a_checksum_field_that_is_no_number_is_refused(refused, field):
     [b"+0000000001\0", b"-0000000001\0", b"1_0\0", b"0o7\0", b"0x7\0", b"00000000008\0", b"7 7\0"],
 )
 def test_a_size_that_is_not_plain_octal_is_refused(refused, raw_size):
-    error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=raw_size) + bytes(BLOCK) + END)
+    error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=raw_size) + bytes(TAR_BLOCK) + END)
     assert "is not an octal number" in error.reason
     assert (error.member, error.offset) == ("bad.jpg", 1024)
 
@@ -167,7 +167,7 @@ def test_the_tar_that_sends_stdlib_round_in_circles_is_refused(refused):
 def test_a_huge_base256_size_is_refused_however_huge(refused, size):
     error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=base256(size)) + END)
     assert error.member == "bad.jpg"
-    assert str(1024 + BLOCK + size) in error.reason or str(size) in error.reason
+    assert str(1024 + TAR_BLOCK + size) in error.reason or str(size) in error.reason
 
 
 @pytest.mark.parametrize("size", [1 << 40, (1 << 63) - 1, 1 << 63, 1 << 64, 10**20 - 1])
@@ -249,7 +249,7 @@ class Recording(PlainShard):
         self.lengths = []
 
     def filler(self):
-        return copying_filler(self.read_at)
+        return copying_reader(self.read_at)
 
     def read_at(self, offset, length):
         self.lengths.append(length)
@@ -262,11 +262,11 @@ def test_an_extended_header_of_gigabytes_is_refused_before_it_is_read(tmp_path, 
     path = tmp_path / "a.tar"
     with path.open("wb") as file:
         file.write(tar_header("huge", size, typeflag=typeflag))
-        file.truncate(BLOCK + size + 2 * BLOCK)
+        file.truncate(TAR_BLOCK + size + 2 * TAR_BLOCK)
     with Recording(path) as source, pytest.raises(TarError, match=f"claims {size} bytes") as caught:
-        walk(source, str(path))
+        walk_tar(source, str(path))
     assert caught.value.offset == 0
-    assert max(source.lengths) == BLOCK
+    assert max(source.lengths) == TAR_BLOCK
 
 
 def test_the_longest_name_that_is_allowed_is_read(accepted):

@@ -5,9 +5,9 @@ import pytest
 from penstock.errors import PairingError, SettingError
 from penstock.shards import validate as health
 from penstock.shards.index import IndexBinding, OpenedShard, build_index
-from penstock.shards.scan import scan
+from penstock.shards.scan import scan_shard
 from penstock.shards.tar import TarMembers
-from penstock.shards.validate import ShardProblem, examine, whole_samples
+from penstock.shards.validate import ShardProblem, check_samples, complete_samples
 from penstock.testing import tar_bytes
 
 
@@ -22,7 +22,7 @@ def index_of(*names, empty=(), notes=()):
 
 
 def whole_keys(index, **settings):
-    verdict = examine(index, **settings)
+    verdict = check_samples(index, **settings)
     assert verdict.bad == len(index) - int(verdict.whole.sum())
     return [key for key, whole in zip(index.keys, verdict.whole, strict=True) if whole]
 
@@ -31,7 +31,7 @@ PAIRS = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", ".npz
 
 
 def test_whole_samples_have_no_problems():
-    verdict = examine(index_of(*PAIRS))
+    verdict = check_samples(index_of(*PAIRS))
     assert verdict.whole.all()
     assert (verdict.expected, verdict.problems, verdict.bad) == ((".jpg", ".npz"), [], 0)
 
@@ -40,8 +40,8 @@ def test_interleaved_parts_never_give_half_samples(tmp_path):
     """webdataset and DALI emit four half samples here."""
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("0.jpg", b"a"), ("1.jpg", b"b"), ("0.npz", b"c"), ("1.npz", b"d")]))
-    index = scan(path)
-    numbers, problems = whole_samples(index, str(path), required=[".jpg", ".npz"])
+    index = scan_shard(path)
+    numbers, problems = complete_samples(index, str(path), required=[".jpg", ".npz"])
     assert problems == []
     assert [(index.keys[number], len(index.sample(number).parts)) for number in numbers] == [("0", 2), ("1", 2)]
 
@@ -50,51 +50,53 @@ def test_cameras_named_by_several_words_are_parts_of_one_sample():
     index = index_of(
         *(f"{number}{suffix}" for number in range(4) for suffix in (".npz", "_front.jpg", "_front_left.jpg"))
     )
-    assert examine(index).expected == (".npz", "_front.jpg", "_front_left.jpg")
+    assert check_samples(index).expected == (".npz", "_front.jpg", "_front_left.jpg")
     assert whole_keys(index) == ["0", "1", "2", "3"]
 
 
 def test_an_orphan_is_listed_with_member_offset_and_what_it_lacks():
     index = index_of(*PAIRS, "5.jpg")
-    verdict = examine(index)
+    verdict = check_samples(index)
     assert verdict.problems == [ShardProblem("orphan", "5.jpg", 10 * 1024 + 512, "sample has no .npz")]
     assert whole_keys(index) == ["0", "1", "2", "3", "4"]
 
 
 def test_an_orphan_of_the_joined_kind_lacks_its_picture():
     names = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", "_features.npz")]
-    verdict = examine(index_of("x_features.npz", *names))
+    verdict = check_samples(index_of("x_features.npz", *names))
     assert verdict.problems == [ShardProblem("orphan", "x_features.npz", 512, "sample has no .jpg")]
 
 
 def test_a_sample_with_some_of_its_parts_is_incomplete():
     names = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", ".npz", ".json", ".txt")]
-    verdict = examine(index_of(*names, "x.jpg", "x.json"))
+    verdict = check_samples(index_of(*names, "x.jpg", "x.json"))
     assert verdict.problems == [ShardProblem("incomplete", "x.jpg", 20 * 1024 + 512, "sample has no .npz, .txt")]
 
 
 def test_a_part_that_only_few_samples_have_is_not_expected():
     index = index_of(*PAIRS, "0.extra")
-    assert examine(index).expected == (".jpg", ".npz")
+    assert check_samples(index).expected == (".jpg", ".npz")
     assert whole_keys(index) == ["0", "1", "2", "3", "4"]
 
 
 def test_a_duplicate_is_listed_where_it_occurs_again():
     index = index_of(*PAIRS, "3.jpg")
-    assert examine(index).problems == [ShardProblem("duplicate", "3.jpg", 10 * 1024 + 512, "occurs more than once")]
+    assert check_samples(index).problems == [
+        ShardProblem("duplicate", "3.jpg", 10 * 1024 + 512, "occurs more than once")
+    ]
     assert whole_keys(index) == ["0", "1", "2", "4"]
 
 
 @pytest.mark.parametrize("twin", ["3.jpeg", "3.JPG", "3.JPEG"])
 def test_two_spellings_of_one_role_are_duplicates_too(twin):
     index = index_of(*PAIRS, twin)
-    [problem] = examine(index).problems
+    [problem] = check_samples(index).problems
     assert (problem.kind, problem.member) == ("duplicate", twin)
     assert whole_keys(index) == ["0", "1", "2", "4"]
 
 
 def test_a_triplet_is_two_problems():
-    assert [problem.kind for problem in examine(index_of(*PAIRS, "3.jpg", "3.jpg")).problems] == ["duplicate"] * 2
+    assert [problem.kind for problem in check_samples(index_of(*PAIRS, "3.jpg", "3.jpg")).problems] == ["duplicate"] * 2
 
 
 def test_mixed_spellings_of_one_role_are_all_whole():
@@ -104,14 +106,14 @@ def test_mixed_spellings_of_one_role_are_all_whole():
 
 def test_an_empty_member_spoils_its_sample():
     index = index_of(*PAIRS, empty=["2.npz"])
-    assert examine(index).problems == [ShardProblem("empty", "2.npz", 5 * 1024 + 512, "has no bytes")]
+    assert check_samples(index).problems == [ShardProblem("empty", "2.npz", 5 * 1024 + 512, "has no bytes")]
     assert whole_keys(index) == ["0", "1", "3", "4"]
 
 
 def test_strays_are_listed_but_spoil_nothing():
     index = index_of(*PAIRS, notes=[("link", 77, "symbolic link")])
-    assert examine(index).problems == [ShardProblem("stray", "link", 77, "symbolic link")]
-    numbers, problems = whole_samples(index, "a.tar")
+    assert check_samples(index).problems == [ShardProblem("stray", "link", 77, "symbolic link")]
+    numbers, problems = complete_samples(index, "a.tar")
     assert (len(numbers), problems) == (5, [])
 
 
@@ -127,25 +129,25 @@ def test_required_suffixes_decide_what_is_whole():
 
 def test_a_required_suffix_that_no_sample_has_leaves_none():
     index = index_of(*PAIRS)
-    verdict = examine(index, [".jpg", ".txt"])
+    verdict = check_samples(index, [".jpg", ".txt"])
     assert verdict.bad == 5
     assert {problem.reason for problem in verdict.problems} == {"sample has no .txt"}
 
 
 def test_required_suffixes_are_roles():
     index = index_of("0.jpeg", "1.JPG", "2.jpg")
-    assert examine(index, [".jpeg", ".jpg"]).expected == (".jpg",)
+    assert check_samples(index, [".jpeg", ".jpg"]).expected == (".jpg",)
     assert whole_keys(index, required=[".jpeg"]) == ["0", "1", "2"]
 
 
 def test_an_empty_required_suffix_is_refused():
     with pytest.raises(SettingError, match="empty"):
-        examine(index_of(*PAIRS), [".jpg", ""])
+        check_samples(index_of(*PAIRS), [".jpg", ""])
 
 
 def test_a_shard_without_samples_has_no_problems():
     for required in (None, [".jpg"]):
-        verdict = examine(index_of(), required)
+        verdict = check_samples(index_of(), required)
         assert (len(verdict.whole), verdict.problems, verdict.bad) == (0, [], 0)
 
 
@@ -155,7 +157,7 @@ def test_a_shard_without_samples_has_no_problems():
 def test_the_raise_policy_names_shard_member_and_offset_and_counts_the_rest():
     index = index_of(*PAIRS, "5.jpg", "6.jpg", "7.npz")
     with pytest.raises(PairingError) as caught:
-        whole_samples(index, "a.tar")
+        complete_samples(index, "a.tar")
     error = caught.value
     assert error.where() == {"shard": "a.tar", "member": "5.jpg", "offset": 10 * 1024 + 512, "stage": "pair"}
     assert error.reason == "orphan part: sample has no .npz, and 2 more problems"
@@ -168,12 +170,12 @@ def test_the_raise_policy_names_shard_member_and_offset_and_counts_the_rest():
 )
 def test_the_raise_policy_raises_on_every_kind(names, empty, kind):
     with pytest.raises(PairingError, match=f"^{kind} part: [^,]*\\["):
-        whole_samples(index_of(*PAIRS, *names, empty=empty), "a.tar")
+        complete_samples(index_of(*PAIRS, *names, empty=empty), "a.tar")
 
 
 def test_the_skip_policy_returns_the_whole_ones_and_lists_the_others():
     index = index_of(*PAIRS, "5.jpg", "3.jpg", "6.npz", empty=["0.jpg"])
-    numbers, problems = whole_samples(index, "a.tar", on_bad="skip")
+    numbers, problems = complete_samples(index, "a.tar", on_bad="skip")
     assert [index.keys[number] for number in numbers] == ["1", "2", "4"]
     assert sorted((problem.kind, problem.member) for problem in problems) == [
         ("duplicate", "3.jpg"),
@@ -187,12 +189,12 @@ def test_the_list_of_problems_ends_but_the_count_goes_on(monkeypatch):
     monkeypatch.setattr(health, "MAX_LISTED", 10)
     orphans = [f"x{number}.npz" for number in range(100)]
     pairs = [f"{number}{suffix}" for number in range(200) for suffix in (".jpg", ".npz")]
-    verdict = examine(index_of(*pairs, *orphans))
+    verdict = check_samples(index_of(*pairs, *orphans))
     assert (len(verdict.problems), verdict.bad) == (10, 100)
 
 
 def test_a_part_that_half_of_the_samples_have_is_missed_in_the_others():
-    verdict = examine(index_of("0.jpg", "0.npz", "1.jpg"))
+    verdict = check_samples(index_of("0.jpg", "0.npz", "1.jpg"))
     assert verdict.whole.tolist() == [True, False]
     assert [problem.kind for problem in verdict.problems] == ["orphan"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.storage import cold_read as coldread
 from penstock.storage.cold_read import ColdFile, ReadMethod, choose_method, drop_pages
-from penstock.storage.identify import identify
+from penstock.storage.identify import identify_storage
 from penstock.storage.kinds import StorageKind
 from penstock.storage.page_cache import is_cached
 
@@ -23,7 +23,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def disk_file(file):
-    if identify(file).kind.in_memory:
+    if identify_storage(file).kind.in_memory:
         pytest.skip("the temporary directory is memory: nothing there can be cold")
     return file
 
@@ -61,7 +61,7 @@ def test_pages_that_stay_are_not_called_dropped(disk_file):
 @linux
 def test_where_direct_reads_are_refused_pages_are_dropped(disk_file, monkeypatch):
     monkeypatch.setattr(coldread, "_direct_works", lambda path: False)
-    storage = identify(disk_file)
+    storage = identify_storage(disk_file)
     assert ReadMethod.DROPPED in (choose_method(disk_file, storage) for _ in range(TRIES))
 
 
@@ -70,10 +70,10 @@ def test_what_can_be_neither_is_warm_and_says_so(disk_file, monkeypatch):
     monkeypatch.setattr(coldread, "_direct_works", lambda path: False)
     with open(disk_file, "rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as held:
         assert len(bytes(held)) == 1 << 20
-        assert choose_method(disk_file, identify(disk_file)) is ReadMethod.WARM
+        assert choose_method(disk_file, identify_storage(disk_file)) is ReadMethod.WARM
 
 
 def test_memory_and_filesystems_with_their_own_cache_are_never_called_cold(file):
-    storage = identify(file)
+    storage = identify_storage(file)
     assert choose_method(file, replace(storage, kind=StorageKind.TMPFS)) is ReadMethod.WARM
     assert choose_method(file, replace(storage, filesystem="zfs")) is ReadMethod.WARM

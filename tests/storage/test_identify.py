@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.errors import StorageError
-from penstock.storage.identify import StorageKind, from_mountinfo, from_partitions, identify
+from penstock.storage.identify import StorageKind, identify_storage, storage_from_mountinfo, storage_from_partitions
 
 ROOT = "30 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n"
 
@@ -16,7 +16,7 @@ def see(sys_tree):
     """Identify a path over given mounts and the test's own /sys."""
 
     def see(path, *lines):
-        return from_mountinfo(Path(path), ROOT + "\n".join(lines), sys_tree.root)
+        return storage_from_mountinfo(Path(path), ROOT + "\n".join(lines), sys_tree.root)
 
     return see
 
@@ -175,7 +175,7 @@ DOCKER_ROOT = (
 
 
 def test_inside_a_container_the_layers_are_invisible_and_that_is_said(sys_tree):
-    storage = from_mountinfo(Path("/workspace"), DOCKER_ROOT, sys_tree.root)
+    storage = storage_from_mountinfo(Path("/workspace"), DOCKER_ROOT, sys_tree.root)
     assert storage.kind is StorageKind.OVERLAY
     assert "not visible" in storage.chain[-1]
 
@@ -183,7 +183,7 @@ def test_inside_a_container_the_layers_are_invisible_and_that_is_said(sys_tree):
 def test_docker_gives_its_disk_away_by_the_files_it_binds(sys_tree):
     sys_tree.disk("nvme0n1", "259:0", 0)
     hosts = f"710 700 259:0 /var/lib/docker/containers/{DOCKER_ID}/hosts /etc/hosts rw - ext4 /dev/nvme0n1 rw\n"
-    storage = from_mountinfo(Path("/workspace"), DOCKER_ROOT + hosts, sys_tree.root)
+    storage = storage_from_mountinfo(Path("/workspace"), DOCKER_ROOT + hosts, sys_tree.root)
     assert storage.kind is StorageKind.NVME
     assert "inferred from /etc/hosts" in storage.chain[1]
 
@@ -191,12 +191,12 @@ def test_docker_gives_its_disk_away_by_the_files_it_binds(sys_tree):
 def test_a_volume_inside_a_container_is_judged_on_its_own(sys_tree):
     sys_tree.disk("sda", "8:0", 1)
     volume = "720 700 8:0 /srv/sa1b /data ro - xfs /dev/sda rw\n"
-    storage = from_mountinfo(Path("/data/0.tar"), DOCKER_ROOT + volume, sys_tree.root)
+    storage = storage_from_mountinfo(Path("/data/0.tar"), DOCKER_ROOT + volume, sys_tree.root)
     assert (storage.kind, storage.read_only) == (StorageKind.HDD, True)
 
 
 def test_no_mount_at_all_is_unknown(sys_tree):
-    assert from_mountinfo(Path("/d"), "", sys_tree.root).kind is StorageKind.UNKNOWN
+    assert storage_from_mountinfo(Path("/d"), "", sys_tree.root).kind is StorageKind.UNKNOWN
 
 
 PARTITIONS = [
@@ -206,20 +206,20 @@ PARTITIONS = [
 
 
 def test_without_mountinfo_the_partitions_speak():
-    storage = from_partitions(Path("/Volumes/data/0.tar"), PARTITIONS)
+    storage = storage_from_partitions(Path("/Volumes/data/0.tar"), PARTITIONS)
     assert (storage.kind, storage.source, storage.read_only) == (StorageKind.SMB, "//me@nas/data", False)
-    root = from_partitions(Path("/Users/me"), PARTITIONS)
+    root = storage_from_partitions(Path("/Users/me"), PARTITIONS)
     assert (root.kind, root.filesystem, root.read_only) == (StorageKind.UNKNOWN, "apfs", True)
 
 
 def test_a_mapped_drive_is_remote():
     drive = SimpleNamespace(device="Z:\\", mountpoint="Z:\\", fstype="NTFS", opts="rw,remote")
-    assert from_partitions(Path("Z:\\sa1b\\0.tar"), [drive]).kind is StorageKind.SMB
-    assert from_partitions(Path("C:\\x"), [drive]).kind is StorageKind.UNKNOWN
+    assert storage_from_partitions(Path("Z:\\sa1b\\0.tar"), [drive]).kind is StorageKind.SMB
+    assert storage_from_partitions(Path("C:\\x"), [drive]).kind is StorageKind.UNKNOWN
 
 
 def test_this_machine_s_own_paths_are_identified(tmp_path):
-    storage = identify(tmp_path)
+    storage = identify_storage(tmp_path)
     assert storage.path == tmp_path.resolve()
     assert Path(storage.mount_point).is_mount()
 
@@ -227,16 +227,16 @@ def test_this_machine_s_own_paths_are_identified(tmp_path):
 def test_links_are_followed_and_missing_paths_take_their_nearest_parent(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert identify(tmp_path / "link" / "not" / "yet").path == (tmp_path / "real").resolve()
+    assert identify_storage(tmp_path / "link" / "not" / "yet").path == (tmp_path / "real").resolve()
 
 
 def test_a_path_that_cannot_be_resolved_is_our_own_error():
     with pytest.raises(StorageError, match="cannot resolve"):
-        identify("a\0b")
+        identify_storage("a\0b")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mounting is Linux here")
 def test_a_real_tmpfs_is_seen_as_one(mount_tmpfs):
     folder = mount_tmpfs("small tmpfs", "size=1m")
-    storage = identify(folder / "x")
+    storage = identify_storage(folder / "x")
     assert (storage.kind, storage.mount_point) == (StorageKind.TMPFS, os.fspath(folder))

@@ -114,7 +114,7 @@ def failing(code, times, real=local.pread):
 def test_a_file_that_the_server_forgot_is_opened_anew(path, monkeypatch):
     with LocalFile(path) as file:
         fd = file.fd
-        monkeypatch.setattr(local, "pread", failing(errno.ESTALE, local.REOPENED))
+        monkeypatch.setattr(local, "pread", failing(errno.ESTALE, local.MAX_REOPENS))
         assert file.read_at(0, len(DATA)) == DATA
         assert file.fd == fd
 
@@ -125,7 +125,7 @@ def test_a_file_that_stays_forgotten_is_an_error_that_says_so(path, monkeypatch)
         monkeypatch.setattr(local, "pread", read)
         with pytest.raises(StorageError, match="file server no longer knows this file"):
             file.read_at(0, 5)
-        assert read.failed == local.REOPENED + 1
+        assert read.failed == local.MAX_REOPENS + 1
 
 
 def test_a_file_that_was_replaced_meanwhile_is_not_read(path, tmp_path, monkeypatch):

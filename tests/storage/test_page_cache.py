@@ -10,4 +10,4 @@ GiB = 1 << 30
 @pytest.mark.parametrize(("size", "held"), [(0, True), (4 * GiB, True), (4 * GiB + 1, False), (100 * GiB, False)])
 def test_data_is_cached_if_it_takes_at_most_half_of_the_free_memory(monkeypatch, size, held):
     monkeypatch.setattr(pagecache, "free_bytes", lambda: 8 * GiB)
-    assert pagecache.holds(size) is held
+    assert pagecache.fits_in_page_cache(size) is held

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import SettingError
-from penstock.storage.paths import MAX_EXPANDED, expand, expand_braces, is_shard
+from penstock.storage.paths import MAX_EXPANDED, expand_braces, expand_shard_paths, is_shard_name
 
 
 @pytest.fixture
@@ -19,43 +19,43 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_folder_stands_for_its_shards_in_order(folder):
-    assert expand(".") == ["a.tar", "b.tar", "c.tar.gz", "d.tgz", "e.TAR.ZST", "f.tar.zstd"]
+    assert expand_shard_paths(".") == ["a.tar", "b.tar", "c.tar.gz", "d.tgz", "e.TAR.ZST", "f.tar.zstd"]
 
 
 def test_a_path_object_is_as_good_as_a_string(folder):
-    assert expand(folder / "a.tar") == [str(folder / "a.tar")]
-    assert expand([Path("a.tar"), "b.tar"]) == ["a.tar", "b.tar"]
+    assert expand_shard_paths(folder / "a.tar") == [str(folder / "a.tar")]
+    assert expand_shard_paths([Path("a.tar"), "b.tar"]) == ["a.tar", "b.tar"]
 
 
 def test_a_named_file_is_taken_whatever_its_name(folder):
-    assert expand("notes.txt") == ["notes.txt"]
+    assert expand_shard_paths("notes.txt") == ["notes.txt"]
 
 
 def test_a_glob_takes_shards_only(folder):
-    assert expand("*") == ["a.tar", "b.tar", "c.tar.gz", "d.tgz", "e.TAR.ZST", "f.tar.zstd"]
-    assert expand("a.*") == ["a.tar"]
-    assert expand("**/z.tar") == ["deep/er/z.tar"]
+    assert expand_shard_paths("*") == ["a.tar", "b.tar", "c.tar.gz", "d.tgz", "e.TAR.ZST", "f.tar.zstd"]
+    assert expand_shard_paths("a.*") == ["a.tar"]
+    assert expand_shard_paths("**/z.tar") == ["deep/er/z.tar"]
 
 
 def test_a_file_whose_name_looks_like_a_glob_is_found(folder):
     (folder / "[1].tar").touch()
-    assert expand("[1].tar") == ["[1].tar"]
+    assert expand_shard_paths("[1].tar") == ["[1].tar"]
 
 
 def test_each_shard_comes_once_in_the_order_given(folder):
-    assert expand(["b.tar", "*.tar", "b.tar"]) == ["b.tar", "a.tar"]
+    assert expand_shard_paths(["b.tar", "*.tar", "b.tar"]) == ["b.tar", "a.tar"]
 
 
 def test_a_brace_range_that_names_a_missing_shard_is_an_error(folder):
-    assert expand("{a,b}.tar") == ["a.tar", "b.tar"]
+    assert expand_shard_paths("{a,b}.tar") == ["a.tar", "b.tar"]
     with pytest.raises(SettingError, match=r"no such file or folder: 'g\.tar'"):
-        expand("{a,g}.tar")
+        expand_shard_paths("{a,g}.tar")
 
 
 @pytest.mark.parametrize("pattern", ["none.tar", "none*.tar", "deep", "none/"])
 def test_a_pattern_that_names_no_shard_is_an_error_that_names_the_pattern(folder, pattern):
     with pytest.raises(SettingError, match=pattern.replace("*", r"\*")):
-        expand(["a.tar", pattern])
+        expand_shard_paths(["a.tar", pattern])
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_braces_that_are_neither_range_nor_list_are_refused(pattern):
     ],
 )
 def test_a_shard_is_known_by_its_name(name, verdict):
-    assert is_shard(name) is verdict
+    assert is_shard_name(name) is verdict

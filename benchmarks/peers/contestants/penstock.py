@@ -8,13 +8,13 @@ import torch  # noqa: F401  what delivery imports; imports are not timed, for an
 
 from benchmarks.peers.task import Batch, MakeBatches, Task
 from penstock import Loader
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 
 
 def prepare(task: Task) -> MakeBatches:
     """Indexes the shards, once for all runs, as other contestants convert them once."""
     for shard in task.shards:
-        index_of(shard)
+        index_shard(shard)
 
     def make_batches() -> Iterable[Batch]:
         return Loader(task.shards, task.kind.fields, task.batch_size, workers=task.workers or None)

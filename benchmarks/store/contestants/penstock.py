@@ -10,13 +10,13 @@ import torch  # noqa: F401  what delivery imports; imports are not timed, for an
 from benchmarks.peers.task import Batch, MakeBatches
 from benchmarks.store.task import Task
 from penstock import Array, Loader
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 
 
 def prepare(task: Task) -> MakeBatches:
     """Indexes the shards, once for all runs."""
     with ThreadPoolExecutor(task.size.shards) as pool:
-        list(pool.map(index_of, task.s3))
+        list(pool.map(index_shard, task.s3))
 
     def make_batches() -> Iterable[Batch]:
         return Loader(task.s3, {"array": Array(".npy")}, task.size.batch_size, workers=task.workers or None)

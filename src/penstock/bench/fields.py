@@ -12,7 +12,7 @@ from penstock.errors import SettingError, ShardError
 from penstock.shards.codecs.arrays import decode_npz
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.open_shard import open_shard
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 
 SIZE = 224
 """Pixels a side, where none are given."""
@@ -85,7 +85,7 @@ def parse_field(text: str, size: int = SIZE) -> BenchmarkField:
 
 def guess_fields(shard: str | os.PathLike[str], size: int = SIZE) -> GuessedFields:
     """Every picture and every array of the shard's first sample."""
-    index = index_of(shard)
+    index = index_shard(shard)
     if not len(index):
         raise ShardError("has no samples", shard=os.fspath(shard), stage="bench")
     fields: dict[str, BenchmarkField] = {}

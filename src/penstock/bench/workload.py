@@ -17,9 +17,9 @@ from penstock.bench.fields import BenchmarkField
 from penstock.bench.trial import digest
 from penstock.errors import SettingError
 from penstock.shards.index import ShardIndex
-from penstock.shards.open_shard import compression_of, open_shard
-from penstock.shards.scan import index_of
-from penstock.shards.validate import whole_samples
+from penstock.shards.open_shard import compression_from_name, open_shard
+from penstock.shards.scan import index_shard
+from penstock.shards.validate import complete_samples
 
 SLACK = 1.25
 """Shards that hold at most so many times the samples wanted are taken whole: no copy is worth a quarter."""
@@ -111,10 +111,10 @@ def _enough(shards: Iterable[str], fields: Sequence[BenchmarkField], samples: in
 
 
 def _whole(shard: str, suffixes: tuple[str, ...]) -> _ShardRange:
-    if compression_of(shard) == "zst":
+    if compression_from_name(shard) == "zst":
         raise SettingError(f"{shard!r}: a plain DataLoader's tarfile reads no zstd", advice="Race plain or gz shards")
-    index = index_of(shard).split_by(suffixes)
-    numbers, _ = whole_samples(index, shard, suffixes)
+    index = index_shard(shard).split_by(suffixes)
+    numbers, _ = complete_samples(index, shard, suffixes)
     return _ShardRange(shard, index, numbers)
 
 
@@ -135,7 +135,7 @@ def _parts(stretch: _ShardRange) -> Numbers:
 
 def _copy(stretch: _ShardRange, path: Path) -> str:
     """The same members in the same order, compressed if the shard is; indexed here, as shards in use are."""
-    zipped = compression_of(stretch.shard) == "gz"
+    zipped = compression_from_name(stretch.shard) == "gz"
     target = path.with_name(f"{path.name}.gz") if zipped else path
     with open_shard(stretch.shard) as source, tarfile.open(target, "w:gz" if zipped else "w") as tar:
         for at in _parts(stretch).tolist():
@@ -143,5 +143,5 @@ def _copy(stretch: _ShardRange, path: Path) -> str:
             member = tarfile.TarInfo(stretch.index.name(at))
             member.size = part.length
             tar.addfile(member, io.BytesIO(source.read_at(part.offset, part.length)))
-    index_of(target)
+    index_shard(target)
     return str(target)

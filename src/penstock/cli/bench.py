@@ -29,7 +29,7 @@ from penstock.bench.workload import BenchmarkWorkload
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, Shards, need_torch
 from penstock.report.bench import BenchRow, bench_meaning, bench_table
-from penstock.storage.paths import expand
+from penstock.storage.paths import expand_shard_paths
 
 
 def bench(
@@ -74,7 +74,7 @@ def bench(
     Exit code: 0 raced, 2 wrong usage, 3 a contestant failed.
     """
     need_torch("the rival is its DataLoader")
-    paths = expand(shards)
+    paths = expand_shard_paths(shards)
     fields = parse_fields(field, size) if field else _guess(paths[0], size)
     limits = BenchmarkLimits(batch_size, max_samples, seconds, tuple(workers or WORKERS))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:

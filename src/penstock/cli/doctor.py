@@ -22,7 +22,7 @@ from penstock.report.doctor import as_checks, check_table
 from penstock.report.storage import StorageRow, WritableSpace, claim_rows, curve_rows
 from penstock.report.text import table
 from penstock.storage.identify import StorageFacts
-from penstock.storage.object_store.url import is_remote, shown
+from penstock.storage.object_store.url import is_remote, redact_url
 
 
 def there(path: str | None) -> str | None:
@@ -133,7 +133,7 @@ def _print(examined: DoctorReport, under: _StorageFacts | None, script: Path | N
         console.print(check_table(f"DataLoaders in {script}", examined.script))
     if under is None:
         return
-    console.print(check_table(f"storage under {shown(under.path)}", as_checks(under.rows)))
+    console.print(check_table(f"storage under {redact_url(under.path)}", as_checks(under.rows)))
     if under.curve is not None:
         _print_curve(console, under.curve)
 

@@ -18,7 +18,7 @@ from penstock.probe.run import NAMES, SECONDS, SECONDS_MAX, Name, ProbeSubject, 
 from penstock.report.doctor import check_table
 from penstock.report.probes import probe_rows
 from penstock.storage.object_store.url import is_remote
-from penstock.storage.paths import expand
+from penstock.storage.paths import expand_shard_paths
 from penstock.watcher.machine.facts import machine_facts
 
 UNINDEXED = SkippedProbe(
@@ -87,7 +87,7 @@ def _material(path: str | None, field: list[str] | None, size: int) -> DecodeMat
     if path is None:
         return made_up(size)
     try:
-        shard = expand(path)[0]
+        shard = expand_shard_paths(path)[0]
     except SettingError as error:
         if field:
             raise

@@ -12,7 +12,7 @@ from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
 from penstock.shards.pack.sources import find_pack_sources
-from penstock.shards.scan import index_all
+from penstock.shards.scan import index_shards
 from penstock.testing import SA1B, make_shards
 
 MARK = "made-by-penstock-demo"
@@ -81,7 +81,7 @@ def make(folder: Path, size: DemoSize) -> ShardSet:
 def index(shards: Sequence[Path]) -> int:
     """How many parts were paired to samples."""
     parts = 0
-    for scanned in index_all(shards, rebuild=True):
+    for scanned in index_shards(shards, rebuild=True):
         if scanned.index is None:
             raise scanned.error or ShardError("cannot be indexed", shard=scanned.shard)
         parts += scanned.index.parts

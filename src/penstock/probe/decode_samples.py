@@ -16,7 +16,7 @@ from penstock.data.fields import Field, Image
 from penstock.errors import PenstockError, SampleError, ShardError
 from penstock.shards.index import ShardIndex
 from penstock.shards.open_shard import open_shard
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 
 Sample = Mapping[str, bytes]
 """Parts by suffix."""
@@ -55,7 +55,7 @@ class DecodeMaterial:
 
 def from_shard(shard: str | os.PathLike[str], fields: Mapping[str, Field]) -> DecodeMaterial:
     """The first samples of a shard, as many as the bounds allow."""
-    index = index_of(shard)
+    index = index_shard(shard)
     wanted = {suffix for field in fields.values() for suffix in field.suffixes}
     chosen = dict(_chosen(index, wanted))
     if not chosen:

@@ -18,9 +18,9 @@ from penstock.probe import storage_curve as curvecache
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.probe.storage_files import ProbePool, Target, opened, probe_pool, probed_objects, storage_of, survey
 from penstock.storage.cold_read import ALIGNMENT, ReadMethod
-from penstock.storage.identify import StorageFacts, identify
+from penstock.storage.identify import StorageFacts, identify_storage
 from penstock.storage.object_store.url import is_remote
-from penstock.storage.paths import is_shard
+from penstock.storage.paths import is_shard_name
 
 IN_FLIGHT = (1, 2, 4, 8, 16, 32)
 SEQUENTIAL_BYTES = 4 << 20
@@ -63,7 +63,7 @@ def probe(
 
 def storage_under(path: str | Path) -> StorageFacts:
     """What a path lies on, or a URL in."""
-    return storage_of(os.fspath(path)) if is_remote(path) else identify(path)
+    return storage_of(os.fspath(path)) if is_remote(path) else identify_storage(path)
 
 
 def size_class(sample_bytes: int) -> int:
@@ -99,7 +99,7 @@ def measure_store(path: str, sample_bytes: int, budget_s: float, clock: Clock) -
     Listing and looking come first and count, but for one object: a store that is slow there has fewer points.
     """
     start = clock.now()
-    objects, taken_s = opened(probed_objects(path, is_shard), SEQUENTIAL_BYTES, start + budget_s / 3, clock.now)
+    objects, taken_s = opened(probed_objects(path, is_shard_name), SEQUENTIAL_BYTES, start + budget_s / 3, clock.now)
     pool = ProbePool(objects)
     cell_bytes = STORE_BYTES // (2 * len(IN_FLIGHT))
     points = tuple(_CurveRun(pool, sample_bytes, start + budget_s, clock, cell_bytes).points())

@@ -22,10 +22,10 @@ from penstock.errors import StorageError
 from penstock.storage.cold_read import ColdFile, ReadMethod, choose_method
 from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
-from penstock.storage.object_store.listing import find
+from penstock.storage.object_store.listing import find_objects
 from penstock.storage.object_store.remote_file import RemoteFile
-from penstock.storage.object_store.stores import shown_endpoint
-from penstock.storage.object_store.url import parse
+from penstock.storage.object_store.stores import endpoint_without_credentials
+from penstock.storage.object_store.url import parse_url
 
 ENOUGH_BYTES = 64 << 20
 """With this much in existing files nothing is written."""
@@ -217,13 +217,13 @@ class ProbedObject:
 
 def storage_of(path: str) -> StorageFacts:
     """What a URL lies in, as far as the URL tells."""
-    url = parse(path)
+    url = parse_url(path)
     place = f"{url.scheme}://{url.bucket}"
     return StorageFacts(
         path=Path(url.key or "."),
         mount_point=place,
         filesystem=url.scheme,
-        source=shown_endpoint() if url.scheme == "s3" else "",
+        source=endpoint_without_credentials() if url.scheme == "s3" else "",
         device="",
         kind=StorageKind.OBJECT_STORE,
         rotational=None,
@@ -234,7 +234,7 @@ def storage_of(path: str) -> StorageFacts:
 
 def probed_objects(path: str, wanted: Callable[[str], bool]) -> Sequence[str]:
     """Some of the shards that the URL means; where they are many, from all over."""
-    found = find(path, wanted, enough=LISTED)
+    found = find_objects(path, wanted, enough=LISTED)
     return found[:: max(1, len(found) // OBJECTS)][:OBJECTS]
 
 

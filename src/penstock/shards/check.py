@@ -22,16 +22,16 @@ from penstock.errors import IndexFileError, PenstockError, WorkerCrash
 from penstock.shards import index_file as indexfile
 from penstock.shards.codecs.by_suffix import verify_part
 from penstock.shards.index import IndexBinding, ShardIndex
-from penstock.shards.index_file import may_be_of
+from penstock.shards.index_file import may_describe
 from penstock.shards.open_shard import RemoteShard, open_shard
-from penstock.shards.scan import SCAN_THREADS, scan
+from penstock.shards.scan import SCAN_THREADS, scan_shard
 from penstock.shards.task_pool import TaskOutcome, run_tasks
-from penstock.shards.validate import examine
+from penstock.shards.validate import check_samples
 from penstock.storage.object_store.url import is_remote
 
-PIECE_BYTES = 64 << 20
+TASK_BYTES = 64 << 20
 
-_OpenedUp = tuple["ShardStructure", "Iterable[CheckTask]"]
+_StructureAndTasks = tuple["ShardStructure", "Iterable[CheckTask]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +76,33 @@ def check_shards(
     again: list[CheckTask] = []
 
     def to_do() -> Iterator[CheckTask]:
-        for structure, pieces in _ahead(partial(_open_up, decode=decode, required=required), shards):
+        for structure, pieces in _map_ahead(partial(_scan_structure, decode=decode, required=required), shards):
             structures.append(structure)
             yield from pieces
 
     todo: Iterable[CheckTask] = to_do()
     while todo:
-        for done in run_tasks(check_piece, todo, workers):
+        for done in run_tasks(run_check_task, todo, workers):
             yield from _drain(structures)
             if isinstance(done.error, WorkerCrash) and len(done.task.samples) > 1:
-                again += _halves(done.task)
+                again += _split_in_half(done.task)
             else:
-                yield done.task, _flaws_of(done)
+                yield done.task, _outcome_flaws(done)
         todo, again = again, []
     yield from _drain(structures)
 
 
-def _open_up(shard: str, decode: bool, required: Sequence[str] | None) -> tuple[ShardStructure, Iterable[CheckTask]]:
+def _scan_structure(
+    shard: str, decode: bool, required: Sequence[str] | None
+) -> tuple[ShardStructure, Iterable[CheckTask]]:
     """Walk one shard's headers and pair its parts; a broken shard is a result, not an exception."""
     try:
-        scanned = scan(shard)
+        scanned = scan_shard(shard)
         crcs, complaint = _stored_crcs(shard, scanned)
         index = replace(scanned, crcs=crcs).split_by(required or ())
-        health = examine(index, required)
+        health = check_samples(index, required)
     except PenstockError as error:
-        return ShardStructure(shard, 0, 0, 0, False, (_flaw(shard, error),)), ()
+        return ShardStructure(shard, 0, 0, 0, False, (_flaw_from_error(shard, error),)), ()
     flaws = [
         ShardFlaw(shard, problem.member, problem.offset, problem.kind, problem.reason) for problem in health.problems
     ]
@@ -108,12 +110,12 @@ def _open_up(shard: str, decode: bool, required: Sequence[str] | None) -> tuple[
         flaws.append(ShardFlaw(shard, None, None, "index", complaint))
     if not len(index):
         flaws.append(ShardFlaw(shard, None, None, "empty", "has no samples"))
-    pieces = _pieces(shard, index, decode) if decode or crcs is not None else ()
+    pieces = _split_into_tasks(shard, index, decode) if decode or crcs is not None else ()
     size = int(index.lengths.sum())
     return ShardStructure(shard, len(index), index.parts, size, crcs is not None, tuple(flaws)), pieces
 
 
-def _ahead(work: Callable[[str], _OpenedUp], shards: Iterable[str]) -> Iterator[_OpenedUp]:
+def _map_ahead(work: Callable[[str], _StructureAndTasks], shards: Iterable[str]) -> Iterator[_StructureAndTasks]:
     """Results in order, a few shards walked ahead in threads: headers come from storage that may be slow."""
     waiting = iter(shards)
     with ThreadPoolExecutor(SCAN_THREADS) as pool:
@@ -128,15 +130,15 @@ def _drain(structures: deque[ShardStructure]) -> Iterator[ShardStructure]:
         yield structures.popleft()
 
 
-def _flaws_of(done: TaskOutcome[CheckTask, list[ShardFlaw]]) -> list[ShardFlaw]:
+def _outcome_flaws(done: TaskOutcome[CheckTask, list[ShardFlaw]]) -> list[ShardFlaw]:
     if isinstance(done.error, WorkerCrash):
-        return [_killer(done.task, done.error)]
+        return [_crash_flaw(done.task, done.error)]
     if done.error is not None:
-        return [_flaw(done.task.shard, done.error)]
+        return [_flaw_from_error(done.task.shard, done.error)]
     return done.result or []
 
 
-def check_piece(piece: CheckTask) -> list[ShardFlaw]:
+def run_check_task(piece: CheckTask) -> list[ShardFlaw]:
     """The task itself: free of any executor."""
     flaws: list[ShardFlaw] = []
     places = sorted(
@@ -148,17 +150,17 @@ def check_piece(piece: CheckTask) -> list[ShardFlaw]:
             piece.binding.check(shard)
             for offset, key, part in places:
                 data = shard.read_at(offset, part.length)
-                flaw = _look(piece, key, part, data)
+                flaw = _check_part(piece, key, part, data)
                 if flaw is not None and isinstance(shard, RemoteShard):  # it may have come damaged
-                    flaw = _look(piece, key, part, shard.read_anew(offset, part.length))
+                    flaw = _check_part(piece, key, part, shard.read_anew(offset, part.length))
                 if flaw is not None:
                     flaws.append(flaw)
     except PenstockError as error:
-        flaws.append(_flaw(piece.shard, error))
+        flaws.append(_flaw_from_error(piece.shard, error))
     return flaws
 
 
-def _look(piece: CheckTask, key: str, part: Part, data: bytes) -> ShardFlaw | None:
+def _check_part(piece: CheckTask, key: str, part: Part, data: bytes) -> ShardFlaw | None:
     name = key + part.suffix
     if part.crc32 is not None and deflate.crc32(data) != part.crc32:
         return ShardFlaw(piece.shard, name, part.offset, "crc", "CRC32 does not match the index")
@@ -166,11 +168,11 @@ def _look(piece: CheckTask, key: str, part: Part, data: bytes) -> ShardFlaw | No
         try:
             verify_part(part.suffix, data)
         except PenstockError as error:
-            return _flaw(piece.shard, error.at(member=name, offset=part.offset))
+            return _flaw_from_error(piece.shard, error.at(member=name, offset=part.offset))
     return None
 
 
-def _pieces(shard: str, index: ShardIndex, decode: bool) -> Iterator[CheckTask]:
+def _split_into_tasks(shard: str, index: ShardIndex, decode: bool) -> Iterator[CheckTask]:
     """Runs of samples; a compressed shard can only be read as a whole."""
     samples = map(index.sample, range(len(index)))
     if index.compression is not None:
@@ -181,7 +183,7 @@ def _pieces(shard: str, index: ShardIndex, decode: bool) -> Iterator[CheckTask]:
     for sample in samples:
         held.append(sample)
         size += sum(part.length for part in sample.parts)
-        if size >= PIECE_BYTES:
+        if size >= TASK_BYTES:
             yield CheckTask(shard, tuple(held), decode, index.binding)
             held, size = [], 0
     if held:
@@ -191,12 +193,12 @@ def _pieces(shard: str, index: ShardIndex, decode: bool) -> Iterator[CheckTask]:
 def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | None, str | None]:
     """The CRCs of the stored index, if it speaks of the same bytes; else what is wrong with it."""
     try:
-        stored = indexfile.load(shard)
+        stored = indexfile.load_index(shard)
     except IndexFileError as error:
         return None, error.reason
     if stored is None:
         return None, None
-    uploaded = is_remote(shard) and may_be_of(stored, fresh.binding)  # its columns will tell
+    uploaded = is_remote(shard) and may_describe(stored, fresh.binding)  # its columns will tell
     if stored.binding != fresh.binding and not uploaded:
         return None, "the stored index is of an earlier state of the shard"
     columns = ("starts", "suffix_ids", "offsets", "lengths")
@@ -206,17 +208,17 @@ def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | No
     return stored.crcs, None
 
 
-def _halves(piece: CheckTask) -> list[CheckTask]:
+def _split_in_half(piece: CheckTask) -> list[CheckTask]:
     middle = len(piece.samples) // 2
     return [replace(piece, samples=half) for half in (piece.samples[:middle], piece.samples[middle:])]
 
 
-def _killer(piece: CheckTask, crash: WorkerCrash) -> ShardFlaw:
+def _crash_flaw(piece: CheckTask, crash: WorkerCrash) -> ShardFlaw:
     sample = piece.samples[0]
     return ShardFlaw(piece.shard, sample.key, sample.parts[0].offset, "crash", f"decoding it: {crash.reason}")
 
 
-def _flaw(shard: str, error: Exception) -> ShardFlaw:
+def _flaw_from_error(shard: str, error: Exception) -> ShardFlaw:
     if isinstance(error, PenstockError):
         return ShardFlaw(shard, error.member, error.offset, type(error).__name__, error.reason)
     return ShardFlaw(shard, None, None, type(error).__name__, str(error))

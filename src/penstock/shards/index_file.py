@@ -29,20 +29,20 @@ from penstock.core.user_cache import cache_dir
 from penstock.errors import IndexFileError, SampleError, StorageError
 from penstock.shards.codecs import zstd
 from penstock.shards.index import IndexBinding, ShardIndex
-from penstock.shards.open_shard import Compression, compression_of
-from penstock.shards.tar_header import BLOCK, checksums_match, names_of, one_header
+from penstock.shards.open_shard import Compression, compression_from_name
+from penstock.shards.tar_header import TAR_BLOCK, as_header_rows, checksums_match, decode_names
 from penstock.storage.local import LocalFile
 from penstock.storage.object_store.fetch import ObjectVersion
 from penstock.storage.object_store.remote_file import RemoteFile, read_object, write_object
 from penstock.storage.object_store.url import is_remote
 
-MAGIC = b"PSTKIDX1"
-SUFFIX = ".pidx"
-MAX_BODY_BYTES = 4 << 30
+INDEX_MAGIC = b"PSTKIDX1"
+INDEX_SUFFIX = ".pidx"
+MAX_INDEX_BYTES = 4 << 30
 """About fifty million parts: no shard is that large, so a larger claim is a lie."""
-LEAST_BYTES = 64 << 10
+INDEX_BYTES_ALWAYS_READ = 64 << 10
 """May be read of any index, however small its shard is."""
-_HEAD = struct.Struct("<8sIQ")
+_INDEX_HEADER = struct.Struct("<8sIQ")
 
 
 class _IndexBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -66,39 +66,39 @@ _DECODER = msgspec.msgpack.Decoder(_IndexBody)
 """Made here, once: threads that decode into a type for the first time together can crash msgspec (seen with 0.22.0)."""
 
 
-def beside(shard: str | os.PathLike[str]) -> Path:
+def index_path_beside(shard: str | os.PathLike[str]) -> Path:
     """Where the index of a shard lies if its folder can be written."""
-    return Path(os.fspath(shard) + SUFFIX)
+    return Path(os.fspath(shard) + INDEX_SUFFIX)
 
 
-def in_cache(shard: str | os.PathLike[str]) -> Path:
+def index_path_in_cache(shard: str | os.PathLike[str]) -> Path:
     """Where it lies otherwise: named after the shard's absolute path."""
     path = os.fspath(shard) if is_remote(shard) else os.path.realpath(shard)
-    return cache_dir("index") / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + SUFFIX)
+    return cache_dir("index") / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + INDEX_SUFFIX)
 
 
-def save(index: ShardIndex, shard: str | os.PathLike[str]) -> str | Path:
+def save_index(index: ShardIndex, shard: str | os.PathLike[str]) -> str | Path:
     """Write the sidecar, atomically, where it can be written; returns where."""
-    data = dumps(index)
+    data = encode_index(index)
     try:
         if is_remote(shard):
-            write_object(os.fspath(shard) + SUFFIX, data)
-            return os.fspath(shard) + SUFFIX
-        return _replace(beside(shard), data)
+            write_object(os.fspath(shard) + INDEX_SUFFIX, data)
+            return os.fspath(shard) + INDEX_SUFFIX
+        return _write_atomically(index_path_beside(shard), data)
     except OSError:
-        return _replace(in_cache(shard), data)
+        return _write_atomically(index_path_in_cache(shard), data)
 
 
-def load(shard: str | os.PathLike[str], now: IndexBinding | None = None) -> ShardIndex | None:
+def load_index(shard: str | os.PathLike[str], now: IndexBinding | None = None) -> ShardIndex | None:
     """The stored index, whatever shard state it describes; None if there is none; IndexFileError if it is bad.
 
     The folder may have become read-only with a bad or stale index in it: then the one in the cache counts, if
     that describes the shard as it is `now`.
     """
-    most_bytes = MAX_BODY_BYTES if now is None else _most_bytes(shard, now)
+    most_bytes = MAX_INDEX_BYTES if now is None else _max_index_bytes(shard, now)
     other: ShardIndex | IndexFileError | None = None
-    for place in (os.fspath(shard) + SUFFIX, os.fspath(in_cache(shard))):
-        found = _load_file(place, most_bytes)
+    for place in (os.fspath(shard) + INDEX_SUFFIX, os.fspath(index_path_in_cache(shard))):
+        found = _load_index_at(place, most_bytes)
         if isinstance(found, ShardIndex) and now in (None, found.binding):
             return found
         other = found if other is None else other
@@ -107,29 +107,29 @@ def load(shard: str | os.PathLike[str], now: IndexBinding | None = None) -> Shar
     return other
 
 
-def _most_bytes(shard: str | os.PathLike[str], now: IndexBinding) -> int:
+def _max_index_bytes(shard: str | os.PathLike[str], now: IndexBinding) -> int:
     """Of the index of a shard: a part takes 512 bytes of it and more, and less than eight times that in its index."""
-    if compression_of(shard) is not None:
-        return MAX_BODY_BYTES
-    return min(MAX_BODY_BYTES, LEAST_BYTES + 8 * now.size)
+    if compression_from_name(shard) is not None:
+        return MAX_INDEX_BYTES
+    return min(MAX_INDEX_BYTES, INDEX_BYTES_ALWAYS_READ + 8 * now.size)
 
 
-def _load_file(path: str, most_bytes: int) -> ShardIndex | IndexFileError | None:
+def _load_index_at(path: str, most_bytes: int) -> ShardIndex | IndexFileError | None:
     """What lies there; None if nothing does."""
     try:
         if is_remote(path):
-            return loads(read_object(path, most_bytes), most_bytes)
+            return decode_index(read_object(path, most_bytes), most_bytes)
         with LocalFile(path) as file:
             if file.size > most_bytes:
                 raise IndexFileError(f"index file has {file.size} bytes")
-            return loads(file.read_at(0, file.size), most_bytes)
+            return decode_index(file.read_at(0, file.size), most_bytes)
     except StorageError:
         return None
     except IndexFileError as error:
         return error.at(shard=path, stage="index")
 
 
-def dumps(index: ShardIndex) -> bytes:
+def encode_index(index: ShardIndex) -> bytes:
     """The file's bytes."""
     body = msgspec.msgpack.encode(
         _IndexBody(
@@ -139,44 +139,44 @@ def dumps(index: ShardIndex) -> bytes:
             data_length=index.data_length,
             keys=index.keys,
             suffixes=index.suffixes,
-            parts_per_sample=_bytes(np.diff(index.starts), "<u4"),
-            suffix_ids=_bytes(index.suffix_ids, "<u4"),
-            offsets=_bytes(index.offsets, "<i8"),
-            lengths=_bytes(index.lengths, "<i8"),
-            crcs=None if index.crcs is None else _bytes(index.crcs, "<u4"),
+            parts_per_sample=_column_bytes(np.diff(index.starts), "<u4"),
+            suffix_ids=_column_bytes(index.suffix_ids, "<u4"),
+            offsets=_column_bytes(index.offsets, "<i8"),
+            lengths=_column_bytes(index.lengths, "<i8"),
+            crcs=None if index.crcs is None else _column_bytes(index.crcs, "<u4"),
             notes=index.notes,
             etag=index.binding.etag,
         )
     )
     packed = zstd.compress(body)
     length = struct.pack("<Q", len(body))
-    return MAGIC + struct.pack("<I", deflate.crc32(length + packed)) + length + packed
+    return INDEX_MAGIC + struct.pack("<I", deflate.crc32(length + packed)) + length + packed
 
 
-def loads(data: bytes, most_bytes: int = MAX_BODY_BYTES) -> ShardIndex:
+def decode_index(data: bytes, most_bytes: int = MAX_INDEX_BYTES) -> ShardIndex:
     """Parse and check; anything odd is an IndexFileError."""
-    if len(data) < _HEAD.size or data[:7] != MAGIC[:7]:
+    if len(data) < _INDEX_HEADER.size or data[:7] != INDEX_MAGIC[:7]:
         raise IndexFileError("is not an index file")
-    magic, crc, length = _HEAD.unpack_from(data)
-    if magic != MAGIC:
-        raise IndexFileError(f"index version {magic[7:]!r} is not the one this Penstock reads ({MAGIC[7:]!r})")
+    magic, crc, length = _INDEX_HEADER.unpack_from(data)
+    if magic != INDEX_MAGIC:
+        raise IndexFileError(f"index version {magic[7:]!r} is not the one this Penstock reads ({INDEX_MAGIC[7:]!r})")
     if deflate.crc32(data[12:]) != crc:
         raise IndexFileError("index checksum does not match")
     if length > most_bytes:
         raise IndexFileError(f"index claims {length} bytes")
     try:
-        body = _DECODER.decode(zstd.decompress(data[_HEAD.size :], max_length=length))
+        body = _DECODER.decode(zstd.decompress(data[_INDEX_HEADER.size :], max_length=length))
     except (msgspec.MsgspecError, SampleError, UnicodeDecodeError) as error:
         raise IndexFileError(f"index cannot be parsed: {error}") from error
-    return _checked(body)
+    return _validate_body(body)
 
 
-def _checked(body: _IndexBody) -> ShardIndex:
+def _validate_body(body: _IndexBody) -> ShardIndex:
     """Columns of equal length, numbers in range: what the rest of the house relies on."""
-    counts = _column(body.parts_per_sample, "<u4")
-    offsets, lengths = _column(body.offsets, "<i8"), _column(body.lengths, "<i8")
-    suffix_ids = _column(body.suffix_ids, "<u4")
-    crcs = None if body.crcs is None else _column(body.crcs, "<u4")
+    counts = _parse_column(body.parts_per_sample, "<u4")
+    offsets, lengths = _parse_column(body.offsets, "<i8"), _parse_column(body.lengths, "<i8")
+    suffix_ids = _parse_column(body.suffix_ids, "<u4")
+    crcs = None if body.crcs is None else _parse_column(body.crcs, "<u4")
     parts = int(counts.sum())
     columns = [offsets, lengths, suffix_ids] + ([] if crcs is None else [crcs])
     sound = (
@@ -209,17 +209,17 @@ def _checked(body: _IndexBody) -> ShardIndex:
     )
 
 
-def _bytes(column: NDArray[Any], dtype: str) -> bytes:
+def _column_bytes(column: NDArray[Any], dtype: str) -> bytes:
     return np.ascontiguousarray(column, dtype).tobytes()
 
 
-def _column(data: bytes, dtype: str) -> NDArray[Any]:
+def _parse_column(data: bytes, dtype: str) -> NDArray[Any]:
     if len(data) % np.dtype(dtype).itemsize:
         raise IndexFileError("index column has a ragged end")
     return np.frombuffer(data, dtype)
 
 
-def _replace(path: Path, data: bytes) -> Path:
+def _write_atomically(path: Path, data: bytes) -> Path:
     """Write under another name, then rename: a reader sees the old file or the new one, never half of one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -233,38 +233,38 @@ def _replace(path: Path, data: bytes) -> Path:
     return path
 
 
-PLACES = 16
+COMPARED_HEADERS = 16
 """Headers that are compared: the first, the last, and some between."""
 
 
-def may_be_of(index: ShardIndex, now: IndexBinding) -> bool:
+def may_describe(index: ShardIndex, now: IndexBinding) -> bool:
     """Whether it speaks of a file that may have become this object."""
     made_elsewhere = index.binding.etag is None and index.binding != now
     plain = index.compression is None and index.crcs is not None and index.parts > 0
     return made_elsewhere and plain and index.binding.size == now.size
 
 
-def adopt(path: str, index: ShardIndex, now: IndexBinding) -> ShardIndex | None:
+def adopt_index(path: str, index: ShardIndex, now: IndexBinding) -> ShardIndex | None:
     """The index, bound to the object; None if the object's headers are not those that it speaks of."""
     by_offset = np.argsort(index.offsets, kind="stable")
-    chosen = by_offset[np.unique(np.linspace(0, index.parts - 1, PLACES).astype(np.int64))].tolist()
-    memory = memoryview(bytearray(len(chosen) * BLOCK))
-    headers = [memory[number * BLOCK : (number + 1) * BLOCK] for number in range(len(chosen))]
-    places = [(int(index.offsets[part]) - BLOCK, header) for part, header in zip(chosen, headers, strict=True)]
+    chosen = by_offset[np.unique(np.linspace(0, index.parts - 1, COMPARED_HEADERS).astype(np.int64))].tolist()
+    memory = memoryview(bytearray(len(chosen) * TAR_BLOCK))
+    headers = [memory[number * TAR_BLOCK : (number + 1) * TAR_BLOCK] for number in range(len(chosen))]
+    places = [(int(index.offsets[part]) - TAR_BLOCK, header) for part, header in zip(chosen, headers, strict=True)]
     if any(offset < 0 for offset, _ in places):
         return None
     RemoteFile(path, ObjectVersion(now.size, now.etag, now.mtime_ns)).read_all(places)
-    same = all(_is_of(index, part, bytes(header)) for part, header in zip(chosen, headers, strict=True))
+    same = all(_header_matches(index, part, bytes(header)) for part, header in zip(chosen, headers, strict=True))
     return replace(index, binding=now) if same else None
 
 
-def _is_of(index: ShardIndex, part: int, header: bytes) -> bool:
+def _header_matches(index: ShardIndex, part: int, header: bytes) -> bool:
     """Name and length; a name too long for one header is not looked for."""
-    sound = bool(checksums_match(one_header(header))[0])
+    sound = bool(checksums_match(as_header_rows(header))[0])
     length = header[124:135]
     return (
         sound
-        and names_of(one_header(header))[0] == index.name(part)
+        and decode_names(as_header_rows(header))[0] == index.name(part)
         and length.isdigit()
         and int(length, 8) == index.lengths[part]
     )

@@ -13,21 +13,21 @@ from typing import Literal, Protocol, Self
 
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
-from penstock.storage.local import LocalFile, copying_filler
+from penstock.storage.local import LocalFile, copying_reader
 from penstock.storage.object_store.readahead import SequentialReadahead
 from penstock.storage.object_store.remote_file import RemoteFile
 from penstock.storage.object_store.url import is_remote
 
 Compression = Literal["gz", "zst"]
 
-MAX_RATIO = 1100
+MAX_EXPANSION = 1100
 """Deflate cannot exceed 1032:1, and real data stays far below: a stream beyond this is a bomb."""
-RATIO_GRACE_BYTES = 256 << 20
+UNCHECKED_EXPANSION_BYTES = 256 << 20
 """Below this much output the ratio is not judged: a small tar of zeros is harmless."""
 _SKIP_BYTES = 1 << 20
 
 
-def compression_of(path: str | os.PathLike[str]) -> Compression | None:
+def compression_from_name(path: str | os.PathLike[str]) -> Compression | None:
     """What the name says; the walk notices when the name lies."""
     name = os.fspath(path).lower()
     if name.endswith((".tar.gz", ".tgz")):
@@ -121,7 +121,7 @@ class CompressedShard:
 
     def filler(self) -> Callable[[list[memoryview], int], int]:
         """There is no quicker way through a stream."""
-        return copying_filler(self.read_at)
+        return copying_reader(self.read_at)
 
     def _take(self, length: int) -> bytes:
         try:
@@ -135,9 +135,9 @@ class CompressedShard:
                 advice="Copy the shard again.",
             ) from error
         self._position += len(data)
-        if self._position > RATIO_GRACE_BYTES and self._position > MAX_RATIO * self._raw.tell():
+        if self._position > UNCHECKED_EXPANSION_BYTES and self._position > MAX_EXPANSION * self._raw.tell():
             raise TarError(
-                f"expands more than {MAX_RATIO} times: refused as a decompression bomb",
+                f"expands more than {MAX_EXPANSION} times: refused as a decompression bomb",
                 shard=self.path,
                 offset=self._position,
                 stage="decompress",
@@ -163,7 +163,7 @@ AnyShard = PlainShard | RemoteShard | CompressedShard
 
 def open_shard(path: str | os.PathLike[str]) -> AnyShard:
     """The shard, opened as its name says it must be."""
-    compression = compression_of(path)
+    compression = compression_from_name(path)
     if compression:
         return CompressedShard(path, compression)
     return RemoteShard(os.fspath(path)) if is_remote(path) else PlainShard(path)

@@ -36,14 +36,14 @@ def split_names(names: Sequence[str], suffixes: Sequence[str] | None = None) -> 
     """Key and suffix of every name. Over a million names a second: short loops on strings only, most of them in C."""
     if suffixes:
         longest_first = sorted(suffixes, key=len, reverse=True)
-        keys = [_key_by(name, longest_first) for name in names]
+        keys = [_key_by_suffix(name, longest_first) for name in names]
     else:
         keys = _keys_at_dots(names)
-        joined = _joined(keys)
+        joined = _keys_of_word_parts(keys)
         if joined:
             keys = list(map(joined.get, keys, keys))
-    key_table, key_ids = _distinct(keys)
-    suffix_table, suffix_ids = _distinct(map(str.removeprefix, names, keys))
+    key_table, key_ids = _factorize(keys)
+    suffix_table, suffix_ids = _factorize(map(str.removeprefix, names, keys))
     return SplitNames(key_table, suffix_table, key_ids, suffix_ids)
 
 
@@ -53,7 +53,7 @@ def split_at_dot(name: str) -> tuple[str, str]:
     return (name, "") if dot < 0 else (name[:dot], name[dot:])
 
 
-def role_of(suffix: str) -> str:
+def canonical_suffix(suffix: str) -> str:
     """Suffixes that mean the same to a reader have one role: `.JPEG` and `.jpg`."""
     lower = suffix.lower()
     return lower[:-5] + ".jpg" if lower.endswith(".jpeg") else lower
@@ -70,14 +70,14 @@ def _keys_at_dots(names: Sequence[str]) -> list[str]:
     return list(map(str.removesuffix, names, suffixes))
 
 
-def _key_by(name: str, longest_first: Sequence[str]) -> str:
+def _key_by_suffix(name: str, longest_first: Sequence[str]) -> str:
     for suffix in longest_first:
         if name.endswith(suffix):
             return name.removesuffix(suffix)
     return split_at_dot(name)[0]
 
 
-def _joined(keys: Sequence[str]) -> dict[str, str]:
+def _keys_of_word_parts(keys: Sequence[str]) -> dict[str, str]:
     """From `<stem>_<word>` to `<stem>`, for the words that mark a part of another key.
 
     Those are the words of which most bearers have a partner: a key that is the bare stem.
@@ -98,7 +98,7 @@ def _joined(keys: Sequence[str]) -> dict[str, str]:
     return joined
 
 
-def _distinct(texts: Iterable[str]) -> tuple[list[str], Ids]:
+def _factorize(texts: Iterable[str]) -> tuple[list[str], Ids]:
     """The distinct strings in order of appearance, and each string's number among them."""
     numbers: defaultdict[str, int] = defaultdict(count().__next__)  # a new string gets the next number
     ids = np.fromiter(map(numbers.__getitem__, texts), np.int64)

@@ -13,9 +13,9 @@ from penstock.core.ranks import local_rank
 from penstock.errors import IndexFileError, PenstockError, ShardError
 from penstock.shards import index_file as indexfile
 from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
-from penstock.shards.index_file import adopt, may_be_of
-from penstock.shards.open_shard import AnyShard, RemoteShard, compression_of, open_shard
-from penstock.shards.tar import ByteSource, walk
+from penstock.shards.index_file import adopt_index, may_describe
+from penstock.shards.open_shard import AnyShard, RemoteShard, compression_from_name, open_shard
+from penstock.shards.tar import ByteSource, walk_tar
 from penstock.storage.object_store.readahead import HeaderReadahead
 from penstock.storage.object_store.remote_file import RemoteFile
 from penstock.storage.object_store.url import is_remote
@@ -39,13 +39,15 @@ class ScannedShard:
     """Whether the headers were walked now, rather than read from a stored index."""
 
 
-def scan(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -> ShardIndex:
+def scan_shard(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -> ShardIndex:
     """Walk the headers now, whatever is stored."""
     path = os.fspath(shard)
     with open_shard(path) as source:
-        members = walk(_headers(source), path)
+        members = walk_tar(_header_reader(source), path)
         opened = OpenedShard(IndexBinding.of(source), source.compression, source.end)
-        if not is_remote(path) and _binding(path) != opened.binding:  # a store has compared every request itself
+        if (
+            not is_remote(path) and _current_binding(path) != opened.binding
+        ):  # a store has compared every request itself
             raise ShardError(
                 "changed while it was being indexed",
                 shard=path,
@@ -55,24 +57,24 @@ def scan(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -
     return build_index(members, opened, suffixes)
 
 
-def _headers(source: AnyShard) -> ByteSource:
+def _header_reader(source: AnyShard) -> ByteSource:
     """As a walk should read it: from a store not header by header."""
     return HeaderReadahead(source.file) if isinstance(source, RemoteShard) else source
 
 
-def index_of(shard: str | os.PathLike[str], *, rebuild: bool = False) -> ShardIndex:
+def index_shard(shard: str | os.PathLike[str], *, rebuild: bool = False) -> ShardIndex:
     """The shard's index: stored and still true, or built now and stored."""
-    return _indexed(os.fspath(shard), rebuild)[0]
+    return _load_or_scan(os.fspath(shard), rebuild)[0]
 
 
-def index_all(
+def index_shards(
     shards: Sequence[str | os.PathLike[str]], *, rebuild: bool = False, threads: int | None = None
 ) -> Iterator[ScannedShard]:
     """Index many shards side by side; results come as they are ready, errors as results."""
-    paths = _from_our_place([os.fspath(shard) for shard in shards])
+    paths = _rotated_by_rank([os.fspath(shard) for shard in shards])
     threads = threads or (REMOTE_THREADS if any(map(is_remote, paths)) else SCAN_THREADS)
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(paths)))) as pool:
-        futures = [pool.submit(_try, path, rebuild) for path in paths]
+        futures = [pool.submit(_index_or_error, path, rebuild) for path in paths]
         try:
             for future in as_completed(futures):
                 yield future.result()
@@ -80,67 +82,67 @@ def index_all(
             pool.shutdown(cancel_futures=True)
 
 
-def _from_our_place(paths: list[str]) -> list[str]:
+def _rotated_by_rank(paths: list[str]) -> list[str]:
     """Ranks of one machine begin at different shards, and come to those that others have indexed by then."""
     here = local_rank()
     first = len(paths) * here.rank // here.world_size
     return paths[first:] + paths[:first]
 
 
-def _try(path: str, rebuild: bool) -> ScannedShard:
+def _index_or_error(path: str, rebuild: bool) -> ScannedShard:
     try:
-        index, fresh = _indexed(path, rebuild)
+        index, fresh = _load_or_scan(path, rebuild)
     except PenstockError as error:
         return ScannedShard(path, None, error.at(shard=path), True)
     return ScannedShard(path, index, None, fresh)
 
 
-def _indexed(path: str, rebuild: bool) -> tuple[ShardIndex, bool]:
-    stored = None if rebuild else _stored(path)
+def _load_or_scan(path: str, rebuild: bool) -> tuple[ShardIndex, bool]:
+    stored = None if rebuild else _load_current_index(path)
     if stored is not None:
         return stored, False
     if local_rank().world_size == 1:
-        return _walked(path), True
+        return _scan_and_save(path), True
     with keyed_lock("index", path):  # all ranks of this machine want it: one walks, the others find it stored
-        stored = None if rebuild else _stored(path)
-        return (_walked(path), True) if stored is None else (stored, False)
+        stored = None if rebuild else _load_current_index(path)
+        return (_scan_and_save(path), True) if stored is None else (stored, False)
 
 
-def _walked(path: str) -> ShardIndex:
-    index = scan(path)
-    _save(index, path)
+def _scan_and_save(path: str) -> ShardIndex:
+    index = scan_shard(path)
+    _save_or_warn(index, path)
     return index
 
 
-def _save(index: ShardIndex, path: str) -> None:
+def _save_or_warn(index: ShardIndex, path: str) -> None:
     try:
-        indexfile.save(index, path)
+        indexfile.save_index(index, path)
     except OSError as error:
         log.warning("%s: index not stored: %s", path, error)
 
 
-def _stored(path: str) -> ShardIndex | None:
+def _load_current_index(path: str) -> ShardIndex | None:
     """The stored index if it describes the shard as it is now; a notice if it does not."""
-    now = _binding(path)
+    now = _current_binding(path)
     if now is None:
         return None  # the walk will say what is wrong
     try:
-        index = indexfile.load(path, now)
+        index = indexfile.load_index(path, now)
     except IndexFileError as error:
         log.warning("%s; rebuilding it", error)
         return None
     if index is None:
         return None
-    if is_remote(path) and may_be_of(index, now) and (adopted := adopt(path, index, now)) is not None:
-        _save(adopted, path)
+    if is_remote(path) and may_describe(index, now) and (adopted := adopt_index(path, index, now)) is not None:
+        _save_or_warn(adopted, path)
         return adopted
-    if index.binding != now or index.compression != compression_of(path):
+    if index.binding != now or index.compression != compression_from_name(path):
         log.warning("%s: the shard has changed since it was indexed; rebuilding its index", path)
         return None
     return index
 
 
-def _binding(path: str) -> IndexBinding | None:
+def _current_binding(path: str) -> IndexBinding | None:
     """What the shard looks like now; None if it cannot be seen."""
     try:
         if is_remote(path):

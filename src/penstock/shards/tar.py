@@ -16,17 +16,17 @@ import numpy as np
 
 from penstock.errors import StorageError, TarError
 from penstock.shards.tar_header import (
-    BATCH,
-    BLOCK,
-    SIZE_AT,
+    HEADER_BATCH,
+    SIZE_OFFSET,
+    TAR_BLOCK,
     Headers,
+    as_header_rows,
     checksums_match,
-    looks_like,
-    names_of,
-    one_header,
-    page,
-    size_and_kind,
-    text_of,
+    decode_names,
+    decode_text,
+    guess_format,
+    header_page,
+    unpack_size_and_type,
 )
 
 MAX_EXTENSION_BYTES = 1 << 20
@@ -40,14 +40,14 @@ _WITHOUT_DATA = {0x31: "hard link", 0x32: "symbolic link", 0x33: "device", 0x34:
 _DIRECTORY = 0x35
 _GNU_LONG_NAME, _GNU_LONG_LINK, _PAX, _PAX_GLOBAL = b"LKxg"
 _UNREADABLE = {0x53: "a GNU sparse file", 0x4D: "the continuation of a multi-volume archive"}
-_ZEROS = bytes(BLOCK)
-_TINY = 2 * BLOCK
+_ZEROS = bytes(TAR_BLOCK)
+_ONE_BLOCK_STEP = 2 * TAR_BLOCK
 """From one header to the next where the data is a single block."""
-_PAIR = _TINY + BLOCK
+_HEADER_PAIR = _ONE_BLOCK_STEP + TAR_BLOCK
 """What one read brings when it takes the next header along."""
 
 
-Numbers: TypeAlias = "array[int]"
+Int64Array: TypeAlias = "array[int]"
 """64 bits each, side by side: numpy looks at them without copying."""
 
 
@@ -73,9 +73,9 @@ class TarMembers:
     """The regular files of a tar, in order, as columns; what is not a file is only noted."""
 
     names: list[str] = field(default_factory=list)
-    offsets: Numbers = field(default_factory=lambda: array("q"))
+    offsets: Int64Array = field(default_factory=lambda: array("q"))
     """First byte of each member's data."""
-    lengths: Numbers = field(default_factory=lambda: array("q"))
+    lengths: Int64Array = field(default_factory=lambda: array("q"))
     notes: list[tuple[str, int, str]] = field(default_factory=list)
     """(name, header offset, what it is) of links, devices and other things we do not follow."""
 
@@ -83,7 +83,7 @@ class TarMembers:
         return len(self.names)
 
 
-def walk(source: ByteSource, shard: str) -> TarMembers:
+def walk_tar(source: ByteSource, shard: str) -> TarMembers:
     """All members of the tar, or a TarError that says at which header it broke."""
     try:
         return _TarWalk(source, shard).run()
@@ -114,7 +114,7 @@ class _TarWalk:
         while True:
             header = self._run_of_plain_members()
             if self._is_end(header):
-                return _without_folders(self.found)
+                return _without_directories(self.found)
             self._one_by_one(header)
 
     # -- first gear: runs of plain members ------------------------------------------------------------------
@@ -125,18 +125,18 @@ class _TarWalk:
             header = self._hop_along()
             if header is not None:
                 return header
-        return self.source.read_at(self.offset, BLOCK)
+        return self.source.read_at(self.offset, TAR_BLOCK)
 
     def _hop_along(self) -> bytes | None:
         """One batch of hops; the header that ended it, if one did."""
         sizes: list[int] = []
-        buffer, fill = page.buffer, self.source.filler()
+        buffer, fill = header_page.buffer, self.source.filler()
         start = offset = self.offset
         count = step = 0
-        at = SIZE_AT
-        for rows in page.pairs if self.tiny else page.rows:
-            if step == _TINY and count == _PAIR:
-                count = BLOCK  # this header came along with the last one
+        at = SIZE_OFFSET
+        for rows in header_page.pairs if self.tiny else header_page.rows:
+            if step == _ONE_BLOCK_STEP and count == _HEADER_PAIR:
+                count = TAR_BLOCK  # this header came along with the last one
             else:
                 try:
                     count = fill(rows, offset)
@@ -144,9 +144,9 @@ class _TarWalk:
                     raise
                 except OSError:  # `read_at` tries again where that helps, and says what is wrong where it does not
                     count = 0
-            digits, end, kind = size_and_kind(buffer, at)
+            digits, end, kind = unpack_size_and_type(buffer, at)
             # int() would also take '-1', '+1' and '1_0': only eleven digits and an end go the short way
-            if count < BLOCK or (kind != _FILE and kind not in _REGULAR) or end > 32 or not digits.isdigit():
+            if count < TAR_BLOCK or (kind != _FILE and kind not in _REGULAR) or end > 32 or not digits.isdigit():
                 break
             try:
                 size = int(digits, 8)
@@ -155,28 +155,28 @@ class _TarWalk:
             sizes.append(size)
             step = size + 1023 & ~511  # its header and its data, padded
             offset += step
-            at += BLOCK
+            at += TAR_BLOCK
         self.offset = offset
-        at -= SIZE_AT
-        other = None if len(sizes) == BATCH else bytes(buffer[at : at + min(count, BLOCK)])
+        at -= SIZE_OFFSET
+        other = None if len(sizes) == HEADER_BATCH else bytes(buffer[at : at + min(count, TAR_BLOCK)])
         if sizes:
-            self._keep(page.headers[: len(sizes)], sizes, start)
-        if other is not None and count < BLOCK:  # the end, or a read that was cut short
-            other += self.source.read_at(offset + count, BLOCK - count)
+            self._keep(header_page.headers[: len(sizes)], sizes, start)
+        if other is not None and count < TAR_BLOCK:  # the end, or a read that was cut short
+            other += self.source.read_at(offset + count, TAR_BLOCK - count)
         return other
 
     def _keep(self, headers: Headers, sizes: list[int], start: int) -> None:
         """Check a run of headers, the first of which lies at `start`, and note their members."""
         lengths = np.array(sizes, np.int64)
-        steps = BLOCK + (lengths + 511 & ~511)
-        offsets = start + BLOCK + np.cumsum(steps) - steps
+        steps = TAR_BLOCK + (lengths + 511 & ~511)
+        offsets = start + TAR_BLOCK + np.cumsum(steps) - steps
         good = checksums_match(headers)
         if not good.all():
             bad = int(np.argmin(good))
-            self._refuse_header(headers[bad].tobytes(), int(offsets[bad]) - BLOCK)
+            self._refuse_header(headers[bad].tobytes(), int(offsets[bad]) - TAR_BLOCK)
         self.data_end = int(offsets[-1]) + sizes[-1]
-        self.tiny = 4 * int(np.count_nonzero(steps == _TINY)) > len(sizes)
-        self.found.names += names_of(headers)
+        self.tiny = 4 * int(np.count_nonzero(steps == _ONE_BLOCK_STEP)) > len(sizes)
+        self.found.names += decode_names(headers)
         self.found.offsets.frombytes(offsets.tobytes())
         self.found.lengths.frombytes(lengths.tobytes())
 
@@ -184,7 +184,7 @@ class _TarWalk:
 
     def _one_by_one(self, header: bytes) -> None:
         """Parse the header that first gear would not take."""
-        if not checksums_match(one_header(header))[0]:
+        if not checksums_match(as_header_rows(header))[0]:
             self._refuse_header(header, self.offset)
         kind, size = header[156], self._size(header)
         if kind in (_GNU_LONG_NAME, _GNU_LONG_LINK, _PAX, _PAX_GLOBAL):
@@ -193,13 +193,13 @@ class _TarWalk:
             self._member(header, kind, size if self.next_size is None else self.next_size)
 
     def _member(self, header: bytes, kind: int, size: int) -> None:
-        name = self.next_name if self.next_name is not None else names_of(one_header(header))[0]
+        name = self.next_name if self.next_name is not None else decode_names(as_header_rows(header))[0]
         self.promised, self.next_name, self.next_size = False, None, None
         if kind in _UNREADABLE:
             raise self._broken(f"member is {_UNREADABLE[kind]}", name)
         if size > MAX_MEMBER_BYTES:
             raise self._broken(f"member claims {size} bytes", name)
-        start = self.offset + BLOCK
+        start = self.offset + TAR_BLOCK
         if kind in _WITHOUT_DATA:
             self.found.notes.append((name, self.offset, _WITHOUT_DATA[kind]))
             size = 0
@@ -217,12 +217,12 @@ class _TarWalk:
         """A header that says something about the next one."""
         if size > MAX_EXTENSION_BYTES:
             raise self._broken(f"extended header claims {size} bytes, more than {MAX_EXTENSION_BYTES}")
-        data = self.source.read_at(self.offset + BLOCK, size)
+        data = self.source.read_at(self.offset + TAR_BLOCK, size)
         if len(data) < size:
             raise self._broken("file ends inside an extended header")
         self.promised = self.promised or kind != _PAX_GLOBAL
         if kind == _GNU_LONG_NAME:
-            self.next_name = text_of(data.split(b"\0", 1)[0])
+            self.next_name = decode_text(data.split(b"\0", 1)[0])
         elif kind == _PAX:
             self._pax(data)
         self._advance(size)
@@ -230,7 +230,7 @@ class _TarWalk:
     def _pax(self, data: bytes) -> None:
         for keyword, value in self._pax_records(data):
             if keyword == b"path":
-                self.next_name = text_of(value)
+                self.next_name = decode_text(value)
             elif keyword == b"size":
                 if not value.isdigit() or len(value) > 20:
                     raise self._broken(f"PAX size {value[:24]!r} is not a number")
@@ -252,25 +252,27 @@ class _TarWalk:
             at = end
 
     def _advance(self, size: int) -> None:
-        self.data_end = self.offset + BLOCK + size
-        self.offset += BLOCK + (size + 511 & ~511)
+        self.data_end = self.offset + TAR_BLOCK + size
+        self.offset += TAR_BLOCK + (size + 511 & ~511)
 
     def _size(self, header: bytes) -> int:
         raw = header[124:136]
         if raw[0] & 0x80:  # base-256: the first bit is the flag, the next the sign
             if raw[0] & 0x40:
-                raise self._broken("member claims a negative size", names_of(one_header(header))[0])
+                raise self._broken("member claims a negative size", decode_names(as_header_rows(header))[0])
             return int.from_bytes(bytes([raw[0] & 0x7F]) + raw[1:])
         digits = raw.split(b"\0", 1)[0].strip(b" ")
         if digits and (not digits.isdigit() or b"8" in digits or b"9" in digits):
-            raise self._broken(f"size field {bytes(raw)!r} is not an octal number", names_of(one_header(header))[0])
+            raise self._broken(
+                f"size field {bytes(raw)!r} is not an octal number", decode_names(as_header_rows(header))[0]
+            )
         return int(digits or b"0", 8)
 
     # -- the end, and errors ---------------------------------------------------------------------------------
 
     def _is_end(self, header: bytes) -> bool:
         """A zero block, or a file that stops exactly after a whole member."""
-        if len(header) == BLOCK:
+        if len(header) == TAR_BLOCK:
             if header != _ZEROS:
                 return False
             self._refuse_lost_member()
@@ -300,14 +302,14 @@ class _TarWalk:
 
     def _note_what_follows(self) -> None:
         """tar pads with zeros to a record; anything else after the end mark is data nobody will see."""
-        tail = self.source.read_at(self.offset + BLOCK, 10240)
+        tail = self.source.read_at(self.offset + TAR_BLOCK, 10240)
         if tail.strip(b"\0"):
             self.found.notes.append(("", self.offset, "data after the end-of-archive mark"))
 
     def _refuse_header(self, header: bytes, offset: int) -> None:
         if offset == 0:
             raise TarError(
-                f"is not a tar: it starts with {header[:16]!r}{looks_like(header)}",
+                f"is not a tar: it starts with {header[:16]!r}{guess_format(header)}",
                 shard=self.shard,
                 offset=0,
                 stage="scan",
@@ -316,7 +318,7 @@ class _TarWalk:
         raise TarError(
             "header checksum does not match",
             shard=self.shard,
-            member=names_of(one_header(header))[0] or None,
+            member=decode_names(as_header_rows(header))[0] or None,
             offset=offset,
             stage="scan",
             advice="The shard is damaged from here on; copy it again, or repack what lies before.",
@@ -333,7 +335,7 @@ class _TarWalk:
         )
 
 
-def _without_folders(found: TarMembers) -> TarMembers:
+def _without_directories(found: TarMembers) -> TarMembers:
     """Before ustar a directory had no type of its own: it is an empty file whose name ends in a slash."""
     if np.frombuffer(found.lengths, np.int64).all():
         return found

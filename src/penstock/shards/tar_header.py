@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 512
-BATCH = 512
+TAR_BLOCK = 512
+HEADER_BATCH = 512
 """Headers checked per numpy pass: large enough to amortise it, small enough to stay in cache."""
 
 _HEADER = np.dtype(
@@ -18,13 +18,13 @@ _HEADER = np.dtype(
         "names": ["name", "magic", "has_prefix", "prefix"],
         "formats": ["S100", "S6", "u1", "S155"],
         "offsets": [0, 257, 345, 345],
-        "itemsize": BLOCK,
+        "itemsize": TAR_BLOCK,
     }
 )
 Headers = NDArray[np.uint8]
 """One header a row."""
-SIZE_AT = 124
-size_and_kind = struct.Struct("11sB20xB").unpack_from
+SIZE_OFFSET = 124
+unpack_size_and_type = struct.Struct("11sB20xB").unpack_from
 """Eleven digits of the size, the byte that ends them, and, further on, the type."""
 _OCTAL_PLACES = np.arange(15, -1, -3, dtype=np.uint32)[:, None]
 
@@ -33,16 +33,16 @@ class HeaderPage(threading.local):
     """Room for one batch of headers, kept from walk to walk: taking it anew costs more than filling it."""
 
     def __init__(self) -> None:
-        self.buffer = bytearray(BATCH * BLOCK)
+        self.buffer = bytearray(HEADER_BATCH * TAR_BLOCK)
         view = memoryview(self.buffer)
-        self.rows = [[view[at : at + BLOCK]] for at in range(0, BATCH * BLOCK, BLOCK)]
-        gap = memoryview(bytearray(BLOCK))
+        self.rows = [[view[at : at + TAR_BLOCK]] for at in range(0, HEADER_BATCH * TAR_BLOCK, TAR_BLOCK)]
+        gap = memoryview(bytearray(TAR_BLOCK))
         self.pairs = [[*row, gap, *after] for row, after in pairwise(self.rows)] + self.rows[-1:]
         """Each header's room with that of the next, for members whose data is one block: both come with one read."""
-        self.headers: Headers = np.frombuffer(self.buffer, np.uint8).reshape(-1, BLOCK)
+        self.headers: Headers = np.frombuffer(self.buffer, np.uint8).reshape(-1, TAR_BLOCK)
 
 
-page = HeaderPage()
+header_page = HeaderPage()
 
 
 def checksums_match(rows: Headers) -> NDArray[np.bool_]:
@@ -68,32 +68,32 @@ def _checksum_matches(row: NDArray[np.uint8], total: int) -> bool:
     return int(text, 8) in (total, signed)
 
 
-def names_of(headers: Headers) -> list[str]:
+def decode_names(headers: Headers) -> list[str]:
     """The names of a run of headers: prefix and name joined, where there is a prefix."""
     rows = headers.reshape(-1).view(_HEADER)
     names: list[bytes] = rows["name"].tolist()
     joined = b"\n".join(names)
     if b"\0" in joined or joined.count(b"\n") != len(names) - 1 or not joined.isascii():
-        texts = [text_of(name.split(b"\0", 1)[0]) for name in names]
+        texts = [decode_text(name.split(b"\0", 1)[0]) for name in names]
     else:
         texts = joined.decode("ascii").split("\n")
     for row in np.flatnonzero(rows["has_prefix"]):
         if rows["magic"][row] == b"ustar":  # GNU tar keeps times in that place
-            texts[row] = text_of(rows["prefix"][row].split(b"\0", 1)[0]) + "/" + texts[row]
+            texts[row] = decode_text(rows["prefix"][row].split(b"\0", 1)[0]) + "/" + texts[row]
     return texts
 
 
-def one_header(header: bytes) -> Headers:
+def as_header_rows(header: bytes) -> Headers:
     """A single header as a page of one; a short one is filled up."""
-    return np.frombuffer(header.ljust(BLOCK, b"\0"), np.uint8).reshape(1, BLOCK)
+    return np.frombuffer(header.ljust(TAR_BLOCK, b"\0"), np.uint8).reshape(1, TAR_BLOCK)
 
 
-def text_of(raw: bytes) -> str:
+def decode_text(raw: bytes) -> str:
     """A member's name: only a key to us, so bytes that are not UTF-8 become visible escapes."""
     return raw.decode("utf-8", "backslashreplace")
 
 
-def looks_like(header: bytes) -> str:
+def guess_format(header: bytes) -> str:
     """What something that is no header may be instead; empty if nobody can tell."""
     head = header[:64].lstrip().lower()
     if head.startswith(b"\x1f\x8b"):

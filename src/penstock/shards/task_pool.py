@@ -1,7 +1,7 @@
 """Runs independent tasks on worker processes; a worker that dies costs its task, not the run.
 
 One pipe per worker: a queue shared by all would die with the first worker killed while holding its lock.
-Around a run, `tasks_run_by` puts somebody else in the processes' place: a cluster.
+Around a run, `use_task_runner` puts somebody else in the processes' place: a cluster.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run_tasks(
 
 
 @contextmanager
-def tasks_run_by(runner: TaskRunnerFunction) -> Iterator[None]:
+def use_task_runner(runner: TaskRunnerFunction) -> Iterator[None]:
     """Within, tasks go to this runner, whoever has them done."""
     before = _runner.set(runner)
     try:
@@ -65,7 +65,7 @@ def tasks_run_by(runner: TaskRunnerFunction) -> Iterator[None]:
         _runner.reset(before)
 
 
-def run_here(
+def run_in_processes(
     work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
 ) -> Iterator[TaskOutcome[Task, Result]]:
     """On worker processes of this machine."""
@@ -81,7 +81,7 @@ def run_here(
                 worker.send(task)
             if not busy:
                 return
-            for worker in _answering(list(busy)):
+            for worker in _workers_with_results(list(busy)):
                 done = worker.take(busy[worker])
                 del busy[worker]
                 if worker.dead:
@@ -94,19 +94,19 @@ def run_here(
             worker.stop()
 
 
-_runner: ContextVar[TaskRunnerFunction] = ContextVar("_runner", default=run_here)
+_runner: ContextVar[TaskRunnerFunction] = ContextVar("_runner", default=run_in_processes)
 
 
-def answer(work: Callable[[Any], Any], task: Any) -> bytes:
+def run_and_pickle(work: Callable[[Any], Any], task: Any) -> bytes:
     """Do one task; the outcome, pickled: what is sent from the process that worked to the one that asked."""
     try:
         result, error = work(task), None
     except Exception as reason:
         result, error = None, reason
-    return _pickled(result, error)
+    return _pickle_result(result, error)
 
 
-def outcome(task: Task, answered: bytes) -> TaskOutcome[Task, Any]:
+def unpickle_outcome(task: Task, answered: bytes) -> TaskOutcome[Task, Any]:
     """What an answer says."""
     try:
         result, error = ForkingPickler.loads(answered)
@@ -121,7 +121,7 @@ class _PoolWorker:
     def __init__(self, work: Callable[[Any], Any]) -> None:
         self.dead = False
         self.pipe, theirs = _spawn.Pipe()
-        self.process: SpawnProcess = _spawn.Process(target=_serve, args=(work, theirs), daemon=True)
+        self.process: SpawnProcess = _spawn.Process(target=_worker_main, args=(work, theirs), daemon=True)
         self.process.start()
         theirs.close()
 
@@ -137,9 +137,9 @@ class _PoolWorker:
         except (EOFError, OSError):
             self.dead = True
             self.process.join()
-            crash = WorkerCrash(f"worker process died: {_death(self.process.exitcode)}", stage="work")
+            crash = WorkerCrash(f"worker process died: {_describe_exit(self.process.exitcode)}", stage="work")
             return TaskOutcome(task, None, crash)
-        return outcome(task, answered)
+        return unpickle_outcome(task, answered)
 
     def stop(self) -> None:
         self.pipe.close()
@@ -148,24 +148,24 @@ class _PoolWorker:
         self.process.close()
 
 
-def _answering(workers: list[_PoolWorker]) -> list[_PoolWorker]:
+def _workers_with_results(workers: list[_PoolWorker]) -> list[_PoolWorker]:
     ready = set(wait([worker.pipe for worker in workers]))
     return [worker for worker in workers if worker.pipe in ready]
 
 
-def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
+def _worker_main(work: Callable[[Any], Any], pipe: Connection) -> None:
     """The worker's life: one task after another until the pipe closes."""
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it closes the pipe
     while True:
         try:
             task = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send_bytes(answer(work, task))
+        pipe.send_bytes(run_and_pickle(work, task))
 
 
-def _pickled(result: Any, error: Exception | None) -> bytes:
+def _pickle_result(result: Any, error: Exception | None) -> bytes:
     try:
         return bytes(ForkingPickler.dumps((result, error)))
     except Exception as reason:
@@ -173,7 +173,7 @@ def _pickled(result: Any, error: Exception | None) -> bytes:
         return bytes(ForkingPickler.dumps((None, crash)))
 
 
-def _follow_parent() -> None:
+def _exit_with_parent() -> None:
     """A parent killed in the middle is followed at once: whoever goes on with its work must find nobody at it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -181,7 +181,7 @@ def _follow_parent() -> None:
         os._exit(1)
 
 
-def _death(exitcode: int | None) -> str:
+def _describe_exit(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
         with suppress(ValueError):  # real-time signals have numbers only
             return f"killed by {signal.Signals(-exitcode).name}"

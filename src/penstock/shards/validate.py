@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import PairingError, SettingError
 from penstock.shards.index import ShardIndex
-from penstock.shards.pairing import role_of
+from penstock.shards.pairing import canonical_suffix
 
 ProblemKind = Literal["duplicate", "incomplete", "orphan", "empty", "stray"]
 MAX_LISTED = 10_000
@@ -44,22 +44,24 @@ class ShardHealth:
         return int((~self.whole).sum())
 
 
-def examine(index: ShardIndex, required: Sequence[str] | None = None) -> ShardHealth:
+def check_samples(index: ShardIndex, required: Sequence[str] | None = None) -> ShardHealth:
     """Judge every sample against the required suffixes, or else against what at least half of the samples have.
 
     Where suffixes are required, parts that nobody asked for spoil nothing.
     """
-    roles, role_ids = _roles(index)
-    expected = _stated_roles(required) if required else _usual_roles(index, roles, role_ids)
+    roles, role_ids = _canonical_suffixes(index)
+    expected = _required_suffixes(required) if required else _common_suffixes(index, roles, role_ids)
     numbers = [roles.get(role, -1) for role in expected]
-    counts = _parts_per_role(index, role_ids, numbers)
+    counts = _count_parts(index, role_ids, numbers)
     matters = np.isin(role_ids, numbers) if required else np.ones(len(role_ids), bool)
     problems: list[ShardProblem] = []
     duplicated = _duplicates(index, role_ids, matters, problems)
     missing = counts == 0
     whole = ~missing.any(axis=1)
     for number in np.flatnonzero(~whole)[:MAX_LISTED]:
-        problems.append(_lacking(index, int(number), [expected[i] for i in np.flatnonzero(missing[number])]))
+        problems.append(
+            _missing_part_problem(index, int(number), [expected[i] for i in np.flatnonzero(missing[number])])
+        )
     empty = np.flatnonzero((index.lengths == 0) & matters)
     problems += [
         ShardProblem("empty", index.name(at), int(index.offsets[at]), "has no bytes") for at in empty[:MAX_LISTED]
@@ -70,14 +72,14 @@ def examine(index: ShardIndex, required: Sequence[str] | None = None) -> ShardHe
     return ShardHealth(whole, expected, problems)
 
 
-def whole_samples(
+def complete_samples(
     index: ShardIndex,
     shard: str,
     required: Sequence[str] | None = None,
     on_bad: Literal["raise", "skip"] = "raise",
 ) -> tuple[NDArray[np.int64], list[ShardProblem]]:
     """The numbers of the whole samples, and what was skipped; under "raise" the first problem is an error."""
-    health = examine(index, required)
+    health = check_samples(index, required)
     bad = [problem for problem in health.problems if problem.kind != "stray"]
     if on_bad == "raise" and bad:
         first = bad[0]
@@ -93,28 +95,28 @@ def whole_samples(
     return np.flatnonzero(health.whole), bad
 
 
-def _roles(index: ShardIndex) -> tuple[dict[str, int], NDArray[np.int64]]:
+def _canonical_suffixes(index: ShardIndex) -> tuple[dict[str, int], NDArray[np.int64]]:
     """The distinct roles of the shard, and for each part the number of its role."""
     roles: dict[str, int] = {}
-    of_suffix = [roles.setdefault(role_of(suffix), len(roles)) for suffix in index.suffixes]
+    of_suffix = [roles.setdefault(canonical_suffix(suffix), len(roles)) for suffix in index.suffixes]
     return roles, np.array(of_suffix, np.int64)[index.suffix_ids]
 
 
-def _stated_roles(required: Sequence[str]) -> tuple[str, ...]:
-    roles = tuple(dict.fromkeys(role_of(suffix) for suffix in required))
+def _required_suffixes(required: Sequence[str]) -> tuple[str, ...]:
+    roles = tuple(dict.fromkeys(canonical_suffix(suffix) for suffix in required))
     if not all(roles):
         raise SettingError("a required suffix is empty")
     return roles
 
 
-def _usual_roles(index: ShardIndex, roles: dict[str, int], role_ids: NDArray[np.int64]) -> tuple[str, ...]:
+def _common_suffixes(index: ShardIndex, roles: dict[str, int], role_ids: NDArray[np.int64]) -> tuple[str, ...]:
     """The roles that at least half of the samples have: two of which one has a mask make one whole, not two."""
-    pairs = _distinct(index.sample_ids * max(1, len(roles)) + role_ids)
+    pairs = _sorted_unique(index.sample_ids * max(1, len(roles)) + role_ids)
     samples_with = np.bincount(pairs % max(1, len(roles)), minlength=len(roles))
     return tuple(role for role, number in roles.items() if 2 * samples_with[number] >= len(index))
 
 
-def _parts_per_role(index: ShardIndex, role_ids: NDArray[np.int64], wanted: list[int]) -> NDArray[np.int64]:
+def _count_parts(index: ShardIndex, role_ids: NDArray[np.int64], wanted: list[int]) -> NDArray[np.int64]:
     """How many parts of each wanted role each sample has."""
     columns = [
         np.bincount(index.sample_ids[role_ids == number], minlength=len(index)) if number >= 0 else np.zeros(len(index))
@@ -133,16 +135,16 @@ def _duplicates(
     again = again[matters[again]]
     for at in again[:MAX_LISTED]:
         problems.append(ShardProblem("duplicate", index.name(at), int(index.offsets[at]), "occurs more than once"))
-    return _distinct(index.sample_ids[again])
+    return _sorted_unique(index.sample_ids[again])
 
 
-def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sorted_unique(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """As `np.unique`, which imports the masked arrays when first called: 15 ms of every loader's first batch."""
     ordered = np.sort(numbers)
     return np.asarray(ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0])
 
 
-def _lacking(index: ShardIndex, number: int, missing: list[str]) -> ShardProblem:
+def _missing_part_problem(index: ShardIndex, number: int, missing: list[str]) -> ShardProblem:
     sample = index.sample(number)
     first = sample.parts[0]
     kind: ProblemKind = "orphan" if len(sample.parts) == 1 else "incomplete"

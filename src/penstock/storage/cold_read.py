@@ -16,10 +16,10 @@ from penstock.storage.page_cache import is_cached
 ALIGNMENT = 4096
 """O_DIRECT wants offsets, lengths and memory aligned to the device's blocks; no device asks for more."""
 
-_OWN_CACHE = ("zfs",)
+_CACHING_FILESYSTEMS = ("zfs",)
 """Filesystems that accept O_DIRECT and the dropping of pages, yet answer from a cache of their own."""
 
-_DROPS_MAX = 16
+_MAX_DROPS = 16
 """The kernel passes over pages that another core has just touched; the next call gets them."""
 
 
@@ -77,7 +77,7 @@ class ColdFile:
 
 def choose_method(path: Path, storage: StorageFacts) -> ReadMethod:
     """The coldest method that this file's filesystem really supports, found by trying."""
-    if storage.kind.in_memory or storage.filesystem in _OWN_CACHE:
+    if storage.kind.in_memory or storage.filesystem in _CACHING_FILESYSTEMS:
         return ReadMethod.WARM
     if hasattr(os, "O_DIRECT") and _direct_works(path):
         return ReadMethod.DIRECT
@@ -92,7 +92,7 @@ def drop_pages(path: Path) -> bool:
         with contextlib.suppress(OSError):
             os.fsync(file.fd)  # dirty pages are not dropped
         places = range(0, max(1, file.size_bytes), max(ALIGNMENT, file.size_bytes // 16))
-        for _ in range(_DROPS_MAX):
+        for _ in range(_MAX_DROPS):
             file.drop(random=True)
             if sum(is_cached(file.fd, place) for place in places) <= len(places) // 8:
                 return True

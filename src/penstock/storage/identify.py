@@ -15,9 +15,9 @@ from penstock.storage.block_devices import Disk, device_of_source, disk_under
 from penstock.storage.kinds import StorageKind, kind_of_filesystem
 from penstock.storage.mounts import Mount, mount_of, parse_mountinfo
 
-__all__ = ["StorageFacts", "StorageKind", "identify"]
+__all__ = ["StorageFacts", "StorageKind", "identify_storage"]
 
-_DEPTH_MAX = 8
+_MAX_DEPTH = 8
 _ENGINE_FILE = re.compile(r"(?P<home>.*)/containers/[0-9a-f]{64}/(hosts|hostname|resolv\.conf)")
 
 
@@ -54,19 +54,19 @@ class Partition(Protocol):
     def opts(self) -> str: ...
 
 
-def identify(path: str | Path) -> StorageFacts:
+def identify_storage(path: str | Path) -> StorageFacts:
     """What `path` lies on; a path that is not there yet is judged by its nearest existing parent."""
-    found = nearest_existing(Path(path))
+    found = nearest_existing_path(Path(path))
     mountinfo = Path("/proc/self/mountinfo")
     if sys.platform == "linux" and mountinfo.exists():
         text = mountinfo.read_bytes().decode(errors="surrogateescape")
-        return from_mountinfo(found, text, Path("/sys"))
+        return storage_from_mountinfo(found, text, Path("/sys"))
     import psutil  # not needed on Linux, and slow to import
 
-    return from_partitions(found, psutil.disk_partitions(all=True))
+    return storage_from_partitions(found, psutil.disk_partitions(all=True))
 
 
-def nearest_existing(path: Path) -> Path:
+def nearest_existing_path(path: Path) -> Path:
     """The path with symlinks resolved, or the first of its parents that exists."""
     try:
         resolved = path.resolve()
@@ -77,13 +77,13 @@ def nearest_existing(path: Path) -> Path:
     return resolved
 
 
-def from_mountinfo(path: Path, mountinfo: str, sys_root: Path) -> StorageFacts:
-    """`identify` over given texts: `path` is absolute and resolved."""
+def storage_from_mountinfo(path: Path, mountinfo: str, sys_root: Path) -> StorageFacts:
+    """`identify_storage` over given texts: `path` is absolute and resolved."""
     mounts = parse_mountinfo(mountinfo)
     mount = mount_of(str(path), mounts)
     if mount is None:
         return StorageFacts(path, "", "", "", "", StorageKind.UNKNOWN, None, ("no mount covers the path",), False)
-    below = _see_through(str(path), mount, mounts, sys_root, depth=0)
+    below = _disk_of_mount(str(path), mount, mounts, sys_root, depth=0)
     top = f"{mount.mount_point} ({mount.filesystem}, {mount.source})"
     return StorageFacts(
         path=path,
@@ -98,10 +98,10 @@ def from_mountinfo(path: Path, mountinfo: str, sys_root: Path) -> StorageFacts:
     )
 
 
-def _see_through(path: str, mount: Mount, mounts: tuple[Mount, ...], sys_root: Path, depth: int) -> Disk:
+def _disk_of_mount(path: str, mount: Mount, mounts: tuple[Mount, ...], sys_root: Path, depth: int) -> Disk:
     kind = kind_of_filesystem(mount.filesystem)
-    if kind is StorageKind.OVERLAY and depth < _DEPTH_MAX:
-        return _below_overlay(path, mount, mounts, sys_root, depth)
+    if kind is StorageKind.OVERLAY and depth < _MAX_DEPTH:
+        return _disk_of_overlay(path, mount, mounts, sys_root, depth)
     if kind is not None:
         return Disk(kind, None, ())
     device = mount.device
@@ -110,33 +110,33 @@ def _see_through(path: str, mount: Mount, mounts: tuple[Mount, ...], sys_root: P
     disk = disk_under(device, sys_root) if device else None
     if disk is None:
         return Disk(StorageKind.UNKNOWN, None, ("the disks below are not visible from here",))
-    if disk.backing_file is None or depth >= _DEPTH_MAX:
+    if disk.backing_file is None or depth >= _MAX_DEPTH:
         return disk
-    return _follow(disk.backing_file, disk.chain, mounts, sys_root, depth)
+    return _disk_of_path(disk.backing_file, disk.chain, mounts, sys_root, depth)
 
 
-def _follow(path: str, chain: tuple[str, ...], mounts: tuple[Mount, ...], sys_root: Path, depth: int) -> Disk:
+def _disk_of_path(path: str, chain: tuple[str, ...], mounts: tuple[Mount, ...], sys_root: Path, depth: int) -> Disk:
     """Go on below another path: a loop device's file, a layer of an overlay."""
     mount = mount_of(path, mounts)
     if mount is None:
         return Disk(StorageKind.UNKNOWN, None, (*chain, "not visible from here"))
-    disk = _see_through(path, mount, mounts, sys_root, depth + 1)
+    disk = _disk_of_mount(path, mount, mounts, sys_root, depth + 1)
     step = f"{mount.mount_point} ({mount.filesystem}, {mount.source})"
     return replace(disk, chain=(*chain, step, *disk.chain))
 
 
-def _below_overlay(path: str, mount: Mount, mounts: tuple[Mount, ...], sys_root: Path, depth: int) -> Disk:
+def _disk_of_overlay(path: str, mount: Mount, mounts: tuple[Mount, ...], sys_root: Path, depth: int) -> Disk:
     inside = os.path.relpath(path, mount.mount_point)
     inside = os.path.normpath(os.path.join(mount.root.lstrip("/"), inside))
     for layer in _layers(mount):
         real = Path(layer, inside)
         # Inside a container a layer's name may exist by chance, in the overlay itself.
         if real.is_absolute() and real.exists() and mount_of(str(real.resolve()), mounts) != mount:
-            return _follow(str(real.resolve()), (f"layer {layer}",), mounts, sys_root, depth)
+            return _disk_of_path(str(real.resolve()), (f"layer {layer}",), mounts, sys_root, depth)
     engine = _engine_mount(mount, mounts)
     if engine is None:
         return Disk(StorageKind.OVERLAY, None, ("its layers are outside this container and not visible",))
-    disk = _see_through(engine.mount_point, engine, mounts, sys_root, depth + 1)
+    disk = _disk_of_mount(engine.mount_point, engine, mounts, sys_root, depth + 1)
     hint = f"its layers are outside this container; inferred from {engine.mount_point}, kept beside them"
     return replace(disk, chain=(hint, f"{engine.filesystem}, {engine.source}", *disk.chain))
 
@@ -160,8 +160,8 @@ def _engine_mount(overlay: Mount, mounts: tuple[Mount, ...]) -> Mount | None:
     return None
 
 
-def from_partitions(path: Path, partitions: Iterable[Partition]) -> StorageFacts:
-    """`identify` where there is no mountinfo: macOS, Windows. Disks of these are not told apart."""
+def storage_from_partitions(path: Path, partitions: Iterable[Partition]) -> StorageFacts:
+    """`identify_storage` where there is no mountinfo: macOS, Windows. Disks of these are not told apart."""
     text = os.path.normcase(str(path))
     covering = []
     for partition in partitions:

@@ -94,6 +94,6 @@ def kind_of_filesystem(filesystem: str) -> StorageKind | None:
     return _BY_FILESYSTEM.get(filesystem)
 
 
-def slowest(kinds: Iterable[StorageKind]) -> StorageKind:
+def slowest_kind(kinds: Iterable[StorageKind]) -> StorageKind:
     """What an array of these disks is to be taken for."""
     return min(kinds, key=_SLOWEST_FIRST.index)

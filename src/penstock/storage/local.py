@@ -22,9 +22,9 @@ _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC"
 
 STREAM_BYTES = 256 << 10
 """Of a stream, read at once."""
-REOPENED = 3
+MAX_REOPENS = 3
 """How often a read begins anew when the server of a network file system has forgotten the file."""
-_MEANS = {
+_ADVICE = {
     errno.ESTALE: "The file server no longer knows this file: it was replaced, or the server was set up anew",
     errno.EIO: "The disk failed, or the file server does not answer",
     errno.ETIMEDOUT: "The file server does not answer",
@@ -33,7 +33,7 @@ _MEANS = {
 }
 
 
-def fill(read: Callable[[list[memoryview], int], int], buffers: Sequence[memoryview], offset: int) -> int:
+def read_into_buffers(read: Callable[[list[memoryview], int], int], buffers: Sequence[memoryview], offset: int) -> int:
     """Read on from there into these, one after the other, until a read gives nothing; how many bytes came.
 
     A signal or a network file system may cut a read short.
@@ -88,20 +88,20 @@ class LocalFile:
             try:
                 return read(self.fd, wanted, offset)
             except OSError as error:
-                if error.errno != errno.ESTALE or reopened == REOPENED:
+                if error.errno != errno.ESTALE or reopened == MAX_REOPENS:
                     raise StorageError(
                         f"cannot read: {error.strerror}",
                         shard=self.path,
                         offset=offset,
                         stage="read",
-                        advice=_MEANS.get(error.errno or 0),
+                        advice=_ADVICE.get(error.errno or 0),
                     ) from error
             reopened += 1
             self._reopen()
 
-    def fill(self, buffers: Sequence[memoryview], offset: int) -> int:
+    def read_into_buffers(self, buffers: Sequence[memoryview], offset: int) -> int:
         """Read on from there into these, one after the other; how many bytes came: fewer at its end only."""
-        return fill(partial(self.surely, os.preadv), buffers, offset)
+        return read_into_buffers(partial(self.surely, os.preadv), buffers, offset)
 
     def _reopen(self) -> None:
         """The same file under the same descriptor, whoever reads from it just now; another one is refused."""
@@ -121,7 +121,7 @@ class LocalFile:
 
     def filler(self) -> Callable[[list[memoryview], int], int]:
         """Reads at an offset into memory, with nothing around the system call, which may raise or fall short."""
-        return partial(os.preadv, self.fd) if hasattr(os, "preadv") else copying_filler(self.read_at)
+        return partial(os.preadv, self.fd) if hasattr(os, "preadv") else copying_reader(self.read_at)
 
     def close(self) -> None:
         """Give the descriptor back; a second call does nothing."""
@@ -139,15 +139,15 @@ class LocalFile:
         return f"LocalFile({self.path!r}, size={self.size})"
 
 
-def copying_filler(read_at: Callable[[int, int], bytes]) -> Callable[[list[memoryview], int], int]:
+def copying_reader(read_at: Callable[[int, int], bytes]) -> Callable[[list[memoryview], int], int]:
     """What `filler` gives where memory cannot be read into directly."""
 
-    def fill(into: list[memoryview], offset: int) -> int:
+    def read_into_buffers(into: list[memoryview], offset: int) -> int:
         data = read_at(offset, len(into[0]))
         into[0][: len(data)] = data
         return len(data)
 
-    return fill
+    return read_into_buffers
 
 
 if hasattr(os, "pread"):

@@ -7,16 +7,16 @@ import os
 
 from penstock.core.cgroups import free_bytes
 
-SHARE = 2
+FREE_MEMORY_DIVISOR = 2
 """Data may take one part in this many of the free memory to be worth caching: the training needs the rest."""
 
 
-def holds(size_bytes: int) -> bool:
+def fits_in_page_cache(size_bytes: int) -> bool:
     """Whether the cache could keep all of it for the next epoch.
 
     If not, every read would push out what is needed later, and pay a copy and half a core's work per GB for it.
     """
-    return size_bytes <= free_bytes() // SHARE
+    return size_bytes <= free_bytes() // FREE_MEMORY_DIVISOR
 
 
 def is_cached(fd: int, offset: int) -> bool:

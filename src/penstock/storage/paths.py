@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from penstock.errors import SettingError
-from penstock.storage.object_store.url import apart, is_remote
+from penstock.storage.object_store.url import is_remote, split_query
 
 SHARD_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
 MAX_EXPANDED = 1_000_000
@@ -19,15 +19,15 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
-def expand(patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+def expand_shard_paths(patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """All shards the patterns name, each once, in order; a pattern that names none is an error."""
     if isinstance(patterns, str | os.PathLike):
         patterns = [patterns]
     found: dict[str, str] = {}  # and its query
     for pattern in patterns:
-        front, query = apart(os.fspath(pattern))  # a query may be secret: no message about the pattern shows it
+        front, query = split_query(os.fspath(pattern))  # a query may be secret: no message about the pattern shows it
         for braceless in expand_braces(front):
-            for shard in _matches(f"{braceless}?{query}" if query else braceless):
+            for shard in _matching_shards(f"{braceless}?{query}" if query else braceless):
                 if found.setdefault(shard, query) != query:
                     raise SettingError(
                         "is given twice, with different queries",
@@ -40,7 +40,7 @@ def expand(patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
 def expand_braces(pattern: str) -> Iterator[str]:
     """`a-{000..002}.tar` and `{train,val}.tar`, as a shell would; zero padding is kept."""
     pieces = _BRACES.split(pattern)
-    choices = [[piece] if number % 2 == 0 else _choices(piece, pattern) for number, piece in enumerate(pieces)]
+    choices = [[piece] if number % 2 == 0 else _brace_choices(piece, pattern) for number, piece in enumerate(pieces)]
     total = 1
     for choice in choices:
         total *= len(choice)
@@ -49,7 +49,7 @@ def expand_braces(pattern: str) -> Iterator[str]:
     return ("".join(parts) for parts in product(*choices))
 
 
-def _choices(inside: str, pattern: str) -> list[str]:
+def _brace_choices(inside: str, pattern: str) -> list[str]:
     numbers = _RANGE.fullmatch(inside)
     if numbers is None:
         if "," not in inside:
@@ -64,28 +64,28 @@ def _choices(inside: str, pattern: str) -> list[str]:
     return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
 
 
-def _matches(pattern: str) -> list[str]:
+def _matching_shards(pattern: str) -> list[str]:
     if is_remote(pattern):
-        from penstock.storage.object_store.listing import find  # brings asyncio: not everybody has a store
+        from penstock.storage.object_store.listing import find_objects  # brings asyncio: not everybody has a store
 
-        return find(pattern, is_shard)
+        return find_objects(pattern, is_shard_name)
     path = Path(pattern)
     if path.is_dir():
-        inside = sorted(str(file) for file in path.iterdir() if is_shard(file.name))
+        inside = sorted(str(file) for file in path.iterdir() if is_shard_name(file.name))
         if not inside:
             raise SettingError(f"no shards ({', '.join(SHARD_ENDINGS)}) in folder {pattern!r}")
         return inside
     if path.exists():
         return [pattern]
     if glob.has_magic(pattern):
-        names = sorted(name for name in glob.glob(pattern, recursive=True) if is_shard(name))
+        names = sorted(name for name in glob.glob(pattern, recursive=True) if is_shard_name(name))
         if names:
             return names
         raise SettingError(f"no shard matches {pattern!r}")
     raise SettingError(f"no such file or folder: {pattern!r}")
 
 
-def is_shard(name: str) -> bool:
+def is_shard_name(name: str) -> bool:
     """Whether a file's name is that of a shard; hidden files are temporaries."""
     base = os.path.basename(name)
     return base.lower().endswith(SHARD_ENDINGS) and not base.startswith(".")

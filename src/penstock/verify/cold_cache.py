@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.recording.reader import Recording
 from penstock.storage.cold_read import ReadMethod, choose_method, drop_pages
-from penstock.storage.identify import identify
+from penstock.storage.identify import identify_storage
 
 MOST_FILES = 100_000
 KEPT = 0.01
@@ -53,7 +53,7 @@ def drop(files: Sequence[Path]) -> DroppedPages:
     if not hasattr(os, "posix_fadvise"):
         return DroppedPages(0, False, "this system does not let us drop cached pages")
     try:
-        if choose_method(files[0], identify(files[0])) is ReadMethod.WARM:
+        if choose_method(files[0], identify_storage(files[0])) is ReadMethod.WARM:
             return DroppedPages(0, False, f"{files[0].parent} cannot be read past the cache")
     except OSError as error:
         return DroppedPages(0, False, str(error))

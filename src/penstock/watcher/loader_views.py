@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.core.stats import LoaderStats
 from penstock.recording.format import AnyLine, HopsLine, LoaderLine, Setting, Store
-from penstock.storage.object_store.io_thread import counts
+from penstock.storage.object_store.io_thread import store_counts
 from penstock.watcher.dataloader.worker_files import WorkerFiles
 
 
@@ -175,14 +175,14 @@ class PenstockLoaderView(PlainLoaderView):
 
 def _store() -> Store | None:
     """What this process asked of stores so far."""
-    if not counts.answers:
+    if not store_counts.answers:
         return None
     return Store(
-        answers=counts.answers,
-        bytes_read=counts.bytes_read,
-        answer_s=counts.answer_s,
-        body_s=counts.body_s,
-        retries=counts.retries,
+        answers=store_counts.answers,
+        bytes_read=store_counts.bytes_read,
+        answer_s=store_counts.answer_s,
+        body_s=store_counts.body_s,
+        retries=store_counts.retries,
     )
 
 

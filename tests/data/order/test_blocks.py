@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.data.order.blocks import cut_blocks, sample_sizes
-from penstock.shards.scan import scan
+from penstock.shards.scan import scan_shard
 from penstock.testing import IMAGENET, make_shards
 
 SHARDS = st.lists(st.tuples(st.lists(st.integers(0, 5000), max_size=30), st.booleans()), max_size=6)
@@ -84,6 +84,6 @@ def test_a_block_is_at_most_one_sample_larger_than_asked(shard, block_bytes):
 
 def test_the_size_of_a_sample_is_that_of_all_its_parts(tmp_path):
     (shard,) = make_shards(tmp_path, IMAGENET, samples=5, order="grouped", scale=0.1)
-    index = scan(shard)
+    index = scan_shard(shard)
     expected = [sum(part.length for part in index.sample(number).parts) for number in range(5)]
     assert sample_sizes(index).tolist() == expected

@@ -14,9 +14,9 @@ import pytest
 from penstock.data.read import open_files as openfiles
 from penstock.data.read.byte_ranges import Extent, OpenedShards
 from penstock.errors import StorageError
-from penstock.shards.scan import scan
+from penstock.shards.scan import scan_shard
 from penstock.storage.cold_read import ReadMethod, choose_method
-from penstock.storage.identify import identify
+from penstock.storage.identify import identify_storage
 from penstock.testing import IMAGENET, make_shards
 
 SHARDS = 6
@@ -31,7 +31,7 @@ def shards(tmp_path):
 def opened(shards, monkeypatch):
     """Open shards of which at most two stay so."""
     monkeypatch.setattr(openfiles, "MOST_OPEN", 2)
-    reader = OpenedShards([str(path) for path in shards], [scan(path) for path in shards])
+    reader = OpenedShards([str(path) for path in shards], [scan_shard(path) for path in shards])
     yield reader
     reader.close()
 
@@ -168,7 +168,7 @@ def test_closing_is_possible_wherever_a_collection_of_garbage_falls(shards):
             shut.close()  # as a finalizer would that runs just then, in this very thread
             return super().pop(*arguments)
 
-    shut = OpenedShards([str(path) for path in shards], [scan(path) for path in shards])
+    shut = OpenedShards([str(path) for path in shards], [scan_shard(path) for path in shards])
     head(shut, 0)
     shut.local._open = Garbage(shut.local._open)
     reader = threading.Thread(target=head, args=(shut, 0), daemon=True)
@@ -183,7 +183,7 @@ def test_closing_is_possible_wherever_a_collection_of_garbage_falls(shards):
 
 @pytest.fixture
 def direct(shards):
-    reader = OpenedShards([str(path) for path in shards], [scan(path) for path in shards], direct=True)
+    reader = OpenedShards([str(path) for path in shards], [scan_shard(path) for path in shards], direct=True)
     yield reader
     reader.close()
 
@@ -228,10 +228,10 @@ def test_a_shard_that_ends_too_early_is_told_there_too(direct, shards):
 
 def test_they_leave_nothing_in_the_page_cache(tmp_path):
     (shard,) = make_shards(tmp_path, IMAGENET, samples=4)
-    if choose_method(shard, identify(shard)) is not ReadMethod.DIRECT:
+    if choose_method(shard, identify_storage(shard)) is not ReadMethod.DIRECT:
         pytest.skip("this file system has no reads around the page cache")
     pages = shard.stat().st_size // 4096
-    reader = OpenedShards([str(shard)], [scan(shard)], direct=True)
+    reader = OpenedShards([str(shard)], [scan_shard(shard)], direct=True)
     with open(shard, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         left = forget(file, mapped)
         assert left < pages // 4

@@ -12,7 +12,7 @@ from penstock.data.read.reader import ShardBlockSource
 from penstock.data.read.sample_index import make_sample_index
 from penstock.errors import PairingError, StorageError, TarError
 from penstock.shards.index import IndexBinding
-from penstock.shards.scan import scan
+from penstock.shards.scan import scan_shard
 from penstock.testing import IMAGENET, MULTICAMERA, SA1B, corrupt, make_shards, sample_parts, tar_bytes
 
 ORDERS = ["adjacent", "interleaved", "grouped", "shuffled"]
@@ -20,7 +20,7 @@ BLOCK_BYTES = 20_000
 
 
 def supply_of(paths, wanted, block_bytes=BLOCK_BYTES):
-    indexes = [scan(path) for path in paths]
+    indexes = [scan_shard(path) for path in paths]
     whole = [np.arange(len(index)) for index in indexes]
     return ShardBlockSource(make_sample_index([str(path) for path in paths], indexes, whole, wanted), block_bytes)
 
@@ -191,7 +191,7 @@ def test_empty_parts_have_no_bytes_and_do_no_harm(tmp_path):
 
 def test_shards_without_a_whole_sample_are_stepped_over(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=9, shards=3, scale=0.1)
-    indexes = [scan(path) for path in paths]
+    indexes = [scan_shard(path) for path in paths]
     whole = [np.arange(0), np.arange(3), np.arange(0)]
     supply = ShardBlockSource(
         make_sample_index([str(path) for path in paths], indexes, whole, [(".cls",)]), BLOCK_BYTES
@@ -203,7 +203,7 @@ def test_shards_without_a_whole_sample_are_stepped_over(tmp_path):
 
 def test_samples_that_were_left_out_are_not_numbered(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=8, shards=2, scale=0.1)
-    indexes = [scan(path) for path in paths]
+    indexes = [scan_shard(path) for path in paths]
     whole = [np.array([1, 3]), np.array([0, 2, 3])]
     supply = ShardBlockSource(make_sample_index([str(path) for path in paths], indexes, whole, [(".cls",)]), 1)
     assert len(supply.dataset) == 5
@@ -265,7 +265,7 @@ def test_a_shard_that_is_cut_short_under_us_names_shard_and_offset(tmp_path):
 @pytest.mark.parametrize("compression", ["gz", "zst"])
 def test_a_compressed_shard_that_is_cut_short_names_shard_and_offset(tmp_path, compression):
     (path,) = make_shards(tmp_path, SA1B, samples=12, compression=compression, scale=0.1)
-    index = scan(path)
+    index = scan_shard(path)
     path.write_bytes(corrupt.truncate(path.read_bytes(), path.stat().st_size // 2))
     facts = path.stat()
     index = dataclasses.replace(index, binding=IndexBinding(facts.st_size, facts.st_mtime_ns))
@@ -327,7 +327,7 @@ def test_the_layouts_of_neighbouring_blocks_are_made_at_once(tmp_path):
 
 def test_rows_have_the_crc_of_parts_where_the_index_has_it(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=4, shards=2, scale=0.1)
-    plain, packed = (scan(path) for path in paths)
+    plain, packed = (scan_shard(path) for path in paths)
     packed = dataclasses.replace(packed, crcs=np.arange(packed.parts, dtype=np.uint32) + (1 << 31))
     dataset = make_sample_index(
         [str(path) for path in paths], [plain, packed], [np.arange(2)] * 2, [(".cls",), (".jpg",)]

@@ -9,7 +9,7 @@ from penstock.data.read.block_layout import PARTS, WIDTH
 from penstock.data.read.byte_ranges import OpenedShards
 from penstock.data.read.sample_index import make_sample_index
 from penstock.data.read.sampled_read import MOST_READS, SampledBlockSource, SampledBlockTable
-from penstock.shards.scan import scan
+from penstock.shards.scan import scan_shard
 from penstock.testing import REID, make_shards
 
 SAMPLES = 60
@@ -33,7 +33,7 @@ def datasets(tmp_path_factory):
     for order in ("adjacent", "grouped", "shuffled"):
         folder = tmp_path_factory.mktemp(order)
         paths = make_shards(folder, REID, samples=SAMPLES, shards=3, order=order, scale=0.3)
-        indexes = [scan(path) for path in paths]
+        indexes = [scan_shard(path) for path in paths]
         made[order] = make_sample_index(
             [str(path) for path in paths], indexes, [np.arange(len(i)) for i in indexes], WANTED
         )

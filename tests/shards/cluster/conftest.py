@@ -7,7 +7,7 @@ import tempfile
 import psutil
 import pytest
 
-from penstock.shards.cluster.join import joined
+from penstock.shards.cluster.join import join_cluster
 from penstock.shards.cluster.ray_runner import RayRunner
 
 QUICK_TO_MISS_A_NODE = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
@@ -62,7 +62,7 @@ def nodes():
 def member(nodes):
     """This process in the cluster."""
     nodes.fill_up()
-    with joined(nodes.address) as cluster:
+    with join_cluster(nodes.address) as cluster:
         yield cluster
 
 

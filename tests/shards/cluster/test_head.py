@@ -28,16 +28,16 @@ def knocking(door, clock):
 
 def test_a_head_that_is_there_answers_however_long_nobody_asked(knocking, clock):
     assert knocking.answers()
-    clock.advance(10 * head.PATIENCE_S)
+    clock.advance(10 * head.HEAD_ABSENCE_LIMIT_S)
     assert knocking.answers()
 
 
 def test_a_head_may_be_away_for_a_while(knocking, door, clock):
     address = door.getsockname()
-    clock.advance(10 * head.PATIENCE_S)
+    clock.advance(10 * head.HEAD_ABSENCE_LIMIT_S)
     door.close()
     assert not knocking.answers()
-    clock.advance(head.PATIENCE_S - 1)
+    clock.advance(head.HEAD_ABSENCE_LIMIT_S - 1)
     assert not knocking.answers()
     with socket.create_server(address):
         knocking.wait()
@@ -49,4 +49,4 @@ def test_a_head_that_stays_away_is_gone_and_the_error_says_what_to_do(knocking, 
     with pytest.raises(PenstockError, match=r"the head node of the Ray cluster, 127\.0\.0\.1:") as caught:
         knocking.wait()
     assert "what is finished is kept" in caught.value.advice
-    assert clock.now() >= head.PATIENCE_S
+    assert clock.now() >= head.HEAD_ABSENCE_LIMIT_S

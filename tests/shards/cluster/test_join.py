@@ -9,12 +9,12 @@ import pytest
 from penstock.cli import main
 from penstock.errors import SettingError
 from penstock.shards.cluster import join
-from penstock.shards.cluster.join import joined
+from penstock.shards.cluster.join import join_cluster
 from penstock.testing import SA1B, make_shards
 
 
 def refusal(address="auto"):
-    with pytest.raises(SettingError) as caught, joined(address):
+    with pytest.raises(SettingError) as caught, join_cluster(address):
         pass
     return caught.value
 

@@ -19,13 +19,13 @@ from penstock.errors import DecodeError, PenstockError, SettingError, StorageErr
 from penstock.shards import index_file as indexfile
 from penstock.shards.check import check_shards
 from penstock.shards.cluster import ray_runner as cluster_run
-from penstock.shards.cluster.join import joined
+from penstock.shards.cluster.join import join_cluster
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack, plan_path
 from penstock.shards.pack.sources import find_pack_sources
-from penstock.shards.pack.task import finished
-from penstock.shards.task_pool import tasks_run_by
+from penstock.shards.pack.task import finished_report
+from penstock.shards.task_pool import use_task_runner
 from penstock.testing import SA1B, corrupt, make_shards
 
 KILL = "__import__('os').kill(__import__('os').getpid(), 9)"
@@ -82,12 +82,12 @@ def test_tasks_are_taken_only_when_there_is_room(ray_runner):
             taken.append(number)
             yield str(number)
 
-    finished = 0
+    finished_report = 0
     for done in ray_runner()(eval, tasks(), 3):
-        finished += 1
-        assert len(taken) <= finished + 3
+        finished_report += 1
+        assert len(taken) <= finished_report + 3
         assert done.error is None
-    assert finished == len(taken) == 12
+    assert finished_report == len(taken) == 12
 
 
 def test_no_task_is_no_work(ray_runner):
@@ -199,7 +199,7 @@ def test_check_finds_the_same_flaws_as_here(ray_runner, tmp_path):
         return sorted((flaw.member, flaw.kind, flaw.reason) for _, found in pieces for flaw in found)
 
     here = flaws()
-    with tasks_run_by(ray_runner(shared=paths)):
+    with use_task_runner(ray_runner(shared=paths)):
         there = flaws()
     assert len(here) == 1
     assert there == here
@@ -210,14 +210,14 @@ def test_check_and_index_take_the_cluster_too(command, nodes, tmp_path):
     code, out, _ = command("shards", "index", "src", "--ray", nodes.address, "--threads", "2")
     assert code == 0
     assert "3 shards indexed, 0 were so already, 0 failed: 6 samples" in out
-    assert all(indexfile.beside(shard).exists() for shard in shards)
+    assert all(indexfile.index_path_beside(shard).exists() for shard in shards)
     code, out, _ = command("shards", "check", "src", "--decode", "--ray", nodes.address)
     assert code == 0
     assert "6 samples checked: no flaws" in out
 
 
 def test_a_process_in_one_cluster_cannot_join_another(nodes, member):
-    with pytest.raises(SettingError, match="cannot join"), joined("127.0.0.1:1"):
+    with pytest.raises(SettingError, match="cannot join"), join_cluster("127.0.0.1:1"):
         pass
 
 
@@ -320,13 +320,13 @@ def test_a_run_that_is_killed_takes_its_tasks_along_and_the_next_one_finishes_th
     held = Held(plan, 1, folder)
     running = packing(plan, folder)
     pid = wait_until(held.worker, "the worker that stands still")
-    wait_until(lambda: finished(tasks[0], folder), "the first shard")
+    wait_until(lambda: finished_report(tasks[0], folder), "the first shard")
     running.kill()
     wait_until(lambda: not psutil.pid_exists(pid), "the worker to end with the run")
     held.release()
-    kept = {task.name: identity(folder / task.name) for task in tasks if finished(task, folder)}
+    kept = {task.name: identity(folder / task.name) for task in tasks if finished_report(task, folder)}
     assert held.task.name not in kept
-    with tasks_run_by(ray_runner()):
+    with use_task_runner(ray_runner()):
         assert len(list(pack(plan, folder))) == 4
     assert {name: identity(folder / name) for name in kept} == kept
     assert_like_a_pack_of_this_machine(plan, folder, tmp_path / "here")
@@ -335,7 +335,7 @@ def test_a_run_that_is_killed_takes_its_tasks_along_and_the_next_one_finishes_th
 def test_a_node_killed_in_mid_run_costs_its_tasks_only(ray_runner, nodes, loose, tmp_path):
     plan, folder = plan_of(loose), tmp_path / "packed"
     held = Held(plan, 1, folder)
-    with tasks_run_by(ray_runner(shared=[str(plan_path(folder))])):
+    with use_task_runner(ray_runner(shared=[str(plan_path(folder))])):
         running = pack(plan, folder)
         reports = [next(running)]  # while one worker stands still, the others go on
         pid = wait_until(held.worker, "the worker that stands still")

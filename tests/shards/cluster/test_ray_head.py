@@ -35,7 +35,7 @@ from penstock.shards.cluster.ray_runner import RayRunner
 from penstock.shards.pack.run import pack, plan_path
 from penstock.shards.task_pool import tasks_run_by
 
-head.PATIENCE_S = 2.0
+head.HEAD_ABSENCE_LIMIT_S = 2.0
 address, plan, folder = sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), Path(sys.argv[3])
 try:
     with joined(address) as cluster, tasks_run_by(RayRunner(cluster, [str(plan_path(folder))])):

@@ -1,4 +1,4 @@
-from penstock.shards.cluster.shared_folders import MOST, WitnessFile, witnesses
+from penstock.shards.cluster.shared_folders import MAX_WITNESSES, WitnessFile, make_witness_files
 
 
 def test_a_file_is_seen_as_long_as_it_is_the_same(tmp_path):
@@ -27,13 +27,13 @@ def test_one_file_of_each_folder_that_can_be_read(tmp_path):
         for name in ("1", "2"):
             (tmp_path / folder / name).write_bytes(b"x")
     paths = [str(tmp_path / name) for name in ("a/gone", "a/1", "a/2", "b/2", "b/1")]
-    found = witnesses([*paths, "s3://bucket/c/1", str(tmp_path / "a")])
+    found = make_witness_files([*paths, "s3://bucket/c/1", str(tmp_path / "a")])
     assert [witness.path for witness in found] == [paths[1], paths[3]]
 
 
 def test_there_are_not_many(tmp_path):
-    paths = [tmp_path / str(number) / "x" for number in range(MOST + 5)]
+    paths = [tmp_path / str(number) / "x" for number in range(MAX_WITNESSES + 5)]
     for path in paths:
         path.parent.mkdir()
         path.write_bytes(b"x")
-    assert len(witnesses(map(str, paths))) == MOST
+    assert len(make_witness_files(map(str, paths))) == MAX_WITNESSES

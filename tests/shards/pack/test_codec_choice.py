@@ -4,10 +4,10 @@ from itertools import chain, repeat
 
 import pytest
 
-from penstock.shards.pack.codec_choice import CodecCandidate, choose_codec, decide
-from penstock.shards.pack.convert import convert
+from penstock.shards.pack.codec_choice import CodecCandidate, choose_codec, decide_codec
+from penstock.shards.pack.convert import convert_parts
 from penstock.shards.pack.options import PackOptions
-from penstock.shards.pack.plan import TRIED_SAMPLES
+from penstock.shards.pack.plan import TRIAL_SAMPLES
 from penstock.shards.pack.sources import find_pack_sources
 from penstock.testing import IMAGENET, SA1B, make_folder, make_shards, tar_bytes
 
@@ -31,7 +31,7 @@ ALL = (KEEP, ZSTD, RAW)
     ],
 )
 def test_the_slower_of_storage_and_cores_decides(mb_per_s, cores, codec, limit):
-    choice = decide(ALL, mb_per_s * 1e6, cores)
+    choice = decide_codec(ALL, mb_per_s * 1e6, cores)
     assert choice.codec == codec
     assert f"{limit} is the limit" in choice.reason
     assert choice.candidates == ALL
@@ -43,7 +43,7 @@ def test_the_rate_is_that_of_the_slower_side():
 
 
 def test_the_reason_shows_every_rate_and_what_it_was_computed_from():
-    reason = decide(ALL, 1e9, 2).reason
+    reason = decide_codec(ALL, 1e9, 2).reason
     assert "1000 MB/s to 2 cores" in reason
     assert "keep 200/s (1.60 MB, 10.0 ms)" in reason
     assert "zstd 500/s (2.00 MB, 4.0 ms)" in reason
@@ -55,15 +55,15 @@ def test_among_equals_the_smaller_wins(bytes_more, codec):
     # decoding is the limit of both; raw is 2% or 4% quicker, for more bytes
     zstd = CodecCandidate("zstd", 1e6, 0.001 * bytes_more)
     raw = CodecCandidate("raw", 3e6, 0.001)
-    assert decide((zstd, raw), 1e12, 1).codec == codec
+    assert decide_codec((zstd, raw), 1e12, 1).codec == codec
 
 
 def test_the_order_of_the_candidates_does_not_matter():
-    assert {decide(order, 1e9, 2).codec for order in (ALL, ALL[::-1], (RAW, KEEP, ZSTD))} == {"zstd"}
+    assert {decide_codec(order, 1e9, 2).codec for order in (ALL, ALL[::-1], (RAW, KEEP, ZSTD))} == {"zstd"}
 
 
 def test_without_candidates_arrays_are_kept():
-    choice = decide((), 1e9, 2)
+    choice = decide_codec((), 1e9, 2)
     assert choice.codec == "keep"
     assert "no sample" in choice.reason
 
@@ -98,7 +98,7 @@ def sources(tmp_path):
 
 @pytest.mark.parametrize(("bytes_per_s", "codec"), [(1e12, "raw"), (1e4, "keep")])
 def test_samples_are_tried_and_timed(sources, bytes_per_s, codec):
-    timer = Timer(durations(TRIED_SAMPLES, keep=0.008, zstd=0.004, raw=0.001))
+    timer = Timer(durations(TRIAL_SAMPLES, keep=0.008, zstd=0.004, raw=0.001))
     choice = choose_codec(sources, PackOptions(), bytes_per_s, 2, timer)
     assert choice.codec == codec
     assert [candidate.codec for candidate in choice.candidates] == ["keep", "zstd", "raw"]
@@ -119,13 +119,15 @@ def test_sizes_are_those_of_the_converted_samples(tmp_path, originals):
     choice = choose_codec(list(find_pack_sources(str(src), options)), options, 1e9, 2)
     for candidate in choice.candidates:
         wanted = PackOptions(image_size=64, arrays=candidate.codec)
-        sizes = [sum(len(data) for _, data in convert(parts.items(), wanted)) for parts in originals(SA1B, 2).values()]
+        sizes = [
+            sum(len(data) for _, data in convert_parts(parts.items(), wanted)) for parts in originals(SA1B, 2).values()
+        ]
         assert candidate.sample_bytes == sum(sizes) / 2
 
 
 def test_a_cast_leaves_no_choice_to_keep(sources):
     options = PackOptions(arrays="raw", casts=(("features", "float32"),))
-    timer = Timer(chain(repeat(0.004, 3 * TRIED_SAMPLES), repeat(0.001, 3 * TRIED_SAMPLES)))
+    timer = Timer(chain(repeat(0.004, 3 * TRIAL_SAMPLES), repeat(0.001, 3 * TRIAL_SAMPLES)))
     choice = choose_codec(sources, options, 1e3, 2, timer)
     assert [candidate.codec for candidate in choice.candidates] == ["zstd", "raw"]
     assert choice.codec == "zstd"

@@ -20,7 +20,7 @@ from penstock.shards.codecs import (
     encode_jpeg,
     encode_npy,
 )
-from penstock.shards.pack.convert import convert
+from penstock.shards.pack.convert import convert_parts
 from penstock.shards.pack.options import PackOptions
 from penstock.testing import MULTICAMERA, SA1B, make_image, sample_parts
 
@@ -38,7 +38,7 @@ def same(one, other):
 
 def one(parts, **options):
     """The only part that comes out."""
-    (stored,) = convert(parts, PackOptions(**options))
+    (stored,) = convert_parts(parts, PackOptions(**options))
     return stored
 
 
@@ -48,13 +48,13 @@ def one(parts, **options):
 @pytest.mark.parametrize("preset", [SA1B, MULTICAMERA], ids=lambda preset: preset.name)
 def test_without_wishes_every_byte_stays(preset):
     parts = sample_parts(preset, 0, scale=0.1)
-    assert [data for _, data in convert(parts.items(), PackOptions())] == list(parts.values())
+    assert [data for _, data in convert_parts(parts.items(), PackOptions())] == list(parts.values())
 
 
 @pytest.mark.parametrize(("codec", "decode"), [("raw", decode_npy), ("zstd", decode_npy_zst)])
 def test_an_npz_becomes_one_part_per_array(codec, decode):
     parts = sample_parts(SA1B, 0, scale=0.1)
-    stored = dict(convert(parts.items(), PackOptions(arrays=codec)))
+    stored = dict(convert_parts(parts.items(), PackOptions(arrays=codec)))
     ending = ".npy.zst" if codec == "zstd" else ".npy"
     assert list(stored) == [".jpg", ".features.features" + ending, ".features.edge" + ending]
     assert stored[".jpg"] == parts[".jpg"]
@@ -133,7 +133,7 @@ def test_a_cast_that_fits_is_made(npz, array, dtype):
 )
 def test_a_cast_that_would_damage_values_is_refused(npz, array, dtype):
     with pytest.raises((DecodeError, GuardError), match="'x'"):
-        convert([(".npz", npz(x=array))], PackOptions(arrays="raw", casts=(("x", dtype),)))
+        convert_parts([(".npz", npz(x=array))], PackOptions(arrays="raw", casts=(("x", dtype),)))
 
 
 numbers = st.sampled_from(["<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "|b1"])
@@ -155,7 +155,7 @@ def test_a_cast_is_exact_between_kinds_and_keeps_finite_numbers_finite(array, dt
 
 def test_only_the_named_array_is_cast(npz):
     stored = dict(
-        convert([(".npz", npz(a=FEATURES, b=FEATURES))], PackOptions(arrays="raw", casts=(("b", "float32"),)))
+        convert_parts([(".npz", npz(a=FEATURES, b=FEATURES))], PackOptions(arrays="raw", casts=(("b", "float32"),)))
     )
     assert decode_npy(stored[".a.npy"]).dtype == np.float16
     assert decode_npy(stored[".b.npy"]).dtype == np.float32
@@ -214,7 +214,7 @@ GOOD = encode_jpeg(make_image(150, 225, seed=3), 90)
 )
 def test_a_bad_part_is_refused_even_where_it_is_only_copied(suffix, data, wishes):
     with pytest.raises(SampleError) as caught:
-        convert([(".txt", b"fine"), (suffix, data)], PackOptions(**wishes))
+        convert_parts([(".txt", b"fine"), (suffix, data)], PackOptions(**wishes))
     assert caught.value.member == suffix
     assert caught.value.advice
 
@@ -222,27 +222,27 @@ def test_a_bad_part_is_refused_even_where_it_is_only_copied(suffix, data, wishes
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
 def test_pickles_are_never_opened(codec):
     with pytest.raises(GuardError, match="pickle"):
-        convert([("_features.npz", hostile.pickle_npz())], PackOptions(arrays=codec))
+        convert_parts([("_features.npz", hostile.pickle_npz())], PackOptions(arrays=codec))
 
 
 def test_a_damaged_picture_is_refused_when_it_is_shrunk():
     damaged = bytearray(GOOD)
     damaged[len(GOOD) // 2 : len(GOOD) // 2 + 64] = b"\xff\x01" * 32
     with pytest.raises(PenstockError):
-        convert([(".jpg", bytes(damaged))], PackOptions(image_size=64))
+        convert_parts([(".jpg", bytes(damaged))], PackOptions(image_size=64))
 
 
 def test_two_parts_that_would_get_one_name_are_refused():
     with pytest.raises(SampleError, match=r"\.features\.npz"):
-        convert([(".features.npz", hostile.pickle_npz()), ("_features.npz", hostile.pickle_npz())], PackOptions())
+        convert_parts([(".features.npz", hostile.pickle_npz()), ("_features.npz", hostile.pickle_npz())], PackOptions())
 
 
 def test_arrays_whose_names_differ_by_case_only_are_refused(npz):
     # webdataset lowers suffixes, and so do our roles: every reader would call them duplicates.
     with pytest.raises(SampleError, match="would both be stored"):
-        convert([(".npz", npz(K=FEATURES, k=FEATURES))], PackOptions(arrays="raw"))
+        convert_parts([(".npz", npz(K=FEATURES, k=FEATURES))], PackOptions(arrays="raw"))
 
 
 def test_an_npz_without_arrays_does_not_vanish(npz):
     with pytest.raises(SampleError, match="no array"):
-        convert([(".jpg", GOOD), ("_features.npz", npz())], PackOptions(arrays="raw"))
+        convert_parts([(".jpg", GOOD), ("_features.npz", npz())], PackOptions(arrays="raw"))

@@ -18,9 +18,9 @@ from penstock.shards import index_file as indexfile
 from penstock.shards.check import check_shards
 from penstock.shards.pack import run
 from penstock.shards.pack.manifest import Manifest
-from penstock.shards.pack.run import pack, settled_arrays
-from penstock.shards.pack.task import WORK_FOLDER, finished, report_path
-from penstock.shards.scan import scan
+from penstock.shards.pack.run import pack, started_array_codec
+from penstock.shards.pack.task import WORK_FOLDER, finished_report, report_path
+from penstock.shards.scan import scan_shard
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
 
 MIB = 1 << 20
@@ -41,7 +41,7 @@ def identity(path):
 
 
 def keys_of(folder):
-    return [key for path in sorted(folder.glob("*.tar")) for key in scan(path).keys]
+    return [key for path in sorted(folder.glob("*.tar")) for key in scan_shard(path).keys]
 
 
 @pytest.fixture
@@ -81,7 +81,11 @@ def test_the_manifest_sums_up_the_shards(tmp_path, pack_all):
     assert len(packed.reports) == len(packed.plan.shards) > 1
     assert (manifest.version, manifest.samples, manifest.skipped) == (1, 40, 0)
     assert manifest.shards == [
-        {"name": name, "samples": len(scan(packed.folder / name)), "size_bytes": (packed.folder / name).stat().st_size}
+        {
+            "name": name,
+            "samples": len(scan_shard(packed.folder / name)),
+            "size_bytes": (packed.folder / name).stat().st_size,
+        }
         for name in sorted(shards_of(packed.folder))
     ]
     assert manifest.size_bytes == sum(shard["size_bytes"] for shard in manifest.shards)
@@ -107,9 +111,9 @@ def test_a_packed_folder_checks_clean(six_shards, tmp_path, pack_all):
 
 
 def test_a_codec_once_settled_is_remembered(six_shards, tmp_path, pack_all):
-    assert settled_arrays(tmp_path / "packed") is None
+    assert started_array_codec(tmp_path / "packed") is None
     pack_all(six_shards, tmp_path / "packed", arrays="zstd")
-    assert settled_arrays(tmp_path / "packed") == "zstd"
+    assert started_array_codec(tmp_path / "packed") == "zstd"
 
 
 # -- going on after a kill ---------------------------------------------------------------------------------------
@@ -151,7 +155,7 @@ def test_a_pack_killed_in_the_middle_goes_on_without_loss_or_double_work(
     workers = []
     child = subprocess.Popen([sys.executable, tmp_path / "child.py", tmp_path / "plan.pickle", folder])
     try:
-        wait_until(lambda: finished(tasks[0], folder) is not None, "the first shard")
+        wait_until(lambda: finished_report(tasks[0], folder) is not None, "the first shard")
         wait_until(lambda: list(folder.glob(f".{held.name}.*.tmp")), "the shard that cannot be finished")
         workers = psutil.Process(child.pid).children(recursive=True)
         os.kill(child.pid, signal.SIGKILL)
@@ -168,7 +172,7 @@ def test_a_pack_killed_in_the_middle_goes_on_without_loss_or_double_work(
     stuck.unlink()
     aside.rename(stuck)
 
-    kept = {task.name: identity(folder / task.name) for task in tasks if finished(task, folder) is not None}
+    kept = {task.name: identity(folder / task.name) for task in tasks if finished_report(task, folder) is not None}
     assert tasks[0].name in kept
     assert held.name not in kept
     reports = list(pack(plan, folder, workers=2))
@@ -195,7 +199,9 @@ def test_only_the_shard_that_is_not_whole_is_made_again(six_shards, tmp_path, pa
     if missing == "size":
         shard.write_bytes(shard.read_bytes() + b"\0")
     else:
-        {"report": report_path(packed.folder, name), "index": indexfile.beside(shard), "shard": shard}[missing].unlink()
+        {"report": report_path(packed.folder, name), "index": indexfile.index_path_beside(shard), "shard": shard}[
+            missing
+        ].unlink()
     again = pack_all(six_shards, packed.folder, workers=2, shard_bytes=MIB)
     assert len(again.reports) == len(before)
     assert shards_of(packed.folder) == before
@@ -333,7 +339,7 @@ def test_a_full_disk_keeps_finished_shards_and_the_run_goes_on(six_shards, plan_
         assert "Free some space" in caught.value.advice
         assert Path(caught.value.shard).parent == folder
         assert temporaries(folder) == []
-        kept = {task.name: identity(folder / task.name) for task in plan.tasks() if finished(task, folder)}
+        kept = {task.name: identity(folder / task.name) for task in plan.tasks() if finished_report(task, folder)}
         assert 1 <= len(kept) <= 3
         subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
         reports = list(pack(plan, folder, workers=workers))

@@ -14,9 +14,9 @@ from tests.support import hostile
 from penstock.errors import DecodeError, GuardError, SampleError, ShardError
 from penstock.shards import index_file as indexfile
 from penstock.shards.codecs import decode_jpeg, decode_npy, decode_npy_zst
-from penstock.shards.pack.task import WORK_FOLDER, finished, pack_shard, report_path
-from penstock.shards.scan import scan
-from penstock.shards.validate import examine
+from penstock.shards.pack.task import WORK_FOLDER, finished_report, pack_shard, report_path
+from penstock.shards.scan import scan_shard
+from penstock.shards.validate import check_samples
 from penstock.testing import IMAGENET, MULTICAMERA, REID, SA1B, make_folder, make_shards, tar_bytes
 
 MIB = 1 << 20
@@ -62,9 +62,9 @@ def test_every_order_and_compression_packs_the_same_samples(
 @pytest.mark.parametrize("preset", [SA1B, IMAGENET, REID, MULTICAMERA], ids=lambda preset: preset.name)
 def test_loose_files_pack_to_the_same_samples(tmp_path, pack_here, contents, originals, preset):
     packed = pack_here(make_folder(tmp_path / "src", preset, samples=4, scale=0.1), tmp_path / "packed")
-    index = scan(packed.folder / "shard-000000.tar")
+    index = scan_shard(packed.folder / "shard-000000.tar")
     assert sorted(index.keys) == sorted(originals(preset, 4))
-    assert examine(index).problems == []
+    assert check_samples(index).problems == []
     wanted = [data for parts in originals(preset, 4).values() for data in parts.values()]
     assert sorted(data for _, data in contents(packed.folder)) == sorted(wanted)
 
@@ -133,8 +133,8 @@ def test_odd_keys_come_through_a_pack(tmp_path, pack_here, contents):
     wanted = [(key + end, key.encode()) for key in ODD_KEYS for end in (".txt", ".note.txt")]
     assert contents(packed.folder) == wanted
     out = packed.folder / "shard-000000.tar"
-    assert scan(out).keys == ODD_KEYS
-    assert indexfile.load(out).keys == ODD_KEYS
+    assert scan_shard(out).keys == ODD_KEYS
+    assert indexfile.load_index(out).keys == ODD_KEYS
 
 
 def test_loose_files_with_odd_names_come_through_a_pack(tmp_path, pack_here, contents):
@@ -202,13 +202,13 @@ def test_the_index_is_that_of_the_shard_with_the_crc_of_every_member(tmp_path, p
     make_shards(tmp_path / "src", SA1B, samples=4, order="shuffled", scale=0.1)
     packed = pack_here(tmp_path / "src", tmp_path / "packed", arrays="zstd")
     shard = packed.folder / "shard-000000.tar"
-    stored, walked = indexfile.load(shard), scan(shard)
+    stored, walked = indexfile.load_index(shard), scan_shard(shard)
     assert stored.binding == walked.binding
     assert (stored.keys, stored.suffixes) == (walked.keys, walked.suffixes)
     assert np.array_equal(stored.offsets, walked.offsets)
     assert np.array_equal(stored.lengths, walked.lengths)
     assert stored.crcs.tolist() == [deflate.crc32(data) for _, data in contents(packed.folder)]
-    assert indexfile.beside(shard).exists()
+    assert indexfile.index_path_beside(shard).exists()
 
 
 def test_the_report_counts_what_is_in_the_shard(tmp_path, pack_here, contents):
@@ -265,9 +265,9 @@ def test_a_task_done_twice_leaves_one_shard(task, folder, temporaries):
 
 
 def test_a_finished_task_is_known_by_its_report(task, folder):
-    assert finished(task, folder) is None
+    assert finished_report(task, folder) is None
     report = pack_shard(task, folder)
-    assert finished(task, folder) == report
+    assert finished_report(task, folder) == report
 
 
 def tear(path):
@@ -288,24 +288,26 @@ def tear(path):
 def test_a_task_with_a_piece_missing_or_torn_is_not_finished(task, folder, which, harm):
     pack_shard(task, folder)
     shard = folder / task.name
-    path = {"shard": shard, "index": indexfile.beside(shard), "report": report_path(folder, task.name)}[which]
+    path = {"shard": shard, "index": indexfile.index_path_beside(shard), "report": report_path(folder, task.name)}[
+        which
+    ]
     path.unlink() if harm == "remove" else tear(path)
-    assert finished(task, folder) is None
+    assert finished_report(task, folder) is None
     report = pack_shard(task, folder)
-    assert finished(task, folder) == report
+    assert finished_report(task, folder) == report
 
 
 def test_an_index_without_crcs_does_not_count(task, folder):
     pack_shard(task, folder)
-    indexfile.save(scan(folder / task.name), folder / task.name)
-    assert finished(task, folder) is None
+    indexfile.save_index(scan_shard(folder / task.name), folder / task.name)
+    assert finished_report(task, folder) is None
 
 
 def test_the_report_of_another_task_does_not_count(tmp_path, noise_shard, plan_of, folder):
     src = noise_shard(tmp_path / "src" / "a.tar", 3, 1000)
     (task,), (other,) = plan_of(src).tasks(), plan_of(src, quality=50).tasks()
     pack_shard(task, folder)
-    assert finished(other, folder) is None
+    assert finished_report(other, folder) is None
 
 
 # -- bad samples -------------------------------------------------------------------------------------------------
@@ -375,7 +377,7 @@ def test_a_shard_of_bad_samples_only_is_empty_but_there(tmp_path, pack_here):
     (report,) = packed.reports
     assert (report.samples, len(report.skipped)) == (0, 2)
     (task,) = packed.plan.tasks()
-    assert finished(task, packed.folder) == report
+    assert finished_report(task, packed.folder) == report
 
 
 def test_two_parts_with_one_future_name_are_a_bad_sample(tmp_path, plan_of, folder):

@@ -8,7 +8,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from tests.support.proxy import FaultProxy
 
-from penstock.storage.object_store.fetch import _paces
+from penstock.storage.object_store.fetch import _latency_trackers
 from penstock.testing import REID, make_shards
 
 SECRET = "not-to-be-seen-anywhere"  # tests look for it where it must not be
@@ -90,7 +90,7 @@ def s3(s3_server):
 @pytest.fixture(autouse=True)
 def _no_pace():
     """What requests took in other tests does not count: a second one for the slow tail would be a surprise."""
-    _paces.clear()
+    _latency_trackers.clear()
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ import penstock
 from penstock.cli.main import make_app
 from penstock.errors import StorageError
 from penstock.shards import index_file as indexfile
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 from penstock.storage.object_store import remote_file as object
 from penstock.storage.object_store.remote_file import RemoteFile
 from penstock.storage.object_store.retry import RetryPolicy
-from penstock.storage.paths import expand
+from penstock.storage.paths import expand_shard_paths
 from penstock.testing import REID, make_shards
 
 SAMPLES = 24
@@ -65,8 +65,8 @@ def remote(local, container):
 
 def test_folders_and_globs_are_listed(container, remote):
     container.put("reid/deeper/other.tar", b"")
-    assert expand(container.url("reid/")) == remote
-    assert expand(container.url("reid/*-00000[12].tar")) == remote[1:]
+    assert expand_shard_paths(container.url("reid/")) == remote
+    assert expand_shard_paths(container.url("reid/*-00000[12].tar")) == remote[1:]
 
 
 def test_ls_tells_the_samples(remote, container):
@@ -75,10 +75,10 @@ def test_ls_tells_the_samples(remote, container):
 
 
 def test_the_index_lies_beside_the_shard_and_is_read_from_there(remote, container, local):
-    built = index_of(remote[0])
+    built = index_shard(remote[0])
     assert f"reid/{local[0].name}.pidx" in container.names()
-    assert indexfile.load(remote[0]) is not None
-    assert len(index_of(remote[0])) == len(built) == len(index_of(str(local[0])))
+    assert indexfile.load_index(remote[0]) is not None
+    assert len(index_shard(remote[0])) == len(built) == len(index_shard(str(local[0])))
 
 
 def test_an_epoch_is_the_same_as_from_files(make_loader, remote, local):

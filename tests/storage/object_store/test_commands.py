@@ -13,8 +13,8 @@ from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
 from penstock.shards.pack.sources import find_pack_sources
-from penstock.shards.scan import scan
-from penstock.storage.paths import expand
+from penstock.shards.scan import scan_shard
+from penstock.storage.paths import expand_shard_paths
 from penstock.testing import REID, make_shards
 
 
@@ -51,13 +51,13 @@ def test_pack_reads_from_a_store_and_writes_a_folder(remote, tmp_path):
     options = PackOptions()
     plan = make_plan(list(find_pack_sources(remote, options)), options)
     list(pack(plan, tmp_path / "out", workers=1))
-    assert sum(len(scan(path)) for path in (tmp_path / "out").glob("*.tar")) == 12
+    assert sum(len(scan_shard(path)) for path in (tmp_path / "out").glob("*.tar")) == 12
 
 
 def test_both_sides_of_a_race_read_from_the_store(remote, tmp_path):
     from penstock.bench.torch_loader import PlainTars
 
-    course = make_workload(expand(remote), parse_fields(["image=.jpg:32"]), 2, 12, 2, tmp_path)
+    course = make_workload(expand_shard_paths(remote), parse_fields(["image=.jpg:32"]), 2, 12, 2, tmp_path)
     assert len({sample["__key__"] for sample in PlainTars(course)}) == 12
     assert all(shard.startswith(remote) for shard in course.shards)
 

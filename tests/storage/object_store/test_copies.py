@@ -12,7 +12,7 @@ from penstock.data.read.block_layout import Extent
 from penstock.data.read.byte_ranges import OpenedShards
 from penstock.errors import StorageError
 from penstock.shards.codecs import zstd
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 from penstock.storage.shard_cache.cache_tier import CacheSettings
 from penstock.testing import REID, make_shards
 
@@ -28,7 +28,7 @@ def opened(tmp_path):
     made = []
 
     def opened(paths, indexes=None, folder=tmp_path / "fast"):
-        indexes = indexes or [index_of(path) for path in paths]
+        indexes = indexes or [index_shard(path) for path in paths]
         made.append(OpenedShards(paths, indexes, cache=CacheSettings(str(folder), 1 << 30)))
         return made[-1]
 
@@ -74,7 +74,7 @@ def test_the_copy_of_an_old_version_is_not_read_for_the_new_one(opened, local, r
     data = bytearray(local[0].read_bytes())
     data[-1] ^= 1  # of the same length
     bucket.put(f"reid/{local[0].name}", bytes(data))
-    new = opened(remote, [index_of(path) for path in remote])
+    new = opened(remote, [index_shard(path) for path in remote])
     assert read(new, 0, size) == bytes(data)
     assert read(old, 0, size) == local[0].read_bytes()  # what it was indexed as is in the cache still
 
@@ -90,7 +90,7 @@ def test_a_version_that_is_gone_and_was_not_copied_is_an_error_as_ever(opened, l
 
 @pytest.mark.parametrize("harm", ["flipped", "cut", "deleted"])
 def test_a_copy_that_was_harmed_gives_way_to_the_store(opened, local, remote, tmp_path, harm):
-    index, data = index_of(remote[0]), local[0].read_bytes()
+    index, data = index_shard(remote[0]), local[0].read_bytes()
     parts = zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
     crcs = np.array([deflate.crc32(data[offset : offset + length]) for offset, length in parts], np.uint32)
     shards = opened(remote[:1], [dataclasses.replace(index, crcs=crcs)])
@@ -113,7 +113,7 @@ def test_a_copy_that_was_harmed_gives_way_to_the_store(opened, local, remote, tm
 def test_a_compressed_shard_is_read_from_its_copy_too(opened, local, bucket, proxy):
     bucket.put("z/a.tar.zst", zstd.compress(local[0].read_bytes()))
     url = bucket.url("z/a.tar.zst")
-    index, data = index_of(url), local[0].read_bytes()
+    index, data = index_shard(url), local[0].read_bytes()
     shards = opened([url], [index])
     assert read(shards, 0, index.data_length) == data[: index.data_length]
     settle(shards)

@@ -9,14 +9,14 @@ from tests.support.proxy import Flip, Status
 
 from penstock.errors import DecodeError, StorageError
 from penstock.shards import index_file as indexfile
-from penstock.shards.check import CheckTask, ShardStructure, check_piece, check_shards
+from penstock.shards.check import CheckTask, ShardStructure, check_shards, run_check_task
 from penstock.shards.codecs import zstd
 from penstock.shards.open_shard import open_shard
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.sources import find_pack_sources, read_samples
 from penstock.shards.pack.task import WORK_FOLDER, pack_shard
-from penstock.shards.scan import index_of, scan
+from penstock.shards.scan import index_shard, scan_shard
 from penstock.storage.object_store import remote_file as object
 from penstock.storage.object_store.retry import RetryPolicy
 from penstock.testing import tar_bytes
@@ -30,10 +30,10 @@ def shard(bucket):
     """A shard whose index knows the CRC32 of every part; its URL and its index."""
     bucket.put("a.tar", DATA)
     url = bucket.url("a.tar")
-    index = index_of(url)
+    index = index_shard(url)
     crcs = np.array([deflate.crc32(data) for _, data in PARTS], np.uint32)
-    indexfile.save(dataclasses.replace(index, crcs=crcs), url)
-    return url, index_of(url)
+    indexfile.save_index(dataclasses.replace(index, crcs=crcs), url)
+    return url, index_shard(url)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def of_the_shard(request):
 
 
 def checked(url, index):
-    return check_piece(CheckTask(url, tuple(map(index.sample, range(len(index)))), False, index.binding))
+    return run_check_task(CheckTask(url, tuple(map(index.sample, range(len(index)))), False, index.binding))
 
 
 def test_a_flip_that_passes_is_no_flaw_and_one_that_stays_is(shard, proxy):
@@ -96,7 +96,7 @@ def test_an_uploaded_index_is_no_flaw_and_its_checksums_count(bucket, tmp_path):
     crcs = np.array([deflate.crc32(data) for _, data in PARTS], np.uint32)
     crcs[3] += 1
     bucket.put("b.tar", DATA)
-    bucket.put("b.tar.pidx", indexfile.dumps(dataclasses.replace(scan(path), crcs=crcs)))
+    bucket.put("b.tar.pidx", indexfile.encode_index(dataclasses.replace(scan_shard(path), crcs=crcs)))
     found = list(check_shards([bucket.url("b.tar")], decode=False, workers=1))
     [structure] = [each for each in found if isinstance(each, ShardStructure)]
     assert (structure.flaws, structure.with_crc) == ((), True)

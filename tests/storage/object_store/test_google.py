@@ -14,10 +14,10 @@ import torch
 
 import penstock
 from penstock.errors import SettingError, StorageError
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 from penstock.storage.object_store import stores
 from penstock.storage.object_store.remote_file import RemoteFile
-from penstock.storage.paths import expand
+from penstock.storage.paths import expand_shard_paths
 from penstock.testing import REID, make_shards
 
 SAMPLES = 24
@@ -60,16 +60,16 @@ def remote(local, put):
 
 
 def test_folders_and_globs_are_listed(remote):
-    assert expand(f"gs://{BUCKET}/reid/") == remote
-    assert expand(f"gs://{BUCKET}/**/*-00000[12].tar") == remote[1:]
+    assert expand_shard_paths(f"gs://{BUCKET}/reid/") == remote
+    assert expand_shard_paths(f"gs://{BUCKET}/**/*-00000[12].tar") == remote[1:]
 
 
 def test_a_bucket_that_cannot_be_written_has_its_index_in_the_cache(remote, local, monkeypatch):
     from penstock.shards import scan
 
-    assert len(index_of(remote[0])) == len(index_of(str(local[0])))
+    assert len(index_shard(remote[0])) == len(index_shard(str(local[0])))
     monkeypatch.setattr(scan, "scan", lambda path: pytest.fail("it was walked again"))
-    assert len(index_of(remote[0])) == len(index_of(str(local[0])))
+    assert len(index_shard(remote[0])) == len(index_shard(str(local[0])))
 
 
 def test_an_epoch_is_the_same_as_from_files(make_loader, remote, local):

@@ -18,8 +18,8 @@ from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.sources import find_pack_sources
 from penstock.shards.pack.task import WORK_FOLDER, pack_shard
-from penstock.shards.scan import index_all, index_of, scan
-from penstock.storage.object_store.url import parse
+from penstock.shards.scan import index_shard, index_shards, scan_shard
+from penstock.storage.object_store.url import parse_url
 from penstock.testing import IMAGENET, REID, make_shards, tar_bytes
 
 LONG = [(f"{number:04d}.bin", bytes([number]) * 200_000) for number in range(12)]
@@ -41,14 +41,14 @@ def same(one, other):
 def test_it_is_indexed_by_its_headers_and_never_downloaded(long, proxy, tmp_path):
     url, data = long
     (tmp_path / "long.tar").write_bytes(data)
-    assert same(scan(url), scan(tmp_path / "long.tar"))
+    assert same(scan_shard(url), scan_shard(tmp_path / "long.tar"))
     assert proxy.counts.bytes < len(data) / 10
     assert proxy.counts.requests <= len(LONG) + 4
 
 
 def test_many_short_members_take_few_requests(bucket, proxy):
     bucket.put("short.tar", tar_bytes((f"{number:05d}.cls", b"7") for number in range(2000)))
-    assert len(scan(bucket.url("short.tar"))) == 2000
+    assert len(scan_shard(bucket.url("short.tar"))) == 2000
     assert proxy.counts.requests < 8
 
 
@@ -57,31 +57,31 @@ def test_compressed_shards_are_streamed(bucket, tmp_path, compression):
     [path] = make_shards(tmp_path, IMAGENET, samples=6, compression=compression, scale=0.1)
     bucket.put(path.name, path.read_bytes())
     url = bucket.url(path.name)
-    assert same(scan(url), scan(path))
+    assert same(scan_shard(url), scan_shard(path))
     with open_shard(url) as shard, open_shard(path) as local:
         assert shard.read_at(512, 3000) == local.read_at(512, 3000)
 
 
 def test_the_index_lies_beside_the_shard_and_is_read_from_there(long, bucket, proxy):
     url, _ = long
-    first = index_of(url)
+    first = index_shard(url)
     assert bucket.keys() == ["long.tar", "long.tar.pidx"]
     assert first.binding.etag is not None
     before = proxy.counts.requests
-    [again] = index_all([url])
+    [again] = index_shards([url])
     assert not again.fresh
     assert same(again.index, first)
     assert proxy.counts.requests == before + 2  # the shard is looked at, the index is read
-    assert not indexfile.in_cache(url).exists()
+    assert not indexfile.index_path_in_cache(url).exists()
 
 
 def test_where_the_bucket_cannot_be_written_it_lies_in_the_cache(long, bucket, proxy):
     url, _ = long
     proxy.inject(Status(403), lambda request: request.method == "PUT")
-    index_of(url)
+    index_shard(url)
     assert bucket.keys() == ["long.tar"]
-    assert indexfile.in_cache(url).exists()
-    [again] = index_all([url])
+    assert indexfile.index_path_in_cache(url).exists()
+    [again] = index_shards([url])
     assert not again.fresh
 
 
@@ -89,27 +89,27 @@ def test_where_a_key_that_is_not_there_may_not_be_asked_for_the_index_lies_in_th
     """S3 says 403 and not 404 to whoever may read objects but not list them."""
     url, _ = long
     proxy.inject(Status(403), lambda request: request.path.endswith(".pidx"))
-    index_of(url)
-    [again] = index_all([url])
+    index_shard(url)
+    [again] = index_shards([url])
     assert not again.fresh
 
 
 def test_an_overwritten_shard_is_indexed_anew(long, bucket, caplog):
     url, _ = long
-    index_of(url)
+    index_shard(url)
     bucket.put("long.tar", tar_bytes(LONG[:3]))
-    assert len(index_of(url)) == 3
+    assert len(index_shard(url)) == 3
     assert "has changed since it was indexed" in caplog.text
 
 
 def test_index_files_from_before_etags_are_read(tmp_path):
     [path] = make_shards(tmp_path, REID, samples=3, scale=0.05)
-    index = scan(path)
-    head = indexfile._HEAD.size
-    body = msgspec.msgpack.decode(zstd.decompress(indexfile.dumps(index)[head:], max_length=1 << 20))
+    index = scan_shard(path)
+    head = indexfile._INDEX_HEADER.size
+    body = msgspec.msgpack.decode(zstd.decompress(indexfile.encode_index(index)[head:], max_length=1 << 20))
     old = msgspec.msgpack.encode(body[:-1])
     rest = struct.pack("<Q", len(old)) + zstd.compress(old)
-    found = indexfile.loads(indexfile.MAGIC + struct.pack("<I", deflate.crc32(rest)) + rest)
+    found = indexfile.decode_index(indexfile.INDEX_MAGIC + struct.pack("<I", deflate.crc32(rest)) + rest)
     assert same(found, index)
     assert found.binding == index.binding
     assert found.binding.etag is None
@@ -130,30 +130,30 @@ def packed_here(tmp_path_factory):
 def packed(bucket, packed_here):
     """A packed shard with its index, uploaded as they are; the URL and the local path."""
     path = packed_here
-    for file in (path, indexfile.beside(path)):
+    for file in (path, indexfile.index_path_beside(path)):
         bucket.put(file.name, file.read_bytes())
     return bucket.url(path.name), path
 
 
 def test_an_uploaded_index_is_taken_with_its_checksums(packed, proxy):
     url, path = packed
-    [scanned] = index_all([url])
+    [scanned] = index_shards([url])
     assert not scanned.fresh
     assert scanned.index.crcs is not None
-    assert same(scanned.index, index_of(path))
+    assert same(scanned.index, index_shard(path))
     assert scanned.index.binding.etag is not None
     assert proxy.counts.bytes < path.stat().st_size
     before = proxy.counts.requests
-    list(index_all([url]))
+    list(index_shards([url]))
     assert proxy.counts.requests == before + 2  # bound to the object now
 
 
 def test_an_uploaded_index_of_another_shard_is_not_taken(packed, bucket):
     url, path = packed
-    key = parse(url).key
+    key = parse_url(url).key
     data = path.read_bytes()
     bucket.put(key, b"x" * 100 + data[100:] if not data.startswith(b"x") else b"y" + data[1:])
-    [scanned] = index_all([url])
+    [scanned] = index_shards([url])
     assert scanned.index is None or scanned.index.crcs is None
 
 
@@ -167,8 +167,8 @@ def read_block(paths, indexes):
 
 def test_a_flipped_byte_is_read_again(packed, proxy, caplog):
     url, path = packed
-    index = index_of(url)
-    expected = read_block([str(path)], [index_of(path)])
+    index = index_shard(url)
+    expected = read_block([str(path)], [index_shard(path)])
     proxy.inject(Flip(at=int(index.offsets[0]) + 3), times=1)
     assert read_block([url], [index]) == expected
     assert "came damaged; reading them again" in caplog.text
@@ -177,7 +177,7 @@ def test_a_flipped_byte_is_read_again(packed, proxy, caplog):
 
 def test_bytes_that_stay_flipped_are_left_to_the_workers(packed, proxy, caplog):
     url, _ = packed
-    index = index_of(url)
+    index = index_shard(url)
     proxy.inject(Flip(at=int(index.offsets[0]) + 3))
     read_block([url], [index])
     assert proxy.counts.faults == 2
@@ -185,7 +185,7 @@ def test_bytes_that_stay_flipped_are_left_to_the_workers(packed, proxy, caplog):
 
 def test_extents_are_read_side_by_side(long, proxy):
     url, data = long
-    index = index_of(url)
+    index = index_shard(url)
     proxy.slow_down(latency_s=0.05)
     extents = [Extent(int(offset), 1000, 4096 * number) for number, offset in enumerate(index.offsets)]
     into = memoryview(bytearray(4096 * len(extents)))
@@ -197,7 +197,7 @@ def test_extents_are_read_side_by_side(long, proxy):
 
 def test_a_shard_overwritten_after_indexing_is_noticed(long, bucket):
     url, data = long
-    index = index_of(url)
+    index = index_shard(url)
     bucket.put("long.tar", data[:-1] + b"x")
     with pytest.raises(StorageError, match="has changed since it was indexed"):
         read_block([url], [index])
@@ -205,5 +205,5 @@ def test_a_shard_overwritten_after_indexing_is_noticed(long, bucket):
 
 def test_nothing_is_logged_when_all_is_well(long, caplog):
     caplog.set_level(logging.INFO)
-    index_of(long[0])
+    index_shard(long[0])
     assert [record for record in caplog.records if record.name == "penstock"] == []

@@ -10,7 +10,7 @@ from tests.support.proxy import Hang
 from penstock.errors import StorageError
 from penstock.storage.object_store import io_thread as channel
 from penstock.storage.object_store import remote_file as object
-from penstock.storage.object_store.io_thread import counts
+from penstock.storage.object_store.io_thread import store_counts
 from penstock.storage.object_store.remote_file import read_object
 from penstock.storage.object_store.retry import RetryPolicy
 from penstock.watcher.stack_sampler import STATES
@@ -29,7 +29,7 @@ def test_whoever_looks_at_a_thread_that_waits_for_a_store_sees_a_network(bucket,
     proxy.inject(Hang())
     thread = threading.Thread(target=given_up, args=(bucket.url("a"),))
     thread.start()
-    proxy.wait_until(lambda counts: counts.in_flight == 1)
+    proxy.wait_until(lambda store_counts: store_counts.in_flight == 1)
     call = Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split()[0]
     thread.join()
     if not call.isdigit():
@@ -45,10 +45,10 @@ def test_a_wait_that_was_interrupted_leaves_nothing_to_the_next_one(bucket, monk
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(channel._bells, "bell", Interrupted())
+        patch.setattr(channel._wakeups, "bell", Interrupted())
         with pytest.raises(KeyboardInterrupt):
             read_object(bucket.url("a"), 100)
-    assert channel._bells.bell is None or type(channel._bells.bell) is channel._Wakeup
+    assert channel._wakeups.bell is None or type(channel._wakeups.bell) is channel._Wakeup
     assert read_object(bucket.url("a"), 100) == b"data"
 
 
@@ -58,7 +58,7 @@ def test_without_descriptors_to_wait_with_it_is_waited_all_the_same(bucket, monk
     def none_left():
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(channel._bells, "bell", None)
+    monkeypatch.setattr(channel._wakeups, "bell", None)
     monkeypatch.setattr(channel.socket, "socketpair", none_left)
     assert read_object(bucket.url("a"), 100) == b"data"
 
@@ -68,13 +68,16 @@ def test_latency_and_bandwidth_are_counted_apart(bucket, proxy):
     bucket.put("a", bytes(200_000))
     file = object.RemoteFile(url)
     proxy.slow_down(latency_s=0.2)
-    before = counts.answers, counts.answer_s, counts.body_s
+    before = store_counts.answers, store_counts.answer_s, store_counts.body_s
     file.read_at(0, 1000)
-    late = [now - then for now, then in zip((counts.answers, counts.answer_s, counts.body_s), before, strict=True)]
+    late = [
+        now - then
+        for now, then in zip((store_counts.answers, store_counts.answer_s, store_counts.body_s), before, strict=True)
+    ]
     assert late[0] == 1
     assert late[1] > 0.2
     assert late[1] > late[2]
     proxy.slow_down(bytes_per_s=400_000)
-    before = counts.answer_s, counts.body_s
+    before = store_counts.answer_s, store_counts.body_s
     file.read_at(0, 200_000)
-    assert counts.body_s - before[1] > counts.answer_s - before[0]
+    assert store_counts.body_s - before[1] > store_counts.answer_s - before[0]

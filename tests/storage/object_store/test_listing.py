@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import StorageError
 from penstock.storage.object_store import listing
 from penstock.storage.object_store.retry import RetryPolicy
-from penstock.storage.paths import expand
+from penstock.storage.paths import expand_shard_paths
 from penstock.testing import FakeClock
 
 KEYS = [f"{number:02d}.tar" for number in range(12)]
@@ -73,14 +73,14 @@ URLS = [f"s3://bucket/{key}" for key in KEYS]
 
 def test_it_may_take_longer_than_the_budget_and_goes_on_where_it_broke(store):
     store.breaks = ["08.tar", "08.tar", "10.tar"]
-    assert expand("s3://bucket/") == URLS
+    assert expand_shard_paths("s3://bucket/") == URLS
     assert store.offsets == [None, "07.tar", "07.tar", "09.tar"]
 
 
 def test_a_store_that_has_another_order_is_asked_from_the_start(store):
     store.keys = KEYS[6:] + KEYS[:6]
     store.breaks = ["04.tar"]
-    assert expand("s3://bucket/") == URLS
+    assert expand_shard_paths("s3://bucket/") == URLS
     assert store.offsets == [None, None]
 
 
@@ -88,4 +88,4 @@ def test_a_page_that_never_comes_ends_it(store):
     for store.keys in (KEYS, KEYS[6:] + KEYS[:6]):
         store.breaks = ["04.tar"] * 100
         with pytest.raises(StorageError, match="tries in"):
-            expand("s3://bucket/")
+            expand_shard_paths("s3://bucket/")

@@ -10,7 +10,7 @@ import penstock
 from penstock.datasets import ShardDataset
 from penstock.errors import StorageError
 from penstock.shards import index_file as indexfile
-from penstock.shards.scan import index_of
+from penstock.shards.scan import index_shard
 from penstock.storage.object_store import remote_file as object
 from penstock.storage.object_store.retry import RetryPolicy
 
@@ -88,10 +88,10 @@ def with_checksums(url):
 
     from penstock.storage.object_store.remote_file import read_object
 
-    index, data = index_of(url), read_object(url, 1 << 30)
+    index, data = index_shard(url), read_object(url, 1 << 30)
     parts = zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
     crcs = np.array([deflate.crc32(data[offset : offset + length]) for offset, length in parts], np.uint32)
-    indexfile.save(dataclasses.replace(index, crcs=crcs), url)
+    indexfile.save_index(dataclasses.replace(index, crcs=crcs), url)
     return index
 
 

@@ -12,7 +12,7 @@ from penstock.probe import storage_files as probed
 from penstock.probe.results import read_probes
 from penstock.probe.storage import SEQUENTIAL_BYTES, measure_store, storage_under
 from penstock.storage.object_store import listing
-from penstock.storage.paths import is_shard
+from penstock.storage.paths import is_shard_name
 from penstock.testing.clock import FakeClock
 
 LARGE = 5 * SEQUENTIAL_BYTES
@@ -75,9 +75,9 @@ def test_a_listing_ends_when_there_are_enough(bucket, monkeypatch):
     monkeypatch.setattr(listing, "PAGE", 2)
     for number in range(5):
         bucket.put(f"many/{number}.tar", b"")
-    assert len(listing.find(bucket.url("many/"), is_shard)) == 5
-    assert len(listing.find(bucket.url("many/"), is_shard, enough=2)) == 2
-    assert len(listing.find(bucket.url("many/*.tar"), is_shard, enough=3)) == 4
+    assert len(listing.find_objects(bucket.url("many/"), is_shard_name)) == 5
+    assert len(listing.find_objects(bucket.url("many/"), is_shard_name, enough=2)) == 2
+    assert len(listing.find_objects(bucket.url("many/*.tar"), is_shard_name, enough=3)) == 4
 
 
 def test_what_somebody_put_into_the_endpoint_is_not_shown(monkeypatch):

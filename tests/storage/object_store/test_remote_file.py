@@ -14,17 +14,17 @@ from tests.support.proxy import Cut, Drip, Flip, Hang, Late, Status, WholeObject
 from penstock.errors import SettingError, StorageError
 from penstock.storage.object_store import fetch, listing, stores
 from penstock.storage.object_store import remote_file as object
-from penstock.storage.object_store.io_thread import counts
+from penstock.storage.object_store.io_thread import store_counts
 from penstock.storage.object_store.readahead import (
-    FIRST_BYTES,
     HOP_BYTES,
+    INITIAL_BYTES,
     WINDOW_BYTES,
     HeaderReadahead,
     SequentialReadahead,
 )
 from penstock.storage.object_store.remote_file import RemoteFile, read_object, write_object
-from penstock.storage.object_store.retry import LEAST, RetryPolicy
-from penstock.storage.paths import expand
+from penstock.storage.object_store.retry import MIN_ANSWERS, RetryPolicy
+from penstock.storage.paths import expand_shard_paths
 from penstock.storage.shard_cache.cache import ShardCache
 
 DATA = random.Random(5).randbytes(700_000)
@@ -130,10 +130,10 @@ def test_what_was_cut_goes_on_where_it_ended(url, proxy):
 
 
 def test_a_drip_is_a_stall_though_it_is_never_silent(url, proxy):
-    file, before = RemoteFile(url), counts.stalls
+    file, before = RemoteFile(url), store_counts.stalls
     proxy.inject(Drip(piece_bytes=100, pause_s=0.01), gets, times=2)
     assert file.read_at(0, len(DATA)) == DATA
-    assert counts.stalls == before + 2
+    assert store_counts.stalls == before + 2
 
 
 def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, proxy, monkeypatch):
@@ -141,10 +141,10 @@ def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, pro
     monkeypatch.setattr(object, "PATIENCE", RetryPolicy(first_pause_s=0.01, stall_s=0.6))
     file, length = RemoteFile(url), 320 << 10
     proxy.slow_down(bytes_per_s=470_000)
-    before = counts.stalls
+    before = store_counts.stalls
     for _ in range(2):
         assert file.read_at(0, length) == DATA[:length]
-    assert counts.stalls == before + 1
+    assert store_counts.stalls == before + 1
     assert proxy.counts.requests == 1 + 2 + 1
 
 
@@ -161,7 +161,7 @@ def test_a_fault_that_stays_is_an_error_that_says_where(url, proxy, fault, monke
 @pytest.fixture
 def made(monkeypatch):
     """The kinds of stores that are made from now on."""
-    kinds, make = [], stores._made
+    kinds, make = [], stores._create_store
 
     def spy(kind, *arguments, **settings):
         kinds.append(kind)
@@ -173,11 +173,11 @@ def made(monkeypatch):
 
 def test_a_refusal_makes_the_store_anew_and_goes_on(url, proxy, monkeypatch, made):
     monkeypatch.setattr(stores, "FRESH_S", 0.0)
-    file, before = RemoteFile(url), counts.renewals
+    file, before = RemoteFile(url), store_counts.renewals
     made.clear()
     proxy.inject(Status(403), gets, times=1)
     assert file.read_at(0, 100) == DATA[:100]
-    assert counts.renewals == before + 1
+    assert store_counts.renewals == before + 1
     assert made == ["S3Store"]
 
 
@@ -215,7 +215,7 @@ def test_a_bucket_that_is_not_there_is_called_so(s3):
     with pytest.raises(StorageError, match="there is no such bucket"):
         read_object("s3://penstock-never-made/a.tar", 100)
     with pytest.raises(StorageError, match="404 NoSuchBucket"):
-        expand("s3://penstock-never-made/d/")
+        expand_shard_paths("s3://penstock-never-made/d/")
 
 
 def test_another_version_is_never_read(url, bucket):
@@ -241,25 +241,27 @@ def test_reads_beyond_the_end_are_refused(url):
 
 def test_the_slow_tail_is_asked_twice(url, proxy):
     file = RemoteFile(url)
-    for number in range(4 * LEAST):
+    for number in range(4 * MIN_ANSWERS):
         file.read_at(number, 1)
-    twice, won = counts.asked_twice, counts.second_won
+    twice, won = store_counts.asked_twice, store_counts.second_won
     proxy.inject(Late(0.35), gets, times=1)
     assert file.read_at(0, 100) == DATA[:100]
-    assert counts.asked_twice == twice + 1
-    assert counts.second_won == won + 1
+    assert store_counts.asked_twice == twice + 1
+    assert store_counts.second_won == won + 1
 
 
 def test_the_one_that_is_slower_is_given_up_and_its_bytes_are_not_counted(url, proxy):
     file = RemoteFile(url)
-    for number in range(4 * LEAST):
+    for number in range(4 * MIN_ANSWERS):
         file.read_at(number, 1)
-    before, won = counts.bytes_read, counts.second_won
+    before, won = store_counts.bytes_read, store_counts.second_won
     proxy.inject(Hang(), gets, times=1)
     assert file.read_at(0, 100) == DATA[:100]
-    assert counts.second_won == won + 1
-    assert counts.bytes_read == before + 100
-    proxy.wait_until(lambda counts: counts.in_flight == 0)  # its connection was closed: else it would hang on
+    assert store_counts.second_won == won + 1
+    assert store_counts.bytes_read == before + 100
+    proxy.wait_until(
+        lambda store_counts: store_counts.in_flight == 0
+    )  # its connection was closed: else it would hang on
 
 
 def test_headers_of_long_members_are_hopped_to(url, proxy):
@@ -267,14 +269,14 @@ def test_headers_of_long_members_are_hopped_to(url, proxy):
     for offset in range(0, len(DATA), 100_000):
         assert walk.read_at(offset, 512) == DATA[offset : offset + 512]
     assert proxy.counts.requests == 1 + 7
-    assert proxy.counts.bytes <= FIRST_BYTES + 7 * HOP_BYTES
+    assert proxy.counts.bytes <= INITIAL_BYTES + 7 * HOP_BYTES
 
 
 def test_short_members_are_read_through(url, proxy):
     walk = HeaderReadahead(RemoteFile(url))
     for offset in range(0, len(DATA), 2048):
         assert walk.read_at(offset, 512) == DATA[offset : offset + 512]
-    assert proxy.counts.requests == 1 + 1 + -(-(len(DATA) - FIRST_BYTES) // WINDOW_BYTES)
+    assert proxy.counts.requests == 1 + 1 + -(-(len(DATA) - INITIAL_BYTES) // WINDOW_BYTES)
 
 
 def test_whoever_goes_forward_gets_more_and_more_at_a_time(url, proxy):
@@ -295,20 +297,25 @@ def test_folders_globs_and_ranges_are_found(bucket):
     for key in ("d/a-0.tar", "d/a-1.tar", "d/b.txt", "d/.hidden.tar", "d/e/c.tar", "d/e/c.tar.pidx", "x[1].tar"):
         bucket.put(key, b"x")
     at = bucket.url
-    assert expand(at("d/")) == expand(at("d")) == expand(at("d/a-{0..1}.tar")) == [at("d/a-0.tar"), at("d/a-1.tar")]
-    assert expand(at("d/*")) == expand(at("d/a-?.tar")) == [at("d/a-0.tar"), at("d/a-1.tar")]
-    assert expand(at("d/**/*.tar")) == [at("d/a-0.tar"), at("d/a-1.tar"), at("d/e/c.tar")]
-    assert expand(at("**")) == [at("d/a-0.tar"), at("d/a-1.tar"), at("d/e/c.tar"), at("x[1].tar")]
-    assert expand(at("x[1].tar")) == [at("x[1].tar")]
+    assert (
+        expand_shard_paths(at("d/"))
+        == expand_shard_paths(at("d"))
+        == expand_shard_paths(at("d/a-{0..1}.tar"))
+        == [at("d/a-0.tar"), at("d/a-1.tar")]
+    )
+    assert expand_shard_paths(at("d/*")) == expand_shard_paths(at("d/a-?.tar")) == [at("d/a-0.tar"), at("d/a-1.tar")]
+    assert expand_shard_paths(at("d/**/*.tar")) == [at("d/a-0.tar"), at("d/a-1.tar"), at("d/e/c.tar")]
+    assert expand_shard_paths(at("**")) == [at("d/a-0.tar"), at("d/a-1.tar"), at("d/e/c.tar"), at("x[1].tar")]
+    assert expand_shard_paths(at("x[1].tar")) == [at("x[1].tar")]
     for nothing in ("d/*.zip", "none/", "d/a-[5-9].tar"):
         with pytest.raises(SettingError, match="no shard"):
-            expand(at(nothing))
+            expand_shard_paths(at(nothing))
 
 
 def test_a_listing_bears_faults_too(bucket, proxy):
     bucket.put("d/a.tar", b"x")
     proxy.inject(Status(503), times=2)
-    assert expand(bucket.url("d/")) == [bucket.url("d/a.tar")]
+    assert expand_shard_paths(bucket.url("d/")) == [bucket.url("d/a.tar")]
 
 
 def test_a_web_server_serves_signed_addresses(url, bucket):
@@ -316,16 +323,16 @@ def test_a_web_server_serves_signed_addresses(url, bucket):
     with pytest.raises(StorageError, match="access was refused"):
         read_object(address, 1 << 30)
     signed = f"{address}?X-Amz-Signature=abc"
-    assert expand(signed) == [address]
+    assert expand_shard_paths(signed) == [address]
     assert read_object(address, 1 << 30) == DATA
     with pytest.raises(SettingError, match="has no listing"):
-        expand(f"{bucket.endpoint}/{bucket.name}/")
+        expand_shard_paths(f"{bucket.endpoint}/{bucket.name}/")
     with pytest.raises(StorageError, match="nothing can be written"):
         write_object(address, b"")
 
 
 def test_the_query_of_a_signed_address_reaches_the_server(url, bucket, proxy):
-    [address] = expand(f"{proxy.url}/{bucket.name}/{KEY}?X-Amz-Signature=x")
+    [address] = expand_shard_paths(f"{proxy.url}/{bucket.name}/{KEY}?X-Amz-Signature=x")
     assert read_object(address, 1 << 30) == DATA
     assert all(request.path.endswith("?X-Amz-Signature=x") for request in proxy.requests)
 
@@ -333,7 +340,7 @@ def test_the_query_of_a_signed_address_reaches_the_server(url, bucket, proxy):
 def test_no_secret_is_in_anything_that_is_shown_sent_or_logged(url, bucket, proxy, caplog, monkeypatch):
     monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.05, first_pause_s=0.01, stall_s=0.4))
     caplog.set_level(logging.DEBUG)
-    [signed] = expand(f"{proxy.url}/{bucket.name}/{KEY}?X-Amz-Signature=hunter2")
+    [signed] = expand_shard_paths(f"{proxy.url}/{bucket.name}/{KEY}?X-Amz-Signature=hunter2")
     seen = []
     for file in (RemoteFile(url), RemoteFile(signed)):
         seen += [repr(file), str(file), repr(pickle.dumps(file)), repr(vars(file))]

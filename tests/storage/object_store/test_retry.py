@@ -6,8 +6,15 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.storage.object_store.failures import FailureKind, InconsistentAnswer, StalledTransfer, classify
-from penstock.storage.object_store.fetch import hedged
-from penstock.storage.object_store.retry import LEAST, ONE_IN, SAVED, LatencyTracker, RetryPolicy, RetryState
+from penstock.storage.object_store.fetch import hedged_request
+from penstock.storage.object_store.retry import (
+    MAX_SAVED_HEDGES,
+    MIN_ANSWERS,
+    REQUESTS_PER_HEDGE,
+    LatencyTracker,
+    RetryPolicy,
+    RetryState,
+)
 from penstock.testing import FakeClock
 
 
@@ -117,7 +124,7 @@ def test_of_what_the_store_said_only_status_and_word_are_repeated():
 
 def test_nobody_is_slow_before_there_is_something_to_compare_with():
     pace = LatencyTracker()
-    for _ in range(LEAST - 1):
+    for _ in range(MIN_ANSWERS - 1):
         assert pace.patience_s() is None
         pace.answered(0.03)
     pace.answered(0.03)
@@ -148,14 +155,14 @@ def test_a_long_quick_time_does_not_pay_for_doubling_a_slow_one():
     for _ in range(1000):
         pace.patience_s()
         allowed += pace.may_ask_twice()
-    assert allowed <= SAVED + 1000 // ONE_IN
+    assert allowed <= MAX_SAVED_HEDGES + 1000 // REQUESTS_PER_HEDGE
 
 
 @pytest.mark.parametrize(("usual_s", "asked"), [(2.0, 2), (30.0, 1)], ids=["a second is asked", "all are slow"])
 def test_a_request_has_the_time_of_one_stall_and_its_second_no_more(patience, clock, monkeypatch, usual_s, asked):
     """Nothing ever comes: whoever waits is given up when the time of a stall has passed."""
     pace, requests = LatencyTracker(), []
-    for _ in range(LEAST):
+    for _ in range(MIN_ANSWERS):
         pace.patience_s()
         pace.answered(usual_s)
 
@@ -169,6 +176,6 @@ def test_a_request_has_the_time_of_one_stall_and_its_second_no_more(patience, cl
 
     monkeypatch.setattr(asyncio, "wait", wait)
     with pytest.raises(TimeoutError):
-        asyncio.run(hedged(ask, pace, patience))
+        asyncio.run(hedged_request(ask, pace, patience))
     assert clock.now() == patience.stall_s == 10
     assert [request.cancelled() for request in requests] == [True] * asked

@@ -10,7 +10,7 @@ from penstock.storage.object_store import listing
 from penstock.storage.object_store import remote_file as object
 from penstock.storage.object_store.remote_file import RemoteFile, read_object, write_object
 from penstock.storage.object_store.retry import RetryPolicy
-from penstock.storage.paths import expand
+from penstock.storage.paths import expand_shard_paths
 
 SECRET = "hunter2"
 
@@ -38,7 +38,7 @@ def traced(act, *arguments, error=StorageError):
 )
 def test_no_signature_is_in_the_traceback_of_a_read(bucket, proxy, fault):
     bucket.put("a.tar", bytes(1000))
-    [address] = expand(f"{proxy.url}/{bucket.name}/a.tar?X-Amz-Signature={SECRET}")
+    [address] = expand_shard_paths(f"{proxy.url}/{bucket.name}/a.tar?X-Amz-Signature={SECRET}")
     file = RemoteFile(address)
     proxy.inject(fault)
     for act, arguments in ((file.read_at, (0, 100)), (RemoteFile, (address,)), (read_object, (address, 10_000))):
@@ -47,7 +47,7 @@ def test_no_signature_is_in_the_traceback_of_a_read(bucket, proxy, fault):
 
 def test_no_key_is_in_the_traceback_of_a_listing_or_a_write(bucket, proxy):
     proxy.inject(Status(403))
-    for text in (traced(expand, bucket.url("d/")), traced(write_object, bucket.url("x"), b"x")):
+    for text in (traced(expand_shard_paths, bucket.url("d/")), traced(write_object, bucket.url("x"), b"x")):
         assert "AKIAPENSTOCKTESTS" not in text
         assert "access was refused" in text
 

@@ -7,15 +7,15 @@ import pytest
 
 from penstock.data.sources.shards import find_shard_groups
 from penstock.errors import SettingError
-from penstock.storage.object_store.blocked_hosts import refuse_forbidden
-from penstock.storage.object_store.url import RemoteUrl, is_remote, parse, shown
-from penstock.storage.paths import expand
+from penstock.storage.object_store.blocked_hosts import refuse_blocked_host
+from penstock.storage.object_store.url import RemoteUrl, is_remote, parse_url, redact_url
+from penstock.storage.paths import expand_shard_paths
 
 
 def test_a_url_is_a_bucket_and_a_key():
-    assert parse("s3://bucket/a/b.tar") == RemoteUrl("s3", "bucket", "a/b.tar")
-    assert str(parse("S3://bucket/a/b.tar")) == "s3://bucket/a/b.tar"
-    assert parse("gs://b").key == ""
+    assert parse_url("s3://bucket/a/b.tar") == RemoteUrl("s3", "bucket", "a/b.tar")
+    assert str(parse_url("S3://bucket/a/b.tar")) == "s3://bucket/a/b.tar"
+    assert parse_url("gs://b").key == ""
 
 
 @pytest.mark.parametrize("path", ["a.tar", "/data/a.tar", "C:/a.tar", "s3", "./s3:x"])
@@ -27,13 +27,13 @@ def test_names_of_files_are_no_urls(path):
 def test_other_schemes_are_refused(url):
     assert is_remote(url)
     with pytest.raises(SettingError, match="no store that can be read"):
-        expand(url)
+        expand_shard_paths(url)
 
 
 def test_a_url_that_pathlib_has_spoilt_is_said_to_be_so():
     for url in ("s3://bucket/a.tar", "S3://bucket/a.tar", "HTTPS://host/a.tar"):
         with pytest.raises(SettingError, match="lost a slash"):
-            expand(Path(url))
+            expand_shard_paths(Path(url))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_url_that_pathlib_has_spoilt_is_said_to_be_so():
 )
 def test_steps_that_lead_elsewhere_are_refused(url):
     with pytest.raises(SettingError, match=r"an empty step, \. or \.\.") as caught:
-        expand(url)
+        expand_shard_paths(url)
     assert "hunter2" not in str(caught.value)
 
 
@@ -59,7 +59,7 @@ def test_steps_that_lead_elsewhere_are_refused(url):
     "url", ["s3://bucket/d/", "s3://bucket/...tar", "s3://bucket/a..b/c.tar", "https://[::1]:80/a"]
 )
 def test_dots_and_a_slash_at_the_end_are_part_of_many_names(url):
-    assert str(parse(url)) == url
+    assert str(parse_url(url)) == url
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,17 @@ def test_dots_and_a_slash_at_the_end_are_part_of_many_names(url):
 )
 def test_what_is_no_host_or_bucket_is_refused(url):
     with pytest.raises(SettingError, match=r"names no (host|bucket)") as caught:
-        parse(url)
+        parse_url(url)
     assert "hunter2" not in str(caught.value)
 
 
 def test_two_queries_of_one_address_are_not_taken_for_one_shard():
     """What is behind `?` is kept apart from the name: of two such shards, one would be read twice."""
     with pytest.raises(SettingError, match="given twice, with different queries") as caught:
-        expand(["https://host/a.tar?version=hunter2", "https://host/a.tar?version=3"])
+        expand_shard_paths(["https://host/a.tar?version=hunter2", "https://host/a.tar?version=3"])
     assert "hunter2" not in str(caught.value)
-    assert expand(["https://host/b.tar?sig=1", "https://host/b.tar?sig=1"]) == ["https://host/b.tar"]
-    assert parse(expand("https://host/b.tar?sig=2")[0]).query == "sig=2"  # signed anew
+    assert expand_shard_paths(["https://host/b.tar?sig=1", "https://host/b.tar?sig=1"]) == ["https://host/b.tar"]
+    assert parse_url(expand_shard_paths("https://host/b.tar?sig=2")[0]).query == "sig=2"  # signed anew
 
 
 @pytest.mark.parametrize(
@@ -103,22 +103,22 @@ def test_two_queries_of_one_address_are_not_taken_for_one_shard():
 )
 def test_passwords_in_urls_are_refused_and_not_repeated(url):
     with pytest.raises(SettingError) as caught:
-        parse(url)
+        parse_url(url)
     assert "hunter2" not in str(caught.value)
 
 
 def test_the_query_of_a_web_address_is_kept_apart_from_all_that_is_shown():
-    url = parse("https://host/b/a.tar?X-Amz-Signature=hunter2&X-Amz-Expires=60#x")
+    url = parse_url("https://host/b/a.tar?X-Amz-Signature=hunter2&X-Amz-Expires=60#x")
     assert url.query == "X-Amz-Signature=hunter2&X-Amz-Expires=60"
-    assert str(url) == shown("https://host/b/a.tar?X-Amz-Signature=hunter2") == "https://host/b/a.tar"
-    for text in (repr(url), str(url), repr(pickle.dumps(url)), *expand("https://host/b/a.tar?sig=hunter2")):
+    assert str(url) == redact_url("https://host/b/a.tar?X-Amz-Signature=hunter2") == "https://host/b/a.tar"
+    for text in (repr(url), str(url), repr(pickle.dumps(url)), *expand_shard_paths("https://host/b/a.tar?sig=hunter2")):
         assert "hunter2" not in text
 
 
 def test_one_signature_may_be_for_many_objects():
-    shards = expand("https://host/{000..002}.tar?sig=hunter2")
+    shards = expand_shard_paths("https://host/{000..002}.tar?sig=hunter2")
     assert shards == [f"https://host/00{number}.tar" for number in range(3)]
-    assert [parse(shard).query for shard in shards] == ["sig=hunter2"] * 3
+    assert [parse_url(shard).query for shard in shards] == ["sig=hunter2"] * 3
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_errors_about_a_pattern_do_not_show_its_query(pattern):
 
 
 def test_plain_http_is_for_this_machine_only():
-    assert parse("http://127.0.0.1:9000/a.tar").bucket == "127.0.0.1:9000"
-    assert parse("http://localhost/a.tar").scheme == "http"
+    assert parse_url("http://127.0.0.1:9000/a.tar").bucket == "127.0.0.1:9000"
+    assert parse_url("http://localhost/a.tar").scheme == "http"
     with pytest.raises(SettingError, match="not encrypted"):
-        parse("http://example.org/a.tar")
+        parse_url("http://example.org/a.tar")
     with pytest.raises(SettingError, match="not encrypted"):
-        parse("http://localhost.example.org/a.tar")
+        parse_url("http://localhost.example.org/a.tar")
 
 
 @pytest.mark.parametrize(
@@ -163,15 +163,15 @@ def test_plain_http_is_for_this_machine_only():
 )
 def test_addresses_that_hand_out_credentials_are_never_asked(address):
     with pytest.raises(SettingError, match="never read"):
-        refuse_forbidden(address)
+        refuse_blocked_host(address)
 
 
 def test_other_addresses_are():
-    refuse_forbidden("http://127.0.0.1:9000")
-    refuse_forbidden("https://[2001:db8::1]")
-    refuse_forbidden("https://[::1]:9000")
-    refuse_forbidden("https://[64:ff9b::808:808]")
-    refuse_forbidden("https://no-such-host.invalid")
+    refuse_blocked_host("http://127.0.0.1:9000")
+    refuse_blocked_host("https://[2001:db8::1]")
+    refuse_blocked_host("https://[::1]:9000")
+    refuse_blocked_host("https://[64:ff9b::808:808]")
+    refuse_blocked_host("https://no-such-host.invalid")
 
 
 def test_an_endpoint_of_the_environment_is_refused_too(monkeypatch):

@@ -114,7 +114,7 @@ def test_a_full_disk_costs_only_the_cache_and_is_left_in_peace(make, mount_tmpfs
         settle(tiered)
         attempts = tiered.stats().fallbacks[CacheFallback.FULL]
         assert 1 <= attempts <= 4  # those that were wanted before the first was known to fail
-    clock.advance(tier.REST_S + 1)
+    clock.advance(tier.DISK_RETRY_AFTER_S + 1)
     content(tiered, 0)
     settle(tiered)
     assert tiered.stats().fallbacks[CacheFallback.FULL] == attempts + 1

@@ -16,7 +16,7 @@ from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
 from penstock.core.format import format_bytes
 from penstock.report.text import table
 from penstock.shards.check import ShardFlaw, ShardStructure, check_shards
-from penstock.storage.paths import expand
+from penstock.storage.paths import expand_shard_paths
 
 MOST_ROWS = 20
 
@@ -39,7 +39,7 @@ def check(
 
     Exit code: 0 all is well, 1 flaws found (see the quarantine file), 2 wrong usage, 3 could not finish.
     """
-    paths = [seen_from_all(path, ray) for path in expand(shards)]
+    paths = [seen_from_all(path, ray) for path in expand_shard_paths(shards)]
     structures: list[ShardStructure] = []
     flaws: list[ShardFlaw] = []
     with tasks_on(ray, workers) as shared, console.progress("checking", 0) as bar:

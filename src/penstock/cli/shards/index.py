@@ -12,8 +12,8 @@ from penstock.cli import console
 from penstock.cli.arguments import AsJson, Shards
 from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
 from penstock.shards.cluster.index import IndexedShard, index_by_tasks
-from penstock.shards.scan import SCAN_THREADS, index_all
-from penstock.storage.paths import expand
+from penstock.shards.scan import SCAN_THREADS, index_shards
+from penstock.storage.paths import expand_shard_paths
 
 
 def index(
@@ -38,7 +38,7 @@ def index(
 
     Exit code: 0 all indexed, 1 some shards could not be, 2 wrong usage, 3 could not finish.
     """
-    paths = [seen_from_all(path, ray) for path in expand(shards)]
+    paths = [seen_from_all(path, ray) for path in expand_shard_paths(shards)]
     samples = parts = built = 0
     errors: list[str] = []
     with tasks_on(ray) as shared, console.progress("indexing", len(paths)) as bar:
@@ -70,4 +70,4 @@ def _index(paths: list[str], rebuild: bool, threads: int | None, by_tasks: bool)
     """Threads of this process are enough for one machine: a walk waits for the storage more than it computes."""
     if by_tasks:
         return index_by_tasks(paths, rebuild=rebuild, threads=threads or SCAN_THREADS)
-    return map(IndexedShard.of, index_all(paths, rebuild=rebuild, threads=threads))
+    return map(IndexedShard.of, index_shards(paths, rebuild=rebuild, threads=threads))

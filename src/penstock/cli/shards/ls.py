@@ -10,9 +10,9 @@ from penstock.cli.arguments import AsJson, Require, Shards
 from penstock.core.format import format_bytes
 from penstock.report.shards import Listing, problem_text
 from penstock.report.text import table
-from penstock.shards.scan import index_all
-from penstock.shards.validate import examine
-from penstock.storage.paths import expand
+from penstock.shards.scan import index_shards
+from penstock.shards.validate import check_samples
+from penstock.storage.paths import expand_shard_paths
 
 MOST_ROWS = 20
 
@@ -31,15 +31,15 @@ def ls(
 
     Exit code: 0 all is well, 1 something is amiss, 2 wrong usage, 3 could not finish.
     """
-    paths = expand(shards)
+    paths = expand_shard_paths(shards)
     listing = Listing()
     with console.progress("indexing", len(paths)) as bar:
-        for scanned in index_all(paths):
+        for scanned in index_shards(paths):
             if scanned.index is None:
                 listing.unreadable.append({"shard": scanned.shard, "reason": str(scanned.error)})
             else:
                 index = scanned.index.split_by(require or ())
-                listing.add(scanned.shard, index, examine(index, require))
+                listing.add(scanned.shard, index, check_samples(index, require))
             bar.advance(bar.task_ids[0])
     listing.shards.sort(key=lambda shard: shard.shard)
     if as_json:

@@ -23,7 +23,7 @@ from penstock.shards.pack.manifest import FieldFact, PackedShard
 from penstock.shards.pack.options import ArrayCodec, PackOptions
 from penstock.shards.pack.plan import PackPlan, make_plan
 from penstock.shards.pack.run import pack as run_pack
-from penstock.shards.pack.run import plan_path, settled_arrays
+from penstock.shards.pack.run import plan_path, started_array_codec
 from penstock.shards.pack.sources import PackSource, find_pack_sources
 from penstock.shards.validate import ShardProblem
 from penstock.storage.object_store.url import is_remote
@@ -97,7 +97,7 @@ def pack(
             sources = list(find_pack_sources(src, options))
             reason = "as you said"
             if arrays == "auto":
-                codec, reason = _settle(options, sources, folder, None if overwrite else settled_arrays(folder))
+                codec, reason = _settle(options, sources, folder, None if overwrite else started_array_codec(folder))
                 options = replace(options, arrays=codec)
             plan = make_plan(sources, options)
         if not as_json:

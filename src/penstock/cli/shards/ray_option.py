@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperCommand
 
 from penstock.cli import console
-from penstock.shards.cluster.join import joined
+from penstock.shards.cluster.join import join_cluster
 from penstock.shards.cluster.ray_runner import RayRunner
-from penstock.shards.task_pool import tasks_run_by
+from penstock.shards.task_pool import use_task_runner
 from penstock.storage.object_store.url import is_remote
 
 Ray = Annotated[
@@ -44,11 +44,11 @@ def tasks_on(ray: str | None, workers: int | None = None) -> Iterator[list[str]]
     if ray is None:
         yield []
         return
-    with joined(ray, workers) as cluster:
+    with join_cluster(ray, workers) as cluster:
         said = f"on Ray at {cluster.address}, nodes: {cluster.nodes}, cores: {cluster.cpus}"
         console.notices.print(said, markup=False, highlight=False)
         runner = RayRunner(cluster)
-        with tasks_run_by(runner):
+        with use_task_runner(runner):
             yield runner.shared
 
 

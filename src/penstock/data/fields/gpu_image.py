@@ -12,7 +12,7 @@ from penstock.data.fields.base import EncodedImage
 from penstock.data.fields.image import Image
 from penstock.data.fields.shared_fraction import SharedFraction
 from penstock.shards.codecs.by_suffix import codec_of
-from penstock.shards.guards.buffer import flat
+from penstock.shards.guards.buffer import flat_view
 from penstock.shards.guards.jpeg import JpegInfo, inspect_jpeg, jpeg_segments
 
 _ADOBE, _FRAMES = 0xEE, (0xC0, 0xC1)
@@ -76,7 +76,7 @@ def can_decode_on_gpu(data: memoryview, info: JpegInfo) -> bool:
     """
     if info.progressive or info.components not in (1, 3):
         return False
-    view = flat(data)
+    view = flat_view(data)
     for marker, start, end in jpeg_segments(view):
         if (
             marker == _ADOBE

@@ -13,14 +13,14 @@ from penstock.data.fields.fit import Fit, FitGeometry, fit_geometry
 from penstock.data.fields.gpu_transform import GpuTransform
 from penstock.errors import GuardError, SampleError, SettingError
 from penstock.shards.codecs.by_suffix import codec_of
-from penstock.shards.codecs.jpeg import decode_jpeg, opencv
+from penstock.shards.codecs.jpeg import decode_jpeg, import_opencv
 from penstock.shards.codecs.pillow import decode_pillow_image
-from penstock.shards.codecs.scratch import Scratch
+from penstock.shards.codecs.scratch import ScratchBuffer
 from penstock.shards.guards.jpeg import MAX_PIXELS, inspect_jpeg
 
 Pixels = NDArray[np.uint8]
 
-_decoded_into, _resized_into = Scratch(), Scratch()
+_decoded_into, _resized_into = ScratchBuffer(), ScratchBuffer()
 """What is in them is copied into the sample's slot before the next picture comes."""
 
 
@@ -163,20 +163,20 @@ class Image:
         if self.dtype == "uint8":
             _split(pixels, targets)
             return
-        for target, plane in zip(targets, opencv().split(pixels), strict=True):
+        for target, plane in zip(targets, import_opencv().split(pixels), strict=True):
             np.divide(plane, 255, out=target, casting="same_kind", dtype=np.float32)
 
 
 def _split(pixels: Pixels, targets: list[Pixels]) -> None:
     """Colours to planes, many times faster than a transposed copy; straight into the slot where OpenCV will."""
-    for target, plane in zip(targets, opencv().split(pixels, targets), strict=True):
+    for target, plane in zip(targets, import_opencv().split(pixels, targets), strict=True):
         if plane is not target and not np.shares_memory(plane, target):
             target[...] = plane
 
 
 def _resize_fast(pixels: Pixels, height: int, width: int) -> Pixels:
     """Linear looks at two neighbours and skips pixels below a half: a side that shrinks by more goes by area first."""
-    cv2 = opencv()
+    cv2 = import_opencv()
     if pixels.shape[0] > 2 * height or pixels.shape[1] > 2 * width:
         smaller = min(pixels.shape[1], width), min(pixels.shape[0], height)
         pixels = cv2.resize(pixels, smaller, interpolation=cv2.INTER_AREA)

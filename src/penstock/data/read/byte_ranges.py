@@ -15,9 +15,9 @@ from penstock.data.read.open_files import DirectShard, OpenFiles
 from penstock.errors import PenstockError, StorageError
 from penstock.shards.index import IndexBinding, ShardIndex
 from penstock.shards.open_shard import AnyShard, PlainShard, open_shard
-from penstock.storage.local import fill
+from penstock.storage.local import read_into_buffers
 from penstock.storage.object_store.fetch import ObjectVersion
-from penstock.storage.object_store.remote_file import Place, RemoteFile
+from penstock.storage.object_store.remote_file import RangeRead, RemoteFile
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.shard_cache.cache import CachedShard
 from penstock.storage.shard_cache.cache_tier import CacheSettings, ShardTier
@@ -46,7 +46,7 @@ class ObjectStoreShards:
         return count
 
 
-def _place(extent: Extent, into: memoryview) -> Place:
+def _place(extent: Extent, into: memoryview) -> RangeRead:
     return extent.offset, into[extent.at : extent.at + extent.length]
 
 
@@ -85,7 +85,7 @@ class CachedShards:
         if self._indexes[shard].compression is None:
             read = partial(os.preadv, copy.fd)
             places = ((into[extent.at : extent.at + extent.length], extent.offset) for extent in extents)
-            return all(fill(read, [place], offset) == len(place) for place, offset in places)
+            return all(read_into_buffers(read, [place], offset) == len(place) for place, offset in places)
         with open_shard(copy.path) as stream:
             return all(_filled(stream.read_at(extent.offset, extent.length), extent, into) for extent in extents)
 
@@ -171,7 +171,7 @@ def _read_direct(fd: int, extent: Extent, into: memoryview) -> bool:
 
 
 def _pread(file: PlainShard, extent: Extent, into: memoryview) -> int:
-    return _whole(file.fill([into[extent.at : extent.at + extent.length]], extent.offset), extent, file.path)
+    return _whole(file.read_into_buffers([into[extent.at : extent.at + extent.length]], extent.offset), extent, file.path)
 
 
 def _whole(count: int, extent: Extent, path: str) -> int:

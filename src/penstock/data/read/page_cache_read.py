@@ -21,8 +21,8 @@ from penstock.data.read.block_layout import NO_CRC, SPAN
 from penstock.data.read.open_files import OpenFiles
 from penstock.data.read.sample_index import SampleIndex
 from penstock.errors import DecodeError, StorageError
-from penstock.shards.codecs.scratch import Scratch
-from penstock.storage.identify import identify
+from penstock.shards.codecs.scratch import ScratchBuffer
+from penstock.storage.identify import identify_storage
 from penstock.storage.local import LocalFile
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.page_cache import is_cached
@@ -32,7 +32,7 @@ Ids = NDArray[np.int64]
 LOOKED_AT = 64
 """Samples of which all must be in the page cache for the rest to be believed to be."""
 
-_read_into = Scratch()
+_read_into = ScratchBuffer()
 """Decoded before the next part comes."""
 
 
@@ -52,7 +52,7 @@ class PageCacheFiles:
         """A part, into these one after the other; they are as long as it. `place` is what a row says."""
         shard, offset = divmod(~place, 1 << SPAN)
         with self.open_files.lend(shard) as file:
-            count = file.fill(buffers, offset)
+            count = file.read_into_buffers(buffers, offset)
             if count < sum(map(len, buffers)):
                 raise StorageError("ends before its index says", shard=file.path, offset=offset + count, stage="read")
         check_crc(buffers, crc32)
@@ -127,7 +127,7 @@ def is_in_memory(dataset: SampleIndex) -> bool:
                 continue
             device = os.fstat(file.fd).st_dev
         if device not in nothing_but_memory:
-            nothing_but_memory[device] = identify(dataset.paths[shard]).kind.in_memory
+            nothing_but_memory[device] = identify_storage(dataset.paths[shard]).kind.in_memory
         if not nothing_but_memory[device]:
             return False
     return True

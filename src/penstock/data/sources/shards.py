@@ -28,17 +28,17 @@ from penstock.data.read.sample_index import SampleIndex, make_sample_index
 from penstock.data.sources.base import EpochShare, ReadSizes
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError
 from penstock.shards.index import ShardIndex
-from penstock.shards.scan import index_all
-from penstock.shards.validate import ShardProblem, whole_samples
-from penstock.storage.object_store.url import apart, is_remote
-from penstock.storage.page_cache import holds
-from penstock.storage.paths import expand
+from penstock.shards.scan import index_shards
+from penstock.shards.validate import ShardProblem, complete_samples
+from penstock.storage.object_store.url import is_remote, split_query
+from penstock.storage.page_cache import fits_in_page_cache
+from penstock.storage.paths import expand_shard_paths
 from penstock.storage.shard_cache.cache_tier import CacheSettings
 
 Shards = (
     str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Mapping[str, float] | Mapping[os.PathLike[str], float]
 )
-"""What `expand` takes; or what it takes as a string, with the share of the samples that is to come from there."""
+"""What `expand_shard_paths` takes; or what it takes as a string, with the share of the samples that is to come from there."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,13 @@ class ShardGroup:
 def find_shard_groups(shards: Shards) -> list[ShardGroup]:
     """One source; of a mapping, one for each entry."""
     if not isinstance(shards, Mapping):
-        return [ShardGroup(expand(shards))]
+        return [ShardGroup(expand_shard_paths(shards))]
     if not shards:
         raise SettingError("a mixture needs sources", advice='For example {"web/*.tar": 3, "own/*.tar": 1}')
-    named = [(name, apart(str(name))[0], weight) for name, weight in shards.items()]
-    sources = [ShardGroup(expand(name), written, _weight(written, weight)) for name, written, weight in named]
+    named = [(name, split_query(str(name))[0], weight) for name, weight in shards.items()]
+    sources = [
+        ShardGroup(expand_shard_paths(name), written, _weight(written, weight)) for name, written, weight in named
+    ]
     _check_apart(sources)
     return sources
 
@@ -142,7 +144,7 @@ class ShardSource:
         for number, (path, index) in enumerate(zip(shards, indexes, strict=True)):
             indexes[number] = index = index.split_by(_stated(index, wanted))
             required = [_present(index, alternatives) for alternatives in wanted]
-            numbers, problems = whole_samples(index, path, required, on_bad)
+            numbers, problems = complete_samples(index, path, required, on_bad)
             whole.append(numbers)
             self.problems += [(path, problem) for problem in problems]
         self.dataset = make_sample_index(shards, indexes, whole, wanted)
@@ -150,7 +152,9 @@ class ShardSource:
             raise ShardError("the shards have no whole sample with all these fields", stage="pair")
         self._tell_problems(sum(map(len, indexes)) - len(self.dataset))
         self.sources = sources
-        self.page_cache = holds(sum(index.binding.size for index in indexes)) if page_cache is None else page_cache
+        self.page_cache = (
+            fits_in_page_cache(sum(index.binding.size for index in indexes)) if page_cache is None else page_cache
+        )
         self.cache = cache
         shard_supply = ShardBlockSource(self.dataset, order.block_bytes, direct=not self.page_cache, cache=cache)
         self.mix = _mix(sources, self.dataset, shard_supply.blocks, len(self)) if len(sources) > 1 else None
@@ -309,7 +313,7 @@ class ShardSource:
 
 def _indexes(shards: Sequence[str]) -> list[ShardIndex]:
     found: dict[str, ShardIndex] = {}
-    for scanned in index_all(shards):
+    for scanned in index_shards(shards):
         if scanned.index is None:
             raise scanned.error or ShardError("cannot be indexed", shard=scanned.shard)
         found[scanned.shard] = scanned.index

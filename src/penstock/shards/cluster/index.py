@@ -9,7 +9,7 @@ from functools import partial
 
 from penstock.errors import PenstockError
 from penstock.shards import index_file as indexfile
-from penstock.shards.scan import SCAN_THREADS, ScannedShard, index_all
+from penstock.shards.scan import SCAN_THREADS, ScannedShard, index_shards
 from penstock.shards.task_pool import run_tasks
 from penstock.storage.object_store.url import is_remote
 
@@ -40,21 +40,21 @@ def index_by_tasks(
 ) -> Iterator[IndexedShard]:
     """Each shard's outcome as it is known, errors as outcomes; a task walks `threads` shards side by side."""
     handfuls = (tuple(shards[first : first + threads]) for first in range(0, len(shards), threads))
-    for done in run_tasks(partial(_index_some, rebuild=rebuild), handfuls, workers):
+    for done in run_tasks(partial(_index_group, rebuild=rebuild), handfuls, workers):
         if done.result is not None:
             yield from done.result
         else:
-            yield from (IndexedShard(shard, 0, 0, False, _at(done.error, shard)) for shard in done.task)
+            yield from (IndexedShard(shard, 0, 0, False, _error_for_shard(done.error, shard)) for shard in done.task)
 
 
-def _index_some(shards: Sequence[str], rebuild: bool) -> list[IndexedShard]:
-    found = [IndexedShard.of(scanned) for scanned in index_all(shards, rebuild=rebuild, threads=len(shards))]
+def _index_group(shards: Sequence[str], rebuild: bool) -> list[IndexedShard]:
+    found = [IndexedShard.of(scanned) for scanned in index_shards(shards, rebuild=rebuild, threads=len(shards))]
     for indexed in found:
-        if indexed.fresh and not is_remote(indexed.shard) and not indexfile.beside(indexed.shard).exists():
+        if indexed.fresh and not is_remote(indexed.shard) and not indexfile.index_path_beside(indexed.shard).exists():
             log.warning("%s: cannot be written beside: its index lies in the cache of one node only", indexed.shard)
     return found
 
 
-def _at(error: Exception | None, shard: str) -> Exception | None:
+def _error_for_shard(error: Exception | None, shard: str) -> Exception | None:
     """The crash of a task speaks of each of its shards."""
     return type(error)(error.reason, shard=shard) if isinstance(error, PenstockError) else error

@@ -19,10 +19,10 @@ AUTO = "auto"
 """The cluster that RAY_ADDRESS names, or else the one that this machine is part of."""
 LOCAL = "local"
 """A cluster of this machine alone, made for the occasion."""
-REACH_S = 5.0
-STORE_BYTES = 128 << 20
+ADDRESS_TIMEOUT_S = 5.0
+OBJECT_STORE_BYTES = 128 << 20
 """Of shared memory in a cluster of our own: tasks and their answers are small, and containers have little of it."""
-_QUIET = {
+_RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to anybody
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what it has to say about dead workers, on stdout, comes to us as exceptions
     "RAY_SCHEDULER_EVENTS": "0",
@@ -32,7 +32,7 @@ _QUIET = {
 _ADVICE = "Give HOST:PORT as `ray start --head` printed it, on a machine that has joined that cluster."
 _FRAME_BYTES = 9
 _SETTINGS = b"\x04"
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
 """How an HTTP/2 connection, and so gRPC, begins: a preface and a frame of settings, answered by one of theirs."""
 
 
@@ -55,12 +55,12 @@ class Cluster:
 
 
 @contextmanager
-def joined(address: str = AUTO, workers: int | None = None) -> Iterator[Cluster]:
+def join_cluster(address: str = AUTO, workers: int | None = None) -> Iterator[Cluster]:
     """Be part of the cluster within. A process that is in it already stays in it."""
-    ray = _need_ray()
+    ray = _import_ray()
     already = ray.is_initialized()
     if not already:
-        _join(ray, address, workers)
+        _start_ray(ray, address, workers)
     try:
         cluster = Cluster(ray, ray.get_runtime_context().gcs_address)
         if already and address not in (AUTO, cluster.address):
@@ -71,8 +71,8 @@ def joined(address: str = AUTO, workers: int | None = None) -> Iterator[Cluster]
             ray.shutdown()
 
 
-def _need_ray() -> Any:
-    for name, value in _QUIET.items():  # read when it is imported
+def _import_ray() -> Any:
+    for name, value in _RAY_ENVIRONMENT.items():  # read when it is imported
         os.environ.setdefault(name, value)
     try:
         return importlib.import_module("ray")
@@ -80,21 +80,21 @@ def _need_ray() -> Any:
         raise SettingError("Ray is not installed", advice="pip install 'penstock[ray]'") from error
 
 
-def _join(ray: Any, address: str, workers: int | None) -> None:
+def _start_ray(ray: Any, address: str, workers: int | None) -> None:
     if address == AUTO:
         address = os.environ.get("RAY_ADDRESS") or AUTO
     settings: dict[str, object] = {}
     if address == LOCAL:
-        settings = {"num_cpus": workers or usable_cores(), "object_store_memory": STORE_BYTES}
+        settings = {"num_cpus": workers or usable_cores(), "object_store_memory": OBJECT_STORE_BYTES}
     elif address != AUTO:
-        _reach(address)
+        _check_reachable(address)
     try:
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False, **settings)
     except Exception as error:  # Ray has a kind for every reason
-        raise SettingError(_why_not(address, error), advice=_ADVICE) from error
+        raise SettingError(_join_failure(address, error), advice=_ADVICE) from error
 
 
-def _reach(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Somebody must answer there, and speak Ray's language: Ray itself would try for a long time."""
     if "://" in address:
         raise SettingError(
@@ -105,8 +105,8 @@ def _reach(address: str) -> None:
     if not host or not port.isdecimal():
         raise SettingError(f"{address!r} is not the address of a Ray cluster", advice=f"{_ADVICE} Or auto, or local.")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), REACH_S) as connection:
-            connection.sendall(_HELLO)
+        with socket.create_connection((host.strip("[]"), int(port)), ADDRESS_TIMEOUT_S) as connection:
+            connection.sendall(_HTTP2_PREFACE)
             greeting = connection.recv(_FRAME_BYTES, socket.MSG_WAITALL)
     except (OSError, OverflowError) as error:
         raise SettingError(f"nothing answers at {address}: {error}", advice=_ADVICE) from error
@@ -114,17 +114,17 @@ def _reach(address: str) -> None:
         raise SettingError(f"what answers at {address} is no Ray cluster", advice=_ADVICE)
 
 
-def _why_not(address: str, error: Exception) -> str:
+def _join_failure(address: str, error: Exception) -> str:
     if address == AUTO:
         return "this machine is not part of a running Ray cluster"
     return f"cannot join the Ray cluster at {address}: {str(error).partition(chr(10))[0]}"
 
 
-KNOCK_S = 2.0
+HEAD_CONNECT_TIMEOUT_S = 2.0
 """Within which a head that lives opens its door."""
-PATIENCE_S = 20.0
+HEAD_ABSENCE_LIMIT_S = 20.0
 """How long it may be away: where somebody watches over it, a head comes back."""
-PAUSE_S = 0.5
+HEAD_POLL_INTERVAL_S = 0.5
 
 
 class HeadNode:
@@ -140,11 +140,11 @@ class HeadNode:
     def answers(self) -> bool:
         """Whether it can be asked something now; an error if it has been away for too long."""
         try:
-            socket.create_connection(self._door, KNOCK_S).close()
+            socket.create_connection(self._door, HEAD_CONNECT_TIMEOUT_S).close()
         except OSError as error:
             now_s = self._clock.now()
             self._away_s = now_s if self._away_s is None else self._away_s
-            if now_s - self._away_s >= PATIENCE_S:
+            if now_s - self._away_s >= HEAD_ABSENCE_LIMIT_S:
                 raise PenstockError(
                     f"the head node of the Ray cluster, {self._address}, is gone",
                     stage="work",
@@ -157,4 +157,4 @@ class HeadNode:
     def wait(self) -> None:
         """Until it answers; an error if it does not."""
         while not self.answers():
-            self._clock.sleep(PAUSE_S)
+            self._clock.sleep(HEAD_POLL_INTERVAL_S)

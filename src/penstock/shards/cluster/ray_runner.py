@@ -17,18 +17,18 @@ from typing import Any
 from penstock import __version__
 from penstock.errors import PenstockError, SettingError, StorageError, WorkerCrash
 from penstock.shards.cluster.join import Cluster, HeadNode
-from penstock.shards.cluster.shared_folders import WitnessFile, witnesses
-from penstock.shards.task_pool import Result, Task, TaskOutcome, answer, outcome
+from penstock.shards.cluster.shared_folders import WitnessFile, make_witness_files
+from penstock.shards.task_pool import Result, Task, TaskOutcome, run_and_pickle, unpickle_outcome
 
 log = logging.getLogger("penstock")
 
 RETRIES = 3
 """How often a task is given to another worker after the one that had it died."""
-QUEUED = 2
+TASKS_PER_CORE = 2
 """Tasks handed out per core: the next one lies ready on its node while the answer to the last travels."""
-LOOK_S = 5.0
+POLL_INTERVAL_S = 5.0
 """How often we look whether there is still anybody to wait for."""
-CANCEL_S = 10.0
+CANCEL_TIMEOUT_S = 10.0
 
 
 @dataclass
@@ -47,8 +47,8 @@ class RayRunner:
     ) -> Iterator[TaskOutcome[Task, Result]]:
         """Results as they come, of no more than `workers` tasks at a time."""
         ray = self.cluster.ray
-        order = _RayOrder(work, __version__, witnesses(self.shared))
-        perform = ray.remote(num_cpus=1, max_retries=self.retries)(_perform)
+        order = _RayTaskContext(work, __version__, make_witness_files(self.shared))
+        perform = ray.remote(num_cpus=1, max_retries=self.retries)(_run_on_node)
         head = HeadNode(self.cluster.address)
         waiting = iter(tasks)
         busy: dict[Any, Task] = {}
@@ -56,7 +56,7 @@ class RayRunner:
         try:
             while True:
                 if head.answers():
-                    most = workers or QUEUED * max(1, self.cluster.cpus)
+                    most = workers or TASKS_PER_CORE * max(1, self.cluster.cpus)
                 for task in islice(waiting, max(0, most - len(busy))):
                     busy[perform.remote(order, task)] = task
                 if not busy:
@@ -70,12 +70,12 @@ class RayRunner:
         """At least one of them; an error if there is nobody left to answer."""
         without_nodes_s = 0.0
         while True:
-            ready: list[Any] = self.cluster.ray.wait(busy, timeout=LOOK_S)[0]
+            ready: list[Any] = self.cluster.ray.wait(busy, timeout=POLL_INTERVAL_S)[0]
             if ready:
                 return ready
             if not head.answers():  # nobody else can say how many nodes there are
                 continue
-            without_nodes_s = 0.0 if self.cluster.cpus else without_nodes_s + LOOK_S
+            without_nodes_s = 0.0 if self.cluster.cpus else without_nodes_s + POLL_INTERVAL_S
             if without_nodes_s >= self.patience_s:
                 raise PenstockError(
                     "the cluster has no node left that can work",
@@ -99,10 +99,10 @@ class RayRunner:
             reason = f"its worker died, {times} over: {_first_line(error)}"
             return TaskOutcome(task, None, WorkerCrash(reason, stage="work"))
         if reply.refusal is not None:
-            raise StorageError(reply.refusal, stage="work", advice=_SHARED)
+            raise StorageError(reply.refusal, stage="work", advice=_NODE_ADVICE)
         for notice in reply.notices:
             log.warning("%s", notice)
-        return outcome(task, reply.answer)
+        return unpickle_outcome(task, reply.answer)
 
     def _cancel(self, busy: list[Any]) -> None:
         """Whoever goes on with the work must find nobody at it."""
@@ -111,16 +111,16 @@ class RayRunner:
             for answered in busy:
                 ray.cancel(answered, force=True)
             if busy:
-                ray.wait(busy, num_returns=len(busy), timeout=CANCEL_S)
+                ray.wait(busy, num_returns=len(busy), timeout=CANCEL_TIMEOUT_S)
 
 
 @dataclass(frozen=True, slots=True)
-class _RayOrder:
+class _RayTaskContext:
     """What is the same for all tasks, and what a node must fulfil to take them."""
 
     work: Callable[[Any], Any]
     version: str
-    witnesses: tuple[WitnessFile, ...]
+    make_witness_files: tuple[WitnessFile, ...]
 
     def refusal(self) -> str | None:
         """Why this node cannot take part; None if it can."""
@@ -134,27 +134,27 @@ class _RayOrder:
 @dataclass(frozen=True, slots=True)
 class _RayReply:
     refusal: str | None
-    answer: bytes
+    run_and_pickle: bytes
     notices: list[str]
 
 
-_SHARED = (
+_NODE_ADVICE = (
     "All nodes need the same version, and the same folders under the same paths (NFS, Lustre, …), sources and target"
 )
 
 
-def _perform(order: _RayOrder, task: Any) -> _RayReply:
+def _run_on_node(order: _RayTaskContext, task: Any) -> _RayReply:
     """Runs on the node."""
     refusal = order.refusal()
     if refusal is not None:
         return _RayReply(refusal, b"", [])
-    with _overheard() as notices:
-        answered = answer(order.work, task)
+    with _captured_warnings() as notices:
+        answered = run_and_pickle(order.work, task)
     return _RayReply(None, answered, notices)
 
 
 @contextmanager
-def _overheard() -> Iterator[list[str]]:
+def _captured_warnings() -> Iterator[list[str]]:
     """What is logged meanwhile, which nobody would read on the node."""
     notices: list[str] = []
     handler = logging.Handler(logging.WARNING)

@@ -16,8 +16,8 @@ from penstock.errors import StorageError
 from penstock.storage.local import LocalFile
 from penstock.storage.object_store.url import is_remote
 
-HEAD_BYTES = 4096
-MOST = 16
+COMPARED_BYTES = 4096
+MAX_WITNESSES = 16
 """Folders looked into by every task: those of one dataset are few, and a look costs microseconds."""
 
 
@@ -33,7 +33,7 @@ class WitnessFile:
     def of(cls, path: str) -> WitnessFile:
         """What that file looks like from here."""
         with LocalFile(path) as file:
-            return cls(path, file.size, deflate.crc32(file.read_at(0, HEAD_BYTES)))
+            return cls(path, file.size, deflate.crc32(file.read_at(0, COMPARED_BYTES)))
 
     def is_seen(self) -> bool:
         """Whether it looks the same from where this runs."""
@@ -43,12 +43,12 @@ class WitnessFile:
             return False
 
 
-def witnesses(paths: Iterable[str]) -> tuple[WitnessFile, ...]:
+def make_witness_files(paths: Iterable[str]) -> tuple[WitnessFile, ...]:
     """One file of each folder, of those that can be read here; what is not a local path needs none."""
     found: dict[str, WitnessFile] = {}
     for path in paths:
         folder = os.path.dirname(path)
-        if folder not in found and not is_remote(path) and len(found) < MOST:
+        if folder not in found and not is_remote(path) and len(found) < MAX_WITNESSES:
             with suppress(StorageError):  # its task will say what is wrong with it
                 found[folder] = WitnessFile.of(path)
     return tuple(found.values())

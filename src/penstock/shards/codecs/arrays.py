@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import DecodeError, GuardError, SampleError
-from penstock.shards.codecs.zstd import decompress, peek
+from penstock.shards.codecs.zstd import decompress, decompress_prefix
 from penstock.shards.guards.buffer import Buffer
 from penstock.shards.guards.npy import MAX_HEADER_BYTES, NpyHeader, inspect_npy
 from penstock.shards.guards.zip import DEFLATED, MAX_ENTRY_BYTES, ZipEntry, inspect_zip
@@ -57,7 +57,7 @@ def decode_npy_zst(data: Buffer) -> NDArray[Any]:
 
 def inspect_npy_zst(data: Buffer) -> NpyHeader:
     """The header of a zstd-compressed NPY; only the beginning is inflated."""
-    return inspect_npy(*peek(data, 2 * MAX_HEADER_BYTES))
+    return inspect_npy(*decompress_prefix(data, 2 * MAX_HEADER_BYTES))
 
 
 def decode_npz(data: Buffer, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:

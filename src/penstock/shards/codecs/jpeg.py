@@ -12,8 +12,8 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from penstock.errors import DecodeError, SampleError, SettingError
-from penstock.shards.codecs.scratch import Scratch
-from penstock.shards.guards.buffer import Buffer, flat
+from penstock.shards.codecs.scratch import ScratchBuffer
+from penstock.shards.guards.buffer import Buffer, flat_view
 from penstock.shards.guards.jpeg import JpegInfo, inspect_jpeg, jpeg_segments
 
 # libjpeg tells only its first warning, so a harmless one may hide a serious one that came later.
@@ -34,7 +34,7 @@ def decode_jpeg(
     min_height: int = 0,
     min_width: int = 0,
     info: JpegInfo | None = None,
-    scratch: Scratch | None = None,
+    scratch: ScratchBuffer | None = None,
 ) -> NDArray[np.uint8]:
     """RGB pixels (height, width, 3) of any JPEG the guard lets through, greyscale and CMYK too.
 
@@ -44,7 +44,7 @@ def decode_jpeg(
     before the next picture gives the memory for them.
     """
     info = inspect_jpeg(data) if info is None else info
-    return _decode(data, info, "RGB", *_scaled(info, min_height, min_width), scratch)
+    return _decode_to_size(data, info, "RGB", *_scaled_size(info, min_height, min_width), scratch)
 
 
 def encode_jpeg(image: NDArray[np.uint8], quality: int) -> bytes:
@@ -75,15 +75,15 @@ def shrink_jpeg(data: Buffer, size: int, side: Literal["long", "short"], quality
         return bytes(data)
     height, width = (max(1, (2 * n * size + reference) // (2 * reference)) for n in (info.height, info.width))
     colours = "GRAY" if info.components == 1 else "RGB"
-    pixels = _decode(data, info, colours, *_scaled(info, height, width))
+    pixels = _decode_to_size(data, info, colours, *_scaled_size(info, height, width))
     if pixels.shape[:2] != (height, width):
-        cv2 = opencv()
+        cv2 = import_opencv()
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
     shrunk = encode_jpeg(pixels.reshape(height, width, -1), quality)
-    return _with_metadata(shrunk, flat(data), keep_profile=not info.cmyk)
+    return _with_metadata(shrunk, flat_view(data), keep_profile=not info.cmyk)
 
 
-def _scaled(info: JpegInfo, min_height: int, min_width: int) -> tuple[int, int]:
+def _scaled_size(info: JpegInfo, min_height: int, min_width: int) -> tuple[int, int]:
     """The smallest decoded size not below the minimum, of those that are fast.
 
     libjpeg-turbo has vector code for 1/2, 1/4 and 1/8 only: 7/8 takes twice the time of the full picture.
@@ -96,17 +96,17 @@ def _scaled(info: JpegInfo, min_height: int, min_width: int) -> tuple[int, int]:
     return info.height, info.width
 
 
-def _decode(
-    data: Buffer, info: JpegInfo, colours: str, height: int, width: int, scratch: Scratch | None = None
+def _decode_to_size(
+    data: Buffer, info: JpegInfo, colours: str, height: int, width: int, scratch: ScratchBuffer | None = None
 ) -> NDArray[np.uint8]:
     pixels: NDArray[np.uint8]
     memory = scratch.array((height * width * 3,)) if scratch is not None and not info.cmyk else None
     try:
-        pixels = _turbo(data, "CMYK" if info.cmyk else colours, height, width, memory)
+        pixels = _decode_with_turbojpeg(data, "CMYK" if info.cmyk else colours, height, width, memory)
     except DecodeError as error:
         if _UNUSUAL_SAMPLING not in error.reason:
             raise
-        return _pillow(data, colours, height, width)
+        return _decode_with_pillow(data, colours, height, width)
     if info.cmyk:
         from PIL import Image  # late, here and below: few pictures need it, and every worker would wait for it
 
@@ -117,7 +117,9 @@ def _decode(
     return pixels
 
 
-def _turbo(data: Buffer, colours: str, height: int, width: int, memory: NDArray[np.uint8] | None) -> Any:
+def _decode_with_turbojpeg(
+    data: Buffer, colours: str, height: int, width: int, memory: NDArray[np.uint8] | None
+) -> Any:
     """Decode with every warning an error, but for the harmless ones above."""
     strict, calmed = True, False
     while True:
@@ -132,13 +134,13 @@ def _turbo(data: Buffer, colours: str, height: int, width: int, memory: NDArray[
         elif not calmed and any(harmless in message for harmless in _HARMLESS_FIRST):
             data, calmed = _without_odd_metadata(data), True
         else:
-            raise _failure(message)
+            raise _jpeg_failure(message)
 
 
 def _without_odd_metadata(data: Buffer) -> bytearray:
     """A copy with a known JFIF revision, and its colour profile disguised as a comment."""
     copy = bytearray(data)
-    for marker, start, _ in jpeg_segments(flat(data)):
+    for marker, start, _ in jpeg_segments(flat_view(data)):
         if marker == _JFIF[0] and copy.startswith(_JFIF[1], start):
             copy[start + len(_JFIF[1])] = 1
         elif marker == _ICC[0]:
@@ -146,7 +148,7 @@ def _without_odd_metadata(data: Buffer) -> bytearray:
     return copy
 
 
-def _pillow(data: Buffer, colours: str, height: int, width: int) -> NDArray[np.uint8]:
+def _decode_with_pillow(data: Buffer, colours: str, height: int, width: int) -> NDArray[np.uint8]:
     """Slower, and it notices missing data but not damage. Not Image.open, whose pixel limit is not ours."""
     from PIL import JpegImagePlugin
 
@@ -157,7 +159,7 @@ def _pillow(data: Buffer, colours: str, height: int, width: int) -> NDArray[np.u
     except MemoryError:
         raise
     except Exception as error:  # Pillow raises whatever its parsers stumble over
-        raise _failure(str(error)) from error
+        raise _jpeg_failure(str(error)) from error
     return pixels
 
 
@@ -175,7 +177,7 @@ def _with_metadata(shrunk: bytes, original: bytes | memoryview, *, keep_profile:
     return b"".join((shrunk[:first_end], *kept, shrunk[first_end:]))
 
 
-def _failure(message: str) -> DecodeError:
+def _jpeg_failure(message: str) -> DecodeError:
     return DecodeError(
         f"the JPEG decoder reports: {message}",
         stage="decode",
@@ -184,7 +186,7 @@ def _failure(message: str) -> DecodeError:
 
 
 @functools.cache
-def opencv() -> ModuleType:
+def import_opencv() -> ModuleType:
     """OpenCV without threads of its own, which would fight over the cores that decode other samples.
 
     Set in the process that resizes, when it first does: importing us leaves the user's setting alone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from penstock.errors import DecodeError, GuardError
-from penstock.shards.guards.buffer import Buffer, flat
+from penstock.shards.guards.buffer import Buffer, flat_view
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -32,10 +32,10 @@ def decompress(data: Buffer, max_length: int) -> bytes:
             stage="guard",
             advice="Split the array over several samples or parts",
         )
-    return _read_frame(data, length)
+    return _decompress_frame(data, length)
 
 
-def peek(data: Buffer, length: int) -> tuple[bytes, int]:
+def decompress_prefix(data: Buffer, length: int) -> tuple[bytes, int]:
     """Up to `length` bytes of the beginning of one frame's content, and how long all of it is."""
     total = _content_length(data)
     try:
@@ -46,7 +46,7 @@ def peek(data: Buffer, length: int) -> tuple[bytes, int]:
 
 def _content_length(data: Buffer) -> int:
     try:
-        length: int | None = zstd.get_frame_info(flat(data)[:_LONGEST_FRAME_HEADER]).decompressed_size
+        length: int | None = zstd.get_frame_info(flat_view(data)[:_LONGEST_FRAME_HEADER]).decompressed_size
     except zstd.ZstdError as error:
         raise DecodeError(f"not a zstd frame: {error}", stage="decode", advice=_ADVICE) from error
     if length is None:
@@ -58,7 +58,7 @@ def _content_length(data: Buffer) -> int:
     return length
 
 
-def _read_frame(data: Buffer, length: int) -> bytes:
+def _decompress_frame(data: Buffer, length: int) -> bytes:
     decoder = zstd.ZstdDecompressor()
     try:
         content = decoder.decompress(data, max_length=length + 1)  # one more: so the checksum is read too

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from penstock.errors import GuardError
-from penstock.shards.guards.buffer import Buffer, flat
+from penstock.shards.guards.buffer import Buffer, flat_view
 
 MAX_PIXELS = 2**28
 """Above the largest cameras (200 megapixels); decoded to RGB this is 0.8 GB."""
@@ -68,7 +68,7 @@ class JpegInfo:
 
 def inspect_jpeg(data: Buffer) -> JpegInfo:
     """The facts of a decodable JPEG; GuardError on anything else. Costs a few microseconds."""
-    view = flat(data)
+    view = flat_view(data)
     info: JpegInfo | None = None
     for marker, start, end in jpeg_segments(view, skip=_TABLES_AND_METADATA):
         if marker != _SOS:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import GuardError
-from penstock.shards.guards.buffer import Buffer, flat
+from penstock.shards.guards.buffer import Buffer, flat_view
 
 MAX_HEADER_BYTES = 4096
 """Thirty-two dimensions of eighteen digits need less than 1 KB; numpy pads to a multiple of 64."""
@@ -45,7 +45,7 @@ def inspect_npy(data: Buffer, total_length: int | None = None) -> NpyHeader:
     `data` may be only the beginning when `total_length` tells how long the whole is. A header seen before
     (samples of one dataset share theirs) costs a dictionary lookup.
     """
-    view = flat(data)
+    view = flat_view(data)
     header = _parse(bytes(view[: _header_end(view)]))
     total = len(view) if total_length is None else total_length
     actual = total - header.data_offset

@@ -11,14 +11,14 @@ import struct
 from dataclasses import dataclass
 
 from penstock.errors import GuardError
-from penstock.shards.guards.buffer import Buffer, flat
+from penstock.shards.guards.buffer import Buffer, flat_view
 
 MAX_ENTRIES = 4096
 """A sample has a handful of arrays."""
 
-FULL_32 = 0xFFFFFFFF
+ZIP64_MARKER = 0xFFFFFFFF
 """Stands in a 32-bit field whose value is in a zip64 record."""
-_FULL_16 = 0xFFFF
+_ZIP64_MARKER_16 = 0xFFFF
 _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
@@ -47,7 +47,7 @@ def find_directory(view: bytes | memoryview) -> ZipDirectory:
         if stop + _END64.size != locator_at or view[stop : stop + 4] != b"PK\x06\x06" or disk or disks > 1:
             raise refusal("the ZIP's zip64 end record is not where it should be")
         _, _, _, _, disk, first_disk, *sizes = _END64.unpack_from(view, stop)
-        full = (_FULL_16, _FULL_16, FULL_32, FULL_32)
+        full = (_ZIP64_MARKER_16, _ZIP64_MARKER_16, ZIP64_MARKER, ZIP64_MARKER)
         if any(old not in (new, top) for old, new, top in zip(narrow, sizes, full, strict=True)):
             raise refusal("the ZIP's two end records disagree")
     count_here, count, length, start = sizes
@@ -65,7 +65,7 @@ def _find_end(view: bytes | memoryview) -> int:
     at = len(view) - _END.size
     if at >= 0 and view[at : at + 4] == b"PK\x05\x06" and view[at + 20] == 0 == view[at + 21]:
         return at
-    tail = bytes(view[-(_END.size + _FULL_16) :])
+    tail = bytes(view[-(_END.size + _ZIP64_MARKER_16) :])
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END.size > len(tail):
         raise refusal("not a whole ZIP: the end record is missing", FETCH_AGAIN)
@@ -126,7 +126,7 @@ class _DirectoryRecord:
 
 def inspect_zip(data: Buffer) -> tuple[ZipEntry, ...]:
     """The entries of a sound archive in directory order; GuardError on anything else."""
-    view = flat(data)
+    view = flat_view(data)
     directory = find_directory(view)
     entries: list[ZipEntry] = []
     ranges: list[tuple[int, int]] = []
@@ -134,13 +134,13 @@ def inspect_zip(data: Buffer) -> tuple[ZipEntry, ...]:
     for _ in range(directory.count):
         record = _read_record(view, at, directory.end)
         _check_record(record)
-        entry = _locate(view, record, directory.start)
+        entry = _locate_data(view, record, directory.start)
         entries.append(entry)
         ranges.append((record.header_start, entry.start + entry.compressed_length))
         at = record.end
     if at != directory.end:
         raise refusal(f"the ZIP's directory ends at byte {at}, not where its end record is ({directory.end})")
-    _check_together(entries, ranges)
+    _check_archive(entries, ranges)
     return tuple(entries)
 
 
@@ -159,7 +159,7 @@ def _read_record(view: bytes | memoryview, at: int, limit: int) -> _DirectoryRec
         raise refusal("the ZIP spans several disks")
     raw_name = bytes(view[name_start:extra_start])
     name = _decode_name(raw_name, flags)
-    if FULL_32 in (length, compressed, header_start):
+    if ZIP64_MARKER in (length, compressed, header_start):
         extra = bytes(view[extra_start : extra_start + extra_length])
         length, compressed, header_start = _read_zip64(name, extra, length, compressed, header_start)
     return _DirectoryRecord(flags, method, crc32, compressed, length, header_start, raw_name, name, end)
@@ -179,7 +179,7 @@ def _read_zip64(name: str, extra: bytes, *sizes: int) -> list[int]:
         tag, length = struct.unpack_from("<2H", extra, at)
         if tag == 1 and at + 4 + length <= len(extra):
             values = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
-            wide = [next(values, -1) if size == FULL_32 else size for size in sizes]
+            wide = [next(values, -1) if size == ZIP64_MARKER else size for size in sizes]
             if -1 not in wide:
                 return wide
         at += 4 + length
@@ -199,7 +199,7 @@ def _check_record(record: _DirectoryRecord) -> None:
         raise refusal(f"{entry} says that {record.compressed_length} bytes become {record.length}: impossible")
 
 
-def _locate(view: bytes | memoryview, record: _DirectoryRecord, limit: int) -> ZipEntry:
+def _locate_data(view: bytes | memoryview, record: _DirectoryRecord, limit: int) -> ZipEntry:
     """The entry with the place of its data, from a local header that must agree with the directory.
 
     numpy leaves room for zip64 sizes in local headers only, so the directory cannot tell that place.
@@ -217,7 +217,7 @@ def _locate(view: bytes | memoryview, record: _DirectoryRecord, limit: int) -> Z
     if (flags ^ record.flags) & _ENCRYPTED or method != record.method:
         raise refusal(f"{disagree}: how it is stored")
     if not flags & _SIZES_FOLLOW and (
-        compressed not in (record.compressed_length, FULL_32) or length not in (record.length, FULL_32)
+        compressed not in (record.compressed_length, ZIP64_MARKER) or length not in (record.length, ZIP64_MARKER)
     ):
         raise refusal(f"{disagree}: its size")
     if start + record.compressed_length > limit:
@@ -225,7 +225,7 @@ def _locate(view: bytes | memoryview, record: _DirectoryRecord, limit: int) -> Z
     return ZipEntry(record.name, method, start, record.compressed_length, record.length, record.crc32)
 
 
-def _check_together(entries: list[ZipEntry], ranges: list[tuple[int, int]]) -> None:
+def _check_archive(entries: list[ZipEntry], ranges: list[tuple[int, int]]) -> None:
     total = sum(entry.length for entry in entries)
     if total > MAX_TOTAL_BYTES:
         raise refusal(f"the ZIP inflates to {total} bytes in all; {MAX_TOTAL_BYTES} is the limit")

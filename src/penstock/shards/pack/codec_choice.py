@@ -13,12 +13,12 @@ from statistics import median
 
 from penstock.errors import PenstockError
 from penstock.shards.codecs.by_suffix import codec_of, verify_part
-from penstock.shards.pack.convert import StoredParts, convert
+from penstock.shards.pack.convert import StoredPart, convert_parts
 from penstock.shards.pack.options import ArrayCodec, PackOptions
-from penstock.shards.pack.plan import tried_samples
+from penstock.shards.pack.plan import trial_samples
 from penstock.shards.pack.sources import PackSource, read_samples
 
-NEAR_ENOUGH = 0.97
+EQUAL_RATE_SHARE = 0.97
 """Codecs within 3% of the fastest are equal; then the smallest wins."""
 _REPEATS = 3
 
@@ -54,20 +54,22 @@ def choose_codec(
     timer: Callable[[], float] = time.perf_counter,
 ) -> CodecChoice:
     """Try each codec on a few samples; the fastest wins, and among equals the smallest."""
-    samples = [parts for take in tried_samples(sources) for _, parts in read_samples(take) if isinstance(parts, list)]
+    samples = [parts for take in trial_samples(sources) for _, parts in read_samples(take) if isinstance(parts, list)]
     if not any(codec_of(suffix) in ("npz", "npy", "npy.zst") for parts in samples for suffix, _ in parts):
         return CodecChoice("keep", "there are no arrays to store", ())
     codecs: tuple[ArrayCodec, ...] = ("zstd", "raw") if options.casts else ("keep", "zstd", "raw")
-    candidates = tuple(candidate for codec in codecs if (candidate := _try(codec, samples, options, timer)) is not None)
-    return decide(candidates, bytes_per_s, cores)
+    candidates = tuple(
+        candidate for codec in codecs if (candidate := _measure_codec(codec, samples, options, timer)) is not None
+    )
+    return decide_codec(candidates, bytes_per_s, cores)
 
 
-def decide(candidates: tuple[CodecCandidate, ...], bytes_per_s: float, cores: int) -> CodecChoice:
+def decide_codec(candidates: tuple[CodecCandidate, ...], bytes_per_s: float, cores: int) -> CodecChoice:
     """The arithmetic alone."""
     if not candidates:
         return CodecChoice("keep", "no sample could be converted, so arrays stay as they are", ())
     best = max(candidate.rate(bytes_per_s, cores) for candidate in candidates)
-    good = [candidate for candidate in candidates if candidate.rate(bytes_per_s, cores) >= NEAR_ENOUGH * best]
+    good = [candidate for candidate in candidates if candidate.rate(bytes_per_s, cores) >= EQUAL_RATE_SHARE * best]
     chosen = min(good, key=lambda candidate: candidate.sample_bytes)
     rates = ", ".join(
         f"{candidate.codec} {candidate.rate(bytes_per_s, cores):.0f}/s "
@@ -79,15 +81,15 @@ def decide(candidates: tuple[CodecCandidate, ...], bytes_per_s: float, cores: in
     return CodecChoice(chosen.codec, reason, candidates)
 
 
-def _try(
-    codec: ArrayCodec, samples: list[list[StoredParts]], options: PackOptions, timer: Callable[[], float]
+def _measure_codec(
+    codec: ArrayCodec, samples: list[list[StoredPart]], options: PackOptions, timer: Callable[[], float]
 ) -> CodecCandidate | None:
     wanted = replace(options, arrays=codec)
     sizes: list[int] = []
     seconds: list[float] = []
     for parts in samples:
         try:
-            stored = convert(parts, wanted)
+            stored = convert_parts(parts, wanted)
             seconds.append(min(_time_decode(stored, timer) for _ in range(_REPEATS)))
         except PenstockError:
             continue
@@ -95,7 +97,7 @@ def _try(
     return CodecCandidate(codec, sum(sizes) / len(sizes), median(seconds)) if sizes else None
 
 
-def _time_decode(parts: list[StoredParts], timer: Callable[[], float]) -> float:
+def _time_decode(parts: list[StoredPart], timer: Callable[[], float]) -> float:
     start = timer()
     for suffix, data in parts:
         verify_part(suffix, data)

@@ -18,9 +18,9 @@ from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.guards.zip import inspect_zip
 from penstock.shards.pack.manifest import array_suffix, packed_suffix
 from penstock.shards.pack.options import PackOptions
-from penstock.shards.pairing import role_of
+from penstock.shards.pairing import canonical_suffix
 
-StoredParts = tuple[str, bytes]
+StoredPart = tuple[str, bytes]
 _GUARDS: dict[str, Callable[[bytes], object]] = {
     "jpeg": inspect_jpeg,
     "npz": inspect_zip,
@@ -29,25 +29,25 @@ _GUARDS: dict[str, Callable[[bytes], object]] = {
 }
 
 
-def convert(parts: Iterable[StoredParts], options: PackOptions) -> list[StoredParts]:
+def convert_parts(parts: Iterable[StoredPart], options: PackOptions) -> list[StoredPart]:
     """(suffix, bytes) of every part to write; two that readers would take for one are an error.
 
     An error has the suffix of the part it is about in `member`.
     """
-    stored: list[StoredParts] = []
+    stored: list[StoredPart] = []
     for suffix, data in parts:
         try:
             stored += _convert_part(suffix, data, options)
         except SampleError as error:
             raise error.at(member=suffix) from None
-    roles = [role_of(suffix) for suffix, _ in stored]
+    roles = [canonical_suffix(suffix) for suffix, _ in stored]
     if len(set(roles)) < len(roles):
         twice = next(role for role in roles if roles.count(role) > 1)
         raise SampleError(f"two parts would both be stored as {twice!r}", stage="pack", advice="Rename one of them.")
     return stored
 
 
-def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[StoredParts]:
+def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[StoredPart]:
     codec = codec_of(suffix)
     if codec == "jpeg" and options.image_size is not None:
         yield packed_suffix(suffix), shrink_jpeg(data, options.image_size, options.side, options.quality)
@@ -56,11 +56,11 @@ def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[St
         if not arrays:
             raise SampleError("the NPZ has no arrays", stage="pack", advice="Leave the sample out, or keep the NPZ.")
         for name, array in arrays.items():
-            yield array_suffix(suffix, name, options.arrays), _store(name, array, options)
+            yield array_suffix(suffix, name, options.arrays), _encode_array(name, array, options)
     elif codec in ("npy", "npy.zst") and options.arrays != "keep":
         array = decode_npy(data) if codec == "npy" else decode_npy_zst(data)
         stem = _stem(suffix, codec)
-        stored = _store(stem.rpartition(".")[2], array, options)
+        stored = _encode_array(stem.rpartition(".")[2], array, options)
         yield stem + (".npy.zst" if options.arrays == "zstd" else ".npy"), stored
     else:
         look = _GUARDS.get(codec)
@@ -84,7 +84,7 @@ def _stem(suffix: str, codec: str) -> str:
     return packed_suffix(suffix)[: -len("." + codec)]
 
 
-def _store(name: str, array: NDArray[Any], options: PackOptions) -> bytes:
+def _encode_array(name: str, array: NDArray[Any], options: PackOptions) -> bytes:
     dtype = dict(options.casts).get(name)
     data = encode_npy(array if dtype is None else _cast(name, array, np.dtype(dtype)))
     return compress(data) if options.arrays == "zstd" else data

@@ -32,7 +32,7 @@ class FieldFact(msgspec.Struct):
 
     def add(self, suffix: str, data: bytes) -> None:
         """Count one more part; what varies is no longer stated."""
-        other = field_of(suffix, data)
+        other = field_fact(suffix, data)
         self.merge(other)
 
     def merge(self, other: FieldFact) -> None:
@@ -85,7 +85,7 @@ class Manifest(msgspec.Struct, frozen=True):
     options: dict[str, object]
 
 
-def field_of(suffix: str, data: bytes) -> FieldFact:
+def field_fact(suffix: str, data: bytes) -> FieldFact:
     """The facts of a single part."""
     codec = codec_of(suffix)
     if codec in ("npy", "npy.zst"):

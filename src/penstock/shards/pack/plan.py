@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from penstock.errors import PenstockError, SettingError, ShardError
 from penstock.shards.index import ShardIndex
-from penstock.shards.pack.convert import array_names, convert
+from penstock.shards.pack.convert import array_names, convert_parts
 from penstock.shards.pack.manifest import packed_key
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.sources import PackSource, SampleSelection, read_samples
-from penstock.shards.tar_header import BLOCK
+from penstock.shards.tar_header import TAR_BLOCK
 from penstock.storage.object_store.url import is_remote
 
 Length = TypeVar("Length", int, NDArray[np.int64])
 
-TRIED_SAMPLES = 8
+TRIAL_SAMPLES = 8
 """Converted before planning to learn how sizes change. Always the same ones, so the plan is always the same."""
 
 
@@ -79,7 +79,7 @@ class PackPlan:
 
     def fingerprint(self) -> str:
         """Of everything that decides the output."""
-        facts = [(_place(source.path), asdict(source.index.binding)) for source in self.sources]
+        facts = [(_source_identity(source.path), asdict(source.index.binding)) for source in self.sources]
         return _digest(self.options.decisive(), facts, [[asdict(cut) for cut in cuts] for cuts in self.shards])
 
     def tasks(self) -> Iterator[PackTask]:
@@ -88,7 +88,7 @@ class PackPlan:
             takes = tuple(self._take(cut) for cut in cuts)
             bindings = [asdict(self.sources[cut.source].index.binding) for cut in cuts]
             content = [
-                (_place(take.path), take.prefix, [(s.key, [p.length for p in s.parts]) for s in take.samples])
+                (_source_identity(take.path), take.prefix, [(s.key, [p.length for p in s.parts]) for s in take.samples])
                 for take in takes
             ]
             fingerprint = _digest(self.options.decisive(), bindings, content)
@@ -108,18 +108,18 @@ def make_plan(sources: Sequence[PackSource], options: PackOptions) -> PackPlan:
     if not any(len(source.whole) for source in sources):
         raise ShardError("there is no whole sample to pack", stage="pack")
     _check_casts(sources, options)
-    growth = _growth(sources, options)
-    prefixes = _prefixes(sources) if _keys_collide(sources) else ("",) * len(sources)
-    return PackPlan(sources, options, list(_cut(sources, options, growth)), growth, prefixes)
+    growth = _size_ratio(sources, options)
+    prefixes = _key_prefixes(sources) if _keys_collide(sources) else ("",) * len(sources)
+    return PackPlan(sources, options, list(_split_into_shards(sources, options, growth)), growth, prefixes)
 
 
-def tried_samples(sources: Sequence[PackSource]) -> Iterator[SampleSelection]:
+def trial_samples(sources: Sequence[PackSource]) -> Iterator[SampleSelection]:
     """A few samples spread over the sources."""
     cuttable = [source for source in sources if len(source.whole) and source.can_be_cut]
     chosen = cuttable or [source for source in sources if len(source.whole)]
-    for number in range(min(TRIED_SAMPLES, len(chosen))):
-        source = chosen[number * len(chosen) // min(TRIED_SAMPLES, len(chosen))]
-        each = -(-TRIED_SAMPLES // min(TRIED_SAMPLES, len(chosen)))
+    for number in range(min(TRIAL_SAMPLES, len(chosen))):
+        source = chosen[number * len(chosen) // min(TRIAL_SAMPLES, len(chosen))]
+        each = -(-TRIAL_SAMPLES // min(TRIAL_SAMPLES, len(chosen)))
         picked = source.whole[:: max(1, len(source.whole) // each)][:each]
         yield source.take(picked.tolist())
 
@@ -129,7 +129,7 @@ def _check_casts(sources: Sequence[PackSource], options: PackOptions) -> None:
     if not options.casts:
         return
     arrays: set[str] = set()
-    for take in tried_samples(sources):
+    for take in trial_samples(sources):
         for _, parts in read_samples(take):
             if not isinstance(parts, PenstockError):
                 arrays.update(name for suffix, data in parts for name in array_names(suffix, data))
@@ -139,23 +139,23 @@ def _check_casts(sources: Sequence[PackSource], options: PackOptions) -> None:
             raise SettingError(f"no sample has an array {name!r} to cast", stage="pack", advice=f"There are: {known}")
 
 
-def _growth(sources: Sequence[PackSource], options: PackOptions) -> float:
+def _size_ratio(sources: Sequence[PackSource], options: PackOptions) -> float:
     """How much larger or smaller samples become; bad samples among the tried are left to the tasks."""
     before = after = 0
-    for take in tried_samples(sources):
+    for take in trial_samples(sources):
         for _, parts in read_samples(take):
             if isinstance(parts, PenstockError):
                 continue
             try:
-                stored = convert(parts, options)
+                stored = convert_parts(parts, options)
             except PenstockError:  # whatever is wrong with it, its task will say so by name
                 continue
-            before += sum(_in_tar(len(data)) for _, data in parts)
-            after += sum(_in_tar(len(data)) for _, data in stored)
+            before += sum(_bytes_in_tar(len(data)) for _, data in parts)
+            after += sum(_bytes_in_tar(len(data)) for _, data in stored)
     return after / before if before else 1.0
 
 
-def _cut(sources: Sequence[PackSource], options: PackOptions, growth: float) -> Iterator[list[SampleRun]]:
+def _split_into_shards(sources: Sequence[PackSource], options: PackOptions, growth: float) -> Iterator[list[SampleRun]]:
     cuts: list[SampleRun] = []
     filled = 0.0
     for number, source in enumerate(sources):
@@ -181,13 +181,13 @@ def _cut(sources: Sequence[PackSource], options: PackOptions, growth: float) -> 
 
 def _sample_bytes(index: ShardIndex) -> np.ndarray:
     """Each sample's bytes in a tar."""
-    totals: np.ndarray = np.bincount(index.sample_ids, _in_tar(index.lengths), len(index)).astype(np.int64)
+    totals: np.ndarray = np.bincount(index.sample_ids, _bytes_in_tar(index.lengths), len(index)).astype(np.int64)
     return totals
 
 
-def _in_tar(length: Length) -> Length:
+def _bytes_in_tar(length: Length) -> Length:
     """With header and padding: small parts are mostly that."""
-    return length + BLOCK + (-length % BLOCK)
+    return length + TAR_BLOCK + (-length % TAR_BLOCK)
 
 
 def _keys_collide(sources: Sequence[PackSource]) -> bool:
@@ -203,7 +203,7 @@ def _keys_collide(sources: Sequence[PackSource]) -> bool:
     return False
 
 
-def _prefixes(sources: Sequence[PackSource]) -> tuple[str, ...]:
+def _key_prefixes(sources: Sequence[PackSource]) -> tuple[str, ...]:
     """What tells equal keys apart: the shards' names, or their paths where two shards have the same name."""
     names = [os.path.basename(source.path).split(".", 1)[0] for source in sources]
     if len(set(names)) < len(names):
@@ -215,7 +215,7 @@ def _prefixes(sources: Sequence[PackSource]) -> tuple[str, ...]:
     return tuple(name + "/" for name in names)
 
 
-def _place(path: str) -> str:
+def _source_identity(path: str) -> str:
     """Which source that is, whatever folder we are in."""
     return path if is_remote(path) else os.path.realpath(path)
 

@@ -17,8 +17,8 @@ from penstock.shards import index_file as indexfile
 from penstock.shards.pack.manifest import Manifest, PackedShard, make_manifest, write_manifest
 from penstock.shards.pack.options import ArrayCodec
 from penstock.shards.pack.plan import PackPlan
-from penstock.shards.pack.task import WORK_FOLDER, finished, pack_shard, report_path
-from penstock.shards.pack.write import replace_file, writing
+from penstock.shards.pack.task import WORK_FOLDER, finished_report, pack_shard, report_path
+from penstock.shards.pack.write import replace_file, storage_errors
 from penstock.shards.task_pool import run_tasks
 
 
@@ -32,13 +32,13 @@ class _PlanFile(msgspec.Struct, frozen=True):
 
 def pack(plan: PackPlan, folder: Path, *, workers: int | None = None, overwrite: bool = False) -> Iterator[PackedShard]:
     """Each shard's report as it is done, those of an earlier run first; the manifest is written at the end."""
-    with _owned(folder):
-        with writing(folder):
-            _claim(plan, folder, overwrite)
+    with _exclusive_folder(folder):
+        with storage_errors(folder):
+            _claim_folder(plan, folder, overwrite)
         reports: dict[str, PackedShard] = {}
         missing = []
         for number, task in enumerate(plan.tasks()):
-            report = finished(task, folder)
+            report = finished_report(task, folder)
             if report is None:
                 missing.append(number)
             else:
@@ -53,11 +53,11 @@ def pack(plan: PackPlan, folder: Path, *, workers: int | None = None, overwrite:
                 raise done.error or StorageError("task gave no result", shard=done.task.name, stage="pack")
             reports[done.result.name] = done.result
             yield done.result
-        with writing(folder):
+        with storage_errors(folder):
             write_manifest(_manifest(plan, reports), folder)
 
 
-def settled_arrays(folder: Path) -> ArrayCodec | None:
+def started_array_codec(folder: Path) -> ArrayCodec | None:
     """The codec that a pack begun in this folder has settled on: measured again, it might come out otherwise."""
     begun = _read_plan(plan_path(folder))
     return None if begun is None else begun.arrays
@@ -70,7 +70,7 @@ def _manifest(plan: PackPlan, reports: dict[str, PackedShard]) -> Manifest:
 
 
 @contextmanager
-def _owned(folder: Path) -> Iterator[None]:
+def _exclusive_folder(folder: Path) -> Iterator[None]:
     """One pack at a time in a folder; leftovers of a killed one are swept away."""
     work = folder / WORK_FOLDER
     try:
@@ -92,22 +92,22 @@ def _owned(folder: Path) -> Iterator[None]:
             advice="Choose a folder that can be written.",
         ) from error
     try:
-        _sweep(folder)
+        _remove_temporaries(folder)
         yield
     finally:
-        _sweep(folder)  # of workers that died or were stopped
+        _remove_temporaries(folder)  # of workers that died or were stopped
         lock.release()
 
 
-def _sweep(folder: Path) -> None:
+def _remove_temporaries(folder: Path) -> None:
     """Remove temporary files: nobody else writes here while we hold the lock."""
-    patterns = (".*.tmp", f".*{indexfile.SUFFIX}.*", f"{WORK_FOLDER}/.*.tmp")
+    patterns = (".*.tmp", f".*{indexfile.INDEX_SUFFIX}.*", f"{WORK_FOLDER}/.*.tmp")
     for leftover in [path for pattern in patterns for path in folder.glob(pattern)]:
         with suppress(OSError):
             leftover.unlink()
 
 
-def _claim(plan: PackPlan, folder: Path, overwrite: bool) -> None:
+def _claim_folder(plan: PackPlan, folder: Path, overwrite: bool) -> None:
     """Note which pack this folder holds; another one's shards are refused, or removed when told so."""
     path = plan_path(folder)
     ours = _PlanFile(plan.fingerprint(), plan.options.arrays, [plan.name(number) for number in range(len(plan.shards))])
@@ -121,7 +121,7 @@ def _claim(plan: PackPlan, folder: Path, overwrite: bool) -> None:
                 advice="Choose an empty folder, or give --overwrite to replace it.",
             )
         for name in theirs.shards:
-            _remove(folder, name)
+            _remove_shard(folder, name)
     elif theirs is None and any(folder.glob("*.tar")):
         raise SettingError(
             "this folder holds shards that are not from a pack",
@@ -146,12 +146,12 @@ def _read_plan(path: Path) -> _PlanFile | None:
         raise PenstockError(f"cannot read the note of an earlier pack: {error}", shard=str(path)) from error
 
 
-def _remove(folder: Path, name: str) -> None:
+def _remove_shard(folder: Path, name: str) -> None:
     """Take away an old shard with all that belongs to it; the name comes from a file, so only its last part counts."""
     name = os.path.basename(name)
     for path in (
         report_path(folder, name),
-        indexfile.beside(folder / name),
+        indexfile.index_path_beside(folder / name),
         folder / name,
         folder / "manifest.json",
     ):

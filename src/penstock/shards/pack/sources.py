@@ -16,10 +16,10 @@ from penstock.errors import DecodeError, PenstockError, SettingError, ShardError
 from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
 from penstock.shards.open_shard import AnyShard, RemoteShard, open_shard
 from penstock.shards.pack.options import PackOptions
-from penstock.shards.scan import index_all
+from penstock.shards.scan import index_shards
 from penstock.shards.tar import TarMembers
-from penstock.shards.validate import ShardProblem, whole_samples
-from penstock.storage.paths import expand, is_shard
+from penstock.shards.validate import ShardProblem, complete_samples
+from penstock.storage.paths import expand_shard_paths, is_shard_name
 
 MAX_PENDING_BYTES = 1 << 30
 """A compressed shard only goes forward, so parts wait in memory for their partners: this much at most."""
@@ -63,21 +63,21 @@ class SampleSelection:
 def find_pack_sources(src: str, options: PackOptions) -> Iterator[PackSource]:
     """The shards that `src` names, or the folder itself if it holds loose files."""
     path = Path(src)
-    if path.is_dir() and not any(is_shard(name) for name in os.listdir(path)):
-        yield _source(src, True, _index_folder(path), options)
+    if path.is_dir() and not any(is_shard_name(name) for name in os.listdir(path)):
+        yield _make_source(src, True, _index_folder(path), options)
         return
-    shards = expand(src)
+    shards = expand_shard_paths(src)
     found: dict[str, PackSource] = {}
-    for scanned in index_all(shards):
+    for scanned in index_shards(shards):
         if scanned.index is None:
             raise scanned.error or ShardError("cannot be indexed", shard=scanned.shard)
-        found[scanned.shard] = _source(scanned.shard, False, scanned.index, options)
+        found[scanned.shard] = _make_source(scanned.shard, False, scanned.index, options)
     yield from (found[shard] for shard in shards)
 
 
-def _source(path: str, is_folder: bool, index: ShardIndex, options: PackOptions) -> PackSource:
+def _make_source(path: str, is_folder: bool, index: ShardIndex, options: PackOptions) -> PackSource:
     index = index.split_by(options.require)
-    return PackSource(path, is_folder, index, *whole_samples(index, path, options.require, options.on_bad))
+    return PackSource(path, is_folder, index, *complete_samples(index, path, options.require, options.on_bad))
 
 
 def _index_folder(root: Path) -> ShardIndex:
@@ -91,7 +91,7 @@ def _index_folder(root: Path) -> ShardIndex:
             if name.startswith(".") or not os.path.isfile(path):
                 continue
             facts = os.stat(path)
-            members.names.append(_loose_name(os.path.relpath(path, root)))
+            members.names.append(_member_name(os.path.relpath(path, root)))
             members.offsets.append(0)
             members.lengths.append(facts.st_size)
             newest = max(newest, facts.st_mtime_ns)
@@ -101,9 +101,9 @@ def _index_folder(root: Path) -> ShardIndex:
     return build_index(members, OpenedShard(IndexBinding(total, newest), None, total))
 
 
-def _loose_name(path: str) -> str:
+def _member_name(path: str) -> str:
     """The member name of a loose file; what cannot be one, or is a shard itself, is refused."""
-    if is_shard(path):
+    if is_shard_name(path):
         raise SettingError(
             f"there are shards deeper in this folder, such as {path!r}",
             advice="Name the shards themselves: 'FOLDER/**/*.tar'.",
@@ -124,11 +124,11 @@ def read_samples(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str
     """
     if take.is_folder:
         return _read_files(take)
-    return _read_stream(take) if take.streamed else _read_plain(take)
+    return _read_in_order(take) if take.streamed else _read_at_offsets(take)
 
 
-def _read_plain(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
-    with _open(take) as shard:
+def _read_at_offsets(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+    with _open_unchanged(take) as shard:
         for sample in take.samples:
             parts = [(part.suffix, shard.read_at(part.offset, part.length)) for part in sample.parts]
             if isinstance(shard, RemoteShard) and any(map(_fault, sample.parts, (data for _, data in parts))):
@@ -162,7 +162,7 @@ def _read_file(root: str, name: str) -> bytes:
         raise StorageError(f"cannot read: {error.strerror}", shard=root, member=name, stage="read") from error
 
 
-def _open(take: SampleSelection) -> AnyShard:
+def _open_unchanged(take: SampleSelection) -> AnyShard:
     """The shard, if it is still the one that was indexed: offsets into another would be nonsense."""
     shard = open_shard(take.path)
     if IndexBinding.of(shard) != take.binding:
@@ -176,7 +176,7 @@ def _open(take: SampleSelection) -> AnyShard:
     return shard
 
 
-def _read_stream(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
+def _read_in_order(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
     """Samples as they become complete; only parts that wait for a partner are held."""
     by_offset = sorted(
         ((part.offset, number, part) for number, sample in enumerate(take.samples) for part in sample.parts),
@@ -184,7 +184,7 @@ def _read_stream(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str
     )
     pending: dict[int, list[tuple[str, bytes]]] = {}
     held = 0
-    with _open(take) as shard:
+    with _open_unchanged(take) as shard:
         for offset, number, part in by_offset:
             sample = take.samples[number]
             parts = pending.setdefault(number, [])

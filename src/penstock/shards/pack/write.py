@@ -22,9 +22,9 @@ from penstock.errors import PenstockError, ShardError, StorageError
 from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
 from penstock.shards.pairing import split_at_dot
 from penstock.shards.tar import TarMembers
-from penstock.shards.tar_header import BLOCK
+from penstock.shards.tar_header import TAR_BLOCK
 
-_END = bytes(2 * BLOCK)
+_END = bytes(2 * TAR_BLOCK)
 SYNC_BYTES = 16 << 20
 """Sent to the disk while we go on: left to the end, the sync of a whole shard would keep a core waiting."""
 
@@ -53,7 +53,7 @@ class ShardWriter:
             self._members.lengths.append(len(data))
             self._crcs.append(deflate.crc32(data))
             self._write(data)
-            self._write(bytes(-len(data) % BLOCK))
+            self._write(bytes(-len(data) % TAR_BLOCK))
         self.samples += 1
 
     def finish(self) -> None:
@@ -90,18 +90,18 @@ class ShardWriter:
         self._unsynced += len(data)
         if self._unsynced >= SYNC_BYTES and (self._syncing is None or not self._syncing.is_alive()):
             self._unsynced = 0
-            self._syncing = threading.Thread(target=_sync_some, args=(self._file.fileno(),), daemon=True)
+            self._syncing = threading.Thread(target=_sync_quietly, args=(self._file.fileno(),), daemon=True)
             self._syncing.start()
 
 
-def _sync_some(fd: int) -> None:
+def _sync_quietly(fd: int) -> None:
     """Whatever goes wrong here, the sync at the end meets it again and says so."""
     with suppress(OSError):
         getattr(os, "fdatasync", os.fsync)(fd)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     """Says in our words what the system says when a write fails."""
     try:
         yield

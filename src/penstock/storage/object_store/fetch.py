@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.storage.object_store.failures import InconsistentAnswer, OverwrittenObject, StalledTransfer, classify
-from penstock.storage.object_store.io_thread import counts
+from penstock.storage.object_store.io_thread import store_counts
 from penstock.storage.object_store.retry import LatencyTracker, RetryPolicy, RetryState
-from penstock.storage.object_store.stores import obstore, path_in_store, renew, store_of
+from penstock.storage.object_store.stores import get_store, import_obstore, path_in_store, renew_store
 from penstock.storage.object_store.url import RemoteUrl
 
 CHUNK_BYTES = 256 << 10
 """Bytes are taken in at least this much at a time: a stall is judged by a chunk, and each costs a turn of ours."""
 
 Answer = TypeVar("Answer")
-_paces: defaultdict[tuple[str, str], LatencyTracker] = defaultdict(LatencyTracker)
+_latency_trackers: defaultdict[tuple[str, str], LatencyTracker] = defaultdict(LatencyTracker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,41 +46,43 @@ async def with_retries(url: RemoteUrl, patience: RetryPolicy, ask: Callable[[Any
 
     The answer must come as a whole within the time of a stall.
     """
-    store = store_of(url)
-    trouble = RetryState(str(url), patience, lambda: renew(url, store))
+    store = get_store(url)
+    trouble = RetryState(str(url), patience, lambda: renew_store(url, store))
     while True:
         try:
-            counts.requests += 1
+            store_counts.requests += 1
             return await asyncio.wait_for(ask(store), patience.stall_s)
         except Exception as error:
             failure = classify(error)
         await trouble.met(failure)
-        store = store_of(url)
+        store = get_store(url)
 
 
-async def fetch(url: RemoteUrl, version: ObjectVersion, offset: int, into: memoryview, patience: RetryPolicy) -> None:
+async def fetch_range(
+    url: RemoteUrl, version: ObjectVersion, offset: int, into: memoryview, patience: RetryPolicy
+) -> None:
     """Fill the memory from that offset on, all of it from that version.
 
     The first answer is taken whole, which saves a third of the work; it must come within the time of a stall. After
     a failure, answers are taken chunk by chunk, each of them in that time, and what has come is kept; so are, after a
     stall, those to the next reads: where the network is slow, half of all bytes would be thrown away.
     """
-    done, store, pace = 0, store_of(url), _paces[url.scheme, url.bucket]
-    trouble = RetryState(str(url), patience, lambda: renew(url, store))
+    done, store, pace = 0, get_store(url), _latency_trackers[url.scheme, url.bucket]
+    trouble = RetryState(str(url), patience, lambda: renew_store(url, store))
     take: Callable[[Any], Any] = _WholeAnswer if pace.takes_whole() else _by_chunks
     while done < len(into):
         try:
             begin = patience.now()
-            chunks = take(await _answer(url, store, version, (offset + done, offset + len(into)), patience))
-            begin = _answered(begin, patience)
+            chunks = take(await _request_range(url, store, version, (offset + done, offset + len(into)), patience))
+            begin = _count_answer(begin, patience)
             while (chunk := await next_chunk(chunks, patience)) is not None:
                 if len(chunk) > len(into) - done:
                     raise InconsistentAnswer("the store sent more than was asked for")
                 into[done : done + len(chunk)] = memoryview(chunk)
                 done += len(chunk)
-                counts.bytes_read += len(chunk)
+                store_counts.bytes_read += len(chunk)
                 trouble.over()
-            counts.body_s += patience.now() - begin
+            store_counts.body_s += patience.now() - begin
             if done < len(into):
                 raise InconsistentAnswer("the answer ended early")
             return
@@ -89,14 +91,14 @@ async def fetch(url: RemoteUrl, version: ObjectVersion, offset: int, into: memor
             if take is _WholeAnswer and isinstance(error, StalledTransfer):
                 pace.stalled()
         await trouble.met(failure, offset + done)
-        store, take = store_of(url), _by_chunks
+        store, take = get_store(url), _by_chunks
 
 
-def _answered(begin: float, patience: RetryPolicy) -> float:
+def _count_answer(begin: float, patience: RetryPolicy) -> float:
     """An answer to what was asked then begins to come: it is counted. When that is."""
     now = patience.now()
-    counts.answers += 1
-    counts.answer_s += now - begin
+    store_counts.answers += 1
+    store_counts.answer_s += now - begin
     return now
 
 
@@ -116,17 +118,17 @@ def _by_chunks(answer: Any) -> Any:
     return answer.stream(min_chunk_size=CHUNK_BYTES)
 
 
-async def _answer(
+async def _request_range(
     url: RemoteUrl, store: Any, version: ObjectVersion, wanted: tuple[int, int], patience: RetryPolicy
 ) -> Any:
     options = {"range": wanted, **version.condition()}
 
     def ask() -> asyncio.Future[Any]:
-        counts.requests += 1
-        answer: asyncio.Future[Any] = obstore().get_async(store, path_in_store(url), options=options)
+        store_counts.requests += 1
+        answer: asyncio.Future[Any] = import_obstore().get_async(store, path_in_store(url), options=options)
         return answer
 
-    result = await hedged(ask, _paces[url.scheme, url.bucket], patience)
+    result = await hedged_request(ask, _latency_trackers[url.scheme, url.bucket], patience)
     if ObjectVersion.of(result.meta) != version:
         raise OverwrittenObject
     if tuple(result.range) != wanted:
@@ -141,11 +143,13 @@ async def next_chunk(chunks: Any, patience: RetryPolicy) -> Any:
     except StopAsyncIteration:
         return None
     except TimeoutError:
-        counts.stalls += 1
+        store_counts.stalls += 1
         raise StalledTransfer(f"bytes came too slowly, given up after {patience.stall_s:g} s") from None
 
 
-async def hedged(ask: Callable[[], asyncio.Future[Answer]], pace: LatencyTracker, patience: RetryPolicy) -> Answer:
+async def hedged_request(
+    ask: Callable[[], asyncio.Future[Answer]], pace: LatencyTracker, patience: RetryPolicy
+) -> Answer:
     """The answer to a request; where it takes much longer than others do, that to a second one, if it comes first.
 
     Both have the time of one stall, from when the first was asked.
@@ -157,18 +161,18 @@ async def hedged(ask: Callable[[], asyncio.Future[Answer]], pace: LatencyTracker
         if slow_s is not None and slow_s < patience.stall_s:
             done, _ = await asyncio.wait(asked, timeout=slow_s)
             if not done and pace.may_ask_twice():
-                counts.asked_twice += 1
+                store_counts.asked_twice += 1
                 asked.append(ask())
-        answer = await _first(asked, lambda: begin + patience.stall_s - patience.now())
+        answer = await _first_success(asked, lambda: begin + patience.stall_s - patience.now())
     finally:
         for request in asked:
-            request.add_done_callback(_heard)
+            request.add_done_callback(_retrieve_exception)
             request.cancel()
     pace.answered(patience.now() - begin)
     return answer
 
 
-async def _first(asked: list[asyncio.Future[Answer]], left_s: Callable[[], float]) -> Answer:
+async def _first_success(asked: list[asyncio.Future[Answer]], left_s: Callable[[], float]) -> Answer:
     """The first good answer; the failure only if all have failed."""
     waiting: set[asyncio.Future[Answer]] = set(asked)
     failed: BaseException | None = None
@@ -180,13 +184,13 @@ async def _first(asked: list[asyncio.Future[Answer]], left_s: Callable[[], float
         for request in done:
             failed = request.exception()
             if failed is None:
-                counts.second_won += request is not asked[0]
+                store_counts.second_won += request is not asked[0]
                 return request.result()
     assert failed is not None
     raise failed
 
 
-def _heard(request: asyncio.Future[Any]) -> None:
+def _retrieve_exception(request: asyncio.Future[Any]) -> None:
     """Take note of what nobody waits for any more: else the loop would print it, with the address in it."""
     if not request.cancelled():
         request.exception()

@@ -22,7 +22,7 @@ from penstock.errors import StorageError
 
 Result = TypeVar("Result")
 
-STOP_S = 2.0
+STOP_TIMEOUT_S = 2.0
 """For everything to come to rest when the interpreter ends."""
 
 
@@ -36,10 +36,10 @@ class _IoThread:
         self._thread.start()
         atexit.register(self._stop)
 
-    def run(self, asked: Coroutine[Any, Any, Result]) -> Result:
+    def run_on_io_thread(self, asked: Coroutine[Any, Any, Result]) -> Result:
         future = asyncio.run_coroutine_threadsafe(asked, self._loop)
         try:
-            _bells.wait_for(future)
+            _wakeups.wait_for(future)
             return future.result()
         except BaseException:  # Ctrl-C here: nobody waits for the answer any more
             future.cancel()
@@ -49,9 +49,9 @@ class _IoThread:
         if self.pid != os.getpid():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(STOP_S)
-        deadline = time.monotonic() + STOP_S
-        while _callers_of_python() and time.monotonic() < deadline:
+        self._thread.join(STOP_TIMEOUT_S)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while _foreign_threads_in_python() and time.monotonic() < deadline:
             time.sleep(0.001)
 
 
@@ -93,41 +93,41 @@ class _Wakeups(threading.local):
         self.bell = bell
 
 
-_bells = _Wakeups()
+_wakeups = _Wakeups()
 
 
-def _callers_of_python() -> bool:
+def _foreign_threads_in_python() -> bool:
     """Whether a thread of the library's is still handing us an answer: an interpreter that ends meanwhile aborts."""
     ours = {thread.ident for thread in threading.enumerate()}
     return any(ident not in ours for ident in frames_by_thread())
 
 
-_channel: _IoThread | None = None
+_io_thread: _IoThread | None = None
 _lock = threading.Lock()
 
 
-def run(asked: Coroutine[Any, Any, Result]) -> Result:
+def run_on_io_thread(asked: Coroutine[Any, Any, Result]) -> Result:
     """Do it in the channel's thread, and wait for what comes of it."""
     try:
-        channel = _open()
+        channel = _get_io_thread()
     except BaseException:
         asked.close()
         raise
     return channel.run(asked)
 
 
-def _open() -> _IoThread:
-    global _channel
+def _get_io_thread() -> _IoThread:
+    global _io_thread
     with _lock:
-        if _channel is None:
-            _channel = _IoThread()
-        if _channel.pid != os.getpid():
+        if _io_thread is None:
+            _io_thread = _IoThread()
+        if _io_thread.pid != os.getpid():
             raise StorageError(
                 "an object store was read before this process was forked, and cannot be read after it",
                 stage="open",
                 advice="Start workers otherwise: DataLoader(..., multiprocessing_context='spawn')",
             )
-        return _channel
+        return _io_thread
 
 
 @dataclass(slots=True)
@@ -154,4 +154,4 @@ class StoreCounts:
     """Stores made anew after a refusal."""
 
 
-counts = StoreCounts()
+store_counts = StoreCounts()

@@ -12,69 +12,73 @@ from typing import Any
 from penstock.errors import SettingError
 from penstock.storage.object_store.failures import classify
 from penstock.storage.object_store.fetch import next_chunk, with_retries
-from penstock.storage.object_store.io_thread import counts, run
-from penstock.storage.object_store.retry import PATIENCE, RetryState
-from penstock.storage.object_store.stores import obstore, renew, store_of
-from penstock.storage.object_store.url import RemoteUrl, parse
+from penstock.storage.object_store.io_thread import run_on_io_thread, store_counts
+from penstock.storage.object_store.retry import DEFAULT_RETRY_POLICY, RetryState
+from penstock.storage.object_store.stores import get_store, import_obstore, renew_store
+from penstock.storage.object_store.url import RemoteUrl, parse_url
 
-PAGE = 1000
+PAGE_SIZE = 1000
 """Objects that stores tell of in one answer."""
 
 
-def find(pattern: str, wanted: Callable[[str], bool], enough: int | None = None) -> list[str]:
+def find_objects(pattern: str, wanted: Callable[[str], bool], enough: int | None = None) -> list[str]:
     """The objects that a URL means and whose names are `wanted`. A single key is taken at its word.
 
     With `enough`, no more is listed than it takes to find about so many.
     """
-    url = parse(pattern)
-    if glob.has_magic(url.key) and not (url.web or (wanted(url.key) and run(_exists(url)))):
-        return _matching(url, wanted, enough)
+    url = parse_url(pattern)
+    if glob.has_magic(url.key) and not (url.web or (wanted(url.key) and run_on_io_thread(_exists(url)))):
+        return _matching_glob(url, wanted, enough)
     if wanted(url.key):
         return [str(url)]
     if url.web:
         raise SettingError(f"{url} is no shard, and a web server has no listing", advice="Name the shards themselves")
-    return _inside(url, wanted, enough)
+    return _inside_folder(url, wanted, enough)
 
 
-def _matching(url: RemoteUrl, wanted: Callable[[str], bool], enough: int | None) -> list[str]:
+def _matching_glob(url: RemoteUrl, wanted: Callable[[str], bool], enough: int | None) -> list[str]:
     fixed = re.split(r"[*?\[]", url.key, maxsplit=1)[0].rpartition("/")[0]
     shape = url.key.split("/")
-    keys = run(_keys(url, fixed, lambda key: wanted(key) and _fits(shape, key.split("/")), enough))
-    return _some(keys, url, "matches")
+    keys = run_on_io_thread(
+        _list_keys(url, fixed, lambda key: wanted(key) and _matches_glob(shape, key.split("/")), enough)
+    )
+    return _sorted_urls(keys, url, "matches")
 
 
-def _inside(url: RemoteUrl, wanted: Callable[[str], bool], enough: int | None) -> list[str]:
+def _inside_folder(url: RemoteUrl, wanted: Callable[[str], bool], enough: int | None) -> list[str]:
     folder = url.key.rstrip("/")
     start = f"{folder}/" if folder else ""
-    keys = run(_keys(url, folder, lambda key: "/" not in key.removeprefix(start) and wanted(key), enough))
-    return _some(keys, url, "lies in")
+    keys = run_on_io_thread(
+        _list_keys(url, folder, lambda key: "/" not in key.removeprefix(start) and wanted(key), enough)
+    )
+    return _sorted_urls(keys, url, "lies in")
 
 
-def _some(keys: list[str], url: RemoteUrl, how: str) -> list[str]:
+def _sorted_urls(keys: list[str], url: RemoteUrl, how: str) -> list[str]:
     if not keys:
         raise SettingError(f"no shard {how} {str(url)!r}")
     return [str(RemoteUrl(url.scheme, url.bucket, key)) for key in sorted(keys)]
 
 
-def _fits(shape: list[str], names: list[str]) -> bool:
+def _matches_glob(shape: list[str], names: list[str]) -> bool:
     """As a shell has it: `*` stays in its folder, `**` does not."""
     if not shape:
         return not names
     if shape[0] == "**":
-        return any(_fits(shape[1:], names[skipped:]) for skipped in range(len(names) + 1))
-    return bool(names) and fnmatch.fnmatchcase(names[0], shape[0]) and _fits(shape[1:], names[1:])
+        return any(_matches_glob(shape[1:], names[skipped:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatch.fnmatchcase(names[0], shape[0]) and _matches_glob(shape[1:], names[1:])
 
 
-async def _keys(url: RemoteUrl, prefix: str, wanted: Callable[[str], bool], enough: int | None) -> list[str]:
+async def _list_keys(url: RemoteUrl, prefix: str, wanted: Callable[[str], bool], enough: int | None) -> list[str]:
     """Of everything below a prefix, what is wanted; however long the listing is, each page has its time."""
-    told, store = _ListedObjects(wanted), store_of(url)
-    trouble = RetryState(str(url), PATIENCE, lambda: renew(url, store))
+    told, store = _ListedObjects(wanted), get_store(url)
+    trouble = RetryState(str(url), DEFAULT_RETRY_POLICY, lambda: renew_store(url, store))
     while True:
         try:
-            counts.requests += 1
-            pages = obstore().list(store, prefix or None, offset=told.last, chunk_size=PAGE)
+            store_counts.requests += 1
+            pages = import_obstore().list(store, prefix or None, offset=told.last, chunk_size=PAGE_SIZE)
             while enough is None or len(told.found) < enough:
-                page = await next_chunk(pages, PATIENCE)
+                page = await next_chunk(pages, DEFAULT_RETRY_POLICY)
                 if page is None:
                     break
                 if told.add([meta["path"] for meta in page]):
@@ -84,7 +88,7 @@ async def _keys(url: RemoteUrl, prefix: str, wanted: Callable[[str], bool], enou
             failure = classify(error)
         await trouble.met(failure)
         told.resume()
-        store = store_of(url)
+        store = get_store(url)
 
 
 class _ListedObjects:
@@ -118,9 +122,9 @@ async def _exists(url: RemoteUrl) -> bool:
 
     async def ask(store: Any) -> bool:
         try:
-            await obstore().head_async(store, url.object_path)
+            await import_obstore().head_async(store, url.object_path)
         except FileNotFoundError:
             return False
         return True
 
-    return await with_retries(url, PATIENCE, ask)
+    return await with_retries(url, DEFAULT_RETRY_POLICY, ask)

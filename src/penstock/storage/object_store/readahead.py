@@ -13,18 +13,18 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from penstock.storage.local import copying_filler
+from penstock.storage.local import copying_reader
 from penstock.storage.object_store.remote_file import STREAM_BYTES, RemoteFile
 
-SHORT_BYTES = 64 << 10
+SHORT_MEMBER_BYTES = 64 << 10
 """Members shorter than this, on the average, are read through."""
 WINDOW_BYTES = 1 << 20
 HOP_BYTES = 4 << 10
 """What a hop brings: a header, and with it an extended one and what that speaks of."""
-FIRST_BYTES = 64 << 10
+INITIAL_BYTES = 64 << 10
 """To begin with: enough to see of what length the members are."""
-REMEMBERED = 8
-NEAR_BYTES = 64 << 10
+REMEMBERED_HOPS = 8
+MAX_GAP_BYTES = 64 << 10
 """A gap over which a reader still goes forward: padding, headers, a part that is not wanted."""
 
 
@@ -58,7 +58,7 @@ class _ReadaheadFile(ABC):
 
     def filler(self) -> Callable[[list[memoryview], int], int]:
         """As a file has it."""
-        return copying_filler(self.read_at)
+        return copying_reader(self.read_at)
 
 
 class HeaderReadahead(_ReadaheadFile):
@@ -67,7 +67,7 @@ class HeaderReadahead(_ReadaheadFile):
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file)
         self._last = 0
-        self._hops: deque[int] = deque(maxlen=REMEMBERED)
+        self._hops: deque[int] = deque(maxlen=REMEMBERED_HOPS)
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
@@ -78,8 +78,8 @@ class HeaderReadahead(_ReadaheadFile):
 
     def _guess(self, offset: int, held_to: int) -> int:
         if not self._hops:
-            return FIRST_BYTES
-        return WINDOW_BYTES if sum(self._hops) < SHORT_BYTES * len(self._hops) else HOP_BYTES
+            return INITIAL_BYTES
+        return WINDOW_BYTES if sum(self._hops) < SHORT_MEMBER_BYTES * len(self._hops) else HOP_BYTES
 
 
 class SequentialReadahead(_ReadaheadFile):
@@ -90,6 +90,6 @@ class SequentialReadahead(_ReadaheadFile):
         self._reach = 0
 
     def _guess(self, offset: int, held_to: int) -> int:
-        near = self._start <= offset <= held_to + NEAR_BYTES and held_to > 0
-        self._reach = min(STREAM_BYTES, max(FIRST_BYTES, 2 * self._reach)) if near else 0
+        near = self._start <= offset <= held_to + MAX_GAP_BYTES and held_to > 0
+        self._reach = min(STREAM_BYTES, max(INITIAL_BYTES, 2 * self._reach)) if near else 0
         return self._reach

@@ -9,25 +9,25 @@ from dataclasses import replace
 from typing import Any, Self
 
 from penstock.errors import StorageError
-from penstock.storage.local import copying_filler
-from penstock.storage.object_store.fetch import ObjectVersion, fetch, with_retries
-from penstock.storage.object_store.io_thread import run
-from penstock.storage.object_store.retry import PATIENCE
-from penstock.storage.object_store.stores import obstore, path_in_store
-from penstock.storage.object_store.url import RemoteUrl, parse
+from penstock.storage.local import copying_reader
+from penstock.storage.object_store.fetch import ObjectVersion, fetch_range, with_retries
+from penstock.storage.object_store.io_thread import run_on_io_thread
+from penstock.storage.object_store.retry import DEFAULT_RETRY_POLICY
+from penstock.storage.object_store.stores import import_obstore, path_in_store
+from penstock.storage.object_store.url import RemoteUrl, parse_url
 from penstock.storage.stream import ForwardStream
 
-PIECE_BYTES = 4 << 20
+REQUEST_BYTES = 4 << 20
 """Longer reads are cut into requests of this size: one connection gives some tens of MB/s, several that much more."""
-AT_ONCE = 16
+MAX_IN_FLIGHT = 16
 """Requests that one read has in flight."""
 STREAM_BYTES = 16 << 20
 """What a stream fetches ahead."""
 
-SMALL_BYTES = 1 << 20
+FIRST_REQUEST_BYTES = 1 << 20
 """Of an object whose size is not known yet, so much is asked for at first."""
 
-Place = tuple[int, memoryview]
+RangeRead = tuple[int, memoryview]
 """An offset in the object, and the memory that is to be filled from there."""
 
 
@@ -35,9 +35,9 @@ class RemoteFile:
     """One version of an object: its size and ETag as they were when it was looked at. Another version is never read."""
 
     def __init__(self, path: str, version: ObjectVersion | None = None) -> None:
-        self._url = parse(path)
+        self._url = parse_url(path)
         self.path = str(self._url)
-        self._version = version or run(_look(self._url))
+        self._version = version or run_on_io_thread(_request_version(self._url))
         self.size = self._version.size
         self.etag = self._version.etag
         self.mtime_ns = self._version.modified_ns
@@ -48,18 +48,18 @@ class RemoteFile:
         self.read_all([(offset, memoryview(data))])
         return bytes(data)
 
-    def read_all(self, places: Sequence[Place]) -> int:
+    def read_all(self, places: Sequence[RangeRead]) -> int:
         """Fill every place, side by side; returns how many bytes that is."""
         if any(len(into) and offset + len(into) > self.size for offset, into in places):
             raise StorageError("ends before its index says", shard=self.path, offset=self.size, stage="read")
-        pieces = [piece for place in places for piece in _pieces(*place)]
+        pieces = [piece for place in places for piece in _split_request(*place)]
         if pieces:
-            run(self._fetch(pieces))
+            run_on_io_thread(self._fetch(pieces))
         return sum(len(into) for _, into in places)
 
     def filler(self) -> Callable[[list[memoryview], int], int]:
         """As a local file has it."""
-        return copying_filler(self.read_at)
+        return copying_reader(self.read_at)
 
     def stream(self) -> io.BufferedReader:
         """All of it, from the start, some of it fetched ahead."""
@@ -68,13 +68,13 @@ class RemoteFile:
     def close(self) -> None:
         """Nothing is held open."""
 
-    async def _fetch(self, pieces: Sequence[Place]) -> None:
+    async def _fetch(self, pieces: Sequence[RangeRead]) -> None:
         """All or none: when this is over, nobody writes to the memory any more."""
-        gate = asyncio.Semaphore(AT_ONCE)
+        gate = asyncio.Semaphore(MAX_IN_FLIGHT)
 
         async def one(offset: int, into: memoryview) -> None:
             async with gate:
-                await fetch(self._url, self._version, offset, into, PATIENCE)
+                await fetch_range(self._url, self._version, offset, into, DEFAULT_RETRY_POLICY)
 
         tasks = [asyncio.ensure_future(one(*piece)) for piece in pieces]
         try:
@@ -102,8 +102,8 @@ class RemoteFile:
 
 def read_object(path: str, most_bytes: int) -> bytes:
     """All of an object that is probably small: then it takes one request."""
-    url = parse(path)
-    version, data = run(_begin(url))
+    url = parse_url(path)
+    version, data = run_on_io_thread(_read_beginning(url))
     if version.size > most_bytes:
         raise StorageError(f"has {version.size} bytes, more than {most_bytes}", shard=str(url), stage="read")
     return data + RemoteFile(path, version).read_at(len(data), version.size - len(data))
@@ -111,33 +111,39 @@ def read_object(path: str, most_bytes: int) -> bytes:
 
 def write_object(path: str, data: bytes) -> None:
     """Put an object there, whole or not at all: each 4 MiB of it have the time of a stall."""
-    url = parse(path)
+    url = parse_url(path)
     if url.web:
         raise StorageError("nothing can be written to a web server", shard=str(url), stage="write")
-    patience = replace(PATIENCE, stall_s=PATIENCE.stall_s * max(1, -(-len(data) // PIECE_BYTES)))
-    run(with_retries(url, patience, lambda store: obstore().put_async(store, url.object_path, data)))
+    patience = replace(
+        DEFAULT_RETRY_POLICY, stall_s=DEFAULT_RETRY_POLICY.stall_s * max(1, -(-len(data) // REQUEST_BYTES))
+    )
+    run_on_io_thread(
+        with_retries(url, patience, lambda store: import_obstore().put_async(store, url.object_path, data))
+    )
 
 
-async def _look(url: RemoteUrl) -> ObjectVersion:
+async def _request_version(url: RemoteUrl) -> ObjectVersion:
     """Size and ETag as they are now. A signed address may be read but not asked about, so of the web a byte is read."""
 
     async def ask(store: Any) -> ObjectVersion:
         if not url.web:
-            return ObjectVersion.of(await obstore().head_async(store, url.object_path))
-        result = await obstore().get_async(store, path_in_store(url), options={"range": (0, 1)})
+            return ObjectVersion.of(await import_obstore().head_async(store, url.object_path))
+        result = await import_obstore().get_async(store, path_in_store(url), options={"range": (0, 1)})
         return ObjectVersion.of(result.meta)
 
-    return await with_retries(url, PATIENCE, ask)
+    return await with_retries(url, DEFAULT_RETRY_POLICY, ask)
 
 
-async def _begin(url: RemoteUrl) -> tuple[ObjectVersion, bytes]:
+async def _read_beginning(url: RemoteUrl) -> tuple[ObjectVersion, bytes]:
     async def ask(store: Any) -> tuple[ObjectVersion, bytes]:
-        result = await obstore().get_async(store, path_in_store(url), options={"range": (0, SMALL_BYTES)})
+        result = await import_obstore().get_async(
+            store, path_in_store(url), options={"range": (0, FIRST_REQUEST_BYTES)}
+        )
         version = ObjectVersion.of(result.meta)
         return version, bytes(await result.bytes_async())
 
-    return await with_retries(url, PATIENCE, ask)
+    return await with_retries(url, DEFAULT_RETRY_POLICY, ask)
 
 
-def _pieces(offset: int, into: memoryview) -> list[Place]:
-    return [(offset + at, into[at : at + PIECE_BYTES]) for at in range(0, len(into), PIECE_BYTES)]
+def _split_request(offset: int, into: memoryview) -> list[RangeRead]:
+    return [(offset + at, into[at : at + REQUEST_BYTES]) for at in range(0, len(into), REQUEST_BYTES)]

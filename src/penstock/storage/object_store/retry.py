@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from penstock.errors import StorageError
 from penstock.storage.object_store.failures import FailureKind, RequestFailure
-from penstock.storage.object_store.io_thread import counts
+from penstock.storage.object_store.io_thread import store_counts
 
 _ADVICE = {
     FailureKind.CHANGED: "Let nothing write to the shards while they are read, and start again",
     FailureKind.PASSING: "Look after the network and the store; a read is tried for as long as the budget allows",
 }
-_CREDENTIALS = {
+_CREDENTIALS_ADVICE = {
     "s3": "Set credentials in the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; "
     "AWS_SKIP_SIGNATURE=true for public buckets",
     "gs": "Set credentials in the environment: GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT; "
@@ -25,7 +25,7 @@ _CREDENTIALS = {
     "az": "Set credentials in the environment: AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or "
     "AZURE_STORAGE_SAS_TOKEN; AZURE_SKIP_SIGNATURE=true for public containers",
 }
-_SIGNED = "A signed address holds for a while only, and is known only to the process that it was given to"
+_SIGNED_URL_ADVICE = "A signed address holds for a while only, and is known only to the process that it was given to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class RetryPolicy:
         return self.dice() * min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 16))
 
 
-PATIENCE = RetryPolicy()
+DEFAULT_RETRY_POLICY = RetryPolicy()
 
 
 class RetryState:
@@ -74,13 +74,13 @@ class RetryState:
         self._failures += 1
         if failure.kind is FailureKind.REFUSED and not self._renewed:
             self._renewed = True
-            counts.renewals += self._renew()
+            store_counts.renewals += self._renew()
             return
         pause_s = self._patience.pause_s(self._failures)
         late = self._patience.now() + pause_s > self._since + self._patience.budget_s
         if failure.kind is not FailureKind.PASSING or late:
             raise self._given_up(failure, offset)
-        counts.retries += 1
+        store_counts.retries += 1
         await self._patience.sleep(pause_s)
 
     def _given_up(self, failure: RequestFailure, offset: int | None) -> StorageError:
@@ -89,20 +89,20 @@ class RetryState:
             reason += f" ({self._failures} tries in {self._patience.now() - self._since:.0f} s)"
         advice = _ADVICE.get(failure.kind)
         if failure.kind is FailureKind.REFUSED:
-            advice = _CREDENTIALS.get(self._shard.partition(":")[0], _SIGNED)
+            advice = _CREDENTIALS_ADVICE.get(self._shard.partition(":")[0], _SIGNED_URL_ADVICE)
         return StorageError(reason, shard=self._shard, offset=offset, stage="read", advice=advice)
 
 
-REMEMBERED = 256
-LEAST = 32
+REMEMBERED_ANSWERS = 256
+MIN_ANSWERS = 32
 """Answers seen before any can be called slow."""
-HIGH = 0.9
-SLOWER = 2.0
+HEDGE_PERCENTILE = 0.9
+HEDGE_FACTOR = 2.0
 """A request is in the slow tail when it takes this many times what nine of ten take."""
-LEAST_WAIT_S = 0.02
-ONE_IN = 10
+MIN_HEDGE_DELAY_S = 0.02
+REQUESTS_PER_HEDGE = 10
 """Of all requests, asked twice at most: where everything has become slow, more requests would make it worse."""
-SAVED = 16
+MAX_SAVED_HEDGES = 16
 """Second requests that quick times leave to slow ones: after an hour without one, not all of them are doubled."""
 
 
@@ -110,7 +110,7 @@ class LatencyTracker:
     """Of one store. Used by the channel's thread only."""
 
     def __init__(self) -> None:
-        self._answers: deque[float] = deque(maxlen=REMEMBERED)
+        self._answers: deque[float] = deque(maxlen=REMEMBERED_ANSWERS)
         self._unused = 0
         """Requests since the last that was asked twice, so to speak: each second one costs ten."""
         self._since_sorted = self._chunked = 0
@@ -120,25 +120,27 @@ class LatencyTracker:
         """An answer began to come after so long."""
         self._answers.append(seconds)
         self._since_sorted += 1
-        if len(self._answers) >= LEAST and (self._slow_s is None or self._since_sorted >= LEAST):
+        if len(self._answers) >= MIN_ANSWERS and (self._slow_s is None or self._since_sorted >= MIN_ANSWERS):
             self._since_sorted = 0
-            self._slow_s = max(LEAST_WAIT_S, SLOWER * sorted(self._answers)[int(HIGH * len(self._answers))])
+            self._slow_s = max(
+                MIN_HEDGE_DELAY_S, HEDGE_FACTOR * sorted(self._answers)[int(HEDGE_PERCENTILE * len(self._answers))]
+            )
 
     def patience_s(self) -> float | None:
         """How long to wait for a new request before it is asked again; None as long as nobody can say."""
-        self._unused = min(self._unused + 1, ONE_IN * SAVED)
+        self._unused = min(self._unused + 1, REQUESTS_PER_HEDGE * MAX_SAVED_HEDGES)
         return self._slow_s
 
     def may_ask_twice(self) -> bool:
         """Whether one more second request is within the share; counts it."""
-        if self._unused < ONE_IN:
+        if self._unused < REQUESTS_PER_HEDGE:
             return False
-        self._unused -= ONE_IN
+        self._unused -= REQUESTS_PER_HEDGE
         return True
 
     def stalled(self) -> None:
         """A whole answer was too much for the time of a stall: the network may be too slow for any."""
-        self._chunked = REMEMBERED
+        self._chunked = REMEMBERED_ANSWERS
 
     def takes_whole(self) -> bool:
         """Whether the next answer is to be taken whole, rather than chunk by chunk."""

@@ -13,15 +13,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.errors import SettingError
-from penstock.storage.object_store.blocked_hosts import refuse_forbidden
+from penstock.storage.object_store.blocked_hosts import refuse_blocked_host
 from penstock.storage.object_store.url import RemoteUrl, is_loopback
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_CONNECT = timedelta(seconds=5)
-_WHOLE = timedelta(minutes=10)
+_CONNECT_TIMEOUT = timedelta(seconds=5)
+_REQUEST_TIMEOUT = timedelta(minutes=10)
 """No limit of ours: a request that stalls is noticed by its bytes per second (`fetch.py`)."""
 
-_NOWHERE = "http://127.0.0.1:1"
+_DEAD_PROXY = "http://127.0.0.1:1"
 """A proxy that is not there, for all hosts but one: the library follows redirects, and has no other way to be told not
 to. From https it goes to https only, which the service that hands out a machine's credentials does not speak."""
 
@@ -32,14 +32,14 @@ _ADVICE = {
     "HTTPStore": "See whether the address is one",
 }
 
-FRESH_S = 60.0
+MIN_RENEWAL_AGE_S = 60.0
 """A store that is younger has seen the files that credentials may come from."""
 
 _stores: dict[tuple[str, ...], _OpenStore] = {}
 _lock = threading.Lock()
 
 
-def obstore() -> Any:
+def import_obstore() -> Any:
     """The library; imported only where a URL is used."""
     try:
         return importlib.import_module("obstore")
@@ -58,36 +58,36 @@ class _OpenStore:
     """A digest of the variables that it may have been made of."""
 
 
-def store_of(url: RemoteUrl) -> Any:
+def get_store(url: RemoteUrl) -> Any:
     """The store that has the object."""
-    name = _name(url)
+    name = _store_key(url)
     with _lock:
         made = _stores.get(name)
     if made is None:
-        told = _told()
-        made = _OpenStore(_MAKERS[url.scheme](url), time.monotonic(), told)  # may resolve a name: not under the lock
+        told = _environment_digest()
+        made = _OpenStore(_FACTORIES[url.scheme](url), time.monotonic(), told)  # may resolve a name: not under the lock
         with _lock:
             made = _stores.setdefault(name, made)
     return made.store
 
 
-def renew(url: RemoteUrl, refused: Any) -> bool:
+def renew_store(url: RemoteUrl, refused: Any) -> bool:
     """Have the store made anew, of what the environment says now; whether it will be, by this call.
 
     With it goes its pool of connections, and where a bucket may not be written, or a key that is not there not be asked
     for, there is a refusal for every shard. So a store that would come out as it was is left alone.
     """
     with _lock:
-        made = _stores.get(_name(url))
+        made = _stores.get(_store_key(url))
         if made is None or made.store is not refused:
             return False
-        if made.told == _told() and time.monotonic() - made.at_s < FRESH_S:
+        if made.told == _environment_digest() and time.monotonic() - made.at_s < MIN_RENEWAL_AGE_S:
             return False
-        del _stores[_name(url)]
+        del _stores[_store_key(url)]
         return True
 
 
-def _told() -> int:
+def _environment_digest() -> int:
     return hash(frozenset(item for item in os.environ.items() if item[0].startswith(("AWS_", "AZURE_", "GOOGLE_"))))
 
 
@@ -96,13 +96,13 @@ def path_in_store(url: RemoteUrl) -> str:
     return "" if url.web and url.query else url.object_path
 
 
-def _name(url: RemoteUrl) -> tuple[str, ...]:
+def _store_key(url: RemoteUrl) -> tuple[str, ...]:
     if url.web:
         return (str(url), url.query) if url.query else (url.scheme, url.bucket)
     return url.scheme, url.bucket, _endpoint() or ""
 
 
-def shown_endpoint() -> str:
+def endpoint_without_credentials() -> str:
     """Which server stands in for S3's own, without what somebody may have put into its address; empty for none."""
     address = urlsplit(_endpoint() or "")
     return f"{address.scheme}://{address.netloc.rpartition('@')[2]}" if address.netloc else ""
@@ -112,13 +112,17 @@ def _endpoint() -> str | None:
     return next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
 
 
-def _made(kind: str, place: str, *, allow_http: bool = False, only: str | None = None, **settings: Any) -> Any:
+def _create_store(kind: str, place: str, *, allow_http: bool = False, only: str | None = None, **settings: Any) -> Any:
     """With `only`, no other host is spoken to."""
-    obstore()  # says what to install, if need be
+    import_obstore()  # says what to install, if need be
     make = getattr(importlib.import_module("obstore.store"), kind)
-    options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _WHOLE, "allow_http": allow_http}
+    options: dict[str, Any] = {
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "timeout": _REQUEST_TIMEOUT,
+        "allow_http": allow_http,
+    }
     if only is not None:
-        options |= {"proxy_url": _NOWHERE, "proxy_excludes": only}
+        options |= {"proxy_url": _DEAD_PROXY, "proxy_excludes": only}
     try:
         # Failures are for us to judge: its own retries would not resume, nor tell.
         return make(place, client_options=options, retry_config={"max_retries": 0}, **settings)
@@ -131,34 +135,34 @@ def _made(kind: str, place: str, *, allow_http: bool = False, only: str | None =
 def _s3(url: RemoteUrl) -> Any:
     endpoint = _endpoint()
     if endpoint is None:
-        return _made("S3Store", url.bucket)
-    refuse_forbidden(endpoint)
-    return _made("S3Store", url.bucket, allow_http=endpoint.startswith("http://"), endpoint=endpoint)
+        return _create_store("S3Store", url.bucket)
+    refuse_blocked_host(endpoint)
+    return _create_store("S3Store", url.bucket, allow_http=endpoint.startswith("http://"), endpoint=endpoint)
 
 
 def _gs(url: RemoteUrl) -> Any:
-    return _made("GCSStore", url.bucket, allow_http=_plain_here(("GOOGLE_BASE_URL",)))
+    return _create_store("GCSStore", url.bucket, allow_http=_allow_plain_http(("GOOGLE_BASE_URL",)))
 
 
 def _az(url: RemoteUrl) -> Any:
     stand_ins = "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"
-    return _made("AzureStore", url.bucket, allow_http=_plain_here(stand_ins))
+    return _create_store("AzureStore", url.bucket, allow_http=_allow_plain_http(stand_ins))
 
 
-def _plain_here(names: tuple[str, ...]) -> bool:
+def _allow_plain_http(names: tuple[str, ...]) -> bool:
     """Whether a server of this machine stands in for the cloud's own; one that must not be spoken to is refused."""
     addresses = [os.environ[name] for name in names if os.environ.get(name)]
     for address in addresses:
-        refuse_forbidden(address)
+        refuse_blocked_host(address)
     return any(each.startswith("http://") and is_loopback(urlsplit(each).netloc) for each in addresses)
 
 
 def _web(url: RemoteUrl) -> Any:
     base = f"{url.scheme}://{url.bucket}"
-    refuse_forbidden(base)
+    refuse_blocked_host(base)
     address = f"{url}?{url.query}" if url.query else base
     plain = url.scheme == "http"  # which is for this machine only
-    return _made("HTTPStore", address, allow_http=plain, only=urlsplit(base).hostname if plain else None)
+    return _create_store("HTTPStore", address, allow_http=plain, only=urlsplit(base).hostname if plain else None)
 
 
-_MAKERS: dict[str, Callable[[RemoteUrl], Any]] = {"s3": _s3, "gs": _gs, "az": _az, "https": _web, "http": _web}
+_FACTORIES: dict[str, Callable[[RemoteUrl], Any]] = {"s3": _s3, "gs": _gs, "az": _az, "https": _web, "http": _web}

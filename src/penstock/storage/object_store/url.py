@@ -10,10 +10,10 @@ from urllib.parse import unquote
 
 from penstock.errors import SettingError
 
-STORES = ("s3", "gs", "az")
+STORE_SCHEMES = ("s3", "gs", "az")
 """Schemes of stores with buckets, credentials from the environment, and listings."""
-WEB = ("https", "http")
-LAST_PORT = 65535
+WEB_SCHEMES = ("https", "http")
+MAX_PORT = 65535
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOST_SLASH = re.compile(r"(s3|gs|az|https?):/[^/]", re.IGNORECASE)
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -39,7 +39,7 @@ class RemoteUrl:
     @property
     def web(self) -> bool:
         """A plain web server: it has no listing, and nothing can be put there."""
-        return self.scheme in WEB
+        return self.scheme in WEB_SCHEMES
 
     @property
     def object_path(self) -> str:
@@ -60,31 +60,33 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     return _URL.match(text) is not None
 
 
-def parse(text: str) -> RemoteUrl:
+def parse_url(text: str) -> RemoteUrl:
     """The URL, if it is one that may be read. No message repeats what might be a password."""
     match = _URL.match(text)
     scheme = match[1].lower() if match else ""
-    if match is None or scheme not in (*STORES, *WEB):
+    if match is None or scheme not in (*STORE_SCHEMES, *WEB_SCHEMES):
         raise SettingError(f"{scheme}:// is no store that can be read", advice="Use s3://, gs://, az:// or https://")
-    front, query = apart(text)
+    front, query = split_query(text)
     bucket, _, key = front[match.end() :].partition("/")
     if "@" in bucket:
         raise SettingError(
             f"a {scheme}:// URL with a user name or password in it is not taken",
             advice="Put credentials into the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their like",
         )
-    if not (_is_host(bucket) if scheme in WEB else _BUCKET.fullmatch(bucket)):
-        raise SettingError(f"a {scheme}:// URL names no {'host' if scheme in WEB else 'bucket'} that could be one")
+    if not (_is_host(bucket) if scheme in WEB_SCHEMES else _BUCKET.fullmatch(bucket)):
+        raise SettingError(
+            f"a {scheme}:// URL names no {'host' if scheme in WEB_SCHEMES else 'bucket'} that could be one"
+        )
     if scheme == "http" and not is_loopback(bucket):
         raise SettingError(f"http://{bucket} is not encrypted", advice="Use https://, or s3:// with AWS_ENDPOINT_URL")
     url = RemoteUrl(scheme, bucket, key)
-    _refuse_odd_steps(url)
+    _refuse_odd_path(url)
     if query:
         _queries[str(url)] = query
     return url
 
 
-def _refuse_odd_steps(url: RemoteUrl) -> None:
+def _refuse_odd_path(url: RemoteUrl) -> None:
     """The library reads `//a.tar` as `/a.tar`, which is another object, and refuses the rest without saying why."""
     *folders, name = url.object_path.split("/")
     if {"", ".", ".."} & set(folders) or name in (".", ".."):
@@ -95,7 +97,7 @@ def _refuse_odd_steps(url: RemoteUrl) -> None:
 
 def _is_host(text: str) -> bool:
     found = _HOST.fullmatch(text)
-    if found is None or int((found[2] or ":0")[1:]) > LAST_PORT:
+    if found is None or int((found[2] or ":0")[1:]) > MAX_PORT:
         return False
     if text.startswith("["):
         try:
@@ -105,18 +107,18 @@ def _is_host(text: str) -> bool:
     return True
 
 
-def apart(text: str) -> tuple[str, str]:
+def split_query(text: str) -> tuple[str, str]:
     """A web address and its query; of anything else, where a question mark is part of a name, all of it and nothing."""
     match = _URL.match(text)
-    if match is None or match[1].lower() not in WEB:
+    if match is None or match[1].lower() not in WEB_SCHEMES:
         return text, ""
     front, _, query = text.partition("#")[0].partition("?")
     return front, query
 
 
-def shown(path: str) -> str:
+def redact_url(path: str) -> str:
     """As it may be printed: a URL without what is secret in it, a path as it is."""
-    return str(parse(path)) if is_remote(path) else path
+    return str(parse_url(path)) if is_remote(path) else path
 
 
 def is_loopback(host: str) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import SettingError
-from penstock.storage.identify import nearest_existing
+from penstock.storage.identify import nearest_existing_path
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.shard_cache.cache import CachedShard, CacheStats, ShardCache
 from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion
@@ -26,20 +26,20 @@ from penstock.storage.shard_cache.directory import CacheDirectory
 
 log = logging.getLogger("penstock")
 
-STAGERS = 4
+STAGING_THREADS = 4
 """Shards copied at a time, with four requests in flight each, beside 16 to 32 that training waits for. Where they get
 half of a store that is full, the first epoch takes 2 (1 - 1/e) = 1.26 times as long, and after two all is copied."""
-AGAIN_S = 5.0
+RETRY_AFTER_S = 5.0
 """Until a shard is tried again that another rank or job was at, or for which there was no room."""
-REST_S = 60.0
+DISK_RETRY_AFTER_S = 60.0
 """Until anything is tried again after the cache's disk was full or broken."""
 DISK_SHARE = 0.8
 """Of the room on its disk, taken where nobody has said how much."""
-STOP_S = 1.5
+STOP_TIMEOUT_S = 1.5
 """For copies under way to stop; a thread that is still in a request ends after it, and cleans up then."""
 
-_LATER = frozenset({CacheFallback.BUSY, CacheFallback.LOCKED, CacheFallback.NO_ROOM})
-_DISK = frozenset({CacheFallback.FULL, CacheFallback.READ_ONLY, CacheFallback.BROKEN})
+_TEMPORARY_REASONS = frozenset({CacheFallback.BUSY, CacheFallback.LOCKED, CacheFallback.NO_ROOM})
+_DISK_REASONS = frozenset({CacheFallback.FULL, CacheFallback.READ_ONLY, CacheFallback.BROKEN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class CacheSettings:
         if self.size_bytes is not None:
             return self.size_bytes
         folder = Path(self.folder)
-        free = shutil.disk_usage(nearest_existing(folder)).free
+        free = shutil.disk_usage(nearest_existing_path(folder)).free
         return max(1, int(DISK_SHARE * (free + CacheDirectory(folder, 1, lambda _: None).held_bytes())))
 
 
@@ -80,7 +80,7 @@ class ShardTier:
     ) -> None:
         budget = settings.budget()
         self._cache = ShardCache(os.path.abspath(settings.folder), budget)
-        self._sources = _fitting(sources, budget)
+        self._sources = _shards_that_fit(sources, budget)
         """Those that are kept, by number."""
         self._now = now
         self._lock = threading.Lock()
@@ -137,10 +137,10 @@ class ShardTier:
         with self._lock:
             if self._crew is crew:
                 self._under_way.discard(shard)
-            if reason in _LATER:
-                self._not_before_s[shard] = self._now() + AGAIN_S
-            elif reason in _DISK:
-                self._rests_until_s = self._now() + REST_S
+            if reason in _TEMPORARY_REASONS:
+                self._not_before_s[shard] = self._now() + RETRY_AFTER_S
+            elif reason in _DISK_REASONS:
+                self._rests_until_s = self._now() + DISK_RETRY_AFTER_S
             elif reason not in (None, CacheFallback.STOPPED):
                 self._sources.pop(shard, None)
 
@@ -154,7 +154,7 @@ class _StagingThreads:
         self._stage = stage
         self._threads = [
             threading.Thread(target=self._serve, name=f"penstock-cache-{number}", daemon=True)
-            for number in range(STAGERS)
+            for number in range(STAGING_THREADS)
         ]
         for thread in self._threads:
             thread.start()
@@ -164,7 +164,7 @@ class _StagingThreads:
         self.stopped.set()
         for _ in self._threads:
             self.wanted.put(None)
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for thread in self._threads:
             if thread is not threading.current_thread():  # a finalizer may run anywhere
                 thread.join(max(0.0, deadline - time.monotonic()))
@@ -177,7 +177,7 @@ class _StagingThreads:
                 log.warning("a shard could not be put into the cache", exc_info=True)
 
 
-def _fitting(sources: Sequence[ShardVersion], budget: int) -> dict[int, ShardVersion]:
+def _shards_that_fit(sources: Sequence[ShardVersion], budget: int) -> dict[int, ShardVersion]:
     """By number, the first ones that fit; the same on every rank that has the same list."""
     fitting: dict[int, ShardVersion] = {}
     for number, source in enumerate(sources):

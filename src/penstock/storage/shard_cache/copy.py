@@ -108,7 +108,7 @@ def copy_verified(source: ShardVersion, part: Path, stopped: Callable[[], bool] 
         stack.callback(stream.close)
         reading = stream if stopped is None else _CancellableStream(stream, stopped)
         target = stack.enter_context(open(part, "r+b", buffering=0))
-        _reserve(target.fileno(), source.size_bytes)
+        _reserve_space(target.fileno(), source.size_bytes)
         crc = _copy(reading, target)
         if crc is None:
             return CacheFallback.STOPPED if stopped is not None and stopped() else CacheFallback.SOURCE
@@ -116,7 +116,7 @@ def copy_verified(source: ShardVersion, part: Path, stopped: Callable[[], bool] 
             return CacheFallback.CHANGED
         os.fsync(target.fileno())
     drop_pages(part)
-    return None if crc32_of(part, source.size_bytes) == crc else CacheFallback.DAMAGED
+    return None if file_crc32(part, source.size_bytes) == crc else CacheFallback.DAMAGED
 
 
 class _CancellableStream:
@@ -141,7 +141,7 @@ def _unchanged(source: ShardVersion, stream: FileIO | BufferedReader) -> bool:
     return (status.st_size, status.st_mtime_ns) == (source.size_bytes, source.mtime_ns)
 
 
-def crc32_of(path: Path, size_bytes: int) -> int | None:
+def file_crc32(path: Path, size_bytes: int) -> int | None:
     """Checksum of a file; None when it does not have that size."""
     crc, total, buffer = 0, 0, bytearray(_COPY_BYTES)
     with open(path, "rb", buffering=0) as stream:
@@ -167,7 +167,7 @@ def _copy(stream: FileIO | BufferedReader | _CancellableStream, target: FileIO) 
             rest = rest[target.write(rest) :]
 
 
-def _reserve(fd: int, size_bytes: int) -> None:
+def _reserve_space(fd: int, size_bytes: int) -> None:
     """Take the room now: a full disk is better known before gigabytes are copied than after."""
     if not size_bytes or not hasattr(os, "posix_fallocate"):
         return
