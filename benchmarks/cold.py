@@ -18,8 +18,8 @@ import numpy as np
 
 import penstock
 from benchmarks.result import Line, in_turns, median_ratio
-from penstock.storage.cold_read import ColdFile, ReadMethod, choose_method, drop_pages
-from penstock.storage.identify import identify_storage
+from penstock.storage.mounts import identify_storage
+from penstock.storage.page_cache import ColdFile, ReadMethod, choose_method, drop_pages
 from penstock.testing import tar_bytes
 
 TARGET = 0.9

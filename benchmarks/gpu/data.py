@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.peers.kinds import Kind
 from penstock.shards.codecs.arrays import decode_npz, encode_npy
-from penstock.shards.codecs.jpeg import shrink_jpeg
-from penstock.shards.pack.manifest import array_suffix
+from penstock.shards.codecs.images import shrink_jpeg
+from penstock.shards.pack.convert import array_suffix
 from penstock.shards.scan import index_shard
 from penstock.testing import sample_parts, tar_bytes
 

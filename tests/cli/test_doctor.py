@@ -11,7 +11,7 @@ from penstock.plan.doctor.check import Check, CheckStatus, not_known
 from penstock.plan.doctor.examine import DoctorReport
 from penstock.plan.doctor.examine import examine as really_examine
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
-from penstock.storage.identify import identify_storage
+from penstock.storage.mounts import identify_storage
 
 app = typer.Typer()
 app.command()(doctor)

@@ -17,7 +17,7 @@ from tests.support.loader_helpers import keys_of
 import penstock
 from penstock.engine.workers import ProcessWorker
 from penstock.errors import DecodeError, PenstockError, SampleError, WorkerCrash
-from penstock.shards import index_file as indexfile
+from penstock.shards.index import save_index
 from penstock.shards.pack.write import ShardWriter
 from penstock.testing import REID, corrupt, make_shards, tar_bytes
 
@@ -123,7 +123,7 @@ def test_a_byte_that_changed_since_packing_is_found_and_its_part_named(loader, t
             writer.add(picture.removesuffix(".jpg"), [(".jpg", pixels), (".json", notes)])
         writer.finish()
     index = writer.index(str(path))
-    indexfile.save_index(index, path)
+    save_index(index, path)
     part = index.sample(3).parts[1]
     data = bytearray(path.read_bytes())
     data[part.offset + data[part.offset :].index(b'"camera": ') + len('"camera": ')] ^= 1  # another digit

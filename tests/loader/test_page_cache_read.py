@@ -16,8 +16,8 @@ from penstock import Array
 from penstock.data.read import page_cache_read as straight
 from penstock.data.read import reader as read
 from penstock.errors import DecodeError, SampleError, StorageError
-from penstock.shards import index_file as indexfile
 from penstock.shards.codecs.arrays import encode_npy
+from penstock.shards.index import save_index
 from penstock.shards.pack.write import ShardWriter
 from penstock.testing import IMAGENET, SA1B, make_shards, sample_parts, tar_bytes
 
@@ -60,7 +60,7 @@ def cached(monkeypatch):
     answers = {"in_memory": True}
     monkeypatch.setattr(read, "STRAIGHT_BYTES", 1)
     monkeypatch.setattr(straight, "is_cached", lambda _fd, _offset: answers["in_memory"])
-    monkeypatch.setattr(straight, "identify", lambda _path: pytest.fail("the page cache had an answer"))
+    monkeypatch.setattr(straight, "identify_storage", lambda _path: pytest.fail("the page cache had an answer"))
     return answers
 
 
@@ -119,7 +119,7 @@ def test_a_transform_gets_the_same_values(shards, loader, cached):
 
 
 def test_small_samples_and_what_is_not_in_memory_are_left_to_readers(shards, loader, cached, monkeypatch):
-    monkeypatch.setattr(straight, "identify", lambda _path: penstock_kind(in_memory=False))
+    monkeypatch.setattr(straight, "identify_storage", lambda _path: penstock_kind(in_memory=False))
     cached["in_memory"] = False
     cold = loader(shards)
     assert len(list(cold)) == SAMPLES // 4
@@ -138,14 +138,14 @@ def penstock_kind(*, in_memory):
 
 def test_files_that_can_only_be_in_memory_need_no_page_cache(shards, loader, cached, monkeypatch):
     cached["in_memory"] = False
-    monkeypatch.setattr(straight, "identify", lambda _path: penstock_kind(in_memory=True))
+    monkeypatch.setattr(straight, "identify_storage", lambda _path: penstock_kind(in_memory=True))
     made = loader(shards)
     list(made)
     assert made.stats().engine.reads == 0
 
 
 def test_who_reads_is_decided_anew_for_each_pass(shards, loader, cached, monkeypatch):
-    monkeypatch.setattr(straight, "identify", lambda _path: penstock_kind(in_memory=False))
+    monkeypatch.setattr(straight, "identify_storage", lambda _path: penstock_kind(in_memory=False))
     cached["in_memory"] = False
     made = loader(shards)
     first = sorted(keys_of(made))
@@ -187,7 +187,7 @@ def test_shards_on_a_disk_are_not_taken_for_memory_because_others_are(shards, lo
 
     cached["in_memory"] = False
     monkeypatch.setattr(straight, "os", Disks)
-    monkeypatch.setattr(straight, "identify", lambda path: penstock_kind(in_memory=path == shards[0]))
+    monkeypatch.setattr(straight, "identify_storage", lambda path: penstock_kind(in_memory=path == shards[0]))
     made = loader(shards)
     list(made)
     assert made.stats().engine.reads > 0
@@ -325,7 +325,7 @@ def test_a_byte_that_changed_since_packing_is_found_by_the_worker(tmp_path, load
             writer.add(f"{number:03d}", list(parts_of(number).items()))
         writer.finish()
     index = writer.index(str(path))
-    indexfile.save_index(index, path)
+    save_index(index, path)
     part = next(part for part in index.sample(2).parts if part.suffix == suffix)
     data = bytearray(path.read_bytes())
     data[part.offset + part.length - 1] ^= 1

@@ -15,7 +15,7 @@ from penstock.probe.results import (
     read_probes,
 )
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
-from penstock.storage.identify import identify_storage
+from penstock.storage.mounts import identify_storage
 
 CURVE = StorageCurve((CurvePoint(1, 180.0, 90.0),), 4096, OpenStat(10.0, 20.0, 5), True, "direct", 1 << 20, 2.0, 0.0)
 DECODE = DecodeRates(

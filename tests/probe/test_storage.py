@@ -8,8 +8,8 @@ from penstock.errors import SettingError, StorageError
 from penstock.probe import storage_curve as curvecache
 from penstock.probe import storage_files as probefiles
 from penstock.probe.storage import SEQUENTIAL_BYTES, measure, probe, size_class
-from penstock.storage.cold_read import ColdFile
-from penstock.storage.identify import identify_storage
+from penstock.storage.mounts import identify_storage
+from penstock.storage.page_cache import ColdFile
 from penstock.testing.clock import FakeClock
 
 SAMPLE = 64 << 10

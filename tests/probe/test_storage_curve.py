@@ -5,8 +5,8 @@ import pytest
 
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.probe.storage_judgement import StorageBehaviour, behaviour, judge
-from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
+from penstock.storage.mounts import StorageFacts
 
 
 def curve(*points, sample_bytes=500_000, cold=True):

@@ -7,8 +7,8 @@ from penstock.plan.doctor.check import CheckStatus
 from penstock.probe.results import CopyRates, DecodePoint, DecodeRates, IpcCost, Probes, SkippedProbe, StorageProbe
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.report.probes import probe_rows
-from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
+from penstock.storage.mounts import StorageFacts
 
 DECODE = DecodeRates(
     points=(DecodePoint(1, 500.0, 0.002), DecodePoint(2, 980.0, 0.00204), DecodePoint(4, 1000.0, 0.004)),

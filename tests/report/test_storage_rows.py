@@ -4,8 +4,8 @@ import pytest
 
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.report.storage import WritableSpace, claim_rows, curve_rows
-from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
+from penstock.storage.mounts import StorageFacts
 
 ROOM = WritableSpace(writable=True, free_bytes=80_000_000_000, total_bytes=250_000_000_000)
 

@@ -11,13 +11,13 @@ import pytest
 from tests.support import hostile
 
 from penstock.shards import check
-from penstock.shards import index_file as indexfile
 from penstock.shards.check import CheckTask, ShardFlaw, ShardStructure, check_shards, run_check_task
 from penstock.shards.codecs import compress, encode_jpeg, encode_npy
+from penstock.shards.index import index_path_beside, save_index
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.sources import find_pack_sources
-from penstock.shards.pack.task import WORK_FOLDER, pack_shard
+from penstock.shards.pack.write import WORK_FOLDER, pack_shard
 from penstock.shards.scan import index_shard, scan_shard
 from penstock.storage import local
 from penstock.testing import PRESETS, SA1B, corrupt, make_image, make_shards, tar_bytes
@@ -234,7 +234,7 @@ def test_a_stale_index_is_a_flaw_and_its_crcs_are_not_used(packed):
 
 
 def test_a_corrupt_index_is_a_flaw(packed):
-    sidecar = indexfile.index_path_beside(packed)
+    sidecar = index_path_beside(packed)
     sidecar.write_bytes(corrupt.flip_bit(sidecar.read_bytes(), 50))
     _, (flaw,), _ = run([packed])
     assert flaw.kind == "index"
@@ -251,7 +251,7 @@ def lie(index, what):
 
 @pytest.mark.parametrize("what", ["keys", "suffixes", "offsets", "lengths"])
 def test_an_index_that_disagrees_with_the_headers_is_a_flaw(packed, what):
-    indexfile.save_index(lie(index_shard(packed), what), packed)
+    save_index(lie(index_shard(packed), what), packed)
     _, (flaw,), pieces = run([packed])
     assert (flaw.kind, flaw.reason) == ("index", "the stored index disagrees with the shard's headers")
     assert pieces == []
@@ -307,7 +307,7 @@ def test_bad_parts_inside_a_compressed_shard_are_named(tmp_path):
 
 
 def test_a_large_shard_is_checked_in_pieces_and_a_compressed_one_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "PIECE_BYTES", 50_000)
+    monkeypatch.setattr(check, "TASK_BYTES", 50_000)
     (plain,) = make_shards(tmp_path, SA1B, samples=6, order="grouped", scale=0.1)
     (compressed,) = make_shards(tmp_path, SA1B, samples=6, compression="gz", scale=0.1)
     _, flaws, pieces = run([plain, compressed], decode=True, workers=2)
@@ -340,7 +340,7 @@ def test_a_shard_that_was_replaced_is_not_checked_against_what_it_was(shard):
 
 KILLER = """
 import os, signal
-from penstock.shards.check import check_piece as real
+from penstock.shards.check import run_check_task as real
 
 def check_piece(piece):
     if any(sample.key in ("003", "006") for sample in piece.samples):
@@ -352,7 +352,7 @@ def check_piece(piece):
 def test_samples_that_kill_their_decoder_are_found_and_the_others_still_checked(shard, tmp_path, monkeypatch):
     (tmp_path / "killing_checker.py").write_text(KILLER)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(check, "check_piece", importlib.import_module("killing_checker").check_piece)
+    monkeypatch.setattr(check, "run_check_task", importlib.import_module("killing_checker").check_piece)
     bad = ("002", "007")
     path = shard(*((f"{number:03d}.jpg", b"bad" if f"{number:03d}" in bad else JPEG) for number in range(8)))
     _, flaws, pieces = run([path], decode=True, workers=2)

@@ -18,10 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import IndexFileError
-from penstock.shards import index_file as indexfile
 from penstock.shards.codecs import zstd
-from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
-from penstock.shards.index_file import (
+from penstock.shards.index import (
+    INDEX_MAGIC,
+    MAX_INDEX_BYTES,
+    IndexBinding,
+    OpenedShard,
+    ShardIndex,
+    _IndexBody,
+    build_index,
     decode_index,
     encode_index,
     index_path_beside,
@@ -34,7 +39,7 @@ from penstock.shards.tar import TarMembers
 from penstock.testing import corrupt
 
 SIZE = 16 << 20
-FIELDS = indexfile._IndexBody.__struct_fields__
+FIELDS = _IndexBody.__struct_fields__
 
 
 def make(count=3, compression=None, crcs=True):
@@ -57,7 +62,7 @@ def columns(index: ShardIndex):
 def sealed(body: bytes, claim: int | None = None) -> bytes:
     """A file with a true checksum around any body, as only a liar or a bug would write it."""
     rest = struct.pack("<Q", len(body) if claim is None else claim) + zstd.compress(body)
-    return indexfile.INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
+    return INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
 
 
 def fields_of(index: ShardIndex) -> list:
@@ -173,10 +178,10 @@ def test_in_the_cache_a_shard_is_one_whichever_way_it_is_named(tmp_path, monkeyp
 
 KILLED_WRITER = """
 import os, signal, sys
-from penstock.shards import index_file as indexfile
-index = indexfile.load_index(sys.argv[1])
+from penstock.shards.index import INDEX_MAGIC, MAX_INDEX_BYTES, _IndexBody, load_index, save_index
+index = load_index(sys.argv[1])
 os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-indexfile.save_index(index, sys.argv[1])
+save_index(index, sys.argv[1])
 """
 
 
@@ -344,7 +349,7 @@ def test_a_body_that_is_no_index_is_refused(body):
         decode_index(sealed(body))
 
 
-@pytest.mark.parametrize("claim", [0, 1, indexfile.MAX_INDEX_BYTES + 1, 2**64 - 1])
+@pytest.mark.parametrize("claim", [0, 1, MAX_INDEX_BYTES + 1, 2**64 - 1])
 def test_a_false_claim_about_the_length_of_the_body_is_refused(claim):
     body = msgspec.msgpack.encode(fields_of(ONE))
     with pytest.raises(IndexFileError):
@@ -355,10 +360,10 @@ def test_a_frame_that_does_not_say_its_length_is_refused():
     packed = b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00"  # a zstd frame of no stated size, with an empty block
     rest = struct.pack("<Q", 100) + packed
     with pytest.raises(IndexFileError):
-        decode_index(indexfile.INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest)
+        decode_index(INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest)
 
 
-@pytest.mark.parametrize("claim", [None, indexfile.MAX_INDEX_BYTES, 2**63])
+@pytest.mark.parametrize("claim", [None, MAX_INDEX_BYTES, 2**63])
 def test_a_bomb_is_not_inflated_on_its_word(claim):
     """A frame whose header says 3 GiB and that holds next to nothing."""
     frame = bytearray(zstd.compress(bytes(70_000)))
@@ -366,7 +371,7 @@ def test_a_bomb_is_not_inflated_on_its_word(claim):
     window = 0 if frame[4] & 0x20 else 1
     frame[5 + window : 9 + window] = struct.pack("<I", 3 << 30)
     rest = struct.pack("<Q", 3 << 30 if claim is None else claim) + bytes(frame)
-    data = indexfile.INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
+    data = INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
     tracemalloc.start()
     try:
         with pytest.raises(IndexFileError):

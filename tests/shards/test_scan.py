@@ -9,9 +9,8 @@ import threading
 import pytest
 
 from penstock.errors import ShardError, StorageError, TarError
-from penstock.shards import index_file as indexfile
 from penstock.shards import scan
-from penstock.shards.index_file import index_path_beside, index_path_in_cache
+from penstock.shards.index import _write_atomically, index_path_beside, index_path_in_cache, load_index, save_index
 from penstock.shards.scan import index_shard, index_shards
 from penstock.storage import local
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
@@ -41,7 +40,7 @@ def walks(monkeypatch):
     """The shards whose headers were walked, in order."""
     seen = []
     true_walk = scan.walk_tar
-    monkeypatch.setattr(scan, "walk", lambda source, path: seen.append(path) or true_walk(source, path))
+    monkeypatch.setattr(scan, "walk_tar", lambda source, path: seen.append(path) or true_walk(source, path))
     return seen
 
 
@@ -95,7 +94,7 @@ def test_an_index_that_calls_a_plain_shard_compressed_is_not_believed(shard, not
     """It could place parts beyond the end of the file."""
     true = scan.scan_shard(shard)
     lying = type(true)(**vars(true) | {"compression": "gz", "data_length": 1 << 40, "keys": ["lie"]})
-    indexfile.save_index(lying, shard)
+    save_index(lying, shard)
     assert index_shard(shard).keys == ["0"]
     assert len(notices()) == 1
 
@@ -121,7 +120,7 @@ def test_a_bad_index_is_rebuilt_with_a_notice_that_names_it(shard, notices, kind
     [notice] = notices()
     assert str(index_path_beside(shard)) in notice
     assert notice.endswith("; rebuilding it")
-    assert indexfile.load_index(shard).keys == ["0"]
+    assert load_index(shard).keys == ["0"]
 
 
 # -- where it cannot be stored ---------------------------------------------------------------------------------------
@@ -131,14 +130,14 @@ def test_a_bad_index_is_rebuilt_with_a_notice_that_names_it(shard, notices, kind
 def unwritable(monkeypatch):
     """Folders in which no index can be put."""
     folders = []
-    true_replace = indexfile._write_atomically
+    true_replace = _write_atomically
 
     def replace(path, data):
         if path.parent in folders:
             raise StorageError("no index can be put there", shard=str(path))
         return true_replace(path, data)
 
-    monkeypatch.setattr(indexfile, "_replace", replace)
+    monkeypatch.setattr("penstock.shards.index._write_atomically", replace)
     return folders
 
 
@@ -185,7 +184,7 @@ def during_the_walk(monkeypatch, act):
         act()
         return found
 
-    monkeypatch.setattr(scan, "walk", walk)
+    monkeypatch.setattr(scan, "walk_tar", walk)
 
 
 def grow(path):

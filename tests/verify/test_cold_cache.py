@@ -4,7 +4,7 @@ import pytest
 
 from penstock.recording.format import EventLine, RunLine
 from penstock.recording.reader import Recording
-from penstock.storage.cold_read import ReadMethod
+from penstock.storage.page_cache import ReadMethod
 from penstock.verify import cold_cache as cold
 from penstock.verify.cold_cache import drop, files_read, files_under
 

@@ -21,7 +21,7 @@ from penstock.probe.storage_curve import StorageCurve
 from penstock.report.doctor import as_checks, check_table
 from penstock.report.storage import StorageRow, WritableSpace, claim_rows, curve_rows
 from penstock.report.text import table
-from penstock.storage.identify import StorageFacts
+from penstock.storage.mounts import StorageFacts
 from penstock.storage.object_store.url import is_remote, redact_url
 
 

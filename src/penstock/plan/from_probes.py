@@ -27,7 +27,7 @@ from penstock.plan.storage_model import on_storage
 from penstock.probe.results import DecodeRates, IpcCost, ProbedValues, StepProbe
 from penstock.probe.storage_curve import WITHIN, StorageCurve
 from penstock.probe.storage_judgement import of_a_store
-from penstock.storage.cold_read import ReadMethod
+from penstock.storage.page_cache import ReadMethod
 
 TORCHS_OWN = LoaderSettings(num_workers=0)
 """What a DataLoader has that nobody has set."""

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.errors import SettingError
 from penstock.probe.storage_curve import StorageCurve
-from penstock.storage.identify import StorageFacts
+from penstock.storage.mounts import StorageFacts
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from penstock.errors import SettingError, StorageError
 from penstock.probe import storage_curve as curvecache
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.probe.storage_files import ProbePool, Target, opened, probe_pool, probed_objects, storage_of, survey
-from penstock.storage.cold_read import ALIGNMENT, ReadMethod
-from penstock.storage.identify import StorageFacts, identify_storage
+from penstock.storage.mounts import StorageFacts, identify_storage
 from penstock.storage.object_store.url import is_remote
+from penstock.storage.page_cache import ALIGNMENT, ReadMethod
 from penstock.storage.paths import is_shard_name
 
 IN_FLIGHT = (1, 2, 4, 8, 16, 32)

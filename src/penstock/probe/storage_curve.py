@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from penstock.core import user_cache as kept
-from penstock.storage.identify import StorageFacts
+from penstock.storage.mounts import StorageFacts
 
 WITHIN = 0.95
 """A point this close to the best is as good: more in flight would only cost memory and seeks."""

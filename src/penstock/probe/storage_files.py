@@ -19,13 +19,13 @@ from typing import Protocol
 
 from penstock.core.clock import Clock
 from penstock.errors import StorageError
-from penstock.storage.cold_read import ColdFile, ReadMethod, choose_method
-from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
+from penstock.storage.mounts import StorageFacts
+from penstock.storage.object_store.client import endpoint_without_credentials
 from penstock.storage.object_store.listing import find_objects
 from penstock.storage.object_store.remote_file import RemoteFile
-from penstock.storage.object_store.stores import endpoint_without_credentials
 from penstock.storage.object_store.url import parse_url
+from penstock.storage.page_cache import ColdFile, ReadMethod, choose_method
 
 ENOUGH_BYTES = 64 << 20
 """With this much in existing files nothing is written."""

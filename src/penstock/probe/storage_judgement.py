@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from penstock.probe.storage_curve import WITHIN, StorageCurve
-from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
+from penstock.storage.mounts import StorageFacts
 
 SEEK_MS = 1.5
 """A head needs 2 ms and more for a random place even with a full queue; flash and memory a tenth of that."""

@@ -9,8 +9,8 @@ from penstock.core.format import format_byte_rate, format_bytes, format_duration
 from penstock.probe.storage import IN_FLIGHT
 from penstock.probe.storage_curve import StorageCurve
 from penstock.probe.storage_judgement import StorageBehaviour, behaviour, judge
-from penstock.storage.identify import StorageFacts
 from penstock.storage.kinds import StorageKind
+from penstock.storage.mounts import StorageFacts
 
 SHUFFLE_CHEAP = 0.8
 SLOW_OPEN_S = 5e-3

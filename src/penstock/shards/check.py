@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from penstock.core.sample import Part, Sample
 from penstock.errors import IndexFileError, PenstockError, WorkerCrash
-from penstock.shards import index_file as indexfile
 from penstock.shards.codecs.by_suffix import verify_part
-from penstock.shards.index import IndexBinding, ShardIndex
-from penstock.shards.index_file import may_describe
+from penstock.shards.index import IndexBinding, ShardIndex, load_index
 from penstock.shards.open_shard import RemoteShard, open_shard
-from penstock.shards.scan import SCAN_THREADS, scan_shard
+from penstock.shards.scan import SCAN_THREADS, may_describe, scan_shard
 from penstock.shards.task_pool import TaskOutcome, run_tasks
 from penstock.shards.validate import check_samples
 from penstock.storage.object_store.url import is_remote
@@ -193,7 +191,7 @@ def _split_into_tasks(shard: str, index: ShardIndex, decode: bool) -> Iterator[C
 def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | None, str | None]:
     """The CRCs of the stored index, if it speaks of the same bytes; else what is wrong with it."""
     try:
-        stored = indexfile.load_index(shard)
+        stored = load_index(shard)
     except IndexFileError as error:
         return None, error.reason
     if stored is None:

@@ -6,20 +6,32 @@ Columns, not objects: a shard of a million samples is six arrays. Parts are stor
 
 from __future__ import annotations
 
+import hashlib
+import os
+import struct
+import tempfile
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, Self
+from pathlib import Path
+from typing import Any, Protocol, Self
 
+import deflate
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import Part, Sample
-from penstock.errors import StorageError
-from penstock.shards.open_shard import Compression
+from penstock.core.user_cache import cache_dir
+from penstock.errors import IndexFileError, SampleError, StorageError
+from penstock.shards.codecs import zstd
+from penstock.shards.open_shard import Compression, compression_from_name
 from penstock.shards.pairing import split_names
 from penstock.shards.tar import TarMembers
+from penstock.storage.local import LocalFile
+from penstock.storage.object_store.remote_file import read_object, write_object
+from penstock.storage.object_store.url import is_remote
 
 
 class ShardIdentity(Protocol):
@@ -145,3 +157,200 @@ def build_index(
         crcs=None if crcs is None else crcs[order],
         notes=members.notes,
     )
+
+
+INDEX_MAGIC = b"PSTKIDX1"
+INDEX_SUFFIX = ".pidx"
+MAX_INDEX_BYTES = 4 << 30
+"""About fifty million parts: no shard is that large, so a larger claim is a lie."""
+INDEX_BYTES_ALWAYS_READ = 64 << 10
+"""May be read of any index, however small its shard is."""
+_INDEX_HEADER = struct.Struct("<8sIQ")
+
+
+class _IndexBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    size: int
+    mtime_ns: int
+    compression: Compression | None
+    data_length: int
+    keys: list[str]
+    suffixes: list[str]
+    parts_per_sample: bytes
+    suffix_ids: bytes
+    offsets: bytes
+    lengths: bytes
+    crcs: bytes | None
+    notes: list[tuple[str, int, str]]
+    etag: str | None = None
+    """Of a shard in an object store; files from before that have none."""
+
+
+_DECODER = msgspec.msgpack.Decoder(_IndexBody)
+"""Made here, once: threads that decode into a type for the first time together can crash msgspec (seen with 0.22.0)."""
+
+
+def index_path_beside(shard: str | os.PathLike[str]) -> Path:
+    """Where the index of a shard lies if its folder can be written."""
+    return Path(os.fspath(shard) + INDEX_SUFFIX)
+
+
+def index_path_in_cache(shard: str | os.PathLike[str]) -> Path:
+    """Where it lies otherwise: named after the shard's absolute path."""
+    path = os.fspath(shard) if is_remote(shard) else os.path.realpath(shard)
+    return cache_dir("index") / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + INDEX_SUFFIX)
+
+
+def save_index(index: ShardIndex, shard: str | os.PathLike[str]) -> str | Path:
+    """Write the sidecar, atomically, where it can be written; returns where."""
+    data = encode_index(index)
+    try:
+        if is_remote(shard):
+            write_object(os.fspath(shard) + INDEX_SUFFIX, data)
+            return os.fspath(shard) + INDEX_SUFFIX
+        return _write_atomically(index_path_beside(shard), data)
+    except OSError:
+        return _write_atomically(index_path_in_cache(shard), data)
+
+
+def load_index(shard: str | os.PathLike[str], now: IndexBinding | None = None) -> ShardIndex | None:
+    """The stored index, whatever shard state it describes; None if there is none; IndexFileError if it is bad.
+
+    The folder may have become read-only with a bad or stale index in it: then the one in the cache counts, if
+    that describes the shard as it is `now`.
+    """
+    most_bytes = MAX_INDEX_BYTES if now is None else _max_index_bytes(shard, now)
+    other: ShardIndex | IndexFileError | None = None
+    for place in (os.fspath(shard) + INDEX_SUFFIX, os.fspath(index_path_in_cache(shard))):
+        found = _load_index_at(place, most_bytes)
+        if isinstance(found, ShardIndex) and now in (None, found.binding):
+            return found
+        other = found if other is None else other
+    if isinstance(other, IndexFileError):
+        raise other
+    return other
+
+
+def _max_index_bytes(shard: str | os.PathLike[str], now: IndexBinding) -> int:
+    """Of the index of a shard: a part takes 512 bytes of it and more, and less than eight times that in its index."""
+    if compression_from_name(shard) is not None:
+        return MAX_INDEX_BYTES
+    return min(MAX_INDEX_BYTES, INDEX_BYTES_ALWAYS_READ + 8 * now.size)
+
+
+def _load_index_at(path: str, most_bytes: int) -> ShardIndex | IndexFileError | None:
+    """What lies there; None if nothing does."""
+    try:
+        if is_remote(path):
+            return decode_index(read_object(path, most_bytes), most_bytes)
+        with LocalFile(path) as file:
+            if file.size > most_bytes:
+                raise IndexFileError(f"index file has {file.size} bytes")
+            return decode_index(file.read_at(0, file.size), most_bytes)
+    except StorageError:
+        return None
+    except IndexFileError as error:
+        return error.at(shard=path, stage="index")
+
+
+def encode_index(index: ShardIndex) -> bytes:
+    """The file's bytes."""
+    body = msgspec.msgpack.encode(
+        _IndexBody(
+            size=index.binding.size,
+            mtime_ns=index.binding.mtime_ns,
+            compression=index.compression,
+            data_length=index.data_length,
+            keys=index.keys,
+            suffixes=index.suffixes,
+            parts_per_sample=_column_bytes(np.diff(index.starts), "<u4"),
+            suffix_ids=_column_bytes(index.suffix_ids, "<u4"),
+            offsets=_column_bytes(index.offsets, "<i8"),
+            lengths=_column_bytes(index.lengths, "<i8"),
+            crcs=None if index.crcs is None else _column_bytes(index.crcs, "<u4"),
+            notes=index.notes,
+            etag=index.binding.etag,
+        )
+    )
+    packed = zstd.compress(body)
+    length = struct.pack("<Q", len(body))
+    return INDEX_MAGIC + struct.pack("<I", deflate.crc32(length + packed)) + length + packed
+
+
+def decode_index(data: bytes, most_bytes: int = MAX_INDEX_BYTES) -> ShardIndex:
+    """Parse and check; anything odd is an IndexFileError."""
+    if len(data) < _INDEX_HEADER.size or data[:7] != INDEX_MAGIC[:7]:
+        raise IndexFileError("is not an index file")
+    magic, crc, length = _INDEX_HEADER.unpack_from(data)
+    if magic != INDEX_MAGIC:
+        raise IndexFileError(f"index version {magic[7:]!r} is not the one this Penstock reads ({INDEX_MAGIC[7:]!r})")
+    if deflate.crc32(data[12:]) != crc:
+        raise IndexFileError("index checksum does not match")
+    if length > most_bytes:
+        raise IndexFileError(f"index claims {length} bytes")
+    try:
+        body = _DECODER.decode(zstd.decompress(data[_INDEX_HEADER.size :], max_length=length))
+    except (msgspec.MsgspecError, SampleError, UnicodeDecodeError) as error:
+        raise IndexFileError(f"index cannot be parsed: {error}") from error
+    return _validate_body(body)
+
+
+def _validate_body(body: _IndexBody) -> ShardIndex:
+    """Columns of equal length, numbers in range: what the rest of the house relies on."""
+    counts = _parse_column(body.parts_per_sample, "<u4")
+    offsets, lengths = _parse_column(body.offsets, "<i8"), _parse_column(body.lengths, "<i8")
+    suffix_ids = _parse_column(body.suffix_ids, "<u4")
+    crcs = None if body.crcs is None else _parse_column(body.crcs, "<u4")
+    parts = int(counts.sum())
+    columns = [offsets, lengths, suffix_ids] + ([] if crcs is None else [crcs])
+    sound = (
+        len(counts) == len(body.keys)
+        and all(len(column) == parts for column in columns)
+        and 0 <= body.data_length < 1 << 63
+        and (body.compression is not None or body.data_length == body.size)
+        and body.size >= 0
+        and bool((counts > 0).all())
+        and bool((suffix_ids < len(body.suffixes)).all())
+        and bool(((offsets >= 0) & (lengths >= 0)).all())
+        # written so that no sum can overflow
+        and bool((lengths <= body.data_length - np.minimum(offsets, body.data_length)).all())
+        and len(set(body.keys)) == len(body.keys)
+    )
+    if not sound:
+        raise IndexFileError("index contradicts itself")
+    return ShardIndex(
+        binding=IndexBinding(body.size, body.mtime_ns, body.etag),
+        compression=body.compression,
+        data_length=body.data_length,
+        keys=body.keys,
+        suffixes=body.suffixes,
+        starts=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64),
+        suffix_ids=suffix_ids,
+        offsets=offsets,
+        lengths=lengths,
+        crcs=crcs,
+        notes=body.notes,
+    )
+
+
+def _column_bytes(column: NDArray[Any], dtype: str) -> bytes:
+    return np.ascontiguousarray(column, dtype).tobytes()
+
+
+def _parse_column(data: bytes, dtype: str) -> NDArray[Any]:
+    if len(data) % np.dtype(dtype).itemsize:
+        raise IndexFileError("index column has a ragged end")
+    return np.frombuffer(data, dtype)
+
+
+def _write_atomically(path: Path, data: bytes) -> Path:
+    """Write under another name, then rename: a reader sees the old file or the new one, never half of one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path

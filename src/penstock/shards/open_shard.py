@@ -14,8 +14,7 @@ from typing import Literal, Protocol, Self
 from penstock.errors import TarError
 from penstock.shards.codecs import zstd
 from penstock.storage.local import LocalFile, copying_reader
-from penstock.storage.object_store.readahead import SequentialReadahead
-from penstock.storage.object_store.remote_file import RemoteFile
+from penstock.storage.object_store.remote_file import RemoteFile, SequentialReadahead
 from penstock.storage.object_store.url import is_remote
 
 Compression = Literal["gz", "zst"]

@@ -6,18 +6,19 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from penstock.core.process_lock import keyed_lock
 from penstock.core.ranks import local_rank
 from penstock.errors import IndexFileError, PenstockError, ShardError
-from penstock.shards import index_file as indexfile
-from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index
-from penstock.shards.index_file import adopt_index, may_describe
+from penstock.shards.index import IndexBinding, OpenedShard, ShardIndex, build_index, load_index, save_index
 from penstock.shards.open_shard import AnyShard, RemoteShard, compression_from_name, open_shard
 from penstock.shards.tar import ByteSource, walk_tar
-from penstock.storage.object_store.readahead import HeaderReadahead
-from penstock.storage.object_store.remote_file import RemoteFile
+from penstock.shards.tar_header import TAR_BLOCK, as_header_rows, checksums_match, decode_names
+from penstock.storage.object_store.remote_file import HeaderReadahead, RemoteFile
+from penstock.storage.object_store.request import ObjectVersion
 from penstock.storage.object_store.url import is_remote
 
 log = logging.getLogger("penstock")
@@ -116,7 +117,7 @@ def _scan_and_save(path: str) -> ShardIndex:
 
 def _save_or_warn(index: ShardIndex, path: str) -> None:
     try:
-        indexfile.save_index(index, path)
+        save_index(index, path)
     except OSError as error:
         log.warning("%s: index not stored: %s", path, error)
 
@@ -127,7 +128,7 @@ def _load_current_index(path: str) -> ShardIndex | None:
     if now is None:
         return None  # the walk will say what is wrong
     try:
-        index = indexfile.load_index(path, now)
+        index = load_index(path, now)
     except IndexFileError as error:
         log.warning("%s; rebuilding it", error)
         return None
@@ -151,3 +152,40 @@ def _current_binding(path: str) -> IndexBinding | None:
     except OSError:
         return None
     return IndexBinding(facts.st_size, facts.st_mtime_ns)
+
+
+COMPARED_HEADERS = 16
+"""Headers that are compared: the first, the last, and some between."""
+
+
+def may_describe(index: ShardIndex, now: IndexBinding) -> bool:
+    """Whether it speaks of a file that may have become this object."""
+    made_elsewhere = index.binding.etag is None and index.binding != now
+    plain = index.compression is None and index.crcs is not None and index.parts > 0
+    return made_elsewhere and plain and index.binding.size == now.size
+
+
+def adopt_index(path: str, index: ShardIndex, now: IndexBinding) -> ShardIndex | None:
+    """The index, bound to the object; None if the object's headers are not those that it speaks of."""
+    by_offset = np.argsort(index.offsets, kind="stable")
+    chosen = by_offset[np.unique(np.linspace(0, index.parts - 1, COMPARED_HEADERS).astype(np.int64))].tolist()
+    memory = memoryview(bytearray(len(chosen) * TAR_BLOCK))
+    headers = [memory[number * TAR_BLOCK : (number + 1) * TAR_BLOCK] for number in range(len(chosen))]
+    places = [(int(index.offsets[part]) - TAR_BLOCK, header) for part, header in zip(chosen, headers, strict=True)]
+    if any(offset < 0 for offset, _ in places):
+        return None
+    RemoteFile(path, ObjectVersion(now.size, now.etag, now.mtime_ns)).read_all(places)
+    same = all(_header_matches(index, part, bytes(header)) for part, header in zip(chosen, headers, strict=True))
+    return replace(index, binding=now) if same else None
+
+
+def _header_matches(index: ShardIndex, part: int, header: bytes) -> bool:
+    """Name and length; a name too long for one header is not looked for."""
+    sound = bool(checksums_match(as_header_rows(header))[0])
+    length = header[124:135]
+    return (
+        sound
+        and decode_names(as_header_rows(header))[0] == index.name(part)
+        and length.isdigit()
+        and int(length, 8) == index.lengths[part]
+    )

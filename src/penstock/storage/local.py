@@ -9,10 +9,9 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from penstock.errors import StorageError
-from penstock.storage.stream import ForwardStream
 
 Wanted = TypeVar("Wanted")
 Result = TypeVar("Result")
@@ -160,3 +159,28 @@ else:  # Windows: seek and read must not be torn apart by another thread
         with _seek_lock:
             os.lseek(fd, offset, os.SEEK_SET)
             return os.read(fd, length)
+
+
+class ForwardStream(io.RawIOBase):
+    """From the start; what the reading bears (a server that forgets, a store that stalls) is borne here too."""
+
+    def __init__(self, read_into: Callable[[int, memoryview], int]) -> None:
+        """`read_into` fills memory from an offset on, and says how much of it; 0 at the end."""
+        super().__init__()
+        self._read_into = read_into
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Yes, and nothing else."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """What comes next."""
+        with memoryview(buffer).cast("B") as into:
+            count = self._read_into(self._position, into)
+        self._position += count
+        return count
+
+    def tell(self) -> int:
+        """Bytes read so far."""
+        return self._position

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from penstock.recording.reader import Recording
-from penstock.storage.cold_read import ReadMethod, choose_method, drop_pages
-from penstock.storage.identify import identify_storage
+from penstock.storage.mounts import identify_storage
+from penstock.storage.page_cache import ReadMethod, choose_method, drop_pages
 
 MOST_FILES = 100_000
 KEPT = 0.01

@@ -15,8 +15,8 @@ from penstock.data.read import open_files as openfiles
 from penstock.data.read.byte_ranges import Extent, OpenedShards
 from penstock.errors import StorageError
 from penstock.shards.scan import scan_shard
-from penstock.storage.cold_read import ReadMethod, choose_method
-from penstock.storage.identify import identify_storage
+from penstock.storage.mounts import identify_storage
+from penstock.storage.page_cache import ReadMethod, choose_method
 from penstock.testing import IMAGENET, make_shards
 
 SHARDS = 6

@@ -1,5 +1,7 @@
 """Ways in which there is no cluster to join: each said clearly, and soon."""
 
+from __future__ import annotations
+
 import socket
 import sys
 import threading
@@ -7,10 +9,11 @@ import threading
 import pytest
 
 from penstock.cli import main
-from penstock.errors import SettingError
+from penstock.errors import PenstockError, SettingError
 from penstock.shards.cluster import join
-from penstock.shards.cluster.join import join_cluster
-from penstock.testing import SA1B, make_shards
+from penstock.shards.cluster import join as head
+from penstock.shards.cluster.join import HeadNode, join_cluster
+from penstock.testing import SA1B, FakeClock, make_shards
 
 
 def refusal(address="auto"):
@@ -55,7 +58,7 @@ def test_a_port_that_cannot_be_is_refused():
 
 @pytest.mark.parametrize("greeting", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "closes", "http"])
 def test_a_port_that_is_somebody_elses_is_refused(greeting, monkeypatch):
-    monkeypatch.setattr(join, "REACH_S", 0.2)
+    monkeypatch.setattr(join, "ADDRESS_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
@@ -98,7 +101,7 @@ def test_the_reason_of_ray_is_told_in_one_line(monkeypatch, closed_port):
             raise RuntimeError("Version mismatch: the cluster has 2.40\nand so on")
 
     monkeypatch.setitem(sys.modules, "ray", Ray)
-    monkeypatch.setattr(join, "_reach", lambda address: None)
+    monkeypatch.setattr(join, "_check_reachable", lambda address: None)
     assert (
         refusal("head:6379").reason
         == "cannot join the Ray cluster at head:6379: Version mismatch: the cluster has 2.40"
@@ -115,3 +118,45 @@ def test_a_command_with_a_wrong_address_has_done_nothing(command, tmp_path, monk
     assert ended.value.code == 2
     assert "'nonsense' is not the address of a Ray cluster" in capsys.readouterr().err
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [shard]
+
+
+@pytest.fixture
+def door():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def knocking(door, clock):
+    return HeadNode("{}:{}".format(*door.getsockname()), clock)
+
+
+def test_a_head_that_is_there_answers_however_long_nobody_asked(knocking, clock):
+    assert knocking.answers()
+    clock.advance(10 * head.HEAD_ABSENCE_LIMIT_S)
+    assert knocking.answers()
+
+
+def test_a_head_may_be_away_for_a_while(knocking, door, clock):
+    address = door.getsockname()
+    clock.advance(10 * head.HEAD_ABSENCE_LIMIT_S)
+    door.close()
+    assert not knocking.answers()
+    clock.advance(head.HEAD_ABSENCE_LIMIT_S - 1)
+    assert not knocking.answers()
+    with socket.create_server(address):
+        knocking.wait()
+    assert not knocking.answers()  # from here on its patience begins anew
+
+
+def test_a_head_that_stays_away_is_gone_and_the_error_says_what_to_do(knocking, door, clock):
+    door.close()
+    with pytest.raises(PenstockError, match=r"the head node of the Ray cluster, 127\.0\.0\.1:") as caught:
+        knocking.wait()
+    assert "what is finished is kept" in caught.value.advice
+    assert clock.now() >= head.HEAD_ABSENCE_LIMIT_S

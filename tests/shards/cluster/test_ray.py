@@ -16,15 +16,14 @@ from tests.support.waiting import wait_until
 
 from penstock.cli import main
 from penstock.errors import DecodeError, PenstockError, SettingError, StorageError, WorkerCrash
-from penstock.shards import index_file as indexfile
 from penstock.shards.check import check_shards
 from penstock.shards.cluster import ray_runner as cluster_run
 from penstock.shards.cluster.join import join_cluster
+from penstock.shards.index import index_path_beside
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack, plan_path
 from penstock.shards.pack.sources import find_pack_sources
-from penstock.shards.pack.task import finished_report
 from penstock.shards.task_pool import use_task_runner
 from penstock.testing import SA1B, corrupt, make_shards
 
@@ -210,7 +209,7 @@ def test_check_and_index_take_the_cluster_too(command, nodes, tmp_path):
     code, out, _ = command("shards", "index", "src", "--ray", nodes.address, "--threads", "2")
     assert code == 0
     assert "3 shards indexed, 0 were so already, 0 failed: 6 samples" in out
-    assert all(indexfile.index_path_beside(shard).exists() for shard in shards)
+    assert all(index_path_beside(shard).exists() for shard in shards)
     code, out, _ = command("shards", "check", "src", "--decode", "--ray", nodes.address)
     assert code == 0
     assert "6 samples checked: no flaws" in out
@@ -266,14 +265,13 @@ def assert_like_a_pack_of_this_machine(plan, folder, other):
 CHILD = """
 import json, pickle, sys
 from pathlib import Path
-from penstock.shards.cluster.join import joined
+from penstock.shards.cluster.join import join_cluster
 from penstock.shards.cluster.ray_runner import RayRunner
 from penstock.shards.pack.run import pack, plan_path
-from penstock.shards.pack.task import finished
-from penstock.shards.task_pool import tasks_run_by
+from penstock.shards.task_pool import use_task_runner
 
 address, plan, folder = sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), Path(sys.argv[3])
-with joined(address) as cluster, tasks_run_by(RayRunner(cluster, [str(plan_path(folder))])):
+with join_cluster(address) as cluster, use_task_runner(RayRunner(cluster, [str(plan_path(folder))])):
     print(json.dumps([report.name for report in pack(plan, folder)]))
 """
 
@@ -351,7 +349,7 @@ def test_a_node_killed_in_mid_run_costs_its_tasks_only(ray_runner, nodes, loose,
 
 def test_a_cluster_without_a_node_that_works_is_an_error_and_no_hang(ray_runner, nodes, monkeypatch):
     runner = ray_runner(patience_s=0.2)
-    monkeypatch.setattr(cluster_run, "LOOK_S", 0.1)
+    monkeypatch.setattr(cluster_run, "POLL_INTERVAL_S", 0.1)
     for node in list(nodes.cluster.worker_nodes):
         nodes.kill(node)
     with pytest.raises(PenstockError, match="no node left") as caught:

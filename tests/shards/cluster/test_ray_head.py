@@ -29,16 +29,15 @@ PACKING = """
 import pickle, sys
 from pathlib import Path
 from penstock.errors import PenstockError
-from penstock.shards.cluster import head
-from penstock.shards.cluster.join import joined
+from penstock.shards.cluster import join
 from penstock.shards.cluster.ray_runner import RayRunner
 from penstock.shards.pack.run import pack, plan_path
-from penstock.shards.task_pool import tasks_run_by
+from penstock.shards.task_pool import use_task_runner
 
-head.HEAD_ABSENCE_LIMIT_S = 2.0
+join.HEAD_ABSENCE_LIMIT_S = 2.0
 address, plan, folder = sys.argv[1], pickle.loads(Path(sys.argv[2]).read_bytes()), Path(sys.argv[3])
 try:
-    with joined(address) as cluster, tasks_run_by(RayRunner(cluster, [str(plan_path(folder))])):
+    with join.join_cluster(address) as cluster, use_task_runner(RayRunner(cluster, [str(plan_path(folder))])):
         print(len(list(pack(plan, folder))))
 except PenstockError as error:
     print(f"{error.reason}. {error.advice}")

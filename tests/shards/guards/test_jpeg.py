@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from penstock.errors import GuardError
-from penstock.shards.codecs import jpeg as codec
+from penstock.shards.codecs import images as codec
 from penstock.shards.guards import inspect_jpeg
 from penstock.shards.guards import jpeg as guard
 from penstock.testing.images import make_image

@@ -15,7 +15,7 @@ from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
 from penstock.shards.pack.sources import find_pack_sources
-from penstock.shards.pack.task import WORK_FOLDER, pack_shard
+from penstock.shards.pack.write import WORK_FOLDER, pack_shard
 from penstock.testing import sample_parts, tar_bytes
 
 Packed = namedtuple("Packed", "plan folder reports")

@@ -3,7 +3,7 @@
 import pytest
 from webdataset.tariterators import base_plus_ext
 
-from penstock.shards.pack.manifest import array_suffix, packed_key, packed_suffix
+from penstock.shards.pack.convert import array_suffix, packed_key, packed_suffix
 from penstock.shards.pairing import split_at_dot
 
 

@@ -14,12 +14,12 @@ import pytest
 from tests.support.waiting import wait_until
 
 from penstock.errors import GuardError, PenstockError, SettingError, ShardError, StorageError, WorkerCrash
-from penstock.shards import index_file as indexfile
 from penstock.shards.check import check_shards
+from penstock.shards.index import index_path_beside
 from penstock.shards.pack import run
 from penstock.shards.pack.manifest import Manifest
 from penstock.shards.pack.run import pack, started_array_codec
-from penstock.shards.pack.task import WORK_FOLDER, finished_report, report_path
+from penstock.shards.pack.write import WORK_FOLDER, finished_report, report_path
 from penstock.shards.scan import scan_shard
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
 
@@ -199,7 +199,7 @@ def test_only_the_shard_that_is_not_whole_is_made_again(six_shards, tmp_path, pa
     if missing == "size":
         shard.write_bytes(shard.read_bytes() + b"\0")
     else:
-        {"report": report_path(packed.folder, name), "index": indexfile.index_path_beside(shard), "shard": shard}[
+        {"report": report_path(packed.folder, name), "index": index_path_beside(shard), "shard": shard}[
             missing
         ].unlink()
     again = pack_all(six_shards, packed.folder, workers=2, shard_bytes=MIB)
@@ -453,7 +453,7 @@ def test_a_bad_sample_ends_the_run_by_name(tmp_path, noise_shard, plan_of, tempo
 
 KILLER = """
 import os, signal
-from penstock.shards.pack.task import pack_shard as real
+from penstock.shards.pack.write import pack_shard as real
 
 def pack_shard(task, folder):
     if task.name == "shard-000002.tar":

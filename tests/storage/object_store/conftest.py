@@ -8,7 +8,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from tests.support.proxy import FaultProxy
 
-from penstock.storage.object_store.fetch import _latency_trackers
+from penstock.storage.object_store.request import _latency_trackers
 from penstock.testing import REID, make_shards
 
 SECRET = "not-to-be-seen-anywhere"  # tests look for it where it must not be

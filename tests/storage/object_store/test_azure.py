@@ -17,9 +17,9 @@ from tests.support.proxy import Cut, FaultProxy, Status
 import penstock
 from penstock.cli.main import make_app
 from penstock.errors import StorageError
-from penstock.shards import index_file as indexfile
+from penstock.shards.index import load_index
 from penstock.shards.scan import index_shard
-from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store import remote_file
 from penstock.storage.object_store.remote_file import RemoteFile
 from penstock.storage.object_store.retry import RetryPolicy
 from penstock.storage.paths import expand_shard_paths
@@ -77,7 +77,7 @@ def test_ls_tells_the_samples(remote, container):
 def test_the_index_lies_beside_the_shard_and_is_read_from_there(remote, container, local):
     built = index_shard(remote[0])
     assert f"reid/{local[0].name}.pidx" in container.names()
-    assert indexfile.load_index(remote[0]) is not None
+    assert load_index(remote[0]) is not None
     assert len(index_shard(remote[0])) == len(built) == len(index_shard(str(local[0])))
 
 
@@ -90,7 +90,9 @@ def test_an_epoch_is_the_same_as_from_files(make_loader, remote, local):
 
 
 def test_ranges_are_what_was_put_and_faults_on_the_way_change_nothing(container, monkeypatch, server):
-    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(first_pause_s=0.01, longest_pause_s=0.02, stall_s=2.0))
+    monkeypatch.setattr(
+        remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(first_pause_s=0.01, longest_pause_s=0.02, stall_s=2.0)
+    )
     data = bytes(range(256)) * 4096
     container.put("a.bin", data)
     with FaultProxy(server) as proxy:

@@ -8,16 +8,16 @@ import pytest
 from tests.support.proxy import Flip, Status
 
 from penstock.errors import DecodeError, StorageError
-from penstock.shards import index_file as indexfile
 from penstock.shards.check import CheckTask, ShardStructure, check_shards, run_check_task
 from penstock.shards.codecs import zstd
+from penstock.shards.index import encode_index, save_index
 from penstock.shards.open_shard import open_shard
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.sources import find_pack_sources, read_samples
-from penstock.shards.pack.task import WORK_FOLDER, pack_shard
+from penstock.shards.pack.write import WORK_FOLDER, pack_shard
 from penstock.shards.scan import index_shard, scan_shard
-from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store import remote_file
 from penstock.storage.object_store.retry import RetryPolicy
 from penstock.testing import tar_bytes
 
@@ -32,13 +32,15 @@ def shard(bucket):
     url = bucket.url("a.tar")
     index = index_shard(url)
     crcs = np.array([deflate.crc32(data) for _, data in PARTS], np.uint32)
-    indexfile.save_index(dataclasses.replace(index, crcs=crcs), url)
+    save_index(dataclasses.replace(index, crcs=crcs), url)
     return url, index_shard(url)
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.02, first_pause_s=0.01, stall_s=0.4))
+    monkeypatch.setattr(
+        remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.02, first_pause_s=0.01, stall_s=0.4)
+    )
 
 
 def of_the_shard(request):
@@ -96,7 +98,7 @@ def test_an_uploaded_index_is_no_flaw_and_its_checksums_count(bucket, tmp_path):
     crcs = np.array([deflate.crc32(data) for _, data in PARTS], np.uint32)
     crcs[3] += 1
     bucket.put("b.tar", DATA)
-    bucket.put("b.tar.pidx", indexfile.encode_index(dataclasses.replace(scan_shard(path), crcs=crcs)))
+    bucket.put("b.tar.pidx", encode_index(dataclasses.replace(scan_shard(path), crcs=crcs)))
     found = list(check_shards([bucket.url("b.tar")], decode=False, workers=1))
     [structure] = [each for each in found if isinstance(each, ShardStructure)]
     assert (structure.flaws, structure.with_crc) == ((), True)

@@ -15,7 +15,7 @@ import torch
 import penstock
 from penstock.errors import SettingError, StorageError
 from penstock.shards.scan import index_shard
-from penstock.storage.object_store import stores
+from penstock.storage.object_store import client
 from penstock.storage.object_store.remote_file import RemoteFile
 from penstock.storage.paths import expand_shard_paths
 from penstock.testing import REID, make_shards
@@ -31,7 +31,7 @@ def put(s3_server, monkeypatch):
     """Puts an object for all to read, or for nobody else; gs:// leads to the same server."""
     monkeypatch.setenv("GOOGLE_BASE_URL", s3_server)
     monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
-    monkeypatch.setattr(stores, "_stores", {})
+    monkeypatch.setattr(client, "_stores", {})
 
     def ask(key, data, access="public-read"):
         headers = {"Authorization": SIGNED, "x-amz-acl": access, "Content-Type": "application/octet-stream"}
@@ -68,7 +68,7 @@ def test_a_bucket_that_cannot_be_written_has_its_index_in_the_cache(remote, loca
     from penstock.shards import scan
 
     assert len(index_shard(remote[0])) == len(index_shard(str(local[0])))
-    monkeypatch.setattr(scan, "scan", lambda path: pytest.fail("it was walked again"))
+    monkeypatch.setattr(scan, "scan_shard", lambda path: pytest.fail("it was walked again"))
     assert len(index_shard(remote[0])) == len(index_shard(str(local[0])))
 
 
@@ -100,6 +100,6 @@ def test_what_may_not_be_read_is_said(put):
 )
 def test_a_stand_in_for_the_cloud_at_a_link_local_address_is_refused(monkeypatch, scheme, name):
     monkeypatch.setenv(name, "http://169.254.169.254")
-    monkeypatch.setattr(stores, "_stores", {})
+    monkeypatch.setattr(client, "_stores", {})
     with pytest.raises(SettingError, match="link-local"):
         RemoteFile(f"{scheme}://bucket/key")

@@ -11,13 +11,20 @@ from tests.support.proxy import Flip, Status
 
 from penstock.data.read.byte_ranges import Extent, OpenedShards
 from penstock.errors import StorageError
-from penstock.shards import index_file as indexfile
 from penstock.shards.codecs import zstd
+from penstock.shards.index import (
+    _INDEX_HEADER,
+    INDEX_MAGIC,
+    decode_index,
+    encode_index,
+    index_path_beside,
+    index_path_in_cache,
+)
 from penstock.shards.open_shard import open_shard
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.sources import find_pack_sources
-from penstock.shards.pack.task import WORK_FOLDER, pack_shard
+from penstock.shards.pack.write import WORK_FOLDER, pack_shard
 from penstock.shards.scan import index_shard, index_shards, scan_shard
 from penstock.storage.object_store.url import parse_url
 from penstock.testing import IMAGENET, REID, make_shards, tar_bytes
@@ -72,7 +79,7 @@ def test_the_index_lies_beside_the_shard_and_is_read_from_there(long, bucket, pr
     assert not again.fresh
     assert same(again.index, first)
     assert proxy.counts.requests == before + 2  # the shard is looked at, the index is read
-    assert not indexfile.index_path_in_cache(url).exists()
+    assert not index_path_in_cache(url).exists()
 
 
 def test_where_the_bucket_cannot_be_written_it_lies_in_the_cache(long, bucket, proxy):
@@ -80,7 +87,7 @@ def test_where_the_bucket_cannot_be_written_it_lies_in_the_cache(long, bucket, p
     proxy.inject(Status(403), lambda request: request.method == "PUT")
     index_shard(url)
     assert bucket.keys() == ["long.tar"]
-    assert indexfile.index_path_in_cache(url).exists()
+    assert index_path_in_cache(url).exists()
     [again] = index_shards([url])
     assert not again.fresh
 
@@ -105,11 +112,11 @@ def test_an_overwritten_shard_is_indexed_anew(long, bucket, caplog):
 def test_index_files_from_before_etags_are_read(tmp_path):
     [path] = make_shards(tmp_path, REID, samples=3, scale=0.05)
     index = scan_shard(path)
-    head = indexfile._INDEX_HEADER.size
-    body = msgspec.msgpack.decode(zstd.decompress(indexfile.encode_index(index)[head:], max_length=1 << 20))
+    head = _INDEX_HEADER.size
+    body = msgspec.msgpack.decode(zstd.decompress(encode_index(index)[head:], max_length=1 << 20))
     old = msgspec.msgpack.encode(body[:-1])
     rest = struct.pack("<Q", len(old)) + zstd.compress(old)
-    found = indexfile.decode_index(indexfile.INDEX_MAGIC + struct.pack("<I", deflate.crc32(rest)) + rest)
+    found = decode_index(INDEX_MAGIC + struct.pack("<I", deflate.crc32(rest)) + rest)
     assert same(found, index)
     assert found.binding == index.binding
     assert found.binding.etag is None
@@ -130,7 +137,7 @@ def packed_here(tmp_path_factory):
 def packed(bucket, packed_here):
     """A packed shard with its index, uploaded as they are; the URL and the local path."""
     path = packed_here
-    for file in (path, indexfile.index_path_beside(path)):
+    for file in (path, index_path_beside(path)):
         bucket.put(file.name, file.read_bytes())
     return bucket.url(path.name), path
 

@@ -9,7 +9,7 @@ from tests.support.proxy import Hang
 
 from penstock.errors import StorageError
 from penstock.storage.object_store import io_thread as channel
-from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store import remote_file
 from penstock.storage.object_store.io_thread import store_counts
 from penstock.storage.object_store.remote_file import read_object
 from penstock.storage.object_store.retry import RetryPolicy
@@ -24,7 +24,7 @@ def given_up(url):
 @pytest.mark.skipif(sys.platform != "linux" or not STATES, reason="what a thread waits for is told on Linux only")
 def test_whoever_looks_at_a_thread_that_waits_for_a_store_sees_a_network(bucket, proxy, monkeypatch):
     """A worker of torch's DataLoader over shards in a store would else be taken for one that waits for a lock."""
-    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.0, stall_s=1.0))
+    monkeypatch.setattr(remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.0, stall_s=1.0))
     bucket.put("a", b"data")
     proxy.inject(Hang())
     thread = threading.Thread(target=given_up, args=(bucket.url("a"),))
@@ -66,7 +66,7 @@ def test_without_descriptors_to_wait_with_it_is_waited_all_the_same(bucket, monk
 def test_latency_and_bandwidth_are_counted_apart(bucket, proxy):
     url = bucket.url("a")
     bucket.put("a", bytes(200_000))
-    file = object.RemoteFile(url)
+    file = remote_file.RemoteFile(url)
     proxy.slow_down(latency_s=0.2)
     before = store_counts.answers, store_counts.answer_s, store_counts.body_s
     file.read_at(0, 1000)

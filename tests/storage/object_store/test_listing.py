@@ -62,9 +62,9 @@ def store(monkeypatch):
     async def sleep(seconds):
         clock.sleep(seconds)
 
-    monkeypatch.setattr(listing, "obstore", lambda: store)
-    monkeypatch.setattr(listing, "store_of", lambda url: store)
-    monkeypatch.setattr(listing, "PATIENCE", RetryPolicy(now=clock.now, sleep=sleep))
+    monkeypatch.setattr(listing, "import_obstore", lambda: store)
+    monkeypatch.setattr(listing, "get_store", lambda url: store)
+    monkeypatch.setattr(listing, "DEFAULT_RETRY_POLICY", RetryPolicy(now=clock.now, sleep=sleep))
     return store
 
 

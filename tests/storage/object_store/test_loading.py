@@ -9,9 +9,9 @@ from tests.support.proxy import Cut, Flip, Status
 import penstock
 from penstock.datasets import ShardDataset
 from penstock.errors import StorageError
-from penstock.shards import index_file as indexfile
+from penstock.shards.index import save_index
 from penstock.shards.scan import index_shard
-from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store import remote_file
 from penstock.storage.object_store.retry import RetryPolicy
 
 SAMPLES = 40
@@ -61,7 +61,9 @@ def test_a_checkpoint_of_files_resumes_over_the_store(make_loader, local, remote
 
 
 def test_faults_on_the_way_change_nothing(make_loader, local, remote, proxy, monkeypatch):
-    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(first_pause_s=0.01, longest_pause_s=0.02, stall_s=1.0))
+    monkeypatch.setattr(
+        remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(first_pause_s=0.01, longest_pause_s=0.02, stall_s=1.0)
+    )
     for fault in (Status(503), Cut(after_bytes=100), Status(500), Cut(after_bytes=None)):
         proxy.inject(fault, lambda request: request.attempt == 1 and request.number % 3 == 0, times=3)
     assert_same(told(make_loader(remote, FIELDS)), told(make_loader([str(path) for path in local], FIELDS)))
@@ -91,7 +93,7 @@ def with_checksums(url):
     index, data = index_shard(url), read_object(url, 1 << 30)
     parts = zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
     crcs = np.array([deflate.crc32(data[offset : offset + length]) for offset, length in parts], np.uint32)
-    indexfile.save_index(dataclasses.replace(index, crcs=crcs), url)
+    save_index(dataclasses.replace(index, crcs=crcs), url)
     return index
 
 

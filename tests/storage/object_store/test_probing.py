@@ -72,7 +72,7 @@ def test_a_store_that_is_slow_to_tell_of_objects_is_asked_about_few(monkeypatch)
 
 
 def test_a_listing_ends_when_there_are_enough(bucket, monkeypatch):
-    monkeypatch.setattr(listing, "PAGE", 2)
+    monkeypatch.setattr(listing, "PAGE_SIZE", 2)
     for number in range(5):
         bucket.put(f"many/{number}.tar", b"")
     assert len(listing.find_objects(bucket.url("many/"), is_shard_name)) == 5

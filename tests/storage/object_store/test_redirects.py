@@ -14,14 +14,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from penstock.errors import StorageError
-from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store import remote_file
 from penstock.storage.object_store.remote_file import read_object
 from penstock.storage.object_store.retry import RetryPolicy
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.05, first_pause_s=0.01, stall_s=5.0))
+    monkeypatch.setattr(
+        remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.05, first_pause_s=0.01, stall_s=5.0)
+    )
 
 
 class _Server(ThreadingHTTPServer):

@@ -12,18 +12,20 @@ import pytest
 from tests.support.proxy import Cut, Drip, Flip, Hang, Late, Status, WholeObject, WrongRange
 
 from penstock.errors import SettingError, StorageError
-from penstock.storage.object_store import fetch, listing, stores
-from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store import client, listing, remote_file, request
 from penstock.storage.object_store.io_thread import store_counts
-from penstock.storage.object_store.readahead import (
+from penstock.storage.object_store.remote_file import (
     HOP_BYTES,
     INITIAL_BYTES,
     WINDOW_BYTES,
     HeaderReadahead,
+    RemoteFile,
     SequentialReadahead,
+    read_object,
+    write_object,
 )
-from penstock.storage.object_store.remote_file import RemoteFile, read_object, write_object
-from penstock.storage.object_store.retry import MIN_ANSWERS, RetryPolicy
+from penstock.storage.object_store.request import MIN_ANSWERS
+from penstock.storage.object_store.retry import RetryPolicy
 from penstock.storage.paths import expand_shard_paths
 from penstock.storage.shard_cache.cache import ShardCache
 
@@ -35,8 +37,8 @@ KEY = "data/a.tar"
 def quick(monkeypatch):
     """Less patience than users are given, so that faults are noticed within the test."""
     patience = RetryPolicy(budget_s=2.0, first_pause_s=0.01, longest_pause_s=0.02, stall_s=0.4)
-    monkeypatch.setattr(object, "PATIENCE", patience)
-    monkeypatch.setattr(listing, "PATIENCE", patience)
+    monkeypatch.setattr(remote_file, "DEFAULT_RETRY_POLICY", patience)
+    monkeypatch.setattr(listing, "DEFAULT_RETRY_POLICY", patience)
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def test_it_is_read_at_any_offset(url):
 
 
 def test_long_reads_are_several_requests_at_once(url, proxy, monkeypatch):
-    monkeypatch.setattr(object, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(remote_file, "REQUEST_BYTES", 100_000)
     proxy.slow_down(latency_s=0.05)
     assert RemoteFile(url).read_at(0, len(DATA)) == DATA
     assert proxy.counts.requests == 1 + 7
@@ -67,7 +69,7 @@ def test_long_reads_are_several_requests_at_once(url, proxy, monkeypatch):
 
 
 def test_a_stream_goes_from_front_to_back(url, monkeypatch):
-    monkeypatch.setattr(object, "STREAM_BYTES", 65_536)
+    monkeypatch.setattr(remote_file, "STREAM_BYTES", 65_536)
     with RemoteFile(url).stream() as stream:
         assert stream.read(10) == DATA[:10]
         assert stream.tell() == 10
@@ -91,7 +93,7 @@ def test_a_large_object_has_more_time_to_be_put_there(bucket, proxy):
 
 
 def test_what_is_not_small_is_read_all_the_same(url, monkeypatch):
-    monkeypatch.setattr(object, "SMALL_BYTES", 1000)
+    monkeypatch.setattr(remote_file, "FIRST_REQUEST_BYTES", 1000)
     assert read_object(url, len(DATA)) == DATA
 
 
@@ -126,7 +128,7 @@ def test_what_was_cut_goes_on_where_it_ended(url, proxy):
     whole, by_chunks, rest = [request.span for request in proxy.requests if gets(request)]
     assert whole == by_chunks == (0, len(DATA) - 1)
     assert rest is not None
-    assert rest[0] >= fetch.CHUNK_BYTES
+    assert rest[0] >= request.CHUNK_BYTES
 
 
 def test_a_drip_is_a_stall_though_it_is_never_silent(url, proxy):
@@ -137,8 +139,8 @@ def test_a_drip_is_a_stall_though_it_is_never_silent(url, proxy):
 
 
 def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, proxy, monkeypatch):
-    monkeypatch.setattr(fetch, "CHUNK_BYTES", 64 << 10)
-    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(first_pause_s=0.01, stall_s=0.6))
+    monkeypatch.setattr(request, "CHUNK_BYTES", 64 << 10)
+    monkeypatch.setattr(remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(first_pause_s=0.01, stall_s=0.6))
     file, length = RemoteFile(url), 320 << 10
     proxy.slow_down(bytes_per_s=470_000)
     before = store_counts.stalls
@@ -150,7 +152,7 @@ def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, pro
 
 @pytest.mark.parametrize("fault", [Status(503), Cut(after_bytes=None), WholeObject()], ids=repr)
 def test_a_fault_that_stays_is_an_error_that_says_where(url, proxy, fault, monkeypatch):
-    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.1, first_pause_s=0.01, stall_s=0.4))
+    monkeypatch.setattr(remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.1, first_pause_s=0.01, stall_s=0.4))
     file = RemoteFile(url)
     proxy.inject(fault, gets)
     with pytest.raises(StorageError, match="tries in") as caught:
@@ -161,18 +163,18 @@ def test_a_fault_that_stays_is_an_error_that_says_where(url, proxy, fault, monke
 @pytest.fixture
 def made(monkeypatch):
     """The kinds of stores that are made from now on."""
-    kinds, make = [], stores._create_store
+    kinds, make = [], client._create_store
 
     def spy(kind, *arguments, **settings):
         kinds.append(kind)
         return make(kind, *arguments, **settings)
 
-    monkeypatch.setattr(stores, "_made", spy)
+    monkeypatch.setattr(client, "_create_store", spy)
     return kinds
 
 
 def test_a_refusal_makes_the_store_anew_and_goes_on(url, proxy, monkeypatch, made):
-    monkeypatch.setattr(stores, "FRESH_S", 0.0)
+    monkeypatch.setattr(client, "MIN_RENEWAL_AGE_S", 0.0)
     file, before = RemoteFile(url), store_counts.renewals
     made.clear()
     proxy.inject(Status(403), gets, times=1)
@@ -227,7 +229,7 @@ def test_another_version_is_never_read(url, bucket):
 
 
 def test_an_answer_of_another_version_is_noticed_even_if_the_store_ignores_the_condition(url, bucket, monkeypatch):
-    monkeypatch.setattr(fetch.ObjectVersion, "condition", lambda _: {})
+    monkeypatch.setattr(request.ObjectVersion, "condition", lambda _: {})
     file = RemoteFile(url)
     bucket.put(KEY, bytes(len(DATA)))
     with pytest.raises(StorageError, match="has changed since it was indexed"):
@@ -338,7 +340,9 @@ def test_the_query_of_a_signed_address_reaches_the_server(url, bucket, proxy):
 
 
 def test_no_secret_is_in_anything_that_is_shown_sent_or_logged(url, bucket, proxy, caplog, monkeypatch):
-    monkeypatch.setattr(object, "PATIENCE", RetryPolicy(budget_s=0.05, first_pause_s=0.01, stall_s=0.4))
+    monkeypatch.setattr(
+        remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.05, first_pause_s=0.01, stall_s=0.4)
+    )
     caplog.set_level(logging.DEBUG)
     [signed] = expand_shard_paths(f"{proxy.url}/{bucket.name}/{KEY}?X-Amz-Signature=hunter2")
     seen = []

@@ -5,15 +5,20 @@ import asyncio
 import pytest
 
 from penstock.errors import StorageError
-from penstock.storage.object_store.failures import FailureKind, InconsistentAnswer, StalledTransfer, classify
-from penstock.storage.object_store.fetch import hedged_request
-from penstock.storage.object_store.retry import (
+from penstock.storage.object_store.request import (
     MAX_SAVED_HEDGES,
     MIN_ANSWERS,
     REQUESTS_PER_HEDGE,
     LatencyTracker,
+    hedged_request,
+)
+from penstock.storage.object_store.retry import (
+    FailureKind,
+    InconsistentAnswer,
     RetryPolicy,
     RetryState,
+    StalledTransfer,
+    classify,
 )
 from penstock.testing import FakeClock
 

@@ -6,8 +6,7 @@ import pytest
 from tests.support.proxy import Cut, Hang, Status, WholeObject
 
 from penstock.errors import PenstockError, SettingError, StorageError
-from penstock.storage.object_store import listing
-from penstock.storage.object_store import remote_file as object
+from penstock.storage.object_store import listing, remote_file
 from penstock.storage.object_store.remote_file import RemoteFile, read_object, write_object
 from penstock.storage.object_store.retry import RetryPolicy
 from penstock.storage.paths import expand_shard_paths
@@ -17,8 +16,8 @@ SECRET = "hunter2"
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    for module in (object, listing):
-        monkeypatch.setattr(module, "PATIENCE", RetryPolicy(budget_s=0.02, first_pause_s=0.01, stall_s=0.3))
+    for module in (remote_file, listing):
+        monkeypatch.setattr(module, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.02, first_pause_s=0.01, stall_s=0.3))
 
 
 def traced(act, *arguments, error=StorageError):

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.data.sources.shards import find_shard_groups
 from penstock.errors import SettingError
-from penstock.storage.object_store.blocked_hosts import refuse_blocked_host
+from penstock.storage.object_store.client import refuse_blocked_host
 from penstock.storage.object_store.url import RemoteUrl, is_remote, parse_url, redact_url
 from penstock.storage.paths import expand_shard_paths
 

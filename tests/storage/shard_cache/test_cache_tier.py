@@ -139,7 +139,7 @@ def test_closing_gives_up_a_copy_under_way_and_leaves_nothing(make, shards, tmp_
         return readinto(self, buffer)
 
     monkeypatch.setattr(staging._CancellableStream, "readinto", wait)
-    monkeypatch.setattr(tier, "STOP_S", 0.0)
+    monkeypatch.setattr(tier, "STOP_TIMEOUT_S", 0.0)
     tiered = make()
     content(tiered, 0)
     assert reading.wait(60)

@@ -11,7 +11,7 @@ import typer
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, Shards
 from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
-from penstock.shards.cluster.index import IndexedShard, index_by_tasks
+from penstock.shards.cluster.index_tasks import IndexedShard, index_by_tasks
 from penstock.shards.scan import SCAN_THREADS, index_shards
 from penstock.storage.paths import expand_shard_paths
 

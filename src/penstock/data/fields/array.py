@@ -14,7 +14,7 @@ from penstock.errors import GuardError, SampleError, SettingError
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.guards.npy import MAX_HEADER_BYTES, inspect_npy
-from penstock.shards.pack.manifest import array_suffix, packed_suffix
+from penstock.shards.pack.convert import array_suffix, packed_suffix
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ from penstock.data.fields.fit import Fit, FitGeometry, fit_geometry
 from penstock.data.fields.gpu_transform import GpuTransform
 from penstock.errors import GuardError, SampleError, SettingError
 from penstock.shards.codecs.by_suffix import codec_of
-from penstock.shards.codecs.jpeg import decode_jpeg, import_opencv
-from penstock.shards.codecs.pillow import decode_pillow_image
-from penstock.shards.codecs.scratch import ScratchBuffer
+from penstock.shards.codecs.images import ScratchBuffer, decode_jpeg, decode_pillow_image, import_opencv
 from penstock.shards.guards.jpeg import MAX_PIXELS, inspect_jpeg
 
 Pixels = NDArray[np.uint8]

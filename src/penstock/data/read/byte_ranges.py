@@ -16,8 +16,8 @@ from penstock.errors import PenstockError, StorageError
 from penstock.shards.index import IndexBinding, ShardIndex
 from penstock.shards.open_shard import AnyShard, PlainShard, open_shard
 from penstock.storage.local import read_into_buffers
-from penstock.storage.object_store.fetch import ObjectVersion
 from penstock.storage.object_store.remote_file import RangeRead, RemoteFile
+from penstock.storage.object_store.request import ObjectVersion
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.shard_cache.cache import CachedShard
 from penstock.storage.shard_cache.cache_tier import CacheSettings, ShardTier
@@ -171,7 +171,9 @@ def _read_direct(fd: int, extent: Extent, into: memoryview) -> bool:
 
 
 def _pread(file: PlainShard, extent: Extent, into: memoryview) -> int:
-    return _whole(file.read_into_buffers([into[extent.at : extent.at + extent.length]], extent.offset), extent, file.path)
+    return _whole(
+        file.read_into_buffers([into[extent.at : extent.at + extent.length]], extent.offset), extent, file.path
+    )
 
 
 def _whole(count: int, extent: Extent, path: str) -> int:

@@ -21,9 +21,9 @@ from penstock.data.read.block_layout import NO_CRC, SPAN
 from penstock.data.read.open_files import OpenFiles
 from penstock.data.read.sample_index import SampleIndex
 from penstock.errors import DecodeError, StorageError
-from penstock.shards.codecs.scratch import ScratchBuffer
-from penstock.storage.identify import identify_storage
+from penstock.shards.codecs.images import ScratchBuffer
 from penstock.storage.local import LocalFile
+from penstock.storage.mounts import identify_storage
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.page_cache import is_cached
 

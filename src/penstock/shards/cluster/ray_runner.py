@@ -7,6 +7,7 @@ version of Penstock and see the same files; one that does not is refused by name
 from __future__ import annotations
 
 import logging
+import os
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,11 +15,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+import deflate
+
 from penstock import __version__
 from penstock.errors import PenstockError, SettingError, StorageError, WorkerCrash
 from penstock.shards.cluster.join import Cluster, HeadNode
-from penstock.shards.cluster.shared_folders import WitnessFile, make_witness_files
 from penstock.shards.task_pool import Result, Task, TaskOutcome, run_and_pickle, unpickle_outcome
+from penstock.storage.local import LocalFile
+from penstock.storage.object_store.url import is_remote
 
 log = logging.getLogger("penstock")
 
@@ -120,7 +124,7 @@ class _RayTaskContext:
 
     work: Callable[[Any], Any]
     version: str
-    make_witness_files: tuple[WitnessFile, ...]
+    witnesses: tuple[WitnessFile, ...]
 
     def refusal(self) -> str | None:
         """Why this node cannot take part; None if it can."""
@@ -134,7 +138,7 @@ class _RayTaskContext:
 @dataclass(frozen=True, slots=True)
 class _RayReply:
     refusal: str | None
-    run_and_pickle: bytes
+    answer: bytes
     notices: list[str]
 
 
@@ -172,3 +176,41 @@ def _first_line(error: Exception) -> str:
 
 def _last_line(error: Exception) -> str:
     return str(error).strip().rpartition("\n")[2]
+
+
+COMPARED_BYTES = 4096
+MAX_WITNESSES = 16
+"""Folders looked into by every task: those of one dataset are few, and a look costs microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessFile:
+    """A file as we see it."""
+
+    path: str
+    size: int
+    head_crc32: int
+
+    @classmethod
+    def of(cls, path: str) -> WitnessFile:
+        """What that file looks like from here."""
+        with LocalFile(path) as file:
+            return cls(path, file.size, deflate.crc32(file.read_at(0, COMPARED_BYTES)))
+
+    def is_seen(self) -> bool:
+        """Whether it looks the same from where this runs."""
+        try:
+            return WitnessFile.of(self.path) == self
+        except StorageError:
+            return False
+
+
+def make_witness_files(paths: Iterable[str]) -> tuple[WitnessFile, ...]:
+    """One file of each folder, of those that can be read here; what is not a local path needs none."""
+    found: dict[str, WitnessFile] = {}
+    for path in paths:
+        folder = os.path.dirname(path)
+        if folder not in found and not is_remote(path) and len(found) < MAX_WITNESSES:
+            with suppress(StorageError):  # its task will say what is wrong with it
+                found[folder] = WitnessFile.of(path)
+    return tuple(found.values())

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from penstock.errors import DecodeError
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz
-from penstock.shards.codecs.jpeg import decode_jpeg
-from penstock.shards.codecs.pillow import decode_pillow_image
+from penstock.shards.codecs.images import decode_jpeg, decode_pillow_image
 from penstock.shards.guards.buffer import Buffer
 
 _CODECS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +12,12 @@ from numpy.typing import NDArray
 from penstock.errors import DecodeError, GuardError, SampleError
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz, encode_npy, inspect_npy_zst
 from penstock.shards.codecs.by_suffix import codec_of
-from penstock.shards.codecs.jpeg import shrink_jpeg
+from penstock.shards.codecs.images import shrink_jpeg
 from penstock.shards.codecs.zstd import compress
 from penstock.shards.guards.jpeg import inspect_jpeg
 from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.guards.zip import inspect_zip
-from penstock.shards.pack.manifest import array_suffix, packed_suffix
-from penstock.shards.pack.options import PackOptions
+from penstock.shards.pack.options import ArrayCodec, PackOptions
 from penstock.shards.pairing import canonical_suffix
 
 StoredPart = tuple[str, bytes]
@@ -104,3 +104,20 @@ def _cast(name: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if damaged:
         raise DecodeError(f"array {name!r} does not fit into {dtype}", stage="pack", advice="Choose a wider dtype.")
     return cast
+
+
+def packed_key(key: str) -> str:
+    """A key with no dot in its last component: the first dot must be where the suffix starts."""
+    folder, slash, base = key.rpartition("/")
+    return folder + slash + base.replace(".", "%2E")
+
+
+def packed_suffix(suffix: str) -> str:
+    """The suffix a part gets when its bytes are kept."""
+    return "." + suffix[1:] if suffix.startswith("_") else suffix
+
+
+def array_suffix(suffix: str, array: str, codec: ArrayCodec) -> str:
+    """The suffix of one array of an NPZ part stored on its own."""
+    stem = packed_suffix(suffix)[: -len(".npz")]
+    return f"{stem}.{quote(array, safe='')}.npy" + (".zst" if codec == "zstd" else "")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 
@@ -14,8 +16,6 @@ from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.guards.jpeg import inspect_jpeg
 from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.index import ShardIndex
-from penstock.shards.pack.options import ArrayCodec
-from penstock.shards.pack.write import replace_file
 
 VERSION = 1
 
@@ -125,18 +125,12 @@ def write_manifest(manifest: Manifest, folder: Path) -> Path:
     return path
 
 
-def packed_key(key: str) -> str:
-    """A key with no dot in its last component: the first dot must be where the suffix starts."""
-    folder, slash, base = key.rpartition("/")
-    return folder + slash + base.replace(".", "%2E")
-
-
-def packed_suffix(suffix: str) -> str:
-    """The suffix a part gets when its bytes are kept."""
-    return "." + suffix[1:] if suffix.startswith("_") else suffix
-
-
-def array_suffix(suffix: str, array: str, codec: ArrayCodec) -> str:
-    """The suffix of one array of an NPZ part stored on its own."""
-    stem = packed_suffix(suffix)[: -len(".npz")]
-    return f"{stem}.{quote(array, safe='')}.npy" + (".zst" if codec == "zstd" else "")
+def replace_file(path: Path, data: bytes) -> None:
+    """Write under another name, then rename; what could not be written leaves nothing behind."""
+    temporary = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

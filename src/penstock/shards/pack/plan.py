@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import PenstockError, SettingError, ShardError
 from penstock.shards.index import ShardIndex
-from penstock.shards.pack.convert import array_names, convert_parts
-from penstock.shards.pack.manifest import packed_key
+from penstock.shards.pack.convert import array_names, convert_parts, packed_key
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.sources import PackSource, SampleSelection, read_samples
 from penstock.shards.tar_header import TAR_BLOCK

@@ -13,12 +13,11 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from penstock.errors import PenstockError, SettingError, StorageError
-from penstock.shards import index_file as indexfile
-from penstock.shards.pack.manifest import Manifest, PackedShard, make_manifest, write_manifest
+from penstock.shards.index import INDEX_SUFFIX, index_path_beside
+from penstock.shards.pack.manifest import Manifest, PackedShard, make_manifest, replace_file, write_manifest
 from penstock.shards.pack.options import ArrayCodec
 from penstock.shards.pack.plan import PackPlan
-from penstock.shards.pack.task import WORK_FOLDER, finished_report, pack_shard, report_path
-from penstock.shards.pack.write import replace_file, storage_errors
+from penstock.shards.pack.write import WORK_FOLDER, finished_report, pack_shard, report_path, storage_errors
 from penstock.shards.task_pool import run_tasks
 
 
@@ -101,7 +100,7 @@ def _exclusive_folder(folder: Path) -> Iterator[None]:
 
 def _remove_temporaries(folder: Path) -> None:
     """Remove temporary files: nobody else writes here while we hold the lock."""
-    patterns = (".*.tmp", f".*{indexfile.INDEX_SUFFIX}.*", f"{WORK_FOLDER}/.*.tmp")
+    patterns = (".*.tmp", f".*{INDEX_SUFFIX}.*", f"{WORK_FOLDER}/.*.tmp")
     for leftover in [path for pattern in patterns for path in folder.glob(pattern)]:
         with suppress(OSError):
             leftover.unlink()
@@ -151,7 +150,7 @@ def _remove_shard(folder: Path, name: str) -> None:
     name = os.path.basename(name)
     for path in (
         report_path(folder, name),
-        indexfile.index_path_beside(folder / name),
+        index_path_beside(folder / name),
         folder / name,
         folder / "manifest.json",
     ):

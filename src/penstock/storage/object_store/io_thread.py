@@ -36,7 +36,7 @@ class _IoThread:
         self._thread.start()
         atexit.register(self._stop)
 
-    def run_on_io_thread(self, asked: Coroutine[Any, Any, Result]) -> Result:
+    def run(self, asked: Coroutine[Any, Any, Result]) -> Result:
         future = asyncio.run_coroutine_threadsafe(asked, self._loop)
         try:
             _wakeups.wait_for(future)

@@ -10,11 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.errors import SettingError
-from penstock.storage.object_store.failures import classify
-from penstock.storage.object_store.fetch import next_chunk, with_retries
+from penstock.storage.object_store.client import get_store, import_obstore, renew_store
 from penstock.storage.object_store.io_thread import run_on_io_thread, store_counts
-from penstock.storage.object_store.retry import DEFAULT_RETRY_POLICY, RetryState
-from penstock.storage.object_store.stores import get_store, import_obstore, renew_store
+from penstock.storage.object_store.request import next_chunk, with_retries
+from penstock.storage.object_store.retry import DEFAULT_RETRY_POLICY, RetryState, classify
 from penstock.storage.object_store.url import RemoteUrl, parse_url
 
 PAGE_SIZE = 1000

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import io
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from penstock.errors import StorageError
-from penstock.storage.local import copying_reader
-from penstock.storage.object_store.fetch import ObjectVersion, fetch_range, with_retries
+from penstock.storage.local import ForwardStream, copying_reader
+from penstock.storage.object_store.client import import_obstore, path_in_store
 from penstock.storage.object_store.io_thread import run_on_io_thread
+from penstock.storage.object_store.request import ObjectVersion, fetch_range, with_retries
 from penstock.storage.object_store.retry import DEFAULT_RETRY_POLICY
-from penstock.storage.object_store.stores import import_obstore, path_in_store
 from penstock.storage.object_store.url import RemoteUrl, parse_url
-from penstock.storage.stream import ForwardStream
 
 REQUEST_BYTES = 4 << 20
 """Longer reads are cut into requests of this size: one connection gives some tens of MB/s, several that much more."""
@@ -147,3 +148,82 @@ async def _read_beginning(url: RemoteUrl) -> tuple[ObjectVersion, bytes]:
 
 def _split_request(offset: int, into: memoryview) -> list[RangeRead]:
     return [(offset + at, into[at : at + REQUEST_BYTES]) for at in range(0, len(into), REQUEST_BYTES)]
+
+
+SHORT_MEMBER_BYTES = 64 << 10
+"""Members shorter than this, on the average, are read through."""
+WINDOW_BYTES = 1 << 20
+HOP_BYTES = 4 << 10
+"""What a hop brings: a header, and with it an extended one and what that speaks of."""
+INITIAL_BYTES = 64 << 10
+"""To begin with: enough to see of what length the members are."""
+REMEMBERED_HOPS = 8
+MAX_GAP_BYTES = 64 << 10
+"""A gap over which a reader still goes forward: padding, headers, a part that is not wanted."""
+
+
+class _ReadaheadFile(ABC):
+    """A file as one reader sees it. Not for several threads."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file = file
+        self._start = 0
+        self._bytes = b""
+
+    @property
+    def end(self) -> int:
+        """Length of the file."""
+        return self._file.size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        if offset >= self.end:
+            return b""
+        held_to = self._start + len(self._bytes)
+        if offset < self._start or min(offset + length, self.end) > held_to:
+            more = max(length, self._guess(offset, held_to))
+            self._start, self._bytes = offset, self._file.read_at(offset, more)
+        at = offset - self._start
+        return self._bytes[at : at + length]
+
+    @abstractmethod
+    def _guess(self, offset: int, held_to: int) -> int:
+        """How many bytes to fetch at a place that is not held."""
+
+    def filler(self) -> Callable[[list[memoryview], int], int]:
+        """As a file has it."""
+        return copying_reader(self.read_at)
+
+
+class HeaderReadahead(_ReadaheadFile):
+    """For a walk over the headers of a tar."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        super().__init__(file)
+        self._last = 0
+        self._hops: deque[int] = deque(maxlen=REMEMBERED_HOPS)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        if offset > self._last:
+            self._hops.append(offset - self._last)
+            self._last = offset
+        return super().read_at(offset, length)
+
+    def _guess(self, offset: int, held_to: int) -> int:
+        if not self._hops:
+            return INITIAL_BYTES
+        return WINDOW_BYTES if sum(self._hops) < SHORT_MEMBER_BYTES * len(self._hops) else HOP_BYTES
+
+
+class SequentialReadahead(_ReadaheadFile):
+    """For a reader who mostly goes on where the last read ended."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        super().__init__(file)
+        self._reach = 0
+
+    def _guess(self, offset: int, held_to: int) -> int:
+        near = self._start <= offset <= held_to + MAX_GAP_BYTES and held_to > 0
+        self._reach = min(STREAM_BYTES, max(INITIAL_BYTES, 2 * self._reach)) if near else 0
+        return self._reach

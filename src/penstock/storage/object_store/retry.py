@@ -1,17 +1,111 @@
-"""How failures are borne: pauses that grow and vary, within a budget of time that progress renews."""
+"""What went wrong with a request, as a kind and in words of ours: a store's own text may hold keys and signatures."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from penstock.errors import StorageError
-from penstock.storage.object_store.failures import FailureKind, RequestFailure
 from penstock.storage.object_store.io_thread import store_counts
+
+_STATUS = re.compile(r"status(?: code)?:? \(?([1-5][0-9]{2})\b")
+_CODE = re.compile(r"<Code>([A-Za-z]{3,64})</Code>")
+_ADDRESS = re.compile(r"\b[A-Za-z]+://\S*")
+"""In it are names that somebody gave to objects: they say nothing about the failure, whatever words are in them."""
+_METADATA_ADDRESSES = ("://169.254.", "://[fd00:ec2:", "://metadata.google.internal")
+"""Where the library asks for the machine's own role if it has no credentials."""
+_EXPIRED_CODES = (
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidIdentityToken",
+    "InvalidToken",
+    "RequestExpired",
+    "TokenRefreshRequired",
+)
+_TRANSIENT_STATUSES = (408, 409, 425, 429)
+"""Client errors that another try may overcome."""
+
+
+class FailureKind(StrEnum):
+    """What to do about it."""
+
+    GONE = "gone"
+    CHANGED = "changed"
+    REFUSED = "refused"
+    """Credentials are missing, wrong or too old: new ones may help, once."""
+    PASSING = "passing"
+    """The network or the server stumbled: another try may go well."""
+    FINAL = "final"
+
+
+class StalledTransfer(Exception):
+    """Fewer bytes came than a living server sends."""
+
+
+class InconsistentAnswer(Exception):
+    """The answer is not to what was asked."""
+
+
+class OverwrittenObject(Exception):
+    """The answer is of another version of the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailure:
+    """One request that failed."""
+
+    kind: FailureKind
+    reason: str
+
+
+def classify(error: BaseException) -> RequestFailure:
+    """What kind of failure it is. The text of the error goes no further than its status and the store's word for it."""
+    if isinstance(error, FileNotFoundError):
+        what = "bucket" if "NoSuchBucket" in str(error) else "object"  # HEAD does not tell
+        return RequestFailure(FailureKind.GONE, f"there is no such {what}")
+    if isinstance(error, OverwrittenObject) or _is_named(error, "PreconditionError"):
+        return RequestFailure(FailureKind.CHANGED, "has changed since it was indexed")
+    if isinstance(error, StalledTransfer | InconsistentAnswer):
+        return RequestFailure(FailureKind.PASSING, str(error))
+    if isinstance(error, asyncio.TimeoutError):
+        return RequestFailure(FailureKind.PASSING, "the store did not answer in time")
+    said = str(error)
+    text = _ADDRESS.sub(" ", said)
+    status = next((int(found) for found in _STATUS.findall(text)), None)
+    word = next(iter(_CODE.findall(text)), None)
+    if (
+        _is_named(error, "PermissionDeniedError", "UnauthenticatedError")
+        or status in (401, 403)
+        or word in _EXPIRED_CODES
+    ):
+        return RequestFailure(FailureKind.REFUSED, _describe("access was refused", status, word))
+    if any(place in said for place in _METADATA_ADDRESSES) or (status is None and "credential" in text.lower()):
+        return RequestFailure(FailureKind.REFUSED, "no credentials were found")
+    if "non-partial response" in text:
+        return RequestFailure(
+            FailureKind.PASSING, "a part was asked for, and the whole object sent: the server may know no ranges"
+        )
+    if _is_named(error, "GenericError") and not (
+        status is not None and 300 <= status < 500 and status not in _TRANSIENT_STATUSES
+    ):
+        return RequestFailure(FailureKind.PASSING, _describe("the request failed", status, word))
+    return RequestFailure(FailureKind.FINAL, _describe(f"the request failed ({type(error).__name__})", status, word))
+
+
+def _is_named(error: BaseException, *names: str) -> bool:
+    """By name: its classes are known only where obstore is installed."""
+    return type(error).__name__ in names
+
+
+def _describe(what: str, status: int | None, word: str | None) -> str:
+    said = " ".join(str(part) for part in (status, word) if part is not None)
+    return f"{what}: the store answered {said}" if said else what
+
 
 _ADVICE = {
     FailureKind.CHANGED: "Let nothing write to the shards while they are read, and start again",
@@ -91,58 +185,3 @@ class RetryState:
         if failure.kind is FailureKind.REFUSED:
             advice = _CREDENTIALS_ADVICE.get(self._shard.partition(":")[0], _SIGNED_URL_ADVICE)
         return StorageError(reason, shard=self._shard, offset=offset, stage="read", advice=advice)
-
-
-REMEMBERED_ANSWERS = 256
-MIN_ANSWERS = 32
-"""Answers seen before any can be called slow."""
-HEDGE_PERCENTILE = 0.9
-HEDGE_FACTOR = 2.0
-"""A request is in the slow tail when it takes this many times what nine of ten take."""
-MIN_HEDGE_DELAY_S = 0.02
-REQUESTS_PER_HEDGE = 10
-"""Of all requests, asked twice at most: where everything has become slow, more requests would make it worse."""
-MAX_SAVED_HEDGES = 16
-"""Second requests that quick times leave to slow ones: after an hour without one, not all of them are doubled."""
-
-
-class LatencyTracker:
-    """Of one store. Used by the channel's thread only."""
-
-    def __init__(self) -> None:
-        self._answers: deque[float] = deque(maxlen=REMEMBERED_ANSWERS)
-        self._unused = 0
-        """Requests since the last that was asked twice, so to speak: each second one costs ten."""
-        self._since_sorted = self._chunked = 0
-        self._slow_s: float | None = None
-
-    def answered(self, seconds: float) -> None:
-        """An answer began to come after so long."""
-        self._answers.append(seconds)
-        self._since_sorted += 1
-        if len(self._answers) >= MIN_ANSWERS and (self._slow_s is None or self._since_sorted >= MIN_ANSWERS):
-            self._since_sorted = 0
-            self._slow_s = max(
-                MIN_HEDGE_DELAY_S, HEDGE_FACTOR * sorted(self._answers)[int(HEDGE_PERCENTILE * len(self._answers))]
-            )
-
-    def patience_s(self) -> float | None:
-        """How long to wait for a new request before it is asked again; None as long as nobody can say."""
-        self._unused = min(self._unused + 1, REQUESTS_PER_HEDGE * MAX_SAVED_HEDGES)
-        return self._slow_s
-
-    def may_ask_twice(self) -> bool:
-        """Whether one more second request is within the share; counts it."""
-        if self._unused < REQUESTS_PER_HEDGE:
-            return False
-        self._unused -= REQUESTS_PER_HEDGE
-        return True
-
-    def stalled(self) -> None:
-        """A whole answer was too much for the time of a stall: the network may be too slow for any."""
-        self._chunked = REMEMBERED_ANSWERS
-
-    def takes_whole(self) -> bool:
-        """Whether the next answer is to be taken whole, rather than chunk by chunk."""
-        self._chunked = max(0, self._chunked - 1)
-        return self._chunked == 0

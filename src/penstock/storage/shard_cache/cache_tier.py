@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import SettingError
-from penstock.storage.identify import nearest_existing_path
+from penstock.storage.mounts import nearest_existing_path
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.shard_cache.cache import CachedShard, CacheStats, ShardCache
 from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion

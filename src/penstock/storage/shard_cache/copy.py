@@ -16,10 +16,10 @@ from pathlib import Path
 import deflate
 
 from penstock.errors import StorageError
-from penstock.storage.cold_read import drop_pages
-from penstock.storage.object_store.fetch import ObjectVersion
 from penstock.storage.object_store.remote_file import RemoteFile
+from penstock.storage.object_store.request import ObjectVersion
 from penstock.storage.object_store.url import is_remote
+from penstock.storage.page_cache import drop_pages
 
 _COPY_BYTES = 8 << 20
 _SUFFIX = re.compile(r"(\.[A-Za-z0-9]{1,8}){1,2}$")

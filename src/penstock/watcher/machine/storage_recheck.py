@@ -22,7 +22,7 @@ import msgspec
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.recording.format import StorageLine
 from penstock.recording.reader import Recording, load
-from penstock.storage.cold_read import ALIGNMENT, ColdFile, ReadMethod, drop_pages
+from penstock.storage.page_cache import ALIGNMENT, ColdFile, ReadMethod, drop_pages
 
 BUDGET_S = 2.0
 MOST_READERS = 16

@@ -19,7 +19,7 @@ from penstock.data.fields import GpuTransform, Image
 from penstock.data.fields.base import EncodedImage
 from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.errors import DecodeError, SampleError, SettingError
-from penstock.shards.codecs.jpeg import decode_jpeg
+from penstock.shards.codecs.images import decode_jpeg
 from penstock.testing import make_image, tar_bytes
 
 

@@ -12,9 +12,9 @@ import pytest
 from tests.support import hostile
 
 from penstock.errors import DecodeError, GuardError, SampleError, ShardError
-from penstock.shards import index_file as indexfile
 from penstock.shards.codecs import decode_jpeg, decode_npy, decode_npy_zst
-from penstock.shards.pack.task import WORK_FOLDER, finished_report, pack_shard, report_path
+from penstock.shards.index import index_path_beside, load_index, save_index
+from penstock.shards.pack.write import WORK_FOLDER, finished_report, pack_shard, report_path
 from penstock.shards.scan import scan_shard
 from penstock.shards.validate import check_samples
 from penstock.testing import IMAGENET, MULTICAMERA, REID, SA1B, make_folder, make_shards, tar_bytes
@@ -134,7 +134,7 @@ def test_odd_keys_come_through_a_pack(tmp_path, pack_here, contents):
     assert contents(packed.folder) == wanted
     out = packed.folder / "shard-000000.tar"
     assert scan_shard(out).keys == ODD_KEYS
-    assert indexfile.load_index(out).keys == ODD_KEYS
+    assert load_index(out).keys == ODD_KEYS
 
 
 def test_loose_files_with_odd_names_come_through_a_pack(tmp_path, pack_here, contents):
@@ -202,13 +202,13 @@ def test_the_index_is_that_of_the_shard_with_the_crc_of_every_member(tmp_path, p
     make_shards(tmp_path / "src", SA1B, samples=4, order="shuffled", scale=0.1)
     packed = pack_here(tmp_path / "src", tmp_path / "packed", arrays="zstd")
     shard = packed.folder / "shard-000000.tar"
-    stored, walked = indexfile.load_index(shard), scan_shard(shard)
+    stored, walked = load_index(shard), scan_shard(shard)
     assert stored.binding == walked.binding
     assert (stored.keys, stored.suffixes) == (walked.keys, walked.suffixes)
     assert np.array_equal(stored.offsets, walked.offsets)
     assert np.array_equal(stored.lengths, walked.lengths)
     assert stored.crcs.tolist() == [deflate.crc32(data) for _, data in contents(packed.folder)]
-    assert indexfile.index_path_beside(shard).exists()
+    assert index_path_beside(shard).exists()
 
 
 def test_the_report_counts_what_is_in_the_shard(tmp_path, pack_here, contents):
@@ -288,9 +288,7 @@ def tear(path):
 def test_a_task_with_a_piece_missing_or_torn_is_not_finished(task, folder, which, harm):
     pack_shard(task, folder)
     shard = folder / task.name
-    path = {"shard": shard, "index": indexfile.index_path_beside(shard), "report": report_path(folder, task.name)}[
-        which
-    ]
+    path = {"shard": shard, "index": index_path_beside(shard), "report": report_path(folder, task.name)}[which]
     path.unlink() if harm == "remove" else tear(path)
     assert finished_report(task, folder) is None
     report = pack_shard(task, folder)
@@ -299,7 +297,7 @@ def test_a_task_with_a_piece_missing_or_torn_is_not_finished(task, folder, which
 
 def test_an_index_without_crcs_does_not_count(task, folder):
     pack_shard(task, folder)
-    indexfile.save_index(scan_shard(folder / task.name), folder / task.name)
+    save_index(scan_shard(folder / task.name), folder / task.name)
     assert finished_report(task, folder) is None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import io
+import threading
+from math import prod
 from types import ModuleType
 from typing import Any, Literal
 
@@ -11,10 +13,9 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from penstock.errors import DecodeError, SampleError, SettingError
-from penstock.shards.codecs.scratch import ScratchBuffer
+from penstock.errors import DecodeError, GuardError, SampleError, SettingError
 from penstock.shards.guards.buffer import Buffer, flat_view
-from penstock.shards.guards.jpeg import JpegInfo, inspect_jpeg, jpeg_segments
+from penstock.shards.guards.jpeg import MAX_PIXELS, JpegInfo, inspect_jpeg, jpeg_segments
 
 # libjpeg tells only its first warning, so a harmless one may hide a serious one that came later.
 _HARMLESS_LAST = "before marker 0xd9"
@@ -195,3 +196,65 @@ def import_opencv() -> ModuleType:
 
     cv2.setNumThreads(0)
     return cv2
+
+
+_FORMATS = ("PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+
+
+def decode_pillow_image(data: Buffer) -> NDArray[np.uint8]:
+    """RGB pixels of the first picture of the file, as a loader would take it."""
+    from PIL import Image  # late: workers that see no such picture start sooner
+
+    try:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as picture:
+            if picture.width * picture.height > MAX_PIXELS:
+                raise _too_large(f"{picture.width}×{picture.height}")
+            return np.array(picture.convert("RGB"))
+    except (GuardError, MemoryError):
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(str(error)) from error
+    except Exception as error:  # Pillow raises whatever its parsers stumble over
+        raise DecodeError(
+            f"does not read as a picture: {error}",
+            stage="decode",
+            advice="Copy or download it again, or leave the sample out",
+        ) from error
+
+
+def _too_large(size: str) -> GuardError:
+    return GuardError(
+        f"the picture is too large to decode: {size}",
+        stage="guard",
+        advice="Shrink or tile the picture before it goes into a shard",
+    )
+
+
+MAX_REUSED_BYTES = 64 << 20
+"""More is given back after use: few pictures are that large, and every worker would keep it for ever."""
+CACHE_LINE_BYTES = 64
+"""Bytes of a cache line, where each piece begins. numpy's begin 16 bytes into a page, and some processors copy to just
+behind where bytes lie in a page of their own, as every eighth part of a tar does, at a third of the rate."""
+
+
+class ScratchBuffer(threading.local):
+    """One piece for each thread. Fresh memory costs a page fault every 4 KiB, as much as resizing the picture in it."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def array(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+        """Of that shape, holding anything; what was in it before is lost."""
+        size = prod(shape)
+        memory = self._memory
+        if size > len(memory):
+            memory = _allocate_aligned(size)
+            if size <= MAX_REUSED_BYTES:
+                self._memory = memory
+        return memory[:size].reshape(shape)
+
+
+def _allocate_aligned(size: int) -> NDArray[np.uint8]:
+    memory = np.empty(size + CACHE_LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE_BYTES
+    return memory[start : start + size]

@@ -1,4 +1,4 @@
-from penstock.shards.cluster.shared_folders import MAX_WITNESSES, WitnessFile, make_witness_files
+from penstock.shards.cluster.ray_runner import MAX_WITNESSES, WitnessFile, make_witness_files
 
 
 def test_a_file_is_seen_as_long_as_it_is_the_same(tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.errors import PenstockError
-from penstock.shards import index_file as indexfile
+from penstock.shards.index import index_path_beside
 from penstock.shards.scan import SCAN_THREADS, ScannedShard, index_shards
 from penstock.shards.task_pool import run_tasks
 from penstock.storage.object_store.url import is_remote
@@ -50,7 +50,7 @@ def index_by_tasks(
 def _index_group(shards: Sequence[str], rebuild: bool) -> list[IndexedShard]:
     found = [IndexedShard.of(scanned) for scanned in index_shards(shards, rebuild=rebuild, threads=len(shards))]
     for indexed in found:
-        if indexed.fresh and not is_remote(indexed.shard) and not indexfile.index_path_beside(indexed.shard).exists():
+        if indexed.fresh and not is_remote(indexed.shard) and not index_path_beside(indexed.shard).exists():
             log.warning("%s: cannot be written beside: its index lies in the cache of one node only", indexed.shard)
     return found
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from penstock.storage.object_store.failures import InconsistentAnswer, OverwrittenObject, StalledTransfer, classify
+from penstock.storage.object_store.client import get_store, import_obstore, path_in_store, renew_store
 from penstock.storage.object_store.io_thread import store_counts
-from penstock.storage.object_store.retry import LatencyTracker, RetryPolicy, RetryState
-from penstock.storage.object_store.stores import get_store, import_obstore, path_in_store, renew_store
+from penstock.storage.object_store.retry import (
+    InconsistentAnswer,
+    OverwrittenObject,
+    RetryPolicy,
+    RetryState,
+    StalledTransfer,
+    classify,
+)
 from penstock.storage.object_store.url import RemoteUrl
 
 CHUNK_BYTES = 256 << 10
 """Bytes are taken in at least this much at a time: a stall is judged by a chunk, and each costs a turn of ours."""
 
 Answer = TypeVar("Answer")
-_latency_trackers: defaultdict[tuple[str, str], LatencyTracker] = defaultdict(LatencyTracker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +199,73 @@ def _retrieve_exception(request: asyncio.Future[Any]) -> None:
     """Take note of what nobody waits for any more: else the loop would print it, with the address in it."""
     if not request.cancelled():
         request.exception()
+
+
+REMEMBERED_ANSWERS = 256
+
+
+MIN_ANSWERS = 32
+"""Answers seen before any can be called slow."""
+
+
+HEDGE_PERCENTILE = 0.9
+
+
+HEDGE_FACTOR = 2.0
+"""A request is in the slow tail when it takes this many times what nine of ten take."""
+
+
+MIN_HEDGE_DELAY_S = 0.02
+
+
+REQUESTS_PER_HEDGE = 10
+"""Of all requests, asked twice at most: where everything has become slow, more requests would make it worse."""
+
+
+MAX_SAVED_HEDGES = 16
+"""Second requests that quick times leave to slow ones: after an hour without one, not all of them are doubled."""
+
+
+class LatencyTracker:
+    """Of one store. Used by the channel's thread only."""
+
+    def __init__(self) -> None:
+        self._answers: deque[float] = deque(maxlen=REMEMBERED_ANSWERS)
+        self._unused = 0
+        """Requests since the last that was asked twice, so to speak: each second one costs ten."""
+        self._since_sorted = self._chunked = 0
+        self._slow_s: float | None = None
+
+    def answered(self, seconds: float) -> None:
+        """An answer began to come after so long."""
+        self._answers.append(seconds)
+        self._since_sorted += 1
+        if len(self._answers) >= MIN_ANSWERS and (self._slow_s is None or self._since_sorted >= MIN_ANSWERS):
+            self._since_sorted = 0
+            self._slow_s = max(
+                MIN_HEDGE_DELAY_S, HEDGE_FACTOR * sorted(self._answers)[int(HEDGE_PERCENTILE * len(self._answers))]
+            )
+
+    def patience_s(self) -> float | None:
+        """How long to wait for a new request before it is asked again; None as long as nobody can say."""
+        self._unused = min(self._unused + 1, REQUESTS_PER_HEDGE * MAX_SAVED_HEDGES)
+        return self._slow_s
+
+    def may_ask_twice(self) -> bool:
+        """Whether one more second request is within the share; counts it."""
+        if self._unused < REQUESTS_PER_HEDGE:
+            return False
+        self._unused -= REQUESTS_PER_HEDGE
+        return True
+
+    def stalled(self) -> None:
+        """A whole answer was too much for the time of a stall: the network may be too slow for any."""
+        self._chunked = REMEMBERED_ANSWERS
+
+    def takes_whole(self) -> bool:
+        """Whether the next answer is to be taken whole, rather than chunk by chunk."""
+        self._chunked = max(0, self._chunked - 1)
+        return self._chunked == 0
+
+
+_latency_trackers: defaultdict[tuple[str, str], LatencyTracker] = defaultdict(LatencyTracker)
