@@ -24,6 +24,7 @@ from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack, plan_path
 from penstock.shards.pack.sources import find_pack_sources
+from penstock.shards.pack.write import finished_report
 from penstock.shards.task_pool import use_task_runner
 from penstock.testing import SA1B, corrupt, make_shards
 
@@ -81,12 +82,12 @@ def test_tasks_are_taken_only_when_there_is_room(ray_runner):
             taken.append(number)
             yield str(number)
 
-    finished_report = 0
+    finished = 0
     for done in ray_runner()(eval, tasks(), 3):
-        finished_report += 1
-        assert len(taken) <= finished_report + 3
+        finished += 1
+        assert len(taken) <= finished + 3
         assert done.error is None
-    assert finished_report == len(taken) == 12
+    assert finished == len(taken) == 12
 
 
 def test_no_task_is_no_work(ray_runner):
