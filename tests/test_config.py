@@ -208,7 +208,7 @@ def test_what_cannot_be_is_refused_with_the_reason(shards, refused, reason):
         ({"fields": {"a": {"type": "picture"}}}, "config: fields.a.type: 'picture' is not known. Use one of image"),
         ({"fields": {"a": {"type": "image", "sise": 8}}}, "config: fields.a.sise: is not known. Perhaps size is meant"),
         ({"fields": {"a": {"type": "image", "size": "8"}}}, "config: fields.a.size: Expected `int"),
-        ({"fields": {"a": {"type": "image", "size": 0}}}, "config: fields.a: a picture of size 0 has no pixels"),
+        ({"fields": {"a": {"type": "image", "size": 0}}}, "config: fields.a: an image of size 0 has no pixels"),
         ({"fields": {"a": {"type": "image", "fit": "zoom"}}}, "config: fields.a.fit: 'zoom' is not known. Use one of"),
         ({"fields": {"a": {"type": "json"}}}, "config: fields.a.suffix: is missing"),
         ({"transform": "math.sqrt"}, "config: transform: 'math.sqrt' names no function. Write"),

@@ -17,7 +17,7 @@ from benchmarks.peers.kinds import Kind
 from benchmarks.peers.task import Decoder
 from penstock import Array, Image, Label
 from penstock.data.fields.base import as_suffixes
-from penstock.data.fields.fit import fit_geometry
+from penstock.data.fields.image import fit_geometry
 
 Arrays = dict[str, NDArray[Any]]
 Tensors = dict[str, Any]

@@ -1,4 +1,4 @@
-"""What the user declares: which part of a sample becomes which entry of the batch. One kind of field a file."""
+"""Fields: the user's declaration of which part of a sample becomes which entry of the batch. One module per kind."""
 
 from penstock.data.fields.array import Array
 from penstock.data.fields.base import Field

@@ -1,4 +1,4 @@
-"""An array of an NPZ or NPY part, packed or not."""
+"""The array field: one array of an NPZ or NPY part, in packed shards too."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from penstock.shards.pack.convert import array_suffix, packed_suffix
 class Array:
     """`Array("_features.npz", key="features")`: one array of each sample's NPZ; or `Array(".mask.npy")`.
 
-    Shape and dtype come from the first sample if they are not given, and every other sample must have the same;
-    `ragged=True` lifts that, and delivers a list. Shards that `penstock shards pack` made from such parts are read by
-    the same declaration.
+    Shape and dtype come from the first sample if they are not given, and every other sample must have the same. With
+    `ragged=True` they may differ, and the arrays are delivered as a list. The same declaration reads shards that
+    `penstock shards pack` made from such parts.
     """
 
     suffix: str | tuple[str, ...]
@@ -40,38 +40,38 @@ class Array:
             if codec not in ("npz", "npy", "npy.zst"):
                 raise SettingError(f"{suffix!r} is not an array part", advice="Use .npz, .npy or .npy.zst")
             if codec == "npz" and self.key is None:
-                raise SettingError(f"which array of {suffix!r}?", advice='Give key="…"')
+                raise SettingError(f"no key selects an array of {suffix!r}", advice='Give key="…"')
         if self.key is not None and all(codec_of(suffix) != "npz" for suffix in as_suffixes(self.suffix)):
             raise SettingError(
                 f"{self.suffix!r} holds one array: key={self.key!r} has no meaning", advice="Leave it out"
             )
         if self.ragged and self.shape is not None:
-            raise SettingError("a ragged array has no one shape")
+            raise SettingError("a ragged array has no single shape")
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """As stored by anybody, then as stored by our packer."""
-        stated = as_suffixes(self.suffix)
+        """The declared suffixes, then those under which `penstock shards pack` stores the array."""
+        declared = as_suffixes(self.suffix)
         packed: list[str] = []
-        for suffix in stated:
+        for suffix in declared:
             if codec_of(suffix) == "npz" and self.key is not None:
                 packed += [packed_suffix(suffix)]
                 packed += [array_suffix(suffix, self.key, codec) for codec in ("raw", "zstd")]
             else:
                 packed += [packed_suffix(suffix), packed_suffix(suffix) + ".zst"]
-        return tuple(dict.fromkeys((*stated, *packed)))
+        return tuple(dict.fromkeys((*declared, *packed)))
 
     @property
     def fixed_shape(self) -> bool:
-        """Unless it was declared ragged."""
+        """Whether the field was not declared ragged."""
         return not self.ragged
 
     def decode_value(self, suffix: str, data: memoryview) -> NDArray[Any]:
-        """A copy: the arena will be used again, and a transform may write into what it is given."""
+        """Return a copy of the array: the arena is reused, and a transform may write into the array."""
         return np.array(self._view(suffix, data))
 
     def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> None:
-        """One copy: from the inflated bytes, or from the arena, to the slot."""
+        """Copy the array once, from the inflated bytes or from the arena, into the slot."""
         array = self._view(suffix, data)
         if array.shape != slot.shape or array.dtype != slot.dtype:
             raise _mismatch(array, f"{slot.dtype}{list(slot.shape)}")
@@ -80,23 +80,24 @@ class Array:
     def read_into(
         self, suffix: str, length: int, slot: NDArray[Any], read: Callable[[Sequence[memoryview]], object]
     ) -> bool:
-        """Without a copy, from the file to the slot: whether that can be done, and has been.
+        """Read an NPY part from its file straight into the slot; return whether that was possible.
 
-        `read` fills memory with the part, from its start. What turns out to be otherwise is left to `decode_into`.
+        `read` fills memory with the part, from its start. If the header turns out not to match the slot, the caller
+        falls back to `decode_into`.
         """
-        head_length = length - slot.nbytes
-        if codec_of(suffix) != "npy" or not 0 < head_length <= MAX_HEADER_BYTES or not slot.flags.c_contiguous:
+        header_length = length - slot.nbytes
+        if codec_of(suffix) != "npy" or not 0 < header_length <= MAX_HEADER_BYTES or not slot.flags.c_contiguous:
             return False
-        head = memoryview(bytearray(head_length))
-        read((head, slot.reshape(-1).view(np.uint8).data))
+        header = memoryview(bytearray(header_length))
+        read((header, slot.reshape(-1).view(np.uint8).data))
         try:
-            found = inspect_npy(head, length)
+            found = inspect_npy(header, length)
         except GuardError:
             return False
         return (found.shape, found.dtype, found.fortran_order) == (slot.shape, slot.dtype, False)
 
     def _view(self, suffix: str, data: memoryview) -> NDArray[Any]:
-        """Read-only, and of the arena where the part holds the array as it is; it is what was declared."""
+        """Return the array, read-only and of the declared shape and dtype; a raw part is not copied."""
         codec = codec_of(suffix)
         if codec == "npz" and self.key is not None:
             array = decode_npz(data, (self.key,))[self.key]

@@ -1,7 +1,14 @@
-"""A picture that may be left to the card: then its JPEG goes into the slot, and is decoded where the batch arrives."""
+"""The image field that leaves a fraction of the JPEGs to the GPU.
+
+Workers copy such a JPEG into the slot, and the batch decoder (`data.device.gpu_decode`) decodes it where the batch
+arrives.
+"""
 
 from __future__ import annotations
 
+import mmap
+import os
+import weakref
 import zlib
 from typing import Any
 
@@ -10,69 +17,75 @@ from numpy.typing import NDArray
 
 from penstock.data.fields.base import EncodedImage
 from penstock.data.fields.image import Image
-from penstock.data.fields.shared_fraction import SharedFraction
 from penstock.shards.codecs.by_suffix import codec_of
 from penstock.shards.guards.buffer import flat_view
 from penstock.shards.guards.jpeg import JpegInfo, inspect_jpeg, jpeg_segments
 
 _ADOBE, _FRAMES = 0xEE, (0xC0, 0xC1)
-_TAIL_BYTES = 64
-"""Of a JPEG, by which chance decides who decodes it: coded picture, different in each."""
+"""JPEG markers: the segment in which Adobe's software states the colour space, and the frames of sequential JPEGs."""
+_HASHED_BYTES = 64
+"""Bytes at the end of a JPEG whose hash decides where it is decoded: compressed pixels, different in each image."""
+_MEMORY_NAME = "penstock-fraction"
+"""Name of the anonymous memory, which shows whether a descriptor has been reused for another file."""
+_CELL_BYTES = 8
+"""Bytes of one float64."""
+
+Cell = NDArray[np.float64]
 
 
 class GpuDecodedImage:
-    """What workers do instead of decoding: the guards' walk, then a copy. What the card is not to have, they decode.
+    """An image field as workers use it when the GPU decodes: they check the JPEG and copy it, and decode the rest.
 
-    A JPEG that takes more room than its pixels is decoded too: there the cores have so much less to put out that
-    the decoder's shrinking makes them quick.
+    A JPEG that is longer than its pixels is decoded on the CPU too: its output is so much smaller than the image that
+    the decoder's shrinking makes the CPU fast.
     """
 
-    def __init__(self, image: Image, share: float = 1.0) -> None:
+    def __init__(self, image: Image, fraction: float = 1.0) -> None:
         self.image = image
-        self.gpu_fraction = SharedFraction(share)
-        """Of the pictures, for the card; turned while workers are at it."""
+        self.gpu_fraction = SharedFraction(fraction)
+        """Fraction of the images that the GPU decodes; the main process changes it while workers run."""
         self.example: bytes | None = None
-        """A JPEG that was seen on this side of the pipe, to measure with."""
+        """A JPEG that this process has decoded, to measure decoding rates with."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """As declared."""
+        """The suffixes of the image field."""
         return self.image.suffixes
 
     @property
     def fixed_shape(self) -> bool:
-        """Always: the card needs a slot to find a JPEG in."""
+        """Always true: the GPU reads the JPEG from a slot."""
         return self.image.fixed_shape
 
     def decode_value(self, suffix: str, data: memoryview) -> NDArray[Any]:
-        """The picture in memory of its own, by the cores."""
+        """Decode the image on the CPU into an array of its own, and remember a JPEG as the example."""
         if codec_of(suffix) == "jpeg":
             self.example = bytes(data)
         return self.image.decode_value(suffix, data)
 
     def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> EncodedImage | None:
-        """The JPEG, and that it is one; or the pixels."""
-        if codec_of(suffix) != "jpeg" or data.nbytes > slot.nbytes or not self._is_for_the_card(data):
+        """Copy the JPEG into the slot and return the note about it; or decode the image into the slot."""
+        if codec_of(suffix) != "jpeg" or data.nbytes > slot.nbytes or not self._is_for_gpu(data):
             self.image.decode_into(suffix, data, slot)
             return None
         info = inspect_jpeg(data)
-        self.image.geometry(info.height, info.width)  # refuses what would be enlarged beyond any picture
+        self.image.geometry(info.height, info.width)  # refuses an image that would be enlarged beyond MAX_PIXELS
         if not can_decode_on_gpu(data, info):
             self.image.decode_into(suffix, data, slot)
             return None
         slot.reshape(-1)[: data.nbytes] = np.frombuffer(data, np.uint8)
         return EncodedImage(data.nbytes, info.height, info.width)
 
-    def _is_for_the_card(self, data: memoryview) -> bool:
-        """By the picture itself: whichever worker asks, the answer is the same."""
-        share = self.gpu_fraction.value
-        return share >= 1 or zlib.crc32(data[-_TAIL_BYTES:]) < share * 2**32
+    def _is_for_gpu(self, data: memoryview) -> bool:
+        """Decide by a hash of the JPEG, so that every worker decides alike."""
+        fraction = self.gpu_fraction.value
+        return fraction >= 1 or zlib.crc32(data[-_HASHED_BYTES:]) < fraction * 2**32
 
 
 def can_decode_on_gpu(data: memoryview, info: JpegInfo) -> bool:
-    """Whether every decoder understands it alike: one scan after another, of grey or of brightness and colour.
+    """Return whether all decoders read the JPEG alike: a sequential one, greyscale or luma and chroma.
 
-    Progressive pictures keep a card waiting for the host; CMYK, and RGB stored as such, are taken for something else.
+    Progressive JPEGs make the GPU wait for the host; CMYK, and RGB stored without conversion, are misread.
     """
     if info.progressive or info.components not in (1, 3):
         return False
@@ -90,3 +103,58 @@ def can_decode_on_gpu(data: memoryview, info: JpegInfo) -> bool:
             if identifiers in (b"RGB", b"rgb"):
                 return False
     return True
+
+
+class SharedFraction:
+    """A number that one process changes while its workers read it.
+
+    It is picklable: a copy in another process shows the value that is set here. When it is pickled for the first time,
+    it moves into a page of anonymous memory (memfd), which workers open through the file descriptors of the owner in
+    /proc. Where that is not supported, a worker keeps the value that was sent to it.
+    """
+
+    def __init__(self, value: float) -> None:
+        self._cell: Cell = np.array([value])
+        self._path: str | None = None
+
+    @property
+    def value(self) -> float:
+        """The value that was set last."""
+        return float(self._cell[0])
+
+    @value.setter
+    def value(self, value: float) -> None:
+        self._cell[0] = value
+
+    def __getstate__(self) -> tuple[str | None, float]:
+        if self._path is None and hasattr(os, "memfd_create"):
+            self._share()
+        return self._path, self.value
+
+    def __setstate__(self, state: tuple[str | None, float]) -> None:
+        self._path, value = state
+        self._cell = np.array([value])
+        if self._path is not None:
+            try:
+                self._cell = _open_shared(self._path)
+            except (OSError, ValueError):  # the owner has ended, or /proc is not the usual one
+                self._path = None
+
+    def _share(self) -> None:
+        descriptor = os.memfd_create(_MEMORY_NAME, os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, descriptor)
+        os.ftruncate(descriptor, _CELL_BYTES)
+        cell = np.frombuffer(mmap.mmap(descriptor, _CELL_BYTES), np.float64)
+        cell[0] = self.value
+        self._cell, self._path = cell, f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
+def _open_shared(path: str) -> Cell:
+    """Map the owner's memory; raise a ValueError if the descriptor has been reused for another file."""
+    if _MEMORY_NAME not in os.readlink(path):
+        raise ValueError(f"{path} is not a shared fraction")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, _CELL_BYTES, prot=mmap.PROT_READ), np.float64)
+    finally:
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What is still done to a batch of pictures after the copy: declared here, done in `flow.finishing`."""
+"""The declaration of the transforms of a batch of images after the copy; `data.device.transform` applies them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ Three = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class GpuTransform:
-    """`GpuTransform("float16", mean=…, std=…, size=224, crop=(0.08, 1.0), flip=0.5)`: pixels 0…255 become what a model eats.
+    """`GpuTransform("float16", mean=…, std=…, size=224, crop=(0.08, 1.0), flip=0.5)`: from pixels 0…255 to model input.
 
-    The host ships bytes; the rest happens on the GPU where there is one, with the same result elsewhere. Chance is
-    thrown for each sample by the loader's seed, the epoch and the sample.
+    The host copies bytes; the transform runs on the GPU where there is one, and gives the same result on a CPU. Random
+    choices are made for each sample from the loader's seed, the epoch and the sample.
     """
 
     dtype: Literal["float16", "bfloat16", "float32"] = "float32"
     mean: Three = (0.0, 0.0, 0.0)
-    """Of each colour, 0…1; subtracted."""
+    """Subtracted from each colour channel, on a scale of 0…1."""
     std: Three = (1.0, 1.0, 1.0)
-    """Divided by, after that."""
+    """Each colour channel is divided by this after the mean is subtracted."""
     layout: Literal["nchw", "channels_last"] = "nchw"
-    """How (samples, 3, height, width) lies in memory."""
+    """Memory layout of the (samples, 3, height, width) result."""
     size: int | tuple[int, int] | None = None
-    """Comes out, resized with antialiasing; as the field has it if not given."""
+    """Height and width of the result, resized with antialiasing; None keeps the size of the field."""
     crop: Literal["none", "centre", "random"] | tuple[float, float] = "none"
-    """none: all of the picture is resized. centre, random: a window of `size` is cut out, not resized. Two numbers: a
-    window with a share of the area between them, its sides between 3:4 and 4:3 to each other, is resized."""
+    """none: the whole image is resized. centre, random: a window of `size` is cut out and not resized. Two numbers: a
+    random window is resized; its area is a fraction between them of the image, its aspect ratio between 3:4 and 4:3."""
     flip: float = 0.0
-    """How likely left and right change places."""
+    """Probability that the image is mirrored horizontally."""
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    """Brightness, contrast, saturation: times 1 ± so much; hue: turned by ± so much of the full circle."""
+    """Brightness, contrast, saturation: factors within 1 ± the number; hue: rotated by up to ± this part of a circle."""
 
     def __post_init__(self) -> None:
         _check_known("dtype", self.dtype, ("float16", "bfloat16", "float32"))
@@ -41,34 +41,36 @@ class GpuTransform:
         if isinstance(self.crop, str):
             _check_known("crop", self.crop, ("none", "centre", "random"))
         elif not 0 < self.crop[0] <= self.crop[1] <= 1:
-            raise SettingError(f"crop={self.crop} is not two shares of the area", advice="For example (0.08, 1.0)")
+            raise SettingError(
+                f"crop={self.crop} is not a range of fractions of the area", advice="For example (0.08, 1.0)"
+            )
         if self.crop != "none" and self.size is None:
             raise SettingError(f"crop={self.crop!r} needs a size")
-        if self.size is not None and min(self.out((1, 1))) < 1:
-            raise SettingError(f"a picture of size {self.size} has no pixels")
+        if self.size is not None and min(self.output_size((1, 1))) < 1:
+            raise SettingError(f"an image of size {self.size} has no pixels")
         if len(self.mean) != 3 or len(self.std) != 3 or not all(each > 0 for each in self.std):
             raise SettingError("mean and std are three numbers each, and std is above 0")
         if not 0 <= self.flip <= 1:
-            raise SettingError(f"flip={self.flip} is not a probability", advice="Use 0.5 for every other picture")
+            raise SettingError(f"flip={self.flip} is not a probability", advice="Use 0.5 for every other image")
         if len(self.jitter) != 4 or not all(0 <= each <= 1 for each in self.jitter) or self.jitter[3] > 0.5:
             raise SettingError(
                 f"jitter={self.jitter} is not (brightness, contrast, saturation, hue)",
                 advice="The first three are within 0..1, hue within 0..0.5",
             )
 
-    def out(self, given: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of what comes out, of pictures of that height and width."""
+    def output_size(self, input_size: tuple[int, int]) -> tuple[int, int]:
+        """Return height and width of the result for images of the input size."""
         if self.size is None:
-            return given
+            return input_size
         return (self.size, self.size) if isinstance(self.size, int) else (self.size[0], self.size[1])
 
-    def check_fits(self, given: tuple[int, int]) -> None:
-        """A window that is cut out lies inside the picture."""
+    def check_fits(self, input_size: tuple[int, int]) -> None:
+        """Raise a SettingError if a window to be cut out is larger than the images."""
         if self.crop in ("centre", "random"):
-            for wanted, side in zip(self.out(given), given, strict=True):
-                if wanted > side:
+            for window, side in zip(self.output_size(input_size), input_size, strict=True):
+                if window > side:
                     raise SettingError(
-                        f"a window of {self.size} cannot be cut out of {given[0]}×{given[1]}",
+                        f"a window of {self.size} cannot be cut out of {input_size[0]}×{input_size[1]}",
                         advice="Give the field a larger size, or the gpu_transform a smaller one",
                     )
 

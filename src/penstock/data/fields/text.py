@@ -1,4 +1,4 @@
-"""Fields without a shape: JSON, text, raw bytes; and labels, which are numbers."""
+"""The fields without a shape (JSON, text, raw bytes), and labels, which are numbers."""
 
 from __future__ import annotations
 
@@ -15,74 +15,74 @@ from penstock.errors import DecodeError, SampleError
 
 @dataclass(frozen=True)
 class _Plain:
-    """Delivered as a list, one entry per sample."""
+    """A field that is delivered as a list, one entry per sample."""
 
     suffix: str | tuple[str, ...]
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """As declared."""
+        """The declared suffixes as a tuple."""
         return as_suffixes(self.suffix)
 
     @property
     def fixed_shape(self) -> bool:
-        """Never."""
+        """Always false: the values have no shape."""
         return False
 
     def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> None:
-        """Has no slot."""
+        """Raise a SampleError: the field has no slot."""
         raise SampleError("a field without a shape has no slot", stage="decode")
 
 
 class Json(_Plain):
-    """A JSON part, parsed."""
+    """A field of parsed JSON."""
 
     def decode_value(self, suffix: str, data: memoryview) -> Any:
-        """Whatever the JSON says."""
+        """Parse the JSON; a DecodeError says why that fails."""
         try:
             return json.loads(bytes(data))
         except (ValueError, RecursionError) as error:
-            raise DecodeError(f"does not read as JSON: {error}", stage="decode") from error
+            raise DecodeError(f"is not valid JSON: {error}", stage="decode") from error
 
 
 class Text(_Plain):
-    """A UTF-8 part, as a string."""
+    """A field of UTF-8 text, as strings."""
 
     def decode_value(self, suffix: str, data: memoryview) -> str:
-        """The text as it stands, no stripping."""
+        """Return the text unchanged, without stripping white space."""
         try:
             return str(data, "utf-8")
         except UnicodeDecodeError as error:
-            raise DecodeError(f"does not read as UTF-8: {error}", stage="decode") from error
+            raise DecodeError(f"is not valid UTF-8: {error}", stage="decode") from error
 
 
 class Raw(_Plain):
-    """A part's bytes, untouched."""
+    """A field of unchanged bytes."""
 
     def decode_value(self, suffix: str, data: memoryview) -> bytes:
-        """A copy: the arena will be used again."""
+        """Return a copy of the bytes: the arena is reused."""
         return bytes(data)
 
 
 @dataclass(frozen=True)
 class Label:
-    """A whole number written as text, such as `.cls`; or, with `key`, one number of a JSON part."""
+    """A field of whole numbers, written as text, such as `.cls`; or, with `key`, one number of a JSON part."""
 
     suffix: str | tuple[str, ...]
     key: str | None = None
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """As declared."""
+        """The declared suffixes as a tuple."""
         return as_suffixes(self.suffix)
 
     @property
     def fixed_shape(self) -> bool:
-        """A number per sample."""
+        """Always true: each sample has one number."""
         return True
 
     def decode_value(self, suffix: str, data: memoryview) -> NDArray[np.int64]:
-        """A 0-d array."""
+        """Return the number as a 0-d array."""
         try:
             value = int(bytes(data)) if self.key is None else json.loads(bytes(data))[self.key]
             if isinstance(value, bool) or not isinstance(value, int):
@@ -92,5 +92,5 @@ class Label:
             raise DecodeError(f"holds no label: {error}", stage="decode") from error
 
     def decode_into(self, suffix: str, data: memoryview, slot: NDArray[Any]) -> None:
-        """One number."""
+        """Write the number into its slot."""
         slot[...] = self.decode_value(suffix, data)

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.data.device.gpu_decode.decode_split import COUNTED, SETTLING, SplitController
-from penstock.data.fields.shared_fraction import SharedFraction
+from penstock.data.fields.gpu_image import SharedFraction
 from penstock.testing import FakeClock
 
 

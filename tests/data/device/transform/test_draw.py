@@ -92,7 +92,7 @@ def test_saturation_and_hue_leave_grey_pictures_alone():
         ({"layout": "hwc"}, "layout 'hwc'"),
         ({"crop": "left"}, "crop 'left'"),
         ({"crop": "random"}, "needs a size"),
-        ({"crop": (0.5, 0.1), "size": 8}, "two shares"),
+        ({"crop": (0.5, 0.1), "size": 8}, "range of fractions"),
         ({"size": 0}, "no pixels"),
         ({"std": (1.0, 0.0, 1.0)}, "std is above 0"),
         ({"flip": 2.0}, "not a probability"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.data.fields.shared_fraction import SharedFraction
+from penstock.data.fields.gpu_image import SharedFraction
 
 WAITED = 0.05
 """Of the time, for one side: less is chance."""

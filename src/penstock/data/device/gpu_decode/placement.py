@@ -19,8 +19,7 @@ import torch
 
 from penstock.data.device.gpu_decode.decode_chunks import split_chunks
 from penstock.data.device.transform.kernel_args import sent
-from penstock.data.fields.fit import FitGeometry
-from penstock.data.fields.image import Image
+from penstock.data.fields.image import FitGeometry, Image
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -46,7 +46,7 @@ def draw_transforms(
     dice = global_rngs(seed, epoch, samples, DICE)
     return DrawnTransforms(
         _boxes(finish, given, dice[:, :4]).astype(np.float32)
-        if finish.out(given) != given or finish.crop != "none"
+        if finish.output_size(given) != given or finish.crop != "none"
         else None,
         dice[:, 4] < finish.flip if finish.flip else None,
         _colours(finish.jitter, dice[:, 5:9]) if any(finish.jitter) else None,
@@ -57,7 +57,9 @@ def _boxes(finish: GpuTransform, given: tuple[int, int], dice: Floats) -> Ids:
     sides = np.tile(np.array(given, np.int64), (len(dice), 1))
     if finish.crop == "none":
         return np.hstack((np.zeros_like(sides), sides))
-    windows = _shares(finish.crop, given, dice) if isinstance(finish.crop, tuple) else sides * 0 + finish.out(given)
+    windows = (
+        _shares(finish.crop, given, dice) if isinstance(finish.crop, tuple) else sides * 0 + finish.output_size(given)
+    )
     room = sides - windows
     if finish.crop == "centre":
         return np.hstack((room // 2, windows))

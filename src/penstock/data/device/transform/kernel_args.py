@@ -29,7 +29,7 @@ def room_for(finish: GpuTransform, pixels: Tensor) -> Tensor:
     """For what comes of these."""
     samples, colours, *sides = pixels.shape
     lying = torch.channels_last if finish.layout == "channels_last" else torch.contiguous_format
-    shape = samples, colours, *finish.out((sides[0], sides[1]))
+    shape = samples, colours, *finish.output_size((sides[0], sides[1]))
     return torch.empty(shape, dtype=getattr(torch, finish.dtype), device=pixels.device, memory_format=lying)
 
 
