@@ -85,12 +85,12 @@ def predictions(recording: Recording, settings: tuple[Setting, ...]) -> dict[Set
         place=TrainingContext(),
         profile_goal=profile_goal("balanced"),
         samples_per_batch=each,
-        measured_batches_s=1 / evidence.cycle_s,
+        measured_batches_s=1 / evidence.loop.cycle_s,
     )
     found = {}
     for setting in settings:
         then = now.with_settings(
             num_workers=setting.workers, prefetch_factor=setting.prefetch, in_order=setting.in_order
         )
-        found[setting] = each / evidence.cycle_s * (1 + then.gain_over(now)), then.prediction
+        found[setting] = each / evidence.loop.cycle_s * (1 + then.gain_over(now)), then.prediction
     return found

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.support.made_recordings import Made
 
+from penstock.core.arrays import mean
 from penstock.diagnose.evidence.evidence import gather
 from penstock.diagnose.verdict import all_rules, diagnose
 from penstock.model.edits import with_workers
@@ -73,14 +74,14 @@ def test_workers_held_on_one_core_are_named_with_the_cores_they_may_use():
 
 def test_taking_a_batch_costs_no_more_than_the_loop_computes():
     evidence = gather(starved())[0]
-    assert evidence.mean(evidence.wait_s) > 0.02
-    assert evidence.handover_s == pytest.approx(0.05 * evidence.cycle_s)
-    assert evidence.behind > 0.5
+    assert mean(evidence.loop.wait_s) > 0.02
+    assert evidence.ipc.receive_s == pytest.approx(0.05 * evidence.loop.cycle_s)
+    assert evidence.starved_share > 0.5
 
 
 def test_taking_a_batch_is_long_where_another_thread_holds_the_interpreter():
     held = with_processes(starved(), {"cpu": 1.0, "thread_cpu": 0.05}, {"cpu": 0.24})
-    assert gather(held)[0].handover_s > 0.02
+    assert gather(held)[0].ipc.receive_s > 0.02
 
 
 # -- threads of a worker's own ------------------------------------------------------------------------------------
@@ -144,10 +145,10 @@ def test_without_collections_a_worker_answers_at_once_who_hands_a_batch_over():
     late = changed(made.steps, idle_s=lambda step: step.wait_s - (0.001 if step.batch % 3 == 0 else 0.012))
     held = replace(made, steps=tuple(step for step in late if step.idle_s >= 0))
     evidence = gather(held)[0]
-    assert evidence.taking_s == pytest.approx(0.012, rel=0.1)
-    assert evidence.taking_at_once_s == pytest.approx(0.001, rel=0.1)
+    assert evidence.ipc.receive_cpu_s == pytest.approx(0.012, rel=0.1)
+    assert evidence.ipc.undisturbed_receive_cpu_s == pytest.approx(0.001, rel=0.1)
     cured = all_rules()["gc_pauses"](evidence).cure(evidence.workload)
-    assert cured.handover_s.max() == evidence.taking_at_once_s < evidence.workload.handover_s.min()
+    assert cured.handover_s.max() == evidence.ipc.undisturbed_receive_cpu_s < evidence.workload.handover_s.min()
 
 
 # -- what handing over costs the worker, and what cores are wanted at once -----------------------------------------
@@ -155,15 +156,15 @@ def test_without_collections_a_worker_answers_at_once_who_hands_a_batch_over():
 
 def test_what_workers_compute_beside_their_fetches_is_handing_over_up_to_what_taking_costs():
     made = Made(workers=2, cores=2, cpu_s=0.02, step_s=0.012, handover_s=0.002).recording()
-    cycle_s = gather(made)[0].cycle_s
+    cycle_s = gather(made)[0].loop.cycle_s
 
     def beside(seconds):
         cpu = (0.02 + seconds) / 2 / cycle_s
         return gather(with_processes(made, {"cpu": 0.4, "thread_cpu": 0.4}, {"cpu": cpu, "thread_cpu": cpu}))[0]
 
-    assert beside(0.001).sending_s == pytest.approx(0.001, rel=0.01)
-    assert beside(0.1).sending_s == beside(0.1).taking_s > 0
-    assert beside(-0.01).sending_s == 0
+    assert beside(0.001).ipc.send_cpu_s == pytest.approx(0.001, rel=0.01)
+    assert beside(0.1).ipc.send_cpu_s == beside(0.1).ipc.receive_cpu_s > 0
+    assert beside(-0.01).ipc.send_cpu_s == 0
     assert beside(0.001).workload.cpu_s.mean() == pytest.approx(0.021, rel=0.01)
 
 
@@ -183,7 +184,7 @@ def taken_in_pairs():
 def test_what_the_loop_computes_beyond_its_steps_it_does_to_take_batches():
     recording = taken_in_pairs()
     evidence = gather(recording)[0]
-    assert evidence.handover_s == pytest.approx(0.62 * evidence.cycle_s - 0.008)
+    assert evidence.ipc.receive_s == pytest.approx(0.62 * evidence.loop.cycle_s - 0.008)
     assert first(recording).rule == "ipc_copy"
     assert first(recording).gain > 1
 
@@ -194,7 +195,7 @@ def test_a_cure_that_changes_nothing_wins_nothing_of_what_the_model_cannot_expla
     rare = changed(rare, fetch_s=lambda fetch: fetch.cpu_s)
     recording = replace(unexplained, fetches=rare)
     evidence = gather(recording)[0]
-    assert evidence.workload.steady_rate * evidence.cycle_s > 2
+    assert evidence.workload.steady_rate * evidence.loop.cycle_s > 2
     assert diagnose(recording).findings == ()
 
 
@@ -209,7 +210,7 @@ def crowding(**main):
 
 def test_decoding_that_leaves_the_loop_in_line_for_a_core_is_the_bottleneck_though_some_core_is_idle_now_and_then():
     recording = crowding(queue=0.2)
-    assert gather(recording)[0].free_cores > 0.3
+    assert gather(recording)[0].machine.free_cores > 0.3
     finding = first(recording)
     assert finding.rule == "decode_bound"
     assert finding.confidence < 0.6
@@ -296,8 +297,8 @@ def seldom_looked(count=320, first_looked=40):
 
 def test_long_steps_that_nobody_looked_at_count_as_those_do_that_were():
     evidence = gather(seldom_looked())[0]
-    assert evidence.rest_s == pytest.approx(0.2 * 0.081 + 0.8 * 0.001, rel=0.05)
-    assert evidence.mean(evidence.phase_s("forward")) == pytest.approx(0.013, rel=0.05)
+    assert evidence.loop.outside_phases_s == pytest.approx(0.2 * 0.081 + 0.8 * 0.001, rel=0.05)
+    assert mean(evidence.loop.phase_s("forward")) == pytest.approx(0.013, rel=0.05)
     assert first(seldom_looked()).rule == "main_process_python"
 
 
@@ -329,8 +330,8 @@ def validating(left_early):
 def test_a_pass_over_another_loader_within_a_step_is_a_pause_whether_or_not_its_end_was_told(left_early):
     recording = validating(left_early)
     evidence = next(evidence for evidence in gather(recording) if evidence.loader.loader == 0)
-    assert evidence.pauses_s[evidence.pauses_s > 0] == pytest.approx(0.2, abs=0.01)
-    assert np.median(evidence.busy_s[evidence.pauses_s > 0]) == pytest.approx(0.015, abs=0.01)
+    assert evidence.loop.pause_s[evidence.loop.pause_s > 0] == pytest.approx(0.2, abs=0.01)
+    assert np.median(evidence.loop.busy_s[evidence.loop.pause_s > 0]) == pytest.approx(0.015, abs=0.01)
     assert diagnose(recording).verdict == "healthy"
 
 
@@ -364,7 +365,7 @@ def test_the_advice_for_crowded_cores_is_the_number_of_workers_that_the_model_fi
     finding = next(each for each in diagnose(crowded).findings if each.rule == "cpu_oversubscribed")
     assert finding.advice.startswith(("num_workers=3", "num_workers=4"))
     evidence = gather(crowded)[0]
-    fewer = with_workers(evidence.workload, int(finding.advice[12])).steady_rate * evidence.cycle_s
+    fewer = with_workers(evidence.workload, int(finding.advice[12])).steady_rate * evidence.loop.cycle_s
     assert finding.gain == pytest.approx(fewer - 1, abs=0.02)  # and no more: nothing else is proposed
 
 
@@ -397,4 +398,4 @@ def test_loaders_iterated_over_side_by_side_share_the_time_of_the_run():
 def test_steps_whose_time_on_the_device_was_not_read_do_not_count_as_none():
     made = Made(workers=4, cpu_s=0.001, step_s=0.02).recording()
     steps = changed(made.steps, device_phases=lambda step: {"forward": 0.01} if step.batch % 8 == 0 else {})
-    assert gather(replace(made, steps=steps))[0].device_s() == pytest.approx(0.01)
+    assert gather(replace(made, steps=steps))[0].loop.device_s() == pytest.approx(0.01)

@@ -158,7 +158,7 @@ def test_a_model_of_a_shared_device_gives_the_rate_that_was_measured():
     evidence = gather(made.recording())[0]
     workload, notes = workload_of(evidence)
     assert notes == ()
-    assert predict(workload).batches_s == pytest.approx(1 / evidence.cycle_s, rel=0.1)
+    assert predict(workload).batches_s == pytest.approx(1 / evidence.loop.cycle_s, rel=0.1)
 
 
 # -- settings, place -----------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_a_real_training_that_copies_from_pageable_memory_should_pin_it():
     assert pin.then is True
     plain = gather(load(DATA / "resnet50_plain.jsonl.gz"))[0]  # the same training with pinned memory
     pageable = gather(recording)[0]
-    assert pin.gain == pytest.approx(pageable.cycle_s / plain.cycle_s - 1, abs=0.06)
+    assert pin.gain == pytest.approx(pageable.loop.cycle_s / plain.loop.cycle_s - 1, abs=0.06)
 
 
 def test_a_plan_is_the_same_each_time():

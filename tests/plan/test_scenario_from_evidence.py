@@ -64,7 +64,7 @@ def test_a_head_between_two_readers_is_as_slow_as_between_many(recorded):
     made = Made(workers=recorded, cpu_s=0.001, io_s=0.01, storage=lambda _readers: 0.1, after=look, **reading)
     evidence = seen(made)
     workload, _ = workload_of(evidence)
-    measured = 1 / evidence.cycle_s
+    measured = 1 / evidence.loop.cycle_s
     for workers in (2, 4, 8):
         assert predict(workload.with_(workers=workers)).batches_s == pytest.approx(measured, rel=0.1)
     assert workload.reads.bytes_s(1) == pytest.approx(10 * measured, rel=0.05)
@@ -83,7 +83,7 @@ def test_batches_that_find_their_data_read_ahead_wait_for_the_device_with_the_ot
         )
     )
     workload, _ = workload_of(evidence)
-    measured = 1 / evidence.cycle_s
+    measured = 1 / evidence.loop.cycle_s
     for workers, prefetch in ((1, 8), (4, 2)):  # one worker needs a stock for the loop to eat while it waits
         changed = workload.with_(workers=workers, prefetch=prefetch)
         assert predict(changed).batches_s == pytest.approx(measured, rel=0.1)
@@ -107,7 +107,7 @@ def test_a_device_that_reads_ahead_gives_its_rate_to_however_few_ask():
     assert workload.reads.ahead
     for workers in (0, 1, 4):
         found = predict(workload.with_(workers=workers))
-        assert found.batches_s == pytest.approx(1 / evidence.cycle_s, rel=0.1)
+        assert found.batches_s == pytest.approx(1 / evidence.loop.cycle_s, rel=0.1)
         assert found.binding.name == "bandwidth"
 
 

@@ -14,7 +14,7 @@ from penstock.report.numbers import main_evidence
 def test_the_close_up_holds_the_longest_wait_and_the_workers_of_that_time():
     evidence = main_evidence(stalling())
     window = close_up(evidence, 8)
-    assert max(row[1] for row in window.loop) == pytest.approx(evidence.wait_s.max())
+    assert max(row[1] for row in window.loop) == pytest.approx(evidence.loop.wait_s.max())
     assert [name for name, _ in window.lanes] == [f"worker {number}" for number in range(8)]
     assert all(start < window.seconds and start + seconds > 0
                for _, fetches in window.lanes for start, seconds, _, _ in fetches)  # fmt: skip

@@ -111,23 +111,23 @@ def evidence(tmp_path, **run):
 
 def test_warm_up_is_a_tenth_of_the_steps(tmp_path):
     kept = after_warm_up(evidence(tmp_path, workers=0, steps=100))
-    assert (kept.steps[0].batch, len(kept.steps)) == (10, 90)
+    assert (kept.loop.steps[0].batch, len(kept.loop.steps)) == (10, 90)
 
 
 def test_warm_up_is_never_less_than_what_was_in_flight(tmp_path):
     kept = after_warm_up(evidence(tmp_path, workers=8, prefetch=4, steps=100))
-    assert (kept.steps[0].batch, len(kept.steps)) == (32, 68)
+    assert (kept.loop.steps[0].batch, len(kept.loop.steps)) == (32, 68)
 
 
 def test_the_start_of_a_later_pass_counts_because_it_returns_with_every_epoch(tmp_path):
     kept = after_warm_up(evidence(tmp_path, workers=1, steps=20, passes=3))
-    assert [step.wait_s for step in kept.steps].count(1.0) == 2
-    assert kept.firsts == ()
+    assert [step.wait_s for step in kept.loop.steps].count(1.0) == 2
+    assert kept.loop.first_steps == ()
 
 
 def test_no_more_than_the_steps_that_were_asked_for_count(tmp_path):
     kept = after_warm_up(evidence(tmp_path, workers=1, steps=100), 50)
-    assert [kept.steps[0].batch, kept.steps[-1].batch] == [5, 49]
+    assert [kept.loop.steps[0].batch, kept.loop.steps[-1].batch] == [5, 49]
 
 
 def test_a_run_that_is_all_warm_up_has_nothing_to_judge(stage, ask):

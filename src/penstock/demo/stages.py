@@ -57,17 +57,17 @@ def run_stage(stage: Stage, folder: Path) -> StageResult:
     losses = train(stage, folder)
     recording = _file(stage, folder, "jsonl")
     steady = after_warm_up(main_loader(load(recording), stage.title))
-    if not steady.steps:
+    if not steady.loop.steps:
         raise PenstockError(
             f"too few steps to measure anything ({stage.title})", stage="demo", advice="Give it more: --seconds"
         )
     return StageResult(
         stage=stage,
         recording=recording,
-        samples_s=RunMeasure(samples(steady), cycles(steady), steady.workers).value,
-        wait_share=steady.wait_share,
-        workers=steady.workers,
-        others_cpu=steady.others_cpu,
+        samples_s=RunMeasure(samples(steady), cycles(steady), steady.settings.num_workers).value,
+        wait_share=steady.loop.wait_share,
+        workers=steady.settings.num_workers,
+        others_cpu=steady.machine.others_cpu,
         losses=losses,
     )
 

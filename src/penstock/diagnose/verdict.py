@@ -58,7 +58,7 @@ def diagnose(recording: Recording) -> Diagnosis:
     if not _enough(main):
         return Diagnosis(
             verdict="undetermined",
-            sentence=f"{len(main.steps)} steps are too few to judge.",
+            sentence=f"{len(main.loop.steps)} steps are too few to judge.",
             impact=impact,
             notes=recording.notes,
             experiment=f"Let it train for at least {5 * ENOUGH_STEPS} steps.",
@@ -71,17 +71,17 @@ def diagnose(recording: Recording) -> Diagnosis:
 
 
 def _enough(evidence: Evidence) -> bool:
-    return max(len(evidence.steps), len(evidence.firsts)) >= ENOUGH_STEPS
+    return max(len(evidence.loop.steps), len(evidence.loop.first_steps)) >= ENOUGH_STEPS
 
 
 def _judged_by(evidence: Evidence) -> float:
     """The waiting that could be explained; of a run with enough steps, their own."""
-    return float((evidence.wait_s if len(evidence.steps) >= ENOUGH_STEPS else evidence.startups_s).sum())
+    return float((evidence.loop.wait_s if len(evidence.loop.steps) >= ENOUGH_STEPS else evidence.loop.startup_s).sum())
 
 
 def _rules_for(evidence: Evidence) -> dict[str, Rule]:
     """All, for a run that has enough steps; of one that makes a new pass for each there is no more than starts."""
-    if len(evidence.steps) >= ENOUGH_STEPS:
+    if len(evidence.loop.steps) >= ENOUGH_STEPS:
         return all_rules()
     return {name: all_rules()[name] for name in OF_STARTS}
 
@@ -132,7 +132,7 @@ def _gain(evidence: Evidence, suspect: Suspect) -> tuple[float, float, float]:
         gain = _said(suspect.gain or 0.0)
         return gain, gain, gain
     found = bootstrap(evidence.workload, suspect.cure, RESAMPLES, seed=0)
-    better = evidence.workload.steady_rate * evidence.cycle_s
+    better = evidence.workload.steady_rate * evidence.loop.cycle_s
     low, gain, high = (_said(part if part < LEAST_GAIN else (1 + part) * better - 1) for part in found)
     return low, gain, high
 
@@ -162,11 +162,11 @@ def _verdict(
     verdict: Verdict
     if findings:
         verdict, sentence = "findings", f"{findings[0].summary} ({waits}; without it {findings[0].gain:+.0%} samples/s)"
-    elif evidence.behind > WAITING or not evidence.steps:
+    elif evidence.starved_share > WAITING or not evidence.loop.steps:
         verdict, sentence = "undetermined", f"{waits}, and nothing that was seen says why"
         experiment = doubtful[0].experiment if doubtful else _EXPERIMENT
     else:
-        verdict, sentence = "healthy", f"Healthy: {waits}; the step itself, {evidence.step_text}, sets the pace"
+        verdict, sentence = "healthy", f"Healthy: {waits}; the step itself, {evidence.loop.step_text}, sets the pace"
     return Diagnosis(
         verdict=verdict,
         sentence=f"{sentence}.",
@@ -179,7 +179,7 @@ def _verdict(
 
 
 def _waits(evidence: Evidence) -> str:
-    if not evidence.steps and evidence.total_s > 0:
-        share = float(evidence.startups_s.sum()) / evidence.total_s
+    if not evidence.loop.steps and evidence.loop.total_s > 0:
+        share = float(evidence.loop.startup_s.sum()) / evidence.loop.total_s
         return f"{share:.0%} of the time is spent waiting for the first batch of a pass"
-    return f"{evidence.wait_share:.0%} of the steady time is spent waiting for data"
+    return f"{evidence.loop.wait_share:.0%} of the steady time is spent waiting for data"

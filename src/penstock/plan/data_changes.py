@@ -12,6 +12,7 @@ from math import isnan
 
 import numpy as np
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_bytes
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
@@ -49,22 +50,22 @@ class DataCase:
     @property
     def read_share(self) -> float:
         """Of the workers' waiting, for data."""
-        return self.evidence.blocked_in(*BYTES_WAITED)
+        return self.evidence.workers.blocked_in(*BYTES_WAITED)
 
     @property
     def batch_bytes(self) -> float:
         """Read for a batch, on average; 0 where nobody could count."""
-        return self.evidence.mean([fetch.read_bytes for fetch in self.evidence.fetches])
+        return mean([fetch.read_bytes for fetch in self.evidence.workers.fetches])
 
     @property
     def bytes_s(self) -> float:
         """Read per second, by all workers."""
-        return self.batch_bytes / self.evidence.cycle_s if self.evidence.cycle_s > 0 else 0.0
+        return self.batch_bytes / self.evidence.loop.cycle_s if self.evidence.loop.cycle_s > 0 else 0.0
 
     @property
     def samples(self) -> float | None:
         """Of the dataset, or of an epoch; None where nobody knows."""
-        loader, per_batch = self.evidence.loader, self.evidence.samples_per_batch
+        loader, per_batch = self.evidence.loader, self.evidence.loop.samples_per_batch
         if loader.dataset_size is not None:
             return float(loader.dataset_size)
         return None if loader.batches is None or isnan(per_batch) else loader.batches * per_batch
@@ -72,21 +73,21 @@ class DataCase:
     @property
     def size_bytes(self) -> float | None:
         """Of the data that an epoch reads; None where it is not known."""
-        per_batch = self.evidence.samples_per_batch
+        per_batch = self.evidence.loop.samples_per_batch
         if self.samples is None or isnan(per_batch) or not self.batch_bytes:
             return None
         return self.samples * self.batch_bytes / per_batch
 
     def seen_in(self, packages: frozenset[str]) -> float:
         """Share of the looks at workers that found them in these packages."""
-        shares = self.evidence.functions(main=False).items()
+        shares = self.evidence.workers.functions.items()
         return sum(share for function, share in shares if _package(function, packages))
 
     # -- what it takes ------------------------------------------------------------------------------------------
 
     def cost_of_packing(self) -> str:
         """Every sample is made once more, as fast as the run made them."""
-        per_batch, cycle_s = self.evidence.samples_per_batch, self.evidence.cycle_s
+        per_batch, cycle_s = self.evidence.loop.samples_per_batch, self.evidence.loop.cycle_s
         words = []
         if self.size_bytes is not None:
             words.append(f"up to {format_bytes(self.size_bytes)} written once")
@@ -118,7 +119,7 @@ def _hours(seconds: float) -> str:
 
 def causes(evidence: Evidence, *rules: str) -> dict[str, Suspect]:
     """Of these rules, those that suspect their cause as strongly as a finding must; none where steps are too few."""
-    if len(evidence.steps) < ENOUGH_STEPS:
+    if len(evidence.loop.steps) < ENOUGH_STEPS:
         return {}
     answers = {name: all_rules()[name](evidence) for name in rules}
     return {
@@ -215,12 +216,12 @@ def _smaller_pictures(case: DataCase, seen: float) -> Change:
 
 def _fewer_files(case: DataCase) -> Iterator[Change]:
     if "small_files" in case.causes:
-        opening = case.evidence.blocked_in("open")
-        opens = sum(fetch.opens for fetch in case.evidence.fetches)
+        opening = case.evidence.workers.blocked_in("open")
+        opens = sum(fetch.opens for fetch in case.evidence.workers.fetches)
         yield Change(
             scope="data",
             name="files",
-            now=f"{opens / max(1, sum(fetch.samples for fetch in case.evidence.fetches)):.1f} opened per sample",
+            now=f"{opens / max(1, sum(fetch.samples for fetch in case.evidence.workers.fetches)):.1f} opened per sample",
             then="shards (`penstock shards pack`)",
             reason=f"{opening:.0%} of the workers' waiting is in opening files; assumes that shards are opened once",
             gain=model_gain(case.workload, lambda run: run.with_(alone_s=run.alone_s * (1 - opening))),
@@ -234,7 +235,7 @@ def _large_reads(case: DataCase) -> Change:
     """In a row instead of scattered: what that gives was measured after the run, or is not known."""
     looks = [line for line in case.evidence.recording.storage if line.loader == case.evidence.loader.loader]
     in_row = next((line.in_row_together for line in looks if line.cold and line.in_row_together > 0), None)
-    reads = sum(fetch.reads for fetch in case.evidence.fetches) / max(1, len(case.evidence.fetches))
+    reads = sum(fetch.reads for fetch in case.evidence.workers.fetches) / max(1, len(case.evidence.workers.fetches))
     reason = f"A batch takes {reads:.0f} small reads at scattered places"
     if in_row is not None and case.batch_bytes:
         reason += (
@@ -259,7 +260,7 @@ def _large_reads(case: DataCase) -> Change:
 
 def _faster_disk(case: DataCase) -> Iterator[Change]:
     """A cache on a local SSD; not where the storage is as fast already, or where workers wait for something else."""
-    looked = bool(case.evidence.states)
+    looked = bool(case.evidence.workers.states)
     if not case.storage or case.bytes_s > SSD_BYTES_S / 2 or (looked and case.read_share < LEAST_SEEN):
         return
     known = looked and case.batch_bytes > 0
@@ -285,7 +286,7 @@ def _faster_disk(case: DataCase) -> Iterator[Change]:
 
 def _on_ssd_s(case: DataCase) -> float:
     """Of a batch's bytes, with nobody else there."""
-    reads = case.evidence.mean([fetch.reads for fetch in case.evidence.fetches])
+    reads = mean([fetch.reads for fetch in case.evidence.workers.fetches])
     seeking = reads / SSD_READS_S if "random_access" in case.causes else 0.0
     return max(case.batch_bytes / SSD_BYTES_S, seeking)
 

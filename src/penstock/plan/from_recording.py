@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.arrays import mean
 from penstock.core.plan import Change, Plan, Profile, ThroughputLimit
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.rules._storage import REMOTE, storage_waits
@@ -51,9 +52,9 @@ def plan_from_recording(
     profile_goal(profile)  # refused before anything else
     need_run(recording)
     machine, seen = recording.run.machine, gather(recording)
-    evidence = next((each for each in seen if len(each.steps) >= ENOUGH_STEPS and each.cycle_s > 0), None)
+    evidence = next((each for each in seen if len(each.loop.steps) >= ENOUGH_STEPS and each.loop.cycle_s > 0), None)
     if evidence is None:
-        steps = max((len(each.steps) for each in seen), default=0)
+        steps = max((len(each.loop.steps) for each in seen), default=0)
         return Plan(
             source="recording",
             fingerprint=fingerprint(machine, seen[0].loader if seen else None),
@@ -74,7 +75,7 @@ def plan_from_recording(
         planned_samples_s=_known(_planned_batches_s(evidence, proposal, of_step) * per_batch),
         limits=_limits(evidence, proposal, per_batch),
         most_gain=most_gain,
-        wait_share=evidence.behind,
+        wait_share=evidence.starved_share,
         memory_bytes=proposal.need.total_bytes if proposal and proposal.need else None,
         changes=tuple(sorted(changes, key=lambda change: -inf if change.gain is None else change.gain, reverse=True)),
         dataloader=proposal.kwargs if proposal else {},
@@ -85,8 +86,8 @@ def plan_from_recording(
 
 def samples_per_batch(evidence: Evidence) -> float:
     """As counted, else as set; NaN where nobody knows."""
-    size = evidence.setting("batch_size")
-    counted = evidence.samples_per_batch
+    size = evidence.settings.in_force("batch_size")
+    counted = evidence.loop.samples_per_batch
     return float(size) if isnan(counted) and isinstance(size, int) and size > 0 else counted
 
 
@@ -108,7 +109,7 @@ def _proposal(
         place_of(evidence, batch_bytes),
         profile,
         samples_per_batch=1.0 if isnan(per_batch) else per_batch,
-        measured_batches_s=1 / evidence.cycle_s,
+        measured_batches_s=1 / evidence.loop.cycle_s,
         pinned=pinned,
     )
     return found, (*notes, *found.notes)
@@ -119,7 +120,7 @@ def _proposal(
 
 def _batches_s(evidence: Evidence, proposal: Proposal | None) -> float:
     """As measured, the start of workers shared out over an epoch."""
-    steady = 1 / evidence.cycle_s
+    steady = 1 / evidence.loop.cycle_s
     return steady * (1 if proposal is None else proposal.now.started)
 
 
@@ -128,9 +129,9 @@ def _planned_batches_s(evidence: Evidence, proposal: Proposal | None, steps: tup
 
     A change of the step saves, per step, the seconds that its gain is worth in the run as it was.
     """
-    saved_s = sum(evidence.cycle_s * (1 - 1 / (1 + change.gain)) for change in steps if change.gain)
+    saved_s = sum(evidence.loop.cycle_s * (1 - 1 / (1 + change.gain)) for change in steps if change.gain)
     if proposal is None:
-        return 1 / max(evidence.cycle_s - saved_s, LEAST_STEP * evidence.cycle_s)
+        return 1 / max(evidence.loop.cycle_s - saved_s, LEAST_STEP * evidence.loop.cycle_s)
     plain = proposal.then.cured(lambda workload: workload)
     shorter = plain.cured(
         lambda workload: with_step(workload, np.maximum(workload.step_s - saved_s, LEAST_STEP * workload.step_s))
@@ -144,13 +145,13 @@ def _limits(evidence: Evidence, proposal: Proposal | None, per_batch: float) -> 
         return ()
     if proposal is not None:
         return proposal.now.prediction.limits
-    step_s = evidence.mean(evidence.own_s)
+    step_s = mean(evidence.contention.step_s)
     return (ThroughputLimit(name="step", samples_s=per_batch / step_s),) if step_s > 0 else ()
 
 
 def _most_gain(evidence: Evidence, proposal: Proposal | None) -> float | None:
     """Measured: steps that never wait, neither for data nor for a core. None where they take no time at all."""
-    step_s = evidence.mean(evidence.own_s)
+    step_s = mean(evidence.contention.step_s)
     return max(0.0, 1 / (step_s * _batches_s(evidence, proposal)) - 1) if step_s > 0 else None
 
 
@@ -171,11 +172,11 @@ def _loader_changes(evidence: Evidence) -> Iterator[Change]:
     elif seen.manner == "share":
         yield _readers(2, f"the storage is full with one reader, a second fills the gaps: {seen.together_words}")
     elif seen.manner == "apart" or seen.remote > REMOTE:
-        step_s = max(evidence.mean(evidence.own_s), 1e-6)
-        needed = ceil(evidence.mean(evidence.blocked_s) / step_s)
+        step_s = max(mean(evidence.contention.step_s), 1e-6)
+        needed = ceil(mean(evidence.workers.blocked_s) / step_s)
         yield _readers(
             min(MOST_READERS, max(1, needed)),
-            f"a batch waits {evidence.mean(evidence.blocked_s):.2g} s for answers and a step takes {step_s:.2g} s: "
+            f"a batch waits {mean(evidence.workers.blocked_s):.2g} s for answers and a step takes {step_s:.2g} s: "
             f"{needed} at a time keep up (Little's law)",
         )
 
@@ -201,17 +202,17 @@ def _notes(
         return
     if batch_bytes is None and proposal.need is not None:
         yield "A batch was taken to be as large as what was read for it; decoded it is larger, and so is the need"
-    if evidence.loader.dataset_size is None and evidence.dealt_workers < evidence.workers:
+    if evidence.loader.dataset_size is None and evidence.workers.effective_workers < evidence.settings.num_workers:
         yield (
-            f"The dataset deals its samples itself, and to {evidence.dealt_workers} of {evidence.workers} workers: "
+            f"The dataset deals its samples itself, and to {evidence.workers.effective_workers} of {evidence.settings.num_workers} workers: "
             "more of them would have nothing to do"
         )
     if proposal.now.started < 1 - LEAST_GAIN:
         yield (
             "Rates are those of whole epochs, the start of workers counted in: between starts it is "
-            f"{1 / evidence.cycle_s:.3g} batches/s"
+            f"{1 / evidence.loop.cycle_s:.3g} batches/s"
         )
-    predicted, measured = proposal.now.prediction.batches_s, 1 / evidence.cycle_s
+    predicted, measured = proposal.now.prediction.batches_s, 1 / evidence.loop.cycle_s
     if abs(predicted / measured - 1) > MODEL_ERROR:
         yield (
             f"The model says {predicted:.3g} batches/s for the run as it was, and {measured:.3g} were measured: "

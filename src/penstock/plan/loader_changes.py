@@ -58,7 +58,7 @@ def _cache(evidence: Evidence, seen: StoreReads) -> Change:
 def _cost(evidence: Evidence, seen: StoreReads) -> Iterator[str]:
     batches = evidence.loader.batches
     if batches:
-        size = format_bytes(seen.bytes_s * evidence.cycle_s * batches)
+        size = format_bytes(seen.bytes_s * evidence.loop.cycle_s * batches)
         yield f"{size} on that disk for what this rank reads in an epoch"
     else:
         yield "the shards once more on that disk"

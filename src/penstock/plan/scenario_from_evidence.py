@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.diagnose.evidence.evidence import BUSY_THREADS, Evidence
+from penstock.core.arrays import mean
+from penstock.diagnose.evidence.evidence import Evidence
+from penstock.diagnose.evidence.ipc import BUSY_THREADS
 from penstock.diagnose.rules import cpu_oversubscribed, lock_contention
 from penstock.diagnose.rules._storage import REMOTE, StorageWaits, storage_waits
 from penstock.diagnose.suspect import Remedy, Suspect
@@ -43,17 +45,17 @@ def workload_of(evidence: Evidence) -> tuple[Workload | None, tuple[str, ...]]:
 
 def _with_own(workload: Workload, evidence: Evidence) -> Workload:
     """What the loop does for itself while it takes a batch stays, whoever makes the batch: it belongs to the step."""
-    seen_s = evidence.mean(evidence.phase_s("sampler")) + evidence.interpreter_s
+    seen_s = mean(evidence.loop.phase_s("sampler")) + evidence.contention.interpreter_s
     own_s = np.minimum(seen_s, workload.handover_s)
     return workload.with_(handover_s=workload.handover_s - own_s, step_s=workload.step_s + own_s)
 
 
 def _with_lock(workload: Workload, evidence: Evidence) -> Workload:
     """Whoever waits for a lock waits for its holders: all of them together fill the time from batch to batch."""
-    if evidence.states.get("lock", 0.0) < lock_contention.LEAST:
+    if evidence.workers.states.get("lock", 0.0) < lock_contention.LEAST:
         return workload
-    locked_s = workload.alone_s * evidence.blocked_in("lock")
-    held_s = locked_s * min(1.0, evidence.cycle_s / max(float(locked_s.mean()), 1e-9))
+    locked_s = workload.alone_s * evidence.workers.blocked_in("lock")
+    held_s = locked_s * min(1.0, evidence.loop.cycle_s / max(float(locked_s.mean()), 1e-9))
     return workload.with_(alone_s=workload.alone_s - locked_s, serial_s=held_s)
 
 
@@ -64,7 +66,7 @@ def _with_device(workload: Workload, evidence: Evidence, seen: StorageWaits) -> 
     not be usual: where the system reads ahead, one batch waits for what several find read.
     """
     io_s = np.minimum(workload.alone_s, STRAGGLES * np.quantile(workload.alone_s, USUAL))
-    rate = 1 / evidence.cycle_s
+    rate = 1 / evidence.loop.cycle_s
     in_flight = min(rate * float(io_s.mean()), float(max(1, workload.workers)))
     if in_flight <= 0:
         return workload
@@ -84,8 +86,8 @@ def _with_device(workload: Workload, evidence: Evidence, seen: StorageWaits) -> 
 
 def _reads_ahead(evidence: Evidence) -> bool:
     """Most batches found their bytes in memory, and few had the device bring those of many."""
-    brought = np.array([fetch.device_bytes for fetch in evidence.fetches])
-    read = np.array([fetch.read_bytes for fetch in evidence.fetches])
+    brought = np.array([fetch.device_bytes for fetch in evidence.workers.fetches])
+    read = np.array([fetch.read_bytes for fetch in evidence.workers.fetches])
     return bool(len(read)) and float(np.median(brought)) == 0 and float(brought.sum()) > float(read.sum()) / 2
 
 
@@ -94,13 +96,13 @@ def _reads_ahead(evidence: Evidence) -> bool:
 
 def settings_of(evidence: Evidence) -> LoaderSettings:
     """As in force; torch's own where a recording does not say."""
-    context = evidence.setting("multiprocessing_context")
+    context = evidence.settings.in_force("multiprocessing_context")
     return LoaderSettings(
-        num_workers=evidence.workers,
-        prefetch_factor=evidence.prefetch,
-        pin_memory=evidence.setting("pin_memory") is True,
-        persistent_workers=evidence.setting("persistent_workers") is True,
-        in_order=evidence.in_order,
+        num_workers=evidence.settings.num_workers,
+        prefetch_factor=evidence.settings.prefetch_factor,
+        pin_memory=evidence.settings.in_force("pin_memory") is True,
+        persistent_workers=evidence.settings.in_force("persistent_workers") is True,
+        in_order=evidence.settings.in_order,
         multiprocessing_context=context if isinstance(context, str) else None,
     )
 
@@ -111,8 +113,8 @@ def settings_of(evidence: Evidence) -> LoaderSettings:
 def place_of(evidence: Evidence, batch_bytes: int | None = None) -> TrainingContext:
     """The machine and the training, as recorded. A batch is at least the bytes that were read for it."""
     machine = evidence.recording.run.machine
-    read_bytes = evidence.mean([fetch.read_bytes for fetch in evidence.fetches])
-    dealt = evidence.dealt_workers
+    read_bytes = mean([fetch.read_bytes for fetch in evidence.workers.fetches])
+    dealt = evidence.workers.effective_workers
     return TrainingContext(
         platform=machine.platform,
         gpus=len(machine.gpus),
@@ -123,11 +125,11 @@ def place_of(evidence: Evidence, batch_bytes: int | None = None) -> TrainingCont
         worker_bytes=max(_worker_memory(evidence), default=None),
         start=_start(evidence),
         epoch_batches=evidence.loader.batches,
-        passes=max(2, len({step.pass_ for step in (*evidence.firsts, *evidence.steps)})),
-        most_workers=dealt if dealt < evidence.workers else None,
-        copy_s=evidence.mean(evidence.phase_s("h2d")),
-        device_s=evidence.device_s("h2d"),
-        threads=evidence.threads_per_worker,
+        passes=max(2, len({step.pass_ for step in (*evidence.loop.first_steps, *evidence.loop.steps)})),
+        most_workers=dealt if dealt < evidence.settings.num_workers else None,
+        copy_s=mean(evidence.loop.phase_s("h2d")),
+        device_s=evidence.loop.device_s("h2d"),
+        threads=evidence.machine.threads_per_worker,
         uncrowded=_uncrowded(evidence),
     )
 
@@ -141,34 +143,36 @@ def _has_in_order(evidence: Evidence) -> bool:
 
 def _free_bytes(evidence: Evidence) -> int | None:
     """The least that was free, and what the workers held; None where nobody looked."""
-    free = [look.memory_free_bytes for look in evidence.system if look.memory_free_bytes > 0]
+    free = [look.memory_free_bytes for look in evidence.machine.system if look.memory_free_bytes > 0]
     if not free:
         return None
-    return min(free) + round(evidence.workers * evidence.mean(_worker_memory(evidence)))
+    return min(free) + round(evidence.settings.num_workers * mean(_worker_memory(evidence)))
 
 
 def _worker_memory(evidence: Evidence) -> list[int]:
-    return [process.memory_bytes for process in evidence.worker_looks if process.memory_bytes > 0]
+    return [process.memory_bytes for process in evidence.machine.worker_processes if process.memory_bytes > 0]
 
 
 def _start(evidence: Evidence) -> WorkerStartCost:
     """From later passes where there are any: the first one also fills caches."""
-    waits = evidence.startups_s[1:] if len(evidence.startups_s) > 1 else evidence.startups_s
+    waits = evidence.loop.startup_s[1:] if len(evidence.loop.startup_s) > 1 else evidence.loop.startup_s
     if not len(waits):
         return WorkerStartCost(0.0)
-    usual = evidence.mean(evidence.wait_s)
-    return WorkerStartCost.measured(float(np.median(waits)), usual, evidence.mean_fetch_s, evidence.workers)
+    usual = mean(evidence.loop.wait_s)
+    return WorkerStartCost.measured(
+        float(np.median(waits)), usual, evidence.workers.mean_fetch_s, evidence.settings.num_workers
+    )
 
 
 def _extra_cores(evidence: Evidence) -> float:
     """That all workers' other threads used."""
-    mine = evidence.worker_looks
-    return sum(p.cpu - p.thread_cpu for p in mine if p.thread_cpu is not None) / max(1, len(evidence.system))
+    mine = evidence.machine.worker_processes
+    return sum(p.cpu - p.thread_cpu for p in mine if p.thread_cpu is not None) / max(1, len(evidence.machine.system))
 
 
 def _uncrowded(evidence: Evidence) -> Remedy | None:
     """The rule's own cure, where it is threads that crowd the cores and not the number of workers."""
-    if evidence.threads_per_worker < cpu_oversubscribed.EXTRA_THREADS or _extra_cores(evidence) < BUSY_THREADS:
+    if evidence.machine.threads_per_worker < cpu_oversubscribed.EXTRA_THREADS or _extra_cores(evidence) < BUSY_THREADS:
         return None
     answer = cpu_oversubscribed.look(evidence)
     return answer.cure if isinstance(answer, Suspect) else None

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
@@ -55,7 +56,7 @@ CURES = {
 
 def step_changes(evidence: Evidence) -> tuple[Change, ...]:
     """The one with the largest gain first; what is only to be tried comes last."""
-    if len(evidence.steps) < ENOUGH_STEPS or evidence.cycle_s <= 0:
+    if len(evidence.loop.steps) < ENOUGH_STEPS or evidence.loop.cycle_s <= 0:
         return ()
     found = [*_in_the_loop(evidence), *_batch_size(evidence), *_accumulation(evidence), *_copying(evidence)]
     if isinstance(all_rules()["compute_bound"](evidence), RuledOut):
@@ -84,7 +85,7 @@ def _in_the_loop(evidence: Evidence) -> Iterator[Change]:
 def _batch_size(evidence: Evidence) -> Iterator[Change]:
     """Where a run had batches of several sizes, and the larger ones were quicker per sample."""
     for suspect in causes(evidence, "small_batch").values():
-        sizes = np.array([step.samples or 0 for step in evidence.steps])
+        sizes = np.array([step.samples or 0 for step in evidence.loop.steps])
         each, times = np.unique(sizes, return_counts=True)
         yield Change(
             scope="step",
@@ -100,25 +101,25 @@ def _batch_size(evidence: Evidence) -> Iterator[Change]:
 def _accumulation(evidence: Evidence) -> Iterator[Change]:
     """The optimizer's time was measured; done for every fourth batch, it costs a quarter."""
     optimizer_s = _optimizer_s(evidence)
-    if optimizer_s < LEAST_OPTIMIZER * evidence.cycle_s:
+    if optimizer_s < LEAST_OPTIMIZER * evidence.loop.cycle_s:
         return
     yield Change(
         scope="step",
         name="accumulation",
         now=None,
         then=ACCUMULATED,
-        reason=f"The optimizer takes {format_ms(optimizer_s)} of {format_ms(evidence.cycle_s)} per step; done "
+        reason=f"The optimizer takes {format_ms(optimizer_s)} of {format_ms(evidence.loop.cycle_s)} per step; done "
         f"once for {ACCUMULATED} batches it takes a quarter of that",
-        gain=_with_supply(evidence, _gain(evidence.cycle_s, optimizer_s * (1 - 1 / ACCUMULATED))),
+        gain=_with_supply(evidence, _gain(evidence.loop.cycle_s, optimizer_s * (1 - 1 / ACCUMULATED))),
         cost=f"the effective batch is {ACCUMULATED} times as large: the learning rate wants scaling with it",
     )
 
 
 def _optimizer_s(evidence: Evidence) -> float:
     """Of a step, by the clock of whoever sets the pace, the device or the host."""
-    if evidence.device_s() < HOST_BOUND * evidence.mean(evidence.busy_s):
-        return evidence.mean(evidence.phase_s("optimizer"))
-    return evidence.device_s() - evidence.device_s("optimizer")
+    if evidence.loop.device_s() < HOST_BOUND * mean(evidence.loop.busy_s):
+        return mean(evidence.loop.phase_s("optimizer"))
+    return evidence.loop.device_s() - evidence.loop.device_s("optimizer")
 
 
 def _copying(evidence: Evidence) -> Iterator[Change]:
@@ -141,7 +142,7 @@ def _with_supply(evidence: Evidence, gain: float) -> float:
     workload = evidence.workload
     if workload is None:
         return gain
-    saved_s = evidence.cycle_s * (1 - 1 / (1 + gain))
+    saved_s = evidence.loop.cycle_s * (1 - 1 / (1 + gain))
     return min(gain, model_gain(workload, lambda run: with_step(run, np.maximum(run.step_s - saved_s, 0.0))))
 
 
@@ -160,10 +161,10 @@ class _DeviceFacts:
 
     @classmethod
     def of(cls, evidence: Evidence) -> _DeviceFacts:
-        step_s, device_s = evidence.mean(evidence.busy_s), evidence.device_s()
+        step_s, device_s = mean(evidence.loop.busy_s), evidence.loop.device_s()
         used = [
             load.memory_used_bytes / gpu.memory_bytes
-            for look in evidence.system
+            for look in evidence.machine.system
             for gpu, load in zip(evidence.recording.run.machine.gpus, look.gpus, strict=False)
             if gpu.memory_bytes
         ]
@@ -175,7 +176,7 @@ class _DeviceFacts:
 
     @property
     def words(self) -> str:
-        taken = f"The step takes {1 - self.evidence.wait_share:.0%} of the time ({self.evidence.step_text})"
+        taken = f"The step takes {1 - self.evidence.loop.wait_share:.0%} of the time ({self.evidence.loop.step_text})"
         return taken if self.busy is None else f"{taken}, the device is busy for {min(1.0, self.busy):.0%} of it"
 
 

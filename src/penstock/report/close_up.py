@@ -32,9 +32,11 @@ class CloseUp:
 def close_up(evidence: Evidence, period: int | None) -> CloseUp:
     """Two periods before the longest wait and one after, all of one pass, or of passes of one batch each."""
     at = _window(evidence, period)
-    steps, slow = evidence.steps[at], evidence.slow[at].tolist()
+    steps, slow = evidence.loop.steps[at], evidence.loop.slow[at].tolist()
     first_s, last_s = steps[0].at_s, steps[-1].at_s + steps[-1].wait_s + steps[-1].step_s
-    inside = [fetch for fetch in evidence.fetches if fetch.at_s < last_s and fetch.at_s + fetch.fetch_s > first_s]
+    inside = [
+        fetch for fetch in evidence.workers.fetches if fetch.at_s < last_s and fetch.at_s + fetch.fetch_s > first_s
+    ]
     fetches = sorted(inside, key=lambda fetch: fetch.at_s)[:WINDOW_FETCHES]
     workers = sorted({fetch.worker for fetch in fetches})
     return CloseUp(
@@ -54,9 +56,9 @@ def _hidden(count: int, what: str) -> str:
 
 
 def _window(evidence: Evidence, period: int | None) -> slice:
-    reach = min(period or max(evidence.workers, 8), WINDOW_STEPS // 3)
-    worst = int(np.argmax(evidence.wait_s))
-    steps, longest = evidence.steps, evidence.steps[worst]
+    reach = min(period or max(evidence.settings.num_workers, 8), WINDOW_STEPS // 3)
+    worst = int(np.argmax(evidence.loop.wait_s))
+    steps, longest = evidence.loop.steps, evidence.loop.steps[worst]
     around = range(max(0, worst - 2 * reach), min(len(steps), worst + reach + 1))
     inside = [at for at in around if steps[at].pass_ == longest.pass_ or steps[at].batch == longest.batch == 0]
     return slice(inside[0], inside[-1] + 1)

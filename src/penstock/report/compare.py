@@ -56,8 +56,8 @@ def compare(a: Recording, b: Recording) -> Comparison:
     """The loader that took most of a's time, against its namesake in b."""
     left = main_loader(a, "the first recording")
     right = namesake(b, left.loader, "the second recording")
-    known = not np.isnan(left.samples_per_batch) and not np.isnan(right.samples_per_batch)
-    same = known and abs(right.samples_per_batch / left.samples_per_batch - 1) < SAME_BATCH
+    known = not np.isnan(left.loop.samples_per_batch) and not np.isnan(right.loop.samples_per_batch)
+    same = known and abs(right.loop.samples_per_batch / left.loop.samples_per_batch - 1) < SAME_BATCH
     pair = _RunPair(left, right, per_sample=known and not same)
     return Comparison(measures=tuple(_measures(pair, known)), notes=tuple(_notes(pair, known)))
 
@@ -79,7 +79,7 @@ class _RunPair:
 
 def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
     def both(top: _Column, bottom: _Column) -> tuple[RunMeasure, RunMeasure]:
-        left, right = (RunMeasure(top(run), bottom(run), run.workers) for run in (pair.left, pair.right))
+        left, right = (RunMeasure(top(run), bottom(run), run.settings.num_workers) for run in (pair.left, pair.right))
         return left, right
 
     counts = samples if known else _ones
@@ -87,28 +87,28 @@ def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
     yield measure("rate", "samples/s" if known else "batches/s", *both(counts, cycles), more_is_better=True)
     yield measure("share waiting", "share", *both(_wait, cycles))
     yield measure("wait", pair.unit, *both(_wait, per))
-    yield measure("step", pair.unit, *both(lambda run: run.busy_s, per))
+    yield measure("step", pair.unit, *both(lambda run: run.loop.busy_s, per))
     for name in _shared_phases(pair.left, pair.right):
         where = "wait" if name == IN_THE_WAIT else "step"
         columns: tuple[_Column, _Column] = partial(_phase, name), per
         if name in LOOKED_AT:
             columns = partial(_spoken_for, columns[0]), partial(_spoken_for, per)
         yield measure(f"{where}: {name}", pair.unit, *both(*columns))
-    if pair.left.fetches and pair.right.fetches:
+    if pair.left.workers.fetches and pair.right.workers.fetches:
         made = partial(_fetched, pair.per_sample)
-        yield measure("worker", pair.unit, *both(lambda run: run.fetch_s, made))
+        yield measure("worker", pair.unit, *both(lambda run: run.workers.fetch_s, made))
 
 
 def _wait(run: Evidence) -> Floats:
-    return run.wait_s
+    return run.loop.wait_s
 
 
 def _ones(run: Evidence) -> Floats:
-    return np.ones(len(run.steps))
+    return np.ones(len(run.loop.steps))
 
 
 def _fetched(per_sample: bool, run: Evidence) -> Floats:
-    return np.array([fetch.samples if per_sample else 1 for fetch in run.fetches], np.float64)
+    return np.array([fetch.samples if per_sample else 1 for fetch in run.workers.fetches], np.float64)
 
 
 def _shared_phases(left: Evidence, right: Evidence) -> list[str]:
@@ -118,12 +118,12 @@ def _shared_phases(left: Evidence, right: Evidence) -> list[str]:
 
 
 def _phase(name: str, evidence: Evidence) -> Floats:
-    return np.array([step.phases.get(name, 0.0) for step in evidence.steps])
+    return np.array([step.phases.get(name, 0.0) for step in evidence.loop.steps])
 
 
 def _spoken_for(column: _Column, evidence: Evidence) -> Floats:
     """Of the steps that were looked at, each as much as it speaks for: taken so often it would look too sure."""
-    times = evidence.spoken_for
+    times = evidence.loop.represented
     return (column(evidence) * times)[times > 0]
 
 
@@ -134,10 +134,10 @@ def _notes(pair: _RunPair, known: bool) -> Iterator[str]:
     if not known:
         yield "Samples were not counted in both: rates are in batches, which says nothing if their sizes differ."
     if pair.per_sample:
-        yield f"Batches of {left.samples_per_batch:.3g} and {right.samples_per_batch:.3g}: times are per sample."
+        yield f"Batches of {left.loop.samples_per_batch:.3g} and {right.loop.samples_per_batch:.3g}: times are per sample."
     for which, run in (("first", left), ("second", right)):
-        if len(run.steps) // max(run.workers, 1) < ENOUGH_BLOCKS:
-            rounds = f"{len(run.steps)} steps with {run.workers} workers"
+        if len(run.loop.steps) // max(run.settings.num_workers, 1) < ENOUGH_BLOCKS:
+            rounds = f"{len(run.loop.steps)} steps with {run.settings.num_workers} workers"
             yield f"The {which} run is too short to judge: {rounds}; record {ENOUGH_BLOCKS} batches per worker or more."
     yield "One run each: what differs from run to run with the same settings is not in the intervals."
 

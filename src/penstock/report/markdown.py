@@ -102,8 +102,8 @@ def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
         yield "### Slow batches"
         yield ""
         every = f", one every {found.period} batches" if found.period else ""
-        longest = format_duration(float(evidence.wait_s.max()))
-        yield f"{found.slow} of {len(evidence.steps)} batches were slow{every}. The longest wait was {longest}."
+        longest = format_duration(float(evidence.loop.wait_s.max()))
+        yield f"{found.slow} of {len(evidence.loop.steps)} batches were slow{every}. The longest wait was {longest}."
     if diagnosis.ranks is not None:
         yield ""
         yield from _ranks(diagnosis.ranks)

@@ -73,7 +73,7 @@ class SettingRow:
 
 def main_evidence(recording: Recording) -> Evidence | None:
     """The loader that the reports are about; None where nothing was iterated over."""
-    return next((evidence for evidence in gather(recording) if evidence.steps), None)
+    return next((evidence for evidence in gather(recording) if evidence.loop.steps), None)
 
 
 def without_steps(recording: Recording) -> str:
@@ -83,25 +83,25 @@ def without_steps(recording: Recording) -> str:
 
 def numbers(evidence: Evidence) -> RunNumbers:
     """Of a loader with at least one steady step."""
-    steady_s, batches = evidence.steady_s, len(evidence.steps)
-    per_batch = evidence.samples_per_batch
+    steady_s, batches = evidence.loop.steady_s, len(evidence.loop.steps)
+    per_batch = evidence.loop.samples_per_batch
     rate = batches / steady_s if steady_s > 0 else 0.0
     return RunNumbers(
         loader=evidence.loader,
-        passes=len({step.pass_ for step in (*evidence.firsts, *evidence.steps)}),
-        batches=batches + len(evidence.firsts),
+        passes=len({step.pass_ for step in (*evidence.loop.first_steps, *evidence.loop.steps)}),
+        batches=batches + len(evidence.loop.first_steps),
         samples_per_s=None if np.isnan(per_batch) else rate * per_batch,
         batches_per_s=rate,
-        wait_share=evidence.wait_share,
-        wait_s=float(evidence.wait_s.mean()),
-        step_s=float(evidence.busy_s.mean()),
-        startup_s=float(evidence.startups_s.mean()) if len(evidence.startups_s) else None,
+        wait_share=evidence.loop.wait_share,
+        wait_s=float(evidence.loop.wait_s.mean()),
+        step_s=float(evidence.loop.busy_s.mean()),
+        startup_s=float(evidence.loop.startup_s.mean()) if len(evidence.loop.startup_s) else None,
         gpu=_gpu(evidence),
     )
 
 
 def _gpu(evidence: Evidence) -> float | None:
-    seen = [gpu.utilisation for look in evidence.system for gpu in look.gpus]
+    seen = [gpu.utilisation for look in evidence.machine.system for gpu in look.gpus]
     return float(np.mean(seen)) if seen else None
 
 
@@ -111,7 +111,7 @@ def _gpu(evidence: Evidence) -> float | None:
 def parts(evidence: Evidence) -> tuple[StepPart, ...]:
     """The mean step in order: the wait, each phase with those inside it, and what no phase covers."""
     host, device = phase_means(evidence), phase_means(evidence, on_device=True)
-    wait_s, cycle_s = float(evidence.wait_s.mean()), evidence.cycle_s
+    wait_s, cycle_s = float(evidence.loop.wait_s.mean()), evidence.loop.cycle_s
 
     def part(path: str, depth: int, start_s: float, seconds: float) -> StepPart:
         share = seconds / cycle_s if cycle_s > 0 else 0.0
@@ -169,14 +169,14 @@ def phase_means(evidence: Evidence, *, on_device: bool = False) -> dict[str, flo
     On the device only of steps whose events were read: of the others it is not known.
     """
     sums: dict[str, float] = {}
-    counted = evidence.spoken_for
+    counted = evidence.loop.represented
     if on_device:
-        counted = counted * np.array([bool(step.device_phases) for step in evidence.steps])
-    for step, times in zip(evidence.steps, counted, strict=True):
+        counted = counted * np.array([bool(step.device_phases) for step in evidence.loop.steps])
+    for step, times in zip(evidence.loop.steps, counted, strict=True):
         if times:
             for name, seconds in (step.device_phases if on_device else step.phases).items():
                 sums[name] = sums.get(name, 0.0) + times * seconds
-    if not on_device and not evidence.spoken_for.all():
+    if not on_device and not evidence.loop.represented.all():
         sums = _as_all_saw(evidence, sums)
     kept = _without_pauses(sums)
     longest = set(sorted(kept, key=lambda name: -kept[name])[:MOST_PHASES])
@@ -196,19 +196,19 @@ def _without_pauses(sums: dict[str, float]) -> dict[str, float]:
 
 def looked_note(evidence: Evidence) -> str:
     """Where phases were looked at in some steps only: in how many."""
-    looked = sum(step.looked for step in evidence.steps)
+    looked = sum(step.looked for step in evidence.loop.steps)
     return (
         ""
-        if looked == len(evidence.steps)
-        else f"Phases were looked at in {looked:,} of {len(evidence.steps):,} steps."
+        if looked == len(evidence.loop.steps)
+        else f"Phases were looked at in {looked:,} of {len(evidence.loop.steps):,} steps."
     )
 
 
 def _as_all_saw(evidence: Evidence, sums: dict[str, float]) -> dict[str, float]:
     """Phases that every step has need nobody to speak for them: their sum is known, and what it was inside is not."""
-    last = {path: path.rpartition("/")[2] for step in evidence.steps for path in step.phases}
+    last = {path: path.rpartition("/")[2] for step in evidence.loop.steps for path in step.phases}
     for name in dict.fromkeys(name for name in last.values() if name not in LOOKED_AT):
-        known_s = float(evidence.phase_s(name).sum())
+        known_s = float(evidence.loop.phase_s(name).sum())
         said_s = sum(seconds for path, seconds in sums.items() if last[path] == name)
         if said_s > 0:
             sums |= {path: seconds * known_s / said_s for path, seconds in sums.items() if last[path] == name}

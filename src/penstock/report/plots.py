@@ -102,10 +102,14 @@ def _round(value: float) -> float:
 
 def strip(evidence: Evidence) -> StepStrip:
     """Seconds per batch, over the batches of all passes."""
-    slow = np.flatnonzero(evidence.slow)
+    slow = np.flatnonzero(evidence.loop.slow)
     positions = _positions(evidence)
     return StepStrip(
-        plot=thin(positions, {"total": evidence.wait_s + evidence.busy_s, "step": evidence.busy_s}, mean_of="total"),
+        plot=thin(
+            positions,
+            {"total": evidence.loop.wait_s + evidence.loop.busy_s, "step": evidence.loop.busy_s},
+            mean_of="total",
+        ),
         marks=[int(positions[at]) for at in slow] if len(slow) <= MARKS else [],
         slow=len(slow),
         period=stall_period(positions[slow].astype(np.int64)),
@@ -123,10 +127,14 @@ def stall_period(slow: NDArray[np.int64]) -> int | None:
 
 def ready(evidence: Evidence) -> Plot | None:
     """Batches that lay ready when the loop asked, and tasks that were out; None where nobody could tell."""
-    if not (evidence.ready != UNKNOWN).any():
+    if not (evidence.loop.ready_batches != UNKNOWN).any():
         return None
-    outstanding = [np.nan if step.outstanding is None else step.outstanding for step in evidence.steps]
-    series = {"ready": np.where(evidence.ready == UNKNOWN, np.nan, evidence.ready.astype(np.float64))}
+    outstanding = [np.nan if step.outstanding is None else step.outstanding for step in evidence.loop.steps]
+    series = {
+        "ready": np.where(
+            evidence.loop.ready_batches == UNKNOWN, np.nan, evidence.loop.ready_batches.astype(np.float64)
+        )
+    }
     if not np.isnan(outstanding).all():
         series["outstanding"] = np.array(outstanding, np.float64)
     return thin(_positions(evidence), series, mean_of="ready")
@@ -134,9 +142,9 @@ def ready(evidence: Evidence) -> Plot | None:
 
 def _positions(evidence: Evidence) -> Floats:
     """Each steady batch's number over all passes: the first of each pass counts too, where that is left out."""
-    passes = np.array([step.pass_ for step in evidence.steps])
+    passes = np.array([step.pass_ for step in evidence.loop.steps])
     begun = np.diff(passes, prepend=passes[:1] - 1) != 0
-    left_out = begun & np.array([step.batch > 0 for step in evidence.steps])
+    left_out = begun & np.array([step.batch > 0 for step in evidence.loop.steps])
     positions: Floats = (np.arange(len(passes)) + np.cumsum(left_out)).astype(np.float64)
     return positions
 

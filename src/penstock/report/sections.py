@@ -37,8 +37,8 @@ def of_steps(evidence: Evidence, drawn: StepStrip, window: CloseUp) -> dict[str,
         "parts": rows,
         "looked_note": looked_note(evidence),
         "on_device": any(part.device_s is not None for part in rows),
-        "cycle_s": evidence.cycle_s or 1.0,
-        "workers": evidence.workers,
+        "cycle_s": evidence.loop.cycle_s or 1.0,
+        "workers": evidence.settings.num_workers,
     }
 
 
@@ -46,12 +46,12 @@ def _tiles(evidence: Evidence, found: RunNumbers) -> list[_Tile]:
     rate, unit = found.samples_per_s, "samples/s"
     if rate is None:
         rate, unit = found.batches_per_s, "batches/s"
-    alone = rate * evidence.cycle_s / found.step_s if found.step_s > 0 else None
+    alone = rate * evidence.loop.cycle_s / found.step_s if found.step_s > 0 else None
     tiles = [
         _Tile("rate", format_number(rate), unit),
         _Tile("waiting for data", percent(found.wait_share), "of the loop's time", hot=found.wait_share >= 0.1),
         _Tile("step alone", format_duration(found.step_s), f"= {format_number(alone)} {unit}" if alone else ""),
-        _Tile("longest wait", format_duration(float(evidence.wait_s.max())), f"in {found.batches:,} batches"),
+        _Tile("longest wait", format_duration(float(evidence.loop.wait_s.max())), f"in {found.batches:,} batches"),
     ]
     if found.gpu is not None:
         tiles.append(_Tile("GPU utilisation", percent(found.gpu), "on average"))
@@ -59,19 +59,19 @@ def _tiles(evidence: Evidence, found: RunNumbers) -> list[_Tile]:
 
 
 def _strip_note(evidence: Evidence, found: RunNumbers, drawn: StepStrip) -> str:
-    note = f"{drawn.slow:,} of {len(evidence.steps):,} batches were slow"
+    note = f"{drawn.slow:,} of {len(evidence.loop.steps):,} batches were slow"
     note += " (▾)." if drawn.marks else "."
     if "mean" in drawn.plot.series:
         note += " Each column shows many: lowest and highest (pale), and the mean."
     if found.startup_s is not None:
         note += f" The first batch of a pass is left out: it took {format_duration(found.startup_s)} to come."
-    if evidence.pauses_s.any():
-        note += f" So are {format_duration(float(evidence.pauses_s.sum()))} of evaluation and checkpoints."
+    if evidence.loop.pause_s.any():
+        note += f" So are {format_duration(float(evidence.loop.pause_s.sum()))} of evaluation and checkpoints."
     return note
 
 
 def _lanes_note(evidence: Evidence, window: CloseUp) -> str:
-    worst = evidence.steps[int(evidence.wait_s.argmax())]
+    worst = evidence.loop.steps[int(evidence.loop.wait_s.argmax())]
     note = f"Batch {worst.batch} of pass {worst.pass_} came after {format_duration(worst.wait_s)}"
     if worst.ready is not None and worst.outstanding is not None:
         note += f", with {worst.ready} of {worst.outstanding} batches ready"

@@ -100,15 +100,17 @@ def answer_of(low: float, high: float, *, more_is_better: bool) -> Answer:
 
 def main_loader(recording: Recording, which: str) -> Evidence:
     """The loader that took most of the run's time; `which` is what an error calls the recording."""
-    found = [evidence for evidence in gather(recording) if evidence.steps]
+    found = [evidence for evidence in gather(recording) if evidence.loop.steps]
     if not found:
         raise RecordingError(f"{which} has no steps to compare", advice="Record at least two batches of a pass")
-    return max(found, key=lambda evidence: evidence.steady_s)
+    return max(found, key=lambda evidence: evidence.loop.steady_s)
 
 
 def namesake(recording: Recording, of: LoaderLine, which: str) -> Evidence:
     """The loader that the script calls the same; where there is none, the main one."""
-    found = [evidence for evidence in gather(recording) if evidence.steps and _called(evidence.loader) == _called(of)]
+    found = [
+        evidence for evidence in gather(recording) if evidence.loop.steps and _called(evidence.loader) == _called(of)
+    ]
     return found[0] if found else main_loader(recording, which)
 
 
@@ -118,10 +120,10 @@ def _called(loader: LoaderLine) -> str | int:
 
 def samples(run: Evidence) -> Floats:
     """Per batch; where one was not counted, as many as the others have on average, NaN where none was."""
-    usual = run.samples_per_batch
-    return np.array([usual if step.samples is None else step.samples for step in run.steps], float)
+    usual = run.loop.samples_per_batch
+    return np.array([usual if step.samples is None else step.samples for step in run.loop.steps], float)
 
 
 def cycles(run: Evidence) -> Floats:
     """Seconds from batch to batch: the wait and the loop's own time, pauses left out."""
-    return run.wait_s + run.busy_s
+    return run.loop.wait_s + run.loop.busy_s

@@ -163,8 +163,8 @@ def _trial(
         notes += _plan_notes(ask.dataloader, evidence, own)
     return Trial(
         turn=turn,
-        side=RunMeasure(samples(steady), cycles(steady), steady.workers),
-        wait_share=steady.wait_share,
+        side=RunMeasure(samples(steady), cycles(steady), steady.settings.num_workers),
+        wait_share=steady.loop.wait_share,
         cold=dropped is not None and dropped.cold,
         notes=tuple(notes),
     )
@@ -181,18 +181,18 @@ def _in_one_unit(trials: list[Trial]) -> list[Trial]:
 
 def after_warm_up(evidence: Evidence, most: int | None = None) -> Evidence:
     """Its steps without those that are warm-up, and of no more than the first `most`."""
-    steps = sorted((*evidence.firsts, *evidence.steps), key=lambda step: (step.pass_, step.batch))[:most]
-    in_flight = evidence.workers * evidence.prefetch
+    steps = sorted((*evidence.loop.first_steps, *evidence.loop.steps), key=lambda step: (step.pass_, step.batch))[:most]
+    in_flight = evidence.settings.num_workers * evidence.settings.prefetch_factor
     warm_up = max(int(len(steps) * WARM_UP), in_flight, 1)
-    return replace(evidence, steps=tuple(steps[warm_up:]), firsts=())
+    return evidence.with_steps(steps[warm_up:])
 
 
 def _plan_notes(plan: Mapping[str, Any], evidence: Evidence, own: LoaderLine) -> Iterator[str]:
     for name, wanted in plan.items():
-        idle = evidence.workers == 0 and name in OF_WORKERS
-        if evidence.setting(name) != wanted and not idle:
-            yield f"The plan's {name}={wanted} was not in force: {evidence.setting(name)} was."
-    if all(evidence.setting(name) == own.settings.get(name, Setting()).in_force for name in plan):
+        idle = evidence.settings.num_workers == 0 and name in OF_WORKERS
+        if evidence.settings.in_force(name) != wanted and not idle:
+            yield f"The plan's {name}={wanted} was not in force: {evidence.settings.in_force(name)} was."
+    if all(evidence.settings.in_force(name) == own.settings.get(name, Setting()).in_force for name in plan):
         yield "The plan changes nothing here: its settings are the script's own."
 
 
@@ -200,8 +200,8 @@ def _cache_notes(evidence: Evidence, dropped: DroppedPages) -> Iterator[str]:
     if not dropped.cold:
         yield f"Not cold: {dropped.why}."
         return
-    read = sum(fetch.read_bytes for fetch in evidence.fetches)
-    device = sum(fetch.device_bytes for fetch in evidence.fetches)
+    read = sum(fetch.read_bytes for fetch in evidence.workers.fetches)
+    device = sum(fetch.device_bytes for fetch in evidence.workers.fetches)
     if read and device < SEEN_COLD * read:
         yield (
             f"Of what the workers read, {device / read:.0%} came from a block device: the rest was cached, "

@@ -34,9 +34,7 @@ from penstock.recording.format import (
 from penstock.recording.reader import Recording
 
 MAY_BE_NAN = {"samples_per_batch"}
-PLAIN = sorted(
-    name for name, value in vars(Evidence).items() if isinstance(value, cached_property) and name not in MAY_BE_NAN
-)
+PARTS = ("settings", "loop", "workers", "machine", "ipc", "contention")
 
 
 def step(batch, wait_s=0.01, step_s=0.02, **more):
@@ -73,11 +71,19 @@ def numbers(value):
             yield from numbers(getattr(value, field.name))
 
 
+def derived_values(evidence):
+    """Yield (name, value) of every derived value of the evidence and of its parts."""
+    for owner in (evidence, *(getattr(evidence, part) for part in PARTS)):
+        for name, value in vars(type(owner)).items():
+            if isinstance(value, cached_property) and name not in MAY_BE_NAN:
+                yield f"{type(owner).__name__}.{name}", getattr(owner, name)
+
+
 def assert_sane(recording):
     """No rule raises, and nothing that comes out is infinite or not a number. Returns the diagnosis."""
     for evidence in gather(recording):
-        for name in PLAIN:
-            assert all(map(math.isfinite, numbers(getattr(evidence, name)))), name
+        for name, value in derived_values(evidence):
+            assert all(map(math.isfinite, numbers(value))), name
         for rule in all_rules().values():
             rule(evidence)
     found = diagnose(recording)
@@ -183,24 +189,24 @@ def one(steps=STEPS, fetches=(), **more):
 
 def test_the_first_step_of_each_pass_is_start_up():
     found = one([step(at, 5.0 if at == 0 else 0.1, 1.0, pass_=number) for number in range(2) for at in range(3)])
-    assert found.startups_s.tolist() == [5.0, 5.0]
-    assert found.wait_s.tolist() == [0.1] * 4
-    assert found.steady_s == pytest.approx(4.4)
-    assert found.total_s == pytest.approx(4.4 + 12.0)
-    assert found.cycle_s == pytest.approx(1.1)
+    assert found.loop.startup_s.tolist() == [5.0, 5.0]
+    assert found.loop.wait_s.tolist() == [0.1] * 4
+    assert found.loop.steady_s == pytest.approx(4.4)
+    assert found.loop.total_s == pytest.approx(4.4 + 12.0)
+    assert found.loop.cycle_s == pytest.approx(1.1)
 
 
 def test_pauses_are_taken_out_of_a_step_wherever_they_lie():
     phases = {"forward": 1.0, "log": 3.0, "log/checkpoint": 2.0, "evaluation": 4.0, "evaluation/checkpoint": 1.0}
     found = one([step(1, 0.0, 9.0, phases=phases)])
-    assert found.pauses_s.tolist() == [6.0]
-    assert found.busy_s.tolist() == [3.0]
-    assert found.rest_s == pytest.approx(1.0)  # 9 less forward, log and evaluation
-    assert found.phase_s("checkpoint").tolist() == [3.0]
+    assert found.loop.pause_s.tolist() == [6.0]
+    assert found.loop.busy_s.tolist() == [3.0]
+    assert found.loop.outside_phases_s == pytest.approx(1.0)  # 9 less forward, log and evaluation
+    assert found.loop.phase_s("checkpoint").tolist() == [3.0]
 
 
 def test_the_rest_of_a_step_is_unknown_where_no_phase_was_seen():
-    assert one().rest_s is None
+    assert one().loop.outside_phases_s is None
 
 
 SOME = [
@@ -214,29 +220,29 @@ SOME = [
 
 def test_a_step_that_was_not_looked_at_is_spoken_for_by_the_nearest_that_was():
     found = one(SOME)
-    assert found.phase_s("forward").tolist() == [0.2, 0.2, 0.2, 0.6, 0.6]
-    assert found.spoken_for.tolist() == [3, 0, 0, 0, 2]
-    assert found.rest_s == pytest.approx((3 * 0.7 + 2 * 0.4) / 5)
-    assert found.device_s() == pytest.approx((3 * 0.1 + 2 * 0.5) / 5)
+    assert found.loop.phase_s("forward").tolist() == [0.2, 0.2, 0.2, 0.6, 0.6]
+    assert found.loop.represented.tolist() == [3, 0, 0, 0, 2]
+    assert found.loop.outside_phases_s == pytest.approx((3 * 0.7 + 2 * 0.4) / 5)
+    assert found.loop.device_s() == pytest.approx((3 * 0.1 + 2 * 0.5) / 5)
 
 
 def test_phases_that_every_step_has_need_nobody_to_speak_for_them():
-    assert one(SOME).phase_s("log").tolist() == [0.1, 0.3, 0.0, 0.0, 0.0]
-    assert one(SOME[1:4]).phase_s("forward").tolist() == [0.0] * 3  # nobody looked at any
+    assert one(SOME).loop.phase_s("log").tolist() == [0.1, 0.3, 0.0, 0.0, 0.0]
+    assert one(SOME[1:4]).loop.phase_s("forward").tolist() == [0.0] * 3  # nobody looked at any
 
 
 def test_only_waiting_beyond_the_handover_is_being_behind():
     steps = [step(at, 0.01, 0.99, ready=2) for at in range(1, 9)] + [step(9, 1.01, 0.99, ready=0)]
     found = one(steps)
-    assert found.handover_s == pytest.approx(0.01)
-    assert found.behind == pytest.approx(1.0 / 10.0, rel=0.01)
+    assert found.ipc.receive_s == pytest.approx(0.01)
+    assert found.starved_share == pytest.approx(1.0 / 10.0, rel=0.01)
 
 
 def test_what_was_not_seen_is_unknown_not_nothing():
     found = one()
-    assert (found.workload, found.rest_s) == (None, None)
-    assert math.isnan(found.samples_per_batch)
-    assert found.ready.tolist() == [-1] * 39
+    assert (found.workload, found.loop.outside_phases_s) == (None, None)
+    assert math.isnan(found.loop.samples_per_batch)
+    assert found.loop.ready_batches.tolist() == [-1] * 39
 
 
 @pytest.mark.parametrize(
@@ -252,20 +258,20 @@ def test_what_was_not_seen_is_unknown_not_nothing():
 )
 def test_settings_that_cannot_be_are_as_if_not_known(settings, workers, prefetch):
     found = one(fetches=FETCHES, settings=settings)
-    assert (found.workers, found.prefetch) == (workers, prefetch)
+    assert (found.settings.num_workers, found.settings.prefetch_factor) == (workers, prefetch)
 
 
 @pytest.mark.parametrize(
     ("usable", "quota", "cores"), [(8, None, 8), (8, 2.5, 2.5), (2, 16.0, 2), (0, None, 1), (4, 0.0, 4)]
 )
 def test_cores_are_those_that_the_run_may_use(usable, quota, cores):
-    assert one(machine=Machine(usable_cores=usable, quota_cores=quota)).cores == cores
+    assert one(machine=Machine(usable_cores=usable, quota_cores=quota)).machine.cores == cores
 
 
 def test_a_workers_time_is_computing_queueing_and_waiting():
     found = one(fetches=[fetch(at, 1.0, cpu_s=0.25, queue_s=0.25) for at in range(40)])
-    assert found.blocked_s.tolist() == [0.5] * 40
-    assert found.share_of_fetch(found.cpu_s) == pytest.approx(0.25)
+    assert found.workers.blocked_s.tolist() == [0.5] * 40
+    assert found.workers.share_of_fetch(found.workers.cpu_s) == pytest.approx(0.25)
 
 
 def test_states_are_shares_of_the_looks_at_this_loaders_workers():
@@ -276,18 +282,18 @@ def test_states_are_shares_of_the_looks_at_this_loaders_workers():
         StackSamplesLine(at_s=1, looks=2, states={"running": 2}, functions={"b:main": 2}),
     )
     found = one(whereabouts=where)
-    assert found.states == {"running": 0.125, "read": 0.375, "lock": 0.5}
-    assert found.blocked_in("lock") == pytest.approx(4 / 7)
-    assert found.main_states == {"running": 1.0}
-    assert list(found.functions(main=False).items()) == [("a:f", pytest.approx(4 / 6)), ("a:g", pytest.approx(2 / 6))]
-    assert found.functions(main=True) == {"b:main": 1.0}
+    assert found.workers.states == {"running": 0.125, "read": 0.375, "lock": 0.5}
+    assert found.workers.blocked_in("lock") == pytest.approx(4 / 7)
+    assert found.loop.thread_states == {"running": 1.0}
+    assert list(found.workers.functions.items()) == [("a:f", pytest.approx(4 / 6)), ("a:g", pytest.approx(2 / 6))]
+    assert found.loop.functions == {"b:main": 1.0}
 
 
 def test_the_system_counts_only_while_the_loader_runs():
     looks = tuple(SystemLine(at_s=float(at), others_cpu=float(at)) for at in range(10))
     found = one([step(at, 0.5, 0.5, at_s=4.0 + at) for at in range(1, 3)], system=looks)
-    assert [look.at_s for look in found.system] == [5.0, 6.0, 7.0, 8.0]
-    assert found.others_cpu == pytest.approx(6.5)
+    assert [look.at_s for look in found.machine.system] == [5.0, 6.0, 7.0, 8.0]
+    assert found.machine.others_cpu == pytest.approx(6.5)
 
 
 def test_loaders_come_in_the_order_of_their_waiting():
@@ -298,7 +304,7 @@ def test_loaders_come_in_the_order_of_their_waiting():
 
 def test_a_real_shape_of_run_makes_a_workload_that_runs_at_its_rate():
     (found,) = gather(Made(workers=2, cpu_s=0.08, step_s=0.02, count=100).recording())
-    assert found.workload.rate() == pytest.approx(1 / found.cycle_s, rel=0.05)
+    assert found.workload.rate() == pytest.approx(1 / found.loop.cycle_s, rel=0.05)
 
 
 # -- recordings at random ------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def renewed(**change):
 
 
 def as_one(recording):
-    return find_recreated_loaders(recording).as_one(recording)
+    return find_recreated_loaders(recording).join(recording)
 
 
 def test_loaders_that_are_alike_and_follow_one_another_are_passes_of_one():
@@ -48,7 +48,7 @@ def test_loaders_that_are_alike_and_follow_one_another_are_passes_of_one():
     assert found.steps == one.steps
     assert found.fetches == one.fetches
     assert list(found.loaders) == [0]
-    assert gather(many)[0].times_made == PASSES
+    assert gather(many)[0].settings.times_created == PASSES
 
 
 def test_the_start_of_each_is_found_and_the_advice_is_to_make_it_once():
@@ -73,4 +73,4 @@ def test_loaders_that_run_side_by_side_stay_apart():
 def test_a_loader_that_is_made_once_is_left_as_it_is():
     one = renewed()[0]
     assert as_one(one) is one
-    assert gather(one)[0].times_made == 1
+    assert gather(one)[0].settings.times_created == 1

@@ -1,211 +1,281 @@
-"""The training loop: what it waited for, and what it did with its batches.
+"""The training loop: how long each step waited for its batch, and what it did with it.
 
-The steady part only: the first wait of a pass is start-up (kept apart in `startups_s`), pauses that are none of the
-loader's doing (evaluation, checkpoints) are taken out of the steps and kept in `pauses_s`. Where only some steps had
-their phases looked at, each of those speaks for the others around it.
+Steps are steady steps: the first step of every epoch, whose wait is the start of the workers, is kept apart
+(`first_steps`, `startup_s`). Evaluation and checkpoints are work of their own: their time is taken out of the steps
+(`pause_s`). Where the phases of only some steps were timed, each of those represents the steps around it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.diagnose.evidence.settings import Floats, Ints, LoaderSettingsEvidence
+from penstock.core.arrays import Bools, Floats, Ints, mean
+from penstock.core.format import format_ms
 from penstock.recording.format import LOOKED_AT, StepLine
+from penstock.recording.reader import Recording
 
 PAUSES = ("evaluation", "checkpoint")
 """Phases that are work of their own, not part of a step."""
 TRAINING = frozenset({"forward", "backward", "optimizer"})
 UNKNOWN = -1
-"""In an array of counts."""
+"""Placeholder in an array of counts or of worker numbers."""
+STEP_LEFT_MIN = 0.05
+"""Share of the time per step that always remains when a cost is removed: keeps a predicted gain finite."""
 
 
-class LoopEvidence(LoaderSettingsEvidence):
-    """Steps as arrays: one number for each."""
+@dataclass(frozen=True)
+class LoopEvidence:
+    """The steps of one loader; arrays hold one number for each steady step."""
+
+    recording: Recording
+    loader: int
+    """Number of the loader in the recording."""
+    steps: tuple[StepLine, ...]
+    """Steady steps in order, without the first of each epoch."""
+    first_steps: tuple[StepLine, ...]
+    """The first step of each epoch: its wait is start-up."""
+
+    # -- times -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def wait_s(self) -> Floats:
-        """In the loader, per step."""
+        """Seconds in the loader."""
         return np.array([step.wait_s for step in self.steps])
 
     @cached_property
-    def pauses_s(self) -> Floats:
-        """Evaluation and checkpoints, per step, wherever in the step they were."""
-        told = np.array(
+    def pause_s(self) -> Floats:
+        """Seconds of evaluation and checkpoints, wherever in the step they were."""
+        in_phases = np.array(
             [sum(s for path, s in step.phases.items() if is_outermost(path, PAUSES)) for step in self.steps]
         )
-        paused: Floats = np.minimum(np.maximum(told, self._passes_within_s), self._step_s)
+        paused: Floats = np.minimum(np.maximum(in_phases, self._other_loaders_s), self._step_s)
         return paused
 
     @cached_property
-    def _passes_within_s(self) -> Floats:
-        """Per step: other loaders' passes that began in it, up to their last batch and one usual step more.
+    def _other_loaders_s(self) -> Floats:
+        """Seconds of other loaders' epochs that began in the step: up to their last batch and one typical step more.
 
-        Where the loop leaves such a pass early, and its workers live on, nobody hears of its end.
+        If the loop leaves such an epoch early and its workers persist, the end of the epoch is not recorded.
         """
         found = np.zeros(len(self.steps))
-        ends = np.array([_over(step) for step in self.steps])
-        for passed in self.recording.passes:
-            at = int(np.searchsorted(ends, passed.at_s))
-            if passed.loader == self.loader.loader or at == len(ends):
+        ends = np.array([_end_s(step) for step in self.steps])
+        for epoch in self.recording.passes:
+            index = int(np.searchsorted(ends, epoch.at_s))
+            if epoch.loader == self.loader or index == len(ends):
                 continue
-            if not self.steps[at].at_s + self.steps[at].wait_s <= passed.at_s:
+            if not self.steps[index].at_s + self.steps[index].wait_s <= epoch.at_s:
                 continue
-            theirs = self._steps_of.get((passed.loader, passed.number), [])
-            within = [step for step in theirs if step.at_s < ends[at]]
+            steps = self._other_loaders_steps.get((epoch.loader, epoch.number), [])
+            within = [step for step in steps if step.at_s < ends[index]]
             if len(within) >= 2:
-                usual_s = float(np.median([step.step_s for step in within[:-1]]))
-                found[at] += within[-1].at_s + within[-1].wait_s + usual_s - passed.at_s
+                typical_s = float(np.median([step.step_s for step in within[:-1]]))
+                found[index] += within[-1].at_s + within[-1].wait_s + typical_s - epoch.at_s
         return found
 
     @cached_property
-    def _steps_of(self) -> dict[tuple[int, int], list[StepLine]]:
-        """Other loaders' steps, by loader and pass."""
+    def _other_loaders_steps(self) -> dict[tuple[int, int], list[StepLine]]:
+        """Steps of the other loaders, by loader and epoch."""
         found: dict[tuple[int, int], list[StepLine]] = defaultdict(list)
         for step in self.recording.steps:
-            if step.loader != self.loader.loader:
+            if step.loader != self.loader:
                 found[step.loader, step.pass_].append(step)
         return found
 
     @cached_property
     def busy_s(self) -> Floats:
-        """The loop's own time per step, pauses left out."""
-        return np.maximum(self._step_s - self.pauses_s, 0.0)
+        """Seconds of the loop's own work, without waits and pauses."""
+        return np.maximum(self._step_s - self.pause_s, 0.0)
 
     @cached_property
-    def ready(self) -> Ints:
-        """Batches that had arrived when the loop asked; UNKNOWN where nobody could tell."""
-        return np.array([UNKNOWN if step.ready is None else step.ready for step in self.steps], np.int64)
+    def _step_s(self) -> Floats:
+        """Seconds of the step without its wait, pauses included."""
+        return np.array([step.step_s for step in self.steps])
 
     @cached_property
-    def awaited(self) -> Ints:
-        """Whose batch it was."""
-        return np.array([UNKNOWN if step.worker is None else step.worker for step in self.steps], np.int64)
+    def startup_s(self) -> Floats:
+        """Seconds waited for the first batch, for each epoch."""
+        return np.array([step.wait_s for step in self.first_steps])
 
     @cached_property
-    def startups_s(self) -> Floats:
-        """The first wait of each pass."""
-        return np.array([step.wait_s for step in self.firsts])
-
-    @cached_property
-    def endings_s(self) -> Floats:
-        """From the last step of each pass until the loader let go of the loop: workers that end are waited for."""
-        lasts = {step.pass_: step for step in (*self.firsts, *self.steps)}
-        ends = [end for end in self.recording.pass_ends if end.loader == self.loader.loader and end.how == "done"]
-        found = [end.at_s - _over(lasts[end.number]) for end in ends if end.number in lasts]
+    def shutdown_s(self) -> Floats:
+        """Seconds from the last step until the iterator ended, for each epoch: the loader joins its workers."""
+        last_steps = {step.pass_: step for step in (*self.first_steps, *self.steps)}
+        ends = [end for end in self.recording.pass_ends if end.loader == self.loader and end.how == "done"]
+        found = [end.at_s - _end_s(last_steps[end.number]) for end in ends if end.number in last_steps]
         return np.maximum(np.array(found, np.float64), 0.0)
+
+    # -- totals ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def steady_s(self) -> float:
-        """Time of all steady steps together."""
+        """Seconds of all steady steps together."""
         return float(self.wait_s.sum() + self.busy_s.sum())
 
     @cached_property
     def total_s(self) -> float:
-        """The same with the beginning and the end of passes."""
-        around_s = float(self.startups_s.sum() + self.endings_s.sum())
-        return self.steady_s + around_s + sum(step.step_s for step in self.firsts)
+        """Seconds of all steps, with the beginnings and ends of the epochs."""
+        around_s = float(self.startup_s.sum() + self.shutdown_s.sum())
+        return self.steady_s + around_s + sum(step.step_s for step in self.first_steps)
 
     @cached_property
     def cycle_s(self) -> float:
-        """From batch to batch, on average."""
+        """Mean seconds from one batch to the next."""
         return self.steady_s / max(1, len(self.steps))
 
     @cached_property
     def samples_per_batch(self) -> float:
-        """NaN where nobody counted."""
+        """Mean number of samples of a batch; NaN if they were not counted."""
         known = [step.samples for step in self.steps if step.samples]
         return float(np.mean(known)) if known else float("nan")
 
     @cached_property
     def wait_share(self) -> float:
-        """Of the steady time, in the loader."""
+        """Share of the steady time that was spent in the loader."""
         return float(self.wait_s.sum()) / self.steady_s if self.steady_s > 0 else 0.0
 
-    @cached_property
-    def slow(self) -> NDArray[np.bool_]:
-        """Steps that waited long: over half the cycle, and far beyond the usual wait."""
-        usual = float(np.median(self.wait_s)) if len(self.wait_s) else 0.0
-        return self.wait_s > max(2 * usual, self.cycle_s / 2) if usual < self.cycle_s / 4 else self.wait_s > usual * 2
+    @property
+    def step_text(self) -> str:
+        """The median of the loop's own time per step, as text."""
+        return f"{format_ms(float(np.median(self.busy_s)) if len(self.busy_s) else 0.0)} at the median"
+
+    # -- the loader's queue, as the loop saw it --------------------------------------------------------------------
 
     @cached_property
-    def speakers(self) -> Ints:
-        """For each step the one whose phases stand for its own: itself, or else the nearest that was looked at."""
+    def ready_batches(self) -> Ints:
+        """Number of batches that had arrived when the loop requested one; UNKNOWN where that was not recorded."""
+        return np.array([UNKNOWN if step.ready is None else step.ready for step in self.steps], np.int64)
+
+    @cached_property
+    def all_ready(self) -> Bools:
+        """Whether all outstanding batches, and so the requested one, had arrived when the loop requested it."""
+        outstanding = [UNKNOWN if step.outstanding is None else step.outstanding for step in self.steps]
+        requested = np.array(outstanding, np.int64)
+        return (requested > 0) & (self.ready_batches >= requested)
+
+    @cached_property
+    def awaited_worker(self) -> Ints:
+        """Number of the worker that made the batch; UNKNOWN where that was not recorded."""
+        return np.array([UNKNOWN if step.worker is None else step.worker for step in self.steps], np.int64)
+
+    @cached_property
+    def slow(self) -> Bools:
+        """Whether the step waited for long: over half the cycle, and far beyond the typical wait."""
+        typical = float(np.median(self.wait_s)) if len(self.wait_s) else 0.0
+        limit = max(2 * typical, self.cycle_s / 2) if typical < self.cycle_s / 4 else typical * 2
+        return self.wait_s > limit
+
+    # -- phases ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def representatives(self) -> Ints:
+        """Index of the step whose phases represent the step: itself, or the nearest step whose phases were timed."""
         return _nearest([step.looked for step in self.steps])
 
     @cached_property
-    def spoken_for(self) -> Ints:
-        """For each step how many it speaks for; 0: it was not looked at."""
-        return np.bincount(self.speakers, minlength=len(self.steps))
+    def represented(self) -> Ints:
+        """Number of steps that the step represents; 0 if its phases were not timed."""
+        return np.bincount(self.representatives, minlength=len(self.steps))
 
-    @cached_property
-    def _step_s(self) -> Floats:
-        """Of a step all but its wait, pauses included."""
-        return np.array([step.step_s for step in self.steps])
+    def _estimate_all(self, part_s: Floats, whole_s: Floats) -> Floats:
+        """Return `part_s` for all steps, where it is known for the steps with timed phases only.
 
-    def _spoken(self, own_s: Floats, took_s: Floats) -> Floats:
-        """A part of each step's time, which only steps that were looked at tell: of the others as their speaker has it.
-
-        Few are looked at, and how long a step took is known of all: one that took longer than its speaker has more of
-        the part, as much as longer ones have that were looked at.
+        `whole_s` contains the part and is known for every step. A step takes the value of its representative, plus a
+        correction: if it took longer than its representative, its part is longer too, by the slope of a linear
+        regression over the timed steps.
         """
-        looked = self.spoken_for > 0
-        varied = float(np.var(took_s[looked])) if looked.any() else 0.0
-        together = float(np.mean((took_s - took_s[looked].mean())[looked] * own_s[looked])) if varied > 0 else 0.0
-        slope = together / varied if varied > 0 else 0.0
-        return np.clip(own_s[self.speakers] + slope * (took_s - took_s[self.speakers]), 0.0, took_s)
+        timed = self.represented > 0
+        variance = float(np.var(whole_s[timed])) if timed.any() else 0.0
+        covariance = float(np.mean((whole_s - whole_s[timed].mean())[timed] * part_s[timed])) if variance > 0 else 0.0
+        slope = covariance / variance if variance > 0 else 0.0
+        estimate = part_s[self.representatives] + slope * (whole_s - whole_s[self.representatives])
+        return np.clip(estimate, 0.0, whole_s)
 
     def phase_s(self, name: str) -> Floats:
-        """Seconds per step in a phase, however deep it lies in others."""
-        own = np.array(
+        """Return the seconds in a phase, however deeply it is nested in others."""
+        timed = np.array(
             [
                 sum(seconds for path, seconds in step.phases.items() if path.rsplit("/", 1)[-1] == name)
                 for step in self.steps
             ]
         )
         if name not in LOOKED_AT:
-            return own
-        return self._spoken(own, self.wait_s if name == "sampler" else self.busy_s)
+            return timed
+        return self._estimate_all(timed, self.wait_s if name == "sampler" else self.busy_s)
 
     @cached_property
-    def rest_s(self) -> float | None:
-        """Of a step, on average, in no phase at all; None where no phase of training was seen."""
+    def outside_phases_s(self) -> float | None:
+        """Mean seconds of a step outside all phases; None if no phase of training was recorded."""
         if not any(TRAINING & step.phases.keys() for step in self.steps):
             return None
         known = [
             sum(s for path, s in step.phases.items() if "/" not in path and path != "sampler") for step in self.steps
         ]
-        rest = np.maximum(self._step_s - known, 0.0)
-        return float(self._spoken(rest, self.busy_s).mean())
+        outside_s = np.maximum(self._step_s - known, 0.0)
+        return float(self._estimate_all(outside_s, self.busy_s).mean())
 
-    def device_s(self, *without: str) -> float:
-        """Of a step, on average, on the device's own clock, without these phases; 0 where there is none."""
-        own = [
-            sum(seconds for path, seconds in step.device_phases.items() if "/" not in path and path not in without)
+    def device_s(self, *excluded: str) -> float:
+        """Return the mean seconds of a step on the device's own clock, without these phases; 0 if it was not read."""
+        timed = [
+            sum(seconds for path, seconds in step.device_phases.items() if "/" not in path and path not in excluded)
             for step in self.steps
         ]
-        return self.mean(np.array(own)[_nearest([bool(step.device_phases) for step in self.steps])])
+        return mean(np.array(timed)[_nearest([bool(step.device_phases) for step in self.steps])])
+
+    def gain_without(self, seconds: float, *phases: str) -> float:
+        """Return the gain if each step took so much less time on the host.
+
+        The device then limits the rate, with these phases taken off its time too.
+        """
+        left_s = max(self.cycle_s - seconds, self.device_s(*phases), STEP_LEFT_MIN * self.cycle_s)
+        return self.cycle_s / left_s - 1 if left_s > 0 else 0.0
+
+    # -- stack samples of the loop's thread ------------------------------------------------------------------------
+
+    @cached_property
+    def thread_states(self) -> dict[str, float]:
+        """Shares of the time of the loop's thread, outside the loader, by the state it was sampled in."""
+        return shares(line.states for line in self.recording.whereabouts if line.worker is None)
+
+    @cached_property
+    def functions(self) -> dict[str, float]:
+        """Shares of the stack samples of the loop's thread by innermost function, the most frequent first."""
+        return by_frequency(shares(line.functions for line in self.recording.whereabouts if line.worker is None))
 
 
 def _nearest(which: Sequence[bool]) -> Ints:
-    """For each the nearest of these, which may be itself; itself where there are none."""
-    each, these = np.arange(len(which)), np.flatnonzero(which)
-    if not len(these):
-        return each
-    after = these[np.minimum(np.searchsorted(these, each), len(these) - 1)]
-    before = these[np.maximum(np.searchsorted(these, each, "right") - 1, 0)]
-    return np.where(np.abs(after - each) < np.abs(each - before), after, before)
+    """Return for each index the nearest index that is marked; every index itself if none is marked."""
+    indices, marked = np.arange(len(which)), np.flatnonzero(which)
+    if not len(marked):
+        return indices
+    after = marked[np.minimum(np.searchsorted(marked, indices), len(marked) - 1)]
+    before = marked[np.maximum(np.searchsorted(marked, indices, "right") - 1, 0)]
+    return np.where(np.abs(after - indices) < np.abs(indices - before), after, before)
 
 
-def _over(step: StepLine) -> float:
+def _end_s(step: StepLine) -> float:
     return step.at_s + step.wait_s + step.step_s
 
 
 def is_outermost(path: str, names: Collection[str]) -> bool:
-    """Whether a phase is one of these, and in none of them: inside another one it is counted there."""
+    """Return whether a phase is one of these and not nested in another of them, where its time is counted already."""
     *outer, name = path.split("/")
     return name in names and not any(other in names for other in outer)
+
+
+def shares(counts: Iterable[Mapping[str, int]]) -> dict[str, float]:
+    """Return the share of each name in all these counts of stack samples."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    number = total.total()
+    return {name: count / number for name, count in total.items()} if number else {}
+
+
+def by_frequency(named: Mapping[str, float]) -> dict[str, float]:
+    """Return shares sorted, the largest first."""
+    return dict(sorted(named.items(), key=lambda item: -item[1]))

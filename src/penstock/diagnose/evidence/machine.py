@@ -1,118 +1,149 @@
-"""The machine while this loader was being iterated over: who had the cores."""
+"""The machine while the loader was being iterated over: which processes used the cores."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from penstock.core.arrays import mean
+from penstock.diagnose.evidence.loop import LoopEvidence
 from penstock.diagnose.evidence.workers import WorkerEvidence
 from penstock.recording.format import Process, SystemLine
+from penstock.recording.reader import Recording
 
-SPARE = 0.15
-"""Of the cores: with more than that free nobody is in anybody's way."""
-IN_LINE = 0.15
-"""Share of the workers' time."""
-IDLE = 0.3
-"""Cores."""
+SPARE_SHARE = 0.15
+"""Share of the cores: with more than this free, processes do not compete for cores."""
+QUEUED_SHARE = 0.15
+"""Share of the workers' time in which they wait for a core: from this on it is a sign of too few usable cores."""
+IDLE_CORES = 0.3
+"""Free cores from which on waiting for a core means that the process may not use the free ones."""
 
 
-class MachineEvidence(WorkerEvidence):
-    """Means over the looks of once a second."""
+@dataclass(frozen=True)
+class MachineEvidence:
+    """Means over the system lines, which the watcher records once a second."""
+
+    recording: Recording
+    loop: LoopEvidence
+    workers: WorkerEvidence
+
+    @cached_property
+    def cores(self) -> float:
+        """Number of cores that the run may use."""
+        machine = self.recording.run.machine
+        usable, quota = max(1, machine.usable_cores), machine.quota_cores
+        return min(usable, quota) if quota is not None and quota > 0 else usable
 
     @cached_property
     def system(self) -> tuple[SystemLine, ...]:
-        """Looks while this loader was being iterated over."""
-        if not self.steps:
+        """System lines recorded while this loader was being iterated over."""
+        steps = self.loop.steps
+        if not steps:
             return ()
-        first, last = self.steps[0].at_s, self.steps[-1].at_s + self.steps[-1].wait_s + self.steps[-1].step_s
-        return tuple(look for look in self.recording.system if first <= look.at_s <= last + look.seconds)
+        first, last = steps[0].at_s, steps[-1].at_s + steps[-1].wait_s + steps[-1].step_s
+        return tuple(line for line in self.recording.system if first <= line.at_s <= last + line.seconds)
+
+    # -- all processes ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def run_cpu(self) -> float:
+        """Cores that the whole run kept busy: by the system lines, else by the times of loop and workers."""
+        used = [sum(process.cpu for process in line.processes) for line in self.system if line.processes]
+        if used:
+            return mean(used)
+        steady_s = self.loop.steady_s
+        return self.workers.fetch_cores + float(self.loop.busy_s.sum()) / steady_s if steady_s > 0 else 0.0
 
     @cached_property
     def others_cpu(self) -> float:
-        """Cores that other people's processes took."""
-        return self.mean([look.others_cpu for look in self.system])
-
-    @cached_property
-    def throttled(self) -> float:
-        """Share of the time in which the cgroup's quota held the run back."""
-        return self.mean([look.throttled for look in self.system if look.throttled is not None])
-
-    @cached_property
-    def main_queue(self) -> float:
-        """Share of its time that the main process stood in line for a core."""
-        return self.mean([process.queue for process in self._main_looks])
-
-    @cached_property
-    def burners(self) -> float:
-        """Processes of others that always want a core, from what they got of it beside ours.
-
-        Where cores are short everybody who wants one gets the same share; where they are not, all get what they want.
-        """
-        if self.free_cores > SPARE * self.cores or self.run_cores <= 0:
-            return self.others_cpu
-        wanting = self.mean([sum(p.cpu + p.queue for p in look.processes) for look in self.system if look.processes])
-        return self.others_cpu * max(1.0, wanting / self.run_cores)
-
-    @cached_property
-    def worker_looks(self) -> list[Process]:
-        """At worker processes, all of them together."""
-        return [p for look in self.system for p in look.processes if p.worker is not None and p.worker >= 0]
-
-    @cached_property
-    def threads_per_worker(self) -> float:
-        """CPU that worker processes used, over what their own thread used, which is the one that makes batches."""
-        own = sum(process.thread_cpu or 0.0 for process in self.worker_looks)
-        return sum(process.cpu for process in self.worker_looks) / own if own > 0 else 1.0
-
-    @cached_property
-    def helpers_cpu(self) -> float:
-        """Cores that the other threads of one worker use."""
-        looks = [process.cpu - process.thread_cpu for process in self.worker_looks if process.thread_cpu is not None]
-        return max(0.0, self.mean(looks))
-
-    @cached_property
-    def workers_cpu(self) -> float:
-        """Cores that all workers use, with all their threads."""
-        looks = sum(bool(look.processes) for look in self.system)
-        return sum(process.cpu for process in self.worker_looks) / max(1, looks)
-
-    @cached_property
-    def worker_cores(self) -> float:
-        """That one worker may run on: no more than the run."""
-        allowed = [process.cores for process in self.worker_looks if process.cores is not None]
-        return min(self.cores, float(np.median(allowed))) if allowed else self.cores
-
-    @cached_property
-    def held_together(self) -> bool:
-        """Whether workers stand in line for cores while there are free ones that they may not use."""
-        lines = self.share_of_fetch(self.queue_s) >= IN_LINE and self.free_cores >= IDLE
-        return self.worker_cores < self.cores and lines
-
-    @cached_property
-    def run_cores(self) -> float:
-        """Cores the whole run kept busy; by the machine's count where there is one, else loop and workers."""
-        looks = [sum(process.cpu for process in look.processes) for look in self.system if look.processes]
-        if looks:
-            return self.mean(looks)
-        return self.decode_cores + float(self.busy_s.sum()) / self.steady_s if self.steady_s > 0 else 0.0
+        """Cores that processes outside the run used."""
+        return mean([line.others_cpu for line in self.system])
 
     @cached_property
     def free_cores(self) -> float:
-        """That nobody used."""
-        return max(0.0, self.cores - self.run_cores - self.others_cpu)
+        """Cores that no process used."""
+        return max(0.0, self.cores - self.run_cpu - self.others_cpu)
 
     @cached_property
-    def other_threads_cpu(self) -> float:
-        """Cores that the main process's other threads use: the loop's own thread left out."""
-        looks = [p.cpu - p.thread_cpu for p in self._main_looks if p.thread_cpu is not None]
-        return max(0.0, self.mean(looks))
+    def throttled(self) -> float:
+        """Share of the time in which the CPU quota of the cgroup stopped the run."""
+        return mean([line.throttled for line in self.system if line.throttled is not None])
+
+    @cached_property
+    def competitors(self) -> float:
+        """Number of processes outside the run that always want a core, estimated from the cores they got.
+
+        Where cores are short, all processes that want one get the same share; where they are not, all get what they
+        want.
+        """
+        if self.free_cores > SPARE_SHARE * self.cores or self.run_cpu <= 0:
+            return self.others_cpu
+        wanted = mean([sum(p.cpu + p.queue for p in line.processes) for line in self.system if line.processes])
+        return self.others_cpu * max(1.0, wanted / self.run_cpu)
+
+    # -- the main process ------------------------------------------------------------------------------------------
 
     @cached_property
     def loop_cpu(self) -> float:
-        """Share of its time that the loop's thread computed, in the loader and out of it."""
-        return self.mean([p.thread_cpu for p in self._main_looks if p.thread_cpu is not None])
+        """Share of its time that the loop's thread computed, in the loader and outside."""
+        return mean([p.thread_cpu for p in self.main_processes if p.thread_cpu is not None])
 
     @cached_property
-    def _main_looks(self) -> list[Process]:
-        return [process for look in self.system for process in look.processes if process.worker is None]
+    def main_queue(self) -> float:
+        """Share of its time that the main process waited for a core."""
+        return mean([process.queue for process in self.main_processes])
+
+    @cached_property
+    def queue_per_cpu(self) -> float | None:
+        """Seconds that the loop waits for a core for each second on one; None if its CPU time was not recorded."""
+        return self.main_queue / self.loop_cpu if self.loop_cpu > 0 else None
+
+    @cached_property
+    def other_threads_cpu(self) -> float:
+        """Cores that the threads of the main process use besides the loop's thread."""
+        used = [p.cpu - p.thread_cpu for p in self.main_processes if p.thread_cpu is not None]
+        return max(0.0, mean(used))
+
+    @cached_property
+    def main_processes(self) -> list[Process]:
+        """Readings of the main process, one for each system line."""
+        return [process for line in self.system for process in line.processes if process.worker is None]
+
+    # -- the worker processes --------------------------------------------------------------------------------------
+
+    @cached_property
+    def worker_processes(self) -> list[Process]:
+        """Readings of worker processes, of all workers and system lines together."""
+        return [p for line in self.system for p in line.processes if p.worker is not None and p.worker >= 0]
+
+    @cached_property
+    def workers_cpu(self) -> float:
+        """Cores that all workers use together, with all their threads."""
+        lines = sum(bool(line.processes) for line in self.system)
+        return sum(process.cpu for process in self.worker_processes) / max(1, lines)
+
+    @cached_property
+    def helper_threads_cpu(self) -> float:
+        """Cores that one worker uses besides the thread that makes its batches."""
+        used = [process.cpu - process.thread_cpu for process in self.worker_processes if process.thread_cpu is not None]
+        return max(0.0, mean(used))
+
+    @cached_property
+    def threads_per_worker(self) -> float:
+        """CPU time of worker processes, as a multiple of the CPU time of the thread that makes the batches."""
+        main_thread = sum(process.thread_cpu or 0.0 for process in self.worker_processes)
+        return sum(process.cpu for process in self.worker_processes) / main_thread if main_thread > 0 else 1.0
+
+    @cached_property
+    def worker_cores(self) -> float:
+        """Number of cores that one worker may run on; no more than the run may use."""
+        allowed = [process.cores for process in self.worker_processes if process.cores is not None]
+        return min(self.cores, float(np.median(allowed))) if allowed else self.cores
+
+    @cached_property
+    def workers_pinned_together(self) -> bool:
+        """Whether workers wait for cores while there are free ones that they may not use."""
+        queued = self.workers.share_of_fetch(self.workers.queue_s) >= QUEUED_SHARE and self.free_cores >= IDLE_CORES
+        return self.worker_cores < self.cores and queued

@@ -1,7 +1,7 @@
-"""A loader that the script makes anew for every epoch is one loader with many passes.
+"""Joins the loaders of a script that creates its DataLoader anew for every epoch into one loader with many epochs.
 
-Such a run has many loaders of a few steps each, none of which says much, and each starts its workers as if it were the
-first. Those that are alike in all settings and were iterated over one after the other are taken together.
+Such a run records many loaders with a few steps each, too few for a judgement, and each starts its workers as if it
+were the first. Loaders that are equal in all settings and were iterated over one after the other are joined.
 """
 
 from __future__ import annotations
@@ -25,81 +25,79 @@ from penstock.recording.format import (
 )
 from penstock.recording.reader import Recording
 
-OfLoader = TypeVar(
-    "OfLoader", EpochStartLine, EpochEndLine, StepLine, FetchLine, StackSamplesLine, HopsLine, StorageLine
-)
+LineT = TypeVar("LineT", EpochStartLine, EpochEndLine, StepLine, FetchLine, StackSamplesLine, HopsLine, StorageLine)
 
 
 @dataclass(frozen=True)
 class RecreatedLoaders:
-    """Which loaders of a recording are one, and what their lines are to be called."""
+    """Which loaders of a recording are one loader, and the numbers that their lines get when they are joined."""
 
     loaders: dict[int, int]
-    """Of each that was made more than once, the first of its kind."""
-    passes: dict[tuple[int, int], int]
-    """Loader and pass, as recorded → the pass of the first."""
+    """Number of each loader that was created repeatedly → number of the first one equal to it."""
+    epochs: dict[tuple[int, int], int]
+    """(loader, epoch) as recorded → epoch of the joined loader."""
 
-    def times_made(self, loader: int) -> int:
-        """How often the script made this one, the first of its kind."""
+    def times_created(self, loader: int) -> int:
+        """Return how many times the script created a loader, given the number of the first."""
         return max(1, sum(first == loader for first in self.loaders.values()))
 
-    def as_one(self, recording: Recording) -> Recording:
-        """The recording as it would be had the script made each of its loaders once."""
+    def join(self, recording: Recording) -> Recording:
+        """Return the recording as if the script had created each of its loaders once."""
         if not self.loaders:
             return recording
         kept = {number for number in recording.loaders if self.loaders.get(number, number) == number}
         return replace(
             recording,
             loaders={number: loader for number, loader in recording.loaders.items() if number in kept},
-            passes=tuple(map(self._called, recording.passes)),
-            pass_ends=tuple(map(self._called, recording.pass_ends)),
-            steps=tuple(map(self._called, recording.steps)),
-            fetches=tuple(map(self._called, recording.fetches)),
-            whereabouts=tuple(map(self._called, recording.whereabouts)),
-            hops=tuple(map(self._called, recording.hops)),
-            storage=tuple(map(self._called, recording.storage)),
+            passes=tuple(map(self._renumber, recording.passes)),
+            pass_ends=tuple(map(self._renumber, recording.pass_ends)),
+            steps=tuple(map(self._renumber, recording.steps)),
+            fetches=tuple(map(self._renumber, recording.fetches)),
+            whereabouts=tuple(map(self._renumber, recording.whereabouts)),
+            hops=tuple(map(self._renumber, recording.hops)),
+            storage=tuple(map(self._renumber, recording.storage)),
         )
 
-    def _called(self, line: OfLoader) -> OfLoader:
+    def _renumber(self, line: LineT) -> LineT:
         if line.loader not in self.loaders:
             return line
         changes: dict[str, Any] = {"loader": self.loaders[line.loader]}
         if isinstance(line, EpochStartLine | EpochEndLine):
-            changes["number"] = self.passes.get((line.loader, line.number), line.number)
+            changes["number"] = self.epochs.get((line.loader, line.number), line.number)
         elif isinstance(line, StepLine | FetchLine):
-            changes["pass_"] = self.passes.get((line.loader, line.pass_), line.pass_)
+            changes["pass_"] = self.epochs.get((line.loader, line.pass_), line.pass_)
         return msgspec.structs.replace(line, **changes)
 
 
 def find_recreated_loaders(recording: Recording) -> RecreatedLoaders:
-    """Loaders that are alike and follow one another."""
+    """Return the loaders that are equal and follow one another."""
     loaders: dict[int, int] = {}
-    passes: dict[tuple[int, int], int] = {}
-    for alike in _kinds(recording):
-        mine = sorted((p for p in recording.passes if p.loader in alike), key=lambda p: p.at_s)
-        if len(alike) < 2 or not _in_turn(recording, mine):
+    epochs: dict[tuple[int, int], int] = {}
+    for equal in _equal_loaders(recording):
+        starts = sorted((start for start in recording.passes if start.loader in equal), key=lambda start: start.at_s)
+        if len(equal) < 2 or not _one_after_the_other(recording, starts):
             continue
-        loaders |= dict.fromkeys(alike, min(alike))
-        passes |= {(each.loader, each.number): number for number, each in enumerate(mine)}
-    return RecreatedLoaders(loaders, passes)
+        loaders |= dict.fromkeys(equal, min(equal))
+        epochs |= {(start.loader, start.number): number for number, start in enumerate(starts)}
+    return RecreatedLoaders(loaders, epochs)
 
 
-def _kinds(recording: Recording) -> list[set[int]]:
-    """Loaders of torch's that differ in their number only."""
-    found: dict[bytes, set[int]] = defaultdict(set)
+def _equal_loaders(recording: Recording) -> list[set[int]]:
+    """Group the DataLoaders of torch that differ in their number only."""
+    groups: dict[bytes, set[int]] = defaultdict(set)
     for number, loader in recording.loaders.items():
         if loader.type == "torch":
-            found[_kind(loader)].add(number)
-    return list(found.values())
+            groups[_without_number(loader)].add(number)
+    return list(groups.values())
 
 
-def _kind(loader: LoaderLine) -> bytes:
+def _without_number(loader: LoaderLine) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(loader, loader=0), order="sorted")
 
 
-def _in_turn(recording: Recording, passes: list[EpochStartLine]) -> bool:
-    """Whether each was over before the next began: two that run side by side are two."""
-    last: dict[tuple[int, int], float] = {}
+def _one_after_the_other(recording: Recording, starts: list[EpochStartLine]) -> bool:
+    """Return whether each epoch had its last batch before the next one began: loaders in parallel are not one."""
+    last_s: dict[tuple[int, int], float] = {}
     for step in recording.steps:
-        last[step.loader, step.pass_] = step.at_s + step.wait_s
-    return all(last.get((one.loader, one.number), one.at_s) <= other.at_s for one, other in pairwise(passes))
+        last_s[step.loader, step.pass_] = step.at_s + step.wait_s
+    return all(last_s.get((a.loader, a.number), a.at_s) <= b.at_s for a, b in pairwise(starts))

@@ -116,7 +116,7 @@ def _met(evidence: Sequence[Evidence]) -> dict[Key, StepLine]:
     return {
         step_key(each, step): step
         for each in evidence
-        for step in each.steps
+        for step in each.loop.steps
         if any(path.rsplit("/", 1)[-1] == BACKWARD for path in step.phases)
     }
 

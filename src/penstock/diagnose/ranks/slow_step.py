@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.ranks.collectives import REST, CollectiveWaits
@@ -40,9 +41,9 @@ def _why(ranks: Sequence[Recording], meetings: CollectiveWaits, row: int) -> str
     """What its own process or device did more of than those of the others."""
     mine = gather(ranks[row])[0]
     others = [gather(rank)[0] for at, rank in enumerate(ranks) if at != row]
-    usual = _usual(others, lambda each: each.samples_per_batch)
-    if mine.samples_per_batch > usual * (1 + MORE):
-        return f"its batches have {mine.samples_per_batch:.0f} samples, those of the others {usual:.0f}"
+    usual = _usual(others, lambda each: each.loop.samples_per_batch)
+    if mine.loop.samples_per_batch > usual * (1 + MORE):
+        return f"its batches have {mine.loop.samples_per_batch:.0f} samples, those of the others {usual:.0f}"
     part = meetings.differs(row)
     if meetings.on_device and part != REST:
         return (
@@ -50,7 +51,7 @@ def _why(ranks: Sequence[Recording], meetings: CollectiveWaits, row: int) -> str
             f"others {format_ms(meetings.usual_part_s(row, part))}: look at its clock rate, its temperature and who "
             f"else uses it"
         )
-    if not all(any(look.processes for look in each.system) for each in (mine, *others)):
+    if not all(any(look.processes for look in each.machine.system) for each in (mine, *others)):
         return "why is not known: nobody looked at what its process did"
     return _by_the_cores(mine, others, meetings.excess_s(row))
 
@@ -76,16 +77,16 @@ def _computing_s(mine: Evidence, others: Others) -> float:
 
 
 def _stopped(mine: Evidence, others: Others) -> str:
-    usual = _usual(others, lambda each: each.throttled)
-    return f"its cgroup's CPU quota stops it {mine.throttled:.0%} of the time, the others {usual:.0%}"
+    usual = _usual(others, lambda each: each.machine.throttled)
+    return f"its cgroup's CPU quota stops it {mine.machine.throttled:.0%} of the time, the others {usual:.0%}"
 
 
 def _in_line(mine: Evidence, others: Others) -> str:
-    usual = _usual(others, lambda each: each.main_queue)
-    said = f"it stands in line for a core {mine.main_queue:.0%} of its time, the others {usual:.0%}"
-    if mine.others_cpu - _usual(others, lambda each: each.others_cpu) < NOTICED:
+    usual = _usual(others, lambda each: each.machine.main_queue)
+    said = f"it stands in line for a core {mine.machine.main_queue:.0%} of its time, the others {usual:.0%}"
+    if mine.machine.others_cpu - _usual(others, lambda each: each.machine.others_cpu) < NOTICED:
         return said
-    return f"{said}: processes that are not of this run use {mine.others_cpu:.1f} cores of its machine"
+    return f"{said}: processes that are not of this run use {mine.machine.others_cpu:.1f} cores of its machine"
 
 
 def _computing(mine: Evidence, others: Others) -> str:
@@ -104,14 +105,14 @@ _CAUSES: tuple[tuple[Callable[[Evidence, Others], float], Callable[[Evidence, Ot
 def _waiting(mine: Evidence, others: Others) -> str:
     """Neither computing nor in line: where its thread was seen more often than theirs."""
     said = "it does not compute more, and has its core: it waits for something"
-    states = [state for state in mine.main_states if state != "running"]
+    states = [state for state in mine.loop.thread_states if state != "running"]
     more = {state: _in_state(state, mine) - _usual(others, partial(_in_state, state)) for state in states}
     state = max(more, key=more.__getitem__, default="")
     return f"{said}, most often in {state}" if state and more[state] >= OFTEN else said
 
 
 def _in_state(state: str, evidence: Evidence) -> float:
-    return evidence.main_states.get(state, 0.0)
+    return evidence.loop.thread_states.get(state, 0.0)
 
 
 # -- of a step -----------------------------------------------------------------------------------------------------
@@ -119,16 +120,16 @@ def _in_state(state: str, evidence: Evidence) -> float:
 
 def _cpu_s(evidence: Evidence) -> float:
     """That the training's own process computed, all its threads together."""
-    looks = [each.cpu for look in evidence.system for each in look.processes if each.worker is None]
-    return evidence.mean(looks) * evidence.cycle_s
+    looks = [each.cpu for look in evidence.machine.system for each in look.processes if each.worker is None]
+    return mean(looks) * evidence.loop.cycle_s
 
 
 def _queue_s(evidence: Evidence) -> float:
-    return evidence.main_queue * evidence.cycle_s
+    return evidence.machine.main_queue * evidence.loop.cycle_s
 
 
 def _throttled_s(evidence: Evidence) -> float:
-    return evidence.throttled * evidence.cycle_s
+    return evidence.machine.throttled * evidence.loop.cycle_s
 
 
 def _line(evidence: Evidence) -> float:

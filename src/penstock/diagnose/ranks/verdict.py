@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 
+from penstock.core.arrays import mean
 from penstock.core.finding import Diagnosis, Impact, RankSummary, RankWait
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence, gather
@@ -139,9 +140,9 @@ def _why(ranks: Sequence[Recording], row: int) -> str:
 
 
 def _with_as_many_workers(held: Evidence, others: Sequence[Evidence]) -> str:
-    usual = round(median(each.workers for each in others))
-    if held.workers < usual:
-        return f"its batches take no longer to make, but it has {held.workers} workers, the others {usual}"
+    usual = round(median(each.settings.num_workers for each in others))
+    if held.settings.num_workers < usual:
+        return f"its batches take no longer to make, but it has {held.settings.num_workers} workers, the others {usual}"
     return "its batches take no longer to make than those of the others: look at what else runs on its machine"
 
 
@@ -151,14 +152,14 @@ def _same_loader(one: Evidence, other: Evidence) -> bool:
 
 def _making(evidence: Evidence) -> Mapping[str, float]:
     """Seconds of a batch by what its makers did; empty where nobody saw them."""
-    if len(evidence.fetches):
+    if len(evidence.workers.fetches):
         return {
-            "computing": evidence.mean(evidence.cpu_s),
-            "standing in line for a core": evidence.mean(evidence.queue_s),
-            "waiting for storage, the network or a lock": evidence.mean(evidence.blocked_s),
+            "computing": mean(evidence.workers.cpu_s),
+            "standing in line for a core": mean(evidence.workers.queue_s),
+            "waiting for storage, the network or a lock": mean(evidence.workers.blocked_s),
         }
     lines = [line for line in evidence.recording.hops if line.loader == evidence.loader.loader]
-    batches = len(evidence.steps) + len(evidence.firsts)
+    batches = len(evidence.loop.steps) + len(evidence.loop.first_steps)
     if not lines or not batches:
         return {}
     named = {"read": "reading", "decode": "decoding"}

@@ -59,7 +59,7 @@ def rank_waits(ranks: Sequence[Recording]) -> RankWaits | None:
     common = sorted(set.intersection(*map(set, steady)))
     if len(common) < ENOUGH_STEPS:
         return None
-    firsts = [{step_key(e, step): step.wait_s for e in evidence for step in e.firsts} for evidence in seen]
+    firsts = [{step_key(e, step): step.wait_s for e in evidence for step in e.loop.first_steps} for evidence in seen]
     begun = set.intersection(*map(set, firsts))
     return RankWaits(
         ranks=tuple(recording.run.rank for recording in ranks),
@@ -82,6 +82,6 @@ class _TimedWaits:
 
 
 def _timed(evidence: Evidence) -> list[_TimedWaits]:
-    beyond_s = np.maximum(evidence.wait_s - evidence.handover_s, 0.0).tolist()
-    times_s = (evidence.wait_s + evidence.busy_s).tolist()
-    return [_TimedWaits(*found) for found in zip(evidence.steps, beyond_s, times_s, strict=True)]
+    beyond_s = np.maximum(evidence.loop.wait_s - evidence.ipc.receive_s, 0.0).tolist()
+    times_s = (evidence.loop.wait_s + evidence.loop.busy_s).tolist()
+    return [_TimedWaits(*found) for found in zip(evidence.loop.steps, beyond_s, times_s, strict=True)]

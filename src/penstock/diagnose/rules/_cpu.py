@@ -17,7 +17,7 @@ HELPING = 0.2
 
 def behind(evidence: Evidence) -> bool:
     """Whether the loop waits for workers."""
-    return evidence.workers > 0 and len(evidence.fetches) > 0 and evidence.behind >= BEHIND
+    return evidence.settings.num_workers > 0 and len(evidence.workers.fetches) > 0 and evidence.starved_share >= BEHIND
 
 
 def computing(evidence: Evidence) -> bool:
@@ -25,24 +25,24 @@ def computing(evidence: Evidence) -> bool:
     if not behind(evidence):
         return False
     if helped(evidence):  # its thread waits for others, and whether those have a core is not known: are all in use?
-        return used_cores(evidence) >= FULL * evidence.cores
-    own = float((evidence.cpu_s + evidence.blocked_s).sum())
-    return own > 0 and float(evidence.cpu_s.sum()) / own >= COMPUTING
+        return used_cores(evidence) >= FULL * evidence.machine.cores
+    own = float((evidence.workers.cpu_s + evidence.workers.blocked_s).sum())
+    return own > 0 and float(evidence.workers.cpu_s.sum()) / own >= COMPUTING
 
 
 def helped(evidence: Evidence) -> bool:
     """Whether threads that a worker has started compute, and its own waits for them; spinning threads crowd instead."""
-    return evidence.helpers_cpu >= HELPING and evidence.states.get("threads", 0.0) >= HELPING
+    return evidence.machine.helper_threads_cpu >= HELPING and evidence.workers.states.get("threads", 0.0) >= HELPING
 
 
 def decoding_cores(evidence: Evidence) -> float:
     """Cores that making batches keeps busy."""
-    return evidence.workers_cpu if helped(evidence) else evidence.decode_cores
+    return evidence.machine.workers_cpu if helped(evidence) else evidence.workers.fetch_cores
 
 
 def used_cores(evidence: Evidence) -> float:
     """With the loop's own work."""
-    return decoding_cores(evidence) + evidence.step_cpu * (1 - evidence.wait_share)
+    return decoding_cores(evidence) + evidence.contention.step_cpu * (1 - evidence.loop.wait_share)
 
 
 def best_workers(evidence: Evidence, most: int) -> int:
@@ -56,6 +56,6 @@ def best_workers(evidence: Evidence, most: int) -> int:
 
 def top_function(evidence: Evidence) -> tuple[str, ...]:
     """Where workers are most of the time, if anybody looked."""
-    for name, share in evidence.functions(main=False).items():
+    for name, share in evidence.workers.functions.items():
         return (f"most often seen in {name} ({share:.0%} of the looks)",)
     return ()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Literal
 
+from penstock.core.arrays import mean
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._cpu import behind
 
@@ -73,23 +74,23 @@ def storage_waits(evidence: Evidence) -> StorageWaits | None:
 
 
 def _waiting(evidence: Evidence) -> StorageWaits | None:
-    own = float((evidence.cpu_s + evidence.blocked_s).sum())
-    locked = evidence.blocked_in("lock")
-    blocked = float(evidence.blocked_s.sum()) * (1 - locked)
+    own = float((evidence.workers.cpu_s + evidence.workers.blocked_s).sum())
+    locked = evidence.workers.blocked_in("lock")
+    blocked = float(evidence.workers.blocked_s.sum()) * (1 - locked)
     if own <= 0 or blocked < LEAST * own:
         return None
-    remote = evidence.blocked_in("network", "sleep")
-    total = float(sum(fetch.read_bytes for fetch in evidence.fetches))
-    reads = sum(fetch.reads for fetch in evidence.fetches)
-    samples = sum(fetch.samples for fetch in evidence.fetches)
-    looked = _together(evidence, total / evidence.steady_s, total / max(1, reads)) if remote <= REMOTE else None
+    remote = evidence.workers.blocked_in("network", "sleep")
+    total = float(sum(fetch.read_bytes for fetch in evidence.workers.fetches))
+    reads = sum(fetch.reads for fetch in evidence.workers.fetches)
+    samples = sum(fetch.samples for fetch in evidence.workers.fetches)
+    looked = _together(evidence, total / evidence.loop.steady_s, total / max(1, reads)) if remote <= REMOTE else None
     return StorageWaits(
         share=blocked / own,
-        read_bytes=total / evidence.steady_s,
-        device_bytes=sum(fetch.device_bytes for fetch in evidence.fetches) / evidence.steady_s,
+        read_bytes=total / evidence.loop.steady_s,
+        device_bytes=sum(fetch.device_bytes for fetch in evidence.workers.fetches) / evidence.loop.steady_s,
         bytes_per_read=total / reads if reads else 0.0,
-        opens_per_sample=sum(fetch.opens for fetch in evidence.fetches) / samples if samples else 0.0,
-        open_share=evidence.blocked_in("open"),
+        opens_per_sample=sum(fetch.opens for fetch in evidence.workers.fetches) / samples if samples else 0.0,
+        open_share=evidence.workers.blocked_in("open"),
         remote=remote,
         busiest=_busiest(evidence),
         together=None if looked is None else looked[0],
@@ -98,9 +99,9 @@ def _waiting(evidence: Evidence) -> StorageWaits | None:
 
 
 def _busiest(evidence: Evidence) -> float | None:
-    names = {disk.name for look in evidence.system for disk in look.disks if disk.read_bytes_s > 0}
+    names = {disk.name for look in evidence.machine.system for disk in look.disks if disk.read_bytes_s > 0}
     busy = [
-        evidence.mean([disk.busy for look in evidence.system for disk in look.disks if disk.name == name])
+        mean([disk.busy for look in evidence.machine.system for disk in look.disks if disk.name == name])
         for name in names
     ]
     return max(busy, default=None)

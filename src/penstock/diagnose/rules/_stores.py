@@ -94,7 +94,7 @@ class StoreReads:
 
 def store_reads(evidence: Evidence) -> StoreReads | None:
     """None unless the loop waits for a penstock.Loader that waits for a store."""
-    if evidence.loader.type != "penstock" or evidence.behind < BEHIND:
+    if evidence.loader.type != "penstock" or evidence.starved_share < BEHIND:
         return None
     looks = list(_looks(evidence))
     seconds = sum(look.seconds for look in looks)
@@ -119,7 +119,7 @@ def store_reads(evidence: Evidence) -> StoreReads | None:
         in_flight=(answer_s + body_s) / seconds,
         readers=max(1, _lines(evidence)[-1].readers),
         more_helped=more_helped(change for line in _lines(evidence) for change in line.changes),
-        room=max(0.0, min(1 / max(0.05, decode.busy), 1 / max(0.05, 1 - evidence.behind)) - 1),
+        room=max(0.0, min(1 / max(0.05, decode.busy), 1 / max(0.05, 1 - evidence.starved_share)) - 1),
     )
 
 
@@ -155,10 +155,10 @@ class _HopInterval:
 
 def _looks(evidence: Evidence) -> Iterator[_HopInterval]:
     """Between the first step and the last; sums that went back (the engine was started anew) are left out."""
-    if not evidence.steps:
+    if not evidence.loop.steps:
         return
-    first_s, last_s = evidence.steps[0].at_s, evidence.steps[-1].at_s
-    second_pass_s = min((step.at_s for step in evidence.firsts if step.pass_ > 0), default=None)
+    first_s, last_s = evidence.loop.steps[0].at_s, evidence.loop.steps[-1].at_s
+    second_pass_s = min((step.at_s for step in evidence.loop.first_steps if step.pass_ > 0), default=None)
     for before, now in pairwise(_lines(evidence)):
         inside = first_s <= before.at_s < now.at_s and before.at_s <= last_s
         seen = _between(before, now, later=second_pass_s is not None and before.at_s >= second_pass_s)

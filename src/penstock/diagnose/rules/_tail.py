@@ -44,28 +44,30 @@ def heavy(evidence: Evidence) -> SlowBatchTail | None:
     """The tail, if the loop waits, there is one, and it is not one worker's."""
     if not behind(evidence):
         return None
-    usual = float(np.median(evidence.fetch_s))
+    usual = float(np.median(evidence.workers.fetch_s))
     if usual <= 0:
         return None
-    which = evidence.fetch_s - evidence.queue_s - evidence.gc_s > TIMES * usual
-    excess = float((evidence.fetch_s[which] - usual).sum())
-    if not which.any() or which.mean() > MOST or excess < ITS_SHARE * float(evidence.fetch_s.sum()):
+    which = evidence.workers.fetch_s - evidence.workers.queue_s - evidence.workers.gc_s > TIMES * usual
+    excess = float((evidence.workers.fetch_s[which] - usual).sum())
+    if not which.any() or which.mean() > MOST or excess < ITS_SHARE * float(evidence.workers.fetch_s.sum()):
         return None
     if _one_stretch(which):
         return None
-    counts = np.unique(evidence.by[which], return_counts=True)[1]
-    if evidence.workers > 1 and counts.max() > _by_chance(int(counts.sum()), evidence.workers):
+    counts = np.unique(evidence.workers.batch_worker[which], return_counts=True)[1]
+    if evidence.settings.num_workers > 1 and counts.max() > _by_chance(
+        int(counts.sum()), evidence.settings.num_workers
+    ):
         return None
-    more_cpu = float(evidence.cpu_s[which].mean() - evidence.cpu_s[~which].mean())
-    more_blocked = float(evidence.blocked_s[which].mean() - evidence.blocked_s[~which].mean())
-    more = float(evidence.fetch_s[which].mean() - evidence.fetch_s[~which].mean())
+    more_cpu = float(evidence.workers.cpu_s[which].mean() - evidence.workers.cpu_s[~which].mean())
+    more_blocked = float(evidence.workers.blocked_s[which].mean() - evidence.workers.blocked_s[~which].mean())
+    more = float(evidence.workers.fetch_s[which].mean() - evidence.workers.fetch_s[~which].mean())
     if max(more_cpu, more_blocked) < more / 2:  # they stood in line for a core: no fault of the sample or the storage
         return None
     return SlowBatchTail(
         which=which,
         count=int(which.sum()),
         share=float(which.mean()),
-        times=float(evidence.fetch_s[which].min()) / usual,
+        times=float(evidence.workers.fetch_s[which].min()) / usual,
         workers=len(counts),
         computing=more_cpu > more_blocked,
     )

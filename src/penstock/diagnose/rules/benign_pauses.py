@@ -14,7 +14,7 @@ from penstock.diagnose.suspect import Answer, RuledOut
 
 def look(evidence: Evidence) -> Answer:
     """Never a finding."""
-    paused = evidence.pauses_s[evidence.pauses_s > 0]
+    paused = evidence.loop.pause_s[evidence.loop.pause_s > 0]
     if not len(paused):
         return None
     return RuledOut(f"{len(paused)} pauses for {' or '.join(PAUSES)}, {format_ms(float(paused.sum()))} in all")

@@ -24,7 +24,7 @@ def look(evidence: Evidence) -> Answer:
     """Later passes read from the device what the first one had read, and workers wait for it."""
     if (store := store_reads(evidence)) is not None:
         return _of_store(store)
-    later = [fetch for fetch in evidence.fetches if fetch.pass_ > 0]
+    later = [fetch for fetch in evidence.workers.fetches if fetch.pass_ > 0]
     read = sum(fetch.read_bytes for fetch in later)
     if storage_waits(evidence) is None or not later or read == 0:
         return None
@@ -32,7 +32,7 @@ def look(evidence: Evidence) -> Answer:
     if again < AGAIN:
         return RuledOut(f"{again:.0%} of the bytes of later passes come from a disk")
     per_pass = read / len({fetch.pass_ for fetch in later})
-    blocked = evidence.blocked_in("read", "open")
+    blocked = evidence.workers.blocked_in("read", "open")
     return Suspect(
         strength=0.6,
         summary=f"Every epoch reads its {per_pass / 1e9:.1f} GB from the disk again",

@@ -16,9 +16,9 @@ WAITS = 0.05
 
 def look(evidence: Evidence) -> Answer:
     """Never a finding: it says how little could be gained from the data."""
-    if evidence.wait_share > WAITS:
+    if evidence.loop.wait_share > WAITS:
         return None
     return RuledOut(
-        f"the step takes {1 - evidence.wait_share:.0%} of the time ({evidence.step_text}): "
-        f"no change to the loading can give more than {evidence.wait_share / max(1e-9, 1 - evidence.wait_share):.1%}"
+        f"the step takes {1 - evidence.loop.wait_share:.0%} of the time ({evidence.loop.step_text}): "
+        f"no change to the loading can give more than {evidence.loop.wait_share / max(1e-9, 1 - evidence.loop.wait_share):.1%}"
     )

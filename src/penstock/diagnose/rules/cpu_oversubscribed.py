@@ -35,25 +35,27 @@ HANDING_OVER = 0.1
 
 def look(evidence: Evidence) -> Answer:
     """The line is long, and it is ours."""
-    queue = max(evidence.main_queue, evidence.share_of_fetch(evidence.queue_s))
-    if queue < LEAST_QUEUE or evidence.workers == 0:
+    queue = max(evidence.machine.main_queue, evidence.workers.share_of_fetch(evidence.workers.queue_s))
+    if queue < LEAST_QUEUE or evidence.settings.num_workers == 0:
         return None
-    threads = evidence.threads_per_worker
-    if evidence.held_together:
+    threads = evidence.machine.threads_per_worker
+    if evidence.machine.workers_pinned_together:
         return _held_together(evidence)
-    spinning = threads >= EXTRA_THREADS and evidence.helpers_cpu >= HANDING_OVER
-    if evidence.workers <= evidence.cores and not spinning:
-        return RuledOut(f"{evidence.workers} workers with one thread each fit on {evidence.cores:g} cores")
-    if evidence.others_cpu > evidence.run_cores / 2 or evidence.throttled > LEAST_QUEUE:
+    spinning = threads >= EXTRA_THREADS and evidence.machine.helper_threads_cpu >= HANDING_OVER
+    if evidence.settings.num_workers <= evidence.machine.cores and not spinning:
+        return RuledOut(
+            f"{evidence.settings.num_workers} workers with one thread each fit on {evidence.machine.cores:g} cores"
+        )
+    if evidence.machine.others_cpu > evidence.machine.run_cpu / 2 or evidence.machine.throttled > LEAST_QUEUE:
         return RuledOut("the line is not of the run's own making")
-    best = best_workers(evidence, max(1, round(evidence.cores)))
+    best = best_workers(evidence, max(1, round(evidence.machine.cores)))
     return Suspect(
-        strength=0.85 if evidence.main_queue >= LEAST_QUEUE else 0.6,
-        summary=f"{evidence.workers} workers and their threads crowd {evidence.cores:g} cores",
+        strength=0.85 if evidence.machine.main_queue >= LEAST_QUEUE else 0.6,
+        summary=f"{evidence.settings.num_workers} workers and their threads crowd {evidence.machine.cores:g} cores",
         evidence=(
-            f"the main process stands in line for a core {evidence.main_queue:.0%} of its time, "
-            f"workers {evidence.share_of_fetch(evidence.queue_s):.0%} of theirs",
-            f"{evidence.workers} workers on {evidence.cores:g} usable cores, {threads:.1f} cores' worth of threads "
+            f"the main process stands in line for a core {evidence.machine.main_queue:.0%} of its time, "
+            f"workers {evidence.workers.share_of_fetch(evidence.workers.queue_s):.0%} of theirs",
+            f"{evidence.settings.num_workers} workers on {evidence.machine.cores:g} usable cores, {threads:.1f} cores' worth of threads "
             "running in each while it makes a batch",
         ),
         advice=f"num_workers={best}, and one library thread in each",
@@ -63,16 +65,16 @@ def look(evidence: Evidence) -> Answer:
 
 def _held_together(evidence: Evidence) -> Suspect:
     """Cores are free, but not for the workers."""
-    queue = evidence.share_of_fetch(evidence.queue_s)
+    queue = evidence.workers.share_of_fetch(evidence.workers.queue_s)
     return Suspect(
         strength=0.9,
-        summary=f"A worker may run on {evidence.worker_cores:g} of {evidence.cores:g} cores only, and stands in line",
+        summary=f"A worker may run on {evidence.machine.worker_cores:g} of {evidence.machine.cores:g} cores only, and stands in line",
         evidence=(
-            f"workers stand in line for a core {queue:.0%} of their time while {evidence.free_cores:.1f} are free",
-            f"the main process may run on {evidence.cores:g} cores, a worker on {evidence.worker_cores:g}",
+            f"workers stand in line for a core {queue:.0%} of their time while {evidence.machine.free_cores:.1f} are free",
+            f"the main process may run on {evidence.machine.cores:g} cores, a worker on {evidence.machine.worker_cores:g}",
         ),
         advice="Lift the workers' affinity: os.sched_setaffinity in worker_init_fn, taskset, numactl, KMP_AFFINITY",
-        cure=lambda workload: workload.with_(cores=evidence.cores),
+        cure=lambda workload: workload.with_(cores=evidence.machine.cores),
     )
 
 
@@ -82,6 +84,6 @@ def _uncrowded(workload: Workload, evidence: Evidence) -> Workload:
     Threads of a library spin while they wait for one another, and the more are in the line the longer: what a batch
     computes without them is what the quickest did, whose threads happened to run together.
     """
-    loop = min(workload.cores / 2, evidence.step_cpu * (1 - evidence.wait_share))
+    loop = min(workload.cores / 2, evidence.contention.step_cpu * (1 - evidence.loop.wait_share))
     cpu_s = np.minimum(workload.cpu_s, np.quantile(workload.cpu_s, QUICK))
     return workload.with_(step_cpu_s=workload.step_cpu_s * 0, cores=workload.cores - loop, cpu_s=cpu_s)

@@ -27,14 +27,14 @@ UNSTOPPED = 0.1
 def look(evidence: Evidence) -> Answer:
     """The kernel says that it throttled us."""
     machine = evidence.recording.run.machine
-    if evidence.throttled < LEAST:
+    if evidence.machine.throttled < LEAST:
         return RuledOut("nothing was throttled") if machine.quota_cores is not None else None
     allowed = f"{machine.quota_cores:g}" if machine.quota_cores is not None else "fewer"
     return Suspect(
         strength=0.95,
-        summary=f"The cgroup's CPU quota stops the run {evidence.throttled:.0%} of the time",
+        summary=f"The cgroup's CPU quota stops the run {evidence.machine.throttled:.0%} of the time",
         evidence=(
-            f"throttled {evidence.throttled:.0%} of the time, by the kernel's count",
+            f"throttled {evidence.machine.throttled:.0%} of the time, by the kernel's count",
             f"the quota allows {allowed} of {machine.cores} cores",
         ),
         advice="Raise the container's CPU limit, or make samples cheaper",

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.evidence.machine import SPARE
+from penstock.diagnose.evidence.machine import SPARE_SHARE
 from penstock.diagnose.rules._cpu import FULL, computing, decoding_cores, helped, top_function, used_cores
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.workload import Workload
@@ -31,27 +32,27 @@ def look(evidence: Evidence) -> Answer:
     """Workers compute, cores are full, and it is our own decoding that fills them."""
     if not computing(evidence):
         return None
-    if evidence.throttled > THROTTLED:
-        return RuledOut(f"the cgroup's quota stopped the run {evidence.throttled:.0%} of the time")
-    collating = evidence.share_of_fetch(evidence.collate_s)
+    if evidence.machine.throttled > THROTTLED:
+        return RuledOut(f"the cgroup's quota stopped the run {evidence.machine.throttled:.0%} of the time")
+    collating = evidence.workers.share_of_fetch(evidence.workers.collate_s)
     if collating > COLLATING:
         return RuledOut(f"{collating:.0%} of the workers' time goes into collating")
     used = used_cores(evidence)
-    full = used >= FULL * evidence.cores
+    full = used >= FULL * evidence.machine.cores
     if not full and not _crowds_the_loop(evidence):
-        return RuledOut(f"decoding and the loop use {used:.1f} of {evidence.cores:g} cores")
-    per_batch = evidence.mean(evidence.cpu_s)
+        return RuledOut(f"decoding and the loop use {used:.1f} of {evidence.machine.cores:g} cores")
+    per_batch = mean(evidence.workers.cpu_s)
     return Suspect(
-        strength=0.6 if not evidence.system else 0.9 if full else 0.55,
-        summary=f"Decoding is the bottleneck: it takes {decoding_cores(evidence):.1f} of {evidence.cores:g} cores",
+        strength=0.6 if not evidence.machine.system else 0.9 if full else 0.55,
+        summary=f"Decoding is the bottleneck: it takes {decoding_cores(evidence):.1f} of {evidence.machine.cores:g} cores",
         evidence=(
-            f"workers compute {evidence.share_of_fetch(evidence.cpu_s):.0%} of the time they take for a batch "
+            f"workers compute {evidence.workers.share_of_fetch(evidence.workers.cpu_s):.0%} of the time they take for a batch "
             f"({format_ms(per_batch)} of CPU each)",
-            f"with the loop's own work that is {used:.1f} of {evidence.cores:g} usable cores",
+            f"with the loop's own work that is {used:.1f} of {evidence.machine.cores:g} usable cores",
             *top_function(evidence),
         ),
         advice="Make samples cheaper: decode at the size you need, pack the shards, use penstock.Loader; or more cores",
-        cure=lambda workload: _free(workload, evidence.blocked_in("threads") if helped(evidence) else 0.0),
+        cure=lambda workload: _free(workload, evidence.workers.blocked_in("threads") if helped(evidence) else 0.0),
     )
 
 
@@ -60,8 +61,12 @@ def _crowds_the_loop(evidence: Evidence) -> bool:
 
     Not where strangers do: then the same work would fit if they were gone.
     """
-    strangers = evidence.others_cpu > SPARE * evidence.cores
-    return evidence.workers >= evidence.cores and (evidence.line or 0.0) >= CROWDED and not strangers
+    strangers = evidence.machine.others_cpu > SPARE_SHARE * evidence.machine.cores
+    return (
+        evidence.settings.num_workers >= evidence.machine.cores
+        and (evidence.machine.queue_per_cpu or 0.0) >= CROWDED
+        and not strangers
+    )
 
 
 def _free(workload: Workload, own_threads: float) -> Workload:

@@ -27,37 +27,37 @@ USUAL = 0.95
 
 def look(evidence: Evidence) -> Answer:
     """Collections take a noticeable share of the loop's time, or of workers that it waits for."""
-    begin, end = (evidence.steps[0].at_s, evidence.steps[-1].at_s) if evidence.steps else (0.0, 0.0)
+    begin, end = (evidence.loop.steps[0].at_s, evidence.loop.steps[-1].at_s) if evidence.loop.steps else (0.0, 0.0)
     events = (event for event in evidence.recording.events if event.what == "gc")
     pauses = [event.seconds for event in events if begin <= event.at_s <= end]
-    lost = max(sum(pauses), float(evidence.phase_s("gc").sum()))
-    if evidence.steady_s <= 0 or lost < LEAST * evidence.steady_s:
+    lost = max(sum(pauses), float(evidence.loop.phase_s("gc").sum()))
+    if evidence.loop.steady_s <= 0 or lost < LEAST * evidence.loop.steady_s:
         return _in_workers(evidence)
-    share = min(0.95, lost / evidence.steady_s)
+    share = min(0.95, lost / evidence.loop.steady_s)
     return Suspect(
         strength=0.9,
         summary=f"Garbage collection takes {share:.0%} of the time",
         evidence=(f"{format_ms(lost)} in the collector" + (f", {len(pauses)} collections" if pauses else ""),),
         advice="gc.freeze() after set-up; fewer small objects; collect at the end of an epoch",
-        gain=evidence.gain_without(share * evidence.cycle_s),
+        gain=evidence.loop.gain_without(share * evidence.loop.cycle_s),
     )
 
 
 def _in_workers(evidence: Evidence) -> Answer:
-    share = evidence.share_of_fetch(evidence.gc_s)
+    share = evidence.workers.share_of_fetch(evidence.workers.gc_s)
     if not behind(evidence) or share < LEAST:
         return None
-    collecting = evidence.gc_s > 0
-    most_s = float(np.quantile(evidence.cpu_s - evidence.gc_s, USUAL))
+    collecting = evidence.workers.gc_s > 0
+    most_s = float(np.quantile(evidence.workers.cpu_s - evidence.workers.gc_s, USUAL))
     return Suspect(
         strength=0.9,
         summary=f"Garbage collection takes {share:.0%} of the workers' time",
         evidence=(
-            f"{int(collecting.sum())} of {len(evidence.fetches)} batches were held up by a full collection in their "
-            f"worker, for {format_ms(float(np.median(evidence.gc_s[collecting])))}",
+            f"{int(collecting.sum())} of {len(evidence.workers.fetches)} batches were held up by a full collection in their "
+            f"worker, for {format_ms(float(np.median(evidence.workers.gc_s[collecting])))}",
         ),
         advice="gc.freeze() in worker_init_fn; fewer small objects per sample",
         cure=lambda workload: workload.with_(
-            cpu_s=np.minimum(workload.cpu_s, most_s), handover_s=np.full(1, evidence.taking_at_once_s)
+            cpu_s=np.minimum(workload.cpu_s, most_s), handover_s=np.full(1, evidence.ipc.undisturbed_receive_cpu_s)
         ),
     )

@@ -11,6 +11,7 @@ many.
 
 from __future__ import annotations
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
@@ -20,8 +21,8 @@ LEAST = 0.05
 
 def look(evidence: Evidence) -> Answer:
     """Time in synchronising calls, and what of it could be overlapped."""
-    sync = evidence.mean(evidence.phase_s("sync"))
-    cycle = evidence.cycle_s
+    sync = mean(evidence.loop.phase_s("sync"))
+    cycle = evidence.loop.cycle_s
     if cycle <= 0 or sync < LEAST * cycle:
         return None
     host = max(1e-9, cycle - sync)
@@ -33,5 +34,5 @@ def look(evidence: Evidence) -> Answer:
             f"the host's own work takes {format_ms(host)}: without waiting both would run side by side",
         ),
         advice="Keep losses on the device and read them every few dozen steps",
-        gain=evidence.gain_without(sync) if evidence.device_s() else max(0.0, cycle / max(host, sync) - 1),
+        gain=evidence.loop.gain_without(sync) if evidence.loop.device_s() else max(0.0, cycle / max(host, sync) - 1),
     )

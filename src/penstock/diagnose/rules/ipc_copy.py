@@ -12,8 +12,10 @@ GPU), `pin_memory=True` so that another thread takes them; or penstock.Loader, w
 
 from __future__ import annotations
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
-from penstock.diagnose.evidence.evidence import LEAST_TAKING_S, Evidence
+from penstock.diagnose.evidence.evidence import Evidence
+from penstock.diagnose.evidence.ipc import RECEIVE_MIN_S
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.08
@@ -22,17 +24,19 @@ LEAST = 0.08
 
 def look(evidence: Evidence) -> Answer:
     """Waits with a batch at hand are long."""
-    sampler = evidence.mean(evidence.phase_s("sampler"))
-    taking = max(0.0, evidence.taking_s - sampler - LEAST_TAKING_S)
-    if evidence.workers == 0 or evidence.cycle_s <= 0 or taking < LEAST * evidence.cycle_s:
+    sampler = mean(evidence.loop.phase_s("sampler"))
+    taking = max(0.0, evidence.ipc.receive_cpu_s - sampler - RECEIVE_MIN_S)
+    if evidence.settings.num_workers == 0 or evidence.loop.cycle_s <= 0 or taking < LEAST * evidence.loop.cycle_s:
         return None
-    if evidence.interpreter_s > taking / 2:
-        return RuledOut(f"another thread held the interpreter for {format_ms(evidence.interpreter_s)} of a step")
+    if evidence.contention.interpreter_s > taking / 2:
+        return RuledOut(
+            f"another thread held the interpreter for {format_ms(evidence.contention.interpreter_s)} of a step"
+        )
     return Suspect(
         strength=0.85,
         summary=f"Taking a finished batch costs {format_ms(taking)} a step",
         evidence=(
-            f"with a batch ready, the loop still spent {format_ms(taking)} of {format_ms(evidence.cycle_s)} "
+            f"with a batch ready, the loop still spent {format_ms(taking)} of {format_ms(evidence.loop.cycle_s)} "
             "per step to get it",
         ),
         advice="Send tensors, not lists or arrays; smaller dtypes; pin_memory=True; or penstock.Loader",

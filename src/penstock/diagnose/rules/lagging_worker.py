@@ -32,10 +32,12 @@ ITS_SHARE = 0.5
 
 def look(evidence: Evidence) -> Answer:
     """One worker's batches take longer, nearly all of them, and the loop waits for that worker."""
-    if not behind(evidence) or evidence.workers < 2:
+    if not behind(evidence) or evidence.settings.num_workers < 2:
         return None
-    own_s = np.maximum(evidence.fetch_s - evidence.queue_s, 0.0)  # who stands in line for a core is not slow himself
-    times = {int(w): own_s[evidence.by == w] for w in np.unique(evidence.by)}
+    own_s = np.maximum(
+        evidence.workers.fetch_s - evidence.workers.queue_s, 0.0
+    )  # who stands in line for a core is not slow himself
+    times = {int(w): own_s[evidence.workers.batch_worker == w] for w in np.unique(evidence.workers.batch_worker)}
     times = {worker: seconds for worker, seconds in times.items() if len(seconds) >= ENOUGH}
     if len(times) < 2:
         return None
@@ -61,14 +63,16 @@ def look(evidence: Evidence) -> Answer:
 
 
 def _waited_for(evidence: Evidence, worker: int) -> float:
-    known = evidence.awaited >= 0
-    waited = float(evidence.wait_s[known].sum())
-    return float(evidence.wait_s[evidence.awaited == worker].sum()) / waited if waited > 0 else 0.0
+    known = evidence.loop.awaited_worker >= 0
+    waited = float(evidence.loop.wait_s[known].sum())
+    return float(evidence.loop.wait_s[evidence.loop.awaited_worker == worker].sum()) / waited if waited > 0 else 0.0
 
 
 def _ready_then(evidence: Evidence, worker: int) -> tuple[str, ...]:
-    mine = (evidence.awaited == worker) & (evidence.ready >= 0) & evidence.slow
+    mine = (evidence.loop.awaited_worker == worker) & (evidence.loop.ready_batches >= 0) & evidence.loop.slow
     if not mine.any():
         return ()
-    most = (evidence.workers - 1) * evidence.prefetch
-    return (f"{np.median(evidence.ready[mine]):.0f} batches of at most {most} of the others lay ready at its stalls",)
+    most = (evidence.settings.num_workers - 1) * evidence.settings.prefetch_factor
+    return (
+        f"{np.median(evidence.loop.ready_batches[mine]):.0f} batches of at most {most} of the others lay ready at its stalls",
+    )

@@ -19,6 +19,7 @@ from math import ceil
 
 import numpy as np
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.rules._storage import REMOTE, StorageWaits, storage_waits
@@ -44,13 +45,13 @@ def look(evidence: Evidence) -> Answer:
         return RuledOut(f"something is full: {seen.together_words}")
     if seen.manner is None and seen.busiest is not None and seen.busiest >= BUSY:
         return RuledOut(f"the disk is busy {seen.busiest:.0%} of the time")
-    each = evidence.mean(evidence.blocked_s) / max(1.0, evidence.samples_per_batch)
+    each = mean(evidence.workers.blocked_s) / max(1.0, evidence.loop.samples_per_batch)
     return Suspect(
         strength=_strength(seen),
         summary=f"Workers wait {format_ms(each)} per sample for answers, one at a time",
         evidence=(
             f"workers wait {seen.share:.0%} of their time and compute {1 - seen.share:.0%}",
-            f"{evidence.free_cores:.1f} of {evidence.cores:g} cores are free, {seen.read_bytes / 1e6:.1f} MB/s read",
+            f"{evidence.machine.free_cores:.1f} of {evidence.machine.cores:g} cores are free, {seen.read_bytes / 1e6:.1f} MB/s read",
             *_how(seen),
         ),
         advice=f"More in flight: num_workers={_enough(evidence)} or more; or penstock.Loader, which reads ahead",
@@ -96,5 +97,5 @@ def _how(seen: StorageWaits) -> tuple[str, ...]:
 
 def _enough(evidence: Evidence) -> int:
     """Workers so that W/S reaches the step's own rate, by the utilisation law."""
-    step = max(1e-6, evidence.mean(evidence.busy_s))
-    return max(evidence.workers + 1, min(MOST_WORKERS, ceil(evidence.mean_fetch_s / step)))
+    step = max(1e-6, mean(evidence.loop.busy_s))
+    return max(evidence.settings.num_workers + 1, min(MOST_WORKERS, ceil(evidence.workers.mean_fetch_s / step)))

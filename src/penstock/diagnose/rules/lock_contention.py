@@ -24,20 +24,22 @@ OWN_THREADS = 0.5
 
 def look(evidence: Evidence) -> Answer:
     """Workers were seen waiting in locks while they made batches."""
-    if not behind(evidence) or evidence.workers < 2:
+    if not behind(evidence) or evidence.settings.num_workers < 2:
         return None
-    share = evidence.states.get("lock", 0.0)
+    share = evidence.workers.states.get("lock", 0.0)
     if share < LEAST:
-        return RuledOut(f"workers were in a lock in {share:.0%} of the looks") if evidence.states else None
-    if evidence.helpers_cpu >= OWN_THREADS * share:
-        return RuledOut(f"workers wait for threads of their own, which compute ({evidence.helpers_cpu:.2f} cores each)")
-    locked = evidence.blocked_in("lock")
+        return RuledOut(f"workers were in a lock in {share:.0%} of the looks") if evidence.workers.states else None
+    if evidence.machine.helper_threads_cpu >= OWN_THREADS * share:
+        return RuledOut(
+            f"workers wait for threads of their own, which compute ({evidence.machine.helper_threads_cpu:.2f} cores each)"
+        )
+    locked = evidence.workers.blocked_in("lock")
     return Suspect(
         strength=0.9,
         summary=f"Workers wait for a lock {share:.0%} of the time",
         evidence=(
             f"in {share:.0%} of the looks at the workers they stood in a lock "
-            f"(about {format_ms(share * evidence.mean_fetch_s)} per batch)",
+            f"(about {format_ms(share * evidence.workers.mean_fetch_s)} per batch)",
             *top_function(evidence),
         ),
         advice="Give each worker its own handle, or hold the lock for less",

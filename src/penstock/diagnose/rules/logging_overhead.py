@@ -10,6 +10,7 @@ Remedy: log every fiftieth step, let a thread write, no fsync.
 
 from __future__ import annotations
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
@@ -19,21 +20,21 @@ LEAST = 0.05
 
 def look(evidence: Evidence) -> Answer:
     """The loop logs, or stands in writes, for a noticeable share of the time."""
-    own = 1 - evidence.wait_share
+    own = 1 - evidence.loop.wait_share
     writing = max(
-        evidence.mean(evidence.phase_s("log")) / evidence.cycle_s if evidence.cycle_s > 0 else 0.0,
-        evidence.main_states.get("write", 0.0) * own,
+        mean(evidence.loop.phase_s("log")) / evidence.loop.cycle_s if evidence.loop.cycle_s > 0 else 0.0,
+        evidence.loop.thread_states.get("write", 0.0) * own,
     )
-    writing -= evidence.mean(evidence.phase_s("checkpoint")) / evidence.cycle_s if evidence.cycle_s > 0 else 0.0
+    writing -= mean(evidence.loop.phase_s("checkpoint")) / evidence.loop.cycle_s if evidence.loop.cycle_s > 0 else 0.0
     if writing < LEAST:
         return None
     return Suspect(
         strength=0.85,
         summary=f"Writing logs takes {writing:.0%} of the time",
         evidence=(
-            f"about {format_ms(writing * evidence.cycle_s)} of {format_ms(evidence.cycle_s)} per step",
-            *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.functions(main=True).items())[:2]),
+            f"about {format_ms(writing * evidence.loop.cycle_s)} of {format_ms(evidence.loop.cycle_s)} per step",
+            *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.loop.functions.items())[:2]),
         ),
         advice="Log every few dozen steps, from a thread, without fsync",
-        gain=evidence.gain_without(writing * evidence.cycle_s),
+        gain=evidence.loop.gain_without(writing * evidence.loop.cycle_s),
     )

@@ -12,7 +12,8 @@ Remedy: move work out of the loop (every n-th step, another process), threads th
 from __future__ import annotations
 
 from penstock.core.format import format_ms
-from penstock.diagnose.evidence.evidence import LEAST_LOCKED, Evidence
+from penstock.diagnose.evidence.contention import LOCKED_MIN
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST_REST = 0.25
@@ -21,29 +22,29 @@ LEAST_REST = 0.25
 
 def look(evidence: Evidence) -> Answer:
     """The loop waits for the interpreter's lock, or does much that is no phase of training."""
-    locked = evidence.interpreter_s / evidence.cycle_s if evidence.cycle_s > 0 else 0.0
-    if locked >= LEAST_LOCKED:
+    locked = evidence.contention.interpreter_s / evidence.loop.cycle_s if evidence.loop.cycle_s > 0 else 0.0
+    if locked >= LOCKED_MIN:
         return Suspect(
             strength=0.85,
             summary=f"Another thread holds the interpreter {locked:.0%} of the time, and the loop waits",
             evidence=(
-                f"of {format_ms(evidence.cycle_s)} per step the loop's thread was ready to run for "
-                f"{format_ms(evidence.interpreter_s)} without a core being short or anything else in its way",
-                f"other threads of the main process use {evidence.other_threads_cpu:.1f} cores",
+                f"of {format_ms(evidence.loop.cycle_s)} per step the loop's thread was ready to run for "
+                f"{format_ms(evidence.contention.interpreter_s)} without a core being short or anything else in its way",
+                f"other threads of the main process use {evidence.machine.other_threads_cpu:.1f} cores",
             ),
             advice="Let that thread wait or sleep, or move it to a process of its own",
-            gain=evidence.gain_without(evidence.interpreter_s),
+            gain=evidence.loop.gain_without(evidence.contention.interpreter_s),
         )
-    rest = evidence.rest_s
-    if rest is None or evidence.cycle_s <= 0 or rest < LEAST_REST * evidence.cycle_s:
+    rest = evidence.loop.outside_phases_s
+    if rest is None or evidence.loop.cycle_s <= 0 or rest < LEAST_REST * evidence.loop.cycle_s:
         return None
     return Suspect(
         strength=0.7,
         summary=f"{format_ms(rest)} of every step is Python outside the model",
         evidence=(
-            f"{format_ms(rest)} of {format_ms(evidence.cycle_s)} per step belong to no phase of training",
-            *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.functions(main=True).items())[:3]),
+            f"{format_ms(rest)} of {format_ms(evidence.loop.cycle_s)} per step belong to no phase of training",
+            *(f"main thread: {name} ({share:.0%})" for name, share in list(evidence.loop.functions.items())[:3]),
         ),
         advice="Do it every few dozen steps, or in another process",
-        gain=evidence.gain_without(rest),
+        gain=evidence.loop.gain_without(rest),
     )

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.core.format import format_ms
-from penstock.diagnose.evidence.evidence import LEAST_TAKING_S, Evidence
+from penstock.diagnose.evidence.evidence import Evidence
+from penstock.diagnose.evidence.ipc import RECEIVE_MIN_S
 from penstock.diagnose.rules._cpu import best_workers
 from penstock.diagnose.suspect import Answer, Suspect
 from penstock.model.edits import with_workers
@@ -23,17 +24,17 @@ LEAST_SHARE = 0.03
 
 def look(evidence: Evidence) -> Answer:
     """Nobody but the main process made batches, and it took a noticeable share of the time."""
-    if evidence.workers > 0 or evidence.loader.type != "torch" or evidence.wait_share < LEAST_SHARE:
+    if evidence.settings.num_workers > 0 or evidence.loader.type != "torch" or evidence.loop.wait_share < LEAST_SHARE:
         return None
-    workers = best_workers(evidence, max(1, round(evidence.cores)))
+    workers = best_workers(evidence, max(1, round(evidence.machine.cores)))
     return Suspect(
         strength=0.95,
         summary="Loading and computing take turns: there are no workers",
         evidence=(
             "num_workers is 0",
-            f"a batch takes {format_ms(evidence.cycle_s * evidence.wait_share)}, the step "
-            f"{format_ms(evidence.cycle_s * (1 - evidence.wait_share))}: each waits for the other",
+            f"a batch takes {format_ms(evidence.loop.cycle_s * evidence.loop.wait_share)}, the step "
+            f"{format_ms(evidence.loop.cycle_s * (1 - evidence.loop.wait_share))}: each waits for the other",
         ),
         advice=f"num_workers={workers} (with persistent_workers=True)",
-        cure=lambda workload: with_workers(workload, workers).with_(handover_s=np.full(1, LEAST_TAKING_S)),
+        cure=lambda workload: with_workers(workload, workers).with_(handover_s=np.full(1, RECEIVE_MIN_S)),
     )

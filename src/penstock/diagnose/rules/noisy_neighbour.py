@@ -23,17 +23,17 @@ LEAST_QUEUE = 0.1
 
 def look(evidence: Evidence) -> Answer:
     """Others use cores, the machine is full, and ours wait for them."""
-    queue = max(evidence.share_of_fetch(evidence.queue_s), evidence.main_queue)
-    full = evidence.run_cores + evidence.others_cpu >= FULL * evidence.recording.run.machine.cores
-    if evidence.others_cpu < LEAST_CORES or queue < LEAST_QUEUE or not full:
+    queue = max(evidence.workers.share_of_fetch(evidence.workers.queue_s), evidence.machine.main_queue)
+    full = evidence.machine.run_cpu + evidence.machine.others_cpu >= FULL * evidence.recording.run.machine.cores
+    if evidence.machine.others_cpu < LEAST_CORES or queue < LEAST_QUEUE or not full:
         return None
     return Suspect(
         strength=0.9,
-        summary=f"Other processes take {evidence.others_cpu:.1f} of {evidence.recording.run.machine.cores} cores",
+        summary=f"Other processes take {evidence.machine.others_cpu:.1f} of {evidence.recording.run.machine.cores} cores",
         evidence=(
-            f"processes outside this run use {evidence.others_cpu:.1f} cores, the run {evidence.run_cores:.1f}",
-            f"workers stand in line for a core {evidence.share_of_fetch(evidence.queue_s):.0%} of their time, "
-            f"the main process {evidence.main_queue:.0%}",
+            f"processes outside this run use {evidence.machine.others_cpu:.1f} cores, the run {evidence.machine.run_cpu:.1f}",
+            f"workers stand in line for a core {evidence.workers.share_of_fetch(evidence.workers.queue_s):.0%} of their time, "
+            f"the main process {evidence.machine.main_queue:.0%}",
         ),
         advice="Give the run cores of its own, or move the other job",
         cure=without_burners,

@@ -25,7 +25,7 @@ def look(evidence: Evidence) -> Answer:
     alone = 1 / seen.together
     return Suspect(
         strength=0.85,
-        summary=f"{evidence.workers} readers get in each other's way on the disk",
+        summary=f"{evidence.settings.num_workers} readers get in each other's way on the disk",
         evidence=(
             f"workers wait for bytes {seen.share:.0%} of their time",
             f"one reader alone would get about {alone:.1f} times what all get now: {seen.together_words}",

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.core.arrays import Floats, mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.evidence.settings import Floats
 from penstock.diagnose.suspect import Answer, Suspect
 
 TIMES = 1.5
@@ -29,13 +29,13 @@ WINDOWS = 12
 
 def look(evidence: Evidence) -> Answer:
     """One place that splits the run into a quick and a slow part, each even in itself."""
-    window = max(1, evidence.workers)
-    while len(evidence.steps) // (2 * window) >= 4 * WINDOWS:
+    window = max(1, evidence.settings.num_workers)
+    while len(evidence.loop.steps) // (2 * window) >= 4 * WINDOWS:
         window *= 2
-    count = len(evidence.steps) // window
+    count = len(evidence.loop.steps) // window
     if count < WINDOWS:
         return None
-    cycle = (evidence.wait_s + evidence.busy_s)[: count * window].reshape(count, window).mean(axis=1)
+    cycle = (evidence.loop.wait_s + evidence.loop.busy_s)[: count * window].reshape(count, window).mean(axis=1)
     at = _split(cycle)
     before, after = cycle[:at], cycle[at:]
     if min(len(before), len(after)) < LEAST_PART * count:
@@ -43,7 +43,7 @@ def look(evidence: Evidence) -> Answer:
     change = _Change(evidence, at * window, float(np.median(before)), float(np.median(after)))
     if _slower(before, after):
         return change.for_the_worse()
-    waits = evidence.wait_s[: at * window].mean() - evidence.wait_s[at * window :].mean()
+    waits = evidence.loop.wait_s[: at * window].mean() - evidence.loop.wait_s[at * window :].mean()
     if _slower(after, before) and waits > (before.mean() - after.mean()) / 2:
         return change.for_the_better()
     return None
@@ -81,7 +81,7 @@ class _Change:
         )
 
     def _suspect(self, strength: float, summary: str, advice: str) -> Suspect:
-        at_s = self.evidence.steps[self.step].at_s
+        at_s = self.evidence.loop.steps[self.step].at_s
         paces = f"{format_ms(self.before_s)} a step before, {format_ms(self.after_s)} after"
         worse = self.after_s > self.before_s
         return Suspect(
@@ -89,7 +89,7 @@ class _Change:
             summary=summary,
             evidence=(f"{paces}, since {at_s:.0f} s into the run", *_changed(self.evidence, at_s, more=worse)),
             advice=advice,
-            gain=self.evidence.cycle_s / min(self.before_s, self.after_s) - 1,
+            gain=self.evidence.loop.cycle_s / min(self.before_s, self.after_s) - 1,
         )
 
 
@@ -107,9 +107,10 @@ def _changed(evidence: Evidence, at_s: float, *, more: bool) -> tuple[str, ...]:
     facts = []
     for name, unit in (("others_cpu", "cores used by others"), ("iowait", "cores waiting for a disk")):
         parts = [
-            [getattr(look, name) for look in evidence.system if (look.at_s < at_s) == early] for early in (True, False)
+            [getattr(look, name) for look in evidence.machine.system if (look.at_s < at_s) == early]
+            for early in (True, False)
         ]
-        early, late = (evidence.mean(part) for part in parts)
+        early, late = (mean(part) for part in parts)
         if (late - early if more else early - late) > 0.3:
             facts.append(f"{unit}: {early:.1f} before, {late:.1f} after")
     return tuple(facts)

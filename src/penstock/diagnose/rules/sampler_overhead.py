@@ -11,6 +11,7 @@ batch_sampler.
 
 from __future__ import annotations
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
@@ -21,17 +22,17 @@ LEAST = 0.04
 
 def look(evidence: Evidence) -> Answer:
     """The sampler's own clock."""
-    seconds = evidence.mean(evidence.phase_s("sampler"))
-    if evidence.cycle_s <= 0 or seconds < LEAST * evidence.cycle_s:
+    seconds = mean(evidence.loop.phase_s("sampler"))
+    if evidence.loop.cycle_s <= 0 or seconds < LEAST * evidence.loop.cycle_s:
         return None
-    cycle = evidence.cycle_s
+    cycle = evidence.loop.cycle_s
     return Suspect(
         strength=0.9,
         summary=f"The sampler takes {seconds / cycle:.0%} of every step",
         evidence=(
             f"drawing indices takes {format_ms(seconds)} of {format_ms(cycle)} per step, on the main thread",
-            f"sampler: {evidence.setting('sampler') or 'not known by name'}",
+            f"sampler: {evidence.settings.in_force('sampler') or 'not known by name'}",
         ),
         advice="Draw the epoch's indices in one go",
-        gain=evidence.gain_without(seconds),
+        gain=evidence.loop.gain_without(seconds),
     )

@@ -24,13 +24,15 @@ EVEN = 1.3
 
 def look(evidence: Evidence) -> Answer:
     """Batches per worker differ, in a dataset that deals them out itself."""
-    if not behind(evidence) or evidence.workers < 2 or evidence.loader.dataset_size is not None:
+    if not behind(evidence) or evidence.settings.num_workers < 2 or evidence.loader.dataset_size is not None:
         return None
-    known = evidence.by[(evidence.by >= 0) & (evidence.by < evidence.workers)]
-    counts = np.bincount(known, minlength=evidence.workers)
+    known = evidence.workers.batch_worker[
+        (evidence.workers.batch_worker >= 0) & (evidence.workers.batch_worker < evidence.settings.num_workers)
+    ]
+    counts = np.bincount(known, minlength=evidence.settings.num_workers)
     uneven = float(counts.max() / counts.mean()) if counts.sum() else 1.0
     if uneven < EVEN:
-        return RuledOut(f"all {evidence.workers} workers made about as many batches")
+        return RuledOut(f"all {evidence.settings.num_workers} workers made about as many batches")
     idle = int((counts == 0).sum())
     return Suspect(
         strength=0.9,
@@ -40,7 +42,7 @@ def look(evidence: Evidence) -> Answer:
             f"the busiest has {uneven:.1f} times the mean",
         ),
         advice="More shards than workers, of about one size; or penstock.Loader, where no worker owns a shard",
-        cure=lambda workload: with_workers(workload, evidence.workers),
+        cure=lambda workload: with_workers(workload, evidence.settings.num_workers),
     )
 
 

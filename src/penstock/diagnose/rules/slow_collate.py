@@ -11,6 +11,7 @@ write straight into the batch.
 
 from __future__ import annotations
 
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
@@ -23,18 +24,20 @@ IDLE = 0.2
 
 def look(evidence: Evidence) -> Answer:
     """Collate takes long, and the loop waits for batches."""
-    share = evidence.share_of_fetch(evidence.collate_s)
-    if share < LEAST or not evidence.fetches:
+    share = evidence.workers.share_of_fetch(evidence.workers.collate_s)
+    if share < LEAST or not evidence.workers.fetches:
         return None
-    if evidence.making < IDLE:
-        return RuledOut(f"workers make batches for {evidence.making:.0%} of their time: nobody waits for them")
+    if evidence.workers.utilisation < IDLE:
+        return RuledOut(
+            f"workers make batches for {evidence.workers.utilisation:.0%} of their time: nobody waits for them"
+        )
     return Suspect(
         strength=0.9,
         summary=f"Collating takes {share:.0%} of the time a batch takes to make",
         evidence=(
-            f"collate_fn takes {format_ms(evidence.mean(evidence.collate_s))} of "
-            f"{format_ms(evidence.mean_fetch_s)} per batch",
-            f"collate_fn is {evidence.setting('collate_fn') or 'not known by name'}",
+            f"collate_fn takes {format_ms(mean(evidence.workers.collate_s))} of "
+            f"{format_ms(evidence.workers.mean_fetch_s)} per batch",
+            f"collate_fn is {evidence.settings.in_force('collate_fn') or 'not known by name'}",
         ),
         advice="Stack into one allocation, pad in numpy, and move what is done sample by sample out of collate_fn",
         cure=lambda workload: workload.with_(

@@ -22,10 +22,10 @@ LEAST = 0.2
 
 def look(evidence: Evidence) -> Answer:
     """Steps of several sizes, and the larger ones are quicker per sample."""
-    if evidence.behind > LEAST:
+    if evidence.starved_share > LEAST:
         return None
-    sizes = np.array([step.samples or 0 for step in evidence.steps])
-    known = {int(size): float(np.median(evidence.busy_s[sizes == size])) for size in np.unique(sizes) if size > 0}
+    sizes = np.array([step.samples or 0 for step in evidence.loop.steps])
+    known = {int(size): float(np.median(evidence.loop.busy_s[sizes == size])) for size in np.unique(sizes) if size > 0}
     known = {size: seconds for size, seconds in known.items() if (sizes == size).sum() >= ENOUGH and seconds > 0}
     if len(known) < 2:
         return None

@@ -32,7 +32,7 @@ def look(evidence: Evidence) -> Answer:
     if seen.open_share < OPENING:
         return RuledOut(f"{seen.open_share:.0%} of the waiting is in opening files")
     opening = seen.open_share
-    gone = opening + (evidence.blocked_in("read") if _bytes_per_open(evidence) < SMALL_BYTES else 0.0)
+    gone = opening + (evidence.workers.blocked_in("read") if _bytes_per_open(evidence) < SMALL_BYTES else 0.0)
     return Suspect(
         strength=0.85,
         summary=f"{seen.opens_per_sample:.1f} files are opened for every sample, and that is what takes the time",
@@ -46,5 +46,5 @@ def look(evidence: Evidence) -> Answer:
 
 
 def _bytes_per_open(evidence: Evidence) -> float:
-    opens = sum(fetch.opens for fetch in evidence.fetches)
-    return sum(fetch.read_bytes for fetch in evidence.fetches) / max(1, opens)
+    opens = sum(fetch.opens for fetch in evidence.workers.fetches)
+    return sum(fetch.read_bytes for fetch in evidence.workers.fetches) / max(1, opens)

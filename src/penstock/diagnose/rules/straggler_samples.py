@@ -28,16 +28,16 @@ def look(evidence: Evidence) -> Answer:
         return None
     if not tail.computing:
         return RuledOut("slow batches wait for something: they do not compute more than others")
-    slowest = np.array([fetch.slowest_s for fetch in evidence.fetches])
-    usual = np.median(evidence.fetch_s) / max(1.0, evidence.samples_per_batch)
+    slowest = np.array([fetch.slowest_s for fetch in evidence.workers.fetches])
+    usual = np.median(evidence.workers.fetch_s) / max(1.0, evidence.loop.samples_per_batch)
     return Suspect(
         strength=0.85,
         summary=f"{tail.share:.1%} of the batches hold a sample that takes far longer than the rest",
         evidence=(
-            f"{tail.count} of {len(evidence.fetches)} batches take {tail.times:.1f} times the median or more",
+            f"{tail.count} of {len(evidence.workers.fetches)} batches take {tail.times:.1f} times the median or more",
             f"their slowest sample takes {format_ms(float(np.median(slowest[tail.which])))}, "
             f"a usual one {format_ms(float(usual))}",
-            f"they come from {tail.workers} of {evidence.workers} workers",
+            f"they come from {tail.workers} of {evidence.settings.num_workers} workers",
         ),
         advice="penstock.Loader spreads a batch over all workers; or a larger prefetch_factor; or shrink those samples",
         cure=without_stragglers,

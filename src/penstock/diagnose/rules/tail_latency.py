@@ -33,9 +33,9 @@ def look(evidence: Evidence) -> Answer:
         strength=0.8,
         summary=f"{tail.share:.1%} of the batches wait far longer for their data than the rest",
         evidence=(
-            f"{tail.count} of {len(evidence.fetches)} batches take {tail.times:.1f} times the median or more, "
+            f"{tail.count} of {len(evidence.workers.fetches)} batches take {tail.times:.1f} times the median or more, "
             "and wait in that time",
-            f"they come from {tail.workers} of {evidence.workers} workers",
+            f"they come from {tail.workers} of {evidence.settings.num_workers} workers",
         ),
         advice="A larger prefetch_factor, larger reads (shards), or a cache on a local disk",
         cure=without_stragglers,

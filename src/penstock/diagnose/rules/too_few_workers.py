@@ -24,17 +24,17 @@ def look(evidence: Evidence) -> Answer:
     """Workers compute, the loop waits, and cores are idle."""
     if not computing(evidence):
         return None
-    most = max(evidence.workers, round(evidence.cores))
-    if evidence.free_cores < FREE or most == evidence.workers:
+    most = max(evidence.settings.num_workers, round(evidence.machine.cores))
+    if evidence.machine.free_cores < FREE or most == evidence.settings.num_workers:
         return RuledOut(
-            f"{evidence.workers} workers on {evidence.cores:g} cores, of which {evidence.free_cores:.1f} are free"
+            f"{evidence.settings.num_workers} workers on {evidence.machine.cores:g} cores, of which {evidence.machine.free_cores:.1f} are free"
         )
     return Suspect(
-        strength=0.9 if evidence.system else 0.6,
-        summary=f"{evidence.workers} workers cannot keep up, and {evidence.free_cores:.1f} cores are idle",
+        strength=0.9 if evidence.machine.system else 0.6,
+        summary=f"{evidence.settings.num_workers} workers cannot keep up, and {evidence.machine.free_cores:.1f} cores are idle",
         evidence=(
-            f"a worker computes {evidence.share_of_fetch(evidence.cpu_s):.0%} of the time it takes for a batch",
-            f"{evidence.free_cores:.1f} of {evidence.cores:g} usable cores were free",
+            f"a worker computes {evidence.workers.share_of_fetch(evidence.workers.cpu_s):.0%} of the time it takes for a batch",
+            f"{evidence.machine.free_cores:.1f} of {evidence.machine.cores:g} usable cores were free",
         ),
         advice=f"num_workers={most}",
         cure=lambda workload: with_workers(workload, most),

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from penstock.core.arrays import mean
 from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.verdict import ENOUGH_STEPS
@@ -148,9 +149,9 @@ def need_from_recording(recording: Recording) -> RankNeed:
     """Of the loader that cost most waiting."""
     need_run(recording)
     seen = gather(recording)
-    evidence = next((each for each in seen if len(each.steps) >= ENOUGH_STEPS and each.cycle_s > 0), None)
+    evidence = next((each for each in seen if len(each.loop.steps) >= ENOUGH_STEPS and each.loop.cycle_s > 0), None)
     if evidence is None:
-        steps = max((len(each.steps) for each in seen), default=0)
+        steps = max((len(each.loop.steps) for each in seen), default=0)
         raise RecordingError(
             f"{steps} steps are too few to plan from", advice=f"Let it train for {5 * ENOUGH_STEPS}, then plan"
         )
@@ -186,8 +187,8 @@ def _of_torch(evidence: Evidence) -> RankNeed:
     told = _told(evidence)
     if workload is None:
         return _steps_alone(evidence, **told, notes=(*notes, "What a batch takes to make is left out"))
-    read = evidence.mean([fetch.read_bytes for fetch in evidence.fetches])
-    requests = evidence.mean([fetch.reads for fetch in evidence.fetches])
+    read = mean([fetch.read_bytes for fetch in evidence.workers.fetches])
+    requests = mean([fetch.reads for fetch in evidence.workers.fetches])
     counted = ("A read call of a worker counts as a request: a file system may join them, or ask for more",)
     return RankNeed.of(
         thinned(workload),
@@ -202,18 +203,18 @@ def _of_penstock(evidence: Evidence) -> RankNeed:
     """By its hops: reading is ahead of decoding, in blocks, and keeps no worker waiting."""
     lines = [line for line in evidence.recording.hops if line.loader == evidence.loader.loader]
     told = _told(evidence)
-    batches = sum(lines[0].at_s <= step.at_s < lines[-1].at_s for step in evidence.steps) if lines else 0
+    batches = sum(lines[0].at_s <= step.at_s < lines[-1].at_s for step in evidence.loop.steps) if lines else 0
     if not batches:
         return _steps_alone(evidence, **told, notes=("The loader's hops were not recorded: its work is left out",))
     first, last = lines[0], lines[-1]
     read = (last.bytes_read - first.bytes_read) / batches
     decoding_s = (_busy_s(last, "decode") - _busy_s(first, "decode")) / batches
-    size = evidence.setting("block_bytes")
+    size = evidence.settings.in_force("block_bytes")
     block_bytes = size if isinstance(size, int) and size > 0 else BLOCK_BYTES
     return _steps_alone(
         evidence,
         **told,
-        cpu_s=np.full(len(evidence.own_s), max(0.0, decoding_s)),
+        cpu_s=np.full(len(evidence.contention.step_s), max(0.0, decoding_s)),
         batch_bytes=read if read > 0 else None,
         batch_requests=read / block_bytes if read > 0 else None,
         workers=max(1, last.workers),
@@ -222,17 +223,17 @@ def _of_penstock(evidence: Evidence) -> RankNeed:
 
 
 def _steps_alone(evidence: Evidence, **known: Any) -> RankNeed:
-    nothing = np.zeros(len(evidence.own_s))
+    nothing = np.zeros(len(evidence.contention.step_s))
     fields = {
         "cpu_s": nothing,
         "waited_s": nothing,
         "batch_bytes": None,
         "batch_requests": None,
-        "workers": max(1, evidence.workers),
-        "prefetch": evidence.prefetch,
-        "cores": evidence.cores,
-        "step_s": evidence.own_s,
-        "step_cpu_s": evidence.own_s * evidence.step_cpu,
+        "workers": max(1, evidence.settings.num_workers),
+        "prefetch": evidence.settings.prefetch_factor,
+        "cores": evidence.machine.cores,
+        "step_s": evidence.contention.step_s,
+        "step_cpu_s": evidence.contention.step_s * evidence.contention.step_cpu,
     }
     return RankNeed(**{**fields, **known})
 
