@@ -285,7 +285,9 @@ def test_every_part_that_does_not_decode_is_named(shard, workers):
     path = shard(*members)
     index = scan_shard(path)
     wanted = sorted(
-        (index.name(at), int(index.offsets[at])) for at in range(index.parts) if not index.name(at).startswith("good")
+        (index.member_name(at), int(index.offsets[at]))
+        for at in range(index.part_count)
+        if not index.member_name(at).startswith("good")
     )
     _, flaws, _ = run([path], decode=True, workers=workers)
     decode_flaws = [flaw for flaw in flaws if flaw.kind in ("GuardError", "DecodeError")]
@@ -336,7 +338,7 @@ def test_a_shard_that_was_replaced_is_not_checked_against_what_it_was(shard):
     assert (flaw.kind, flaw.reason) == ("StorageError", "has changed since it was indexed")
 
 
-# -- a decoder that takes its process down -----------------------------------------------------------------------
+# -- a decoder that selections its process down -----------------------------------------------------------------------
 
 KILLER = """
 import os, signal

@@ -28,7 +28,7 @@ class InMemory:
         self.end = len(data)
         self.patience = 2 * (len(data) // TAR_BLOCK) + 8
 
-    def filler(self):
+    def raw_reader(self):
         def fill(rows, offset):
             data = io.BytesIO(self.read_at(offset, sum(map(len, rows))))
             return sum(map(data.readinto, rows))

@@ -25,15 +25,15 @@ def test_parts_lie_sample_after_sample_in_the_order_of_the_shard():
     ]
     assert index.starts.tolist() == [0, 2, 4]
     assert index.sample_ids.tolist() == [0, 0, 1, 1]
-    assert [index.name(at) for at in range(index.parts)] == ["b.jpg", "b.txt", "a.jpg", "a.txt"]
+    assert [index.member_name(at) for at in range(index.part_count)] == ["b.jpg", "b.txt", "a.jpg", "a.txt"]
 
 
 def test_the_facts_of_the_shard_are_kept():
     found = members("a.jpg")
-    found.notes.append(("link", 9, "symbolic link"))
+    found.other_members.append(("link", 9, "symbolic link"))
     index = build_index(found, OpenedShard(IndexBinding(50, 7), "gz", 100_000))
     assert (index.binding, index.compression, index.data_length) == (IndexBinding(50, 7), "gz", 100_000)
-    assert index.notes == [("link", 9, "symbolic link")]
+    assert index.other_members == [("link", 9, "symbolic link")]
 
 
 def test_checksums_follow_their_parts():
@@ -53,7 +53,7 @@ def test_stated_suffixes_reach_the_pairing():
 
 def test_no_members_make_no_samples():
     index = build_index(TarMembers(), OPENED)
-    assert (len(index), index.parts, index.starts.tolist()) == (0, 0, [0])
+    assert (len(index), index.part_count, index.starts.tolist()) == (0, 0, [0])
     assert index.sample_ids.tolist() == []
 
 

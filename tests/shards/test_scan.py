@@ -227,9 +227,9 @@ def test_all_shards_are_indexed_side_by_side(tmp_path):
     found = {scanned.shard: scanned for scanned in index_shards(paths, threads=3)}
     assert sorted(found) == [str(path) for path in paths]
     assert sorted(key for scanned in found.values() for key in scanned.index.keys) == [SA1B.key(n) for n in range(12)]
-    assert all(scanned.fresh and scanned.error is None for scanned in found.values())
-    assert not any(scanned.fresh for scanned in index_shards(paths))
-    assert all(scanned.fresh for scanned in index_shards(paths, rebuild=True))
+    assert all(scanned.rebuilt and scanned.error is None for scanned in found.values())
+    assert not any(scanned.rebuilt for scanned in index_shards(paths))
+    assert all(scanned.rebuilt for scanned in index_shards(paths, rebuild=True))
 
 
 def test_errors_are_results_and_the_others_come_through(tmp_path, shard):

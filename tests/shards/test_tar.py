@@ -183,7 +183,7 @@ def test_directories_are_passed_over_without_a_note(tmp_path, form):
             tar.addfile(folder)
         tar.addfile(tarfile.TarInfo("pictures/a.jpg"))
     assert_both_agree(tmp_path / "a.tar", 1)
-    assert walked(tmp_path / "a.tar").notes == []
+    assert walked(tmp_path / "a.tar").other_members == []
 
 
 def test_a_global_pax_header_does_not_become_a_member(tmp_path):
@@ -284,7 +284,7 @@ def test_a_tar_without_end_blocks_may_end_with_its_batch(tmp_path, count):
 def test_a_tar_of_zeros_only_is_empty_and_sound(tmp_path):
     write(tmp_path / "a.tar", [])
     found = walked(tmp_path / "a.tar")
-    assert (len(found), found.notes) == (0, [])
+    assert (len(found), found.other_members) == (0, [])
 
 
 @pytest.mark.parametrize("zeros", [0, 100, 212, 512, 1024, 10_000])
@@ -332,7 +332,7 @@ class Recording(PlainShard):
         super().__init__(path)
         self.reads = []
 
-    def filler(self):
+    def raw_reader(self):
         return copying_reader(self.read_at)
 
     def read_at(self, offset, length):
@@ -355,8 +355,8 @@ class CountingFills(PlainShard):
 
     fills = 0
 
-    def filler(self):
-        fill = super().filler()
+    def raw_reader(self):
+        fill = super().raw_reader()
 
         def counted(rows, offset):
             self.fills += 1

@@ -248,7 +248,7 @@ class Recording(PlainShard):
         super().__init__(path)
         self.lengths = []
 
-    def filler(self):
+    def raw_reader(self):
         return copying_reader(self.read_at)
 
     def read_at(self, offset, length):
@@ -298,7 +298,7 @@ def test_links_devices_and_the_like_are_noted_and_not_followed(accepted, typefla
     odd = tar_header("odd", 0, typeflag=typeflag)
     found = accepted(member("a.jpg") + odd + member("b.jpg") + END)
     assert found.names == ["a.jpg", "b.jpg"]
-    assert found.notes == [("odd", 1024, what)]
+    assert found.other_members == [("odd", 1024, what)]
 
 
 def test_the_size_of_a_hard_link_is_that_of_its_target_and_has_no_data(accepted):
@@ -361,11 +361,11 @@ def test_anything_else_shows_how_it_starts(refused, data):
 def test_data_after_the_end_mark_is_noted(accepted):
     found = accepted(member("a.jpg") + END + member("b.jpg") + END)
     assert found.names == ["a.jpg"]
-    assert found.notes == [("", 1024, "data after the end-of-archive mark")]
+    assert found.other_members == [("", 1024, "data after the end-of-archive mark")]
 
 
 def test_padding_to_a_record_after_the_end_mark_is_not_worth_a_note(accepted):
-    assert accepted(member("a.jpg") + END + bytes(8192)).notes == []
+    assert accepted(member("a.jpg") + END + bytes(8192)).other_members == []
 
 
 def test_a_shard_without_files_is_sound(accepted):
@@ -376,4 +376,4 @@ def test_a_shard_without_files_is_sound(accepted):
             info.type = kind
             tar.addfile(info)
     found = accepted(buffer.getvalue())
-    assert (len(found), len(found.notes)) == (0, 1)
+    assert (len(found), len(found.other_members)) == (0, 1)

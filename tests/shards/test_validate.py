@@ -23,8 +23,8 @@ def index_of(*names, empty=(), notes=()):
 
 def whole_keys(index, **settings):
     verdict = check_samples(index, **settings)
-    assert verdict.bad == len(index) - int(verdict.whole.sum())
-    return [key for key, whole in zip(index.keys, verdict.whole, strict=True) if whole]
+    assert verdict.bad == len(index) - int(verdict.complete.sum())
+    return [key for key, whole in zip(index.keys, verdict.complete, strict=True) if whole]
 
 
 PAIRS = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", ".npz")]
@@ -32,7 +32,7 @@ PAIRS = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", ".npz
 
 def test_whole_samples_have_no_problems():
     verdict = check_samples(index_of(*PAIRS))
-    assert verdict.whole.all()
+    assert verdict.complete.all()
     assert (verdict.expected, verdict.problems, verdict.bad) == ((".jpg", ".npz"), [], 0)
 
 
@@ -148,7 +148,7 @@ def test_an_empty_required_suffix_is_refused():
 def test_a_shard_without_samples_has_no_problems():
     for required in (None, [".jpg"]):
         verdict = check_samples(index_of(), required)
-        assert (len(verdict.whole), verdict.problems, verdict.bad) == (0, [], 0)
+        assert (len(verdict.complete), verdict.problems, verdict.bad) == (0, [], 0)
 
 
 # -- the two policies ------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_the_list_of_problems_ends_but_the_count_goes_on(monkeypatch):
 
 def test_a_part_that_half_of_the_samples_have_is_missed_in_the_others():
     verdict = check_samples(index_of("0.jpg", "0.npz", "1.jpg"))
-    assert verdict.whole.tolist() == [True, False]
+    assert verdict.complete.tolist() == [True, False]
     assert [problem.kind for problem in verdict.problems] == ["orphan"]
 
 

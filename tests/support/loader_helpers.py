@@ -7,13 +7,13 @@ def keys_of(batches):
 
 
 def settle(tier):
-    """All that is wanted of a cache's tier has been dealt with."""
-    crew, tier._crew = tier._crew, None
-    if crew is None:
+    """Wait until the cache's staging threads have dealt with every shard that was requested."""
+    threads, tier._threads = tier._threads, None
+    if threads is None:
         return
-    for _ in crew._threads:
-        crew.wanted.put(None)
-    for thread in crew._threads:
+    for _ in threads._threads:
+        threads.wanted.put(None)
+    for thread in threads._threads:
         thread.join(60)
         assert not thread.is_alive()
     tier._under_way.clear()

@@ -113,7 +113,7 @@ def _enough(shards: Iterable[str], fields: Sequence[BenchmarkField], samples: in
 def _whole(shard: str, suffixes: tuple[str, ...]) -> _ShardRange:
     if compression_from_name(shard) == "zst":
         raise SettingError(f"{shard!r}: a plain DataLoader's tarfile reads no zstd", advice="Race plain or gz shards")
-    index = index_shard(shard).split_by(suffixes)
+    index = index_shard(shard).paired_by(suffixes)
     numbers, _ = complete_samples(index, shard, suffixes)
     return _ShardRange(shard, index, numbers)
 
@@ -140,7 +140,7 @@ def _copy(stretch: _ShardRange, path: Path) -> str:
     with open_shard(stretch.shard) as source, tarfile.open(target, "w:gz" if zipped else "w") as tar:
         for at in _parts(stretch).tolist():
             part = stretch.index.part(at)
-            member = tarfile.TarInfo(stretch.index.name(at))
+            member = tarfile.TarInfo(stretch.index.member_name(at))
             member.size = part.length
             tar.addfile(member, io.BytesIO(source.read_at(part.offset, part.length)))
     index_shard(target)

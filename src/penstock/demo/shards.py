@@ -84,7 +84,7 @@ def index(shards: Sequence[Path]) -> int:
     for scanned in index_shards(shards, rebuild=True):
         if scanned.index is None:
             raise scanned.error or ShardError("cannot be indexed", shard=scanned.shard)
-        parts += scanned.index.parts
+        parts += scanned.index.part_count
     return parts
 
 

@@ -209,7 +209,7 @@ class ProbedObject:
     def read_into(self, buffer: mmap.mmap, offset: int, length: int) -> int:
         """One request; returns the bytes read, fewer only at the end of the object."""
         with memoryview(buffer) as whole, whole[: min(length, self.size_bytes - offset)] as view:
-            return self._file.read_all([(offset, view)])
+            return self._file.read_ranges([(offset, view)])
 
     def drop(self, *, random: bool) -> None:
         """There is nothing of it on this machine; a cache of the store's own may help it."""

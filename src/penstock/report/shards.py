@@ -64,11 +64,11 @@ class Listing:
     def add(self, shard: str, index: ShardIndex, health: ShardHealth) -> None:
         """Take one more shard in."""
         kinds: Counter[str] = Counter(problem.kind for problem in health.problems)
-        whole = int(health.whole.sum())
+        whole = int(health.complete.sum())
         size = index.binding.size
         has_crcs = index.crcs is not None
         self.shards.append(
-            ShardSummary(shard, len(index), index.parts, size, index.compression, has_crcs, whole, dict(kinds))
+            ShardSummary(shard, len(index), index.part_count, size, index.compression, has_crcs, whole, dict(kinds))
         )
         for number, suffix in enumerate(index.suffixes):
             _add_sizes(self.parts.setdefault(suffix, PartSummary(codec_of(suffix))), index, number)

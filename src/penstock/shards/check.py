@@ -1,6 +1,6 @@
 """Verifies shards: structure and pairs from a fresh walk, CRCs where the index has them, and every part by decoding.
 
-Bytes are checked in pieces of some tens of MB on all cores. A decoder that takes its process down costs nothing but
+Bytes are checked in pieces of some tens of MB on all cores. A decoder that selections its process down costs nothing but
 time: the piece is halved until the one sample that does it is found, and that sample is named.
 """
 
@@ -97,7 +97,7 @@ def _scan_structure(
     try:
         scanned = scan_shard(shard)
         crcs, complaint = _stored_crcs(shard, scanned)
-        index = replace(scanned, crcs=crcs).split_by(required or ())
+        index = replace(scanned, crcs=crcs).paired_by(required or ())
         health = check_samples(index, required)
     except PenstockError as error:
         return ShardStructure(shard, 0, 0, 0, False, (_flaw_from_error(shard, error),)), ()
@@ -110,7 +110,7 @@ def _scan_structure(
         flaws.append(ShardFlaw(shard, None, None, "empty", "has no samples"))
     pieces = _split_into_tasks(shard, index, decode) if decode or crcs is not None else ()
     size = int(index.lengths.sum())
-    return ShardStructure(shard, len(index), index.parts, size, crcs is not None, tuple(flaws)), pieces
+    return ShardStructure(shard, len(index), index.part_count, size, crcs is not None, tuple(flaws)), pieces
 
 
 def _map_ahead(work: Callable[[str], _StructureAndTasks], shards: Iterable[str]) -> Iterator[_StructureAndTasks]:
@@ -150,7 +150,7 @@ def run_check_task(piece: CheckTask) -> list[ShardFlaw]:
                 data = shard.read_at(offset, part.length)
                 flaw = _check_part(piece, key, part, data)
                 if flaw is not None and isinstance(shard, RemoteShard):  # it may have come damaged
-                    flaw = _check_part(piece, key, part, shard.read_anew(offset, part.length))
+                    flaw = _check_part(piece, key, part, shard.reread(offset, part.length))
                 if flaw is not None:
                     flaws.append(flaw)
     except PenstockError as error:

@@ -81,14 +81,14 @@ class ShardIndex:
     lengths: NDArray[np.int64]
     crcs: NDArray[np.uint32] | None
     """CRC32 of each part, where whoever wrote the shard knew it."""
-    notes: list[tuple[str, int, str]]
+    other_members: list[tuple[str, int, str]]
     """(name, offset, what it is) of members that are not files: links, devices, stray data."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
-    def parts(self) -> int:
+    def part_count(self) -> int:
         """How many parts all samples have together."""
         return len(self.offsets)
 
@@ -108,20 +108,20 @@ class ShardIndex:
         """For each part, the number of its sample."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.starts))
 
-    def name(self, at: int) -> str:
+    def member_name(self, at: int) -> str:
         """The member name of a part."""
         return self.keys[int(self.sample_ids[at])] + self.suffixes[int(self.suffix_ids[at])]
 
-    def split_by(self, suffixes: Sequence[str]) -> ShardIndex:
+    def paired_by(self, suffixes: Sequence[str]) -> ShardIndex:
         """The same parts, paired by these suffixes instead of those that were inferred."""
         if not suffixes or set(suffixes) <= set(self.suffixes):
             return self
         by_offset = np.argsort(self.offsets, kind="stable").tolist()
-        names = [self.name(at) for at in by_offset]
+        names = [self.member_name(at) for at in by_offset]
         offsets, lengths = (array("q", column[by_offset].tobytes()) for column in (self.offsets, self.lengths))
         opened = OpenedShard(self.binding, self.compression, self.data_length)
         crcs = None if self.crcs is None else self.crcs[by_offset]
-        return build_index(TarMembers(names, offsets, lengths, self.notes), opened, suffixes, crcs)
+        return build_index(TarMembers(names, offsets, lengths, self.other_members), opened, suffixes, crcs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def build_index(
         offsets=np.asarray(members.offsets, np.int64)[order],
         lengths=np.asarray(members.lengths, np.int64)[order],
         crcs=None if crcs is None else crcs[order],
-        notes=members.notes,
+        other_members=members.other_members,
     )
 
 
@@ -231,7 +231,7 @@ def load_index(shard: str | os.PathLike[str], now: IndexBinding | None = None) -
 
 
 def _max_index_bytes(shard: str | os.PathLike[str], now: IndexBinding) -> int:
-    """Of the index of a shard: a part takes 512 bytes of it and more, and less than eight times that in its index."""
+    """Of the index of a shard: a part selections 512 bytes of it and more, and less than eight times that in its index."""
     if compression_from_name(shard) is not None:
         return MAX_INDEX_BYTES
     return min(MAX_INDEX_BYTES, INDEX_BYTES_ALWAYS_READ + 8 * now.size)
@@ -267,7 +267,7 @@ def encode_index(index: ShardIndex) -> bytes:
             offsets=_column_bytes(index.offsets, "<i8"),
             lengths=_column_bytes(index.lengths, "<i8"),
             crcs=None if index.crcs is None else _column_bytes(index.crcs, "<u4"),
-            notes=index.notes,
+            notes=index.other_members,
             etag=index.binding.etag,
         )
     )
@@ -328,7 +328,7 @@ def _validate_body(body: _IndexBody) -> ShardIndex:
         offsets=offsets,
         lengths=lengths,
         crcs=crcs,
-        notes=body.notes,
+        other_members=body.notes,
     )
 
 

@@ -60,9 +60,9 @@ class RemoteShard:
         self.etag = self.file.etag
         ahead = SequentialReadahead(self.file)
         self.read_at = ahead.read_at
-        self.filler = ahead.filler
+        self.raw_reader = ahead.raw_reader
 
-    def read_anew(self, offset: int, length: int) -> bytes:
+    def reread(self, offset: int, length: int) -> bytes:
         """From the store itself, whatever is held: for bytes that came damaged."""
         return self.file.read_at(offset, length)
 
@@ -118,7 +118,7 @@ class CompressedShard:
                 return b""
         return self._take(length)
 
-    def filler(self) -> Callable[[list[memoryview], int], int]:
+    def raw_reader(self) -> Callable[[list[memoryview], int], int]:
         """There is no quicker way through a stream."""
         return copying_reader(self.read_at)
 

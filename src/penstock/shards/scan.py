@@ -26,7 +26,7 @@ log = logging.getLogger("penstock")
 SCAN_THREADS = 8
 """A walk is one short read after another: threads hide the storage's latency, and the pages are read once."""
 REMOTE_THREADS = 32
-"""The same for an object store, where a read takes tens of milliseconds and is mostly waiting."""
+"""The same for an object store, where a read selections tens of milliseconds and is mostly waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ScannedShard:
     shard: str
     index: ShardIndex | None
     error: PenstockError | None
-    fresh: bool
+    rebuilt: bool
     """Whether the headers were walked now, rather than read from a stored index."""
 
 
@@ -161,20 +161,20 @@ COMPARED_HEADERS = 16
 def may_describe(index: ShardIndex, now: IndexBinding) -> bool:
     """Whether it speaks of a file that may have become this object."""
     made_elsewhere = index.binding.etag is None and index.binding != now
-    plain = index.compression is None and index.crcs is not None and index.parts > 0
+    plain = index.compression is None and index.crcs is not None and index.part_count > 0
     return made_elsewhere and plain and index.binding.size == now.size
 
 
 def adopt_index(path: str, index: ShardIndex, now: IndexBinding) -> ShardIndex | None:
     """The index, bound to the object; None if the object's headers are not those that it speaks of."""
     by_offset = np.argsort(index.offsets, kind="stable")
-    chosen = by_offset[np.unique(np.linspace(0, index.parts - 1, COMPARED_HEADERS).astype(np.int64))].tolist()
+    chosen = by_offset[np.unique(np.linspace(0, index.part_count - 1, COMPARED_HEADERS).astype(np.int64))].tolist()
     memory = memoryview(bytearray(len(chosen) * TAR_BLOCK))
     headers = [memory[number * TAR_BLOCK : (number + 1) * TAR_BLOCK] for number in range(len(chosen))]
     places = [(int(index.offsets[part]) - TAR_BLOCK, header) for part, header in zip(chosen, headers, strict=True)]
     if any(offset < 0 for offset, _ in places):
         return None
-    RemoteFile(path, ObjectVersion(now.size, now.etag, now.mtime_ns)).read_all(places)
+    RemoteFile(path, ObjectVersion(now.size, now.etag, now.mtime_ns)).read_ranges(places)
     same = all(_header_matches(index, part, bytes(header)) for part, header in zip(chosen, headers, strict=True))
     return replace(index, binding=now) if same else None
 
@@ -185,7 +185,7 @@ def _header_matches(index: ShardIndex, part: int, header: bytes) -> bool:
     length = header[124:135]
     return (
         sound
-        and decode_names(as_header_rows(header))[0] == index.name(part)
+        and decode_names(as_header_rows(header))[0] == index.member_name(part)
         and length.isdigit()
         and int(length, 8) == index.lengths[part]
     )

@@ -44,7 +44,7 @@ _ZEROS = bytes(TAR_BLOCK)
 _ONE_BLOCK_STEP = 2 * TAR_BLOCK
 """From one header to the next where the data is a single block."""
 _HEADER_PAIR = _ONE_BLOCK_STEP + TAR_BLOCK
-"""What one read brings when it takes the next header along."""
+"""What one read brings when it selections the next header along."""
 
 
 Int64Array: TypeAlias = "array[int]"
@@ -63,7 +63,7 @@ class ByteSource(Protocol):
         """Up to `length` bytes; fewer only at the end."""
         ...
 
-    def filler(self) -> Callable[[list[memoryview], int], int]:
+    def raw_reader(self) -> Callable[[list[memoryview], int], int]:
         """Reads at an offset into the given memory, as quick as can be; fewer bytes are for `read_at` to judge."""
         ...
 
@@ -76,7 +76,7 @@ class TarMembers:
     offsets: Int64Array = field(default_factory=lambda: array("q"))
     """First byte of each member's data."""
     lengths: Int64Array = field(default_factory=lambda: array("q"))
-    notes: list[tuple[str, int, str]] = field(default_factory=list)
+    other_members: list[tuple[str, int, str]] = field(default_factory=list)
     """(name, header offset, what it is) of links, devices and other things we do not follow."""
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class _TarWalk:
     def _hop_along(self) -> bytes | None:
         """One batch of hops; the header that ended it, if one did."""
         sizes: list[int] = []
-        buffer, fill = header_page.buffer, self.source.filler()
+        buffer, fill = header_page.buffer, self.source.raw_reader()
         start = offset = self.offset
         count = step = 0
         at = SIZE_OFFSET
@@ -201,12 +201,12 @@ class _TarWalk:
             raise self._broken(f"member claims {size} bytes", name)
         start = self.offset + TAR_BLOCK
         if kind in _WITHOUT_DATA:
-            self.found.notes.append((name, self.offset, _WITHOUT_DATA[kind]))
+            self.found.other_members.append((name, self.offset, _WITHOUT_DATA[kind]))
             size = 0
         elif kind == _DIRECTORY:
             size = 0
         elif kind not in _REGULAR:
-            self.found.notes.append((name, self.offset, f"member of unknown type {chr(kind)!r}"))
+            self.found.other_members.append((name, self.offset, f"member of unknown type {chr(kind)!r}"))
         else:
             self.found.names.append(name)
             self.found.offsets.append(start)
@@ -304,7 +304,7 @@ class _TarWalk:
         """tar pads with zeros to a record; anything else after the end mark is data nobody will see."""
         tail = self.source.read_at(self.offset + TAR_BLOCK, 10240)
         if tail.strip(b"\0"):
-            self.found.notes.append(("", self.offset, "data after the end-of-archive mark"))
+            self.found.other_members.append(("", self.offset, "data after the end-of-archive mark"))
 
     def _refuse_header(self, header: bytes, offset: int) -> None:
         if offset == 0:
@@ -344,5 +344,5 @@ def _without_directories(found: TarMembers) -> TarMembers:
         [found.names[at] for at in kept],
         array("q", [found.offsets[at] for at in kept]),
         array("q", [found.lengths[at] for at in kept]),
-        found.notes,
+        found.other_members,
     )

@@ -32,7 +32,7 @@ class ShardProblem:
 class ShardHealth:
     """The verdict on one shard's samples."""
 
-    whole: NDArray[np.bool_]
+    complete: NDArray[np.bool_]
     """For each sample, whether every expected part is there, once, and not empty."""
     expected: tuple[str, ...]
     """The roles a whole sample has."""
@@ -41,7 +41,7 @@ class ShardHealth:
     @property
     def bad(self) -> int:
         """How many samples are not whole."""
-        return int((~self.whole).sum())
+        return int((~self.complete).sum())
 
 
 def check_samples(index: ShardIndex, required: Sequence[str] | None = None) -> ShardHealth:
@@ -64,11 +64,14 @@ def check_samples(index: ShardIndex, required: Sequence[str] | None = None) -> S
         )
     empty = np.flatnonzero((index.lengths == 0) & matters)
     problems += [
-        ShardProblem("empty", index.name(at), int(index.offsets[at]), "has no bytes") for at in empty[:MAX_LISTED]
+        ShardProblem("empty", index.member_name(at), int(index.offsets[at]), "has no bytes")
+        for at in empty[:MAX_LISTED]
     ]
     whole[duplicated] = False
     whole[index.sample_ids[empty]] = False
-    problems += [ShardProblem("stray", name, offset, reason) for name, offset, reason in index.notes[:MAX_LISTED]]
+    problems += [
+        ShardProblem("stray", name, offset, reason) for name, offset, reason in index.other_members[:MAX_LISTED]
+    ]
     return ShardHealth(whole, expected, problems)
 
 
@@ -92,7 +95,7 @@ def complete_samples(
             stage="pair",
             advice="See them all with 'penstock shards check', or skip and count them with on_bad='skip'.",
         )
-    return np.flatnonzero(health.whole), bad
+    return np.flatnonzero(health.complete), bad
 
 
 def _canonical_suffixes(index: ShardIndex) -> tuple[dict[str, int], NDArray[np.int64]]:
@@ -134,7 +137,9 @@ def _duplicates(
     again = order[1:][slots[order][1:] == slots[order][:-1]]
     again = again[matters[again]]
     for at in again[:MAX_LISTED]:
-        problems.append(ShardProblem("duplicate", index.name(at), int(index.offsets[at]), "occurs more than once"))
+        problems.append(
+            ShardProblem("duplicate", index.member_name(at), int(index.offsets[at]), "occurs more than once")
+        )
     return _sorted_unique(index.sample_ids[again])
 
 

@@ -72,15 +72,15 @@ class LocalFile:
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
-        data = self.surely(pread, length, offset)
+        data = self.retry_when_stale(pread, length, offset)
         while len(data) < length:  # a signal or a network file system may cut a read short
-            more = self.surely(pread, length - len(data), offset + len(data))
+            more = self.retry_when_stale(pread, length - len(data), offset + len(data))
             if not more:
                 break
             data += more
         return data
 
-    def surely(self, read: Callable[[int, Wanted, int], Result], wanted: Wanted, offset: int) -> Result:
+    def retry_when_stale(self, read: Callable[[int, Wanted, int], Result], wanted: Wanted, offset: int) -> Result:
         """What `read(fd, wanted, offset)` gives; where a file server has forgotten the file, it is opened anew."""
         reopened = 0
         while True:
@@ -100,7 +100,7 @@ class LocalFile:
 
     def read_into_buffers(self, buffers: Sequence[memoryview], offset: int) -> int:
         """Read on from there into these, one after the other; how many bytes came: fewer at its end only."""
-        return read_into_buffers(partial(self.surely, os.preadv), buffers, offset)
+        return read_into_buffers(partial(self.retry_when_stale, os.preadv), buffers, offset)
 
     def _reopen(self) -> None:
         """The same file under the same descriptor, whoever reads from it just now; another one is refused."""
@@ -118,7 +118,7 @@ class LocalFile:
         into[: len(data)] = data
         return len(data)
 
-    def filler(self) -> Callable[[list[memoryview], int], int]:
+    def raw_reader(self) -> Callable[[list[memoryview], int], int]:
         """Reads at an offset into memory, with nothing around the system call, which may raise or fall short."""
         return partial(os.preadv, self.fd) if hasattr(os, "preadv") else copying_reader(self.read_at)
 
@@ -139,7 +139,7 @@ class LocalFile:
 
 
 def copying_reader(read_at: Callable[[int, int], bytes]) -> Callable[[list[memoryview], int], int]:
-    """What `filler` gives where memory cannot be read into directly."""
+    """What `raw_reader` gives where memory cannot be read into directly."""
 
     def read_into_buffers(into: list[memoryview], offset: int) -> int:
         data = read_at(offset, len(into[0]))

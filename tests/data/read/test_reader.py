@@ -341,7 +341,7 @@ def test_rows_have_the_crc_of_parts_where_the_index_has_it(tmp_path):
 
 def packed_part(index, sample, suffix):
     """The place of a part in the index's columns."""
-    return next(at for at in range(index.parts) if index.name(at) == index.keys[sample] + suffix)
+    return next(at for at in range(index.part_count) if index.member_name(at) == index.keys[sample] + suffix)
 
 
 def test_a_part_of_a_sample_says_where_it_lies(tmp_path):

@@ -22,10 +22,10 @@ def test_shards_are_indexed_and_counted_as_by_threads(tmp_path):
     assert len(by_tasks) == len(by_threads) == 6
     for shard, twin in zip(shards, twins, strict=True):
         one, other = by_tasks[shard], by_threads[twin]
-        assert (one.samples, one.parts, one.fresh) == (other.samples, other.parts, other.fresh)
+        assert (one.samples, one.parts, one.rebuilt) == (other.samples, other.parts, other.rebuilt)
         assert (one.error is None) == (other.error is None) == ("broken" not in shard)
         assert index_path_beside(shard).exists() == ("broken" not in shard)
-    again = [found.fresh for found in index_by_tasks(shards[:5], threads=2, workers=1)]
+    again = [found.rebuilt for found in index_by_tasks(shards[:5], threads=2, workers=1)]
     assert again == [False] * 5
 
 

@@ -125,7 +125,7 @@ def test_a_node_that_sees_another_folder_is_refused_by_name(ray_runner, tmp_path
         yield f"open({str(tmp_path / 'written')!r}, 'w')"
 
     with pytest.raises(StorageError, match="does not see") as caught:
-        list(ray_runner(shared=[str(path)])(eval, tasks()))
+        list(ray_runner(shared_files=[str(path)])(eval, tasks()))
     assert str(path) in caught.value.reason
     assert "the same folders under the same paths" in caught.value.advice
     assert not (tmp_path / "written").exists()
@@ -199,7 +199,7 @@ def test_check_finds_the_same_flaws_as_here(ray_runner, tmp_path):
         return sorted((flaw.member, flaw.kind, flaw.reason) for _, found in pieces for flaw in found)
 
     here = flaws()
-    with use_task_runner(ray_runner(shared=paths)):
+    with use_task_runner(ray_runner(shared_files=paths)):
         there = flaws()
     assert len(here) == 1
     assert there == here
@@ -238,7 +238,7 @@ class Held:
 
     def __init__(self, plan, number, folder):
         self.task = list(plan.tasks())[number]
-        take = self.task.takes[0]
+        take = self.task.selections[0]
         self.file = Path(take.path) / (take.samples[5].key + take.samples[5].parts[0].suffix)
         self.aside = self.file.with_suffix(".aside")
         self.folder = folder
@@ -334,7 +334,7 @@ def test_a_run_that_is_killed_takes_its_tasks_along_and_the_next_one_finishes_th
 def test_a_node_killed_in_mid_run_costs_its_tasks_only(ray_runner, nodes, loose, tmp_path):
     plan, folder = plan_of(loose), tmp_path / "packed"
     held = Held(plan, 1, folder)
-    with use_task_runner(ray_runner(shared=[str(plan_path(folder))])):
+    with use_task_runner(ray_runner(shared_files=[str(plan_path(folder))])):
         running = pack(plan, folder)
         reports = [next(running)]  # while one worker stands still, the others go on
         pid = wait_until(held.worker, "the worker that stands still")
@@ -349,7 +349,7 @@ def test_a_node_killed_in_mid_run_costs_its_tasks_only(ray_runner, nodes, loose,
 
 
 def test_a_cluster_without_a_node_that_works_is_an_error_and_no_hang(ray_runner, nodes, monkeypatch):
-    runner = ray_runner(patience_s=0.2)
+    runner = ray_runner(node_wait_s=0.2)
     monkeypatch.setattr(cluster_run, "POLL_INTERVAL_S", 0.1)
     for node in list(nodes.cluster.worker_nodes):
         nodes.kill(node)

@@ -5,20 +5,20 @@ def test_a_file_is_seen_as_long_as_it_is_the_same(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(b"a" * 10_000)
     witness = WitnessFile.of(str(path))
-    assert witness.is_seen()
+    assert witness.is_same_here()
     path.write_bytes(b"b" + b"a" * 9_999)
-    assert not witness.is_seen()
+    assert not witness.is_same_here()
     path.write_bytes(b"a" * 10_001)
-    assert not witness.is_seen()
+    assert not witness.is_same_here()
     path.unlink()
-    assert not witness.is_seen()
+    assert not witness.is_same_here()
 
 
 def test_only_the_head_is_read(tmp_path):
     path = tmp_path / "sparse.tar"
     with open(path, "wb") as file:
         file.truncate(1 << 40)
-    assert WitnessFile.of(str(path)).is_seen()
+    assert WitnessFile.of(str(path)).is_same_here()
 
 
 def test_one_file_of_each_folder_that_can_be_read(tmp_path):

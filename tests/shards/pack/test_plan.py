@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def keys_of(plan):
-    return [sample.key for task in plan.tasks() for take in task.takes for sample in take.samples]
+    return [sample.key for task in plan.tasks() for take in task.selections for sample in take.samples]
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def test_every_sample_is_planned_once_and_in_order(noise, plan_of):
     plan = plan_of(noise, shard_bytes=MIB)
     assert keys_of(plan) == [f"{number:05d}" for number in range(60)]
     assert plan.samples == 60
-    assert plan.bytes_in == 60 * (100_352 + 2 * 512 + 512)
+    assert plan.source_bytes == 60 * (100_352 + 2 * 512 + 512)
 
 
 def test_shards_are_closed_at_the_wanted_size(noise, plan_of):
     sizes = [
-        sum(part.length for take in task.takes for sample in take.samples for part in sample.parts)
+        sum(part.length for take in task.selections for sample in take.samples for part in sample.parts)
         for task in plan_of(noise, shard_bytes=2 * MIB).tasks()
     ]
     assert all(2 * MIB - 100_000 < size < 2 * MIB + 100_000 for size in sizes[:-1])
@@ -46,15 +46,15 @@ def test_shards_are_closed_at_the_wanted_size(noise, plan_of):
 
 def test_a_shard_may_take_from_several_sources(noise, plan_of):
     (task,) = plan_of(noise).tasks()
-    assert [len(take.samples) for take in task.takes] == [20, 20, 20]
+    assert [len(take.samples) for take in task.selections] == [20, 20, 20]
 
 
 @pytest.mark.parametrize("compression", ["gz", "zst"])
 def test_a_compressed_source_goes_whole_to_one_task(tmp_path, plan_of, compression):
     paths = make_shards(tmp_path, SA1B, samples=90, shards=2, compression=compression, scale=0.1)
     plan = plan_of(tmp_path, shard_bytes=MIB)
-    assert plan.bytes_in > 2 * MIB
-    taken = [(take.path, len(take.samples)) for task in plan.tasks() for take in task.takes]
+    assert plan.source_bytes > 2 * MIB
+    taken = [(take.path, len(take.samples)) for task in plan.tasks() for take in task.selections]
     assert taken == [(str(path), 45) for path in paths]
     assert len(plan.shards) == 2
 
@@ -65,7 +65,7 @@ def test_plain_and_compressed_sources_are_planned_together(tmp_path, plan_of, no
     noise_shard(tmp_path / "z.tar", 12, first=100)
     plan = plan_of(tmp_path, shard_bytes=MIB)
     assert len(keys_of(plan)) == len(set(keys_of(plan))) == 27
-    assert [take.streamed for task in plan.tasks() for take in task.takes].count(True) == 1
+    assert [take.sequential for task in plan.tasks() for take in task.selections].count(True) == 1
 
 
 def test_the_same_sources_make_the_same_plan(noise, plan_of):
@@ -98,7 +98,7 @@ def test_a_changed_source_changes_only_the_tasks_that_read_it(noise, plan_of):
     after = plan_of(noise, shard_bytes=MIB)
     assert before.fingerprint() != after.fingerprint()
     for old, new in zip(before.tasks(), after.tasks(), strict=True):
-        reads_it = any(take.path == str(last) for take in new.takes)
+        reads_it = any(take.path == str(last) for take in new.selections)
         assert (old.fingerprint != new.fingerprint) == reads_it
 
 
@@ -121,19 +121,19 @@ def test_nothing_to_pack_is_refused(tmp_path):
 
 
 def test_without_wishes_nothing_grows(noise, plan_of):
-    assert plan_of(noise).growth == 1.0
+    assert plan_of(noise).size_ratio == 1.0
 
 
 def test_growth_is_learnt_from_a_few_samples(tmp_path, plan_of):
     src = make_folder(tmp_path / "src", IMAGENET, samples=20)
-    assert plan_of(src, image_size=64).growth < 0.2
+    assert plan_of(src, image_size=64).size_ratio < 0.2
 
 
 def test_bad_samples_among_the_tried_are_left_to_their_tasks(tmp_path, plan_of):
     shard = tmp_path / "a.tar"
     shard.write_bytes(tar_bytes([("1.jpg", b"no picture"), ("2.jpg", b"neither")]))
     plan = plan_of(shard, image_size=64)
-    assert plan.growth == 1.0
+    assert plan.size_ratio == 1.0
     assert keys_of(plan) == ["1", "2"]
 
 
@@ -207,7 +207,7 @@ def test_bytes_counted_before_packing_are_those_of_the_tar(tmp_path, plan_of):
     paths = make_shards(tmp_path, SA1B, samples=10, shards=2, scale=0.1)
     plan = plan_of(tmp_path)
     ends = 2 * 10240  # at most: the end marks, padded to a record
-    assert 0 <= sum(path.stat().st_size for path in paths) - plan.bytes_in <= ends
+    assert 0 <= sum(path.stat().st_size for path in paths) - plan.source_bytes <= ends
 
 
 def test_a_corrupt_stored_index_does_not_change_the_plan(noise, plan_of):
@@ -242,4 +242,4 @@ def test_stated_suffixes_pair_what_inference_would_not(tmp_path):
     options = PackOptions(require=("_front.txt", "_back.txt"))
     (source,) = find_pack_sources(str(tmp_path), options)
     assert source.index.keys == ["0000", "0001", "0002"]
-    assert len(source.whole) == 3
+    assert len(source.complete) == 3

@@ -149,7 +149,7 @@ def test_a_pack_killed_in_the_middle_goes_on_without_loss_or_double_work(
     tasks = list(plan.tasks())
     held = tasks[3]
     # A FIFO in place of a file: the worker that comes to it stands still in the middle of its shard.
-    stuck, aside = loose / (held.takes[0].samples[5].key + ".bin"), tmp_path / "aside"
+    stuck, aside = loose / (held.selections[0].samples[5].key + ".bin"), tmp_path / "aside"
     stuck.rename(aside)
     os.mkfifo(stuck)
     workers = []
@@ -350,13 +350,13 @@ def test_a_full_disk_keeps_finished_shards_and_the_run_goes_on(six_shards, plan_
 
 def fill(disk):
     """Take every page that is left."""
-    with open(disk / "filler", "wb", buffering=0) as file:
+    with open(disk / "raw_reader", "wb", buffering=0) as file:
         try:
             while file.write(bytes(4096)) == 4096:
                 pass
         except OSError:
-            return disk / "filler"
-    return disk / "filler"
+            return disk / "raw_reader"
+    return disk / "raw_reader"
 
 
 def test_a_disk_that_is_full_from_the_start_is_a_storage_error(six_shards, plan_of, mounted, temporaries):
@@ -373,11 +373,11 @@ def test_a_disk_that_fills_before_the_manifest_is_a_storage_error(tmp_path, nois
         folder = disk / "packed"
         running = pack(plan, folder, workers=1)
         report = next(running)
-        filler = fill(disk)
+        raw_reader = fill(disk)
         with pytest.raises(StorageError, match="No space left"):
             next(running)
         assert temporaries(folder) == []
-        filler.unlink()
+        raw_reader.unlink()
         assert list(pack(plan, folder, workers=1)) == [report]
         assert manifest_of(folder).samples == 3
 

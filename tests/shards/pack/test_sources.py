@@ -24,7 +24,7 @@ SKIP = PackOptions(on_bad="skip")
 
 def takes_of(src, options=KEEP):
     plan = make_plan(list(find_pack_sources(str(src), options)), options)
-    return [take for task in plan.tasks() for take in task.takes]
+    return [take for task in plan.tasks() for take in task.selections]
 
 
 def read_all(src, options=KEEP):
@@ -46,9 +46,9 @@ def write(folder, files):
 def test_a_folder_of_loose_files_is_one_source(tmp_path, originals, preset):
     (source,) = find_pack_sources(str(make_folder(tmp_path / "loose", preset, samples=3, scale=0.1)), KEEP)
     assert source.is_folder
-    assert source.can_be_cut
+    assert source.splittable
     assert sorted(source.index.keys) == sorted(originals(preset, 3))
-    assert source.whole.tolist() == [0, 1, 2]
+    assert source.complete.tolist() == [0, 1, 2]
 
 
 def test_files_in_nested_folders_are_keyed_by_their_path(tmp_path):
@@ -117,7 +117,7 @@ def test_half_samples_end_it_or_are_listed(tmp_path):
         list(find_pack_sources(str(shard), KEEP))
     assert (caught.value.shard, caught.value.member, caught.value.offset) == (str(shard), "2.jpg", 5 * 512)
     (source,) = find_pack_sources(str(shard), SKIP)
-    assert source.whole.tolist() == [0, 2]
+    assert source.complete.tolist() == [0, 2]
     assert [(problem.kind, problem.member) for problem in source.problems] == [("orphan", "2.jpg")]
 
 

@@ -337,7 +337,7 @@ def test_a_bad_sample_ends_the_task_and_is_named(tmp_path, plan_of, folder, temp
     (task,) = plan_of(shard, arrays="raw").tasks()
     with pytest.raises(kind) as caught:
         pack_shard(task, folder)
-    place = next(part.offset for part in task.takes[0].samples[2].parts if member.endswith(part.suffix))
+    place = next(part.offset for part in task.selections[0].samples[2].parts if member.endswith(part.suffix))
     assert (caught.value.shard, caught.value.member, caught.value.offset) == (str(shard), member, place)
     assert caught.value.advice
     assert not (folder / task.name).exists()
@@ -365,7 +365,7 @@ def test_a_cast_that_does_not_fit_names_its_part(tmp_path, plan_of, folder):
     with pytest.raises(DecodeError, match="'features' does not fit") as caught:
         pack_shard(task, folder)
     assert caught.value.member == "sa_000001_features.npz"
-    assert caught.value.offset == task.takes[0].samples[0].part("_features.npz").offset
+    assert caught.value.offset == task.selections[0].samples[0].part("_features.npz").offset
 
 
 def test_a_shard_of_bad_samples_only_is_empty_but_there(tmp_path, pack_here):

@@ -66,9 +66,9 @@ def test_a_flip_that_passes_costs_a_pack_nothing_and_one_that_stays_its_sample(s
     [source] = find_pack_sources(shard[0], PackOptions())
     flip = Flip(at=int(index.offsets[2]) + 5)
     proxy.inject(flip, of_the_shard, times=1)
-    assert [parts for _, parts in read_samples(source.take(range(4)))] == [[(".bin", data)] for _, data in PARTS]
+    assert [parts for _, parts in read_samples(source.select(range(4)))] == [[(".bin", data)] for _, data in PARTS]
     proxy.inject(flip, of_the_shard)
-    bad = [isinstance(parts, DecodeError) for _, parts in read_samples(source.take(range(4)))]
+    bad = [isinstance(parts, DecodeError) for _, parts in read_samples(source.select(range(4)))]
     assert bad == [False, False, True, False]
 
 

@@ -76,7 +76,7 @@ def test_the_index_lies_beside_the_shard_and_is_read_from_there(long, bucket, pr
     assert first.binding.etag is not None
     before = proxy.counts.requests
     [again] = index_shards([url])
-    assert not again.fresh
+    assert not again.rebuilt
     assert same(again.index, first)
     assert proxy.counts.requests == before + 2  # the shard is looked at, the index is read
     assert not index_path_in_cache(url).exists()
@@ -89,7 +89,7 @@ def test_where_the_bucket_cannot_be_written_it_lies_in_the_cache(long, bucket, p
     assert bucket.keys() == ["long.tar"]
     assert index_path_in_cache(url).exists()
     [again] = index_shards([url])
-    assert not again.fresh
+    assert not again.rebuilt
 
 
 def test_where_a_key_that_is_not_there_may_not_be_asked_for_the_index_lies_in_the_cache(long, proxy):
@@ -98,7 +98,7 @@ def test_where_a_key_that_is_not_there_may_not_be_asked_for_the_index_lies_in_th
     proxy.inject(Status(403), lambda request: request.path.endswith(".pidx"))
     index_shard(url)
     [again] = index_shards([url])
-    assert not again.fresh
+    assert not again.rebuilt
 
 
 def test_an_overwritten_shard_is_indexed_anew(long, bucket, caplog):
@@ -145,7 +145,7 @@ def packed(bucket, packed_here):
 def test_an_uploaded_index_is_taken_with_its_checksums(packed, proxy):
     url, path = packed
     [scanned] = index_shards([url])
-    assert not scanned.fresh
+    assert not scanned.rebuilt
     assert scanned.index.crcs is not None
     assert same(scanned.index, index_shard(path))
     assert scanned.index.binding.etag is not None

@@ -238,28 +238,28 @@ def test_an_answer_of_another_version_is_noticed_even_if_the_store_ignores_the_c
 
 def test_reads_beyond_the_end_are_refused(url):
     with pytest.raises(StorageError, match="ends before its index says"):
-        RemoteFile(url).read_all([(len(DATA) - 5, memoryview(bytearray(10)))])
+        RemoteFile(url).read_ranges([(len(DATA) - 5, memoryview(bytearray(10)))])
 
 
 def test_the_slow_tail_is_asked_twice(url, proxy):
     file = RemoteFile(url)
     for number in range(4 * MIN_ANSWERS):
         file.read_at(number, 1)
-    twice, won = store_counts.asked_twice, store_counts.second_won
+    twice, won = store_counts.hedges, store_counts.hedges_won
     proxy.inject(Late(0.35), gets, times=1)
     assert file.read_at(0, 100) == DATA[:100]
-    assert store_counts.asked_twice == twice + 1
-    assert store_counts.second_won == won + 1
+    assert store_counts.hedges == twice + 1
+    assert store_counts.hedges_won == won + 1
 
 
 def test_the_one_that_is_slower_is_given_up_and_its_bytes_are_not_counted(url, proxy):
     file = RemoteFile(url)
     for number in range(4 * MIN_ANSWERS):
         file.read_at(number, 1)
-    before, won = store_counts.bytes_read, store_counts.second_won
+    before, won = store_counts.bytes_read, store_counts.hedges_won
     proxy.inject(Hang(), gets, times=1)
     assert file.read_at(0, 100) == DATA[:100]
-    assert store_counts.second_won == won + 1
+    assert store_counts.hedges_won == won + 1
     assert store_counts.bytes_read == before + 100
     proxy.wait_until(
         lambda store_counts: store_counts.in_flight == 0

@@ -41,13 +41,13 @@ def patience(clock):
     async def sleep(seconds):
         clock.sleep(seconds)
 
-    return RetryPolicy(budget_s=10, first_pause_s=1, longest_pause_s=4, now=clock.now, sleep=sleep, dice=lambda: 1.0)
+    return RetryPolicy(budget_s=10, first_pause_s=1, longest_pause_s=4, now=clock.now, sleep=sleep, uniform=lambda: 1.0)
 
 
 def bear(trouble, *errors):
     async def all_of_them():
         for error in errors:
-            await trouble.met(classify(error), 7)
+            await trouble.wait_or_raise(classify(error), 7)
 
     asyncio.run(all_of_them())
 
@@ -58,7 +58,7 @@ def test_pauses_double_up_to_a_bound(patience, clock):
 
 
 def test_pauses_are_anything_up_to_the_bound():
-    assert RetryPolicy(dice=lambda: 0.25, first_pause_s=1, longest_pause_s=8).pause_s(3) == 1.0
+    assert RetryPolicy(uniform=lambda: 0.25, first_pause_s=1, longest_pause_s=8).pause_s(3) == 1.0
     assert 0 <= RetryPolicy().pause_s(50) <= RetryPolicy().longest_pause_s
 
 
@@ -72,7 +72,7 @@ def test_bytes_renew_the_budget(patience, clock):
     trouble = RetryState("s", patience, lambda: False)
     for _ in range(5):
         bear(trouble, *[InconsistentAnswer("the answer ended early")] * 3)
-        trouble.over()
+        trouble.progressed()
     assert clock.now() == 35
 
 
@@ -130,36 +130,36 @@ def test_of_what_the_store_said_only_status_and_word_are_repeated():
 def test_nobody_is_slow_before_there_is_something_to_compare_with():
     pace = LatencyTracker()
     for _ in range(MIN_ANSWERS - 1):
-        assert pace.patience_s() is None
-        pace.answered(0.03)
-    pace.answered(0.03)
-    assert pace.patience_s() == pytest.approx(0.06)
+        assert pace.hedge_delay_s() is None
+        pace.record(0.03)
+    pace.record(0.03)
+    assert pace.hedge_delay_s() == pytest.approx(0.06)
 
 
 def test_a_tail_does_not_make_the_others_look_quick_or_slow():
     pace = LatencyTracker()
     for number in range(200):
-        pace.answered(5.0 if number % 20 == 0 else 0.03)
-    assert pace.patience_s() == pytest.approx(0.06)
+        pace.record(5.0 if number % 20 == 0 else 0.03)
+    assert pace.hedge_delay_s() == pytest.approx(0.06)
 
 
 def test_few_requests_are_asked_twice_however_slow_all_are():
     pace = LatencyTracker()
     allowed = 0
     for _ in range(1000):
-        pace.patience_s()
-        allowed += pace.may_ask_twice()
+        pace.hedge_delay_s()
+        allowed += pace.may_hedge()
     assert allowed == 100
 
 
 def test_a_long_quick_time_does_not_pay_for_doubling_a_slow_one():
     pace = LatencyTracker()
     for _ in range(100_000):
-        pace.patience_s()
+        pace.hedge_delay_s()
     allowed = 0
     for _ in range(1000):
-        pace.patience_s()
-        allowed += pace.may_ask_twice()
+        pace.hedge_delay_s()
+        allowed += pace.may_hedge()
     assert allowed <= MAX_SAVED_HEDGES + 1000 // REQUESTS_PER_HEDGE
 
 
@@ -168,8 +168,8 @@ def test_a_request_has_the_time_of_one_stall_and_its_second_no_more(patience, cl
     """Nothing ever comes: whoever waits is given up when the time of a stall has passed."""
     pace, requests = LatencyTracker(), []
     for _ in range(MIN_ANSWERS):
-        pace.patience_s()
-        pace.answered(usual_s)
+        pace.hedge_delay_s()
+        pace.record(usual_s)
 
     async def wait(_, timeout, **more):
         clock.sleep(timeout)

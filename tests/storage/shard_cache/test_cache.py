@@ -75,7 +75,7 @@ def test_the_least_recently_used_goes_first(shards, fast):
     content(cache, shards[2])
     assert content(cache, shards[0])[1]
     assert cache.stats().hits == 2
-    assert not cache._files.holds(ShardVersion.of(shards[1]))
+    assert not cache._files.has_copy(ShardVersion.of(shards[1]))
     assert (cache.stats().evicted, cache.stats().evicted_bytes) == (1, SIZE)
 
 
@@ -221,7 +221,7 @@ def test_a_copy_under_way_elsewhere_is_not_waited_for_and_its_room_is_counted(sh
     assert content(cache, shards[1])[1] is False
     go_on.set()
     stager.join()
-    assert dict(cache.stats().fallbacks) == {CacheFallback.BUSY: 1, CacheFallback.NO_ROOM: 1}
+    assert dict(cache.stats().fallbacks) == {CacheFallback.BUSY: 1, CacheFallback.NO_SPACE: 1}
     assert content(cache, shards[0]) == (shards[0].read_bytes(), True)
 
 

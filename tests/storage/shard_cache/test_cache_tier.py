@@ -126,7 +126,7 @@ def test_a_shard_that_cannot_be_copied_is_read_where_it_lies_and_not_tried_again
     for _ in range(3):
         assert content(tiered, 0) is None
         settle(tiered)
-    assert dict(tiered.stats().fallbacks) == {CacheFallback.SOURCE: 1}
+    assert dict(tiered.stats().fallbacks) == {CacheFallback.UNREADABLE: 1}
 
 
 def test_closing_gives_up_a_copy_under_way_and_leaves_nothing(make, shards, tmp_path, monkeypatch):
@@ -143,7 +143,7 @@ def test_closing_gives_up_a_copy_under_way_and_leaves_nothing(make, shards, tmp_
     tiered = make()
     content(tiered, 0)
     assert reading.wait(60)
-    threads = tiered._crew._threads
+    threads = tiered._threads._threads
     tiered.close()
     go_on.set()
     for thread in threads:
@@ -160,9 +160,9 @@ def test_a_copy_that_is_distrusted_is_not_used_again_and_a_later_run_makes_a_new
     content(tiered, 0)
     settle(tiered)
     with tiered.open(0) as copy:
-        tiered.distrust(0, copy)
+        tiered.discard(0, copy)
     assert content(tiered, 0) is None
-    assert tiered._crew is None
+    assert tiered._threads is None
     later = make()
     assert content(later, 0) is None
     settle(later)
@@ -178,7 +178,7 @@ def test_a_copy_that_another_job_has_made_since_is_left_alone(make, tmp_path, sh
         other = make()
         content(other, 0)
         settle(other)
-        tiered.distrust(0, copy)
+        tiered.discard(0, copy)
     assert content(other, 0) == shards[0].read_bytes()
 
 

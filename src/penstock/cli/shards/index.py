@@ -49,7 +49,7 @@ def index(
                 errors.append(str(indexed.error))
             samples += indexed.samples
             parts += indexed.parts
-            built += indexed.fresh
+            built += indexed.rebuilt
             bar.advance(bar.task_ids[0])
         seconds = time.perf_counter() - start
     if as_json:

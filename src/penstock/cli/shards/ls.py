@@ -38,7 +38,7 @@ def ls(
             if scanned.index is None:
                 listing.unreadable.append({"shard": scanned.shard, "reason": str(scanned.error)})
             else:
-                index = scanned.index.split_by(require or ())
+                index = scanned.index.paired_by(require or ())
                 listing.add(scanned.shard, index, check_samples(index, require))
             bar.advance(bar.task_ids[0])
     listing.shards.sort(key=lambda shard: shard.shard)

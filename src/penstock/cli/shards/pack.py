@@ -119,7 +119,7 @@ def pack(
 
 def _a_file_of(source: PackSource) -> str:
     """By which a node shows that it sees the source."""
-    return os.path.join(source.path, source.index.name(0)) if source.is_folder else source.path
+    return os.path.join(source.path, source.index.member_name(0)) if source.is_folder else source.path
 
 
 def _settle(
@@ -165,11 +165,11 @@ def _write_quarantine(path: Path, sources: list[PackSource], reports: list[Packe
 
 
 def _show_plan(plan: PackPlan, reason: str, as_json: bool) -> None:
-    estimate = int(plan.bytes_in * plan.growth)
+    estimate = int(plan.source_bytes * plan.size_ratio)
     facts = {
         "samples": plan.samples,
         "shards": len(plan.shards),
-        "bytes_in": plan.bytes_in,
+        "bytes_in": plan.source_bytes,
         "bytes_out_estimate": estimate,
         "arrays": plan.options.arrays,
         "reason": reason,
@@ -181,7 +181,7 @@ def _show_plan(plan: PackPlan, reason: str, as_json: bool) -> None:
     rows = [
         ("samples", f"{plan.samples:,}"),
         ("shards", f"{len(plan.shards):,}"),
-        ("bytes now", format_bytes(plan.bytes_in)),
+        ("bytes now", format_bytes(plan.source_bytes)),
         ("bytes then", f"about {format_bytes(estimate)}"),
         ("keys", "with the source's name in front, since sources share keys" if plan.prefix_keys else "as they are"),
     ]
@@ -194,7 +194,7 @@ def _print_document(plan: PackPlan, reports: list[PackedShard], left_out: list[S
             "samples": sum(report.samples for report in reports),
             "skipped": sum(len(report.skipped) for report in reports),
             "left_out_before_packing": [asdict(problem) for problem in left_out],
-            "bytes_in": plan.bytes_in,
+            "bytes_in": plan.source_bytes,
             "bytes_out": sum(report.size_bytes for report in reports),
             "arrays": plan.options.arrays,
             "reason": reason,
@@ -220,7 +220,7 @@ def _print_result(plan: PackPlan, reports: list[PackedShard], left_out: list[Sha
     skipped = sum(len(report.skipped) for report in reports) + len(left_out)
     size = sum(report.size_bytes for report in reports)
     console.out.print(
-        f"{samples:,} samples in {len(reports)} shards: {format_bytes(plan.bytes_in)} became {format_bytes(size)}"
+        f"{samples:,} samples in {len(reports)} shards: {format_bytes(plan.source_bytes)} became {format_bytes(size)}"
         + (f"; {skipped} problems, see the quarantine file" if skipped else ""),
         highlight=False,
     )

@@ -49,7 +49,7 @@ def tasks_on(ray: str | None, workers: int | None = None) -> Iterator[list[str]]
         console.notices.print(said, markup=False, highlight=False)
         runner = RayRunner(cluster)
         with use_task_runner(runner):
-            yield runner.shared
+            yield runner.shared_files
 
 
 def seen_from_all(path: str, ray: str | None) -> str:

@@ -38,11 +38,11 @@ class ObjectStoreShards:
         """Fetch the extents; returns how many bytes they are. What is damaged after a second try, workers will find."""
         binding = self._indexes[shard].binding
         file = RemoteFile(self._paths[shard], ObjectVersion(binding.size, binding.etag, binding.mtime_ns))
-        count = file.read_all([_place(extent, into) for extent in extents])
+        count = file.read_ranges([_place(extent, into) for extent in extents])
         damaged = self._checksums.damaged(shard, extents, into)
         if damaged:
             log.warning("%s: bytes at %d came damaged; reading them again", file.path, damaged[0].offset)
-            count += file.read_all([_place(extent, into) for extent in damaged])
+            count += file.read_ranges([_place(extent, into) for extent in damaged])
         return count
 
 
@@ -74,7 +74,7 @@ class CachedShards:
             if whole and not self._checksums.damaged(shard, extents, into):
                 return sum(extent.length for extent in extents)
             log.warning("%s: its copy in the cache is not used any more", self._paths[shard])
-            self.tier.distrust(shard, copy)
+            self.tier.discard(shard, copy)
         return None
 
     def close(self) -> None:

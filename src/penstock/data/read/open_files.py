@@ -104,7 +104,7 @@ class OpenFiles:
 
     def check(self, shard: int, file: PlainShard) -> None:
         """That an open shard is still as it was indexed: else what was read may be neither the old nor the new."""
-        facts = file.surely(_facts, None, 0)
+        facts = file.retry_when_stale(_facts, None, 0)
         if facts.st_mtime_ns != file.mtime_ns or facts.st_size != file.size:
             self._bindings[shard].check(_FileState(file.path, facts.st_size, facts.st_mtime_ns))
 

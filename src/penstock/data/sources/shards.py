@@ -142,7 +142,7 @@ class ShardSource:
         whole: list[Ids] = []
         self.problems: list[tuple[str, ShardProblem]] = []
         for number, (path, index) in enumerate(zip(shards, indexes, strict=True)):
-            indexes[number] = index = index.split_by(_stated(index, wanted))
+            indexes[number] = index = index.paired_by(_stated(index, wanted))
             required = [_present(index, alternatives) for alternatives in wanted]
             numbers, problems = complete_samples(index, path, required, on_bad)
             whole.append(numbers)

@@ -23,7 +23,7 @@ class IndexedShard:
     shard: str
     samples: int
     parts: int
-    fresh: bool
+    rebuilt: bool
     """Whether the headers were walked now, rather than read from a stored index."""
     error: Exception | None
 
@@ -32,7 +32,7 @@ class IndexedShard:
         """The counts of an index, without the index."""
         if scanned.index is None:
             return cls(scanned.shard, 0, 0, False, scanned.error)
-        return cls(scanned.shard, len(scanned.index), scanned.index.parts, scanned.fresh, None)
+        return cls(scanned.shard, len(scanned.index), scanned.index.part_count, scanned.rebuilt, None)
 
 
 def index_by_tasks(
@@ -50,7 +50,7 @@ def index_by_tasks(
 def _index_group(shards: Sequence[str], rebuild: bool) -> list[IndexedShard]:
     found = [IndexedShard.of(scanned) for scanned in index_shards(shards, rebuild=rebuild, threads=len(shards))]
     for indexed in found:
-        if indexed.fresh and not is_remote(indexed.shard) and not index_path_beside(indexed.shard).exists():
+        if indexed.rebuilt and not is_remote(indexed.shard) and not index_path_beside(indexed.shard).exists():
             log.warning("%s: cannot be written beside: its index lies in the cache of one node only", indexed.shard)
     return found
 

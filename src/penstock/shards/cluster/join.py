@@ -1,4 +1,4 @@
-"""Joins a Ray cluster for as long as the work takes, and leaves it again. Ray is imported when it is asked for."""
+"""Joins a Ray cluster for as long as the work selections, and leaves it again. Ray is imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class HeadNode:
         self._clock = clock
         self._away_s: float | None = None
 
-    def answers(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether it can be asked something now; an error if it has been away for too long."""
         try:
             socket.create_connection(self._door, HEAD_CONNECT_TIMEOUT_S).close()
@@ -154,7 +154,7 @@ class HeadNode:
         self._away_s = None
         return True
 
-    def wait(self) -> None:
+    def wait_until_reachable(self) -> None:
         """Until it answers; an error if it does not."""
-        while not self.answers():
+        while not self.is_reachable():
             self._clock.sleep(HEAD_POLL_INTERVAL_S)

@@ -40,10 +40,10 @@ class RayRunner:
     """A `Runner`. Paths in tasks must be absolute; nodes know nothing of our working directory."""
 
     cluster: Cluster
-    shared: list[str] = field(default_factory=list)
+    shared_files: list[str] = field(default_factory=list)
     """Files in folders that every node must see as we do; may be added to until the first task runs."""
     retries: int = RETRIES
-    patience_s: float = 60.0
+    node_wait_s: float = 60.0
     """How long we wait for a node when the cluster has none that can work: one may be on its way."""
 
     def __call__(
@@ -51,7 +51,7 @@ class RayRunner:
     ) -> Iterator[TaskOutcome[Task, Result]]:
         """Results as they come, of no more than `workers` tasks at a time."""
         ray = self.cluster.ray
-        order = _RayTaskContext(work, __version__, make_witness_files(self.shared))
+        order = _RayTaskContext(work, __version__, make_witness_files(self.shared_files))
         perform = ray.remote(num_cpus=1, max_retries=self.retries)(_run_on_node)
         head = HeadNode(self.cluster.address)
         waiting = iter(tasks)
@@ -59,7 +59,7 @@ class RayRunner:
         most = 1
         try:
             while True:
-                if head.answers():
+                if head.is_reachable():
                     most = workers or TASKS_PER_CORE * max(1, self.cluster.cpus)
                 for task in islice(waiting, max(0, most - len(busy))):
                     busy[perform.remote(order, task)] = task
@@ -77,10 +77,10 @@ class RayRunner:
             ready: list[Any] = self.cluster.ray.wait(busy, timeout=POLL_INTERVAL_S)[0]
             if ready:
                 return ready
-            if not head.answers():  # nobody else can say how many nodes there are
+            if not head.is_reachable():  # nobody else can say how many nodes there are
                 continue
             without_nodes_s = 0.0 if self.cluster.cpus else without_nodes_s + POLL_INTERVAL_S
-            if without_nodes_s >= self.patience_s:
+            if without_nodes_s >= self.node_wait_s:
                 raise PenstockError(
                     "the cluster has no node left that can work",
                     stage="work",
@@ -98,7 +98,7 @@ class RayRunner:
                 advice=f"Install penstock {__version__} on every node of the cluster.",
             ) from None
         except ray.exceptions.RayError as error:
-            head.wait()  # a task that went down with the head has killed nobody
+            head.wait_until_reachable()  # a task that went down with the head has killed nobody
             times = f"{self.retries + 1} times" if self.retries else "once"
             reason = f"its worker died, {times} over: {_first_line(error)}"
             return TaskOutcome(task, None, WorkerCrash(reason, stage="work"))
@@ -106,7 +106,7 @@ class RayRunner:
             raise StorageError(reply.refusal, stage="work", advice=_NODE_ADVICE)
         for notice in reply.notices:
             log.warning("%s", notice)
-        return unpickle_outcome(task, reply.answer)
+        return unpickle_outcome(task, reply.pickled_outcome)
 
     def _cancel(self, busy: list[Any]) -> None:
         """Whoever goes on with the work must find nobody at it."""
@@ -131,14 +131,14 @@ class _RayTaskContext:
         node = platform.node()
         if self.version != __version__:
             return f"node {node} has penstock {__version__}, and this machine {self.version}"
-        unseen = next((witness.path for witness in self.witnesses if not witness.is_seen()), None)
+        unseen = next((witness.path for witness in self.witnesses if not witness.is_same_here()), None)
         return None if unseen is None else f"node {node} does not see {unseen!r} as this machine does"
 
 
 @dataclass(frozen=True, slots=True)
 class _RayReply:
     refusal: str | None
-    answer: bytes
+    pickled_outcome: bytes
     notices: list[str]
 
 
@@ -197,7 +197,7 @@ class WitnessFile:
         with LocalFile(path) as file:
             return cls(path, file.size, deflate.crc32(file.read_at(0, COMPARED_BYTES)))
 
-    def is_seen(self) -> bool:
+    def is_same_here(self) -> bool:
         """Whether it looks the same from where this runs."""
         try:
             return WitnessFile.of(self.path) == self

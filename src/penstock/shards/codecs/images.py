@@ -87,7 +87,7 @@ def shrink_jpeg(data: Buffer, size: int, side: Literal["long", "short"], quality
 def _scaled_size(info: JpegInfo, min_height: int, min_width: int) -> tuple[int, int]:
     """The smallest decoded size not below the minimum, of those that are fast.
 
-    libjpeg-turbo has vector code for 1/2, 1/4 and 1/8 only: 7/8 takes twice the time of the full picture.
+    libjpeg-turbo has vector code for 1/2, 1/4 and 1/8 only: 7/8 selections twice the time of the full picture.
     """
     if min_height > 0 or min_width > 0:
         for divisor in (8, 4, 2):

@@ -69,7 +69,7 @@ class PackedShard(msgspec.Struct, frozen=True):
         digest = hashlib.sha256("\n".join(index.keys).encode())
         digest.update(b"" if index.crcs is None else index.crcs.astype("<u4").tobytes())
         content = digest.hexdigest()[:32]
-        return cls(name, fingerprint, len(index), index.parts, index.binding.size, content, fields, skipped)
+        return cls(name, fingerprint, len(index), index.part_count, index.binding.size, content, fields, skipped)
 
 
 class Manifest(msgspec.Struct, frozen=True):

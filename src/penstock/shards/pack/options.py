@@ -35,7 +35,7 @@ class PackOptions:
     require: tuple[str, ...] = ()
     """Suffixes that every sample must have, which also say how names split; inferred where none are given."""
 
-    def decisive(self) -> dict[str, object]:
+    def output_settings(self) -> dict[str, object]:
         """What decides the bytes of the output. `on_bad` does not: it decides whether there is one."""
         return {name: value for name, value in asdict(self).items() if name != "on_bad"}
 

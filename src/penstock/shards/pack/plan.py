@@ -34,7 +34,7 @@ class PackTask:
     """One output shard. Small, picklable, and needs nothing but the files: any executor can run it."""
 
     name: str
-    takes: tuple[SampleSelection, ...]
+    selections: tuple[SampleSelection, ...]
     options: PackOptions
     fingerprint: str
     """Of the options and the samples: an output with the same fingerprint need not be made again."""
@@ -56,7 +56,7 @@ class PackPlan:
     sources: Sequence[PackSource]
     options: PackOptions
     shards: list[list[SampleRun]]
-    growth: float
+    size_ratio: float
     """Bytes out per byte in, as seen on the tried samples."""
     prefixes: tuple[str, ...]
     """What goes in front of each source's keys: nothing, unless two sources share some."""
@@ -69,29 +69,29 @@ class PackPlan:
     @property
     def samples(self) -> int:
         """How many samples will be packed."""
-        return sum(len(source.whole) for source in self.sources)
+        return sum(len(source.complete) for source in self.sources)
 
     @property
-    def bytes_in(self) -> int:
+    def source_bytes(self) -> int:
         """What those samples weigh now."""
-        return sum(int(_sample_bytes(source.index)[source.whole].sum()) for source in self.sources)
+        return sum(int(_sample_bytes(source.index)[source.complete].sum()) for source in self.sources)
 
     def fingerprint(self) -> str:
         """Of everything that decides the output."""
         facts = [(_source_identity(source.path), asdict(source.index.binding)) for source in self.sources]
-        return _digest(self.options.decisive(), facts, [[asdict(cut) for cut in cuts] for cuts in self.shards])
+        return _digest(self.options.output_settings(), facts, [[asdict(cut) for cut in cuts] for cuts in self.shards])
 
     def tasks(self) -> Iterator[PackTask]:
         """The tasks, one at a time."""
         for number, cuts in enumerate(self.shards):
-            takes = tuple(self._take(cut) for cut in cuts)
+            selections = tuple(self._take(cut) for cut in cuts)
             bindings = [asdict(self.sources[cut.source].index.binding) for cut in cuts]
             content = [
                 (_source_identity(take.path), take.prefix, [(s.key, [p.length for p in s.parts]) for s in take.samples])
-                for take in takes
+                for take in selections
             ]
-            fingerprint = _digest(self.options.decisive(), bindings, content)
-            yield PackTask(self.name(number), takes, self.options, fingerprint)
+            fingerprint = _digest(self.options.output_settings(), bindings, content)
+            yield PackTask(self.name(number), selections, self.options, fingerprint)
 
     def name(self, number: int) -> str:
         """The file name of an output shard."""
@@ -99,12 +99,12 @@ class PackPlan:
 
     def _take(self, cut: SampleRun) -> SampleSelection:
         source = self.sources[cut.source]
-        return source.take(source.whole[cut.first : cut.last].tolist(), self.prefixes[cut.source])
+        return source.select(source.complete[cut.first : cut.last].tolist(), self.prefixes[cut.source])
 
 
 def make_plan(sources: Sequence[PackSource], options: PackOptions) -> PackPlan:
     """Cut the sources into output shards of about the wanted size."""
-    if not any(len(source.whole) for source in sources):
+    if not any(len(source.complete) for source in sources):
         raise ShardError("there is no whole sample to pack", stage="pack")
     _check_casts(sources, options)
     growth = _size_ratio(sources, options)
@@ -114,13 +114,13 @@ def make_plan(sources: Sequence[PackSource], options: PackOptions) -> PackPlan:
 
 def trial_samples(sources: Sequence[PackSource]) -> Iterator[SampleSelection]:
     """A few samples spread over the sources."""
-    cuttable = [source for source in sources if len(source.whole) and source.can_be_cut]
-    chosen = cuttable or [source for source in sources if len(source.whole)]
+    cuttable = [source for source in sources if len(source.complete) and source.splittable]
+    chosen = cuttable or [source for source in sources if len(source.complete)]
     for number in range(min(TRIAL_SAMPLES, len(chosen))):
         source = chosen[number * len(chosen) // min(TRIAL_SAMPLES, len(chosen))]
         each = -(-TRIAL_SAMPLES // min(TRIAL_SAMPLES, len(chosen)))
-        picked = source.whole[:: max(1, len(source.whole) // each)][:each]
-        yield source.take(picked.tolist())
+        picked = source.complete[:: max(1, len(source.complete) // each)][:each]
+        yield source.select(picked.tolist())
 
 
 def _check_casts(sources: Sequence[PackSource], options: PackOptions) -> None:
@@ -158,9 +158,9 @@ def _split_into_shards(sources: Sequence[PackSource], options: PackOptions, grow
     cuts: list[SampleRun] = []
     filled = 0.0
     for number, source in enumerate(sources):
-        sizes = _sample_bytes(source.index)[source.whole] * growth
+        sizes = _sample_bytes(source.index)[source.complete] * growth
         first = 0
-        if not source.can_be_cut and len(sizes):
+        if not source.splittable and len(sizes):
             cuts.append(SampleRun(number, 0, len(sizes)))
             filled += float(sizes.sum())
             first = len(sizes)
@@ -193,8 +193,8 @@ def _keys_collide(sources: Sequence[PackSource]) -> bool:
     """Whether a key occurs in two sources, or two keys become one by the renaming of dots."""
     seen: set[int] = set()
     for source in sources:
-        hashes = {hash(packed_key(source.index.keys[number])) for number in source.whole.tolist()}
-        if len(hashes) < len(source.whole):
+        hashes = {hash(packed_key(source.index.keys[number])) for number in source.complete.tolist()}
+        if len(hashes) < len(source.complete):
             raise SettingError(f"two keys in {source.path!r} would get the same name", advice="Rename one of them.")
         if seen & hashes:
             return True

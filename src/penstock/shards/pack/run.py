@@ -1,4 +1,4 @@
-"""Runs a pack: takes the folder, has done what is missing, writes the manifest."""
+"""Runs a pack: selections the folder, has done what is missing, writes the manifest."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def started_array_codec(folder: Path) -> ArrayCodec | None:
 
 def _manifest(plan: PackPlan, reports: dict[str, PackedShard]) -> Manifest:
     ordered = [reports[plan.name(number)] for number in range(len(plan.shards))]
-    left_out = sum(len(source.index) - len(source.whole) for source in plan.sources)
+    left_out = sum(len(source.index) - len(source.complete) for source in plan.sources)
     return make_manifest(ordered, left_out, asdict(plan.options))
 
 

@@ -32,18 +32,18 @@ class PackSource:
     path: str
     is_folder: bool
     index: ShardIndex
-    whole: NDArray[np.int64]
+    complete: NDArray[np.int64]
     problems: list[ShardProblem]
 
     @property
-    def can_be_cut(self) -> bool:
+    def splittable(self) -> bool:
         """A compressed shard is read from the start or not at all, so it goes to one task whole."""
         return self.index.compression is None
 
-    def take(self, numbers: Iterable[int], prefix: str = "") -> SampleSelection:
+    def select(self, numbers: Iterable[int], prefix: str = "") -> SampleSelection:
         """Those samples of this source, by number."""
         samples = tuple(self.index.sample(number) for number in numbers)
-        return SampleSelection(self.path, self.is_folder, not self.can_be_cut, self.index.binding, prefix, samples)
+        return SampleSelection(self.path, self.is_folder, not self.splittable, self.index.binding, prefix, samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class SampleSelection:
 
     path: str
     is_folder: bool
-    streamed: bool
+    sequential: bool
     binding: IndexBinding
     """What the source looked like when it was indexed."""
     prefix: str
@@ -76,7 +76,7 @@ def find_pack_sources(src: str, options: PackOptions) -> Iterator[PackSource]:
 
 
 def _make_source(path: str, is_folder: bool, index: ShardIndex, options: PackOptions) -> PackSource:
-    index = index.split_by(options.require)
+    index = index.paired_by(options.require)
     return PackSource(path, is_folder, index, *complete_samples(index, path, options.require, options.on_bad))
 
 
@@ -124,7 +124,7 @@ def read_samples(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str
     """
     if take.is_folder:
         return _read_files(take)
-    return _read_in_order(take) if take.streamed else _read_at_offsets(take)
+    return _read_in_order(take) if take.sequential else _read_at_offsets(take)
 
 
 def _read_at_offsets(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple[str, bytes]] | PenstockError]]:
@@ -132,7 +132,7 @@ def _read_at_offsets(take: SampleSelection) -> Iterator[tuple[Sample, list[tuple
         for sample in take.samples:
             parts = [(part.suffix, shard.read_at(part.offset, part.length)) for part in sample.parts]
             if isinstance(shard, RemoteShard) and any(map(_fault, sample.parts, (data for _, data in parts))):
-                parts = [(part.suffix, shard.read_anew(part.offset, part.length)) for part in sample.parts]
+                parts = [(part.suffix, shard.reread(part.offset, part.length)) for part in sample.parts]
             try:
                 _verify(take.path, sample, parts)
             except DecodeError as error:

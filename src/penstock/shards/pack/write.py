@@ -167,7 +167,7 @@ def pack_shard(task: PackTask, folder: Path) -> PackedShard:
 def _write_samples(task: PackTask, writer: ShardWriter) -> tuple[dict[str, FieldFact], list[dict[str, str | int]]]:
     fields: dict[str, FieldFact] = {}
     skipped: list[dict[str, str | int]] = []
-    for take in task.takes:
+    for take in task.selections:
         for key, parts, error in _convert_samples(task, take):
             if error is not None:
                 if task.options.on_bad == "raise":

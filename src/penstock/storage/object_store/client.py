@@ -94,11 +94,11 @@ def _environment_digest() -> int:
 
 def path_in_store(url: RemoteUrl) -> str:
     """What the store calls the object: of a signed address the store is the whole address."""
-    return "" if url.web and url.query else url.object_path
+    return "" if url.is_web and url.query else url.object_path
 
 
 def _store_key(url: RemoteUrl) -> tuple[str, ...]:
-    if url.web:
+    if url.is_web:
         return (str(url), url.query) if url.query else (url.scheme, url.bucket)
     return url.scheme, url.bucket, _endpoint() or ""
 

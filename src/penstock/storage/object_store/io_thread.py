@@ -146,9 +146,9 @@ class StoreCounts:
     """Requests made again after a failure."""
     stalls: int = 0
     """Requests given up because their bytes came too slowly."""
-    asked_twice: int = 0
+    hedges: int = 0
     """Second requests for the slow tail."""
-    second_won: int = 0
+    hedges_won: int = 0
     """Of these, those that were answered before the first."""
     renewals: int = 0
     """Stores made anew after a refusal."""

@@ -26,11 +26,11 @@ def find_objects(pattern: str, wanted: Callable[[str], bool], enough: int | None
     With `enough`, no more is listed than it takes to find about so many.
     """
     url = parse_url(pattern)
-    if glob.has_magic(url.key) and not (url.web or (wanted(url.key) and run_on_io_thread(_exists(url)))):
+    if glob.has_magic(url.key) and not (url.is_web or (wanted(url.key) and run_on_io_thread(_exists(url)))):
         return _matching_glob(url, wanted, enough)
     if wanted(url.key):
         return [str(url)]
-    if url.web:
+    if url.is_web:
         raise SettingError(f"{url} is no shard, and a web server has no listing", advice="Name the shards themselves")
     return _inside_folder(url, wanted, enough)
 
@@ -81,11 +81,11 @@ async def _list_keys(url: RemoteUrl, prefix: str, wanted: Callable[[str], bool],
                 if page is None:
                     break
                 if told.add([meta["path"] for meta in page]):
-                    trouble.over()
+                    trouble.progressed()
             return told.found
         except Exception as error:
             failure = classify(error)
-        await trouble.met(failure)
+        await trouble.wait_or_raise(failure)
         told.resume()
         store = get_store(url)
 

@@ -46,10 +46,10 @@ class RemoteFile:
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the object."""
         data = bytearray(max(0, min(length, self.size - offset)))
-        self.read_all([(offset, memoryview(data))])
+        self.read_ranges([(offset, memoryview(data))])
         return bytes(data)
 
-    def read_all(self, places: Sequence[RangeRead]) -> int:
+    def read_ranges(self, places: Sequence[RangeRead]) -> int:
         """Fill every place, side by side; returns how many bytes that is."""
         if any(len(into) and offset + len(into) > self.size for offset, into in places):
             raise StorageError("ends before its index says", shard=self.path, offset=self.size, stage="read")
@@ -58,7 +58,7 @@ class RemoteFile:
             run_on_io_thread(self._fetch(pieces))
         return sum(len(into) for _, into in places)
 
-    def filler(self) -> Callable[[list[memoryview], int], int]:
+    def raw_reader(self) -> Callable[[list[memoryview], int], int]:
         """As a local file has it."""
         return copying_reader(self.read_at)
 
@@ -88,7 +88,7 @@ class RemoteFile:
     def _read_into(self, offset: int, into: memoryview) -> int:
         count = min(len(into), self.size - offset)
         with into[:count] as wanted:
-            self.read_all([(offset, wanted)])
+            self.read_ranges([(offset, wanted)])
         return count
 
     def __enter__(self) -> Self:
@@ -113,7 +113,7 @@ def read_object(path: str, most_bytes: int) -> bytes:
 def write_object(path: str, data: bytes) -> None:
     """Put an object there, whole or not at all: each 4 MiB of it have the time of a stall."""
     url = parse_url(path)
-    if url.web:
+    if url.is_web:
         raise StorageError("nothing can be written to a web server", shard=str(url), stage="write")
     patience = replace(
         DEFAULT_RETRY_POLICY, stall_s=DEFAULT_RETRY_POLICY.stall_s * max(1, -(-len(data) // REQUEST_BYTES))
@@ -127,7 +127,7 @@ async def _request_version(url: RemoteUrl) -> ObjectVersion:
     """Size and ETag as they are now. A signed address may be read but not asked about, so of the web a byte is read."""
 
     async def ask(store: Any) -> ObjectVersion:
-        if not url.web:
+        if not url.is_web:
             return ObjectVersion.of(await import_obstore().head_async(store, url.object_path))
         result = await import_obstore().get_async(store, path_in_store(url), options={"range": (0, 1)})
         return ObjectVersion.of(result.meta)
@@ -190,7 +190,7 @@ class _ReadaheadFile(ABC):
     def _guess(self, offset: int, held_to: int) -> int:
         """How many bytes to fetch at a place that is not held."""
 
-    def filler(self) -> Callable[[list[memoryview], int], int]:
+    def raw_reader(self) -> Callable[[list[memoryview], int], int]:
         """As a file has it."""
         return copying_reader(self.read_at)
 

@@ -59,7 +59,7 @@ async def with_retries(url: RemoteUrl, patience: RetryPolicy, ask: Callable[[Any
             return await asyncio.wait_for(ask(store), patience.stall_s)
         except Exception as error:
             failure = classify(error)
-        await trouble.met(failure)
+        await trouble.wait_or_raise(failure)
         store = get_store(url)
 
 
@@ -74,7 +74,7 @@ async def fetch_range(
     """
     done, store, pace = 0, get_store(url), _latency_trackers[url.scheme, url.bucket]
     trouble = RetryState(str(url), patience, lambda: renew_store(url, store))
-    take: Callable[[Any], Any] = _WholeAnswer if pace.takes_whole() else _by_chunks
+    take: Callable[[Any], Any] = _WholeAnswer if pace.takes_whole_answers() else _by_chunks
     while done < len(into):
         try:
             begin = patience.now()
@@ -86,7 +86,7 @@ async def fetch_range(
                 into[done : done + len(chunk)] = memoryview(chunk)
                 done += len(chunk)
                 store_counts.bytes_read += len(chunk)
-                trouble.over()
+                trouble.progressed()
             store_counts.body_s += patience.now() - begin
             if done < len(into):
                 raise InconsistentAnswer("the answer ended early")
@@ -94,8 +94,8 @@ async def fetch_range(
         except Exception as error:
             failure = classify(error)
             if take is _WholeAnswer and isinstance(error, StalledTransfer):
-                pace.stalled()
-        await trouble.met(failure, offset + done)
+                pace.record_stall()
+        await trouble.wait_or_raise(failure, offset + done)
         store, take = get_store(url), _by_chunks
 
 
@@ -162,18 +162,18 @@ async def hedged_request(
     begin = patience.now()
     asked = [ask()]
     try:
-        slow_s = pace.patience_s()
+        slow_s = pace.hedge_delay_s()
         if slow_s is not None and slow_s < patience.stall_s:
             done, _ = await asyncio.wait(asked, timeout=slow_s)
-            if not done and pace.may_ask_twice():
-                store_counts.asked_twice += 1
+            if not done and pace.may_hedge():
+                store_counts.hedges += 1
                 asked.append(ask())
         answer = await _first_success(asked, lambda: begin + patience.stall_s - patience.now())
     finally:
         for request in asked:
             request.add_done_callback(_retrieve_exception)
             request.cancel()
-    pace.answered(patience.now() - begin)
+    pace.record(patience.now() - begin)
     return answer
 
 
@@ -189,7 +189,7 @@ async def _first_success(asked: list[asyncio.Future[Answer]], left_s: Callable[[
         for request in done:
             failed = request.exception()
             if failed is None:
-                store_counts.second_won += request is not asked[0]
+                store_counts.hedges_won += request is not asked[0]
                 return request.result()
     assert failed is not None
     raise failed
@@ -236,7 +236,7 @@ class LatencyTracker:
         self._since_sorted = self._chunked = 0
         self._slow_s: float | None = None
 
-    def answered(self, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         """An answer began to come after so long."""
         self._answers.append(seconds)
         self._since_sorted += 1
@@ -246,23 +246,23 @@ class LatencyTracker:
                 MIN_HEDGE_DELAY_S, HEDGE_FACTOR * sorted(self._answers)[int(HEDGE_PERCENTILE * len(self._answers))]
             )
 
-    def patience_s(self) -> float | None:
+    def hedge_delay_s(self) -> float | None:
         """How long to wait for a new request before it is asked again; None as long as nobody can say."""
         self._unused = min(self._unused + 1, REQUESTS_PER_HEDGE * MAX_SAVED_HEDGES)
         return self._slow_s
 
-    def may_ask_twice(self) -> bool:
+    def may_hedge(self) -> bool:
         """Whether one more second request is within the share; counts it."""
         if self._unused < REQUESTS_PER_HEDGE:
             return False
         self._unused -= REQUESTS_PER_HEDGE
         return True
 
-    def stalled(self) -> None:
+    def record_stall(self) -> None:
         """A whole answer was too much for the time of a stall: the network may be too slow for any."""
         self._chunked = REMEMBERED_ANSWERS
 
-    def takes_whole(self) -> bool:
+    def takes_whole_answers(self) -> bool:
         """Whether the next answer is to be taken whole, rather than chunk by chunk."""
         self._chunked = max(0, self._chunked - 1)
         return self._chunked == 0

@@ -134,11 +134,11 @@ class RetryPolicy:
     """A chunk (`fetch.CHUNK_BYTES`) must come within this time, or the request is given up and made again."""
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    dice: Callable[[], float] = random.random
+    uniform: Callable[[], float] = random.random
 
     def pause_s(self, failures: int) -> float:
         """Before the next try: anything up to a bound that doubles, so that many readers do not come back at once."""
-        return self.dice() * min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 16))
+        return self.uniform() * min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 16))
 
 
 DEFAULT_RETRY_POLICY = RetryPolicy()
@@ -155,12 +155,12 @@ class RetryState:
         self._failures = 0
         self._since = patience.now()
 
-    def over(self) -> None:
+    def progressed(self) -> None:
         """Bytes have come: the budget is whole again."""
         self._failures = 0
         self._since = self._patience.now()
 
-    async def met(self, failure: RequestFailure, offset: int | None = None) -> None:
+    async def wait_or_raise(self, failure: RequestFailure, offset: int | None = None) -> None:
         """Returns when it is time to try again; raises when there is no use in that.
 
         Not to be called while the library's error is handled: ours would carry it along, with all that is secret in it.

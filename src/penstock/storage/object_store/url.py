@@ -37,14 +37,14 @@ class RemoteUrl:
         return f"{self.scheme}://{self.bucket}/{self.key}"
 
     @property
-    def web(self) -> bool:
+    def is_web(self) -> bool:
         """A plain web server: it has no listing, and nothing can be put there."""
         return self.scheme in WEB_SCHEMES
 
     @property
     def object_path(self) -> str:
         """The key as stores know it; a web address spells it with percent signs."""
-        return unquote(self.key) if self.web else self.key
+        return unquote(self.key) if self.is_web else self.key
 
     @property
     def query(self) -> str:

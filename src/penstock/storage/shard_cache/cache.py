@@ -76,23 +76,23 @@ class ShardCache:
     def open(self, path: str | Path) -> CachedShard:
         """The shard, from the cache where it is there or can be staged now."""
         source = ShardVersion.of(path)
-        shard = self.find(source)
-        if shard is None and self.bring(source) is None:
+        shard = self.open_copy(source)
+        if shard is None and self.copy_in(source) is None:
             shard = self._open_entry(source)  # another job may have evicted it already
         return shard or _open_direct(source)
 
     def stage(self, path: str | Path) -> bool:
         """Bring a shard in ahead of its use; whether it is in the cache now."""
         source = ShardVersion.of(path)
-        return self._files.holds(source) or self.bring(source) is None
+        return self._files.has_copy(source) or self.copy_in(source) is None
 
-    def find(self, source: ShardVersion) -> CachedShard | None:
+    def open_copy(self, source: ShardVersion) -> CachedShard | None:
         """The copy of that very version of a shard, if there is one now."""
         shard = self._open_entry(source)
         self._count(**{"misses" if shard is None else "hits": 1})
         return shard
 
-    def bring(self, source: ShardVersion, stopped: Callable[[], bool] | None = None) -> CacheFallback | None:
+    def copy_in(self, source: ShardVersion, stopped: Callable[[], bool] | None = None) -> CacheFallback | None:
         """Copy that version of a shard, unless it is there; None is success, else the reason why it is not there."""
         if source.size_bytes > self._files.budget_bytes:
             return self._fall_back(CacheFallback.TOO_LARGE, source)
@@ -114,7 +114,7 @@ class ShardCache:
         self._count(staged=1, staged_bytes=source.size_bytes)
         return None
 
-    def drop(self, source: ShardVersion, copy: CachedShard) -> None:
+    def discard(self, source: ShardVersion, copy: CachedShard) -> None:
         """Let go of a copy that is not what it should be, so that no later job trusts it."""
         with contextlib.suppress(OSError):  # a read-only directory, or another was quicker
             self._files.remove(source, os.fstat(copy.fd))

@@ -38,7 +38,7 @@ DISK_SHARE = 0.8
 STOP_TIMEOUT_S = 1.5
 """For copies under way to stop; a thread that is still in a request ends after it, and cleans up then."""
 
-_TEMPORARY_REASONS = frozenset({CacheFallback.BUSY, CacheFallback.LOCKED, CacheFallback.NO_ROOM})
+_TEMPORARY_REASONS = frozenset({CacheFallback.BUSY, CacheFallback.LOCKED, CacheFallback.NO_SPACE})
 _DISK_REASONS = frozenset({CacheFallback.FULL, CacheFallback.READ_ONLY, CacheFallback.BROKEN})
 
 
@@ -69,7 +69,7 @@ class CacheSettings:
             return self.size_bytes
         folder = Path(self.folder)
         free = shutil.disk_usage(nearest_existing_path(folder)).free
-        return max(1, int(DISK_SHARE * (free + CacheDirectory(folder, 1, lambda _: None).held_bytes())))
+        return max(1, int(DISK_SHARE * (free + CacheDirectory(folder, 1, lambda _: None).used_bytes())))
 
 
 class ShardTier:
@@ -85,9 +85,9 @@ class ShardTier:
         self._now = now
         self._lock = threading.Lock()
         self._under_way: set[int] = set()
-        self._not_before_s: dict[int, float] = {}
-        self._rests_until_s = 0.0
-        self._crew: _StagingThreads | None = None
+        self._retry_at_s: dict[int, float] = {}
+        self._disk_retry_at_s = 0.0
+        self._threads: _StagingThreads | None = None
         kept = sum(source.size_bytes for source in self._sources.values())
         log.info("cache: %d of %d shards (%.1f GB) fit into it", len(self._sources), len(sources), kept / 1e9)
 
@@ -96,17 +96,17 @@ class ShardTier:
         source = self._sources.get(shard)
         if source is None:
             return None
-        found = self._cache.find(source)
+        found = self._cache.open_copy(source)
         if found is None:
-            self._want(shard)
+            self._request_copy(shard)
         return found
 
-    def distrust(self, shard: int, copy: CachedShard) -> None:
+    def discard(self, shard: int, copy: CachedShard) -> None:
         """That copy could not be read, or not as it should be: it goes, and the shard is read where it lies now."""
         with self._lock:
             source = self._sources.pop(shard, None)
         if source is not None:
-            self._cache.drop(source, copy)
+            self._cache.discard(source, copy)
 
     def stats(self) -> CacheStats:
         """What the cache did for us so far."""
@@ -115,32 +115,32 @@ class ShardTier:
     def close(self) -> None:
         """Copies under way are given up; the next shard that is missing starts it all again."""
         with self._lock:
-            crew, self._crew = self._crew, None
+            crew, self._threads = self._threads, None
             self._under_way.clear()
         if crew is not None:
             crew.stop()
 
-    def _want(self, shard: int) -> None:
+    def _request_copy(self, shard: int) -> None:
         now = self._now()
         with self._lock:
-            resting = now < max(self._rests_until_s, self._not_before_s.get(shard, 0.0))
+            resting = now < max(self._disk_retry_at_s, self._retry_at_s.get(shard, 0.0))
             if resting or shard in self._under_way or shard not in self._sources:
                 return
             self._under_way.add(shard)
-            if self._crew is None:
-                self._crew = _StagingThreads(self._stage)
-            self._crew.wanted.put(shard)
+            if self._threads is None:
+                self._threads = _StagingThreads(self._stage)
+            self._threads.wanted.put(shard)
 
     def _stage(self, shard: int, crew: _StagingThreads) -> None:
         source = self._sources.get(shard)
-        reason = None if source is None else self._cache.bring(source, crew.stopped.is_set)
+        reason = None if source is None else self._cache.copy_in(source, crew.stopped.is_set)
         with self._lock:
-            if self._crew is crew:
+            if self._threads is crew:
                 self._under_way.discard(shard)
             if reason in _TEMPORARY_REASONS:
-                self._not_before_s[shard] = self._now() + RETRY_AFTER_S
+                self._retry_at_s[shard] = self._now() + RETRY_AFTER_S
             elif reason in _DISK_REASONS:
-                self._rests_until_s = self._now() + DISK_RETRY_AFTER_S
+                self._disk_retry_at_s = self._now() + DISK_RETRY_AFTER_S
             elif reason not in (None, CacheFallback.STOPPED):
                 self._sources.pop(shard, None)
 

@@ -30,13 +30,13 @@ class CacheFallback(StrEnum):
 
     TOO_LARGE = "the shard is larger than the cache's budget"
     BUSY = "another job is staging the shard"
-    NO_ROOM = "copies under way hold the budget"
+    NO_SPACE = "copies under way hold the budget"
     FULL = "the cache's disk is full"
     READ_ONLY = "the cache's directory cannot be written"
     LOCKED = "the cache's lock was not free in time"
     CHANGED = "the shard changed while it was copied"
     DAMAGED = "the copy does not match the shard"
-    SOURCE = "the shard could not be read"
+    UNREADABLE = "the shard could not be read"
     BROKEN = "the cache's directory does not work"
     STOPPED = "nobody wants it any more"
 
@@ -104,14 +104,14 @@ def copy_verified(source: ShardVersion, part: Path, stopped: Callable[[], bool] 
         try:
             stream = source.stream()
         except OSError:
-            return CacheFallback.SOURCE
+            return CacheFallback.UNREADABLE
         stack.callback(stream.close)
         reading = stream if stopped is None else _CancellableStream(stream, stopped)
         target = stack.enter_context(open(part, "r+b", buffering=0))
         _reserve_space(target.fileno(), source.size_bytes)
         crc = _copy(reading, target)
         if crc is None:
-            return CacheFallback.STOPPED if stopped is not None and stopped() else CacheFallback.SOURCE
+            return CacheFallback.STOPPED if stopped is not None and stopped() else CacheFallback.UNREADABLE
         if not _unchanged(source, stream):
             return CacheFallback.CHANGED
         os.fsync(target.fileno())

@@ -54,14 +54,14 @@ class CacheDirectory:
         """Where a shard's copy is, or would be."""
         return self.path / f"entry-{source.digest}{source.suffix}"
 
-    def holds(self, source: ShardVersion) -> bool:
+    def has_copy(self, source: ShardVersion) -> bool:
         """Whether a whole copy is there."""
         try:
             return is_copy_of(source, self.entry(source).lstat())
         except OSError:
             return False
 
-    def held_bytes(self) -> int:
+    def used_bytes(self) -> int:
         """Of all copies, those under way counted whole; 0 where there is no such directory."""
         try:
             return sum(status.st_size for _, status in self._scan("entry", "part"))
@@ -73,14 +73,14 @@ class CacheDirectory:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
             self._sweep()
-            if self.holds(source):
+            if self.has_copy(source):
                 return None
             claim = StagingClaim(self.path / f"part-{source.digest}", self._entry_lock(source.digest))
             if not _try_lock(claim.lock):
                 return CacheFallback.BUSY
             try:
                 self.entry(source).unlink(missing_ok=True)  # there, but not whole
-                room = self._make_room(source.size_bytes)
+                room = self._evict_for(source.size_bytes)
                 if room:
                     _create(claim.part, source.size_bytes)
             except BaseException:
@@ -88,7 +88,7 @@ class CacheDirectory:
                 raise
             if not room:
                 claim.release()
-            return claim if room else CacheFallback.NO_ROOM
+            return claim if room else CacheFallback.NO_SPACE
 
     def publish(self, claim: StagingClaim, source: ShardVersion) -> None:
         """Turn a verified part into an entry; under the lock, or a count might see it twice or not at all."""
@@ -114,7 +114,7 @@ class CacheDirectory:
             if _try_lock(lock):
                 StagingClaim(self.path / f"part-{digest}", lock).release()
 
-    def _make_room(self, needed_bytes: int) -> bool:
+    def _evict_for(self, needed_bytes: int) -> bool:
         """Evict, least recently used first, until the budget holds; nothing where that would not help."""
         held = sum(status.st_size for _, status in self._scan("part"))
         if held + needed_bytes > self.budget_bytes:
