@@ -99,7 +99,9 @@ def _read_one(shard: Path, method: ReadMethod) -> None:
 def _loader(shards: list[Path]) -> float:
     """MB/s of a whole epoch, the second one: in the first, memory is touched for the first time."""
     fields = {"array": penstock.Array(".npy")}
-    loader = penstock.Loader(shards, fields, BATCH, shuffle=True, device="numpy", page_cache=False)
+    loader = penstock.Loader(
+        shards, fields, BATCH, shuffle=True, device="numpy", reading=penstock.ReadOptions(page_cache=False)
+    )
     for _ in loader:
         pass
     _forget(shards)

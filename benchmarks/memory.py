@@ -49,7 +49,9 @@ def _run(folder: Path) -> int:
     shards = sorted(folder.glob("*.tar"))
     before = tree_memory_bytes()
     with MemoryPeak() as memory:
-        loader = penstock.Loader(shards, fields, BATCH, shuffle=True, memory_bytes=BUDGET)
+        loader = penstock.Loader(
+            shards, fields, BATCH, shuffle=True, engine=penstock.EngineOptions(memory_bytes=BUDGET)
+        )
         delivered = sum(len(batch["__key__"]) for _ in range(3) for batch in loader)
         loader.close()
     if delivered != 3 * SAMPLES:

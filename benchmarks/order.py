@@ -12,8 +12,9 @@ from webdataset.filters import shuffle as buffer_shuffle
 
 from benchmarks.result import Line, Table
 from penstock.data.order.blocks import BlockTable, cut_blocks
-from penstock.data.order.shuffle import LANES, epoch_order
+from penstock.data.order.shuffle import epoch_order
 from penstock.data.sources.shards import BLOCK_BYTES
+from penstock.options import LANES
 
 Ids = NDArray[np.int64]
 

@@ -50,7 +50,11 @@ class Case:
 CASES = (
     Case("not indexed", indexed=False),
     Case("indexed", indexed=True),
-    Case("indexed, one thread each", indexed=True, settings={"executor": "thread", "workers": 1}),
+    Case(
+        "indexed, one thread each",
+        indexed=True,
+        settings={"engine": penstock.EngineOptions("thread"), "num_workers": 1},
+    ),
 )
 
 

@@ -97,7 +97,9 @@ def soak(folder: Path, minutes: float) -> tuple[list[Look], Counter[str]]:
     dice = random.Random(0)
     shards = make_shards(folder, IMAGENET, shards=4, samples=512, scale=0.5)
     fields_of = {"image": penstock.Image(".jpg", size=112, fit="crop"), "label": penstock.Label(".cls")}
-    loader = penstock.Loader(shards, fields_of, 32, shuffle=True, workers=2, memory_bytes=512 << 20)
+    loader = penstock.Loader(
+        shards, fields_of, 32, shuffle=True, num_workers=2, engine=penstock.EngineOptions(memory_bytes=512 << 20)
+    )
     looks, kinds = [], Counter[str]()
     end = time.monotonic() + 60 * minutes
     while time.monotonic() < end:

@@ -92,7 +92,9 @@ def _torchs(dataset: Uneven) -> Iterable[Any]:
 
 
 def _ours(dataset: Uneven) -> Iterable[Any]:
-    return penstock.Loader(dataset, batch_size=BATCH, shuffle=True, workers=WORKERS, executor="process")
+    return penstock.Loader(
+        dataset, batch_size=BATCH, shuffle=True, num_workers=WORKERS, engine=penstock.EngineOptions(executor="process")
+    )
 
 
 def _taken(flag: str) -> bool:

@@ -13,6 +13,8 @@ import penstock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # tests and their worker processes import tests.support
 
+from tests.support.loader_helpers import loader_settings
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts its background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -43,8 +45,8 @@ def make_loader():
     made = []
 
     def make(shards, fields, batch_size=8, **settings):
-        settings = {"executor": "thread", "workers": 2, "block_bytes": 4096, **settings}
-        made.append(penstock.Loader(shards, fields, batch_size, **settings))
+        settings = {"executor": "thread", "num_workers": 2, "block_bytes": 4096, **settings}
+        made.append(penstock.Loader(shards, fields, batch_size, **loader_settings(**settings)))
         return made[-1]
 
     def close():

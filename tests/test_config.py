@@ -9,6 +9,7 @@ import penstock
 from penstock import config
 from penstock.core.plan import Plan
 from penstock.errors import SettingError, StorageError
+from penstock.options import CacheOptions, EngineOptions, ErrorOptions, ReadOptions
 from penstock.plan.document import save_plan
 from penstock.plan.fingerprint import fingerprint
 from penstock.testing import REID, make_shards
@@ -29,8 +30,8 @@ fields:
 batch_size: 4
 shuffle: true
 seed: 5
-executor: thread
-block_bytes: 4096
+engine: {{executor: thread}}
+reading: {{block_bytes: 4096}}
 """
 FUNCTIONS = """
 def only_keys(batch):
@@ -100,6 +101,21 @@ def test_a_mapping_will_do_and_is_left_as_it_was(shards):
     loader.close()
 
 
+def test_option_groups_are_nested_mappings():
+    groups = {
+        "reading": {"num_readers": 3},
+        "cache": "/fast",
+        "errors": {"on_error": "skip", "max_bad_fraction": 0.5},
+        "engine": {"memory_bytes": 1 << 30, "timeout_s": 5},
+    }
+    made = arguments(**groups)
+    assert made["reading"] == ReadOptions(num_readers=3)
+    assert made["cache"] == CacheOptions("/fast")
+    assert made["errors"] == ErrorOptions("skip", max_bad_fraction=0.5)
+    assert made["engine"] == EngineOptions(memory_bytes=1 << 30, timeout_s=5.0)
+    assert not {"reading", "cache", "errors", "engine"} & arguments(engine=None, cache=None, reading={}).keys()
+
+
 @pytest.mark.parametrize("shards", ["a.tar", ["a.tar", "b.tar"], {"a.tar": 3, "b.tar": 0.5}])
 def test_shards_are_a_string_a_list_or_a_mixture(shards):
     assert arguments(shards=shards)["shards"] == shards
@@ -129,7 +145,8 @@ def test_functions_are_named_by_module_and_name(shards, tmp_path, monkeypatch):
     (tmp_path / "penstock_test_functions.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(tmp_path)
     named = {"transform": "penstock_test_functions:doubled", "batch_transform": "penstock_test_functions:only_keys"}
-    loader = penstock.Loader.from_config({**PLAIN, **named, "shards": shards, "executor": "process", "workers": 1})
+    settings = {"engine": {"executor": "process"}, "num_workers": 1}
+    loader = penstock.Loader.from_config({**PLAIN, **named, **settings, "shards": shards})
     assert [len(keys) for keys in loader] == [4, 4, 4]
     loader.close()
     del sys.modules["penstock_test_functions"]
@@ -141,7 +158,7 @@ def test_no_function_may_be_said():
 
 def test_every_argument_of_a_loader_can_be_set_or_is_known_to_be_an_object():
     names = set(inspect.signature(penstock.Loader).parameters)
-    hard = names - {"shards", "fields", "transform", "batch_transform"}
+    hard = names - {"shards", "fields", "transform", "batch_transform"} - set(config.GROUPS)
     hints = inspect.get_annotations(penstock.Loader.__init__)
     plain = {name for name in hard if not any(word in hints[name] for word in ("Callable", "Sampler", "Iterable"))}
     assert hard - plain == names & config.CODE_ONLY
@@ -150,10 +167,12 @@ def test_every_argument_of_a_loader_can_be_set_or_is_known_to_be_an_object():
 # -- names that torch's users know -----------------------------------------------------------------------------
 
 
-def test_num_workers_is_workers_and_none_at_all_is_a_thread():
-    assert arguments(num_workers=6)["workers"] == 6
-    for executor in ({}, {"executor": "auto"}, {"executor": "thread"}):
-        assert {"workers": 1, "executor": "thread"}.items() <= arguments(num_workers=0, **executor).items()
+@pytest.mark.parametrize("engine", [{}, {"engine": {"executor": "auto"}}, {"engine": {"executor": "thread"}}], ids=str)
+def test_no_workers_are_one_thread_of_this_process(shards, engine):
+    loader = penstock.Loader.from_config({**PLAIN, "shards": shards, "num_workers": 0, **engine})
+    assert len(keys_of(loader)) == SAMPLES
+    assert "1 workers (thread)" in repr(loader)
+    loader.close()
 
 
 @pytest.mark.parametrize(
@@ -165,27 +184,28 @@ def test_num_workers_is_workers_and_none_at_all_is_a_thread():
         {"pin_memory": False, "device": "numpy"},
     ],
 )
-def test_what_holds_anyway_is_accepted(accepted):
-    passed_on = {key: value for key, value in accepted.items() if key == "device"}
-    assert arguments(**accepted) == arguments(**passed_on)
+def test_a_setting_of_torch_that_holds_anyway_is_accepted(shards, accepted):
+    penstock.Loader.from_config({**PLAIN, "shards": shards, **accepted})
+    penstock.Loader(shards, FIELDS, 4, **accepted)
 
 
 @pytest.mark.parametrize(
     ("refused", "reason"),
     [
-        ({"prefetch_factor": 4}, "prefetch_factor: look-ahead .* memory_bytes"),
+        ({"prefetch_factor": 4}, "prefetch_factor: prefetching .* memory_bytes"),
         ({"persistent_workers": False}, "persistent_workers: workers always live"),
-        ({"pin_memory": True}, "pin_memory: memory is pinned if .* 'cpu'. Set device: cuda"),
+        ({"pin_memory": True}, "pin_memory: memory is pinned if .* 'cpu'. Set device='cuda'"),
         ({"pin_memory": False, "device": "cuda"}, "pin_memory: .* 'cuda'"),
-        ({"pin_memory": "yes please"}, "pin_memory: Expected `bool`, got `str`"),
-        ({"num_workers": 2, "workers": 2}, "num_workers: is another name for workers"),
-        ({"num_workers": 0, "executor": "process"}, "num_workers: 0 means no worker processes"),
-        ({"num_workers": -1}, "workers=-1 is not above 0"),
+        ({"num_workers": 0, "engine": {"executor": "process"}}, "num_workers: 0 means no worker processes"),
+        ({"num_workers": -1}, "num_workers=-1 is below 0"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(shards, refused, reason):
+def test_a_setting_of_torch_that_cannot_be_met_is_refused_with_the_reason(shards, refused, reason):
     with pytest.raises(SettingError, match=f"^config: {reason}"):
         penstock.Loader.from_config({**PLAIN, "shards": shards, **refused})
+    settings = {**refused, "engine": EngineOptions(**refused.get("engine", {}))}
+    with pytest.raises(SettingError, match=f"^{reason}"):
+        penstock.Loader(shards, FIELDS, 4, **settings)
 
 
 # -- what is refused -------------------------------------------------------------------------------------------
@@ -199,8 +219,24 @@ def test_what_cannot_be_is_refused_with_the_reason(shards, refused, reason):
         ({"batch_size": True}, "config: batch_size: Expected `int"),
         ({"batch_size": 0}, "config: batch_size=0 is not above 0"),
         ({"shuffle": "please"}, "config: shuffle: Expected `bool`, got `str`"),
-        ({"executor": "gpu"}, "config: executor: 'gpu' is not known. Use one of auto, process, thread."),
-        ({"executor": ["gpu"]}, "config: executor: Expected `str`, got `array`"),
+        ({"pin_memory": "yes please"}, "config: pin_memory: Expected `bool | null`, got `str`"),
+        ({"device": 5}, "config: device: Expected `str`, got `int`"),
+        ({"on_error": "ignore"}, "config: on_error: 'ignore' is not known. Use one of raise, skip, replace."),
+        ({"engine": "thread"}, "config: engine: Expected `object | null`, got `str`"),
+        ({"engine": {"executor": "gpu"}}, "config: engine.executor: 'gpu' is not known. Use one of auto, process, "),
+        ({"engine": {"executor": ["gpu"]}}, "config: engine.executor: Expected `str`, got `array`"),
+        ({"engine": {"timeout_s": 0}}, "config: engine: timeout_s=0.0 is not above 0"),
+        ({"reading": {"num_reader": 3}}, "config: reading.num_reader: is not known. Perhaps num_readers is meant."),
+        ({"reading": {"lanes": "many"}}, "config: reading.lanes: Expected `int`, got `str`"),
+        ({"errors": {"max_bad_fraction": 2}}, "config: errors: max_bad_fraction=2.0 is not between 0 and 1"),
+        ({"errors": {}, "on_error": "skip", "num_readers": 3}, "config: num_readers: is not known."),
+        (
+            {"errors": {"on_error": "skip"}, "on_error": "skip"},
+            "config: on_error is given beside errors. Write errors=",
+        ),
+        ({"cache": 7}, "config: cache: Expected `object | null`, got `int`"),
+        ({"cache": {"max_bytes": 7}}, "config: cache.folder: is missing"),
+        ({"cache": "s3://bucket/x"}, "config: cache: the cache 's3://bucket/x' is not a folder"),
         ({"shards": 7}, "config: shards: Expected"),
         ({"shards": ["a.tar", 7]}, "config: shards[1]: Expected `str`, got `int`"),
         ({"fields": ["image"]}, "config: fields: Expected `object`, got `array`"),
@@ -264,10 +300,12 @@ def test_shards_that_are_not_there_stay_an_error_of_their_own(tmp_path):
         penstock.Loader.from_config({**PLAIN, "shards": str(tmp_path / "nowhere.tar")})
 
 
-@pytest.mark.parametrize("key", ["shards", "fields", "batch_size", "device", "executor", "transform", "pin_memory"])
+@pytest.mark.parametrize(
+    "key", ["shards", "fields", "batch_size", "device", "engine", "cache", "transform", "pin_memory"]
+)
 def test_an_alias_bomb_costs_nothing(write, key):
     levels = ["&x0 [x]", *(f"&x{n} [{', '.join([f'*x{n - 1}'] * 10)}]" for n in range(1, 40))]
-    text = f"lanes: 1\n{key}: [{', '.join(levels)}]\n"
+    text = f"seed: 1\n{key}: [{', '.join(levels)}]\n"
     plain = {"shards": "a", "fields": "{a: {type: raw, suffix: .a}}", "batch_size": 1}
     text += "".join(f"{name}: {value}\n" for name, value in plain.items() if name != key)
     assert f"train.yaml: {key}" in refusal(write(text))
@@ -294,20 +332,24 @@ def planned(plan, **settings):
 
 
 def test_a_plan_sets_what_the_config_leaves_open(plan, caplog):
-    path = plan({"readers": 3, "workers": 5})
-    assert {"readers": 3, "workers": 5, "batch_size": 4}.items() <= planned(path).items()
-    assert {"readers": 8, "workers": 5}.items() <= planned(path, readers=8).items()
+    path = plan({"reading": {"num_readers": 3, "lanes": 32}, "num_workers": 5})
+    found = {"reading": ReadOptions(num_readers=3, lanes=32), "num_workers": 5, "batch_size": 4}
+    assert found.items() <= planned(path).items()
+    found = {"reading": ReadOptions(num_readers=8, lanes=32), "num_workers": 5}
+    assert found.items() <= planned(path, reading={"num_readers": 8}).items()
     assert caplog.messages == []
 
 
-def test_the_configs_own_word_for_a_setting_counts_too(plan):
-    path = plan({"workers": 5})
-    assert planned(path, num_workers=2)["workers"] == 2
-    assert {"workers": 1, "executor": "thread"}.items() <= planned(path, num_workers=0).items()
+def test_the_config_goes_before_the_plan(plan):
+    path = plan({"num_workers": 5, "cache": "/planned"})
+    assert planned(path, num_workers=0)["num_workers"] == 0
+    assert planned(path)["cache"] == CacheOptions("/planned")
+    assert planned(path, cache={"max_bytes": 9})["cache"] == CacheOptions("/planned", 9)
+    assert planned(path, cache="/own")["cache"] == CacheOptions("/own")
 
 
 def test_a_loader_is_made_with_the_plans_settings(plan, shards, monkeypatch):
-    path = plan({"workers": 1, "executor": "thread"})
+    path = plan({"num_workers": 1, "engine": {"executor": "thread"}})
     loader = penstock.Loader.from_config({**PLAIN, "shards": shards}, plan=path)
     assert loader.num_workers == 1
     assert len(keys_of(loader)) == SAMPLES
@@ -315,8 +357,8 @@ def test_a_loader_is_made_with_the_plans_settings(plan, shards, monkeypatch):
 
 
 def test_a_plan_for_another_machine_is_explained_and_used(plan, caplog):
-    path = plan({"readers": 3}, usable_cores=1000, platform="Windows AMD64")
-    assert planned(path)["readers"] == 3
+    path = plan({"reading": {"num_readers": 3}}, usable_cores=1000, platform="Windows AMD64")
+    assert planned(path)["reading"].num_readers == 3
     assert [message.partition(": ")[0] for message in caplog.messages] == [str(path)] * 2
     assert "counts on 1000 usable cores" in caplog.text
     assert "is for Windows AMD64" in caplog.text
@@ -330,9 +372,13 @@ def test_a_plan_that_sets_nothing_of_a_loader_says_so(plan, caplog):
 @pytest.mark.parametrize(
     ("loader", "message"),
     [
-        ({"reader": 3}, "loader.reader: is not known. Perhaps readers is meant."),
-        ({"readers": "three"}, "loader.readers: Expected `int"),
-        ({"executor": "gpu"}, "loader.executor: 'gpu' is not known. Use one of auto, process, thread."),
+        ({"num_worker": 3}, "loader.num_worker: is not known. Perhaps num_workers is meant."),
+        ({"reading": {"readers": 3}}, "loader.reading.readers: is not known."),
+        ({"reading": {"num_readers": "three"}}, "loader.reading.num_readers: Expected `int"),
+        (
+            {"engine": {"executor": "gpu"}},
+            "loader.engine.executor: 'gpu' is not known. Use one of auto, process, thread.",
+        ),
         ({"shards": "other.tar"}, "loader.shards: is not known"),
         ({"transform": "os:system"}, "loader.transform: is not known"),
         ({"collate_fn": "a:b"}, "loader.collate_fn: is not known"),

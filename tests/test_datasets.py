@@ -50,7 +50,7 @@ def test_map_style_goes_to_workers_that_are_spawned(shards):
 
 def test_map_style_goes_to_the_processes_of_our_own_loader(shards):
     dataset = ShardDataset(shards, FIELDS)
-    loader = penstock.Loader(dataset, batch_size=8, workers=1, executor="process")
+    loader = penstock.Loader(dataset, batch_size=8, num_workers=1, engine=penstock.EngineOptions(executor="process"))
     assert keys_of(loader) == [dataset[number]["__key__"] for number in range(SAMPLES)]
     loader.close()
 

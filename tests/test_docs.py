@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import re
 import shlex
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 from typer.main import get_command
 
 import penstock
+from penstock import options as options_module
 from penstock.cli.main import make_app
+from penstock.config import GROUPS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md", *(ROOT / "docs").glob("*.md")]
@@ -162,10 +165,26 @@ def test_make_has_the_targets_that_are_named(page):
             assert text.split()[1] in targets, text
 
 
-def test_every_setting_of_the_loader_is_told_with_its_default():
-    table = (ROOT / "docs" / "loader.md").read_text().partition("## Every setting")[2].partition("\n## ")[0]
-    told = {}
-    for names, default in re.findall(r"^\| (`[^|]+`) \| `([^|]+)` \|", table, re.MULTILINE):
-        told |= dict.fromkeys(INLINE.findall(names), ast.literal_eval(default))
+def test_the_page_on_the_loader_has_every_setting_with_its_default():
+    section = (ROOT / "docs" / "loader.md").read_text().partition("## Every setting")[2].partition("\n## ")[0]
+    written = {}
+    for names, default in re.findall(r"^\| (`[^|]+`) \| (?:`([^|]+)`)? *\|", section, re.MULTILINE):
+        written |= dict.fromkeys(INLINE.findall(names), ast.literal_eval(default) if default else MISSING)
     parameters = inspect.signature(penstock.Loader).parameters.values()
-    assert told == {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    settings = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    options = {f"{group}.{each.name}": each.default for group, kind in GROUPS.items() for each in fields(kind)}
+    assert written == settings | options
+
+
+def test_the_docstring_of_the_loader_describes_every_parameter():
+    described = re.findall(r"^ {8}(\w+) \(", penstock.Loader.__doc__.partition("Args:")[2], re.MULTILINE)
+    assert described == list(inspect.signature(penstock.Loader).parameters)
+
+
+def test_every_option_of_a_group_has_a_docstring():
+    tree = ast.parse(inspect.getsource(options_module))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name in {kind.__name__ for kind in GROUPS.values()}:
+            body = [item for item in node.body if isinstance(item, ast.AnnAssign | ast.Expr)][1:]
+            kinds = [type(item) for item in body]
+            assert kinds == [ast.AnnAssign, ast.Expr] * (len(kinds) // 2), node.name

@@ -91,9 +91,9 @@ def _until_quiet() -> None:
     print(f"not quiet after {MOST_LOOKS * LOOK_S:.0f} s", file=sys.stderr)
 
 
-def card_times(loader: Loader) -> GpuTimes:
+def gpu_times(loader: Loader) -> GpuTimes:
     """Of a loader that has delivered something."""
-    times = loader.card_times
+    times = loader.gpu_times
     assert times is not None
     return times
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.gpu.bare import bare_reading
-from benchmarks.gpu.clock import card_times
+from benchmarks.gpu.clock import gpu_times
 from benchmarks.gpu.supplies import Material
 from benchmarks.result import Line
 from penstock import Array, Loader
@@ -44,12 +44,12 @@ def measure(material: Material) -> Iterator[Line]:
 
 
 def _copies(loader: Loader, pinned: float, bare: Bare) -> Iterator[Line]:
-    before, start, batches = card_times(loader), time.perf_counter(), 0
+    before, start, batches = gpu_times(loader), time.perf_counter(), 0
     while time.perf_counter() - start < COUNTED_S:
         for _ in loader:
             batches += 1
     torch.cuda.synchronize()
-    elapsed, copying_s = time.perf_counter() - start, card_times(loader).copying_s - before.copying_s
+    elapsed, copying_s = time.perf_counter() - start, gpu_times(loader).copying_s - before.copying_s
     what, copied, through = "copies to the card, all cores writing", batches / copying_s, batches / elapsed
     yield _of(ALONE, what, copied, pinned)
     yield _of("pinned memory, all cores reading files", what, copied, bare.copied)
@@ -63,12 +63,12 @@ def _of(against: str, what: str, batches_s: float, other: float) -> Line:
 
 def _hidden(loader: Loader, pinned: float) -> Iterator[Line]:
     step = step_of(0.02)
-    before, batches = card_times(loader), iter(loader)
+    before, batches = gpu_times(loader), iter(loader)
     for batch in islice(batches, STEPS):
         step()
         batch["x"].view(-1)[:8].float().sum()
     torch.cuda.synchronize()
-    after = card_times(loader)
+    after = gpu_times(loader)
     exposed, copying = after.exposed_s - before.exposed_s, after.copying_s - before.copying_s
     figure, against = f"{exposed * 1e3:.2f} ms seen", f"copies took {copying * 1e3:.1f} ms"
     yield _of(ALONE, "copies to the card, beside a step of 20 ms", STEPS / copying, pinned)

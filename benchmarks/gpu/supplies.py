@@ -95,7 +95,7 @@ def our_stream(
     on_card = bool(decode - {"cpu"})
     workers = loader_cores() - (SENDERS if decode & {"gpu", "hybrid"} else 0)  # where it gets to by itself, but later
     with (
-        closing(Loader(shards, fields, batch_size, shuffle=True, device="cuda", workers=workers)) as loader,
+        closing(Loader(shards, fields, batch_size, shuffle=True, device="cuda", num_workers=workers)) as loader,
         closing(Stream(lambda: loader, use, warm_on_card_s if on_card else WARM_S)) as stream,
     ):
         yield stream

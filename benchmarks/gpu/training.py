@@ -12,7 +12,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu.clock import card_times
+from benchmarks.gpu.clock import gpu_times
 from benchmarks.gpu.supplies import MEAN, STD, Material
 from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line, in_turns, median_ratio
@@ -91,9 +91,9 @@ def _beside_cached(course: Course, decode: str, step: Step) -> Iterator[Line]:
     steps = min(MOST_STEPS, max(LEAST_STEPS, round(PHASE_S / _seconds([pixels] * 3, step) * 3)))
 
     def fed() -> tuple[float, float]:
-        before = card_times(loader).stalled_s
+        before = gpu_times(loader).stalled_s
         seconds = _seconds(islice(batches, steps), step)
-        return seconds, card_times(loader).stalled_s - before
+        return seconds, gpu_times(loader).stalled_s - before
 
     gc.collect()  # what the rows before have left would be collected in a step
     with_loader, cached = in_turns([fed, lambda: (_seconds([pixels] * steps, step), 0.0)], ROUNDS)

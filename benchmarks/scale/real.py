@@ -18,8 +18,9 @@ import numpy as np
 
 from benchmarks.scale.toys import BATCH, PREFETCH, WORKERS, Lock, Samples, Toy, make_file
 from penstock.data.order.blocks import BlockTable
-from penstock.data.order.shuffle import LANES, epoch_order
+from penstock.data.order.shuffle import epoch_order
 from penstock.errors import PenstockError
+from penstock.options import LANES
 
 TIMEOUT_S = 120.0
 STEPS = 48

@@ -17,6 +17,7 @@ from penstock.core.format import format_bytes
 from penstock.data.sources.sampled_shards import SampledShardSource
 from penstock.datasets import ShardDataset
 from penstock.loader import Loader
+from penstock.options import ReadOptions
 from penstock.samplers import PKSampler, read_metadata
 
 ROUNDS = 3
@@ -79,7 +80,7 @@ class Way:
 
     def reads(self) -> Reads:
         """Since it was made."""
-        engine, feed = self.loader.stats().engine, self.loader._feed
+        engine, feed = self.loader.stats().engine, self.loader._source
         counted = feed.supply.counted if isinstance(feed, SampledShardSource) else engine
         return Reads(counted.reads / self.batches, counted.bytes_read / self.batches, self.wanted / self.batches)
 
@@ -101,9 +102,13 @@ def measure(samples: int = SAMPLES, rounds: int = ROUNDS) -> Iterator[Finding]:
             return PKSampler(table, data.PER_BATCH, data.INSTANCES, ensure="rgb", prefer_complete=True)
 
         orders: dict[str, Callable[[bool], Loader]] = {
-            "front to back": lambda cached: Loader(shards, FIELDS, BATCH, page_cache=cached),
-            "the loader's own shuffle": lambda cached: Loader(shards, FIELDS, BATCH, shuffle=True, page_cache=cached),
-            "P×K": lambda cached: Loader(shards, FIELDS, batch_sampler=sampler(), page_cache=cached),
+            "front to back": lambda cached: Loader(shards, FIELDS, BATCH, reading=ReadOptions(page_cache=cached)),
+            "the loader's own shuffle": lambda cached: Loader(
+                shards, FIELDS, BATCH, shuffle=True, reading=ReadOptions(page_cache=cached)
+            ),
+            "P×K": lambda cached: Loader(
+                shards, FIELDS, batch_sampler=sampler(), reading=ReadOptions(page_cache=cached)
+            ),
         }
         warm, cold = ({name: Way(make(cached), lengths) for name, make in orders.items()} for cached in (True, False))
         try:

@@ -1,4 +1,5 @@
-"""Penstock keeps a GPU fed."""
+"""Penstock keeps a GPU supplied with data: it loads training shards, records where time goes, and explains every
+stall."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.data.fields import Array, GpuTransform, Image, Json, Label, Raw, Text
     from penstock.loader import Loader
+    from penstock.options import CacheOptions, EngineOptions, ErrorOptions, ReadOptions
     from penstock.probe.step import probe_step
     from penstock.tuner.adaptive.loader import AdaptiveLoader
     from penstock.tuner.plan_for import plan_for
@@ -15,13 +17,17 @@ if TYPE_CHECKING:
     from penstock.watcher.watch import watch
 
 __all__ = [
-    "AdaptiveLoader", "Array", "GpuTransform", "Image", "Json", "Label", "Loader", "Raw", "Text",
-    "plan_for", "probe_step", "tune", "watch",
+    "AdaptiveLoader", "Array", "CacheOptions", "EngineOptions", "ErrorOptions", "GpuTransform", "Image", "Json",
+    "Label", "Loader", "Raw", "ReadOptions", "Text", "plan_for", "probe_step", "tune", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0.dev0"
 _MODULES = {
     "AdaptiveLoader": "penstock.tuner.adaptive.loader",
+    "CacheOptions": "penstock.options",
+    "EngineOptions": "penstock.options",
+    "ErrorOptions": "penstock.options",
     "Loader": "penstock.loader",
+    "ReadOptions": "penstock.options",
     "plan_for": "penstock.tuner.plan_for",
     "probe_step": "penstock.probe.step",
     "tune": "penstock.tuner.tune",
@@ -30,7 +36,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when first asked for, so that `import penstock` costs next to nothing."""
+    """Import a public name when it is first used, so that `import penstock` costs next to nothing."""
     if name not in __all__:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
     module = _MODULES.get(name, "penstock.data.fields")

@@ -1,4 +1,5 @@
-"""A loader as a YAML file or a mapping: the keys are the Loader's own arguments, and a few names torch's users know.
+"""Makes a loader from a YAML file or a mapping. The keys are the arguments of `penstock.Loader`; option groups are
+nested.
 
     shards: sa1b/*.tar
     fields:
@@ -6,13 +7,16 @@
       features: {type: array, suffix: _features.npz, key: features}
     batch_size: 24
     shuffle: true
+    num_workers: 8
     transform: mypackage.augment:flip
+    reading: {num_readers: 16}
+    errors: {on_error: skip, max_bad_fraction: 0.05}
 
-A plan may fill in what the config leaves open: see `penstock.plan.document`.
+A plan may set what the config leaves open: see `penstock.plan.document`.
 
-Paths mean what they mean in Python: they start at the working directory, not at the file. `transform` and
-`batch_transform` name functions, which are imported: a config is as trusted as the script that reads it. Nothing is
-ignored: a key is used, or refused with the reason.
+Relative paths start at the working directory, as in Python, not at the file. `transform` and `batch_transform` name
+functions, which are imported: a config is as trusted as the script that reads it. No key is ignored: it is used, or
+refused with the reason.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import pkgutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -31,39 +36,47 @@ from penstock.core.strict_yaml import read_anchored_yaml
 from penstock.core.text import suggest_name
 from penstock.data.fields import Array, Image, Json, Label, Raw, Text
 from penstock.errors import SettingError
+from penstock.options import CacheOptions, EngineOptions, ErrorOptions, ReadOptions
 
 MAX_BYTES = 1 << 20
-"""A config larger than this is some other file."""
+"""A larger file is not a config."""
 FIELD_TYPES: Mapping[str, Callable[..., Any]] = {
     "image": Image, "array": Array, "json": Json, "text": Text, "raw": Raw, "label": Label,
 }  # fmt: skip
+GROUPS: Mapping[str, Callable[..., Any]] = {
+    "reading": ReadOptions, "cache": CacheOptions, "errors": ErrorOptions, "engine": EngineOptions,
+}  # fmt: skip
+"""The option groups of a Loader, which are nested mappings in a config and in a plan."""
 CODE_ONLY = frozenset({"sampler", "batch_sampler", "collate_fn"})
-"""Arguments of a Loader over a map-style dataset: objects, which a file cannot hold."""
+"""Arguments of a Loader that are objects, which a file cannot hold."""
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 Made = TypeVar("Made")
 
 
 def build(make: Callable[..., Made], source: Source, plan: str | os.PathLike[str] | None = None) -> Made:
-    """`make(**arguments)` with what the source says, and what a plan says of the rest; errors name file and key."""
+    """Return `make(**arguments)`, with the arguments of the config, and those of the plan where the config has none.
+
+    Errors name the file and the key.
+    """
     planned = {} if plan is None else _planned(make, plan)
     with _naming("config" if isinstance(source, Mapping) else os.fspath(source)):
-        given = _arguments(make, source if isinstance(source, Mapping) else _read(source))
-        return make(**{**planned, **given})
+        config = _arguments(make, source if isinstance(source, Mapping) else _read(source))
+        return make(**_with_groups({**planned, **config, **_merged_groups(planned, config)}))
 
 
 def _planned(make: Callable[..., Any], plan: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a plan sets of a loader. Shards, fields and functions are the config's alone."""
-    from penstock.plan.document import loader_settings  # only where there is one
+    """Return what a plan sets of a loader. Shards, fields and functions come from the config alone."""
+    from penstock.plan.document import loader_settings  # imported only where there is a plan
 
     settings = loader_settings(plan)
     with _naming(os.fspath(plan)), _at("loader"):
-        return _checked(make, _known(settings, [key for key in _settable(make) if key not in _SPECIAL]), required=[])
+        return _checked(make, _known(settings, [key for key in _settable(make) if key not in _SPECIAL]))
 
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Errors name the file, and the keys that lead to what is wrong."""
+    """Let errors name the file, and the keys that lead to the wrong value."""
     try:
         yield
     except _KeyRefused as error:
@@ -77,21 +90,18 @@ def _naming(name: str) -> Iterator[None]:
 def _arguments(make: Callable[..., Any], source: Mapping[str, Any]) -> dict[str, Any]:
     for key in CODE_ONLY & source.keys():
         raise _KeyRefused([key], "is an object, which no file can hold", "Give it to Loader in Python")
-    settings = _known(source, [*_settable(make), *_FAMILIAR])
-    familiar = {key: settings.pop(key) for key in _FAMILIAR if key in settings}
+    settings = _known(source, _settable(make))
+    _check_required(make, settings)
     special = {key: settings.pop(key) for key in _SPECIAL if key in settings}
-    arguments = _checked(make, settings, required=[key for key in _required(make) if key not in special])
+    arguments = _checked(make, settings)
     for key, value in special.items():
         with _at(key):
             arguments[key] = _SPECIAL[key](value)
-    for key, value in familiar.items():
-        with _at(key):
-            arguments |= _FAMILIAR[key](value, arguments)
     return arguments
 
 
 class _KeyRefused(Exception):
-    """A SettingError on its way out, collecting the keys that lead to it."""
+    """A SettingError on its way to the caller, which collects the keys that lead to the wrong value."""
 
     def __init__(self, path: list[str], reason: str, advice: str | None) -> None:
         super().__init__(reason)
@@ -111,7 +121,7 @@ def _at(key: str) -> Iterator[None]:
         raise _KeyRefused([key], error.reason, error.advice) from error
 
 
-# -- the file --------------------------------------------------------------------------------------------------
+# -- the file ---------------------------------------------------------------------------------------------------------
 
 
 def _read(path: str | os.PathLike[str]) -> Mapping[str, Any]:
@@ -128,49 +138,33 @@ def _read(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     return content
 
 
-# -- what torch's users know: in our own words, or a reason why there is no such thing here ----------------------
+# -- option groups ----------------------------------------------------------------------------------------------------
 
 
-def _num_workers(value: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    if "workers" in settings:
-        raise SettingError("is another name for workers, which is given too", advice="Keep one of them")
-    if (workers := _typed(value, int)) != 0:
-        return {"workers": workers}
-    if settings.get("executor") == "process":
-        raise SettingError("0 means no worker processes, and executor says process")
-    return {"workers": 1, "executor": "thread"}
+def _group(name: str, value: Any) -> dict[str, Any]:
+    """Return the checked options of a group; it is made of them when those of the plan and of the config are merged."""
+    if name == "cache" and isinstance(value, str):
+        return {"folder": value}
+    options = _typed(value, dict[str, Any] | None) or {}
+    return _checked(GROUPS[name], _known(options, _settable(GROUPS[name])))
 
 
-def _prefetch_factor(_value: Any, _settings: Mapping[str, Any]) -> dict[str, Any]:
-    raise SettingError(
-        "look-ahead is not counted in batches per worker: as much is made ahead as memory_bytes has room for",
-        advice="Leave it out, or set memory_bytes",
-    )
+def _merged_groups(planned: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {**planned.get(name, {}), **config.get(name, {})} for name in GROUPS}
 
 
-def _pin_memory(value: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    device: str = settings.get("device", "cpu")
-    if _typed(value, bool) == device.startswith("cuda"):
-        return {}
-    advice = "Set device: cuda, and batches arrive there" if value else "Leave it out"
-    raise SettingError(f"memory is pinned if batches go to a GPU, and only then; device is {device!r}", advice=advice)
+def _with_groups(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with every group that has options made into its object, and without the others."""
+    for name, kind in GROUPS.items():
+        options = arguments.pop(name)
+        if options:
+            with _at(name):
+                _check_required(kind, options)
+                arguments[name] = kind(**options)
+    return arguments
 
 
-def _persistent_workers(value: Any, _settings: Mapping[str, Any]) -> dict[str, Any]:
-    if not _typed(value, bool):
-        raise SettingError("workers always live from epoch to epoch", advice="Leave it out; close() ends them")
-    return {}
-
-
-_FAMILIAR: Mapping[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
-    "num_workers": _num_workers,
-    "prefetch_factor": _prefetch_factor,
-    "pin_memory": _pin_memory,
-    "persistent_workers": _persistent_workers,
-}
-
-
-# -- values ----------------------------------------------------------------------------------------------------
+# -- values -----------------------------------------------------------------------------------------------------------
 
 
 def _shards(value: Any) -> Any:
@@ -186,7 +180,8 @@ def _fields(value: Any) -> dict[str, Any]:
             with _at("type"):
                 kind = FIELD_TYPES[_one_of(declared["type"], FIELD_TYPES)]
             options = {key: option for key, option in declared.items() if key != "type"}
-            fields[name] = kind(**_checked(kind, _known(options, _settable(kind)), required=_required(kind)))
+            _check_required(kind, _known(options, _settable(kind)))
+            fields[name] = kind(**_checked(kind, options))
     return fields
 
 
@@ -196,7 +191,7 @@ def _function(value: Any) -> Any:
 
 
 def function_named(name: str) -> Callable[..., Any]:
-    """What "package.module:function" names: it is imported, so trust it."""
+    """Return the function that "package.module:function" names. Its module is imported, so the name must be trusted."""
     if ":" not in name:
         raise SettingError(f"{name!r} names no function", advice='Write "package.module:function"')
     try:
@@ -213,38 +208,45 @@ _SPECIAL: Mapping[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-# -- checking against a signature ------------------------------------------------------------------------------
+# -- checking against a signature -------------------------------------------------------------------------------------
 
 
 def _settable(make: Callable[..., Any]) -> list[str]:
     return [name for name in inspect.signature(make).parameters if name not in CODE_ONLY]
 
 
-def _required(make: Callable[..., Any]) -> list[str]:
-    parameters = inspect.signature(make).parameters.values()
-    return [each.name for each in parameters if each.default is each.empty]
+def _check_required(make: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    for parameter in inspect.signature(make).parameters.values():
+        if parameter.default is parameter.empty and parameter.name not in settings:
+            raise _KeyRefused([parameter.name], "is missing", None)
 
 
 def _known(settings: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """A copy, if there is no key of another name."""
+    """Return a copy of the settings, if each has one of these names."""
     for key in settings:
         if key not in names:
             raise _KeyRefused([str(key)], "is not known", suggest_name(str(key), names))
     return dict(settings)
 
 
-def _checked(make: Callable[..., Any], settings: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
-    """Every value of the type that the parameter of its name has."""
-    for key in required:
-        if key not in settings:
-            raise _KeyRefused([key], "is missing", None)
+def _checked(make: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings, each of the type that the parameter of its name has."""
     hints = get_type_hints(make.__init__)
     checked = {}
     for key, value in settings.items():
         with _at(key):
-            literal = get_origin(hints[key]) is Literal
-            checked[key] = _one_of(value, get_args(hints[key])) if literal else _typed(value, hints[key])
+            checked[key] = _group(key, value) if key in GROUPS else _converted(value, hints[key])
     return checked
+
+
+def _converted(value: Any, hint: Any) -> Any:
+    """Return the value if it is of that type; one that is not among the names of a Literal is refused with the
+    names."""
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    if len(kinds) < len(get_args(hint)) and value is None:
+        return None
+    literal = kinds[0] if len(kinds) == 1 else hint
+    return _one_of(value, get_args(literal)) if get_origin(literal) is Literal else _typed(value, hint)
 
 
 def _typed(value: Any, kind: Any) -> Any:

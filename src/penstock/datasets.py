@@ -15,11 +15,11 @@ from penstock.data.batch.delivery import locate
 from penstock.data.decode.decoder import Decoder, Transform
 from penstock.data.fields.base import Field
 from penstock.data.fields.image import Image
-from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.data.order.ranks import find_ranks
-from penstock.data.order.shuffle import LANES, RankShare
+from penstock.data.order.shuffle import RankShare
 from penstock.data.sources.shards import Ids, OrderSettings, ShardGroup, ShardSource
 from penstock.errors import PenstockError, SettingError
+from penstock.options import BLOCK_BYTES, LANES
 from penstock.storage.paths import expand_shard_paths
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

@@ -1,4 +1,5 @@
-"""Door 1: `penstock.Loader`. Joins the flow (what is done to the data) and the engine (who does it, and when)."""
+"""`penstock.Loader`: joins the source (which samples, in which order, how decoded) and the engine (which runs the
+work)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from penstock.core.cores import usable_cores
 from penstock.core.stats import EngineStats, GpuTimes, LoaderStats
@@ -17,45 +18,111 @@ from penstock.data.device.device_stage import DevicePlan
 from penstock.data.device.prefetch import DevicePrefetch
 from penstock.data.device.static_buffers import StaticBuffers
 from penstock.data.fields.base import Field
-from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.data.order.checkpoint import Position, read_state, write_state
 from penstock.data.sources.map_dataset import DatasetSource
-from penstock.data.sources.shards import Ids, OrderSettings, Shards
+from penstock.data.sources.shards import Ids, Shards
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SettingError
-from penstock.options import BatchSettings, EngineSettings, ErrorSettings
+from penstock.options import (
+    CacheOptions,
+    EngineOptions,
+    ErrorOptions,
+    ErrorPolicy,
+    LoaderOptions,
+    ReadOptions,
+    cache_options,
+    check_torch_settings,
+    error_options,
+    in_process,
+    split_samplers,
+)
 from penstock.runtime.epochs import EpochRun, EpochSequence
 from penstock.runtime.progress import DeliveryTimer, EpochBar, StatusTicker
-from penstock.runtime.source_choice import SourceOptions, UserSampling, make_source
-from penstock.runtime.start import RuntimeSettings, start_engine
-from penstock.storage.shard_cache.cache_tier import CacheSettings
+from penstock.runtime.sources import make_source
+from penstock.runtime.start import start_engine
+
+if TYPE_CHECKING:
+    import torch
+
+    Device: TypeAlias = str | torch.device
+else:
+    Device = str  # a torch.device is accepted too; torch is not imported to say so
 
 log = logging.getLogger("penstock")
 
 
 class Loader:
-    """Streams shards as batches.
+    """Streams shards, or the samples of a map-style dataset, as batches.
 
         loader = penstock.Loader("sa1b/*.tar", fields={"image": penstock.Image(".jpg", size=1024)}, batch_size=24)
         for batch in loader:
             loss = step(batch["image"])
 
-    A batch is a dict of tensors (lists for fields without a fixed shape) and has the samples' keys under "__key__".
-    Each pass over the loader is the next epoch; the order of an epoch depends on nothing but the seed, the epoch and
-    the shards. Shards may be a mapping, such as `{"web/*.tar": 3, "own/*.tar": 1}`: then an epoch is as long as all
-    sources together, three samples of four come from the first, and each source is gone through as often as that takes.
+    A batch of shards is a dict of tensors (lists for fields without a fixed shape), with the samples' keys under
+    "__key__". A batch of a dataset is what `default_collate` or `collate_fn` makes of its samples. Each iteration over
+    the loader is the next epoch. The order of an epoch depends only on the seed, the epoch and the shards.
 
-    A sampler or batch_sampler may say which sample comes when, by its number: shard after shard, in the order of the
-    index, as `ShardDataset` counts. It is taken to be this rank's own; to resume in the middle of an epoch, it must
-    give the same order again. Samples that lie together are read together, but a sequential epoch reads faster.
+    Everything after `batch_size` is given by name. Settings that few users need are in four groups: `reading`, `cache`,
+    `errors` and `engine`.
 
-    Instead of shards and fields there may be a map-style dataset, with a sampler, batch_sampler or collate_fn as a
-    DataLoader takes them. Then batches are what `default_collate` or collate_fn makes of the dataset's samples.
-
-    With `cache`, a folder on a fast local disk, shards are copied there aside while they are read where they lie: as
-    many as fit into `cache_bytes`, or into four fifths of the room there. Later epochs and other ranks read the copies.
-
-    With `static` every batch comes in the same tensors, for CUDA graphs, and is gone when the next one is asked for.
+    Args:
+        shards (path, list of paths, mapping, or map-style dataset): The data. A path may be a pattern (`"web/*.tar"`)
+            or a URL of an object store. A mapping of paths to weights, such as `{"web/*.tar": 3, "own/*.tar": 1}`,
+            mixes sources: three samples of four come from the first one, an epoch is as long as all sources together,
+            and each source is repeated as often as that takes.
+        fields (mapping of names to fields, default None): The entries of a batch, and from which part of a sample each
+            of them is made, for example `{"image": Image(".jpg", size=224)}`. Required for shards, refused for a
+            dataset.
+        batch_size (int, default None): Samples per batch on this rank. Required, except with a `batch_sampler`.
+        shuffle (bool, default False): Whether each epoch has a new random order. Set it for training.
+        seed (int, default 0): Seed of the order and of random transforms. Change it for another run of the same
+            experiment.
+        drop_last (bool, default False): Whether samples that do not fill a step on all ranks are left out. Otherwise
+            the last step is padded with the first samples of the epoch. Set it where every step must have distinct
+            samples.
+        sampler (iterable of sample numbers, default None): The order of this rank's samples, in place of `shuffle`.
+            Samples of shards are numbered shard after shard, in the order of the index, as `ShardDataset` counts them.
+            To resume in the middle of an epoch, the sampler must give the same order again. Neighbouring samples are
+            read together, but an epoch in the loader's own order reads faster.
+        batch_sampler (iterable of lists of sample numbers, default None): The same for whole batches, in place of
+            `batch_size`, `shuffle`, `sampler` and `drop_last`.
+        collate_fn (callable, default None): Makes a batch of a list of samples; for map-style datasets only. A batch is
+            then made by one worker, since only the function knows how samples are combined. None: as torch's
+            `default_collate`.
+        transform (callable, default None): For shards, a function of (dict of arrays, random generator) that returns a
+            dict of arrays; for a dataset, a function of (sample, random generator). It runs in the workers. The
+            generator is seeded by `seed`, epoch and sample, so augmentation does not depend on the number of workers or
+            ranks.
+        batch_transform (callable, default None): A function of the delivered batch whose result is delivered in its
+            place. It runs in the training loop's thread; use it for what cannot be done sample by sample.
+        device (str or torch.device, default "cpu"): Where batches are delivered. With "cuda" or "cuda:1" they are
+            copied from pinned memory beside the training step. "numpy" delivers arrays and does not import torch.
+        static_buffers (bool, default False): Whether every batch is delivered in the same tensors, as CUDA graphs need
+            it. A batch is then overwritten when the next one is requested.
+        max_samples (int, default None): The most samples of an epoch, over all ranks. None: all. Set it for a quick
+            trial.
+        num_workers (int, default None): Processes or threads that decode. None: up to 8 at first, and up to the number
+            of cores (less one where there are more than four) if decoding is the bottleneck. 0: one thread of this
+            process. Set it to leave cores to other work.
+        rank (int, default None): Index of this process among those that share the data. None: as torch.distributed, the
+            launcher's environment or Slurm report it. Set it with `world_size` where several ranks need the same
+            samples because they share a model.
+        world_size (int, default None): Number of processes that share the data; given with `rank`, or not at all.
+        reading (ReadOptions, default None): How shards are read: `num_readers`, `page_cache`, `lanes`, `block_bytes`.
+        cache (str, path or CacheOptions, default None): A folder on a fast local disk in which copies of shards are
+            kept, or the folder with its size. Set it for shards on an object store or a slow disk. None: no copies.
+        on_error ("raise", "skip" or "replace", default None): A shorthand for `errors=ErrorOptions(on_error=…)`: what
+            is done about a bad sample. None: "raise".
+        errors (ErrorOptions, default None): What is done about bad samples: `on_error`, `max_bad_fraction`,
+            `bad_samples_path`.
+        engine (EngineOptions, default None): How the work is run: `executor`, `memory_bytes`, `timeout_s`,
+            `worker_affinity`.
+        verbose (bool, default False): Whether a status line is printed on stderr every five seconds.
+        progress (bool, default False): Whether a progress bar is shown for each epoch.
+        prefetch_factor (int, default None): Refused: as many batches are made ahead as `memory_bytes` has space for.
+        pin_memory (bool, default None): Accepted if it says what holds anyway: memory is pinned if and only if `device`
+            is a GPU.
+        persistent_workers (bool, default None): Accepted if True: workers always live from epoch to epoch.
     """
 
     def __init__(
@@ -66,292 +133,303 @@ class Loader:
         *,
         shuffle: bool = False,
         seed: int = 0,
-        device: str = "cpu",
         drop_last: bool = False,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         transform: Transform | SampleTransform | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
-        static: bool = False,
+        device: Device = "cpu",
+        static_buffers: bool = False,
         max_samples: int | None = None,
+        num_workers: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        workers: int | None = None,
-        readers: int | None = None,
-        executor: Literal["auto", "process", "thread"] = "auto",
-        memory_bytes: int | None = None,
-        timeout_s: float = 120.0,
-        pin_workers: bool = False,
-        page_cache: bool | None = None,
-        cache: str | None = None,
-        cache_bytes: int | None = None,
-        on_error: Literal["raise", "skip", "replace"] = "raise",
-        max_bad: float = 0.01,
-        ledger: str | None = None,
-        lanes: int = 64,
-        block_bytes: int = BLOCK_BYTES,
+        reading: ReadOptions | None = None,
+        cache: str | os.PathLike[str] | CacheOptions | None = None,
+        on_error: ErrorPolicy | None = None,
+        errors: ErrorOptions | None = None,
+        engine: EngineOptions | None = None,
         verbose: bool = False,
         progress: bool = False,
+        prefetch_factor: int | None = None,
+        pin_memory: bool | None = None,
+        persistent_workers: bool | None = None,
     ) -> None:
-        self._batch = BatchSettings(batch_size, drop_last, device)
-        self._engine_settings = EngineSettings(
-            executor, workers, readers, memory_bytes, timeout_s, pin_workers, page_cache
+        check_torch_settings(str(device), prefetch_factor, pin_memory, persistent_workers)
+        sampler, batch_sampler = split_samplers(sampler, batch_sampler)
+        num_workers, engine = in_process(num_workers, engine or EngineOptions())
+        self._options = LoaderOptions(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            max_samples=max_samples,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            collate_fn=collate_fn,
+            transform=transform,
+            device=str(device),
+            static_buffers=static_buffers,
+            num_workers=num_workers,
+            rank=rank,
+            world_size=world_size,
+            reading=reading or ReadOptions(),
+            cache=cache_options(cache),
+            errors=error_options(on_error, errors),
+            engine=engine,
         )
-        errors = ErrorSettings(on_error, max_bad, ledger)
+        self._device_plan = DevicePlan(fields, self._options.device, seed, transformed=transform is not None)
+        self._source = make_source(shards, self._device_plan.fields, self._options)
         self._batch_transform = batch_transform
-        self._shuffle = shuffle
-        self._brought = UserSampling.of(sampler, batch_sampler, collate_fn)
-        wanted = SourceOptions(
-            self._batch,
-            self._engine_settings,
-            errors,
-            OrderSettings(shuffle, seed, lanes, block_bytes, max_samples),
-            self._brought,
-            transform,
-            rank,
-            world_size,
-            CacheSettings.of(cache, cache_bytes),
-        )
-        if static and device == "numpy":
-            raise SettingError("static keeps tensors where they are", advice='Use device="cpu" or "cuda"')
-        self._plans = DevicePlan(fields, device, seed, transformed=transform is not None)
-        self._feed = make_source(shards, self._plans.fields, wanted)
-        stable = StaticBuffers() if static else None
-        self._settings = RuntimeSettings(device, self._engine_settings, errors, self._plans, stable)
-        self._at = Position()
-        self._stopwatch = DeliveryTimer()
+        self._static_buffers = StaticBuffers() if static_buffers else None
+        self._position = Position()
+        self._timer = DeliveryTimer()
         self._ticker = StatusTicker() if verbose else None
         self._progress = progress
-        self._running: Engine | None = None
-        self._engine_stats = EngineStats()
-        self._card_times: GpuTimes | None = None
-        """Of the engine that ran last."""
+        self._engine: Engine | None = None
         self._delivery: Delivery | None = None
-        self._room = 0
-        """Samples that fit into a slab of the engine that is running."""
-        self._passes = EpochSequence(self._feed)
-        self._pass_under_way: EpochRun | None = None
-        self._asked_epoch: int | None = None
-        self._close: weakref.finalize[[], Loader] | None = None
+        self._slab_samples = 0
+        """Samples that fit into a slab of the running engine."""
+        self._stop_engine: weakref.finalize[[], Loader] | None = None
+        self._last_engine_stats = EngineStats()
+        self._last_gpu_times: GpuTimes | None = None
+        """These two are those of the engine that ran last."""
+        self._epochs = EpochSequence(self._source)
+        self._current: EpochRun | None = None
+        """The epoch that is being delivered."""
+        self._requested_epoch: int | None = None
+        """An epoch that was set while another one is being delivered."""
 
     @classmethod
     def from_config(
         cls, source: str | os.PathLike[str] | Mapping[str, Any], *, plan: str | os.PathLike[str] | None = None
     ) -> Self:
-        """A loader as a YAML file or a mapping says; what may stand in it is in `penstock.config`.
+        """Make a loader from a YAML file or a mapping; `penstock.config` describes its keys.
 
-        `plan` is a file of `penstock plan`: its `loader` section sets what the config leaves open. One made for
-        another machine is used with a warning for each thing that is otherwise here.
+        `plan` is a file that `penstock plan` wrote: its `loader` section sets what the config leaves open. A plan that
+        was made for another machine is used, with a warning for each difference.
         """
         from penstock.config import build
 
         return build(cls, source, plan)
 
-    # -- what a DataLoader has ---------------------------------------------------------------------------------
+    # -- attributes of torch's DataLoader; frameworks.py lists which framework reads which -----------------------------
 
     def __len__(self) -> int:
-        return self._feed.count()
+        return self._source.count()
 
     @property
     def batch_size(self) -> int | None:
         """Samples per batch on this rank; None where a batch_sampler decides."""
-        return self._batch.batch_size
+        return self._options.batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether samples that do not fill a step on all ranks are left out."""
-        return self._batch.drop_last
-
-    # Which framework looks at which of these four is written in frameworks.py.
+        return self._options.drop_last
 
     @property
     def num_workers(self) -> int:
         """Processes or threads that decode."""
-        running = self._running
-        return running.stats().workers if running is not None else self._engine_settings.workers or usable_cores()
+        engine = self._engine
+        return engine.stats().workers if engine is not None else self._options.num_workers or usable_cores()
 
     @property
     def dataset(self) -> Any:
-        """The map-style dataset; of shards, something with their length: the samples of an epoch, over all ranks."""
+        """The map-style dataset; for shards, an object with their length: the samples of an epoch, over all ranks."""
         from penstock.frameworks import SampleCount
 
-        return self._feed.dataset if isinstance(self._feed, DatasetSource) else SampleCount(len(self._feed))
+        source = self._source
+        return source.dataset if isinstance(source, DatasetSource) else SampleCount(len(source))
 
     @property
     def sampler(self) -> Any:
         """This rank's share of the epoch's order, as a torch sampler; its `set_epoch` is the loader's."""
         from penstock.frameworks import EpochSampler, SequentialEpochSampler
 
-        if self._brought.sampler is not None:
-            return self._brought.sampler
-        if self._brought.batch_sampler is not None:
-            return getattr(self._brought.batch_sampler, "sampler", None)
+        options = self._options
+        if options.sampler is not None:
+            return options.sampler
+        if options.batch_sampler is not None:
+            return getattr(options.batch_sampler, "sampler", None)
 
         def batches() -> Iterator[Ids]:
-            return (portion.samples for portion in self._feed.portions(self.epoch, 0))
+            return (portion.samples for portion in self._source.portions(self.epoch, 0))
 
-        kind = EpochSampler if self._shuffle else SequentialEpochSampler
-        return kind(batches, self._feed.per_rank(), self.set_epoch)
+        kind = EpochSampler if options.shuffle else SequentialEpochSampler
+        return kind(batches, self._source.per_rank(), self.set_epoch)
 
     @property
     def batch_sampler(self) -> Any:
-        """The same, cut into batches."""
+        """The same order, cut into batches."""
         from torch.utils.data import BatchSampler
 
-        if self._brought.batch_sampler is not None:
-            return self._brought.batch_sampler
+        if self._options.batch_sampler is not None:
+            return self._options.batch_sampler
         assert self.batch_size is not None
         return BatchSampler(self.sampler, self.batch_size, self.drop_last)
 
+    # -- epochs and resuming -------------------------------------------------------------------------------------------
+
     @property
     def epoch(self) -> int:
-        """The epoch that the next pass delivers, or that is being delivered."""
-        return self._at.epoch
+        """The epoch that is being delivered, or that the next iteration delivers."""
+        return self._position.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is that epoch, from its start; naming the one of this pass, or of a resume, changes nothing."""
+        """Make that epoch the next one, from its start. Setting the current or the resumed epoch changes nothing."""
         if epoch < 0:
             raise SettingError(f"epoch {epoch} is below 0")
-        if self._pass_under_way is not None:
-            self._asked_epoch = epoch if epoch != self._at.epoch else None
-        elif epoch != self._at.epoch or self._at.under_way:
-            self._at = Position(epoch)
-
-    def __iter__(self) -> Iterator[Any]:
-        if self._at.under_way:  # the last pass was left early: this one is a new epoch
-            self._at = Position(self._at.epoch + 1)
-        return self._pass()
-
-    # -- resuming ----------------------------------------------------------------------------------------------
+        if self._current is not None:
+            self._requested_epoch = epoch if epoch != self._position.epoch else None
+        elif epoch != self._position.epoch or self._position.under_way:
+            self._position = Position(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where we are: plain numbers and strings, the same on every rank."""
-        return write_state(self._at, self._feed.identity())
+        """Return the position as plain numbers and strings; it is the same on every rank."""
+        return write_state(self._position, self._source.identity())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there: the next pass starts with the very next sample."""
-        self._at = read_state(state, self._feed.identity())
-        self._asked_epoch = None  # asked for before: the last word counts
+        """Resume at that position: the next iteration starts with the very next sample."""
+        self._position = read_state(state, self._source.identity())
+        self._requested_epoch = None  # an epoch that was set earlier: the later call counts
 
-    # -- a pass ------------------------------------------------------------------------------------------------
+    # -- delivering an epoch -------------------------------------------------------------------------------------------
 
-    def _pass(self) -> Iterator[Any]:
-        self._take_asked_epoch()  # one that was set while the pass before was still held
-        if self._running is not None and self._running.failed:
-            self.close()  # it failed at what nobody had asked for yet: that is tried again
-        epoch = self._at.epoch
-        this, begun = self._passes.ask(epoch, self._at.samples)
-        ahead = this.ahead
-        self._pass_under_way = this
+    def __iter__(self) -> Iterator[Any]:
+        if self._position.under_way:  # the last epoch was left early: this one is a new epoch
+            self._position = Position(self._position.epoch + 1)
+        return self._deliver_epoch()
+
+    def _deliver_epoch(self) -> Iterator[Any]:
+        self._apply_requested_epoch()  # one that was set while the iterator before was still alive
+        if self._engine is not None and self._engine.failed:
+            self.close()  # it failed at an epoch that was begun ahead of its request: try that epoch again
+        epoch = self._position.epoch
+        current, begun = self._epochs.start(epoch, self._position.samples)
+        lookahead = current.lookahead
+        self._current = current
         finished = False
-        bar = EpochBar(epoch, self._at.samples, len(self._feed)) if self._progress else None
-        self._stopwatch.begin()
+        bar = EpochBar(epoch, self._position.samples, len(self._source)) if self._progress else None
+        self._timer.begin()
         try:
-            while not ahead.over:  # once, unless a batch comes that is larger than all before it
-                engine, delivery = self._start(self.batch_size or ahead.largest)
+            while not lookahead.over:  # runs once, unless a batch comes that is larger than all before it
+                engine, delivery = self._start(self.batch_size or lookahead.largest)
                 if not begun:
-                    this.begin(engine, self._room)
+                    current.begin(engine, self._slab_samples)
                 begun = False
-                coming = DevicePrefetch(ahead, delivery, engine.wait_for, engine.has)
-                asked = 0
-                while not coming.over:
-                    self._check_under_way(this)
-                    if (portion := coming.wait()) is None:
+                prefetch = DevicePrefetch(lookahead, delivery, engine.wait_for, engine.has)
+                requested = 0
+                while not prefetch.over:
+                    self._check_current(current)
+                    if (portion := prefetch.wait()) is None:
                         break
-                    self._stopwatch.waited()
-                    batch = coming.hand_over()
+                    self._timer.waited()
+                    batch = prefetch.hand_over()
                     if self._batch_transform is not None:
                         batch = self._batch_transform(batch)
-                    self._at = Position(epoch, portion.end, under_way=True)
-                    asked += len(portion.samples)
-                    finished = _was_last(coming, delivery, asked)
-                    self._passes.look_further(this, self._asked_epoch, engine, self._room)
-                    self._tell(len(portion.samples), bar)
+                    self._position = Position(epoch, portion.end, under_way=True)
+                    requested += len(portion.samples)
+                    finished = _was_last(prefetch, delivery, requested)
+                    self._epochs.begin_next(current, self._requested_epoch, engine, self._slab_samples)
+                    self._report(len(portion.samples), bar)
                     yield batch
-                    del batch  # else its slab would be held here while the next one is waited for
-                    self._stopwatch.returned()
+                    del batch  # otherwise its slab would be held here during the wait for the next batch
+                    self._timer.returned()
             finished = True
-            self._at = Position(epoch + 1)
+            self._position = Position(epoch + 1)
         finally:
             if bar is not None:
                 bar.close()
-            if self._pass_under_way is this:
-                self._leave(finished)
+            if self._current is current:
+                self._end_epoch(finished)
 
-    def _tell(self, samples: int, bar: EpochBar | None) -> None:
-        """A batch goes out: count it, and say so where that is wanted."""
-        self._stopwatch.delivered(samples)
+    def _report(self, samples: int, bar: EpochBar | None) -> None:
+        """Count a batch that is about to be delivered, and show progress where the user has requested it."""
+        self._timer.delivered(samples)
         if bar is not None:
-            bar.at(self._at.samples)
+            bar.update(self._position.samples)
         if self._ticker is not None and self._ticker.due:
             self._ticker.show(self.stats())
 
-    def _check_under_way(self, this: EpochRun) -> None:
-        if self._pass_under_way is not this:
-            raise PenstockError("another pass over this loader has begun", stage="deliver")
+    def _check_current(self, current: EpochRun) -> None:
+        if self._current is not current:
+            raise PenstockError("another iteration over this loader has begun", stage="deliver")
 
-    def _leave(self, finished: bool) -> None:
-        """A pass has ended; one that was left early takes the engine with it."""
-        self._pass_under_way = None
-        self._take_asked_epoch()
+    def _end_epoch(self, finished: bool) -> None:
+        """Note that an epoch has ended; if the training loop left it early, stop the engine."""
+        self._current = None
+        self._apply_requested_epoch()
         if not finished:
             self.close()
 
-    def _take_asked_epoch(self) -> None:
-        asked, self._asked_epoch = self._asked_epoch, None
-        if asked is not None:
-            self._at = Position(asked)
+    def _apply_requested_epoch(self) -> None:
+        requested, self._requested_epoch = self._requested_epoch, None
+        if requested is not None:
+            self._position = Position(requested)
 
-    def _start(self, room: int) -> tuple[Engine, Delivery]:
-        """An engine whose slabs have room for that many samples."""
-        if self._running is not None and self._room < room:
-            log.info("a batch of %d samples is larger than all before it: starting again with larger slabs", room)
+    # -- the engine ----------------------------------------------------------------------------------------------------
+
+    def _start(self, samples: int) -> tuple[Engine, Delivery]:
+        """Return an engine whose slabs hold batches of that many samples; start one if there is none."""
+        if self._engine is not None and self._slab_samples < samples:
+            log.info("a batch of %d samples is larger than all before it: starting again with larger slabs", samples)
             self.close()
-            room += room // 2  # so that sizes that creep up do not make us start again and again
-        if self._running is None or self._delivery is None:
-            running = start_engine(self._feed, self._settings, room)
-            self._close = weakref.finalize(self, running.stop)
-            self._running, self._delivery, self._room = running.engine, running.delivery, running.room
+            samples += samples // 2  # batch sizes that grow slowly must not cause a restart each time
+        if self._engine is None or self._delivery is None:
+            running = start_engine(self._source, self._options, self._device_plan, self._static_buffers, samples)
+            self._stop_engine = weakref.finalize(self, running.stop)
+            self._engine, self._delivery, self._slab_samples = running.engine, running.delivery, running.slab_samples
         self._delivery.begin()
-        return self._running, self._delivery
-
-    # -- the rest ----------------------------------------------------------------------------------------------
+        return self._engine, self._delivery
 
     def stats(self) -> LoaderStats:
-        """What every hop has done so far, and how the engine stands; subtract two for what happened between."""
-        engine = self._running.stats() if self._running is not None else self._engine_stats
+        """Return what every hop has done so far and the state of the engine. The difference of two covers the time
+        between."""
+        engine = self._engine.stats() if self._engine is not None else self._last_engine_stats
         bad = self._delivery.bad if self._delivery is not None else 0
-        watch, at, card = self._stopwatch, self._at, self.card_times
+        position, timer = self._position, self._timer
         return LoaderStats(
-            at.epoch, at.samples, len(self._feed), watch.samples, watch.batches, bad, *watch.hops(), engine, card
+            position.epoch,
+            position.samples,
+            len(self._source),
+            timer.samples,
+            timer.batches,
+            bad,
+            *timer.hops(),
+            engine,
+            self.gpu_times,
         )
 
     @property
-    def card_times(self) -> GpuTimes | None:
-        """Where the GPU's time went between steps, on its own clock; None where batches stay on the CPU."""
-        return self._delivery.card_times if self._delivery is not None else self._card_times
+    def gpu_times(self) -> GpuTimes | None:
+        """The GPU's time between steps, by its own clock; None where batches stay on the CPU."""
+        return self._delivery.gpu_times if self._delivery is not None else self._last_gpu_times
 
     def close(self) -> None:
-        """Stop workers and readers and give back their memory; the next pass starts them again."""
+        """Stop workers and readers and release their memory; the next iteration starts them again."""
         last = self.stats()
-        self._engine_stats, self._card_times = last.engine, last.gpu_times
-        self._passes.forget()
-        stop, self._close = self._close, None
-        self._running = self._delivery = None
+        self._last_engine_stats, self._last_gpu_times = last.engine, last.gpu_times
+        self._epochs.forget_prediction()
+        stop, self._stop_engine = self._stop_engine, None
+        self._engine = self._delivery = None
         if stop is not None:
             stop()
 
     def __repr__(self) -> str:
-        where = f"epoch {self._at.epoch}, {self._at.samples} of {len(self._feed)} samples"
-        running = self._running
-        state = "idle" if running is None else f"{running.stats().workers} workers ({running.plan.executor})"
+        where = f"epoch {self._position.epoch}, {self._position.samples} of {len(self._source)} samples"
+        engine = self._engine
+        state = "idle" if engine is None else f"{engine.stats().workers} workers ({engine.plan.executor})"
         size = f"batches of {self.batch_size}" if self.batch_size is not None else "batches of a batch_sampler"
-        return f"<Loader: {self._feed!r}, {size}; {where}; {state}>"
+        return f"<Loader: {self._source!r}, {size}; {where}; {state}>"
 
 
-def _was_last(coming: DevicePrefetch, delivery: Delivery, asked: int) -> bool:
-    """Whether nothing follows, and then all is accounted for. Asked ahead: frameworks count batches, and stop there."""
-    if coming.over:
-        delivery.check_books(asked)
-    return coming.over
+def _was_last(prefetch: DevicePrefetch, delivery: Delivery, requested: int) -> bool:
+    """Return whether no batch follows; then check that all samples are accounted for.
+
+    This is checked before the last batch is delivered, because frameworks count batches and stop after the last one.
+    """
+    if prefetch.over:
+        delivery.check_books(requested)
+    return prefetch.over

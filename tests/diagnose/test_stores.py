@@ -26,7 +26,7 @@ def test_answers_that_come_late_are_latency():
     diagnosis = diagnose(MadeStore(answer_s=0.03, body_s=0.005).recording())
     finding = diagnosis.findings[0]
     assert finding.rule == "latency_bound"
-    assert "readers=40" in finding.advice  # 16 of them, and the loop could go 2.5 times as fast
+    assert "num_readers=40" in finding.advice  # 16 of them, and the loop could go 2.5 times as fast
     assert finding.gain == pytest.approx(1.5, rel=0.01)
     assert any("30 ms until its answer begins" in fact for fact in finding.evidence)
     assert {each.rule for each in diagnosis.rejected} >= {"storage_bandwidth"}
@@ -50,7 +50,7 @@ def test_what_the_loader_tried_decides_between_them():
 def test_what_nothing_decides_is_undetermined_with_an_experiment():
     diagnosis = diagnose(MadeStore(answer_s=0.03, body_s=0.04).recording())
     assert diagnosis.verdict == "undetermined"
-    assert "readers=32" in diagnosis.experiment
+    assert "num_readers=32" in diagnosis.experiment
 
 
 def test_epochs_that_read_from_the_store_again_ask_for_a_cache():

@@ -26,7 +26,7 @@ def loader(make_loader, shards):
     """Six batches an epoch, from worker processes."""
 
     def make(**settings):
-        settings = {"batch_size": 4, "shuffle": True, "seed": 3, "executor": "process", "workers": 1, **settings}
+        settings = {"batch_size": 4, "shuffle": True, "seed": 3, "executor": "process", "num_workers": 1, **settings}
         return make_loader(shards, FIELDS, **settings)
 
     return make

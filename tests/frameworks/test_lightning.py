@@ -58,7 +58,7 @@ def test_workers_live_from_epoch_to_epoch(loader, trainer, model):
 
     class Look(pl.Callback):
         def on_train_batch_end(self, trainer, *_):
-            engines.append(trainer.train_dataloader._running)
+            engines.append(trainer.train_dataloader._engine)
 
     trainer(callbacks=[Look()]).fit(Module(model), loader())
     assert len(engines) == 12

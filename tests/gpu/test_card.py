@@ -6,6 +6,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 import torch
+from tests.support.loader_helpers import loader_settings
 
 import penstock
 from penstock.errors import SettingError
@@ -34,7 +35,9 @@ def shards(tmp_path):
 
 
 def loader_of(shards, **settings):
-    return penstock.Loader(shards, {"x": penstock.Array(".npy")}, 8, **{"device": "cuda", "shuffle": True, **settings})
+    return penstock.Loader(
+        shards, {"x": penstock.Array(".npy")}, 8, **loader_settings(**{"device": "cuda", "shuffle": True, **settings})
+    )
 
 
 def numbers(batch):

@@ -8,6 +8,7 @@ import pytest
 import simplejpeg
 import torch
 from PIL import Image as Pillow
+from tests.support.loader_helpers import loader_settings
 
 import penstock
 from penstock.data.device.gpu_decode import decoders
@@ -48,7 +49,7 @@ def shard(tmp_path):
 
 def loader_of(path, batch_size=8, *, fit="pad", quality="exact", decode="gpu", gpu_transform=None, **settings):
     image = Image(".jpg", size=256, fit=fit, quality=quality, decode=decode, gpu_transform=gpu_transform)
-    return penstock.Loader(path, {"image": image}, batch_size, **{"device": "cuda", "workers": 2, **settings})
+    return penstock.Loader(path, {"image": image}, batch_size, **loader_settings(**{"device": "cuda", "num_workers": 2, **settings}))
 
 
 def images(loader):
@@ -82,7 +83,7 @@ def test_what_is_not_for_the_card_arrives_all_the_same(shard):
 def test_the_neighbours_of_a_damaged_picture_are_whole(shard):
     whole = jpeg(1)
     path = shard(jpeg(0), whole[: len(whole) // 2] + b"\xff\xd9", jpeg(2))
-    found = images(loader_of(path, 3, on_error="skip", max_bad=1.0))
+    found = images(loader_of(path, 3, on_error="skip", max_bad_fraction=1.0))
     expected = images(loader_of(shard(jpeg(0), jpeg(2)), 2, decode="cpu", device="cpu"))
     assert psnr_db(found[0], expected[0]) > 35
     assert psnr_db(found[-1], expected[-1]) > 35
@@ -166,7 +167,7 @@ def test_pictures_stay_right_while_the_share_is_turned(shard):
     for share in (0.0, 0.5, 1.0, 0.25):
         found = []
         for batch in loader:
-            loader._plans.fields["image"].gpu_fraction.value = share
+            loader._device_plan.fields["image"].gpu_fraction.value = share
             found.append(batch["image"].cpu())
         assert min(psnr_db(one, other) for one, other in zip(torch.cat(found), expected, strict=True)) > 35
     loader.close()
@@ -199,8 +200,8 @@ def test_a_loader_takes_them_where_torchvision_is_missing(other, shard, monkeypa
     package, _ = other
     monkeypatch.setattr(decoders, "_KNOWN", {package: decoders._KNOWN[package]})
     path = shard(*(jpeg(number) for number in range(24)), jpeg(1)[:2000] + b"\xff\xd9", *(jpeg(n) for n in range(7)))
-    loader = loader_of(path, on_error="skip", max_bad=1.0, shuffle=True)
-    expected = images(loader_of(path, decode="cpu", device="cpu", on_error="replace", max_bad=1.0))
+    loader = loader_of(path, on_error="skip", max_bad_fraction=1.0, shuffle=True)
+    expected = images(loader_of(path, decode="cpu", device="cpu", on_error="replace", max_bad_fraction=1.0))
     for _ in range(3):
         seen = {}
         for batch in loader:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+from tests.support.loader_helpers import loader_settings
 
 import penstock
 from penstock.data.device.transform.apply import TorchTransform
@@ -38,7 +39,7 @@ def shards(tmp_path_factory):
 def loader_of(shards, finish, **settings):
     fields = {"image": Image(".jpg", size=64, fit="crop", gpu_transform=finish), "label": Label(".cls")}
     return penstock.Loader(
-        shards, fields, 8, **{"device": "cuda", "shuffle": True, "seed": 5, "workers": 2, **settings}
+        shards, fields, 8, **loader_settings(**{"device": "cuda", "shuffle": True, "seed": 5, "num_workers": 2, **settings})
     )
 
 
@@ -87,7 +88,7 @@ def test_it_is_one_launch_of_a_kernel_or_two_and_gives_what_torch_s_operations_g
 
 
 def test_a_cuda_graph_finds_every_batch_at_its_address(shards):
-    loader = loader_of(shards, FINISHES["everything"], static=True)
+    loader = loader_of(shards, FINISHES["everything"], static_buffers=True)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     first = next(iter(loader))
@@ -115,11 +116,11 @@ def test_a_cuda_graph_finds_every_batch_at_its_address(shards):
 
 def test_the_card_s_time_is_accounted_for(shards):
     loader = loader_of(shards, FINISHES["resized"])
-    assert loader.card_times is None
+    assert loader.gpu_times is None
     for batch in loader:
         batch["image"].sum()
     torch.cuda.synchronize()
-    times = loader.card_times
+    times = loader.gpu_times
     assert 0 < times.copying_s < 10
     assert 0 <= times.exposed_s < 10
     assert 0 <= times.stalled_s < 60
@@ -149,7 +150,7 @@ def test_compiled_steps_are_not_made_anew_for_static_batches(shards):
         return graph.forward
 
     step = torch.compile(lambda image: (image.float() * 2).mean(), backend=count)
-    loader = loader_of(shards, FINISHES["normalised"], static=True)
+    loader = loader_of(shards, FINISHES["normalised"], static_buffers=True)
     losses = [float(step(batch["image"])) for batch in loader]
     assert len(graphs) == 1
     assert np.isfinite(losses).all()

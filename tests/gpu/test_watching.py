@@ -90,7 +90,7 @@ def test_a_script_that_captures_a_graph_is_watched_all_the_same(tmp_path):
 def test_a_watched_loader_waits_for_nothing_and_the_card_s_stalls_are_recorded(tmp_path):
     members = [(f"{n:04d}.npy", encode_npy(np.full((64, 512), n, np.float32))) for n in range(64)]
     (tmp_path / "a.tar").write_bytes(tar_bytes(members))
-    loader = penstock.Loader(tmp_path / "a.tar", {"x": penstock.Array(".npy")}, 8, device="cuda", workers=1)
+    loader = penstock.Loader(tmp_path / "a.tar", {"x": penstock.Array(".npy")}, 8, device="cuda", num_workers=1)
     for _ in loader:  # memory is pinned, kernels are loaded
         pass
     torch.cuda.set_sync_debug_mode("error")

@@ -11,8 +11,8 @@ from tests.support.loader_helpers import keys_of
 
 import penstock
 from penstock.data.device.host import HostTransfer
-from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.errors import PenstockError
+from penstock.options import BLOCK_BYTES
 from penstock.testing import IMAGENET, make_shards
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -50,7 +50,7 @@ def test_a_fork_is_told_whose_loader_it_is_and_can_close_it_without_harm(make_lo
             return "forked" in error.reason
         return False
 
-    with loader._feed.supply._files.local._lock:  # as a reader may have it when somebody forks
+    with loader._source.supply._files.local._lock:  # as a reader may have it when somebody forks
         assert in_a_fork(goes_on)
     batches += passing
     assert len(set(keys_of(batches))) == SAMPLES
@@ -80,7 +80,7 @@ def test_a_transform_that_wants_to_end_the_program_costs_its_own_sample_only(mak
             raise SystemExit("enough")
         return sample
 
-    loader = make_loader(shards, FIELDS, workers=1, transform=transform, on_error="skip", max_bad=1.0)
+    loader = make_loader(shards, FIELDS, num_workers=1, transform=transform, on_error="skip", max_bad_fraction=1.0)
     assert len(keys_of(loader)) == SAMPLES - 1
 
 
@@ -95,7 +95,7 @@ class Quitting:
 
 
 def test_a_dataset_that_wants_to_end_the_program_costs_its_own_sample_only(make_loader):
-    loader = make_loader(Quitting(), None, workers=1, block_bytes=BLOCK_BYTES, on_error="skip")
+    loader = make_loader(Quitting(), None, num_workers=1, block_bytes=BLOCK_BYTES, on_error="skip")
     assert [number for batch in loader for number in batch.tolist()] == [n for n in range(16) if n != 5]
 
 

@@ -72,9 +72,9 @@ def test_a_pass_that_is_left_at_its_last_batch_is_followed_by_the_one_that_was_b
         if number == SAMPLES // BATCH:
             break
     wait_for_the_third_pass(left)
-    engine = left._running
+    engine = left._engine
     assert keys_of(left) == expected(loader, 2)
-    assert left._running is engine
+    assert left._engine is engine
 
 
 def test_after_a_single_pass_nothing_more_is_begun(loader, monkeypatch):
@@ -138,12 +138,12 @@ def test_what_failed_before_it_was_asked_for_is_tried_again(loader, monkeypatch)
     keys_of(failing)
     passing = iter(failing)
     batches = [next(passing)]
-    supply = failing._feed.supply
+    supply = failing._source.supply
     monkeypatch.setattr(
-        failing._feed, "share", _then(failing._feed.share, lambda: monkeypatch.setattr(*_broken(supply)))
+        failing._source, "share", _then(failing._source.share, lambda: monkeypatch.setattr(*_broken(supply)))
     )
     batches += passing
-    wait_until(lambda: failing._running.failed, "the engine to fail")
+    wait_until(lambda: failing._engine.failed, "the engine to fail")
     assert len(keys_of(batches)) == SAMPLES
     with pytest.raises(StorageError, match="gone"):
         keys_of(failing)
@@ -177,7 +177,7 @@ def test_shards_that_cannot_be_looked_at_any_more_are_the_next_pass_s_business(l
     def share(epoch, position):
         raise StorageError("a shard is gone", stage="read")
 
-    monkeypatch.setattr(gone._feed, "share", share)
+    monkeypatch.setattr(gone._source, "share", share)
     batches += passing
     assert len(keys_of(batches)) == SAMPLES
     with pytest.raises(StorageError, match="gone"):

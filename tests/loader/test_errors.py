@@ -81,7 +81,7 @@ def test_raise_names_shard_member_and_offset(loader, shard, members, executor):
 
 
 def test_skip_makes_the_batch_smaller_and_counts(loader, shard, members):
-    skipping = loader(shard(9, 13), on_error="skip", max_bad=0.5)
+    skipping = loader(shard(9, 13), on_error="skip", max_bad_fraction=0.5)
     batches = list(skipping)
     assert [len(batch["image"]) for batch in batches] == [8, 6, 8]
     assert [len(batch[name]) for batch in batches for name in ("id", "meta", "__key__")] == [8] * 3 + [6] * 3 + [8] * 3
@@ -91,7 +91,7 @@ def test_skip_makes_the_batch_smaller_and_counts(loader, shard, members):
 
 
 def test_replace_keeps_the_size(loader, shard, members):
-    batches = list(loader(shard(9, 15), on_error="replace", max_bad=0.5))
+    batches = list(loader(shard(9, 15), on_error="replace", max_bad_fraction=0.5))
     assert [len(batch["image"]) for batch in batches] == [8, 8, 8]
     numbers = [8, 10, 10, 11, 12, 13, 14, 8]
     assert batches[1]["__key__"] == [key(members, number) for number in numbers]
@@ -100,16 +100,16 @@ def test_replace_keeps_the_size(loader, shard, members):
 
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 def test_the_very_first_sample_may_be_a_bad_one(loader, shard, members, on_error):
-    keys = keys_of(loader(shard(0), on_error=on_error, max_bad=0.5))
+    keys = keys_of(loader(shard(0), on_error=on_error, max_bad_fraction=0.5))
     assert set(keys) == {key(members, number) for number in range(1, SAMPLES)}
 
 
 def test_a_batch_of_bad_samples_only_ends_the_epoch_or_repeats_a_good_one(loader, shard, members):
     path = shard(8, 9, 10, 11)
     with pytest.raises(SampleError, match="all 4 samples of a batch are bad") as caught:
-        keys_of(loader(path, batch_size=4, on_error="skip", max_bad=0.5))
+        keys_of(loader(path, batch_size=4, on_error="skip", max_bad_fraction=0.5))
     assert caught.value.member == key(members, 8) + ".jpg"
-    batches = list(loader(path, batch_size=4, on_error="replace", max_bad=0.5))
+    batches = list(loader(path, batch_size=4, on_error="replace", max_bad_fraction=0.5))
     assert batches[2]["__key__"] == [key(members, 7)] * 4
     assert (batches[2]["image"] == batches[1]["image"][3]).all()
 
@@ -153,14 +153,14 @@ def test_a_bad_first_sample_raises_with_its_place(loader, shard, members):
 
 def test_when_the_first_samples_are_all_bad_the_first_is_named(loader, shard, members):
     with pytest.raises(SampleError) as caught:
-        keys_of(loader(shard(*range(SAMPLES)), on_error="skip", max_bad=1.0))
+        keys_of(loader(shard(*range(SAMPLES)), on_error="skip", max_bad_fraction=1.0))
     assert caught.value.member == key(members, 0) + ".jpg"
 
 
 def test_the_ledger_has_a_line_for_each_bad_sample(loader, shard, members, tmp_path):
     ledger = tmp_path / "bad.jsonl"
     path = shard(3, 20)
-    keys_of(loader(path, on_error="skip", max_bad=0.5, ledger=str(ledger)))
+    keys_of(loader(path, on_error="skip", max_bad_fraction=0.5, bad_samples_path=str(ledger)))
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
     named = [(line["shard"], line["member"]) for line in lines]
     assert named == [(str(path), key(members, n) + ".jpg") for n in (3, 20)]
@@ -168,7 +168,7 @@ def test_the_ledger_has_a_line_for_each_bad_sample(loader, shard, members, tmp_p
 
 
 def test_more_bad_samples_than_allowed_end_the_epoch(loader, shard):
-    failing = loader(shard(2, 5, copies=6), on_error="skip", max_bad=0.05)
+    failing = loader(shard(2, 5, copies=6), on_error="skip", max_bad_fraction=0.05)
     seen = []
     with pytest.raises(SampleError, match=r"bad, more than the 5\.0% allowed") as caught:
         seen.extend(batch["__key__"] for batch in failing)
@@ -182,7 +182,7 @@ def test_a_transform_that_fails_is_a_bad_sample(loader, shard, members):
             raise KeyError("camera 4")
         return sample
 
-    keys = keys_of(loader(shard(), transform=picky, on_error="skip", max_bad=0.5))
+    keys = keys_of(loader(shard(), transform=picky, on_error="skip", max_bad_fraction=0.5))
     assert keys == [key(members, number) for number in range(SAMPLES) if "_c4" not in key(members, number)]
     with pytest.raises(SampleError, match="KeyError: 'camera 4'") as caught:
         keys_of(loader(shard(), transform=picky))
@@ -211,7 +211,7 @@ def killer(tmp_path, monkeypatch):
 
 def test_a_sample_that_kills_its_worker_costs_that_sample_only(loader, shard, members, killer, tmp_path):
     ledger = tmp_path / "bad.jsonl"
-    settings = {"executor": "process", "on_error": "skip", "max_bad": 0.5, "ledger": str(ledger)}
+    settings = {"executor": "process", "on_error": "skip", "max_bad_fraction": 0.5, "bad_samples_path": str(ledger)}
     keys = keys_of(loader(shard(), transform=killer, **settings))
     assert keys == [key(members, number) for number in range(SAMPLES) if number != 13]
     (line,) = [json.loads(line) for line in ledger.read_text().splitlines()]
@@ -239,7 +239,7 @@ def first_process(loader):
     """A worker process of a running loader: threads stand in until the first of them has come."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        for seat in tuple(loader._running.conductor.dispatch.seats):
+        for seat in tuple(loader._engine.conductor.dispatch.seats):
             if isinstance(seat.worker, ProcessWorker) and seat.worker.ready:
                 return seat.worker.process
         time.sleep(0.01)
@@ -304,7 +304,14 @@ def test_nothing_is_left_after_a_pass_was_left(shard, executor, leave):
     path = shard()
     penstock.Loader(path, FIELDS, 4)  # what is opened once for all is open now
     before = held()
-    loader = penstock.Loader(path, FIELDS, 4, executor=executor, workers=2, block_bytes=4096)
+    loader = penstock.Loader(
+        path,
+        FIELDS,
+        4,
+        engine=penstock.EngineOptions(executor=executor),
+        num_workers=2,
+        reading=penstock.ReadOptions(block_bytes=4096),
+    )
     leave(loader)
     assert_gone(before)
 
@@ -313,7 +320,14 @@ def test_nothing_is_left_after_a_pass_was_left(shard, executor, leave):
 def test_nothing_is_left_when_a_loader_is_garbage(shard, executor):
     path = shard()
     before = held()
-    loader = penstock.Loader(path, FIELDS, 4, executor=executor, workers=2, block_bytes=4096)
+    loader = penstock.Loader(
+        path,
+        FIELDS,
+        4,
+        engine=penstock.EngineOptions(executor=executor),
+        num_workers=2,
+        reading=penstock.ReadOptions(block_bytes=4096),
+    )
     assert len(keys_of(loader)) == SAMPLES
     assert held() != before  # workers wait for the next epoch
     del loader
@@ -323,14 +337,27 @@ def test_nothing_is_left_when_a_loader_is_garbage(shard, executor):
 def test_nothing_is_left_after_a_bad_sample(shard):
     path = shard(13)
     before = held()
-    loader = penstock.Loader(path, FIELDS, 4, executor="process", workers=2, block_bytes=4096)
+    loader = penstock.Loader(
+        path,
+        FIELDS,
+        4,
+        engine=penstock.EngineOptions(executor="process"),
+        num_workers=2,
+        reading=penstock.ReadOptions(block_bytes=4096),
+    )
     with pytest.raises(PenstockError):
         keys_of(loader)
     assert_gone(before)
 
 
 def test_batches_kept_after_closing_write_into_nobodys_file(shard, tmp_path):
-    loader = penstock.Loader(shard(), FIELDS, 4, executor="thread", block_bytes=4096)
+    loader = penstock.Loader(
+        shard(),
+        FIELDS,
+        4,
+        engine=penstock.EngineOptions(executor="thread"),
+        reading=penstock.ReadOptions(block_bytes=4096),
+    )
     kept = list(loader)
     loader.close()
     files = [(tmp_path / f"mine-{number}").open("wb+") for number in range(32)]  # takes the descriptors set free
@@ -355,8 +382,8 @@ def left():
     ours = [name for name in open_files if "penstock" in name or name.endswith(".tar")]
     return len(psutil.Process().children()), threading.active_count() - 1, ours
 
-loader = penstock.Loader(sys.argv[1], {"image": penstock.Image(".jpg", size=8)}, 4, executor=sys.argv[2], workers=2,
-                         device="numpy", block_bytes=4096)
+loader = penstock.Loader(sys.argv[1], {"image": penstock.Image(".jpg", size=8)}, 4, device="numpy", num_workers=2,
+                         engine=penstock.EngineOptions(sys.argv[2]), reading=penstock.ReadOptions(block_bytes=4096))
 try:
     for batch in loader:
         while sys.argv[2] == "process" and len(psutil.Process().children()) < 2:

@@ -26,7 +26,7 @@ def loader(make_loader, shards):
 @pytest.fixture(scope="module")
 def numbers(shards):
     """From a sample's key to its number."""
-    plain = penstock.Loader(shards, FIELDS, SAMPLES, executor="thread")
+    plain = penstock.Loader(shards, FIELDS, SAMPLES, engine=penstock.EngineOptions(executor="thread"))
     found = {key: number for number, key in enumerate(keys_of(plain))}
     plain.close()
     return found
@@ -98,10 +98,10 @@ def test_a_pass_whose_last_batch_was_taken_leaves_the_workers_running(loader):
     for _ in range(2):
         passing = iter(counted)
         keys = keys_of(next(passing) for _ in range(len(counted)))
-        engine = counted._running
+        engine = counted._engine
         passing.close()
         assert len(set(keys)) == SAMPLES
-        assert counted._running is engine is not None
+        assert counted._engine is engine is not None
     assert counted.state_dict()["epoch"] == 1
 
 
@@ -121,9 +121,9 @@ def test_a_framework_that_reads_the_dataset_by_itself_is_told_how_to_resume(load
 
 
 def test_num_workers_is_how_many_decode(loader):
-    told = loader(workers=3)
+    told = loader(num_workers=3)
     assert told.num_workers == 3
     next(passing := iter(told))
     assert told.num_workers == 3
     passing.close()
-    assert loader(workers=None).num_workers == usable_cores()
+    assert loader(num_workers=None).num_workers == usable_cores()

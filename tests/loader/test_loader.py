@@ -89,7 +89,7 @@ def test_arrays_of_an_npz_lie_beside_the_image(tmp_path):
         "features": penstock.Array("_features.npz", key="features"),
         "edge": penstock.Array("_features.npz", key="edge"),
     }
-    loader = penstock.Loader(shards, fields, 4, executor="thread")
+    loader = penstock.Loader(shards, fields, 4, engine=penstock.EngineOptions(executor="thread"))
     (batch,) = loader
     loader.close()
     stored = members(shards)
@@ -102,7 +102,7 @@ def test_arrays_of_an_npz_lie_beside_the_image(tmp_path):
 def test_fields_without_one_shape_come_as_lists(tmp_path):
     shards = make_shards(tmp_path, IMAGENET, samples=5, scale=0.1)
     fields = {"image": penstock.Image(".jpg"), "text": penstock.Text(".cls"), "raw": penstock.Raw(".cls")}
-    with_lists = penstock.Loader(shards, fields, 5, executor="thread")
+    with_lists = penstock.Loader(shards, fields, 5, engine=penstock.EngineOptions(executor="thread"))
     (batch,) = with_lists
     with_lists.close()
     assert {image.shape[0] for image in batch["image"]} == {3}
@@ -126,7 +126,7 @@ def test_another_device_gets_tensors_there(loader):
 @pytest.mark.parametrize(("executor", "workers"), [("thread", 1), ("thread", 3), ("process", 1), ("process", 2)])
 def test_order_and_bytes_do_not_depend_on_who_does_the_work(loader, executor, workers):
     asked = {"shuffle": True, "seed": 5}
-    assert contents(loader(executor=executor, workers=workers, **asked)) == contents(loader(**asked))
+    assert contents(loader(executor=executor, num_workers=workers, **asked)) == contents(loader(**asked))
 
 
 def test_epochs_differ_and_come_again_with_the_same_seed(loader):
@@ -194,7 +194,7 @@ def test_a_second_pass_ends_the_first_with_a_word(loader):
     next(first)
     second = iter(both)
     keys = next(second)["__key__"]
-    with pytest.raises(PenstockError, match="another pass"):
+    with pytest.raises(PenstockError, match="another iteration"):
         next(first)
     assert len(keys + keys_of(second)) == SAMPLES
 
@@ -233,7 +233,7 @@ def test_max_samples_takes_the_first_of_the_order(loader):
 def test_tensors_lie_in_the_slab_itself(loader):
     direct = loader()
     batch = next(passing := iter(direct))
-    slabs = np.frombuffer(direct._running.slabs.view, np.uint8)
+    slabs = np.frombuffer(direct._engine.slabs.view, np.uint8)
     assert np.shares_memory(batch["image"].numpy(), slabs)
     assert np.shares_memory(batch["id"].numpy(), slabs)
     del slabs
@@ -248,7 +248,7 @@ def test_keeping_every_batch_of_an_epoch_neither_waits_nor_changes_them(loader, 
     for batch in keeping:
         kept.append(batch)
         when_new.append(np.asarray(batch["image"]).tobytes())
-    assert len(kept) == 15 > keeping._running.plan.slabs
+    assert len(kept) == 15 > keeping._engine.plan.slabs
     assert [np.asarray(batch["image"]).tobytes() for batch in kept] == when_new
     assert sorted(keys_of(kept)) == sorted(keys_of(loader()))
 
@@ -268,7 +268,7 @@ def test_slabs_come_back_after_a_hoard_is_dropped(loader):
     hoard.clear()
     gc.collect()
     batch = next(passing := iter(again))
-    slabs = np.frombuffer(again._running.slabs.view, np.uint8)
+    slabs = np.frombuffer(again._engine.slabs.view, np.uint8)
     assert np.shares_memory(batch["image"].numpy(), slabs)
     del slabs
     passing.close()
@@ -317,7 +317,7 @@ def transforms(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("executor", "workers"), [("thread", 3), ("process", 2)])
 def test_a_transform_may_change_add_and_remove(loader, transforms, executor, workers):
-    batches = list(loader(transform=transforms.noisy, executor=executor, workers=workers))
+    batches = list(loader(transform=transforms.noisy, executor=executor, num_workers=workers))
     assert set(batches[0]) == {"image", "id", "dice", "words", "__key__"}
     assert (batches[0]["image"].shape, batches[0]["image"].dtype) == ((8, 4, 4, 3), torch.float32)
     words = [word for batch in batches for word in batch["words"]]
@@ -328,7 +328,7 @@ def test_a_transforms_dice_follow_the_sample_and_the_epoch(loader, transforms):
     def throws(passing):
         return {key: int(dice) for b in passing for key, dice in zip(b["__key__"], b["dice"], strict=True)}
 
-    one, three = (loader(transform=transforms.noisy, shuffle=True, workers=workers) for workers in (1, 3))
+    one, three = (loader(transform=transforms.noisy, shuffle=True, num_workers=workers) for workers in (1, 3))
     first, second = throws(one), throws(one)
     assert [throws(three), throws(three)] == [first, second]
     assert len({*first.values(), *second.values()}) == 2 * SAMPLES
@@ -394,7 +394,7 @@ def test_no_fields_and_wrong_fields_are_refused(loader):
         loader(fields={"image": penstock.Raw(".webp")})
 
 
-@pytest.mark.parametrize("wrong", [{"max_samples": 0}, {"lanes": 0}, {"block_bytes": 0}, {"workers": 0}])
+@pytest.mark.parametrize("wrong", [{"max_samples": 0}, {"lanes": 0}, {"block_bytes": 0}, {"num_workers": -1}])
 def test_a_setting_that_cannot_be_used_is_named(loader, wrong):
     with pytest.raises(SettingError, match=next(iter(wrong))):
         loader(**wrong)

@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from tests.support.loader_helpers import loader_settings
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 import penstock
@@ -71,10 +72,10 @@ def loader():
     made = []
 
     def make(dataset, **settings):
-        settings = {"executor": "thread", "workers": 2, **settings}
+        settings = {"executor": "thread", "num_workers": 2, **settings}
         if "batch_sampler" not in settings:
             settings.setdefault("batch_size", 4)
-        made.append(penstock.Loader(dataset, **settings))
+        made.append(penstock.Loader(dataset, **loader_settings(**settings)))
         return made[-1]
 
     yield make
@@ -115,7 +116,7 @@ def test_tensors_of_a_tensor_dataset_come_through_processes(loader):
 def test_tensors_lie_in_the_slab_itself(loader, data):
     direct = loader(data.Pictures())
     batch = next(passing := iter(direct))
-    slabs = np.frombuffer(direct._running.slabs.view, np.uint8)
+    slabs = np.frombuffer(direct._engine.slabs.view, np.uint8)
     assert np.shares_memory(batch["picture"].numpy(), slabs)
     del slabs
     passing.close()
@@ -155,14 +156,14 @@ def test_the_samples_of_a_batch_are_spread_over_the_workers(loader):
                 meeting.wait()  # in one worker alone, the first would wait in vain
             return index
 
-    (batch,) = loader(Meeting(), batch_size=LENGTH, workers=2)
+    (batch,) = loader(Meeting(), batch_size=LENGTH, num_workers=2)
     assert batch.tolist() == list(range(LENGTH))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_randomness_inside_a_dataset_follows_the_sample_and_not_the_worker(loader, data, workers):
     def thrown(workers):
-        return [plain(batch) for batch in loader(data.Dice(), executor="process", workers=workers, shuffle=True)]
+        return [plain(batch) for batch in loader(data.Dice(), executor="process", num_workers=workers, shuffle=True)]
 
     batches = thrown(workers)
     assert batches == thrown(2)
@@ -178,8 +179,8 @@ def test_a_transform_works_on_the_datasets_samples(loader, data):
             for label, picture in zip(batch["label"], batch["picture"], strict=True)
         }
 
-    alone = pictures(workers=1)
-    assert alone == pictures(workers=2, executor="process", shuffle=True)
+    alone = pictures(num_workers=1)
+    assert alone == pictures(num_workers=2, executor="process", shuffle=True)
     assert all(label <= value < label + 1 for label, value in alone.items())
     assert alone != pictures(seed=1)
 
@@ -336,7 +337,7 @@ def test_several_batches_of_a_collate_fn_are_made_at_a_time(loader, data):
         meeting.wait()
         return len(batch)
 
-    assert list(loader(data.Pictures(), collate_fn=meet, batch_size=15, workers=2)) == [15, 15]
+    assert list(loader(data.Pictures(), collate_fn=meet, batch_size=15, num_workers=2)) == [15, 15]
 
 
 def test_a_batch_that_kills_its_worker_twice_is_named_as_a_whole(loader, data):
@@ -368,7 +369,7 @@ def test_a_bad_sample_is_raised_with_dataset_index_and_traceback(loader, data, e
 )
 def test_bad_samples_are_left_out_or_replaced_and_listed(loader, data, tmp_path, on_error, third):
     ledger = tmp_path / "bad.jsonl"
-    tolerant = loader(data.Pictures(bad=[9]), on_error=on_error, ledger=str(ledger))
+    tolerant = loader(data.Pictures(bad=[9]), on_error=on_error, bad_samples_path=str(ledger))
     batches = list(tolerant)
     assert batches[2]["label"][0].tolist() == third
     assert list(batches[2]["label"][1]) == [f"name {index}" for index in third]
@@ -399,7 +400,8 @@ def test_a_dataset_defined_in_a_script_works(tmp_path):
                     return torch.tensor(index * index), f"square of {index}"
 
             if __name__ == "__main__":
-                loader = penstock.Loader(Squares(), batch_size=4, executor="process", workers=2)
+                loader = penstock.Loader(Squares(), batch_size=4, num_workers=2,
+                                         engine=penstock.EngineOptions("process"))
                 for squares, names in loader:
                     print(squares.tolist(), names[0])
                 loader.close()
@@ -426,7 +428,8 @@ def test_a_script_that_starts_training_when_a_worker_imports_it_is_told_what_to_
                 def __getitem__(self, index):
                     return index
 
-            for batch in penstock.Loader(Numbers(), batch_size=4, executor="process", workers=1):
+            engine = penstock.EngineOptions("process")
+            for batch in penstock.Loader(Numbers(), batch_size=4, num_workers=1, engine=engine):
                 pass
         """)
     )
@@ -464,7 +467,7 @@ def test_a_collate_fn_that_cannot_be_pickled_is_refused_with_a_way_out(loader, d
     [
         ({"fields": {}}, "fields are for shards"),
         ({"lanes": 32}, "lanes is for shards"),
-        ({"readers": 2}, "readers is for shards"),
+        ({"num_readers": 2}, "num_readers is for shards"),
         ({"batch_size": None}, "batch_size is missing"),
         ({"sampler": [1], "shuffle": True}, "shuffle cannot be used with a sampler"),
         ({"sampler": [1], "max_samples": 1}, "max_samples cannot be used with a sampler"),
@@ -472,7 +475,7 @@ def test_a_collate_fn_that_cannot_be_pickled_is_refused_with_a_way_out(loader, d
         ({"batch_sampler": [[1]], "batch_size": 4}, "batch_size cannot be used with a batch_sampler"),
         ({"batch_sampler": [[1]], "drop_last": True}, "drop_last cannot be used with a batch_sampler"),
         ({"batch_sampler": [[1]], "sampler": [1]}, "sampler cannot be used with a batch_sampler"),
-        ({"collate_fn": list, "device": "meta"}, "delivered as it is"),
+        ({"collate_fn": list, "device": "meta"}, "delivered unchanged"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(loader, data, settings, says):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.loader_helpers import loader_settings
 
 import penstock
 from penstock.errors import SettingError, ShardError
@@ -30,8 +31,8 @@ def loader(sources):
 
     def make(web=1, own=1, shards=None, batch_size=4, **settings):
         shards = shards if shards is not None else {sources[0]: web, sources[1]: own}
-        defaults = {"shuffle": True, "seed": 5, "executor": "thread", "workers": 1, "block_bytes": 2048}
-        made.append(penstock.Loader(shards, FIELDS, batch_size, **(defaults | settings)))
+        defaults = {"shuffle": True, "seed": 5, "executor": "thread", "num_workers": 1, "block_bytes": 2048}
+        made.append(penstock.Loader(shards, FIELDS, batch_size, **loader_settings(**(defaults | settings))))
         return made[-1]
 
     yield make
@@ -76,7 +77,7 @@ def test_a_transforms_dice_fall_anew_for_a_repeated_sample_and_the_same_in_anoth
 
     first = thrown(loader(1, 3, transform=with_dice))
     assert len({dice for _, dice in first}) == len(first) == WEB + OWN
-    assert thrown(loader(1, 3, transform=with_dice, workers=2)) == first
+    assert thrown(loader(1, 3, transform=with_dice, num_workers=2)) == first
 
 
 def test_epochs_differ(loader):

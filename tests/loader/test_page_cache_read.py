@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from tests.support.loader_helpers import keys_of
+from tests.support.loader_helpers import keys_of, loader_settings
 
 import penstock
 from penstock import Array
@@ -69,8 +69,8 @@ def loader():
     made = []
 
     def make(shards, fields=FIELDS, batch_size=4, **settings):
-        defaults = {"shuffle": True, "seed": 3, "executor": "thread", "workers": 2, "block_bytes": 4096}
-        made.append(penstock.Loader(shards, fields, batch_size, **(defaults | settings)))
+        defaults = {"shuffle": True, "seed": 3, "executor": "thread", "num_workers": 2, "block_bytes": 4096}
+        made.append(penstock.Loader(shards, fields, batch_size, **loader_settings(**(defaults | settings))))
         return made[-1]
 
     yield make
@@ -195,7 +195,7 @@ def test_shards_on_a_disk_are_not_taken_for_memory_because_others_are(shards, lo
 
 @pytest.mark.parametrize("page_cache", [True, False])
 def test_a_shard_that_is_written_into_between_two_passes_ends_the_second(shards, loader, cached, page_cache):
-    made = loader(shards, page_cache=page_cache, on_error="skip", max_bad=1.0)
+    made = loader(shards, page_cache=page_cache, on_error="skip", max_bad_fraction=1.0)
     list(made)
     with open(shards[1], "rb+") as file:
         file.write(b"0")
@@ -221,7 +221,8 @@ import penstock
 from penstock.data.read import page_cache_read as straight, reader as read
 read.STRAIGHT_BYTES, read.is_cached = 1, lambda fd, offset: True
 loader = penstock.Loader(sys.argv[1], {"label": penstock.Label(".cls")}, 10, shuffle=True, device="numpy",
-                         executor="thread", workers=4, readers=1)
+                         num_workers=4,
+                         engine=penstock.EngineOptions("thread"), reading=penstock.ReadOptions(num_readers=1))
 print(sum(len(batch["label"]) for batch in loader), loader.stats().engine.reads)
 """
 
@@ -241,13 +242,13 @@ def test_to_ask_for_the_order_is_not_to_decide_anew_who_reads(shards, loader, ca
 def test_workers_that_never_read_are_told_of_no_file(shards, loader, cached):
     for settings in ({}, {"shuffle": False, "sampler": range(SAMPLES)}):
         made = loader(shards, page_cache=False, **settings)
-        assert made._feed.work(made._feed.layout(4)).files is None
+        assert made._source.work(made._source.layout(4)).files is None
         assert sorted(keys_of(made)) == [f"{number:03d}" for number in range(SAMPLES)]
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
 def test_a_shard_that_was_cut_short_ends_the_pass_whatever_is_done_with_bad_samples(shards, loader, cached, on_error):
-    made = loader(shards, on_error=on_error, max_bad=1.0)
+    made = loader(shards, on_error=on_error, max_bad_fraction=1.0)
     os.truncate(shards[1], 20_000)
     with pytest.raises(StorageError, match="has changed since it was indexed") as caught:
         list(made)

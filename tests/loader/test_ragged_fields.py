@@ -69,7 +69,7 @@ def test_every_array_is_what_was_stored_in_epoch_after_epoch(loader, executor, d
     again = loader(executor=executor, device=device, shuffle=True, memory_bytes=memory_bytes)
     for _ in range(3):
         assert sorted(delivered(again)) == expected(range(SAMPLES))
-    assert again._running.plan.slabs < len(again)
+    assert again._engine.plan.slabs < len(again)
 
 
 def test_a_batch_has_numpy_arrays_of_their_own_shapes(loader):
@@ -83,7 +83,7 @@ def test_a_batch_has_numpy_arrays_of_their_own_shapes(loader):
 def test_arrays_lie_in_the_slab_but_for_one_that_is_too_large(loader):
     whole = loader(batch_size=SAMPLES)
     batch = next(passing := iter(whole))
-    slabs = np.frombuffer(whole._running.slabs.view, np.uint8)
+    slabs = np.frombuffer(whole._engine.slabs.view, np.uint8)
     outside = [number for number, array in enumerate(batch["points"]) if not np.shares_memory(array, slabs)]
     assert outside == [LARGE]
     del slabs
@@ -93,7 +93,7 @@ def test_arrays_lie_in_the_slab_but_for_one_that_is_too_large(loader):
 def test_keeping_one_array_of_each_batch_is_enough_to_keep_it(loader):
     keeping = loader(batch_size=2, memory_bytes=FEW_SLABS)
     kept = [batch["points"][1] for batch in keeping]
-    assert keeping._running.plan.slabs < len(kept)
+    assert keeping._engine.plan.slabs < len(kept)
     assert [array.tobytes() for array in kept] == [content for _, content in expected(range(1, SAMPLES, 2))]
 
 
@@ -106,7 +106,7 @@ def test_an_array_outlives_its_loader(loader):
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_bad_samples_are_left_out_and_the_others_keep_their_arrays(loader, executor):
-    settings = {"on_error": "skip", "max_bad": 1, "executor": executor}
+    settings = {"on_error": "skip", "max_bad_fraction": 1, "executor": executor}
     found = delivered(loader(bad=(2, 9), **settings))
     assert found == expected(number for number in range(SAMPLES) if number not in (2, 9))
 

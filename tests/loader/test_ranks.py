@@ -1,6 +1,7 @@
 """Several ranks share an epoch."""
 
 import pytest
+from tests.support.loader_helpers import loader_settings
 
 import penstock
 from penstock.errors import SettingError
@@ -20,11 +21,16 @@ def steps(shards):
     """The keys of an epoch, as [rank][step], of a job with that many ranks."""
 
     def run(world_size, global_batch=8, **settings):
-        settings = {"shuffle": True, "seed": 3, "executor": "thread", "workers": 1, "block_bytes": 1024, **settings}
+        settings = {"shuffle": True, "seed": 3, "executor": "thread", "num_workers": 1, "block_bytes": 1024, **settings}
         seen = []
         for rank in range(world_size):
             loader = penstock.Loader(
-                shards, FIELDS, global_batch // world_size, rank=rank, world_size=world_size, **settings
+                shards,
+                FIELDS,
+                global_batch // world_size,
+                rank=rank,
+                world_size=world_size,
+                **loader_settings(**settings),
             )
             seen.append([batch["__key__"] for batch in loader])
             assert len(loader) == len(seen[-1])
@@ -76,7 +82,16 @@ def test_drop_last_drops_what_does_not_fill_a_step_on_all_ranks(steps):
 def test_ranks_come_from_the_launchers_environment(steps, shards, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = penstock.Loader(shards, FIELDS, 4, shuffle=True, seed=3, executor="thread", workers=1, block_bytes=1024)
+    loader = penstock.Loader(
+        shards,
+        FIELDS,
+        4,
+        shuffle=True,
+        seed=3,
+        engine=penstock.EngineOptions(executor="thread"),
+        num_workers=1,
+        reading=penstock.ReadOptions(block_bytes=1024),
+    )
     assert [batch["__key__"] for batch in loader] == steps(2)[1]
     loader.close()
 
@@ -85,7 +100,7 @@ def test_ranks_that_do_not_divide_the_lanes_are_refused_with_lanes_that_do(shard
     with pytest.raises(SettingError, match="3 ranks cannot share 64 lanes") as caught:
         penstock.Loader(shards, FIELDS, 4, rank=0, world_size=3)
     assert "lanes=66" in caught.value.advice
-    assert len(penstock.Loader(shards, FIELDS, 4, rank=0, world_size=3, lanes=66)) == 4
+    assert len(penstock.Loader(shards, FIELDS, 4, rank=0, world_size=3, reading=penstock.ReadOptions(lanes=66))) == 4
 
 
 def test_a_rank_alone_or_outside_its_world_is_refused(shards):

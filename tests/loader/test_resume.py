@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tests.support.loader_helpers import loader_settings
 
 import penstock
 from penstock.errors import SettingError
@@ -27,9 +28,9 @@ def loader(shards):
 
     def make(batch_size=4, paths=None, **settings):
         settings = {
-            "shuffle": True, "seed": 9, "executor": "thread", "workers": 1, "block_bytes": 1024, **settings,
+            "shuffle": True, "seed": 9, "executor": "thread", "num_workers": 1, "block_bytes": 1024, **settings,
         }  # fmt: skip
-        made.append(penstock.Loader(paths or shards, FIELDS, batch_size, **settings))
+        made.append(penstock.Loader(paths or shards, FIELDS, batch_size, **loader_settings(**settings)))
         return made[-1]
 
     yield make
@@ -74,7 +75,7 @@ def test_every_position_of_an_epoch_gives_exactly_the_rest(loader):
 def test_a_resume_can_be_resumed_again_and_again(loader, executor):
     batches, state = [], loader().state_dict()
     for step in range(1, 4):
-        going = loader(executor=executor, workers=step)
+        going = loader(executor=executor, num_workers=step)
         going.load_state_dict(state)
         some, state = take(going, step)
         batches += some
@@ -138,16 +139,16 @@ def test_another_epoch_after_loading_a_state_starts_that_epoch(loader):
 def test_skipping_reads_nothing(loader, monkeypatch):
     def blocks_read(resumed):
         """Those the engine asks for; the look at the first sample is not one of them."""
-        supply = resumed._feed.supply
+        supply = resumed._source.supply
         read_block, blocks = supply.read_block, []
-        layout = resumed._feed.layout(4)
-        monkeypatch.setattr(resumed._feed, "layout", lambda batch_size: layout)
+        layout = resumed._source.layout(4)
+        monkeypatch.setattr(resumed._source, "layout", lambda batch_size: layout)
         monkeypatch.setattr(supply, "read_block", lambda block, into: blocks.append(block) or read_block(block, into))
         list(resumed)
         return blocks
 
     whole = loader()
-    feed = whole._feed
+    feed = whole._source
     rest = feed.order(0)[20:]
     needed = set(feed.supply.blocks_of(rest).tolist())
     resumed = loader()
@@ -213,8 +214,8 @@ import penstock
 
 shards, folder, die_at = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 fields = {"image": penstock.Image(".jpg", size=8)}
-loader = penstock.Loader(shards, fields, 4, shuffle=True, seed=9, workers=2, executor="process", device="numpy",
-                         block_bytes=1024)
+loader = penstock.Loader(shards, fields, 4, shuffle=True, seed=9, num_workers=2, device="numpy",
+                         engine=penstock.EngineOptions("process"), reading=penstock.ReadOptions(block_bytes=1024))
 saved = os.path.join(folder, "state.json")
 if os.path.exists(saved):
     loader.load_state_dict(json.load(open(saved)))

@@ -24,7 +24,9 @@ def make(shards):
 
     def build(**settings):
         fields = {"image": penstock.Image(".jpg", size=32), "label": penstock.Label(".cls")}
-        loaders.append(penstock.Loader(shards, fields, 8, executor="thread", workers=2, **settings))
+        loaders.append(
+            penstock.Loader(shards, fields, 8, engine=penstock.EngineOptions("thread"), num_workers=2, **settings)
+        )
         return loaders[-1]
 
     yield build
@@ -98,13 +100,13 @@ def test_the_repr_tells_where_it_is(make):
 
 
 def test_a_pass_that_is_left_early_keeps_the_card_s_times(make, monkeypatch):
-    monkeypatch.setattr(Delivery, "card_times", GpuTimes(3.0, 2.0, 1.0))  # as of a card
+    monkeypatch.setattr(Delivery, "gpu_times", GpuTimes(3.0, 2.0, 1.0))  # as of a card
     loader = make()
-    assert loader.card_times is None
+    assert loader.gpu_times is None
     for _ in loader:
         break
-    assert loader.card_times == GpuTimes(3.0, 2.0, 1.0)
-    assert loader.stats().gpu_times == loader.card_times
+    assert loader.gpu_times == GpuTimes(3.0, 2.0, 1.0)
+    assert loader.stats().gpu_times == loader.gpu_times
 
 
 def test_whoever_shares_pictures_out_hears_when_all_workers_are_there(make, monkeypatch):
@@ -113,5 +115,5 @@ def test_whoever_shares_pictures_out_hears_when_all_workers_are_there(make, monk
     loader = make()
     batches = iter(loader)
     next(batches)
-    assert balance.settled == loader._running.is_settled
+    assert balance.settled == loader._engine.is_settled
     assert balance.settled()  # threads are there at once

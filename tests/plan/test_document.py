@@ -35,7 +35,7 @@ FULL = Plan(
         Change(scope="step", name="precision", now=None, then="bfloat16", reason="try it"),
     ),
     dataloader={"num_workers": 2, "pin_memory": True},
-    loader={"workers": 2},
+    loader={"num_workers": 2},
     notes=("one", "two: with a colon"),
 )
 SMALLEST = "penstock_plan: 1\nsource: recording\n"

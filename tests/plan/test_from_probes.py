@@ -109,8 +109,8 @@ def test_a_slow_disk_binds_and_more_workers_do_not_help():
 
 def test_the_reads_in_flight_that_the_storage_can_use_are_the_loaders_readers():
     found = plan(curve=curve((1, 100.0, 1000.0), (4, 390.0, 4000.0), (16, 400.0, 4000.0)))
-    assert found.loader == {"readers": 4}
-    assert "390 MB/s" in change(found, "readers").reason
+    assert found.loader == {"reading": {"num_readers": 4}}
+    assert "390 MB/s" in change(found, "reading.num_readers").reason
     assert plan().loader == {}
 
 
@@ -189,4 +189,4 @@ def test_it_is_a_plan_like_any_other():
 def test_a_store_is_told_to_be_bound_by_latency_or_by_bandwidth(points, bound):
     found = plan(curve=replace(curve(*points), method="requests"))
     assert any(note.startswith(f"The store: {bound}") for note in found.notes)
-    assert found.loader["readers"] == (16 if bound == "Latency-bound" else 4)
+    assert found.loader["reading"]["num_readers"] == (16 if bound == "Latency-bound" else 4)

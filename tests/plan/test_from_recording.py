@@ -98,21 +98,21 @@ def test_latency_takes_more_workers():
     slow = Made(workers=4, cpu_s=0.01, alone_s=0.2, states={"network": 80}, fetch={"read_bytes": MB, "reads": 16})
     found = plan(slow)
     assert change(found, "num_workers").then > 8
-    assert found.loader["readers"] > 4
+    assert found.loader["reading"]["num_readers"] > 4
 
 
 def test_a_full_device_does_not():
     found = plan(Made(workers=4, cpu_s=0.005, io_s=0.05, after=SHARED, **READING))
     assert change(found, "num_workers") is None
     assert found.limits[0].name == "bandwidth"
-    assert found.loader["readers"] == 2
+    assert found.loader["reading"]["num_readers"] == 2
 
 
 def test_a_thrashing_disk_takes_fewer():
     found = plan(Made(workers=4, cpu_s=0.005, io_s=0.03, storage=thrashing, after=LESS, **READING))
     assert change(found, "num_workers").then in (1, 2)
     assert change(found, "num_workers").gain > 0.3
-    assert found.loader["readers"] == 1
+    assert found.loader["reading"]["num_readers"] == 1
 
 
 def test_waiting_that_nobody_could_sort_promises_nothing_and_names_the_experiment():

@@ -45,12 +45,12 @@ def test_without_a_limit_the_users_own_is_left_as_it_is(write):
 
 
 def test_another_machines_plan_is_explained_and_used(write, caplog):
-    path = write({"usable_cores": 10**6}, dataloader={"num_workers": 1}, loader={"readers": 2})
+    path = write({"usable_cores": 10**6}, dataloader={"num_workers": 1}, loader={"reading": {"num_readers": 2}})
     assert dataloader_kwargs(path) == {"num_workers": 1}
     assert "counts on 1000000 usable cores" in caplog.text
-    assert loader_settings(path) == {"readers": 2}
+    assert loader_settings(path) == {"reading": {"num_readers": 2}}
 
 
 def test_a_plan_that_does_not_say_for_which_machine_it_is_says_that(write, caplog):
-    assert plan_here(write({}, loader={"readers": 2})).loader == {"readers": 2}
+    assert plan_here(write({}, loader={"reading": {"num_readers": 2}})).loader == {"reading": {"num_readers": 2}}
     assert "does not say for which machine" in caplog.text

@@ -12,7 +12,7 @@ def changes(made):
 
 def test_latency_asks_for_requests_in_flight():
     plan = plan_from_recording(MadeStore(answer_s=0.03, body_s=0.005).recording())
-    assert plan.loader == {"readers": 40}
+    assert plan.loader == {"reading": {"num_readers": 40}}
     (change,) = plan.changes
     assert (change.scope, change.now, change.gain) == ("loader", 16, pytest.approx(1.5, rel=0.01))
     assert "30 ms for its answer" in change.reason

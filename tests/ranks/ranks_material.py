@@ -3,6 +3,7 @@
 import io
 
 import numpy as np
+from tests.support.loader_helpers import loader_settings
 
 import penstock
 from penstock.testing import tar_bytes
@@ -27,7 +28,9 @@ def make_arrays(folder):
 
 def make_loader(folder, ranks, **settings):
     """Of one rank, as found; the global batch is the same for any number of ranks."""
-    return penstock.Loader(f"{folder}/*.tar", FIELDS, GLOBAL_BATCH // ranks, **{**SETTINGS, **settings})
+    return penstock.Loader(
+        f"{folder}/*.tar", FIELDS, GLOBAL_BATCH // ranks, **loader_settings(**{**SETTINGS, **settings})
+    )
 
 
 def _saved(array):

@@ -37,7 +37,7 @@ FULL = Plan(
         Change(scope="step", name="precision", now=None, then=["a", 1], reason="try it"),
     ),
     dataloader={"num_workers": 2, "pin_memory": False},
-    loader={"workers": 2},
+    loader={"num_workers": 2},
     notes=("rank 1 waited most",),
 )
 BARE = Plan(source="dataset", fingerprint={})

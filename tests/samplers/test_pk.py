@@ -274,7 +274,10 @@ def test_our_loader_takes_it_tells_it_the_epoch_and_resumes_with_it():
 
     def loader():
         return penstock.Loader(
-            TensorDataset(torch.arange(len(table))), batch_sampler=PKSampler(table, P, K), executor="thread", workers=1
+            TensorDataset(torch.arange(len(table))),
+            batch_sampler=PKSampler(table, P, K),
+            engine=penstock.EngineOptions(executor="thread"),
+            num_workers=1,
         )
 
     expected = PKSampler(table, P, K)
@@ -308,13 +311,15 @@ def test_over_shards_the_loader_says_what_the_order_costs(tmp_path, caplog, monk
     make_shards(tmp_path, REID, samples=60, shards=3, scale=0.05)
     fields = {"id": Label(".json", key="identity")}
     sampler = PKSampler(read_metadata(ShardDataset(tmp_path, fields), ".json"), 3, 2)
-    loader = penstock.Loader(tmp_path, fields, batch_sampler=sampler, executor="thread", workers=1)
+    loader = penstock.Loader(
+        tmp_path, fields, batch_sampler=sampler, engine=penstock.EngineOptions(executor="thread"), num_workers=1
+    )
     with caplog.at_level(logging.INFO, "penstock"):
         for epoch in range(2):
             batches = [batch["id"] for batch in loader]
             told = [each.message for each in caplog.records if each.message.startswith("read by a sampler")]
             assert len(told) == epoch + 1
-    counted = loader._feed.supply.counted
+    counted = loader._source.supply.counted
     assert counted.batches == 2 * len(batches) == 2 * len(sampler)
     assert counted.samples == 6 * counted.batches
     assert 1 <= counted.reads / counted.batches <= 3  # one for each shard that a batch has samples of: they are short

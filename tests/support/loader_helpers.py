@@ -1,5 +1,9 @@
 """What tests of the loader share, besides the fixtures of conftest.py."""
 
+import dataclasses
+
+from penstock.options import EngineOptions, ErrorOptions, ReadOptions
+
 
 def keys_of(batches):
     """The samples' keys, in the order of delivery."""
@@ -17,3 +21,13 @@ def settle(tier):
         thread.join(60)
         assert not thread.is_alive()
     tier._under_way.clear()
+
+
+def loader_settings(**settings):
+    """Keyword arguments of a Loader for settings that are given by their names alone, without their option groups."""
+    arguments = dict(settings)
+    for name, kind in {"reading": ReadOptions, "errors": ErrorOptions, "engine": EngineOptions}.items():
+        options = {each.name: arguments.pop(each.name) for each in dataclasses.fields(kind) if each.name in arguments}
+        if options:
+            arguments[name] = kind(**options)
+    return arguments

@@ -58,7 +58,12 @@ def test_what_the_loader_has_is_found_here_too():
 
 def test_the_state_is_that_of_the_batch_the_loop_has():
     def loader():
-        return penstock.Loader(TensorDataset(torch.arange(20)), batch_size=4, executor="thread", workers=1)
+        return penstock.Loader(
+            TensorDataset(torch.arange(20)),
+            batch_size=4,
+            engine=penstock.EngineOptions(executor="thread"),
+            num_workers=1,
+        )
 
     first, second = loader(), loader()
     prefetcher = Prefetcher(first, "cpu")

@@ -17,6 +17,6 @@ def prepare(task: Task) -> MakeBatches:
         index_shard(shard)
 
     def make_batches() -> Iterable[Batch]:
-        return Loader(task.shards, task.kind.fields, task.batch_size, workers=task.workers or None)
+        return Loader(task.shards, task.kind.fields, task.batch_size, num_workers=task.workers or None)
 
     return make_batches

@@ -19,6 +19,6 @@ def prepare(task: Task) -> MakeBatches:
         list(pool.map(index_shard, task.s3))
 
     def make_batches() -> Iterable[Batch]:
-        return Loader(task.s3, {"array": Array(".npy")}, task.size.batch_size, workers=task.workers or None)
+        return Loader(task.s3, {"array": Array(".npy")}, task.size.batch_size, num_workers=task.workers or None)
 
     return make_batches

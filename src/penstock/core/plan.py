@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -64,3 +64,15 @@ class Plan:
     """Keys of a config for penstock.Loader."""
     notes: tuple[str, ...] = ()
     """What could not be known, and what was left alone on purpose."""
+
+
+def nested_settings(changes: Iterable[Change]) -> dict[str, Any]:
+    """Return the new value of each change by its name; `reading.num_readers` names a key of a nested mapping."""
+    settings: dict[str, Any] = {}
+    for change in changes:
+        *groups, name = change.name.split(".")
+        into = settings
+        for group in groups:
+            into = into.setdefault(group, {})
+        into[name] = change.then
+    return settings

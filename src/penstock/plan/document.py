@@ -8,7 +8,7 @@
     changes:
     - {scope: dataloader, name: num_workers, now: 32, then: 6, reason: …, gain: 0.98}
     dataloader: {num_workers: 6}
-    loader: {workers: 6}
+    loader: {reading: {num_readers: 16}}
     notes: []
 
 `dataloader` are keyword arguments of torch's DataLoader and what workers do at their start; `loader` are keys of a

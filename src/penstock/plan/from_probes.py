@@ -16,7 +16,7 @@ import numpy as np
 from penstock.core.cgroups import free_bytes
 from penstock.core.cores import usable_cores
 from penstock.core.format import format_bytes
-from penstock.core.plan import Change, Plan, Profile
+from penstock.core.plan import Change, Plan, Profile, nested_settings
 from penstock.errors import SettingError
 from penstock.model.workload import Workload
 from penstock.plan.fingerprint import differences
@@ -65,7 +65,7 @@ def plan_from_parts(parts: MeasuredParts, profile: Profile = "balanced") -> Plan
         memory_bytes=None if found.need is None else found.need.total_bytes,
         changes=(*changes, *parts.loader_changes),
         dataloader=found.kwargs,
-        loader={change.name: change.then for change in parts.loader_changes},
+        loader=nested_settings(parts.loader_changes),
         notes=(*parts.notes, *_parts_notes(parts, now.samples_s), *found.notes),
     )
 
@@ -200,7 +200,7 @@ def _readers(curve: StorageCurve) -> Change:
     point = next(p for p in curve.points if p.sequential_mb_per_s >= WITHIN * best)
     return Change(
         scope="loader",
-        name="readers",
+        name="reading.num_readers",
         now=None,
         then=point.in_flight,
         reason=f"With {point.in_flight} in flight, large reads get {point.sequential_mb_per_s:,.0f} MB/s; "

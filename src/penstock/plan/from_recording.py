@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.arrays import mean
-from penstock.core.plan import Change, Plan, Profile, ThroughputLimit
+from penstock.core.plan import Change, Plan, Profile, ThroughputLimit, nested_settings
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.rules._storage import REMOTE, storage_waits
 from penstock.diagnose.verdict import ENOUGH_STEPS
@@ -79,7 +79,7 @@ def plan_from_recording(
         memory_bytes=proposal.need.total_bytes if proposal and proposal.need else None,
         changes=tuple(sorted(changes, key=lambda change: -inf if change.gain is None else change.gain, reverse=True)),
         dataloader=proposal.kwargs if proposal else {},
-        loader={change.name: change.then for change in others if change.scope == "loader"},
+        loader=nested_settings(change for change in others if change.scope == "loader"),
         notes=(*recording.notes, *notes, *_notes(evidence, proposal, batch_bytes, per_batch, most_gain)),
     )
 
@@ -182,7 +182,7 @@ def _loader_changes(evidence: Evidence) -> Iterator[Change]:
 
 
 def _readers(number: int, reason: str) -> Change:
-    return Change(scope="loader", name="readers", now=None, then=number, reason=reason)
+    return Change(scope="loader", name="reading.num_readers", now=None, then=number, reason=reason)
 
 
 # -- what is not known ---------------------------------------------------------------------------------------------

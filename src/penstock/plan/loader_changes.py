@@ -31,7 +31,7 @@ def _readers(seen: StoreReads) -> Change:
     then = seen.needed_readers
     return Change(
         scope="loader",
-        name="readers",
+        name="reading.num_readers",
         now=seen.readers,
         then=then,
         reason=f"A request waits {seen.answer_s * 1e3:.0f} ms for its answer and {seen.body_s * 1e3:.0f} ms for its "

@@ -1,7 +1,8 @@
-"""A pass over a loader, and the one that comes next: made while the loop is still at its last steps of the one before.
+"""The epochs of a loader. The next epoch is begun while the training loop is still at the last steps of the current
+one.
 
-A pass that begins only when it is asked for begins with empty hands: its blocks are read and its first batch is made
-while the card waits. In a training of short epochs that is every few seconds.
+An epoch that begins only when it is requested has nothing prepared: its blocks are read and its first batch is decoded
+while the GPU waits. In a training of short epochs this happens every few seconds.
 """
 
 from __future__ import annotations
@@ -18,63 +19,73 @@ from penstock.engine.scheduler import PLANNED, EpochRequest
 from penstock.errors import PenstockError
 
 REPEATED = 2
-"""Passes after which there will be another, most likely. What is made after the last one is made in vain: as many
-batches as the engine looks ahead, and as much reading as its arena holds."""
+"""Epochs after which another one is likely. What is prepared after the last epoch is wasted: as many batches as the
+engine prefetches, and as much reading as its arena holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRun:
-    """What is left of an epoch, and as much of it as the loop has drawn."""
+    """The rest of one epoch, and how much of it the training loop has received."""
 
     epoch: int
     share: EpochShare
-    ahead: BatchLookahead
+    lookahead: BatchLookahead
 
-    def begin(self, engine: Engine, room: int) -> None:
-        """Have the engine make its batches, as far as slabs for so many samples hold them."""
-        self.ahead.open(room, PLANNED + engine.plan.slabs + 1)
-        jobs = (BatchRequest(number, self.epoch, portion.samples, self.share.whole) for number, portion in self.ahead)
-        engine.begin(EpochRequest(jobs, self.share.uses, self.share.worker_read_bytes))
+    def begin(self, engine: Engine, slab_samples: int) -> None:
+        """Let the engine make its batches, as far as they fit into slabs of that many samples."""
+        self.lookahead.open(slab_samples, PLANNED + engine.plan.slabs + 1)
+        requests = (
+            BatchRequest(number, self.epoch, portion.samples, self.share.whole) for number, portion in self.lookahead
+        )
+        engine.begin(EpochRequest(requests, self.share.uses, self.share.worker_read_bytes))
 
 
 class EpochSequence:
-    """Over one feed. Guesses what is asked for next where the order is ours: a user's sampler may change until then."""
+    """The epochs of one source, in the order in which they are requested.
 
-    def __init__(self, feed: Source) -> None:
-        self._feed = feed
+    The next epoch is predicted only for shards in Penstock's own order: a sampler of the user may change until the
+    epoch begins.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
         self._numbers = itertools.count()
-        """Of batches, over all passes."""
-        self._may_guess = isinstance(feed, ShardSource)
-        self._asked = 0
-        self._begun: EpochRun | None = None
+        """Numbers of the batches, over all epochs."""
+        self._may_predict = isinstance(source, ShardSource)
+        self._requested = 0
+        """Epochs requested so far."""
+        self._predicted: EpochRun | None = None
+        """The epoch that the engine has begun although it was not requested yet."""
 
-    def ask(self, epoch: int, position: int) -> tuple[EpochRun, bool]:
-        """What is left of that epoch, and whether the engine is at it. One wrong guess, and there is no other."""
-        self._asked += 1
-        begun, self._begun = self._begun, None
-        if begun is not None and (begun.epoch, 0) == (epoch, position):
-            return begun, True
-        self._may_guess = self._may_guess and begun is None
-        return self._over(epoch, position), False
+    def start(self, epoch: int, position: int) -> tuple[EpochRun, bool]:
+        """Return the rest of that epoch, and whether the engine has begun it. After one wrong prediction there is no
+        other."""
+        self._requested += 1
+        predicted, self._predicted = self._predicted, None
+        if predicted is not None and (predicted.epoch, 0) == (epoch, position):
+            return predicted, True
+        self._may_predict = self._may_predict and predicted is None
+        return self._rest_of(epoch, position), False
 
-    def look_further(self, this: EpochRun, named: int | None, engine: Engine, room: int) -> None:
-        """If all of this pass is made, have the engine begin with what is likely to be asked for next.
+    def begin_next(self, current: EpochRun, named_epoch: int | None, engine: Engine, slab_samples: int) -> None:
+        """Let the engine begin the epoch that is likely to be requested next, if all of the current one is requested.
 
-        That is the epoch that somebody has named meanwhile, or the one after this.
+        That is `named_epoch`, the epoch that the user has set meanwhile, or the one after the current one.
         """
-        if not self._may_guess or self._asked < REPEATED or self._begun is not None or not this.ahead.over:
+        is_wanted = self._may_predict and self._requested >= REPEATED and self._predicted is None
+        if not is_wanted or not current.lookahead.over:
             return
         try:
-            following = self._over(this.epoch + 1 if named is None else named, 0)
-        except PenstockError:  # a shard is gone, say: whoever asks for that pass will hear it
+            following = self._rest_of(current.epoch + 1 if named_epoch is None else named_epoch, 0)
+        except PenstockError:  # for example, a shard is gone: the error is raised when the epoch is requested
             return
-        following.begin(engine, room)
-        self._begun = following
+        following.begin(engine, slab_samples)
+        self._predicted = following
 
-    def forget(self) -> None:
-        """The engine is gone, and what it has made."""
-        self._begun = None
+    def forget_prediction(self) -> None:
+        """Forget the epoch that was begun ahead of its request: its engine has been stopped."""
+        self._predicted = None
 
-    def _over(self, epoch: int, position: int) -> EpochRun:
-        share = self._feed.share(epoch, position)
+    def _rest_of(self, epoch: int, position: int) -> EpochRun:
+        share = self._source.share(epoch, position)
         return EpochRun(epoch, share, BatchLookahead(share.portions, self._numbers))

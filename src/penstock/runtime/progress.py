@@ -1,4 +1,4 @@
-"""What a loader says of itself: where each pass's time went, a status line now and then, a progress bar when asked."""
+"""Reports about a loader: the time of each hop, a status line every few seconds, a progress bar."""
 
 from __future__ import annotations
 
@@ -14,48 +14,49 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LINE_S = 5.0
-"""Between two status lines."""
+"""Seconds between two status lines."""
 
 
 class DeliveryTimer:
-    """The consumer's side of the hops: it waits for a batch, delivers it, and is away with it."""
+    """A timer for the consumer's side of the hops: it waits for a batch, delivers it, and runs the training step."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.samples = self.batches = 0
+        """Delivered since the loader was made."""
         self._clock = clock
-        self._waited_s = self._delivering_s = self._away_s = 0.0
-        self._at = clock.now()
+        self._waited_s = self._delivering_s = self._step_s = 0.0
+        self._lap_start = clock.now()
 
     def begin(self) -> None:
-        """A pass begins."""
-        self._at = self._clock.now()
+        """Note that an epoch begins."""
+        self._lap_start = self._clock.now()
 
     def waited(self) -> None:
-        """The engine has handed a batch over."""
+        """Note that the engine has delivered a batch."""
         self._waited_s += self._lap()
 
     def delivered(self, samples: int) -> None:
-        """It goes to the training loop."""
+        """Note that a batch of that many samples goes to the training loop."""
         self._delivering_s += self._lap()
         self.samples += samples
         self.batches += 1
 
     def returned(self) -> None:
-        """The training loop wants the next one."""
-        self._away_s += self._lap()
+        """Note that the training loop requests the next batch."""
+        self._step_s += self._lap()
 
     def _lap(self) -> float:
-        since, self._at = self._at, self._clock.now()
-        return self._at - since
+        start, self._lap_start = self._lap_start, self._clock.now()
+        return self._lap_start - start
 
     def hops(self) -> tuple[Hop, Hop]:
-        """Delivering, and the training loop's step."""
-        deliver = Hop("deliver", self._delivering_s, self._waited_s, self._away_s)
-        return deliver, Hop("step", self._away_s, self._waited_s + self._delivering_s)
+        """Return the hop of delivery, and that of the training loop's step."""
+        deliver = Hop("deliver", self._delivering_s, self._waited_s, self._step_s)
+        return deliver, Hop("step", self._step_s, self._waited_s + self._delivering_s)
 
 
 class StatusTicker:
-    """A status line on stderr every few seconds, of what happened since the last one."""
+    """Prints a status line on stderr every few seconds, about the time since the last one."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -68,14 +69,14 @@ class StatusTicker:
         return self._clock.now() >= self._next
 
     def show(self, stats: LoaderStats) -> None:
-        """Print one."""
+        """Print a line, and begin the next interval."""
         print(status_line(stats, self._last), file=sys.stderr, flush=True)
         self._last = stats
         self._next = self._clock.now() + LINE_S
 
 
 class EpochBar:
-    """A progress bar over the samples of a pass, on stderr."""
+    """A progress bar over the samples of an epoch, on stderr."""
 
     def __init__(self, epoch: int, start: int, total: int) -> None:
         from rich.console import Console
@@ -85,10 +86,10 @@ class EpochBar:
         self._task: TaskID = self._progress.add_task(f"epoch {epoch}", total=total, completed=start)
         self._progress.start()
 
-    def at(self, samples: int) -> None:
-        """So many of the epoch are delivered."""
+    def update(self, samples: int) -> None:
+        """Show that this many samples of the epoch are delivered."""
         self._progress.update(self._task, completed=samples)
 
     def close(self) -> None:
-        """Leave it as it stands."""
+        """Stop updating, and leave the bar as it is."""
         self._progress.stop()

@@ -14,7 +14,7 @@ from penstock.core.slab_layout import PAGE, SlabLayout, SlotSpec, store_ragged
 from penstock.data.batch.delivery import Delivery, SlabPool
 from penstock.data.device.host import HostTransfer
 from penstock.errors import DecodeError, PenstockError, SampleError
-from penstock.options import ErrorSettings
+from penstock.options import ErrorOptions
 
 LAYOUT = SlabLayout({"x": SlotSpec((2,), "<i4")}, batch_size=4)
 
@@ -45,7 +45,7 @@ class Desk:
         self.memory = bytearray(3 * layout.size)
         self.back = []
         self.slabs = SlabPool(memoryview(self.memory), 3, self.back.append)
-        self.delivery = Delivery(layout, self.slabs, Names(), ErrorSettings(**errors), HostTransfer("numpy"))
+        self.delivery = Delivery(layout, self.slabs, Names(), ErrorOptions(**errors), HostTransfer("numpy"))
         for slab in range(3):
             for array in layout.arrays(memoryview(self.memory), slab * layout.size).values():
                 array[:] = 10 * slab + np.arange(4)[:, None]
@@ -125,7 +125,7 @@ def test_arrays_of_any_shape_are_delivered_as_a_list_over_the_slab():
 @pytest.mark.parametrize("layout", [RAGGED, SlabLayout({}, 4, {"points": PAGE})], ids=["with arrays", "alone"])
 def test_one_of_them_is_enough_to_keep_the_slab(layout):
     desk = Desk(RAGGED)
-    desk.delivery = Delivery(layout, desk.slabs, Names(), ErrorSettings(), HostTransfer("numpy"))
+    desk.delivery = Delivery(layout, desk.slabs, Names(), ErrorOptions(), HostTransfer("numpy"))
     rooms = layout.ragged_buffers(memoryview(desk.memory), layout.size)["points"]
     kept = desk(1, [5, 6], [(slot, "points", store_ragged(np.full(3, slot), rooms[slot])) for slot in range(2)])[
         "points"
@@ -157,7 +157,7 @@ def test_they_are_copied_from_a_batch_with_bad_samples(on_error, expected):
 
 
 def test_a_spare_sample_with_an_array_of_any_shape_holds_no_slab():
-    desk = Desk(RAGGED, on_error="replace", max_bad=1)
+    desk = Desk(RAGGED, on_error="replace", max_bad_fraction=1)
     desk(1, [5, 6, 7, 8], ragged(desk, 1, 0, 1, 2, 3))
     gc.collect()
     assert desk.back == [1]
@@ -214,7 +214,7 @@ def all_bad():
 
 
 def test_replace_repeats_the_last_good_sample_when_a_batch_has_none_of_its_own():
-    desk = Desk(on_error="replace", max_bad=1)
+    desk = Desk(on_error="replace", max_bad_fraction=1)
     desk(1, [5, 6, 7, 8], [bad(3), *((slot, "note", str(slot)) for slot in range(3))])
     batch = desk(2, [9, 10, 11], all_bad())
     assert batch["x"][:, 0].tolist() == [10, 10, 10]  # slot 3 of the batch before had itself been replaced by slot 0
@@ -233,7 +233,7 @@ def test_a_spare_sample_holds_no_slab():
 
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 def test_a_batch_without_a_good_sample_is_an_error_and_never_an_empty_batch(on_error):
-    desk = Desk(on_error=on_error, max_bad=1)
+    desk = Desk(on_error=on_error, max_bad_fraction=1)
     if on_error == "skip":
         desk(0, [1, 2, 3, 4])
     with pytest.raises(SampleError, match=r"all 3 samples of a batch are bad.*the first: reason 0") as caught:
@@ -243,7 +243,7 @@ def test_a_batch_without_a_good_sample_is_an_error_and_never_an_empty_batch(on_e
 
 
 def test_what_was_good_in_one_pass_is_no_spare_for_the_next():
-    desk = Desk(on_error="replace", max_bad=1)
+    desk = Desk(on_error="replace", max_bad_fraction=1)
     desk(0, [1, 2, 3, 4])
     desk.delivery.begin()
     with pytest.raises(SampleError, match="all 3 samples"):
@@ -259,7 +259,7 @@ def test_an_error_of_unknown_kind_is_a_bad_sample_too():
 
 def test_the_ledger_lists_every_bad_sample(tmp_path):
     ledger = tmp_path / "bad.jsonl"
-    desk = Desk(on_error="skip", ledger=str(ledger))
+    desk = Desk(on_error="skip", bad_samples_path=str(ledger))
     desk(0, [5, 6, 7, 8], [bad(3), bad(0, "cut short")])
     desk(1, [9, 10], [bad(0)])
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
@@ -272,16 +272,16 @@ def test_the_ledger_lists_every_bad_sample(tmp_path):
 
 
 def test_too_many_bad_samples_end_the_epoch_with_the_figures():
-    desk = Desk(on_error="skip", max_bad=0.02)
+    desk = Desk(on_error="skip", max_bad_fraction=0.02)
     for at in range(24):
         desk(0, [4 * at, 4 * at + 1, 4 * at + 2, 4 * at + 3], [bad(1)] if at < 2 else [])
     with pytest.raises(SampleError, match=r"3 of 100 samples are bad, more than the 2\.0% allowed") as caught:
         desk(0, [96, 97, 98, 99], [bad(0)])
-    assert (caught.value.member, "max_bad" in caught.value.advice) == ("k96", True)
+    assert (caught.value.member, "max_bad_fraction" in caught.value.advice) == ("k96", True)
 
 
 def test_exactly_the_allowed_share_is_let_through():
-    desk = Desk(on_error="skip", max_bad=0.02)
+    desk = Desk(on_error="skip", max_bad_fraction=0.02)
     for at in range(25):
         desk(0, [4 * at, 4 * at + 1, 4 * at + 2, 4 * at + 3], [bad(1)] if at in (0, 24) else [])
     desk.delivery.check_books(100)

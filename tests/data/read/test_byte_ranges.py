@@ -138,7 +138,8 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import penstock
 loader = penstock.Loader(sys.argv[1], {"label": penstock.Label(".cls")}, 10, shuffle=True, device="numpy",
-                         executor="thread", workers=1, readers=4)
+                         num_workers=1,
+                         engine=penstock.EngineOptions("thread"), reading=penstock.ReadOptions(num_readers=4))
 print(sum(len(batch["label"]) for batch in loader))
 """
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from tests.support.fleet_needs import BATCH, BATCH_BYTES, STEP_S, need, site
 
-from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.data.order.ranks import find_ranks
-from penstock.data.order.shuffle import LANES
 from penstock.errors import SettingError
+from penstock.options import BLOCK_BYTES, LANES
 from penstock.plan.fleet import forecast as outlook
 from penstock.plan.fleet.cluster import Cluster, bounds, fleet_demand, hit_share
 from penstock.plan.fleet.forecast import ENOUGH_BLOCKS, StorePrice, epoch_of, lanes_for, plan_fleet

@@ -8,8 +8,8 @@ import pytest
 from tests.support.fleet_needs import probed
 from tests.support.made_recordings import SAMPLES, Made
 
-from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.errors import RecordingError, SettingError
+from penstock.options import BLOCK_BYTES
 from penstock.plan.fleet.rank_need import need_from_probes, need_from_recording
 from penstock.plan.from_probes import NO_STEP, StepFacts
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve

@@ -15,7 +15,7 @@ FIELDS = {"image": penstock.Image(".jpg", size=32)}
 
 def settle(loader):
     """All that is wanted has been copied."""
-    loading.settle(loader._feed.supply._files._copies.tier)
+    loading.settle(loader._source.supply._files._copies.tier)
 
 
 def epoch(loader):
@@ -37,7 +37,7 @@ def test_the_second_epoch_asks_the_store_for_nothing(make_loader, local, remote,
 
 def test_what_does_not_fit_is_read_from_the_store(make_loader, local, remote, proxy, tmp_path):
     size = sum(path.stat().st_size for path in local[:2])
-    loader = make_loader(remote, FIELDS, cache=str(tmp_path / "fast"), cache_bytes=size)
+    loader = make_loader(remote, FIELDS, cache=penstock.CacheOptions(str(tmp_path / "fast"), size))
     for _ in range(2):
         assert sum(len(keys) for keys, _ in epoch(loader)) == SAMPLES
         settle(loader)
@@ -55,7 +55,7 @@ def test_a_cache_that_cannot_be_costs_nothing_but_itself(make_loader, remote, mo
         folder = mount_tmpfs("small", "size=16k" if trouble == "full" else "size=1m")
     if trouble == "read-only":
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-    loader = make_loader(remote, FIELDS, cache=str(folder), cache_bytes=1 << 30)
+    loader = make_loader(remote, FIELDS, cache=penstock.CacheOptions(str(folder), 1 << 30))
     for _ in range(2):
         assert sum(len(keys) for keys, _ in epoch(loader)) == SAMPLES
 
@@ -68,9 +68,7 @@ def test_closing_a_loader_in_mid_epoch_leaves_no_half_copies(make_loader, remote
     assert left <= {"entry", "directory.lock"}
 
 
-def test_a_size_without_a_cache_and_a_cache_of_a_dataset_are_refused(remote, tmp_path):
-    with pytest.raises(SettingError, match="without a cache"):
-        penstock.Loader(remote, FIELDS, 8, cache_bytes=5)
+def test_a_cache_of_a_dataset_is_refused(tmp_path):
     with pytest.raises(SettingError, match="cache is for shards"):
         penstock.Loader([1, 2, 3], batch_size=2, cache=str(tmp_path))
 
@@ -83,7 +81,7 @@ def test_ranks_of_a_node_share_the_copies(make_loader, remote, proxy, tmp_path):
         assert len(keys) == SAMPLES
         for loader in ranks:
             settle(loader)
-    tiers = [loader._feed.supply._files._copies.tier for loader in ranks]
+    tiers = [loader._source.supply._files._copies.tier for loader in ranks]
     assert sum(tier.stats().staged for tier in tiers) == 4
     asked = proxy.counts.requests
     for loader in ranks:

@@ -11,9 +11,9 @@ from tests.support import loader_helpers as loading
 from penstock.data.read.block_layout import Extent
 from penstock.data.read.byte_ranges import OpenedShards
 from penstock.errors import StorageError
+from penstock.options import CacheOptions
 from penstock.shards.codecs import zstd
 from penstock.shards.scan import index_shard
-from penstock.storage.shard_cache.cache_tier import CacheSettings
 from penstock.testing import REID, make_shards
 
 
@@ -29,7 +29,7 @@ def opened(tmp_path):
 
     def opened(paths, indexes=None, folder=tmp_path / "fast"):
         indexes = indexes or [index_shard(path) for path in paths]
-        made.append(OpenedShards(paths, indexes, cache=CacheSettings(str(folder), 1 << 30)))
+        made.append(OpenedShards(paths, indexes, cache=CacheOptions(str(folder), 1 << 30)))
         return made[-1]
 
     yield opened

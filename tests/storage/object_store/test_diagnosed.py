@@ -48,7 +48,7 @@ def watched(loader):
 
 def test_a_store_that_answers_late_is_latency_and_more_in_flight_is_planned(make_loader, remote, proxy):
     proxy.slow_down(latency_s=0.05)
-    loader = make_loader(remote, FIELDS, batch_size=2, readers=2, block_bytes=8192, device="numpy")
+    loader = make_loader(remote, FIELDS, batch_size=2, num_readers=2, block_bytes=8192, device="numpy")
     recording = watched(loader)
     diagnosis = diagnose(recording)
     assert diagnosis.findings[0].rule == "latency_bound", diagnosis
@@ -57,7 +57,7 @@ def test_a_store_that_answers_late_is_latency_and_more_in_flight_is_planned(make
 
 def test_a_store_that_is_full_is_bandwidth_and_a_cache_is_planned(make_loader, remote, proxy):
     proxy.slow_down(bytes_per_s=250_000)
-    loader = make_loader(remote, FIELDS, batch_size=2, readers=6, block_bytes=8192, device="numpy")
+    loader = make_loader(remote, FIELDS, batch_size=2, num_readers=6, block_bytes=8192, device="numpy")
     recording = watched(loader)
     diagnosis = diagnose(recording)
     assert diagnosis.findings[0].rule == "storage_bandwidth", diagnosis

@@ -71,7 +71,7 @@ def test_faults_on_the_way_change_nothing(make_loader, local, remote, proxy, mon
 
 
 def test_a_shard_overwritten_in_mid_epoch_ends_the_epoch(make_loader, remote, local, bucket):
-    loader = make_loader(remote, FIELDS, batch_size=2, readers=1)
+    loader = make_loader(remote, FIELDS, batch_size=2, num_readers=1)
     batches = iter(loader)
     next(batches)
     for path in local:
@@ -104,10 +104,13 @@ def test_a_flip_that_passes_costs_nothing_and_one_that_stays_costs_its_sample(ma
         return request.path.endswith(remote[0].rpartition("/")[2])
 
     proxy.inject(Flip(at=int(index.offsets[0]) + 5), of_the_shard, times=1)
-    assert sum(len(batch["__key__"]) for batch in make_loader(remote, FIELDS, on_error="skip", max_bad=1)) == SAMPLES
+    assert (
+        sum(len(batch["__key__"]) for batch in make_loader(remote, FIELDS, on_error="skip", max_bad_fraction=1))
+        == SAMPLES
+    )
     assert proxy.counts.faults == 1
     proxy.inject(Flip(at=int(index.offsets[int(index.starts[5])]) + 5), of_the_shard)
-    loader = make_loader(remote, FIELDS, on_error="skip", max_bad=1)
+    loader = make_loader(remote, FIELDS, on_error="skip", max_bad_fraction=1)
     assert sum(len(batch["__key__"]) for batch in loader) == SAMPLES - 1
 
 
@@ -123,5 +126,5 @@ def test_a_dataset_reads_and_is_sent_without_secrets(local, remote):
 
 def test_many_requests_are_in_flight(make_loader, remote, proxy):
     proxy.slow_down(latency_s=0.03)
-    list(make_loader(remote, FIELDS, readers=16, shuffle=True))
+    list(make_loader(remote, FIELDS, num_readers=16, shuffle=True))
     assert proxy.counts.most_in_flight > 4

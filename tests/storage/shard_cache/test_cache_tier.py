@@ -6,9 +6,10 @@ import pytest
 from tests.support.loader_helpers import settle
 
 from penstock.errors import SettingError
+from penstock.options import CacheOptions
 from penstock.storage.shard_cache import cache_tier as tier
 from penstock.storage.shard_cache import copy as staging
-from penstock.storage.shard_cache.cache_tier import CacheSettings, ShardTier
+from penstock.storage.shard_cache.cache_tier import ShardTier
 from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion
 from penstock.testing.clock import FakeClock
 
@@ -30,7 +31,7 @@ def make(tmp_path, shards):
 
     def tiered(size_bytes=10 * SIZE, folder=tmp_path / "fast", **more):
         made.append(
-            ShardTier(CacheSettings(str(folder), size_bytes), [ShardVersion.of(path) for path in shards], **more)
+            ShardTier(CacheOptions(str(folder), size_bytes), [ShardVersion.of(path) for path in shards], **more)
         )
         return made[-1]
 
@@ -191,15 +192,15 @@ def test_without_a_size_it_takes_its_share_of_the_disk_and_that_stays_the_same(m
         return shutil._ntuple_diskusage(room, used, room - used)
 
     monkeypatch.setattr(tier.shutil, "disk_usage", usage)
-    settings = CacheSettings(str(fast))
-    assert settings.budget() == 0.8 * room
+    settings = CacheOptions(str(fast))
+    assert tier.cache_budget(settings) == 0.8 * room
     tiered = make(None)
     content(tiered, 0)
     settle(tiered)
-    assert settings.budget() == 0.8 * room
+    assert tier.cache_budget(settings) == 0.8 * room
 
 
 @pytest.mark.parametrize(("folder", "size_bytes"), [("", None), ("s3://bucket/x", None), ("/fast", 0), ("/fast", -5)])
 def test_settings_that_cannot_be_are_refused(folder, size_bytes):
     with pytest.raises(SettingError):
-        CacheSettings(folder, size_bytes)
+        CacheOptions(folder, size_bytes)

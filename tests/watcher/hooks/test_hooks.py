@@ -281,7 +281,7 @@ def test_a_loader_under_penstock_watch_has_the_phases_of_its_steps(watched):
 
 def test_a_penstock_loader_is_watched_and_not_kept_alive(tmp_path):
     shards = make_shards(tmp_path, REID, samples=12, shards=1, scale=0.1)
-    loader = penstock.Loader(shards, {"meta": penstock.Json(".json")}, batch_size=4, workers=1)
+    loader = penstock.Loader(shards, {"meta": penstock.Json(".json")}, batch_size=4, num_workers=1)
     it = Watched()
     model = nn.Linear(4, 1)
     for _ in loader:

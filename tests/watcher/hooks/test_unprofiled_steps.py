@@ -184,7 +184,7 @@ def test_a_pass_begins_with_steps_that_are_looked_at(watched):
 
 def test_a_penstock_loader_too_is_looked_at_now_and_then(tmp_path):
     shards = make_shards(tmp_path, REID, samples=40, shards=1, scale=0.1)
-    loader = penstock.Loader(shards, {"meta": penstock.Json(".json")}, batch_size=1, workers=1)
+    loader = penstock.Loader(shards, {"meta": penstock.Json(".json")}, batch_size=1, num_workers=1)
     it, model = Watched(), nn.Linear(4, 1)
     for _ in range(6):
         for _ in loader:

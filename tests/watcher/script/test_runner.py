@@ -259,7 +259,7 @@ def test_a_script_with_our_own_loader_is_recorded_too(run, tmp_path):
     text = """
         import penstock
         if __name__ == "__main__":
-            train = penstock.Loader("shards/*.tar", {"meta": penstock.Json(".json")}, batch_size=4, workers=1)
+            train = penstock.Loader("shards/*.tar", {"meta": penstock.Json(".json")}, batch_size=4, num_workers=1)
             print([len(batch["__key__"]) for batch in train])
     """
     ran = run(text)
@@ -297,7 +297,7 @@ def test_a_loader_that_is_first_imported_when_the_watching_has_begun_is_watched_
         steps()
         assert "penstock.loader" not in sys.modules
         import penstock
-        print(sum(1 for _ in penstock.Loader(Numbers(), batch_size=2, executor="thread", workers=1)))
+        print(sum(1 for _ in penstock.Loader(Numbers(), batch_size=2, num_workers=0)))
     """
     )
     assert (ran.code, ran.out.split()) == (0, ["5"]), ran.err

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from penstock import Loader
+from penstock import EngineOptions, Loader
 from penstock.testing import REID, FakeClock, make_shards
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.step_probe import probe as room
@@ -189,7 +189,7 @@ def test_a_penstock_loader_is_probed_too(train, tmp_path):
     ScriptStepProbe(SECONDS, told).install(patches)
     try:
         with_id = {"id": Label(".json", key="identity")}
-        loader = Loader(shards, with_id, 2, executor="thread", workers=1)
+        loader = Loader(shards, with_id, 2, engine=EngineOptions(executor="thread"), num_workers=1)
         keys = []
         while not told.ended:
             for batch in loader:

@@ -18,7 +18,7 @@ from penstock.data.device.device_stage import Ids, SlabBatch
 from penstock.data.device.host import Transfer, TransferLookahead, copy, lease
 from penstock.data.device.static_buffers import StaticBuffers
 from penstock.errors import PenstockError, SampleError, StorageError
-from penstock.options import ErrorSettings
+from penstock.options import ErrorOptions
 
 LEAST_FOR_RATE = 100
 """Samples seen before the share of bad ones is judged."""
@@ -104,7 +104,7 @@ class Delivery:
         layout: SlabLayout,
         slabs: SlabPool,
         naming: SampleNames,
-        errors: ErrorSettings,
+        errors: ErrorOptions,
         way: Transfer,
         stable: StaticBuffers | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class Delivery:
         return self._way.lead
 
     @property
-    def card_times(self) -> GpuTimes | None:
+    def gpu_times(self) -> GpuTimes | None:
         """Where the card's time went, if there is one."""
         return self._way.times
 
@@ -249,20 +249,20 @@ class Delivery:
 
     def _check_rate(self, bad: int, seen: int, example: PenstockError) -> None:
         total_bad, total = self.bad + bad, self.bad + self.delivered + seen
-        if total >= LEAST_FOR_RATE and total_bad > self._errors.max_bad * total:
+        if total >= LEAST_FOR_RATE and total_bad > self._errors.max_bad_fraction * total:
             raise SampleError(
-                f"{total_bad} of {total} samples are bad, more than the {self._errors.max_bad:.1%} allowed; "
+                f"{total_bad} of {total} samples are bad, more than the {self._errors.max_bad_fraction:.1%} allowed; "
                 f"the last: {example.reason}",
                 shard=example.shard,
                 member=example.member,
                 offset=example.offset,
                 stage="deliver",
-                advice="Run 'penstock shards check --decode', or raise max_bad",
+                advice="Run 'penstock shards check --decode', or raise max_bad_fraction",
             )
 
     def _write_ledger(self, bad: Sequence[PenstockError]) -> None:
-        if self._errors.ledger is not None:
-            with open(self._errors.ledger, "ab") as ledger:
+        if self._errors.bad_samples_path is not None:
+            with open(self._errors.bad_samples_path, "ab") as ledger:
                 for error in bad:
                     ledger.write(msgspec.json.encode({**error.where(), "reason": error.reason}) + b"\n")
 

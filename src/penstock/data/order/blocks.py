@@ -12,9 +12,6 @@ from penstock.shards.index import ShardIndex
 
 Ids = NDArray[np.int64]
 
-BLOCK_BYTES = 2 << 20
-"""Long enough that a disk streams and a request pays, short enough that 64 of them fit in memory."""
-
 
 @dataclass(frozen=True)
 class BlockTable:

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.data.order.blocks import BlockTable
 from penstock.errors import SettingError
-
-LANES = 64
-"""Divisible by every usual number of ranks up to 64; with blocks of 2 MiB, 128 MiB are in use."""
+from penstock.options import LANES
 
 Ids = NDArray[np.int64]
 

@@ -13,6 +13,7 @@ from penstock.data.read.block_layout import Extent
 from penstock.data.read.checksum import Checksums
 from penstock.data.read.open_files import DirectShard, OpenFiles
 from penstock.errors import PenstockError, StorageError
+from penstock.options import CacheOptions
 from penstock.shards.index import IndexBinding, ShardIndex
 from penstock.shards.open_shard import AnyShard, PlainShard, open_shard
 from penstock.storage.local import read_into_buffers
@@ -20,7 +21,7 @@ from penstock.storage.object_store.remote_file import RangeRead, RemoteFile
 from penstock.storage.object_store.request import ObjectVersion
 from penstock.storage.object_store.url import is_remote
 from penstock.storage.shard_cache.cache import CachedShard
-from penstock.storage.shard_cache.cache_tier import CacheSettings, ShardTier
+from penstock.storage.shard_cache.cache_tier import ShardTier
 from penstock.storage.shard_cache.copy import ShardVersion
 
 log = logging.getLogger("penstock")
@@ -53,7 +54,7 @@ def _place(extent: Extent, into: memoryview) -> RangeRead:
 class CachedShards:
     """Copies are of the very versions that the indexes are bound to. For many threads."""
 
-    def __init__(self, paths: Sequence[str], indexes: Sequence[ShardIndex], cache: CacheSettings) -> None:
+    def __init__(self, paths: Sequence[str], indexes: Sequence[ShardIndex], cache: CacheOptions) -> None:
         self._paths = paths
         self._indexes = indexes
         self._checksums = Checksums(indexes)
@@ -112,7 +113,7 @@ class OpenedShards:
         indexes: Sequence[ShardIndex],
         *,
         direct: bool = False,
-        cache: CacheSettings | None = None,
+        cache: CacheOptions | None = None,
     ) -> None:
         self._paths = paths
         self._indexes = indexes

@@ -16,7 +16,7 @@ from penstock.data.read.block_layout import PARTS, WIDTH, BlockLayout, lay_out_r
 from penstock.data.read.byte_ranges import OpenedShards
 from penstock.data.read.page_cache_read import WorkerReads
 from penstock.data.read.sample_index import SampleIndex
-from penstock.storage.shard_cache.cache_tier import CacheSettings
+from penstock.options import CacheOptions
 
 Ids = NDArray[np.int64]
 
@@ -88,7 +88,7 @@ class ShardBlockSource(WorkerReads):
     """Blocks of a dataset, as the engine asks for them. `fill` runs in several threads; the rest in one."""
 
     def __init__(
-        self, dataset: SampleIndex, block_bytes: int, *, direct: bool = False, cache: CacheSettings | None = None
+        self, dataset: SampleIndex, block_bytes: int, *, direct: bool = False, cache: CacheOptions | None = None
     ) -> None:
         self._made_of = (dataset, block_bytes, direct, cache)
         # All parts count, wanted or not: the order must not depend on which fields somebody reads.

@@ -22,7 +22,7 @@ from penstock.data.read.byte_ranges import OpenedShards
 from penstock.data.read.page_cache_read import WorkerReads
 from penstock.data.read.sample_index import SampleIndex
 from penstock.errors import SettingError
-from penstock.storage.shard_cache.cache_tier import CacheSettings
+from penstock.options import CacheOptions
 
 Ids = NDArray[np.int64]
 
@@ -153,7 +153,7 @@ class SampledBlockSource(WorkerReads):
     """As `ShardSupply`, of samples that were picked. `draw` and `deliver` run in the training loop's thread."""
 
     def __init__(
-        self, dataset: SampleIndex, block_bytes: int, *, direct: bool = False, cache: CacheSettings | None = None
+        self, dataset: SampleIndex, block_bytes: int, *, direct: bool = False, cache: CacheOptions | None = None
     ) -> None:
         for path, index in zip(dataset.paths, dataset.indexes, strict=True):
             if index.compression is not None:

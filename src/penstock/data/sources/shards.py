@@ -20,20 +20,20 @@ from penstock.data.batch.infer_layout import infer_layout
 from penstock.data.decode.decoder import Decoder, Transform
 from penstock.data.fields.base import Field
 from penstock.data.order.batches import BatchIndices, BatchPlan
-from penstock.data.order.blocks import BLOCK_BYTES, BlockTable
+from penstock.data.order.blocks import BlockTable
 from penstock.data.order.mix import Mix, MixedBlockSource, shares
 from penstock.data.order.shuffle import epoch_order
 from penstock.data.read.reader import ShardBlockSource
 from penstock.data.read.sample_index import SampleIndex, make_sample_index
 from penstock.data.sources.base import EpochShare, ReadSizes
 from penstock.errors import PenstockError, SampleError, SettingError, ShardError
+from penstock.options import BLOCK_BYTES, CacheOptions
 from penstock.shards.index import ShardIndex
 from penstock.shards.scan import index_shards
 from penstock.shards.validate import ShardProblem, complete_samples
 from penstock.storage.object_store.url import is_remote, split_query
 from penstock.storage.page_cache import fits_in_page_cache
 from penstock.storage.paths import expand_shard_paths
-from penstock.storage.shard_cache.cache_tier import CacheSettings
 
 Shards = (
     str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Mapping[str, float] | Mapping[os.PathLike[str], float]
@@ -127,7 +127,7 @@ class ShardSource:
         on_bad: Literal["raise", "skip"],
         cut: BatchPlan = BatchPlan(),  # noqa: B008 (it is frozen)
         page_cache: bool | None = None,
-        cache: CacheSettings | None = None,
+        cache: CacheOptions | None = None,
     ) -> None:
         if not fields:
             raise SettingError("a loader needs fields", advice='For example fields={"image": Image(".jpg", size=224)}')

@@ -64,14 +64,14 @@ def _of_store(seen: StoreReads) -> Answer:
     """Of a penstock.Loader: requests wait for their answers, and others would be answered beside them."""
     if seen.bound == "bandwidth":
         return RuledOut(f"the bytes take the time: {seen.words[0]}")
-    smaller = "; larger ones, too (block_bytes=)" if seen.request_bytes < SMALL_REQUEST else ""
+    smaller = "; larger ones, too (block_bytes)" if seen.request_bytes < SMALL_REQUEST else ""
     return Suspect(
         strength=0.45 if seen.bound is None else 0.85,
         summary=f"The loader waits for a store, {format_ms(seen.answer_s + seen.body_s)} for every request",
         evidence=seen.words,
-        advice=f"More requests in flight: readers={seen.needed_readers}{smaller}",
+        advice=f"More requests in flight: ReadOptions(num_readers={seen.needed_readers}){smaller}",
         gain=seen.room,
-        experiment=f"Set readers={2 * seen.readers}: a higher rate says latency, the same rate says a full store",
+        experiment=f"Set num_readers={2 * seen.readers}: a higher rate says latency, the same rate says a full store",
     )
 
 

@@ -31,6 +31,6 @@ def look(evidence: Evidence) -> Answer:
             f"one reader alone would get about {alone:.1f} times what all get now: {seen.together_words}",
             f"{seen.read_bytes / 1e6:.0f} MB/s in all",
         ),
-        advice="Fewer workers, or penstock.Loader with readers=1: reading and decoding are then two settings",
+        advice="Fewer workers, or penstock.Loader with num_readers=1: reading and decoding are then two settings",
         cure=lambda workload: workload.with_(alone_s=workload.alone_s / alone),
     )

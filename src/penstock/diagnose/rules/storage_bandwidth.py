@@ -55,7 +55,7 @@ def _of_store(seen: StoreReads) -> Answer:
         evidence=seen.words,
         advice="A cache on a local disk (Loader(cache=...)), or fewer bytes per sample (penstock shards pack)",
         gain=seen.room,
-        experiment=f"Set readers={2 * seen.readers}: the same rate says that the store is full",
+        experiment=f"Set num_readers={2 * seen.readers}: the same rate says that the store is full",
     )
 
 

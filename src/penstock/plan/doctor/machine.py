@@ -221,7 +221,7 @@ def memory_nodes(count: int | None) -> Check:
     if count == 1:
         return Check("NUMA nodes", "1", "All memory is equally near to all cores.")
     meaning = (
-        "Memory of another node is slower to read. pin_workers=True keeps the workers of penstock.Loader near; "
+        "Memory of another node is slower to read. worker_affinity=True keeps the workers of penstock.Loader near; "
         "for torch, start the training under numactl."
     )
     return Check("NUMA nodes", str(count), meaning)

@@ -11,10 +11,9 @@ import numpy as np
 
 from penstock.core.format import format_bytes
 from penstock.core.plan import ThroughputLimit
-from penstock.data.order.blocks import BLOCK_BYTES
-from penstock.data.order.shuffle import LANES
 from penstock.model.ranks import PLACES, RankGroup, SynchronousRun, simulate_ranks
 from penstock.model.workload import WARM_UP
+from penstock.options import BLOCK_BYTES, LANES
 from penstock.plan.fleet.cluster import Cluster, FleetDemand, bounds, cores_of, fleet_demand, hit_share, places
 from penstock.plan.fleet.rank_need import RankNeed, expected_most, half_the_side, in_blocks
 

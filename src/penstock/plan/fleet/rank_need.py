@@ -9,12 +9,12 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from penstock.core.arrays import mean
-from penstock.data.order.blocks import BLOCK_BYTES
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.verdict import ENOUGH_STEPS
 from penstock.errors import RecordingError, SettingError
 from penstock.model.simulation_input import Floats
 from penstock.model.workload import Workload
+from penstock.options import BLOCK_BYTES
 from penstock.plan.data_changes import QUARTER
 from penstock.plan.from_probes import StepFacts, probed_workload
 from penstock.plan.from_recording import samples_per_batch

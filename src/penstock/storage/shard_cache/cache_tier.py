@@ -14,12 +14,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.errors import SettingError
+from penstock.options import CacheOptions
 from penstock.storage.mounts import nearest_existing_path
-from penstock.storage.object_store.url import is_remote
 from penstock.storage.shard_cache.cache import CachedShard, CacheStats, ShardCache
 from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion
 from penstock.storage.shard_cache.directory import CacheDirectory
@@ -42,44 +40,26 @@ _TEMPORARY_REASONS = frozenset({CacheFallback.BUSY, CacheFallback.LOCKED, CacheF
 _DISK_REASONS = frozenset({CacheFallback.FULL, CacheFallback.READ_ONLY, CacheFallback.BROKEN})
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSettings:
-    """Where shards are kept, and how much of them."""
+def cache_budget(options: CacheOptions) -> int:
+    """Return how many bytes the cache may hold.
 
-    folder: str
-    size_bytes: int | None = None
-    """Of all that is in it, whoever put it there; None: four fifths of the room on its disk."""
-
-    def __post_init__(self) -> None:
-        if not self.folder or is_remote(self.folder):
-            raise SettingError(f"cache={self.folder!r} is no folder", advice="Name one on a fast local disk")
-        if self.size_bytes is not None and self.size_bytes < 1:
-            raise SettingError(f"cache_bytes={self.size_bytes} is not above 0")
-
-    @classmethod
-    def of(cls, folder: str | None, size_bytes: int | None) -> CacheSettings | None:
-        """None without a folder; then there is nothing to have a size."""
-        if folder is None and size_bytes is not None:
-            raise SettingError("cache_bytes is given without a cache", advice="Name its folder: cache=")
-        return None if folder is None else cls(folder, size_bytes)
-
-    def budget(self) -> int:
-        """In bytes. What the cache holds already counts as room, so that it stays the same while it fills."""
-        if self.size_bytes is not None:
-            return self.size_bytes
-        folder = Path(self.folder)
-        free = shutil.disk_usage(nearest_existing_path(folder)).free
-        return max(1, int(DISK_SHARE * (free + CacheDirectory(folder, 1, lambda _: None).used_bytes())))
+    Without `max_bytes` what it holds already counts as free space, so that the budget stays the same while it fills.
+    """
+    if options.max_bytes is not None:
+        return options.max_bytes
+    folder = Path(options.folder)
+    free = shutil.disk_usage(nearest_existing_path(folder)).free
+    return max(1, int(DISK_SHARE * (free + CacheDirectory(folder, 1, lambda _: None).used_bytes())))
 
 
 class ShardTier:
     """Gives the copy of a shard where there is one; where there is none, has it made for later. For many threads."""
 
     def __init__(
-        self, settings: CacheSettings, sources: Sequence[ShardVersion], now: Callable[[], float] = time.monotonic
+        self, options: CacheOptions, sources: Sequence[ShardVersion], now: Callable[[], float] = time.monotonic
     ) -> None:
-        budget = settings.budget()
-        self._cache = ShardCache(os.path.abspath(settings.folder), budget)
+        budget = cache_budget(options)
+        self._cache = ShardCache(os.path.abspath(options.folder), budget)
         self._sources = _shards_that_fit(sources, budget)
         """Those that are kept, by number."""
         self._now = now

@@ -122,7 +122,7 @@ def test_they_are_finished_like_any_others(card, shard, make_loader):
 def test_worker_processes_leave_them_to_the_card_too(card, shard, make_loader):
     decoder = card()
     path = shard(*(jpeg(number) for number in range(8)))
-    loader = make_loader(path, field(), 4, executor="process", workers=1)
+    loader = make_loader(path, field(), 4, executor="process", num_workers=1)
     first, second = images(loader), images(loader)
     assert torch.equal(first, second)
     assert sum(map(len, decoder.calls)) == 16
@@ -235,13 +235,15 @@ def test_it_is_left_out_or_replaced_and_the_books_are_right(card, shard, make_lo
     card()
     path = shard(jpeg(0), broken(jpeg(1)), jpeg(2), jpeg(3), broken(jpeg(4)))
     ledger = tmp_path / "bad.jsonl"
-    loader = make_loader(path, field(), 4, on_error="skip", max_bad=1.0, ledger=str(ledger), drop_last=True)
+    loader = make_loader(
+        path, field(), 4, on_error="skip", max_bad_fraction=1.0, bad_samples_path=str(ledger), drop_last=True
+    )
     (batch,) = loader
     assert batch["__key__"] == ["0", "2", "3"]
     assert len(batch["image"]) == 3
     assert loader.stats().bad == 1
     assert ledger.read_text().count("\n") == 1
-    (batch,) = make_loader(path, field(), 4, on_error="replace", max_bad=1.0, drop_last=True)
+    (batch,) = make_loader(path, field(), 4, on_error="replace", max_bad_fraction=1.0, drop_last=True)
     assert batch["__key__"] == ["0", "2", "2", "3"]
     assert torch.equal(batch["image"][1], batch["image"][2])
 
@@ -250,7 +252,7 @@ def test_a_batch_of_nothing_but_such_pictures_is_an_error(card, shard, make_load
     card()
     path = shard(jpeg(0), jpeg(1), broken(jpeg(2)), broken(jpeg(3)))
     with pytest.raises(SampleError, match="all 2 samples of a batch are bad"):
-        images(make_loader(path, field(), 2, on_error="skip", max_bad=1.0))
+        images(make_loader(path, field(), 2, on_error="skip", max_bad_fraction=1.0))
 
 
 # -- who decodes ------------------------------------------------------------
@@ -267,10 +269,10 @@ def test_worker_processes_follow_when_the_share_is_turned(card, shard, make_load
     monkeypatch.setattr(share, "balanced_fraction", lambda card_rate, cores_rate: 1.0)
     decoder = card()
     path = shard(*(jpeg(number) for number in range(8)))
-    loader = make_loader(path, field(decode="hybrid"), 4, executor="process", workers=1)
+    loader = make_loader(path, field(decode="hybrid"), 4, executor="process", num_workers=1)
     first = images(loader)
     decoder.calls.clear()
-    gpu_fraction = loader._plans.fields["image"].gpu_fraction
+    gpu_fraction = loader._device_plan.fields["image"].gpu_fraction
     gpu_fraction.value = 0.0
     second = images(loader)
     assert not decoder.calls

@@ -53,7 +53,7 @@ def test_pictures_come_finished_however_their_bytes_travel(shards, make_loader, 
 def test_a_sample_has_the_same_fate_whatever_the_batch_the_workers_and_the_rank(shards, make_loader):
     wanted = by_key(make_loader(shards, fields(gpu_transform=FINISH), shuffle=True, seed=3))
     others = [
-        make_loader(shards, fields(gpu_transform=FINISH), batch_size=5, shuffle=True, seed=3, workers=1),
+        make_loader(shards, fields(gpu_transform=FINISH), batch_size=5, shuffle=True, seed=3, num_workers=1),
         make_loader(shards, fields(gpu_transform=FINISH), batch_size=6, shuffle=True, seed=3, rank=1, world_size=2),
     ]
     for loader in others:
@@ -85,7 +85,7 @@ def test_samples_that_take_the_place_of_bad_ones_are_finished_as_themselves(tmp_
     members[1] = ("1.jpg", members[1][1][:400])
     (tmp_path / "a.tar").write_bytes(tar_bytes(members))
     image = {"image": Image(".jpg", size=(32, 40), gpu_transform=FINISH)}
-    (batch,) = make_loader(tmp_path / "a.tar", image, 4, on_error="replace", max_bad=1.0)
+    (batch,) = make_loader(tmp_path / "a.tar", image, 4, on_error="replace", max_bad_fraction=1.0)
     assert batch["__key__"] == ["0", "2", "2", "3"]
     assert torch.allclose(batch["image"][1], batch["image"][2], atol=2e-3)
 
@@ -98,7 +98,7 @@ def test_finished_batches_do_not_hold_their_slab(shards, make_loader):
 
 
 def test_a_loader_with_a_finish_goes_when_nobody_wants_it(shards):
-    loader = penstock.Loader(shards, fields(gpu_transform=GpuTransform()), 8, executor="thread", workers=1)
+    loader = penstock.Loader(shards, fields(gpu_transform=GpuTransform()), 8, num_workers=0)
     for _ in loader:
         pass
     gone = weakref.ref(loader)
@@ -111,7 +111,7 @@ def test_arrays_cannot_be_finished_nor_kept_in_place_without_torch(shards, make_
     with pytest.raises(SettingError, match="need tensors"):
         make_loader(shards, fields(gpu_transform=GpuTransform()), device="numpy")
     with pytest.raises(SettingError, match="static keeps tensors"):
-        make_loader(shards, fields(), device="numpy", static=True)
+        make_loader(shards, fields(), device="numpy", static_buffers=True)
 
 
 def half(sample, rng):
@@ -142,7 +142,7 @@ def numbers(tmp_path_factory):
 
 
 def test_static_batches_come_in_the_same_memory_in_every_epoch(numbers, make_loader):
-    loader = make_loader(numbers, {"x": Array(".npy")}, 4, static=True)
+    loader = make_loader(numbers, {"x": Array(".npy")}, 4, static_buffers=True)
     addresses, seen = set(), []
     for _ in range(2):
         for batch in loader:
@@ -155,7 +155,7 @@ def test_static_batches_come_in_the_same_memory_in_every_epoch(numbers, make_loa
 
 def test_a_static_batch_is_overwritten_by_the_next_and_an_ordinary_one_is_not(numbers, make_loader):
     for static in (True, False):
-        first, second, _ = list(make_loader(numbers, {"x": Array(".npy")}, 4, static=static))
+        first, second, _ = list(make_loader(numbers, {"x": Array(".npy")}, 4, static_buffers=static))
         assert (first["x"].data_ptr() == second["x"].data_ptr()) == static
         assert (first["x"][1, 0, 0] == 1) == (not static)
 
@@ -163,13 +163,15 @@ def test_a_static_batch_is_overwritten_by_the_next_and_an_ordinary_one_is_not(nu
 def test_a_static_batch_is_whole_in_the_layout_it_was_finished_in(shards, make_loader):
     finish = GpuTransform("bfloat16", layout="channels_last")
     plain = by_key(make_loader(shards, fields(gpu_transform=finish)))
-    for batch in make_loader(shards, fields(gpu_transform=finish), static=True):
+    for batch in make_loader(shards, fields(gpu_transform=finish), static_buffers=True):
         assert batch["image"].is_contiguous(memory_format=torch.channels_last)
         assert all(torch.equal(image, plain[key]) for key, image in by_key([batch]).items())
 
 
 def test_a_batch_that_outgrows_its_place_is_whole_and_said_to_be_elsewhere(numbers, make_loader, caplog):
-    loader = make_loader(numbers, {"x": Array(".npy")}, None, batch_sampler=[[0, 1], [2, 3, 4], [5]], static=True)
+    loader = make_loader(
+        numbers, {"x": Array(".npy")}, None, batch_sampler=[[0, 1], [2, 3, 4], [5]], static_buffers=True
+    )
     seen = [batch["x"][:, 0, 0].tolist() for batch in loader]
     assert seen == [[0, 1], [2, 3, 4], [5]]
     assert "its address is another" in caplog.text
@@ -185,10 +187,10 @@ def test_a_config_has_finishes_too_and_says_what_is_wrong_with_them(shards):
         "size": [32, 40],
         "gpu_transform": {"dtype": "float16", "crop": [0.3, 1.0]},
     }
-    config = {"shards": [str(path) for path in shards], "fields": {"image": image}, "batch_size": 8, "static": True}
+    config = {"shards": [str(path) for path in shards], "fields": {"image": image}, "batch_size": 8, "static_buffers": True}
     with pytest.raises(SettingError, match=r"fields\.image\.gpu_transform.*needs a size"):
         penstock.Loader.from_config(config)
     image["gpu_transform"]["size"] = 24
-    loader = penstock.Loader.from_config({**config, "executor": "thread", "workers": 1})
+    loader = penstock.Loader.from_config({**config, "engine": {"executor": "thread"}, "num_workers": 1})
     assert {batch["image"].shape for batch in loader} == {(8, 3, 24, 24)}
     loader.close()
