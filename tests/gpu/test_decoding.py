@@ -49,7 +49,9 @@ def shard(tmp_path):
 
 def loader_of(path, batch_size=8, *, fit="pad", quality="exact", decode="gpu", gpu_transform=None, **settings):
     image = Image(".jpg", size=256, fit=fit, quality=quality, decode=decode, gpu_transform=gpu_transform)
-    return penstock.Loader(path, {"image": image}, batch_size, **loader_settings(**{"device": "cuda", "num_workers": 2, **settings}))
+    return penstock.Loader(
+        path, {"image": image}, batch_size, **loader_settings(**{"device": "cuda", "num_workers": 2, **settings})
+    )
 
 
 def images(loader):

@@ -39,7 +39,10 @@ def shards(tmp_path_factory):
 def loader_of(shards, finish, **settings):
     fields = {"image": Image(".jpg", size=64, fit="crop", gpu_transform=finish), "label": Label(".cls")}
     return penstock.Loader(
-        shards, fields, 8, **loader_settings(**{"device": "cuda", "shuffle": True, "seed": 5, "num_workers": 2, **settings})
+        shards,
+        fields,
+        8,
+        **loader_settings(**{"device": "cuda", "shuffle": True, "seed": 5, "num_workers": 2, **settings}),
     )
 
 

@@ -173,7 +173,7 @@ def test_more_bad_samples_than_allowed_end_the_epoch(loader, shard):
     with pytest.raises(SampleError, match=r"bad, more than the 5\.0% allowed") as caught:
         seen.extend(batch["__key__"] for batch in failing)
     assert len(seen) == 12
-    assert "max_bad" in caught.value.advice
+    assert "max_bad_fraction" in caught.value.advice
 
 
 def test_a_transform_that_fails_is_a_bad_sample(loader, shard, members):
