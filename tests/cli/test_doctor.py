@@ -46,7 +46,7 @@ def probed(monkeypatch):
                 raise answer
             return answer
 
-        monkeypatch.setattr("penstock.cli.doctor.probe", probe)
+        monkeypatch.setattr("penstock.cli.doctor.probe_storage", probe)
         return asked
 
     return install
@@ -217,7 +217,7 @@ def test_a_storage_that_refuses_every_look_is_a_row(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("penstock.cli.doctor.storage_under", refuse)
+    monkeypatch.setattr("penstock.cli.doctor.storage_facts", refuse)
     result = run(tmp_path, "--json")
     document = json.loads(result.stdout)
     assert result.exit_code == 1

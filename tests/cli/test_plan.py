@@ -83,7 +83,7 @@ PROBES = Probes(
         source="a.tar",
         seconds=6.0,
     ),
-    handover=IpcCost(
+    ipc=IpcCost(
         batch_size=8, batch_bytes=1_200_000, arrays=1, batches=100, batch_s=0.002, main_cpu_s=0.001, seconds=1.0
     ),
     storage=SkippedProbe("no PATH was given"),
@@ -131,7 +131,7 @@ def test_a_step_makes_the_difference_as_said_or_as_probed(planned, probes, probe
 @pytest.mark.parametrize(
     ("recording", "words"),
     [
-        ({"samples": 24}, "the step was timed with batches of 24, the hand-over with batches of 8"),
+        ({"samples": 24}, "the step was timed with batches of 24, the IPC probe used batches of 8"),
         ({"stages": ("alone",)}, "the probe was not complete"),
         ({"probe": ""}, "is the recording of a run"),
     ],

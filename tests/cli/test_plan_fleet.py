@@ -26,7 +26,7 @@ def probes(tmp_path):
             source="a.tar",
             seconds=6.0,
         ),
-        handover=IpcCost(
+        ipc=IpcCost(
             batch_size=8, batch_bytes=1_200_000, arrays=1, batches=100, batch_s=0.002, main_cpu_s=0.001, seconds=1.0
         ),
     )

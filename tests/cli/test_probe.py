@@ -43,8 +43,8 @@ def asked(monkeypatch):
 def test_rows_say_what_was_measured_and_why_not(asked):
     result = run()
     assert result.exit_code == 0
-    assert asked["names"] == ("storage", "decode", "handover", "copy")
-    assert "made-up" in asked["subject"].material.source
+    assert asked["names"] == ("storage", "decode", "ipc", "copy")
+    assert "synthetic" in asked["subject"].decode_input.source
     text = " ".join(result.stdout.split())
     assert "990 samples/s" in text
     assert "torch sees no CUDA device" in text
@@ -63,8 +63,8 @@ def test_samples_of_the_first_shard_are_decoded(asked, tmp_path):
     result = run("all", tmp_path, "--batch-size", 3, "--seconds", 5, "--refresh", "--size", 32)
     subject = asked["subject"]
     assert result.exit_code == 0
-    assert list(subject.material.fields) == ["image", "features", "edge"]
-    assert subject.material.slots["image"].shape == (3, 32, 32)
+    assert list(subject.decode_input.fields) == ["image", "features", "edge"]
+    assert subject.decode_input.slots["image"].shape == (3, 32, 32)
     assert (subject.path, subject.batch_size, subject.refresh, asked["seconds"]) == (str(tmp_path), 3, True, 5.0)
     assert "fields guessed: --field image=.jpg:32" in result.stderr
 
@@ -72,21 +72,21 @@ def test_samples_of_the_first_shard_are_decoded(asked, tmp_path):
 def test_fields_may_be_given(asked, tmp_path):
     make_shards(tmp_path, SA1B, samples=1, scale=0.05)
     run("decode", tmp_path, "--field", "edge=_features.npz:edge")
-    assert list(asked["subject"].material.fields) == ["edge"]
+    assert list(asked["subject"].decode_input.fields) == ["edge"]
     assert asked["names"] == ("decode",)
 
 
 def test_a_folder_without_shards_is_decoded_with_made_up_pictures_and_that_is_said(asked, tmp_path):
     (tmp_path / "a.txt").write_text("hello")
     result = run("all", tmp_path)
-    assert "made-up" in asked["subject"].material.source
+    assert "synthetic" in asked["subject"].decode_input.source
     assert "made-up pictures are decoded instead" in result.stderr
 
 
 def test_a_shard_that_is_broken_costs_the_probes_that_need_it(asked, tmp_path):
     (tmp_path / "bad.tar").write_bytes(b"not a tar" * 200)
     run("all", tmp_path)
-    assert isinstance(asked["subject"].material, SkippedProbe)
+    assert isinstance(asked["subject"].decode_input, SkippedProbe)
 
 
 def test_nothing_measured_exits_3(asked):

@@ -40,7 +40,7 @@ def curve(*points, cold=True):
     )
 
 
-def handover(batch_bytes=SIZE * 150_000, batch_s=0.0005, main_cpu_s=0.0005):
+def ipc(batch_bytes=SIZE * 150_000, batch_s=0.0005, main_cpu_s=0.0005):
     return IpcCost(
         batch_size=SIZE,
         batch_bytes=batch_bytes,
@@ -57,7 +57,7 @@ def machine(**facts):
 
 
 def plan(step=NO_STEP, profile="balanced", **found):
-    given = {"decode": decode(), "handover": handover(), "fingerprint": machine(), **found}
+    given = {"decode": decode(), "ipc": ipc(), "fingerprint": machine(), **found}
     return plan_from_probes(ProbedValues(**given), step, profile)
 
 
@@ -136,9 +136,9 @@ def test_copies_to_a_gpu_are_pinned():
 
 def test_memory_is_checked_where_the_probes_were_made_and_elsewhere_not():
     here = fingerprint(machine_facts())
-    fat = handover(batch_bytes=1 << 50)
-    assert any("fits into memory" in note for note in plan(handover=fat, fingerprint=here).notes)
-    elsewhere = plan(handover=fat)
+    fat = ipc(batch_bytes=1 << 50)
+    assert any("fits into memory" in note for note in plan(ipc=fat, fingerprint=here).notes)
+    elsewhere = plan(ipc=fat)
     assert any("Memory is not checked" in note for note in elsewhere.notes)
     assert any("8 usable cores" in note for note in elsewhere.notes) or here["machine"]["usable_cores"] == 8
 
@@ -154,7 +154,7 @@ def test_the_profile_is_respected():
     [
         ({"decode": None}, "do not say what decoding costs"),
         ({"decode": None, "reasons": {"decode": "broken shard"}}, "costs: broken shard"),
-        ({"handover": None}, "do not say what handing a batch over costs"),
+        ({"ipc": None}, "do not say what handing a batch over costs"),
     ],
 )
 def test_what_a_plan_cannot_do_without_is_named(found, words):

@@ -11,7 +11,7 @@ SIZE = 1 << 20
 
 
 class Torch:
-    """A torch whose device copies at stated rates, by the test's clock; copies are queued as on a real one."""
+    """A torch module whose device copies at given rates by the test's clock; copies are queued as on a real device."""
 
     uint8 = "uint8"
 
@@ -64,18 +64,18 @@ class Event:
         return (end_event.at_s - self.at_s) * 1e3
 
 
-def test_both_rates_are_those_of_the_device():
+def test_both_copy_rates_are_measured():
     clock = FakeClock()
     torch = Torch(clock)
     rates = probe_copy(SIZE, budget_s=0.4, clock=clock, torch=torch)
     assert rates.pinned_bytes_per_s == pytest.approx(SIZE / 0.001)
     assert rates.pageable_bytes_per_s == pytest.approx(SIZE / 0.004)
     assert (rates.device, rates.batch_bytes) == ("H200", SIZE)
-    assert torch.copies.count(True) == pytest.approx(202, abs=1)  # 0.2 s of them, and two to begin with
+    assert torch.copies.count(True) == pytest.approx(202, abs=1)  # 0.2 s of copies, and two that warm up
     assert rates.seconds <= 0.5
 
 
-def test_slow_copies_are_still_made_three_times():
+def test_slow_copies_are_timed_at_least_three_times():
     clock = FakeClock()
     torch = Torch(clock, pinned_s=5.0, pageable_s=5.0)
     rates = probe_copy(SIZE, budget_s=0.1, clock=clock, torch=torch)
@@ -83,23 +83,23 @@ def test_slow_copies_are_still_made_three_times():
     assert rates.pinned_s == pytest.approx(5.0)
 
 
-def test_a_device_without_room_is_a_reason_not_an_error():
+def test_a_device_without_enough_memory_skips_the_probe():
     torch = Torch(FakeClock())
     torch.fails = "CUDA out of memory. Tried to allocate 1.00 MiB\nGPU 0 has …"
     assert probe_copy(SIZE, torch=torch) == SkippedProbe("CUDA failed: CUDA out of memory. Tried to allocate 1.00 MiB")
 
 
-def test_without_a_device_the_reason_is_said():
-    blind = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
-    assert probe_copy(SIZE, torch=blind) == SkippedProbe("torch sees no CUDA device")
+def test_a_missing_device_skips_the_probe():
+    no_device = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    assert probe_copy(SIZE, torch=no_device) == SkippedProbe("torch sees no CUDA device")
 
 
-def test_without_torch_the_reason_is_said(monkeypatch):
+def test_a_missing_torch_skips_the_probe(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert probe_copy(SIZE) == SkippedProbe("torch is not installed")
 
 
-def test_this_machines_own_torch_is_asked():
+def test_the_installed_torch_is_used():
     torch = pytest.importorskip("torch")
     found = probe_copy(1 << 16, budget_s=0.1)
     assert isinstance(found, SkippedProbe) is not torch.cuda.is_available()

@@ -27,7 +27,7 @@ DECODE = DecodeRates(
     source="a.tar",
     seconds=6.0,
 )
-HANDOVER = IpcCost(batch_size=8, batch_bytes=1_204_224, arrays=1, batches=9, batch_s=0.01, main_cpu_s=0.001, seconds=1)
+IPC = IpcCost(batch_size=8, batch_bytes=1_204_224, arrays=1, batches=9, batch_s=0.01, main_cpu_s=0.001, seconds=1)
 COPY = CopyRates(device="cuda", batch_bytes=1_204_224, pinned_s=0.001, pageable_s=0.003, seconds=1.0)
 
 
@@ -41,26 +41,30 @@ def write(tmp_path):
     return write
 
 
-def test_what_is_printed_is_what_is_read(write, tmp_path):
-    probes = Probes(
-        storage=StorageProbe(identify_storage(tmp_path), CURVE), decode=DECODE, handover=HANDOVER, copy=COPY
-    )
+def test_the_printed_document_can_be_read_back(write, tmp_path):
+    probes = Probes(storage=StorageProbe(identify_storage(tmp_path), CURVE), decode=DECODE, ipc=IPC, copy=COPY)
     found = read_probes(write(probes_document(probes, {"machine": {"usable_cores": 2}})))
-    assert (found.curve, found.decode, found.handover, found.copy) == (CURVE, DECODE, HANDOVER, COPY)
+    assert (found.curve, found.decode, found.ipc, found.copy) == (CURVE, DECODE, IPC, COPY)
     assert found.fingerprint == {"machine": {"usable_cores": 2}}
     assert found.reasons == {}
 
 
-def test_what_was_skipped_says_why_and_what_was_not_asked_for_is_none(write):
+def test_a_skipped_probe_has_a_reason_and_a_probe_that_was_not_requested_is_none(write):
     found = read_probes(write(probes_document(Probes(storage=SkippedProbe("no PATH"), decode=DECODE), {})))
-    assert (found.curve, found.handover, found.copy) == (None, None, None)
+    assert (found.curve, found.ipc, found.copy) == (None, None, None)
     assert found.reasons == {"storage": "no PATH"}
 
 
-def test_an_older_file_does_not_say_of_which_machine_it_is(write):
+def test_an_older_file_has_no_fingerprint(write):
     document = probes_document(Probes(decode=DECODE), {})
     del document["fingerprint"]
     assert read_probes(write(document)).fingerprint == {}
+
+
+def test_the_old_key_of_the_ipc_probe_is_read(write):
+    document = probes_document(Probes(ipc=IPC), {})
+    document["handover"] = document.pop("ipc")  # glossary: allow
+    assert read_probes(write(document)).ipc == IPC
 
 
 @pytest.mark.parametrize(
@@ -73,12 +77,12 @@ def test_an_older_file_does_not_say_of_which_machine_it_is(write):
         ({"kind": "run"}, "holds no probes"),
         ({"decode": {"points": []}}, "decode: Object missing required field"),
         ({"decode": 7}, "decode: Expected `object`"),
-        ({"handover": {**msgspec.to_builtins(HANDOVER), "batch_s": "long"}}, "handover: Expected `float`"),
+        ({"ipc": {**msgspec.to_builtins(IPC), "batch_s": "long"}}, "ipc: Expected `float`"),
         ({"storage": {"curve": {**msgspec.to_builtins(CURVE), "points": []}}}, "storage.curve: a curve's points rise"),
         ({"storage": "fast"}, "storage.curve: Expected `object`"),
     ],
 )
-def test_what_is_no_probe_is_refused_with_the_place(write, document, words):
+def test_a_file_without_probes_is_refused_with_the_place_of_the_error(write, document, words):
     path = write(document)
     with pytest.raises(SettingError) as caught:
         read_probes(path)
@@ -87,6 +91,6 @@ def test_what_is_no_probe_is_refused_with_the_place(write, document, words):
 
 
 @pytest.mark.parametrize("name", ["none.json", ".", "a\0b"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+def test_an_unreadable_file_is_named_in_the_error(tmp_path, name):
     with pytest.raises(SettingError, match="cannot be read"):
         read_probes(tmp_path / name)

@@ -3,8 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
-from penstock.probe.storage_judgement import StorageBehaviour, behaviour, judge
+from penstock.probe.storage_curve import (
+    CurvePoint,
+    OpenStat,
+    StorageBehaviour,
+    StorageCurve,
+    explain_behaviour,
+    measured_behaviour,
+)
 from penstock.storage.kinds import StorageKind
 from penstock.storage.mounts import StorageFacts
 
@@ -31,21 +37,21 @@ SPINNING = curve((1, 180, 90), (2, 170, 95), (4, 150, 110), (8, 140, 120))
 FAR_SERVER = curve((1, 90, 60), (4, 350, 240), (16, 1100, 950), (32, 1100, 1900))
 
 
-def test_the_fewest_reads_in_flight_within_five_percent_are_enough():
+def test_the_fewest_reads_in_flight_within_five_percent_of_the_best_are_needed():
     assert NVME.best_random().in_flight == 16
     assert NVME.in_flight_needed() == 4
     assert FAR_SERVER.in_flight_needed() == 32
 
 
-def test_the_share_that_shuffling_leaves():
+def test_random_share_compares_the_best_random_and_sequential_rates():
     assert NVME.random_share() == pytest.approx(1.0)
     assert SPINNING.random_share() == pytest.approx(120 * 0.5 / 180)
 
 
-def test_seeking_is_time_that_parallel_reads_do_not_hide():
+def test_lost_time_is_what_parallel_reads_do_not_hide():
     assert SPINNING.lost_ms_per_read() == pytest.approx(1e3 / 120 - 500 / 180)
     assert NVME.lost_ms_per_read() == 0
-    assert FAR_SERVER.lost_ms_per_read() < 0.1  # latency, but hidden
+    assert FAR_SERVER.lost_ms_per_read() < 0.1  # its latency is hidden by many reads in flight
 
 
 @pytest.mark.parametrize(
@@ -58,24 +64,24 @@ def test_seeking_is_time_that_parallel_reads_do_not_hide():
         ("nfs", None, FAR_SERVER, "Acts like flash: "),
     ],
 )
-def test_the_measurement_wins_and_a_disagreement_is_said(kind, flag, measured, expected):
-    assert re.match(expected, judge(storage(kind, flag), measured))
+def test_the_measurement_counts_and_a_disagreement_is_reported(kind, flag, measured, expected):
+    assert re.match(expected, explain_behaviour(storage(kind, flag), measured))
 
 
-def test_warm_reads_decide_nothing():
+def test_warm_reads_leave_the_behaviour_undetermined():
     warm = curve((1, 9000, 20000), cold=False)
-    assert behaviour(storage("hdd", True), warm) is StorageBehaviour.UNDETERMINED
-    assert judge(storage("hdd", True), warm).startswith("Undetermined")
-    assert behaviour(storage("tmpfs", None), warm) is StorageBehaviour.FLASH
+    assert measured_behaviour(storage("hdd", True), warm) is StorageBehaviour.UNDETERMINED
+    assert explain_behaviour(storage("hdd", True), warm).startswith("Undetermined")
+    assert measured_behaviour(storage("tmpfs", None), warm) is StorageBehaviour.FLASH
 
 
 @pytest.mark.parametrize("bad", [(0, 1, 1), (1, -1, 1), (1, 1, float("nan")), (1, float("inf"), 1)])
-def test_a_point_holds_positive_numbers(bad):
+def test_a_point_with_a_number_that_is_not_positive_is_refused(bad):
     with pytest.raises(ValueError):
         CurvePoint(*bad)
 
 
-def test_a_curve_rises():
+def test_a_curve_whose_points_do_not_rise_is_refused():
     with pytest.raises(ValueError):
         curve()
     with pytest.raises(ValueError):
@@ -91,5 +97,5 @@ def test_a_curve_rises():
         (curve((1, 90, 60)), "Undetermined: 90 MB/s with one request at a time"),
     ],
 )
-def test_a_store_is_bound_by_latency_until_more_requests_bring_no_more(measured, expected):
-    assert re.match(expected, judge(storage("object store", None), measured))
+def test_a_store_is_latency_bound_while_more_requests_bring_more(measured, expected):
+    assert re.match(expected, explain_behaviour(storage("object store", None), measured))

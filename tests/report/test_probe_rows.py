@@ -19,7 +19,7 @@ DECODE = DecodeRates(
     source="a.tar",
     seconds=6.0,
 )
-HANDOVER = IpcCost(
+IPC = IpcCost(
     batch_size=32, batch_bytes=4_816_896, arrays=1, batches=500, batch_s=0.004, main_cpu_s=0.0002, seconds=3.0
 )
 COPY = CopyRates(device="H200", batch_bytes=55_000_000, pinned_s=0.001, pageable_s=0.003, seconds=2.0)
@@ -34,10 +34,10 @@ def rows(**probes):
 
 
 def test_all_probes_have_their_rows_in_the_order_of_the_data():
-    names = list(rows(storage=STORAGE, decode=DECODE, handover=HANDOVER, copy=COPY))
-    places = [names.index(name) for name in ("sequential", "decode, 1 worker", "hand-over", "copy, pinned")]
+    names = list(rows(storage=STORAGE, decode=DECODE, ipc=IPC, copy=COPY))
+    places = [names.index(name) for name in ("sequential", "decode, 1 worker", "ipc", "copy, pinned")]
     assert places == sorted(places)
-    assert all(check.meaning.endswith(".") for check in rows(decode=DECODE, handover=HANDOVER, copy=COPY).values())
+    assert all(check.meaning.endswith(".") for check in rows(decode=DECODE, ipc=IPC, copy=COPY).values())
 
 
 def test_decoding_is_told_per_core_and_by_how_workers_scale():
@@ -69,11 +69,11 @@ def test_bad_samples_are_said():
 
 
 def test_the_hand_over_bounds_one_worker_and_the_loop():
-    found = rows(handover=HANDOVER)
-    assert found["hand-over"].value == "4 ms a batch"
-    assert "at most 8,000 samples/s in batches of 32 samples (4.82 MB)" in found["hand-over"].meaning
-    assert "at most 160,000 samples/s" in found["hand-over, loop"].meaning
-    assert "hand-over, loop" not in rows(handover=replace(HANDOVER, main_cpu_s=0.0))
+    found = rows(ipc=IPC)
+    assert found["ipc"].value == "4 ms a batch"
+    assert "at most 8,000 samples/s in batches of 32 samples (4.82 MB)" in found["ipc"].meaning
+    assert "at most 160,000 samples/s" in found["ipc, loop"].meaning
+    assert "ipc, loop" not in rows(ipc=replace(IPC, main_cpu_s=0.0))
 
 
 @pytest.mark.parametrize(("pageable_s", "words"), [(0.003, "3.0 times as fast."), (0.0011, "the step waits for it.")])

@@ -3,8 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.probe.results import StepTime
-from penstock.probe.script_step import ScriptProbe
+from penstock.probe.results import ScriptProbe, StepTime
 from penstock.report.probes import script_probe_text
 
 WHOLE = {"alone": StepTime(80, 0.1), "beside": StepTime(64, 0.125), "burners": 4, "samples": 16}

@@ -42,8 +42,8 @@ def probed(**found):
         source="a.tar",
         seconds=6.0,
     )
-    handover = IpcCost(
+    ipc = IpcCost(
         batch_size=8, batch_bytes=1_200_000, arrays=1, batches=100, batch_s=0.0005, main_cpu_s=0.0, seconds=1.0
     )
     machine = {"machine": {"usable_cores": 8, "gpus": [], "platform": "Linux x86_64"}}
-    return ProbedValues(**{"decode": decode, "handover": handover, "fingerprint": machine, **found})
+    return ProbedValues(**{"decode": decode, "ipc": ipc, "fingerprint": machine, **found})

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from penstock.errors import SettingError, StorageError
 from penstock.plan.doctor.examine import DoctorReport, examine
-from penstock.probe.storage import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe, storage_under
+from penstock.probe.storage import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe_storage
 from penstock.probe.storage_curve import StorageCurve
 from penstock.report.doctor import as_checks, check_table
 from penstock.report.storage import StorageRow, WritableSpace, claim_rows, curve_rows
@@ -108,10 +108,10 @@ def _look_under(path: str, sample_bytes: int, refresh: bool) -> _StorageFacts:
     curve: StorageCurve | None = None
     rows: list[StorageRow] = []
     try:
-        storage = storage_under(path)
+        storage = storage_facts(path)
         rows += claim_rows(storage, None if is_remote(path) else _room(storage.path))
         with Console(stderr=True).status("measuring the storage …"):
-            curve = probe(path, sample_bytes=sample_bytes, refresh=refresh)
+            curve = probe_storage(path, sample_bytes=sample_bytes, refresh=refresh)
         rows += curve_rows(storage, curve, time.time() - curve.measured_unix_s)
     except StorageError as error:
         rows.append(StorageRow("measured", "no", str(error), ok=False))

@@ -32,7 +32,7 @@ from penstock.plan.fleet.rank_need import RankNeed, need_from_probes, need_from_
 from penstock.plan.from_probes import NO_STEP, StepFacts, plan_from_probes
 from penstock.plan.from_recording import plan_from_recording
 from penstock.probe.results import read_probes
-from penstock.probe.script_step import script_probe
+from penstock.probe.step import read_script_probe
 from penstock.recording.ranks import load_ranks
 from penstock.recording.reader import load
 from penstock.report.plan import plan_markdown, plan_text
@@ -200,7 +200,7 @@ def _step(run: Path | None, step_ms: float | None) -> StepFacts:
     recording = load(run)
     if not recording.run.probe:
         raise SettingError(f"{run} is the recording of a run", advice="Plan from it alone, without --probes")
-    found = script_probe(recording).step
+    found = read_script_probe(recording).step
     if found is None:
         raise SettingError(f"{run} does not say what a step takes: the probe was not complete")
     return StepFacts.probed(found)

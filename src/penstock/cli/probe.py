@@ -12,9 +12,9 @@ from penstock.cli.arguments import AsJson
 from penstock.cli.doctor import there
 from penstock.errors import PenstockError, SettingError
 from penstock.plan.fingerprint import fingerprint
-from penstock.probe.decode_samples import DecodeMaterial, from_shard, made_up
+from penstock.probe.decode import DecodeInput, input_from_shard, synthetic_input
 from penstock.probe.results import SkippedProbe, probes_document
-from penstock.probe.run import NAMES, SECONDS, SECONDS_MAX, Name, ProbeSubject, run_probes
+from penstock.probe.run import NAMES, SECONDS, SECONDS_MAX, ProbeName, ProbeSubject, run_probes
 from penstock.report.doctor import check_table
 from penstock.report.probes import probe_rows
 from penstock.storage.object_store.url import is_remote
@@ -27,9 +27,7 @@ UNINDEXED = SkippedProbe(
 
 
 def probe(
-    what: Annotated[
-        Literal["all", "storage", "decode", "handover", "copy"], typer.Argument(help="Which of them.")
-    ] = "all",
+    what: Annotated[Literal["all", "storage", "decode", "ipc", "copy"], typer.Argument(help="Which of them.")] = "all",
     path: Annotated[
         str | None,
         typer.Argument(
@@ -41,18 +39,18 @@ def probe(
         typer.Option(metavar="NAME=SUFFIX[:SIZE|:KEY]", help="A part to decode (may be repeated); else guessed."),
     ] = None,
     size: Annotated[int, typer.Option(min=1, help="Pixels a side of pictures without a size of their own.")] = SIZE,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples in the batch that is handed over and copied.")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch of the ipc and copy probes.")] = 32,
     seconds: Annotated[float, typer.Option(min=1, max=SECONDS_MAX, help="For all probes together, about.")] = SECONDS,
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure the storage anew, though it is known.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What can storage, cores, hand-over and GPU link do, each by itself?
+    """What can storage, cores, worker IPC and GPU link do, each by itself?
 
     \b
     storage   reads of the files under PATH, past the page cache; of a bucket,
               requests: how long one takes, what many at once bring
     decode    samples of its first shard, from memory, at 1, 2, 4 … workers
-    handover  dummy batches of that shape through a torch DataLoader
+    ipc       constant batches of that shape through a torch DataLoader
     copy      the same batch to the GPU, from pinned and ordinary memory
 
     A training cannot be faster than the slowest of them, or than its own
@@ -69,10 +67,10 @@ def probe(
         raise SettingError("the storage of what?", advice="Give a PATH: penstock probe storage shards/")
     if field and path is None:
         raise SettingError("--field names parts of shards", advice="Give their PATH, too")
-    names: tuple[Name, ...] = NAMES if what == "all" else (what,)
+    names: tuple[ProbeName, ...] = NAMES if what == "all" else (what,)
     bucket = what == "storage" and path is not None and is_remote(path) and not field
-    material = UNINDEXED if bucket else _material(path, field, size)
-    subject = ProbeSubject(material=material, path=path, batch_size=batch_size, refresh=refresh)
+    decode_input = UNINDEXED if bucket else _material(path, field, size)
+    subject = ProbeSubject(decode_input=decode_input, path=path, batch_size=batch_size, refresh=refresh)
     with console.notices.status(f"measuring {', '.join(names)} …"):
         probes = run_probes(subject, names, seconds=seconds)
     if as_json:
@@ -82,23 +80,23 @@ def probe(
     raise typer.Exit(console.OK if probes.measured else console.FAILED)
 
 
-def _material(path: str | None, field: list[str] | None, size: int) -> DecodeMaterial | SkippedProbe:
+def _material(path: str | None, field: list[str] | None, size: int) -> DecodeInput | SkippedProbe:
     """Samples of the first shard; made-up ones where there is none, which is said."""
     if path is None:
-        return made_up(size)
+        return synthetic_input(size)
     try:
         shard = expand_shard_paths(path)[0]
     except SettingError as error:
         if field:
             raise
         _notice(f"{error}: made-up pictures are decoded instead")
-        return made_up(size)
+        return synthetic_input(size)
     chosen = parse_fields(field, size) if field else None
     try:
         raced = chosen or guess_fields(shard, size).fields
         if not chosen:
             _notice(f"fields guessed: {' '.join(f'--field {each}' for each in raced)}")
-        return from_shard(shard, {each.name: each.declared() for each in raced})
+        return input_from_shard(shard, {each.name: each.declared() for each in raced})
     except (PenstockError, OSError) as error:  # the other probes need no samples
         return SkippedProbe(str(error))
 

@@ -146,14 +146,15 @@ def _diagnose(path: Path) -> None:
 
 def _probe(script: Script, record: Path, seconds: float) -> NoReturn:
     """The script, its step measured, and an end of our own: it did not come to its own."""
-    from penstock.probe.script_step import ScriptProbe, script_probe
+    from penstock.probe.results import ScriptProbe
+    from penstock.probe.step import read_script_probe
     from penstock.recording.reader import load
     from penstock.report.probes import script_probe_text
 
     typer.echo(BEFORE_PROBE, err=True)
     outcome = run_script(script, record, live=False, trial=TrialOptions(probe_s=seconds))
     _tell_end(outcome)
-    found = script_probe(load(outcome.recordings[0])) if outcome.recordings else ScriptProbe()
+    found = read_script_probe(load(outcome.recordings[0])) if outcome.recordings else ScriptProbe()
     console.notices.print(script_probe_text(found))
     if found.step is not None:
         raise typer.Exit(console.OK)

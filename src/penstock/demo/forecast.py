@@ -16,8 +16,7 @@ from penstock.data.fields import Array, Field, Image
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.plan.from_recording import samples_per_batch
 from penstock.plan.predict import predict
-from penstock.probe.decode import probe_decode
-from penstock.probe.decode_samples import from_shard
+from penstock.probe.decode import input_from_shard, probe_decode
 from penstock.probe.results import DecodePoint
 
 PROBE_S = 3.0
@@ -33,8 +32,8 @@ def fields_of(image_size: int) -> dict[str, Field]:
 
 def loader_samples_s(seen: Evidence, shard: Path, image_size: int) -> float | None:
     """Of the training that was seen, with penstock.Loader on shards like this one."""
-    material = from_shard(shard, fields_of(image_size))
-    point = probe_decode(material, workers=[usable_cores()], budget_s=PROBE_S).points[-1]
+    decode_input = input_from_shard(shard, fields_of(image_size))
+    point = probe_decode(decode_input, workers=[usable_cores()], budget_s=PROBE_S).points[-1]
     return expected_samples_s(seen, point)
 
 

@@ -25,8 +25,7 @@ from penstock.plan.proposal import propose
 from penstock.plan.scenario import LoaderSettings, TrainingContext
 from penstock.plan.storage_model import on_storage
 from penstock.probe.results import DecodeRates, IpcCost, ProbedValues, StepProbe
-from penstock.probe.storage_curve import WITHIN, StorageCurve
-from penstock.probe.storage_judgement import of_a_store
+from penstock.probe.storage_curve import NEARLY_BEST, StorageCurve, explain_store
 from penstock.storage.page_cache import ReadMethod
 
 TORCHS_OWN = LoaderSettings(num_workers=0)
@@ -108,15 +107,15 @@ NO_STEP = StepFacts()
 
 def plan_from_probes(found: ProbedValues, step: StepFacts = NO_STEP, profile: Profile = "balanced") -> Plan:
     """For a torch DataLoader over such samples, in batches as large as those that were handed over."""
-    workload, handover = probed_workload(found, step), _needed("handover", found.handover, found)
+    workload, ipc = probed_workload(found, step), _needed("ipc", found.ipc, found)
     elsewhere = differences(Plan(source="probes", fingerprint=found.fingerprint))
     curve = _cold(found)
     parts = MeasuredParts(
         source="probes",
         workload=workload,
         settings=TORCHS_OWN,
-        place=_place(found, handover, step, here=not elsewhere),
-        samples_per_batch=handover.batch_size,
+        place=_place(found, ipc, step, here=not elsewhere),
+        samples_per_batch=ipc.batch_size,
         fingerprint=found.fingerprint,
         loader_changes=() if curve is None else (_readers(curve),),
         notes=(*elsewhere, *_probe_notes(found, curve)),
@@ -126,20 +125,20 @@ def plan_from_probes(found: ProbedValues, step: StepFacts = NO_STEP, profile: Pr
 
 def probed_workload(found: ProbedValues, step: StepFacts = NO_STEP) -> Workload:
     """With torch's own settings; samples read one by one at random places of the storage that was measured."""
-    decode, handover = _needed("decode", found.decode, found), _needed("handover", found.handover, found)
-    if step.samples is not None and step.samples != handover.batch_size:
+    decode, ipc = _needed("decode", found.decode, found), _needed("ipc", found.ipc, found)
+    if step.samples is not None and step.samples != ipc.batch_size:
         raise SettingError(
-            f"the step was timed with batches of {step.samples}, the hand-over with batches of {handover.batch_size}",
+            f"the step was timed with batches of {step.samples}, the IPC probe used batches of {ipc.batch_size}",
             advice=f"Probe again with --batch-size {step.samples}",
         )
-    workload, curve = _workload(decode, handover, step, found), _cold(found)
+    workload, curve = _workload(decode, ipc, step, found), _cold(found)
     if curve is None:
         return workload
     return on_storage(
         workload,
         [(p.in_flight, p.sequential_mb_per_s * 1e6, p.random_reads_per_s) for p in curve.points],
-        batch_bytes=handover.batch_size * decode.sample_bytes,
-        batch_requests=handover.batch_size,
+        batch_bytes=ipc.batch_size * decode.sample_bytes,
+        batch_requests=ipc.batch_size,
     )
 
 
@@ -158,12 +157,12 @@ def _needed(name: str, measured: Any, found: ProbedValues) -> Any:
     return measured
 
 
-def _workload(decode: DecodeRates, handover: IpcCost, step: StepFacts, found: ProbedValues) -> Workload:
+def _workload(decode: DecodeRates, ipc: IpcCost, step: StepFacts, found: ProbedValues) -> Workload:
     """A worker decodes, collates and sends; the loop takes over. Cores as of the machine that was measured."""
     machine = found.fingerprint.get("machine")
     cores = machine.get("usable_cores") if isinstance(machine, dict) else None
     copy_s = 0.0 if found.copy is None else found.copy.pageable_s
-    making_s = handover.batch_size * decode.best.cpu_s_per_sample + handover.batch_s
+    making_s = ipc.batch_size * decode.best.cpu_s_per_sample + ipc.batch_s
     return Workload(
         workers=TORCHS_OWN.num_workers,
         prefetch=TORCHS_OWN.prefetch_factor,
@@ -171,14 +170,14 @@ def _workload(decode: DecodeRates, handover: IpcCost, step: StepFacts, found: Pr
         cores=float(cores if isinstance(cores, int) and cores > 0 else usable_cores()),
         cpu_s=np.full(1, making_s),
         alone_s=np.zeros(1),
-        handover_s=np.full(1, handover.main_cpu_s),
+        handover_s=np.full(1, ipc.main_cpu_s),
         step_s=np.full(1, step.step_s + (copy_s if step.step_s else 0.0)),
         step_cpu_s=np.full(1, step.cpu_s),
         worker=np.zeros(BATCHES, np.int64),
     )
 
 
-def _place(found: ProbedValues, handover: IpcCost, step: StepFacts, *, here: bool) -> TrainingContext:
+def _place(found: ProbedValues, ipc: IpcCost, step: StepFacts, *, here: bool) -> TrainingContext:
     """What is free can be asked only where the probes were made."""
     machine = found.fingerprint.get("machine")
     facts = machine if isinstance(machine, dict) else {}
@@ -188,7 +187,7 @@ def _place(found: ProbedValues, handover: IpcCost, step: StepFacts, *, here: boo
         gpus=len(gpus) if isinstance(gpus, list) else 0,
         free_bytes=free_bytes() if here else None,
         shared_free_bytes=shared_free_bytes() if here else None,
-        batch_bytes=handover.batch_bytes,
+        batch_bytes=ipc.batch_bytes,
         copy_s=0.0 if found.copy is None or not step.step_s else found.copy.pageable_s,
         device_s=step.step_s,
     )
@@ -197,7 +196,7 @@ def _place(found: ProbedValues, handover: IpcCost, step: StepFacts, *, here: boo
 def _readers(curve: StorageCurve) -> Change:
     """As many large reads in flight as the storage can use."""
     best = curve.best_sequential().sequential_mb_per_s
-    point = next(p for p in curve.points if p.sequential_mb_per_s >= WITHIN * best)
+    point = next(p for p in curve.points if p.sequential_mb_per_s >= NEARLY_BEST * best)
     return Change(
         scope="loader",
         name="reading.num_readers",
@@ -215,7 +214,7 @@ def _probe_notes(found: ProbedValues, curve: StorageCurve | None) -> Iterator[st
             "a dataset that reads whole shards in a row asks less of the storage"
         )
         if curve.method == ReadMethod.REQUESTS:
-            yield f"The store: {of_a_store(curve)}"
+            yield f"The store: {explain_store(curve)}"
     elif found.curve is not None:
         yield "The storage was measured out of the page cache, which says nothing of it: it is left out"
     else:

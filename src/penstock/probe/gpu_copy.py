@@ -1,4 +1,4 @@
-"""How fast does a batch go from the host to the GPU, from pinned and from ordinary memory?"""
+"""The copy probe: how long does a batch take from the host to the GPU, from pinned and from ordinary memory?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.probe.results import CopyRates, SkippedProbe
 
 BUDGET_S = 4.0
 BATCH_BYTES = 64 << 20
-"""Where no batch is known: long enough that starting a copy does not count."""
+"""Used where no batch is known: large enough that the time to start a copy is negligible."""
 COPIES_MAX = 1000
 COPIES_LEAST = 3
 
@@ -17,29 +17,29 @@ COPIES_LEAST = 3
 def probe_copy(
     batch_bytes: int = BATCH_BYTES, *, budget_s: float = BUDGET_S, clock: Clock = SYSTEM_CLOCK, torch: Any | None = None
 ) -> CopyRates | SkippedProbe:
-    """Both rates of the current CUDA device, or why there are none; `torch` is the module, for tests."""
-    torch = torch or _torch()
+    """Return both rates of the current CUDA device, or why there are none; tests pass a `torch` module of their own."""
+    torch = torch or _import_torch()
     if torch is None:
         return SkippedProbe("torch is not installed")
     if not torch.cuda.is_available():
         return SkippedProbe("torch sees no CUDA device")
     began = clock.now()
     try:
-        ordinary = torch.ones(batch_bytes, dtype=torch.uint8)  # written, so that it has pages of its own
-        pinned = ordinary.pin_memory()
+        pageable = torch.ones(batch_bytes, dtype=torch.uint8)  # written, so that its pages exist
+        pinned = pageable.pin_memory()
         target = torch.empty(batch_bytes, dtype=torch.uint8, device="cuda")
         return CopyRates(
             device=str(torch.cuda.get_device_name()),
             batch_bytes=batch_bytes,
             pinned_s=_copy_s(torch, pinned, target, budget_s / 2, clock),
-            pageable_s=_copy_s(torch, ordinary, target, budget_s / 2, clock),
+            pageable_s=_copy_s(torch, pageable, target, budget_s / 2, clock),
             seconds=clock.now() - began,
         )
-    except RuntimeError as error:  # out of memory, here or there; a driver that gave up
+    except RuntimeError as error:  # out of memory on the host or the device, or a failing driver
         return SkippedProbe(f"CUDA failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
 
 
-def _torch() -> Any | None:
+def _import_torch() -> Any | None:
     try:
         import torch
     except ImportError:
@@ -48,7 +48,7 @@ def _torch() -> Any | None:
 
 
 def _copy_s(torch: Any, source: Any, target: Any, budget_s: float, clock: Clock) -> float:
-    """Seconds of one copy: the first two are not counted, the rest are timed by the device, from end to end."""
+    """Return the seconds of one copy: two copies warm up, the others are timed with device events around them all."""
     target.copy_(source)
     torch.cuda.synchronize()
     before = clock.now()

@@ -1,4 +1,7 @@
-"""What the probes found. Units are in the names; a probe that could not run says why instead."""
+"""Results of the probes, and the JSON file that carries them from `penstock probe --json` to `penstock plan --probes`.
+
+The names of numbers end in their unit. A probe that could not run gives a `SkippedProbe` with the reason.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from penstock.storage.mounts import StorageFacts
 
 @dataclass(frozen=True, slots=True)
 class SkippedProbe:
-    """Instead of a number that was not measured."""
+    """The reason why a probe gave no result."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StorageProbe:
-    """What a path lies on, and its curve."""
+    """The storage that a path is on, and its measured curve."""
 
     storage: StorageFacts
     curve: StorageCurve
@@ -32,40 +35,40 @@ class StorageProbe:
 
 @dataclass(frozen=True, slots=True)
 class DecodePoint:
-    """All workers together."""
+    """The decode rate of some workers, all together."""
 
     workers: int
     samples_per_s: float
     cpu_s_per_sample: float
-    """Of a core: grows with the workers where they share caches, memory or the threads of a core."""
+    """CPU seconds per sample. It grows with the workers where they share caches, memory bandwidth or a physical core."""
 
     @property
-    def cores_each(self) -> float:
-        """The share of a core that a worker really got: less than 1 where others compute, or a quota holds it back."""
+    def cores_per_worker(self) -> float:
+        """The share of a core that a worker got: less than 1 if other programs compute too, or a CPU quota applies."""
         return self.samples_per_s * self.cpu_s_per_sample / self.workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRates:
-    """Decoding from memory, with no storage and no hand-over in it."""
+    """The rates of decoding samples from memory, without storage and without IPC."""
 
     points: tuple[DecodePoint, ...]
-    """By workers, the fewest first; ends early where the time was up."""
+    """One per number of workers, the fewest first; larger numbers are missing where the time was used up."""
     sample_bytes: float
-    """Encoded, of the parts that are decoded; the mean."""
+    """Mean encoded size of the decoded parts of a sample."""
     decoded_bytes: int
-    """Of one sample as it lies in a batch."""
+    """Size of one decoded sample in a batch."""
     samples: int
-    """Different ones, decoded over and over."""
+    """Number of different samples, which were decoded over and over."""
     bad: int
-    """That could not be decoded and were left out."""
+    """Number of samples that were left out because they did not decode."""
     source: str
-    """Where they are from, in words."""
+    """The origin of the samples, in words."""
     seconds: float
 
     @property
     def cpu_s_per_sample(self) -> float:
-        """Of a core, with the fewest workers that were tried."""
+        """CPU seconds per sample with the fewest workers that were measured."""
         return self.points[0].cpu_s_per_sample
 
     @property
@@ -74,58 +77,62 @@ class DecodeRates:
         return max(self.points, key=lambda point: point.samples_per_s)
 
     def scaling(self, point: DecodePoint) -> float:
-        """Its rate per worker over that of the first point: 1 where workers are not in each other's way."""
+        """Return the rate per worker of a point, divided by that of the first point: 1 is perfect scaling."""
         first = self.points[0]
         return point.samples_per_s / point.workers / (first.samples_per_s / first.workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IpcCost:
-    """Dummy batches through a torch DataLoader with one worker: collate, shared memory, queue, and nothing else."""
+    """The cost of moving batches from one worker of torch's DataLoader to the training loop.
+
+    Measured with constant samples, so it consists of collating, shared memory and the queue only.
+    """
 
     batch_size: int
     batch_bytes: int
     arrays: int
-    """Tensors in a batch: each crosses by itself."""
+    """Tensors in a batch; each is transferred by itself."""
     batches: int
-    """That were timed."""
+    """Number of batches that were timed."""
     batch_s: float
-    """From one batch to the next."""
+    """Seconds from one batch to the next."""
     main_cpu_s: float
-    """Of it, computing in the process that trains. Goes to every batch, however many workers there are."""
+    """CPU seconds of the training process per batch, whatever the number of workers."""
     seconds: float
 
     @property
     def samples_per_s(self) -> float:
-        """The most that one worker can pass on, if its samples cost nothing."""
+        """The highest rate that one worker can deliver, if making its samples costs nothing."""
         return self.batch_size / self.batch_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRates:
-    """Host to device, a whole batch at a time."""
+    """The times of copying a whole batch from the host to the device."""
 
     device: str
     batch_bytes: int
     pinned_s: float
-    """Seconds per batch."""
+    """Seconds per batch from pinned memory."""
     pageable_s: float
+    """Seconds per batch from ordinary memory."""
     seconds: float
 
     @property
     def pinned_bytes_per_s(self) -> float:
-        """From pinned memory, as `pin_memory=True` has it."""
+        """The rate from pinned memory, as with `pin_memory=True`."""
         return self.batch_bytes / self.pinned_s
 
     @property
     def pageable_bytes_per_s(self) -> float:
-        """From ordinary memory."""
+        """The rate from ordinary memory."""
         return self.batch_bytes / self.pageable_s
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The mean of some steps in a row."""
+    """The mean time of some consecutive steps."""
 
     steps: int
     step_s: float
@@ -133,32 +140,32 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProbe:
-    """The training step alone: what would be left of a run if data cost nothing."""
+    """The time of the training step alone, which would remain if loading data cost nothing."""
 
     alone: StepTime
-    """On an idle machine, which no training has."""
+    """The step on an otherwise idle machine, which no real training has."""
     beside: StepTime
-    """While other processes keep the cores busy, as workers would. This one is to be planned with."""
+    """The step while other processes keep the cores busy, as workers would. Plans use this one."""
     burners: int
-    """How many did."""
+    """Number of those busy processes."""
     samples: int | None
-    """In the batch; None where it does not tell."""
+    """Samples in the batch; None where the batch does not show it."""
     device: str
-    """Whose clock it is: "cuda" or "cpu"."""
+    """The clock that timed the steps: "cuda" or "cpu"."""
 
     @property
     def step_s(self) -> float:
-        """Beside the load."""
+        """Seconds per step beside the busy processes."""
         return self.beside.step_s
 
     @property
     def samples_per_s(self) -> float | None:
-        """No loader can make the training faster than this."""
+        """The rate that no loader can exceed."""
         return None if self.samples is None else self.samples / self.step_s
 
     @property
     def slowdown(self) -> float:
-        """What busy cores cost the step: 1.2 is a fifth."""
+        """The step's time beside busy processes divided by its time alone: 1.2 is 20% longer."""
         return self.beside.step_s / self.alone.step_s
 
     def __str__(self) -> str:
@@ -170,89 +177,120 @@ class StepProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptProbe:
+    """The measurements of `penstock run --probe compute` in a script; None for what was not measured."""
+
+    data: StepTime | None = None
+    """The step with the script's own data, waiting included."""
+    alone: StepTime | None = None
+    beside: StepTime | None = None
+    burners: int = 0
+    samples: int | None = None
+    """Samples in a batch."""
+    device: str = "cpu"
+    why: str = ""
+    """Why a measurement is missing, where the probe itself recorded the reason."""
+
+    @property
+    def step(self) -> StepProbe | None:
+        """The same as `penstock.probe_step` would give; None if a measurement is missing."""
+        if self.alone is None or self.beside is None:
+            return None
+        return StepProbe(
+            alone=self.alone, beside=self.beside, burners=self.burners, samples=self.samples, device=self.device
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """All that were asked for; None where one was not."""
+    """The results of all requested probes; None for a probe that was not requested."""
 
     storage: StorageProbe | SkippedProbe | None = None
     decode: DecodeRates | SkippedProbe | None = None
-    handover: IpcCost | SkippedProbe | None = None
+    ipc: IpcCost | SkippedProbe | None = None
     copy: CopyRates | SkippedProbe | None = None
     seconds: float = 0.0
 
     @property
     def measured(self) -> bool:
-        """Whether there is a number at all."""
-        results = (self.storage, self.decode, self.handover, self.copy)
+        """Whether at least one probe gave a number."""
+        results = (self.storage, self.decode, self.ipc, self.copy)
         return any(result is not None and not isinstance(result, SkippedProbe) for result in results)
 
 
+# -- the file ------------------------------------------------------------------------------------------------------
+
 MAX_BYTES = 1 << 20
-"""A file larger than this is something else."""
-NAMES = ("storage", "decode", "handover", "copy")
-_MAKE = "`penstock probe all SHARDS --json > probes.json` makes one"
+"""A larger file was not written by a probe."""
+NAMES = ("storage", "decode", "ipc", "copy")
+OLD_NAMES = {"handover": "ipc"}  # glossary: allow
+"""Keys in files of earlier versions, with the present name."""
+_HOW_TO_MAKE = "`penstock probe all SHARDS --json > probes.json` makes one"
 
 Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedValues:
-    """Measurements that are there; None where one is not."""
+    """The measurements that a file of probe results contains; None where one is missing."""
 
     curve: StorageCurve | None = None
     decode: DecodeRates | None = None
-    handover: IpcCost | None = None
+    ipc: IpcCost | None = None
     copy: CopyRates | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Why one is not, by its name, where the probe said so."""
+    """The reason why a measurement is missing, by the probe's name, where the file contains one."""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
-    """Of the machine that was measured."""
+    """Identifies the machine that was measured."""
 
 
 def probes_document(probes: Probes, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """As plain values, with the machine they are of."""
+    """Return the results as plain values for JSON, with the fingerprint of the machine."""
     document: dict[str, Any] = msgspec.to_builtins(probes, enc_hook=str)
     return {**document, "fingerprint": dict(fingerprint)}
 
 
 def read_probes(path: str | os.PathLike[str]) -> ProbedValues:
-    """A SettingError names the file and what is wrong with it."""
+    """Read a file of probe results; raise a SettingError that names the file and what is wrong with it."""
     name = os.fspath(path)
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SettingError(f"{name}: cannot be read: {reason}") from error
     try:
-        return _probed(data)
+        return _parse(data)
     except SettingError as error:
-        raise SettingError(f"{name}: {error.reason}", advice=error.advice or _MAKE) from error
+        raise SettingError(f"{name}: {error.reason}", advice=error.advice or _HOW_TO_MAKE) from error
 
 
-def _probed(data: bytes) -> ProbedValues:
+def _parse(data: bytes) -> ProbedValues:
     try:
         document = msgspec.json.decode(data) if len(data) <= MAX_BYTES else None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         document = None
+    if isinstance(document, dict):
+        document = {OLD_NAMES.get(name, name): section for name, section in document.items()}
     if not isinstance(document, dict) or not document.keys() & set(NAMES):
         raise SettingError("holds no probes")
     sections = {name: document.get(name) for name in NAMES}
-    reasons = {name: reason for name, section in sections.items() if (reason := _skipped(section)) is not None}
-    there = {name: None if name in reasons else section for name, section in sections.items()}
-    storage = there["storage"]
-    marked = document.get("fingerprint")
+    reasons = {name: reason for name, section in sections.items() if (reason := _skip_reason(section)) is not None}
+    results = {name: None if name in reasons else section for name, section in sections.items()}
+    storage = results["storage"]
+    fingerprint = document.get("fingerprint")
     return ProbedValues(
         curve=_read("storage.curve", storage.get("curve") if isinstance(storage, dict) else storage, StorageCurve),
-        decode=_read("decode", there["decode"], DecodeRates),
-        handover=_read("handover", there["handover"], IpcCost),
-        copy=_read("copy", there["copy"], CopyRates),
+        decode=_read("decode", results["decode"], DecodeRates),
+        ipc=_read("ipc", results["ipc"], IpcCost),
+        copy=_read("copy", results["copy"], CopyRates),
         reasons=reasons,
-        fingerprint=marked if isinstance(marked, dict) else {},
+        fingerprint=fingerprint if isinstance(fingerprint, dict) else {},
     )
 
 
-def _skipped(section: Any) -> str | None:
-    """Why; None where it was not."""
+def _skip_reason(section: Any) -> str | None:
+    """Return why a probe was skipped, or None if the section is a result."""
     return str(section["reason"]) if isinstance(section, dict) and section.keys() == {"reason"} else None
 
 

@@ -1,4 +1,8 @@
-"""How long does the training step take if its batch is there already? The floor that no loader can go below."""
+"""The step probe: how long does the training step take when its batch is already there?
+
+That time is the lower bound that no loader can improve on. `probe_step` measures a step function in this process.
+`read_script_probe` reads what `penstock run --probe compute` measured in a script from its recording.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,22 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from penstock.core.clock import SYSTEM_CLOCK, Clock
 from penstock.core.cores import loader_cores
 from penstock.errors import SettingError
-from penstock.probe.results import StepProbe, StepTime
+from penstock.probe.results import ScriptProbe, StepProbe, StepTime
+from penstock.recording.format import EventLine
+from penstock.recording.reader import Recording
 from penstock.watcher.loader_views import count_samples
 from penstock.watcher.step_probe.cpu_load import cpu_load
 
 SECONDS = 10.0
-WARM_UP = 3
-"""Steps before the clock runs: the first ones allocate, compile and choose kernels."""
+WARM_UP_STEPS = 3
+"""Steps before the timing: the first ones allocate memory, compile and choose kernels."""
 WARM_UP_SHARE = 0.2
-"""Of the time, where steps are so long that three take more."""
+"""Share of the time after which no further warm-up step starts."""
 STEPS_MAX = 100_000
 
 Step = Callable[[Any], object]
@@ -26,11 +34,12 @@ Step = Callable[[Any], object]
 def probe_step(
     step: Step, batch: Any, *, seconds: float = SECONDS, burners: int | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> StepProbe:
-    """Run `step(batch)` over and over on the one batch: first alone, then beside processes that keep the cores busy.
+    """Run `step(batch)` over and over on one batch: first alone, then beside processes that keep the cores busy.
 
-    The step is the whole of it: forward, backward, optimizer; the model does learn meanwhile. The batch lies where the
-    step wants it, and must not be changed by it. On CUDA, device events at both ends of each run of steps are all that
-    is waited for; on other devices the step must wait for its own work. `burners` is as many as a loader would have.
+    The step is the whole training step: forward, backward, optimizer; the model does learn meanwhile. The batch must
+    be on the device that the step needs, and the step must not change it. On CUDA, only the events at both ends of each
+    series of steps are waited for; on other devices the step must wait for its own work. `burners` is the number of
+    busy processes; the default is the number of workers that a loader would have.
 
         penstock.probe_step(train_step, next(iter(loader)))
     """
@@ -39,38 +48,38 @@ def probe_step(
     count = loader_cores() if burners is None else burners
     if count < 1:
         raise SettingError(f"burners={count} leaves the cores idle, which flatters the step", advice="Give 1 or more")
-    one_s, watch = _warm_up(step, batch, seconds * WARM_UP_SHARE, clock)
+    one_s, timer = _warm_up(step, batch, seconds * WARM_UP_SHARE, clock)
     budget_s = seconds * (1 - WARM_UP_SHARE) / 2
-    alone = _timed(step, batch, watch.steps_in(budget_s, one_s), budget_s, watch)
+    alone = _time_steps(step, batch, timer.max_steps(budget_s, one_s), budget_s, timer)
     with cpu_load(count):
-        beside = _timed(step, batch, watch.steps_in(budget_s, one_s), budget_s, watch)
-    return StepProbe(alone=alone, beside=beside, burners=count, samples=count_samples(batch), device=watch.device)
+        beside = _time_steps(step, batch, timer.max_steps(budget_s, one_s), budget_s, timer)
+    return StepProbe(alone=alone, beside=beside, burners=count, samples=count_samples(batch), device=timer.device)
 
 
 class _StepTimer(Protocol):
-    """Whose clock the steps are timed by."""
+    """Times a series of steps by the clock of the device that they run on."""
 
     device: str
 
     def now(self) -> float:
-        """The host's time."""
+        """Return the host's time in seconds."""
         ...
 
-    def steps_in(self, budget_s: float, one_s: float) -> int:
-        """How many at most: where the host runs ahead of the device, its own clock does not tell when to stop."""
+    def max_steps(self, budget_s: float, one_s: float) -> int:
+        """Return the most steps to run: while the host is ahead of the device, its clock cannot show when to stop."""
         ...
 
     def start(self) -> None:
-        """Before the first step."""
+        """Start timing, before the first step."""
         ...
 
     def stop(self) -> float:
-        """After the last: seconds of all of them."""
+        """Stop timing after the last step and return the seconds of all steps."""
         ...
 
 
 class _HostTimer:
-    """For steps that return when they are done."""
+    """Times steps that return when they are done, by the host's clock."""
 
     device = "cpu"
 
@@ -78,7 +87,7 @@ class _HostTimer:
         self.now = clock.now
         self._began = 0.0
 
-    def steps_in(self, budget_s: float, one_s: float) -> int:
+    def max_steps(self, budget_s: float, one_s: float) -> int:
         return STEPS_MAX
 
     def start(self) -> None:
@@ -89,7 +98,7 @@ class _HostTimer:
 
 
 class _CudaTimer:
-    """For steps that only queue work: an event before the first and one after the last."""
+    """Times steps that only queue work, by an event before the first and one after the last."""
 
     device = "cuda"
 
@@ -98,7 +107,7 @@ class _CudaTimer:
         self._cuda = cuda
         self._first: Any = None
 
-    def steps_in(self, budget_s: float, one_s: float) -> int:
+    def max_steps(self, budget_s: float, one_s: float) -> int:
         return max(1, min(STEPS_MAX, int(budget_s / max(one_s, 1e-6))))
 
     def start(self) -> None:
@@ -113,48 +122,48 @@ class _CudaTimer:
 
 
 def _warm_up(step: Step, batch: Any, budget_s: float, clock: Clock) -> tuple[float, _StepTimer]:
-    """What the last of the first steps took, and the watch to use: only a step shows which device it needs."""
+    """Run the first steps; return the time of the last of them, and the timer for the device that they used."""
     began = clock.now()
     try:
         step(batch)
-        watch = _watch(clock)
-        one_s = _one(step, batch, watch)
-        for _ in range(WARM_UP - 2):
+        timer = _make_timer(clock)
+        one_s = _time_one(step, batch, timer)
+        for _ in range(WARM_UP_STEPS - 2):
             if clock.now() - began >= budget_s:
                 break
-            one_s = _one(step, batch, watch)
+            one_s = _time_one(step, batch, timer)
     except Exception as error:
         raise SettingError(
             f"the step failed on its batch: {type(error).__name__}: {error}", advice=_advice(error), stage="probe"
         ) from error
-    return one_s, watch
+    return one_s, timer
 
 
-def _watch(clock: Clock) -> _StepTimer:
-    """torch is not imported for this: a step that has not needed it does not use its devices."""
+def _make_timer(clock: Clock) -> _StepTimer:
+    """Return the timer for the device; torch is not imported, since a step that did not import it does not use CUDA."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_available() and cuda.is_initialized():
         return _CudaTimer(clock, cuda)
     return _HostTimer(clock)
 
 
-def _one(step: Step, batch: Any, watch: _StepTimer) -> float:
-    watch.start()
+def _time_one(step: Step, batch: Any, timer: _StepTimer) -> float:
+    timer.start()
     step(batch)
-    return watch.stop()
+    return timer.stop()
 
 
-def _timed(step: Step, batch: Any, most: int, budget_s: float, watch: _StepTimer) -> StepTime:
-    """Steps until the time is up; one at least."""
-    began = watch.now()
-    watch.start()
+def _time_steps(step: Step, batch: Any, max_steps: int, budget_s: float, timer: _StepTimer) -> StepTime:
+    """Run and time steps until the budget is used up; at least one."""
+    began = timer.now()
+    timer.start()
     steps = 0
-    while steps < most:
+    while steps < max_steps:
         step(batch)
         steps += 1
-        if watch.now() - began >= budget_s:
+        if timer.now() - began >= budget_s:
             break
-    return StepTime(steps, max(watch.stop(), 1e-9) / steps)
+    return StepTime(steps, max(timer.stop(), 1e-9) / steps)
 
 
 def _advice(error: Exception) -> str | None:
@@ -162,3 +171,40 @@ def _advice(error: Exception) -> str | None:
     if "cuda" in str(error).lower() and cuda is not None and not cuda.is_available():
         return "No GPU can be used here: run where there is one, or put model and batch on the CPU"
     return None
+
+
+# -- the probe of a script -----------------------------------------------------------------------------------------
+
+
+class _ProbeEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """The detail of an event named "probe", as `penstock.watcher.step_probe.probe` writes it."""
+
+    stage: str
+    steps: int = 0
+    burners: int = 0
+    samples: int | None = None
+    device: str = "cpu"
+    why: str = ""
+
+
+def read_script_probe(recording: Recording) -> ScriptProbe:
+    """Return all measurements that the recording contains; a damaged line counts as missing."""
+    found: dict[str, Any] = {}
+    for event in recording.events:
+        if event.what == "probe":
+            found |= _read_event(event)
+    return ScriptProbe(**found)
+
+
+def _read_event(event: EventLine) -> dict[str, Any]:
+    try:
+        detail = msgspec.convert(event.detail, _ProbeEvent)
+    except msgspec.ValidationError:
+        return {}
+    if detail.stage == "end":
+        return {"why": detail.why}
+    if detail.stage not in ("data", "alone", "beside") or detail.steps < 1 or event.seconds <= 0:
+        return {}
+    found: dict[str, Any] = {detail.stage: StepTime(detail.steps, event.seconds / detail.steps)}
+    found |= {"samples": detail.samples, "device": detail.device}
+    return found | ({"burners": detail.burners} if detail.stage == "beside" else {})

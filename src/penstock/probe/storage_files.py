@@ -1,4 +1,4 @@
-"""Which bytes a probe reads: files that are there already, else a scratch file that never stays behind."""
+"""The bytes that the storage probe reads: existing files, else a temporary file; or objects of a bucket."""
 
 from __future__ import annotations
 
@@ -28,46 +28,47 @@ from penstock.storage.object_store.url import parse_url
 from penstock.storage.page_cache import ColdFile, ReadMethod, choose_method
 
 ENOUGH_BYTES = 64 << 20
-"""With this much in existing files nothing is written."""
+"""If existing files have this many bytes, no temporary file is written."""
 SCRATCH_BYTES = 256 << 20
 CHUNK_BYTES = 16 << 20
 _LARGE_BYTES = 8 << 20
+"""Smaller files are not read from."""
 _FILES_MAX = 64
 _ENTRIES_MAX = 20_000
 
 
 class ProbedFile(Protocol):
-    """A file or an object that many threads may read at once."""
+    """A file or an object that several threads may read at the same time."""
 
     size_bytes: int
 
     @property
     def method(self) -> ReadMethod:
-        """How reads get past what this machine remembers."""
+        """How reads bypass the caches of this machine."""
         ...
 
     def read_into(self, buffer: mmap.mmap, offset: int, length: int) -> int:
-        """Fill the head of a buffer; returns the bytes read."""
+        """Read into the start of a buffer and return the number of bytes read."""
         ...
 
     def drop(self, *, random: bool) -> None:
-        """Forget what is remembered, before the next reads."""
+        """Drop what this machine has cached of it, before the next reads."""
         ...
 
 
-Target = tuple[ProbedFile, int]
+ReadTarget = tuple[ProbedFile, int]
 """A file and an offset in it."""
 
 
 class ProbePool:
-    """Open files, cut into slots of equal length, so that one cell never reads the same bytes twice."""
+    """Open files that are divided into slots of equal length, so that one measurement never reads a byte twice."""
 
     def __init__(self, files: Sequence[ProbedFile]) -> None:
         self.files = tuple(files)
         self.size_bytes = sum(file.size_bytes for file in files)
 
-    def targets(self, length: int, limit: int, rng: random.Random, *, sequential: bool) -> list[Target]:
-        """Up to `limit` places: neighbours from a random start, or places drawn without repeats."""
+    def targets(self, length: int, limit: int, rng: random.Random, *, sequential: bool) -> list[ReadTarget]:
+        """Return up to `limit` slots: consecutive ones from a random start, or random ones without repetition."""
         ends = list(accumulate(file.size_bytes // length for file in self.files))
         total = ends[-1]
         count = min(limit, total)
@@ -76,19 +77,22 @@ class ProbePool:
             slots = [(start + step) % total for step in range(count)]
         else:
             slots = rng.sample(range(total), count)
-        return [self._place(slot, ends, length) for slot in slots]
+        return [self._target(slot, ends, length) for slot in slots]
 
-    def _place(self, slot: int, ends: list[int], length: int) -> Target:
-        at = bisect_right(ends, slot)
-        return self.files[at], (slot - (ends[at - 1] if at else 0)) * length
+    def _target(self, slot: int, ends: list[int], length: int) -> ReadTarget:
+        number = bisect_right(ends, slot)
+        return self.files[number], (slot - (ends[number - 1] if number else 0)) * length
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class PathSurvey:
-    """What lies under a path already."""
+    """The files that exist under a path."""
 
     large: list[Path] = field(default_factory=list)
-    """Largest first; whole on disk (holes would read at the speed of nothing)."""
+    """Large files, the largest first. Sparse files are left out, since reading a hole reads no storage."""
     large_bytes: int = 0
     names: list[Path] = field(default_factory=list)
     """Some files of any size, to open and stat."""
@@ -96,7 +100,7 @@ class PathSurvey:
 
 @contextlib.contextmanager
 def probe_pool(storage: StorageFacts, survey: PathSurvey, deadline_s: float, clock: Clock) -> Iterator[ProbePool]:
-    """The files to read from, open with the coldest method they allow; writing stops at `deadline_s`."""
+    """Open the files to read from, with the coldest method that they allow; writing a file stops at `deadline_s`."""
     with contextlib.ExitStack() as stack:
         paths = survey.large
         if survey.large_bytes < ENOUGH_BYTES:
@@ -110,13 +114,13 @@ def probe_pool(storage: StorageFacts, survey: PathSurvey, deadline_s: float, clo
         yield ProbePool([stack.enter_context(ColdFile(path, method)) for path in paths])
 
 
-def survey(path: Path, deadline_s: float, clock: Clock) -> PathSurvey:
-    """Look for files under `path`, on its own device, until there are enough or time is up."""
+def survey_path(path: Path, deadline_s: float, clock: Clock) -> PathSurvey:
+    """Find files under `path`, on its own device, until the limits or the deadline are reached."""
     device = path.stat().st_dev
     large: list[tuple[int, Path]] = []
     names: list[Path] = []
-    for seen, file in enumerate(_names_under(path)):
-        if seen >= _ENTRIES_MAX or clock.now() >= deadline_s:
+    for count, file in enumerate(_names_under(path)):
+        if count >= _ENTRIES_MAX or clock.now() >= deadline_s:
             break
         with contextlib.suppress(OSError):
             status = file.lstat()
@@ -124,14 +128,14 @@ def survey(path: Path, deadline_s: float, clock: Clock) -> PathSurvey:
                 continue
             if len(names) < 4 * _FILES_MAX:
                 names.append(file)
-            if status.st_size >= _LARGE_BYTES and not _has_holes(status):
+            if status.st_size >= _LARGE_BYTES and not _is_sparse(status):
                 large.append((status.st_size, file))
     large = sorted(large, reverse=True)[:_FILES_MAX]
     return PathSurvey([file for _, file in large], sum(size for size, _ in large), names)
 
 
 def _names_under(path: Path) -> Iterator[Path]:
-    """Everything below, as the directory gives it: to list a million names first would take minutes."""
+    """Yield all names below a path in directory order: listing a million names before the first would take minutes."""
     folders = [path]
     if not path.is_dir():
         yield path
@@ -143,19 +147,22 @@ def _names_under(path: Path) -> Iterator[Path]:
                 yield Path(entry.path)
 
 
-def _has_holes(status: os.stat_result) -> bool:
+def _is_sparse(status: os.stat_result) -> bool:
     return getattr(status, "st_blocks", status.st_size) * 512 < status.st_size * 0.9
 
 
 @contextlib.contextmanager
 def _scratch_file(folder: Path, deadline_s: float, clock: Clock) -> Iterator[Path]:
-    """A file of random bytes; nameless where possible, so that even a killed probe leaves nothing."""
-    nameless = getattr(os, "O_TMPFILE", 0)
+    """Write a file of random bytes and remove it afterwards; it is unnamed where the filesystem supports that.
+
+    An unnamed file disappears even if the probe is killed.
+    """
+    o_tmpfile = getattr(os, "O_TMPFILE", 0)
     name: str | None = None
     try:
-        if not nameless or not Path("/proc/self/fd").is_dir():
-            raise OSError("no nameless files here")
-        fd = os.open(folder, nameless | os.O_RDWR, 0o600)
+        if not o_tmpfile or not Path("/proc/self/fd").is_dir():
+            raise OSError("unnamed files are not supported")
+        fd = os.open(folder, o_tmpfile | os.O_RDWR, 0o600)
     except OSError:  # not supported by NFS, some overlays, Windows
         fd, name = tempfile.mkstemp(prefix=".penstock-probe-", dir=folder)
     try:
@@ -169,11 +176,11 @@ def _scratch_file(folder: Path, deadline_s: float, clock: Clock) -> Iterator[Pat
 
 
 def _fill(fd: int, folder: Path, deadline_s: float, clock: Clock) -> None:
-    """Incompressible bytes, made durable chunk by chunk so that the clock is obeyed on slow disks too."""
-    room = min(SCRATCH_BYTES, shutil.disk_usage(folder).free // 4)
-    if room < CHUNK_BYTES:
+    """Write incompressible bytes; each chunk is synced, so that the deadline is kept on slow disks too."""
+    size = min(SCRATCH_BYTES, shutil.disk_usage(folder).free // 4)
+    if size < CHUNK_BYTES:
         raise OSError(errno.ENOSPC, f"less than {4 * CHUNK_BYTES >> 20} MiB are free")
-    for _ in range(room // CHUNK_BYTES):
+    for _ in range(size // CHUNK_BYTES):
         rest = memoryview(os.urandom(CHUNK_BYTES))
         while rest:
             rest = rest[os.write(fd, rest) :]
@@ -191,39 +198,41 @@ def _nothing_to_read(storage: StorageFacts, error: OSError) -> StorageError:
     )
 
 
+# -- objects of a bucket -------------------------------------------------------------------------------------------
+
 OBJECTS = 16
-"""Looked at: enough to time requests and to find bytes to read."""
+"""Number of objects that are opened: enough to time requests and to find bytes to read."""
 LISTED = 4096
-"""Shards among which they are chosen: a listing of millions would take minutes."""
+"""Number of shards among which they are chosen: listing millions would take minutes."""
 
 
 class ProbedObject:
-    """An object with the face of a file that is read past the page cache."""
+    """An object of a bucket with the interface of a file that is read past the page cache."""
 
     method = ReadMethod.REQUESTS
 
-    def __init__(self, path: str) -> None:
-        self._file = RemoteFile(path)
+    def __init__(self, url: str) -> None:
+        self._file = RemoteFile(url)
         self.size_bytes = self._file.size
 
     def read_into(self, buffer: mmap.mmap, offset: int, length: int) -> int:
-        """One request; returns the bytes read, fewer only at the end of the object."""
+        """Read with one request; return the number of bytes read, fewer only at the end of the object."""
         with memoryview(buffer) as whole, whole[: min(length, self.size_bytes - offset)] as view:
             return self._file.read_ranges([(offset, view)])
 
     def drop(self, *, random: bool) -> None:
-        """There is nothing of it on this machine; a cache of the store's own may help it."""
+        """Do nothing: this machine caches nothing of an object. A cache inside the store may still answer."""
 
 
-def storage_of(path: str) -> StorageFacts:
-    """What a URL lies in, as far as the URL tells."""
-    url = parse_url(path)
-    place = f"{url.scheme}://{url.bucket}"
+def identify_url(url: str) -> StorageFacts:
+    """Return what a URL shows about the store that it is in."""
+    parsed = parse_url(url)
+    place = f"{parsed.scheme}://{parsed.bucket}"
     return StorageFacts(
-        path=Path(url.key or "."),
+        path=Path(parsed.key or "."),
         mount_point=place,
-        filesystem=url.scheme,
-        source=endpoint_without_credentials() if url.scheme == "s3" else "",
+        filesystem=parsed.scheme,
+        source=endpoint_without_credentials() if parsed.scheme == "s3" else "",
         device="",
         kind=StorageKind.OBJECT_STORE,
         rotational=None,
@@ -232,28 +241,28 @@ def storage_of(path: str) -> StorageFacts:
     )
 
 
-def probed_objects(path: str, wanted: Callable[[str], bool]) -> Sequence[str]:
-    """Some of the shards that the URL means; where they are many, from all over."""
-    found = find_objects(path, wanted, enough=LISTED)
+def choose_objects(url: str, wanted: Callable[[str], bool]) -> Sequence[str]:
+    """Return some of the shards under a URL, spread evenly over those that were listed."""
+    found = find_objects(url, wanted, enough=LISTED)
     return found[:: max(1, len(found) // OBJECTS)][:OBJECTS]
 
 
-def opened(
-    paths: Sequence[str], least_bytes: int, stop_s: float, now: Callable[[], float]
+def open_objects(
+    urls: Sequence[str], least_bytes: int, stop_s: float, now: Callable[[], float]
 ) -> tuple[list[ProbedObject], list[float]]:
-    """The objects, and how long the store took to tell of each; one of them must have so many bytes.
+    """Return the objects, and the seconds that the request about each took; one of them must have `least_bytes`.
 
-    After `stop_s` no more are looked at than it takes to find one.
+    After `stop_s` no more objects are opened than are needed to find one of that size.
     """
-    objects, taken_s, found = [], [], False
-    for path in paths:
+    objects, times_s, found = [], [], False
+    for url in urls:
         if found and now() >= stop_s:
             break
         before = now()
-        objects.append(ProbedObject(path))
-        taken_s.append(now() - before)
+        objects.append(ProbedObject(url))
+        times_s.append(now() - before)
         found = found or objects[-1].size_bytes >= least_bytes
     if not found:
         size = f"{least_bytes >> 20} MiB"
-        raise StorageError(f"nothing to measure with: no object has {size}", shard=paths[0], stage="probe")
-    return objects, taken_s
+        raise StorageError(f"nothing to measure with: no object has {size}", shard=urls[0], stage="probe")
+    return objects, times_s

@@ -18,12 +18,12 @@ from penstock.probe.results import (
     DecodeRates,
     IpcCost,
     Probes,
+    ScriptProbe,
     SkippedProbe,
     StepProbe,
     StepTime,
     StorageProbe,
 )
-from penstock.probe.script_step import ScriptProbe
 from penstock.report.doctor import as_checks
 from penstock.report.storage import curve_rows
 from penstock.report.text import table
@@ -39,7 +39,7 @@ def probe_rows(probes: Probes) -> Iterator[Check]:
     rows: dict[str, tuple[Any, Callable[[Any], Iterator[Check]]]] = {
         "storage": (probes.storage, _storage),
         "decode": (probes.decode, _decode),
-        "hand-over": (probes.handover, _handover),
+        "ipc": (probes.ipc, _ipc),
         "copy": (probes.copy, _copy),
     }
     for name, (result, words) in rows.items():
@@ -60,13 +60,13 @@ def _decode(rates: DecodeRates) -> Iterator[Check]:
         f"{format_duration(rates.cpu_s_per_sample)} of a core for a sample of {size}, "
         f"over {rates.samples} samples of {rates.source}: no storage is faster than this."
     )
-    if first.cores_each < UNHINDERED:
+    if first.cores_per_worker < UNHINDERED:
         yield _crowded(first)
     else:
         yield Check(_workers(first.workers), _rate(first), meaning)
     for point in more:
         scaling = rates.scaling(point)
-        if point.cores_each < UNHINDERED:
+        if point.cores_per_worker < UNHINDERED:
             yield _crowded(point)
         elif scaling >= UNHINDERED:
             meaning = f"Each worker keeps {min(scaling, 1):.0%} of its speed: the cores are really there."
@@ -89,7 +89,7 @@ def _crowded(point: DecodePoint) -> Check:
     """The rate holds for this moment only; what a sample costs holds for others, too."""
     meaning = (
         f"{format_duration(point.cpu_s_per_sample)} of a core for a sample, but each worker got only "
-        f"{point.cores_each:.0%} of a core: somebody else computes here, or a quota holds it back."
+        f"{point.cores_per_worker:.0%} of a core: somebody else computes here, or a quota holds it back."
     )
     return Check(_workers(point.workers), _rate(point), meaning, CheckStatus.LOOK)
 
@@ -102,17 +102,17 @@ def _workers(count: int) -> str:
     return f"decode, {format_count(count, 'worker')}"
 
 
-def _handover(cost: IpcCost) -> Iterator[Check]:
+def _ipc(cost: IpcCost) -> Iterator[Check]:
     size = f"{cost.batch_size} samples ({format_bytes(cost.batch_bytes)})"
     meaning = (
         f"One worker of a torch DataLoader passes on at most {cost.samples_per_s:,.0f} samples/s "
         f"in batches of {size}, if making them costs nothing."
     )
-    yield Check("hand-over", f"{format_duration(cost.batch_s)} a batch", meaning)
+    yield Check("ipc", f"{format_duration(cost.batch_s)} a batch", meaning)
     if cost.main_cpu_s > 0:
         most = cost.batch_size / cost.main_cpu_s
         meaning = f"Of the training loop's own time, for every batch: at most {most:,.0f} samples/s with any workers."
-        yield Check("hand-over, loop", f"{format_duration(cost.main_cpu_s)} a batch", meaning)
+        yield Check("ipc, loop", f"{format_duration(cost.main_cpu_s)} a batch", meaning)
 
 
 def _copy(rates: CopyRates) -> Iterator[Check]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from penstock.core.format import format_byte_rate, format_bytes, format_duration
 from penstock.probe.storage import IN_FLIGHT
-from penstock.probe.storage_curve import StorageCurve
-from penstock.probe.storage_judgement import StorageBehaviour, behaviour, judge
+from penstock.probe.storage_curve import StorageBehaviour, StorageCurve, explain_behaviour, measured_behaviour
 from penstock.storage.kinds import StorageKind
 from penstock.storage.mounts import StorageFacts
 
@@ -85,7 +84,7 @@ def curve_rows(storage: StorageFacts, curve: StorageCurve, age_s: float) -> Iter
     yield _in_flight(curve)
     yield _open_stat(storage, curve)
     yield _cold(storage, curve)
-    yield StorageRow("acts like", behaviour(storage, curve), judge(storage, curve))
+    yield StorageRow("acts like", measured_behaviour(storage, curve), explain_behaviour(storage, curve))
     read = f"{format_bytes(curve.probe_bytes)} in {format_duration(curve.seconds)}"
     if age_s >= 1:
         yield StorageRow("measured", f"{format_duration(age_s)} ago", f"On {read}; --refresh measures again.")
@@ -105,7 +104,7 @@ def _random(storage: StorageFacts, curve: StorageCurve) -> StorageRow:
     best, share = curve.best_random(), curve.random_share()
     size = format_bytes(curve.sample_bytes)
     value = f"{best.random_reads_per_s:,.0f} reads/s of {size} at {best.in_flight} in flight"
-    seeks = behaviour(storage, curve) is StorageBehaviour.SPINNING
+    seeks = measured_behaviour(storage, curve) is StorageBehaviour.SPINNING
     reach = f"Random reads of one sample reach {share:.0%} of sequential speed: "
     if seeks:
         meaning = reach + "read whole blocks and shuffle those, or stage the shards on a faster disk."

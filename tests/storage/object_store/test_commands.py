@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from penstock.bench.fields import parse_fields
 from penstock.bench.workload import make_workload
 from penstock.cli.main import make_app
-from penstock.probe.storage import probe
+from penstock.probe.storage import probe_storage
 from penstock.shards.pack.options import PackOptions
 from penstock.shards.pack.plan import make_plan
 from penstock.shards.pack.run import pack
@@ -65,7 +65,9 @@ def test_both_sides_of_a_race_read_from_the_store(remote, tmp_path):
 def test_doctor_measures_a_bucket(run, bucket, proxy):
     bucket.put("large/a.tar", bytes(12 << 20))
     proxy.slow_down(latency_s=0.002)
-    probe(bucket.url("large/"), sample_bytes=4096, budget_s=0.5)  # kept: the command's own would take six seconds
+    probe_storage(
+        bucket.url("large/"), sample_bytes=4096, budget_s=0.5
+    )  # kept: the command's own would take six seconds
     _, said = run("doctor", bucket.url("large/"), "--sample-size", "4096")
     assert said["storage"]["kind"] == "object store"
     assert said["curve"]["method"] == "requests"

@@ -1,4 +1,4 @@
-"""A bucket is probed as a disk is: within a time, within so many bytes, and without a trace."""
+"""The storage probe on a bucket keeps to its limits of time and bytes, and writes no object."""
 
 import json
 
@@ -10,7 +10,7 @@ from penstock.errors import StorageError
 from penstock.probe import storage as probing
 from penstock.probe import storage_files as probed
 from penstock.probe.results import read_probes
-from penstock.probe.storage import SEQUENTIAL_BYTES, measure_store, storage_under
+from penstock.probe.storage import SEQUENTIAL_BYTES, measure_store
 from penstock.storage.object_store import listing
 from penstock.storage.paths import is_shard_name
 from penstock.testing.clock import FakeClock
@@ -62,13 +62,13 @@ def test_a_store_that_is_slow_to_tell_of_objects_is_asked_about_few(monkeypatch)
             self.size_bytes = int(path)
 
     monkeypatch.setattr(probed, "ProbedObject", Slow)
-    objects, taken_s = probed.opened(["1", "2", "9", "9", "9", "9"], 5, 4.0, clock.now)
+    objects, times_s = probed.open_objects(["1", "2", "9", "9", "9", "9"], 5, 4.0, clock.now)
     assert [each.size_bytes for each in objects] == [1, 2, 9, 9]
-    assert taken_s == [1.0] * 4
-    objects, _ = probed.opened(["1", "2", "9", "9"], 5, 1.0, clock.now)
+    assert times_s == [1.0] * 4
+    objects, _ = probed.open_objects(["1", "2", "9", "9"], 5, 1.0, clock.now)
     assert [each.size_bytes for each in objects] == [1, 2, 9]
     with pytest.raises(StorageError, match="no object has"):
-        probed.opened(["1", "2"], 5, 1.0, clock.now)
+        probed.open_objects(["1", "2"], 5, 1.0, clock.now)
 
 
 def test_a_listing_ends_when_there_are_enough(bucket, monkeypatch):
@@ -82,4 +82,4 @@ def test_a_listing_ends_when_there_are_enough(bucket, monkeypatch):
 
 def test_what_somebody_put_into_the_endpoint_is_not_shown(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://user:hunter2@127.0.0.1:9000/?key=hunter3")
-    assert storage_under("s3://bucket/a.tar").source == "http://127.0.0.1:9000"
+    assert storage_facts("s3://bucket/a.tar").source == "http://127.0.0.1:9000"

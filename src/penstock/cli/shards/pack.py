@@ -16,7 +16,7 @@ from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
 from penstock.core.cores import usable_cores
 from penstock.core.format import format_bytes
 from penstock.errors import SettingError
-from penstock.probe.storage import probe
+from penstock.probe.storage import probe_storage
 from penstock.report.text import table
 from penstock.shards.pack.codec_choice import choose_codec
 from penstock.shards.pack.manifest import FieldFact, PackedShard
@@ -131,7 +131,7 @@ def _settle(
     where = dst
     while not where.exists():
         where = where.parent
-    bytes_per_s = probe(where).best_sequential().sequential_mb_per_s * 1e6
+    bytes_per_s = probe_storage(where).best_sequential().sequential_mb_per_s * 1e6
     choice = choose_codec(sources, options, bytes_per_s, usable_cores())
     return choice.codec, choice.reason
 

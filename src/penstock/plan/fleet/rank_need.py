@@ -167,8 +167,8 @@ def need_from_probes(found: ProbedValues, step: StepFacts) -> RankNeed:
         raise SettingError("what a step takes is not known, so any amount of data is too little", advice=STEP)
     workload = probed_workload(found, step)
     assert found.decode is not None
-    assert found.handover is not None
-    size = found.handover.batch_size
+    assert found.ipc is not None
+    size = found.ipc.batch_size
     need = RankNeed.of(
         workload,
         source="probes",

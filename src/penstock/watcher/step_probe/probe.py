@@ -237,7 +237,7 @@ def begin_probe(session: Session, seconds: float, enough: Path | None) -> Callab
 
 
 class _ProbeLines:
-    """Events named "probe": `penstock.probe.script_step` reads them."""
+    """Events named "probe": `penstock.probe.step.read_script_probe` reads them."""
 
     def __init__(self, session: Session, enough: Path | None) -> None:
         self._session = session
