@@ -16,7 +16,7 @@ from rich.console import Console
 
 from penstock.errors import SettingError, StorageError
 from penstock.plan.doctor.examine import DoctorReport, examine
-from penstock.probe.storage import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe_storage
+from penstock.probe.storage import SAMPLE_BYTES, SAMPLE_BYTES_MAX, probe_storage, storage_facts
 from penstock.probe.storage_curve import StorageCurve
 from penstock.report.doctor import as_checks, check_table
 from penstock.report.storage import StorageRow, WritableSpace, claim_rows, curve_rows

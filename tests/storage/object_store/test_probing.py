@@ -10,7 +10,7 @@ from penstock.errors import StorageError
 from penstock.probe import storage as probing
 from penstock.probe import storage_files as probed
 from penstock.probe.results import read_probes
-from penstock.probe.storage import SEQUENTIAL_BYTES, measure_store
+from penstock.probe.storage import SEQUENTIAL_BYTES, measure_store, storage_facts
 from penstock.storage.object_store import listing
 from penstock.storage.paths import is_shard_name
 from penstock.testing.clock import FakeClock
