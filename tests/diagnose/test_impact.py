@@ -4,14 +4,14 @@ import pytest
 from tests.diagnose.evidence.test_evidence import recorded, step
 
 from penstock.diagnose.evidence.evidence import gather
-from penstock.diagnose.impact import impact_of
+from penstock.diagnose.impact import compute_impact
 from penstock.recording.format import Gpu, LoaderLine, Machine, RunLine
 from penstock.recording.reader import Recording
 
 
 def impact(steps, batches=None, **run):
     recording = Recording(run=RunLine(**run), loaders={0: LoaderLine(loader=0, batches=batches)}, steps=tuple(steps))
-    return impact_of(recording, gather(recording))
+    return compute_impact(recording, gather(recording))
 
 
 def test_waits_and_start_up_are_counted_over_the_time_of_all_steps():
@@ -59,7 +59,7 @@ def test_every_device_that_waits_is_paid_for(run, devices):
 def test_several_loaders_add_up():
     loaders = {number: LoaderLine(loader=number) for number in (0, 1)}
     recording = recorded([step(1, 1.0, 1.0), step(1, 2.0, 4.0, loader=1)], loaders=loaders)
-    found = impact_of(recording, gather(recording))
+    found = compute_impact(recording, gather(recording))
     assert (found.waited_s, found.run_s) == (pytest.approx(3.0), pytest.approx(8.0))
 
 

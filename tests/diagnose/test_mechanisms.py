@@ -9,7 +9,8 @@ from tests.support.made_recordings import Made
 
 from penstock.core.arrays import mean
 from penstock.diagnose.evidence.evidence import gather
-from penstock.diagnose.verdict import all_rules, diagnose
+from penstock.diagnose.rules import all_rules
+from penstock.diagnose.verdict import diagnose
 from penstock.model.edits import with_workers
 from penstock.recording.format import (
     EpochStartLine,
@@ -147,7 +148,7 @@ def test_without_collections_a_worker_answers_at_once_who_hands_a_batch_over():
     evidence = gather(held)[0]
     assert evidence.ipc.receive_cpu_s == pytest.approx(0.012, rel=0.1)
     assert evidence.ipc.undisturbed_receive_cpu_s == pytest.approx(0.001, rel=0.1)
-    cured = all_rules()["gc_pauses"](evidence).cure(evidence.workload)
+    cured = all_rules()["gc_pauses"](evidence).remedy(evidence.workload)
     assert cured.handover_s.max() == evidence.ipc.undisturbed_receive_cpu_s < evidence.workload.handover_s.min()
 
 
@@ -352,7 +353,7 @@ def test_a_new_iterator_for_every_step_is_named():
     assert diagnosis.findings[0].rule == "worker_startup"
     assert "next(iter(loader))" in diagnosis.findings[0].advice
     assert diagnosis.findings[0].gain > 2
-    assert "first batch of a pass" in diagnosis.sentence
+    assert "first batch of an epoch" in diagnosis.sentence
 
 
 def test_without_workers_a_new_iterator_starts_nothing_and_its_waits_are_steps():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from tests.support.made_recordings import SAMPLES, Made
 
-from penstock.diagnose.verdict import all_rules, diagnose
+from penstock.diagnose.rules import all_rules
+from penstock.diagnose.verdict import diagnose
 from penstock.recording.format import EventLine
 
 DICE = np.random.default_rng(7)

@@ -6,7 +6,7 @@ from tests.support.made_store import MadeStore
 
 from penstock.core.hops import Hop
 from penstock.diagnose.evidence.evidence import gather
-from penstock.diagnose.rules._stores import more_helped, store_reads
+from penstock.diagnose.evidence.store_reads import more_helped, store_reads
 from penstock.diagnose.verdict import diagnose
 from penstock.engine.autotune import AutotunePolicy, Knob, Knobs, TuningWindow
 

@@ -9,8 +9,9 @@ from tests.diagnose.evidence.test_evidence import WORKERS, fetch, recorded, step
 from tests.support.made_recordings import Made
 
 from penstock.diagnose import verdict
+from penstock.diagnose.rules import all_rules
 from penstock.diagnose.suspect import RuledOut, Suspect
-from penstock.diagnose.verdict import ENOUGH_STEPS, MOST_GAIN, all_rules, diagnose
+from penstock.diagnose.verdict import GAIN_MAX, STEPS_MIN, diagnose
 from penstock.errors import RecordingError
 from penstock.recording.format import LoaderLine, Machine
 
@@ -73,7 +74,7 @@ def test_waiting_without_a_cause_is_undetermined_and_names_what_would_decide(jud
 
 def test_a_gain_without_end_is_said_as_a_number(judged):
     found = judged(rule=suspect(gain=float("inf")))
-    assert found.findings[0].gain == MOST_GAIN
+    assert found.findings[0].gain == GAIN_MAX
     assert isfinite(found.findings[0].gain_high)
 
 
@@ -89,7 +90,7 @@ def test_a_loop_that_does_nothing_has_a_finite_gain(count):
         )
     )
     assert [(finding.rule, finding.gain, finding.gain_low) for finding in found.findings] == [
-        ("decode_bound", MOST_GAIN, MOST_GAIN)
+        ("decode_bound", GAIN_MAX, GAIN_MAX)
     ]
 
 
@@ -99,7 +100,7 @@ def test_nothing_iterated_over_is_undetermined():
     assert found.experiment
 
 
-@pytest.mark.parametrize("count", [1, 2, ENOUGH_STEPS])
+@pytest.mark.parametrize("count", [1, 2, STEPS_MIN])
 def test_too_few_steps_are_undetermined_but_their_cost_is_told(count):
     found = diagnose(recorded([step(at, 0.5, 0.5) for at in range(count)], settings=WORKERS))
     assert found.verdict == "undetermined"

@@ -4,7 +4,7 @@ import pytest
 from tests.diagnose.evidence.test_evidence import WORKERS, fetch, recorded, step
 from tests.support.made_recordings import SAMPLES, Made
 
-from penstock.diagnose.worker_curve import MOST, rates_over_workers
+from penstock.diagnose.worker_curve import CURVE_WORKERS_MAX, rates_over_workers
 
 
 def test_the_curve_rises_while_workers_are_short_and_is_flat_beyond():
@@ -21,7 +21,7 @@ def test_the_measured_number_of_workers_is_on_the_curve_however_large():
     curve, ((workers, _),) = rates_over_workers(run)
     assert workers == 100
     assert 100 in dict(curve)
-    assert max(count for count, _ in curve if count != 100) <= MOST
+    assert max(count for count, _ in curve if count != 100) <= CURVE_WORKERS_MAX
 
 
 def test_uncounted_samples_are_batches():

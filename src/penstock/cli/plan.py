@@ -25,7 +25,8 @@ from penstock.cli.fleet import (
     show_fleet,
 )
 from penstock.core.plan import Plan, Profile
-from penstock.diagnose.verdict import WAITING, most_waiting
+from penstock.diagnose.ranks.verdict import most_waiting_rank
+from penstock.diagnose.verdict import WAIT_SHARE_HEALTHY
 from penstock.errors import RecordingError, SettingError, printable
 from penstock.plan.document import plan_document, save_plan
 from penstock.plan.fleet.rank_need import RankNeed, need_from_probes, need_from_recording
@@ -142,7 +143,7 @@ def plan(
             found = _for_dataset(dataset, batch_size, step_ms, profile)
         else:
             assert run is not None
-            found = plan_from_recording(most_waiting(load_ranks(run)), profile=profile)
+            found = plan_from_recording(most_waiting_rank(load_ranks(run)), profile=profile)
     except RecordingError as error:
         typer.echo(f"penstock: {error}", err=True)
         raise typer.Exit(console.USAGE) from error
@@ -190,7 +191,7 @@ def _need(run: Path | None, probes: Path | None, step_ms: float | None) -> RankN
     if probes is not None:
         return need_from_probes(read_probes(probes), _step(run, step_ms))
     assert run is not None
-    return need_from_recording(most_waiting(load_ranks(run)))
+    return need_from_recording(most_waiting_rank(load_ranks(run)))
 
 
 def _step(run: Path | None, step_ms: float | None) -> StepFacts:
@@ -222,6 +223,6 @@ def _exit_code(found: Plan) -> int:
         return CHANGES
     if found.source == "recording" and found.wait_share is None:
         return UNDETERMINED
-    if (found.wait_share or 0.0) <= WAITING:
+    if (found.wait_share or 0.0) <= WAIT_SHARE_HEALTHY:
         return NOTHING
     return CHANGES if found.changes else UNDETERMINED

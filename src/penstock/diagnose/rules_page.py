@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from inspect import cleandoc
 
-from penstock.diagnose.verdict import all_rules
+from penstock.diagnose.rules import all_rules
 
 _INTRODUCTION = """\
 # The rules

@@ -1,114 +1,161 @@
-"""From a recording to a diagnosis: every rule is asked, the model says what each cure would give, the best is first."""
+"""From a recording to a diagnosis: ask every rule, predict the gain of removing each suspected cause, rank the findings.
+
+`diagnose` returns the `Diagnosis` alone; `diagnose_run` returns it together with the evidence and the answers of the rules,
+which `plan` uses.
+"""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
-from penstock.core.finding import Diagnosis, Finding, Impact, RejectedCause, Verdict
-from penstock.diagnose import rules
+from penstock.core.finding import Diagnosis, Finding, RejectedCause, Verdict
 from penstock.diagnose.evidence.evidence import Evidence, gather
-from penstock.diagnose.impact import impact_of
-from penstock.diagnose.ranks.waits import rank_waits
+from penstock.diagnose.impact import compute_impact
+from penstock.diagnose.rules import all_rules
 from penstock.diagnose.suspect import Answer, Rule, RuledOut, Suspect
 from penstock.model.bootstrap import bootstrap
 from penstock.recording.reader import Recording, need_run
 
-LEAST_GAIN = 0.05
-"""Less is not worth a change, and within what runs differ by."""
-LEAST_STRENGTH = 0.5
-"""A suspicion below this is told as an experiment, not as a finding."""
-WAITING = 0.10
-"""A run that waits for a larger share than this is not healthy, whether or not we know why."""
-MOST_GAIN = 99.0
-"""A hundredfold: beyond that the model only says that nothing else takes time, as in a loop that does nothing."""
-ENOUGH_STEPS = 20
-"""Below this nothing is said about causes."""
-OF_STARTS = ("worker_startup",)
-"""Rules that look at the beginning of passes alone."""
+GAIN_MIN = 0.05
+"""A smaller gain is not worth a change, and is within what runs differ by."""
+STRENGTH_MIN = 0.5
+"""A weaker suspicion is reported as an experiment, not as a finding."""
+WAIT_SHARE_HEALTHY = 0.10
+"""A run that waits for a larger share of its time is not healthy, whether or not the cause is known."""
+GAIN_MAX = 99.0
+"""Gains are limited to a hundredfold: beyond it the model only says that nothing else takes time, as in an empty loop."""
+STEPS_MIN = 20
+"""Causes are not judged from fewer steps."""
+START_RULES = ("worker_startup",)
+"""Rules that need the beginnings of epochs only, not steady steps."""
 RESAMPLES = 40
+"""Number of bootstrap resamples for the interval of a gain."""
 _EXPERIMENT = (
     "Halve num_workers: the same rate means a shared resource is full, half the rate means each worker is slow"
 )
 
 
-@cache
-def all_rules() -> dict[str, Rule]:
-    """By name: the `look` of every file in rules/."""
-    names = sorted(module.name for module in pkgutil.iter_modules(rules.__path__) if not module.name.startswith("_"))
-    return {name: importlib.import_module(f"{rules.__name__}.{name}").look for name in names}
+@dataclass(frozen=True)
+class LoaderDiagnosis:
+    """The evidence of one loader, with the answers of the rules."""
+
+    evidence: Evidence
+
+    @property
+    def has_enough_steps(self) -> bool:
+        """Whether there are enough steady steps for all rules."""
+        return len(self.evidence.loop.steps) >= STEPS_MIN
+
+    @cached_property
+    def answers(self) -> dict[str, Answer]:
+        """The answer of each rule, by its name; with too few steady steps, of the rules about beginnings only."""
+        rules: Mapping[str, Rule] = all_rules()
+        if not self.has_enough_steps:
+            rules = {name: rules[name] for name in START_RULES}
+        return {name: check(self.evidence) for name, check in rules.items()}
+
+    @cached_property
+    def suspects(self) -> dict[str, Suspect]:
+        """The causes that are suspected strongly enough for a finding, by the name of the rule."""
+        return {
+            name: answer
+            for name, answer in self.answers.items()
+            if isinstance(answer, Suspect) and answer.strength >= STRENGTH_MIN
+        }
+
+    @cached_property
+    def rejected(self) -> tuple[RejectedCause, ...]:
+        """The causes that are ruled out, with the reason."""
+        answers = self.answers.items()
+        return tuple(
+            RejectedCause(rule=name, why=answer.why) for name, answer in answers if isinstance(answer, RuledOut)
+        )
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """The suspected causes whose removal is worth it, the most valuable first."""
+        found = [_finding(self.evidence, name, suspect) for name, suspect in self.suspects.items()]
+        worth = [finding for finding in found if finding.gain >= GAIN_MIN and finding.gain_high > 0]
+        return tuple(sorted(worth, key=lambda finding: -finding.gain * finding.confidence**2))
+
+    @property
+    def experiment(self) -> str:
+        """The experiment that would decide where no cause is certain."""
+        answers = self.answers.values()
+        weak = [answer for answer in answers if isinstance(answer, Suspect) and answer.strength < STRENGTH_MIN]
+        return next((answer.experiment for answer in weak if answer.experiment), _EXPERIMENT)
+
+
+@dataclass(frozen=True)
+class RunDiagnosis:
+    """The diagnosis of a run together with what it was derived from; `plan` takes it. It is not serialised."""
+
+    recording: Recording
+    loaders: tuple[LoaderDiagnosis, ...]
+    """Every loader that was iterated over, the one with the longest waits first."""
+    diagnosis: Diagnosis
+
+    @property
+    def steady_loader(self) -> LoaderDiagnosis | None:
+        """The loader with the longest waits among those with enough steady steps."""
+        return next((each for each in self.loaders if each.has_enough_steps and each.evidence.loop.cycle_s > 0), None)
 
 
 def diagnose(recording: Recording) -> Diagnosis:
-    """What this run waited for, and why."""
+    """Return what the run waited for, and why."""
+    return diagnose_run(recording).diagnosis
+
+
+def diagnose_run(recording: Recording) -> RunDiagnosis:
+    """Return the diagnosis of a run with the evidence and the answers of the rules for each of its loaders."""
     need_run(recording)
-    seen = gather(recording)
-    if not seen:
+    loaders = tuple(map(LoaderDiagnosis, gather(recording)))
+    return RunDiagnosis(recording, loaders, _diagnosis(recording, loaders))
+
+
+def _diagnosis(recording: Recording, loaders: tuple[LoaderDiagnosis, ...]) -> Diagnosis:
+    if not loaders:
         return Diagnosis(
             verdict="undetermined",
             sentence="Nothing was iterated over: there is no step to judge.",
             notes=recording.notes,
             experiment="Run it again and let it train for some steps.",
         )
-    main = max(filter(_enough, seen), key=_judged_by, default=seen[0])
-    impact = impact_of(recording, seen)
-    if not _enough(main):
+    impact = compute_impact(recording, [loader.evidence for loader in loaders])
+    worst = max(filter(_can_be_judged, loaders), key=_explainable_wait_s, default=None)
+    if worst is None:
         return Diagnosis(
             verdict="undetermined",
-            sentence=f"{len(main.loop.steps)} steps are too few to judge.",
+            sentence=f"{len(loaders[0].evidence.loop.steps)} steps are too few to judge.",
             impact=impact,
             notes=recording.notes,
-            experiment=f"Let it train for at least {5 * ENOUGH_STEPS} steps.",
+            experiment=f"Let it train for at least {5 * STEPS_MIN} steps.",
         )
-    answers = {name: rule(main) for name, rule in _rules_for(main).items()}
-    findings = _ranked(main, answers)
-    rejected = tuple(RejectedCause(rule=name, why=a.why) for name, a in answers.items() if isinstance(a, RuledOut))
-    doubtful = [a for a in answers.values() if isinstance(a, Suspect) and a.strength < LEAST_STRENGTH and a.experiment]
-    return _verdict(main, findings, rejected, doubtful, recording.notes, impact)
+    verdict, sentence = _verdict(worst)
+    return Diagnosis(
+        verdict=verdict,
+        sentence=f"{sentence}.",
+        findings=worst.findings,
+        rejected=worst.rejected,
+        experiment=worst.experiment if verdict == "undetermined" else "",
+        impact=impact,
+        notes=recording.notes,
+    )
 
 
-def _enough(evidence: Evidence) -> bool:
-    return max(len(evidence.loop.steps), len(evidence.loop.first_steps)) >= ENOUGH_STEPS
+def _can_be_judged(loader: LoaderDiagnosis) -> bool:
+    return loader.has_enough_steps or len(loader.evidence.loop.first_steps) >= STEPS_MIN
 
 
-def _judged_by(evidence: Evidence) -> float:
-    """The waiting that could be explained; of a run with enough steps, their own."""
-    return float((evidence.loop.wait_s if len(evidence.loop.steps) >= ENOUGH_STEPS else evidence.loop.startup_s).sum())
+def _explainable_wait_s(loader: LoaderDiagnosis) -> float:
+    """Return the seconds of waiting that the rules can explain: that of steady steps, if there are enough of them."""
+    loop = loader.evidence.loop
+    return float((loop.wait_s if loader.has_enough_steps else loop.startup_s).sum())
 
 
-def _rules_for(evidence: Evidence) -> dict[str, Rule]:
-    """All, for a run that has enough steps; of one that makes a new pass for each there is no more than starts."""
-    if len(evidence.loop.steps) >= ENOUGH_STEPS:
-        return all_rules()
-    return {name: all_rules()[name] for name in OF_STARTS}
-
-
-def most_waiting(ranks: Sequence[Recording]) -> Recording:
-    """Of the ranks of a run the one to judge: it holds the others back, or waited most. Its notes say so."""
-    if len(ranks) == 1:
-        return ranks[0]
-    waited = [sum(step.wait_s for step in rank.steps) for rank in ranks]
-    waits = rank_waits(ranks)
-    holder = None if waits is None else waits.holder
-    worst = max(range(len(ranks)), key=waited.__getitem__) if holder is None else holder
-    why = "waited most" if holder is None else "holds the others back"
-    waited_s = f"{waited[worst]:.1f} s of {len(ranks)} ranks' {sum(waited):.1f} s"
-    told = f"rank {ranks[worst].run.rank} {why}: it waited {waited_s}"
-    return replace(ranks[worst], notes=(*ranks[0].notes, told))
-
-
-def _ranked(evidence: Evidence, answers: dict[str, Answer]) -> tuple[Finding, ...]:
-    suspects = {
-        name: answer
-        for name, answer in answers.items()
-        if isinstance(answer, Suspect) and answer.strength >= LEAST_STRENGTH
-    }
-    findings = [_finding(evidence, name, suspect) for name, suspect in suspects.items()]
-    worth = [finding for finding in findings if finding.gain >= LEAST_GAIN and finding.gain_high > 0]
-    return tuple(sorted(worth, key=lambda finding: -finding.gain * finding.confidence**2))
+# -- findings ------------------------------------------------------------------------------------------------------
 
 
 def _finding(evidence: Evidence, name: str, suspect: Suspect) -> Finding:
@@ -118,7 +165,7 @@ def _finding(evidence: Evidence, name: str, suspect: Suspect) -> Finding:
         gain=gain,
         gain_low=low,
         gain_high=high,
-        confidence=suspect.strength * _agreed(low, high),
+        confidence=suspect.strength * _share_worth_a_change(low, high),
         summary=suspect.summary,
         evidence=suspect.evidence,
         advice=suspect.advice,
@@ -127,59 +174,49 @@ def _finding(evidence: Evidence, name: str, suspect: Suspect) -> Finding:
 
 
 def _gain(evidence: Evidence, suspect: Suspect) -> tuple[float, float, float]:
-    """Counted from what was measured; but what the model cannot explain is not won by a cure that changes nothing."""
-    if suspect.cure is None or evidence.workload is None:
-        gain = _said(suspect.gain or 0.0)
+    """Return the low end, the middle and the high end of the gain over the measured rate.
+
+    The simulator predicts a gain over its own rate for the run, so it is scaled by simulated over measured rate. A
+    predicted gain below GAIN_MIN is not scaled: a remedy that changes nothing must not gain what the model fails to
+    explain.
+    """
+    if suspect.remedy is None or evidence.workload is None:
+        gain = _limited(suspect.gain or 0.0)
         return gain, gain, gain
-    found = bootstrap(evidence.workload, suspect.cure, RESAMPLES, seed=0)
-    better = evidence.workload.steady_rate * evidence.loop.cycle_s
-    low, gain, high = (_said(part if part < LEAST_GAIN else (1 + part) * better - 1) for part in found)
+    predicted = bootstrap(evidence.workload, suspect.remedy, RESAMPLES, seed=0)
+    scale = evidence.workload.steady_rate * evidence.loop.cycle_s
+    low, gain, high = (_limited(part if part < GAIN_MIN else (1 + part) * scale - 1) for part in predicted)
     return low, gain, high
 
 
-def _agreed(low: float, high: float) -> float:
-    """How much of the bootstrap's interval lies where a gain is worth a finding."""
-    if low >= LEAST_GAIN:
+def _share_worth_a_change(low: float, high: float) -> float:
+    """Return the share of the gain's interval that lies above GAIN_MIN."""
+    if low >= GAIN_MIN:
         return 1.0
-    return max(0.0, (high - LEAST_GAIN) / (high - low)) if high > low else 0.0
+    return max(0.0, (high - GAIN_MIN) / (high - low)) if high > low else 0.0
 
 
-def _said(gain: float) -> float:
-    """As a number that means something: infinity less infinity, around an infinite gain, is one too."""
-    return gain if gain < MOST_GAIN else MOST_GAIN
+def _limited(gain: float) -> float:
+    """Return the gain, at most GAIN_MAX; also for NaN, which the interval around an infinite gain may contain."""
+    return gain if gain < GAIN_MAX else GAIN_MAX
 
 
-def _verdict(
-    evidence: Evidence,
-    findings: tuple[Finding, ...],
-    rejected: tuple[RejectedCause, ...],
-    doubtful: list[Suspect],
-    notes: tuple[str, ...],
-    impact: Impact,
-) -> Diagnosis:
+# -- the verdict ---------------------------------------------------------------------------------------------------
+
+
+def _verdict(loader: LoaderDiagnosis) -> tuple[Verdict, str]:
+    evidence, findings = loader.evidence, loader.findings
     waits = _waits(evidence)
-    experiment = ""
-    verdict: Verdict
     if findings:
-        verdict, sentence = "findings", f"{findings[0].summary} ({waits}; without it {findings[0].gain:+.0%} samples/s)"
-    elif evidence.starved_share > WAITING or not evidence.loop.steps:
-        verdict, sentence = "undetermined", f"{waits}, and nothing that was seen says why"
-        experiment = doubtful[0].experiment if doubtful else _EXPERIMENT
-    else:
-        verdict, sentence = "healthy", f"Healthy: {waits}; the step itself, {evidence.loop.step_text}, sets the pace"
-    return Diagnosis(
-        verdict=verdict,
-        sentence=f"{sentence}.",
-        findings=findings,
-        rejected=rejected,
-        experiment=experiment,
-        impact=impact,
-        notes=notes,
-    )
+        return "findings", f"{findings[0].summary} ({waits}; without it {findings[0].gain:+.0%} samples/s)"
+    if evidence.starved_share > WAIT_SHARE_HEALTHY or not evidence.loop.steps:
+        return "undetermined", f"{waits}, and no cause was found in the recording"
+    return "healthy", f"Healthy: {waits}; the step itself, {evidence.loop.step_text}, limits the rate"
 
 
 def _waits(evidence: Evidence) -> str:
-    if not evidence.loop.steps and evidence.loop.total_s > 0:
-        share = float(evidence.loop.startup_s.sum()) / evidence.loop.total_s
-        return f"{share:.0%} of the time is spent waiting for the first batch of a pass"
-    return f"{evidence.loop.wait_share:.0%} of the steady time is spent waiting for data"
+    loop = evidence.loop
+    if not loop.steps and loop.total_s > 0:
+        share = float(loop.startup_s.sum()) / loop.total_s
+        return f"{share:.0%} of the time is spent waiting for the first batch of an epoch"
+    return f"{loop.wait_share:.0%} of the steady time is spent waiting for data"

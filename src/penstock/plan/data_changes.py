@@ -16,8 +16,9 @@ from penstock.core.arrays import mean
 from penstock.core.format import format_bytes
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
+from penstock.diagnose.rules import all_rules
 from penstock.diagnose.suspect import Suspect
-from penstock.diagnose.verdict import ENOUGH_STEPS, LEAST_GAIN, LEAST_STRENGTH, MOST_GAIN, all_rules
+from penstock.diagnose.verdict import GAIN_MAX, GAIN_MIN, STEPS_MIN, STRENGTH_MIN
 from penstock.model.workload import Workload, gain
 from penstock.plan.predict import thinned
 
@@ -119,20 +120,20 @@ def _hours(seconds: float) -> str:
 
 def causes(evidence: Evidence, *rules: str) -> dict[str, Suspect]:
     """Of these rules, those that suspect their cause as strongly as a finding must; none where steps are too few."""
-    if len(evidence.loop.steps) < ENOUGH_STEPS:
+    if len(evidence.loop.steps) < STEPS_MIN:
         return {}
     answers = {name: all_rules()[name](evidence) for name in rules}
     return {
         name: answer
         for name, answer in answers.items()
-        if isinstance(answer, Suspect) and answer.strength >= LEAST_STRENGTH
+        if isinstance(answer, Suspect) and answer.strength >= STRENGTH_MIN
     }
 
 
 def model_gain(workload: Workload, edit: Callable[[Workload], Workload]) -> float:
     """More samples per second of the edited run; a hundredfold at most, as in a diagnosis."""
     run = thinned(workload)
-    return min(gain(run, edit(run)), MOST_GAIN)
+    return min(gain(run, edit(run)), GAIN_MAX)
 
 
 SSD_BYTES_S = 2e9
@@ -157,7 +158,7 @@ def data_changes(evidence: Evidence) -> tuple[Change, ...]:
         return ()
     case = DataCase(evidence, workload, frozenset(causes(evidence, *CPU_CAUSES, *STORAGE_CAUSES, "small_files")))
     found = [*_cheaper(case), *_fewer_files(case), *_faster_disk(case)]
-    worth = [change for change in found if change.gain is None or change.gain >= LEAST_GAIN]
+    worth = [change for change in found if change.gain is None or change.gain >= GAIN_MIN]
     return tuple(sorted(worth, key=lambda change: -1.0 if change.gain is None else change.gain, reverse=True))
 
 

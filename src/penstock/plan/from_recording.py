@@ -11,8 +11,8 @@ import numpy as np
 from penstock.core.arrays import mean
 from penstock.core.plan import Change, Plan, Profile, ThroughputLimit, nested_settings
 from penstock.diagnose.evidence.evidence import Evidence, gather
-from penstock.diagnose.rules._storage import REMOTE, storage_waits
-from penstock.diagnose.verdict import ENOUGH_STEPS
+from penstock.diagnose.evidence.storage_waits import REMOTE, storage_waits
+from penstock.diagnose.verdict import STEPS_MIN
 from penstock.model.edits import with_step
 from penstock.plan.data_changes import data_changes
 from penstock.plan.fingerprint import fingerprint
@@ -52,14 +52,14 @@ def plan_from_recording(
     profile_goal(profile)  # refused before anything else
     need_run(recording)
     machine, seen = recording.run.machine, gather(recording)
-    evidence = next((each for each in seen if len(each.loop.steps) >= ENOUGH_STEPS and each.loop.cycle_s > 0), None)
+    evidence = next((each for each in seen if len(each.loop.steps) >= STEPS_MIN and each.loop.cycle_s > 0), None)
     if evidence is None:
         steps = max((len(each.loop.steps) for each in seen), default=0)
         return Plan(
             source="recording",
             fingerprint=fingerprint(machine, seen[0].loader if seen else None),
             profile=profile,
-            notes=(*recording.notes, f"{steps} steps are too few to plan from: let it train for {5 * ENOUGH_STEPS}"),
+            notes=(*recording.notes, f"{steps} steps are too few to plan from: let it train for {5 * STEPS_MIN}"),
         )
     proposal, notes = _proposal(evidence, profile, pinned, batch_bytes)
     of_step = step_changes(evidence)

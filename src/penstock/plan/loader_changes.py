@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from penstock.core.format import format_bytes
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._stores import StoreReads, store_reads
+from penstock.diagnose.evidence.store_reads import StoreReads, store_reads
 from penstock.plan.data_changes import causes
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from math import inf
 
 from penstock.core.plan import Profile
-from penstock.diagnose.verdict import WAITING
+from penstock.diagnose.verdict import WAIT_SHARE_HEALTHY
 from penstock.errors import SettingError
 
 RUN_TO_RUN = 0.03
@@ -52,7 +52,9 @@ class ProfileGoal:
 _MANNERS: dict[Profile, ProfileGoal] = {
     "balanced": ProfileGoal(give_away=RUN_TO_RUN, memory_share=1 / 2),
     "speed": ProfileGoal(give_away=GRAIN, memory_share=1 - HEADROOM),
-    "memory": ProfileGoal(give_away=WAITING, memory_share=1 / 4, most_prefetch=USUAL_PREFETCH, saves_memory=True),
+    "memory": ProfileGoal(
+        give_away=WAIT_SHARE_HEALTHY, memory_share=1 / 4, most_prefetch=USUAL_PREFETCH, saves_memory=True
+    ),
 }
 
 

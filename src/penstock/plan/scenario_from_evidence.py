@@ -7,8 +7,8 @@ import numpy as np
 from penstock.core.arrays import mean
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.ipc import BUSY_THREADS
+from penstock.diagnose.evidence.storage_waits import REMOTE, StorageWaits, storage_waits
 from penstock.diagnose.rules import cpu_oversubscribed, lock_contention
-from penstock.diagnose.rules._storage import REMOTE, StorageWaits, storage_waits
 from penstock.diagnose.suspect import Remedy, Suspect
 from penstock.model.workload import STRAGGLES, Workload
 from penstock.plan.profiles import WorkerStartCost
@@ -174,5 +174,5 @@ def _uncrowded(evidence: Evidence) -> Remedy | None:
     """The rule's own cure, where it is threads that crowd the cores and not the number of workers."""
     if evidence.machine.threads_per_worker < cpu_oversubscribed.EXTRA_THREADS or _extra_cores(evidence) < BUSY_THREADS:
         return None
-    answer = cpu_oversubscribed.look(evidence)
-    return answer.cure if isinstance(answer, Suspect) else None
+    answer = cpu_oversubscribed.check(evidence)
+    return answer.remedy if isinstance(answer, Suspect) else None

@@ -17,9 +17,10 @@ from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
+from penstock.diagnose.rules import all_rules
 from penstock.diagnose.rules.small_batch import ENOUGH
 from penstock.diagnose.suspect import RuledOut
-from penstock.diagnose.verdict import ENOUGH_STEPS, LEAST_GAIN, all_rules
+from penstock.diagnose.verdict import GAIN_MIN, STEPS_MIN
 from penstock.model.edits import with_step
 from penstock.plan.data_changes import causes, model_gain
 
@@ -56,13 +57,13 @@ CURES = {
 
 def step_changes(evidence: Evidence) -> tuple[Change, ...]:
     """The one with the largest gain first; what is only to be tried comes last."""
-    if len(evidence.loop.steps) < ENOUGH_STEPS or evidence.loop.cycle_s <= 0:
+    if len(evidence.loop.steps) < STEPS_MIN or evidence.loop.cycle_s <= 0:
         return ()
     found = [*_in_the_loop(evidence), *_batch_size(evidence), *_accumulation(evidence), *_copying(evidence)]
     if isinstance(all_rules()["compute_bound"](evidence), RuledOut):
         named = {change.name for change in found}
         found += [change for change in _to_try(_DeviceFacts.of(evidence)) if change.name not in named]
-    worth = [change for change in found if change.gain is None or change.gain >= LEAST_GAIN]
+    worth = [change for change in found if change.gain is None or change.gain >= GAIN_MIN]
     return tuple(sorted(worth, key=lambda change: -1.0 if change.gain is None else change.gain, reverse=True))
 
 

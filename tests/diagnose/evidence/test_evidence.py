@@ -12,7 +12,8 @@ from tests.support.made_recordings import Made
 
 from penstock.core.finding import Diagnosis
 from penstock.diagnose.evidence.evidence import Evidence, gather
-from penstock.diagnose.verdict import all_rules, diagnose
+from penstock.diagnose.rules import all_rules
+from penstock.diagnose.verdict import diagnose
 from penstock.diagnose.worker_curve import rates_over_workers
 from penstock.recording.bounds import plausible
 from penstock.recording.format import (

@@ -10,12 +10,12 @@ from penstock.core.arrays import mean
 from penstock.core.finding import Diagnosis, Impact, RankSummary, RankWait
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence, gather
-from penstock.diagnose.impact import impact_of
+from penstock.diagnose.impact import compute_impact
 from penstock.diagnose.ranks.collectives import CollectiveWaits, collective_waits
 from penstock.diagnose.ranks.rank_skew import HOLDS
 from penstock.diagnose.ranks.slow_step import find_slow_steps
 from penstock.diagnose.ranks.waits import RankWaits, rank_waits
-from penstock.diagnose.verdict import diagnose, most_waiting
+from penstock.diagnose.verdict import diagnose
 from penstock.recording.reader import Recording
 
 ALIKE = 0.1
@@ -38,13 +38,13 @@ class RankPace(RankWait):
 
 def diagnose_ranks(ranks: Sequence[Recording]) -> tuple[Recording, Diagnosis]:
     """The rank that holds the others back, or waits most, and its diagnosis; what waiting costs is that of all."""
-    waiting, waits, meetings = most_waiting(ranks), rank_waits(ranks), collective_waits(ranks)
+    waiting, waits, meetings = most_waiting_rank(ranks), rank_waits(ranks), collective_waits(ranks)
     slow = None if meetings is None else meetings.slow
     recording = waiting if slow is None else _noted(ranks, slow)
     diagnosis = diagnose(recording)
     if waits is None:
         return recording, diagnosis
-    own = diagnosis.impact if slow is None else impact_of(waiting, gather(waiting))
+    own = diagnosis.impact if slow is None else compute_impact(waiting, gather(waiting))
     impact = own and _impact(own, waits)
     return recording, replace(
         diagnosis,
@@ -69,6 +69,20 @@ def among(ranks: Sequence[Recording], waits: RankWaits, meetings: CollectiveWait
         holder=None if holder is None else waits.ranks[holder],
         each=waits.each() if meetings is None else _paces(waits, meetings),
     )
+
+
+def most_waiting_rank(ranks: Sequence[Recording]) -> Recording:
+    """Return the rank of a run that holds the others back, or else waited most; its notes say so."""
+    if len(ranks) == 1:
+        return ranks[0]
+    waited = [sum(step.wait_s for step in rank.steps) for rank in ranks]
+    waits = rank_waits(ranks)
+    holder = None if waits is None else waits.holder
+    worst = max(range(len(ranks)), key=waited.__getitem__) if holder is None else holder
+    why = "waited most" if holder is None else "holds the others back"
+    waited_s = f"{waited[worst]:.1f} s of {len(ranks)} ranks' {sum(waited):.1f} s"
+    note = f"rank {ranks[worst].run.rank} {why}: it waited {waited_s}"
+    return replace(ranks[worst], notes=(*ranks[0].notes, note))
 
 
 def _noted(ranks: Sequence[Recording], slow: int) -> Recording:

@@ -12,7 +12,7 @@ from penstock.diagnose.evidence.loop import PAUSES
 from penstock.diagnose.suspect import Answer, RuledOut
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Never a finding."""
     paused = evidence.loop.pause_s[evidence.loop.pause_s > 0]
     if not len(paused):

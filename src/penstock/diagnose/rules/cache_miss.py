@@ -12,15 +12,15 @@ Remedy: fewer bytes (pack), more memory, or a cache on a fast local disk.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import storage_waits
-from penstock.diagnose.rules._stores import StoreReads, store_reads
+from penstock.diagnose.evidence.storage_waits import storage_waits
+from penstock.diagnose.evidence.store_reads import StoreReads, store_reads
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 AGAIN = 0.5
 """Share of the bytes of later passes that came from a device."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Later passes read from the device what the first one had read, and workers wait for it."""
     if (store := store_reads(evidence)) is not None:
         return _of_store(store)
@@ -38,7 +38,7 @@ def look(evidence: Evidence) -> Answer:
         summary=f"Every epoch reads its {per_pass / 1e9:.1f} GB from the disk again",
         evidence=(f"{again:.0%} of the bytes of later passes come from a disk, not from memory",),
         advice="Fewer bytes (penstock shards pack), more memory, or a cache on a local SSD",
-        cure=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - blocked)),
+        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - blocked)),
     )
 
 

@@ -14,7 +14,7 @@ from penstock.diagnose.suspect import Answer, RuledOut
 WAITS = 0.05
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Never a finding: it says how little could be gained from the data."""
     if evidence.loop.wait_share > WAITS:
         return None

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import best_workers
+from penstock.diagnose.evidence.worker_cpu import best_workers
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_workers
 from penstock.model.workload import Workload
@@ -33,7 +33,7 @@ HANDING_OVER = 0.1
 """...and more cores than the thread that sends them."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """The line is long, and it is ours."""
     queue = max(evidence.machine.main_queue, evidence.workers.share_of_fetch(evidence.workers.queue_s))
     if queue < LEAST_QUEUE or evidence.settings.num_workers == 0:
@@ -59,7 +59,7 @@ def look(evidence: Evidence) -> Answer:
             "running in each while it makes a batch",
         ),
         advice=f"num_workers={best}, and one library thread in each",
-        cure=lambda workload: _uncrowded(workload, evidence) if spinning else with_workers(workload, best),
+        remedy=lambda workload: _uncrowded(workload, evidence) if spinning else with_workers(workload, best),
     )
 
 
@@ -74,7 +74,7 @@ def _held_together(evidence: Evidence) -> Suspect:
             f"the main process may run on {evidence.machine.cores:g} cores, a worker on {evidence.machine.worker_cores:g}",
         ),
         advice="Lift the workers' affinity: os.sched_setaffinity in worker_init_fn, taskset, numactl, KMP_AFFINITY",
-        cure=lambda workload: workload.with_(cores=evidence.machine.cores),
+        remedy=lambda workload: workload.with_(cores=evidence.machine.cores),
     )
 
 

@@ -24,7 +24,7 @@ UNSTOPPED = 0.1
 """Of the steps: so many fell between two stops."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """The kernel says that it throttled us."""
     machine = evidence.recording.run.machine
     if evidence.machine.throttled < LEAST:
@@ -38,7 +38,7 @@ def look(evidence: Evidence) -> Answer:
             f"the quota allows {allowed} of {machine.cores} cores",
         ),
         advice="Raise the container's CPU limit, or make samples cheaper",
-        cure=lambda workload: _unlimited(workload, evidence),
+        remedy=lambda workload: _unlimited(workload, evidence),
     )
 
 

@@ -18,7 +18,7 @@ from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.machine import SPARE_SHARE
-from penstock.diagnose.rules._cpu import FULL, computing, decoding_cores, helped, top_function, used_cores
+from penstock.diagnose.evidence.worker_cpu import FULL, computing, decoding_cores, helped, top_function, used_cores
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.workload import Workload
 
@@ -28,7 +28,7 @@ CROWDED = 0.75
 """Seconds in line for a core, for each second on one."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Workers compute, cores are full, and it is our own decoding that fills them."""
     if not computing(evidence):
         return None
@@ -52,7 +52,7 @@ def look(evidence: Evidence) -> Answer:
             *top_function(evidence),
         ),
         advice="Make samples cheaper: decode at the size you need, pack the shards, use penstock.Loader; or more cores",
-        cure=lambda workload: _free(workload, evidence.workers.blocked_in("threads") if helped(evidence) else 0.0),
+        remedy=lambda workload: _free(workload, evidence.workers.blocked_in("threads") if helped(evidence) else 0.0),
     )
 
 

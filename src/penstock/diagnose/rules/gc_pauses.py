@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import behind
+from penstock.diagnose.evidence.worker_cpu import behind
 from penstock.diagnose.suspect import Answer, Suspect
 
 LEAST = 0.03
@@ -25,7 +25,7 @@ USUAL = 0.95
 """Of the batches: what they compute beside collections is no more than this quantile of it."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Collections take a noticeable share of the loop's time, or of workers that it waits for."""
     begin, end = (evidence.loop.steps[0].at_s, evidence.loop.steps[-1].at_s) if evidence.loop.steps else (0.0, 0.0)
     events = (event for event in evidence.recording.events if event.what == "gc")
@@ -57,7 +57,7 @@ def _in_workers(evidence: Evidence) -> Answer:
             f"worker, for {format_ms(float(np.median(evidence.workers.gc_s[collecting])))}",
         ),
         advice="gc.freeze() in worker_init_fn; fewer small objects per sample",
-        cure=lambda workload: workload.with_(
+        remedy=lambda workload: workload.with_(
             cpu_s=np.minimum(workload.cpu_s, most_s), handover_s=np.full(1, evidence.ipc.undisturbed_receive_cpu_s)
         ),
     )

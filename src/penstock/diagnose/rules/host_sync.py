@@ -19,7 +19,7 @@ from penstock.diagnose.suspect import Answer, Suspect
 LEAST = 0.05
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Time in synchronising calls, and what of it could be overlapped."""
     sync = mean(evidence.loop.phase_s("sync"))
     cycle = evidence.loop.cycle_s

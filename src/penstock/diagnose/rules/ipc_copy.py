@@ -22,7 +22,7 @@ LEAST = 0.08
 """Share of the cycle."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Waits with a batch at hand are long."""
     sampler = mean(evidence.loop.phase_s("sampler"))
     taking = max(0.0, evidence.ipc.receive_cpu_s - sampler - RECEIVE_MIN_S)
@@ -40,5 +40,5 @@ def look(evidence: Evidence) -> Answer:
             "per step to get it",
         ),
         advice="Send tensors, not lists or arrays; smaller dtypes; pin_memory=True; or penstock.Loader",
-        cure=lambda workload: workload.with_(handover_s=workload.handover_s - min(taking, workload.handover_s.min())),
+        remedy=lambda workload: workload.with_(handover_s=workload.handover_s - min(taking, workload.handover_s.min())),
     )

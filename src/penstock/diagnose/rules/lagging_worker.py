@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import behind
+from penstock.diagnose.evidence.worker_cpu import behind
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import without_lag
 
@@ -30,7 +30,7 @@ ITS_SHARE = 0.5
 """Of the waiting must be for it."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """One worker's batches take longer, nearly all of them, and the loop waits for that worker."""
     if not behind(evidence) or evidence.settings.num_workers < 2:
         return None
@@ -58,7 +58,7 @@ def look(evidence: Evidence) -> Answer:
             *_ready_then(evidence, worst),
         ),
         advice="See what is special about its data or core; in_order=False, or penstock.Loader, takes the stall away",
-        cure=lambda workload: without_lag(workload, worst),
+        remedy=lambda workload: without_lag(workload, worst),
     )
 
 

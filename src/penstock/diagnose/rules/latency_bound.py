@@ -22,8 +22,8 @@ import numpy as np
 from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import REMOTE, StorageWaits, storage_waits
-from penstock.diagnose.rules._stores import StoreReads, store_reads
+from penstock.diagnose.evidence.storage_waits import REMOTE, StorageWaits, storage_waits
+from penstock.diagnose.evidence.store_reads import StoreReads, store_reads
 from penstock.diagnose.rules.storage_bandwidth import BUSY
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.workload import Workload
@@ -34,7 +34,7 @@ SMALL_REQUEST = 1 << 20
 """Bytes: larger requests spend more of their time on bytes, and less on waiting."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Workers wait, and not for each other."""
     if (store := store_reads(evidence)) is not None:
         return _of_store(store)
@@ -55,7 +55,7 @@ def look(evidence: Evidence) -> Answer:
             *_how(seen),
         ),
         advice=f"More in flight: num_workers={_enough(evidence)} or more; or penstock.Loader, which reads ahead",
-        cure=_at_once,
+        remedy=_at_once,
         experiment="Double num_workers: twice the rate says latency, the same rate says a full device",
     )
 

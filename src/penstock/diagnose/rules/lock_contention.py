@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import behind, top_function
+from penstock.diagnose.evidence.worker_cpu import behind, top_function
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 LEAST = 0.15
@@ -22,7 +22,7 @@ OWN_THREADS = 0.5
 """Of that time: a worker whose other threads compute so much of it waits for them, not for other workers."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Workers were seen waiting in locks while they made batches."""
     if not behind(evidence) or evidence.settings.num_workers < 2:
         return None
@@ -43,5 +43,5 @@ def look(evidence: Evidence) -> Answer:
             *top_function(evidence),
         ),
         advice="Give each worker its own handle, or hold the lock for less",
-        cure=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - locked)),
+        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - locked)),
     )

@@ -18,7 +18,7 @@ from penstock.diagnose.suspect import Answer, Suspect
 LEAST = 0.05
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """The loop logs, or stands in writes, for a noticeable share of the time."""
     own = 1 - evidence.loop.wait_share
     writing = max(

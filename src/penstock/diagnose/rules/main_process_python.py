@@ -20,7 +20,7 @@ LEAST_REST = 0.25
 """Share of the cycle outside all phases, where phases are known."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """The loop waits for the interpreter's lock, or does much that is no phase of training."""
     locked = evidence.contention.interpreter_s / evidence.loop.cycle_s if evidence.loop.cycle_s > 0 else 0.0
     if locked >= LOCKED_MIN:

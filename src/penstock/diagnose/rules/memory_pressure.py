@@ -19,7 +19,7 @@ STALLED = 0.05
 SWAPPED_BYTES_S = 1e6
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Tasks wait for memory, or pages come back from swap."""
     stalled = mean([look.pressure.get("memory", 0.0) for look in evidence.machine.system])
     swapped = mean([look.swapped_in_bytes_s for look in evidence.machine.system])

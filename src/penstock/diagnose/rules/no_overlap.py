@@ -15,14 +15,14 @@ import numpy as np
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.ipc import RECEIVE_MIN_S
-from penstock.diagnose.rules._cpu import best_workers
+from penstock.diagnose.evidence.worker_cpu import best_workers
 from penstock.diagnose.suspect import Answer, Suspect
 from penstock.model.edits import with_workers
 
 LEAST_SHARE = 0.03
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Nobody but the main process made batches, and it took a noticeable share of the time."""
     if evidence.settings.num_workers > 0 or evidence.loader.type != "torch" or evidence.loop.wait_share < LEAST_SHARE:
         return None
@@ -36,5 +36,5 @@ def look(evidence: Evidence) -> Answer:
             f"{format_ms(evidence.loop.cycle_s * (1 - evidence.loop.wait_share))}: each waits for the other",
         ),
         advice=f"num_workers={workers} (with persistent_workers=True)",
-        cure=lambda workload: with_workers(workload, workers).with_(handover_s=np.full(1, RECEIVE_MIN_S)),
+        remedy=lambda workload: with_workers(workload, workers).with_(handover_s=np.full(1, RECEIVE_MIN_S)),
     )

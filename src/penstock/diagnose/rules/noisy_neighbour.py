@@ -12,7 +12,7 @@ Remedy: another machine or time, cores of one's own (cpuset, affinity), or an en
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import FULL
+from penstock.diagnose.evidence.worker_cpu import FULL
 from penstock.diagnose.suspect import Answer, Suspect
 from penstock.model.edits import without_burners
 
@@ -21,7 +21,7 @@ LEAST_QUEUE = 0.1
 """Share of its time that a process stood in line."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Others use cores, the machine is full, and ours wait for them."""
     queue = max(evidence.workers.share_of_fetch(evidence.workers.queue_s), evidence.machine.main_queue)
     full = evidence.machine.run_cpu + evidence.machine.others_cpu >= FULL * evidence.recording.run.machine.cores
@@ -36,5 +36,5 @@ def look(evidence: Evidence) -> Answer:
             f"the main process {evidence.machine.main_queue:.0%}",
         ),
         advice="Give the run cores of its own, or move the other job",
-        cure=without_burners,
+        remedy=without_burners,
     )

@@ -16,7 +16,7 @@ from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 LEAST = 0.04
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Copies take time, from memory that is not pinned."""
     copying = mean(evidence.loop.phase_s("h2d"))
     cycle = evidence.loop.cycle_s

@@ -13,14 +13,14 @@ Remedy: shards, read in large blocks and shuffled in a window; or a disk that ha
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, storage_waits
+from penstock.diagnose.evidence.storage_waits import LARGE_BYTES, REMOTE, storage_waits
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 OPENING = 0.4
 """Of the waiting in opening files: then it is small files."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Small reads, and workers wait in them."""
     seen = storage_waits(evidence)
     if seen is None or seen.remote > REMOTE or seen.bytes_per_read <= 0:
@@ -40,5 +40,5 @@ def look(evidence: Evidence) -> Answer:
             f"{reads:.0f} reads/s of {seen.bytes_per_read / 1024:.1f} KiB: only {seen.read_bytes / 1e6:.1f} MB/s",
         ),
         advice="Put samples into shards and read them in blocks (penstock.Loader); or a cache on an SSD",
-        cure=lambda workload: workload.with_(alone_s=workload.alone_s * 0),
+        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * 0),
     )

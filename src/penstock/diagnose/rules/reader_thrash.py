@@ -11,11 +11,11 @@ Remedy: fewer workers that read; penstock.Loader, where one or two threads read 
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import storage_waits
+from penstock.diagnose.evidence.storage_waits import storage_waits
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Waiting grows faster than the number of readers."""
     seen = storage_waits(evidence)
     if seen is None or seen.together is None:
@@ -32,5 +32,5 @@ def look(evidence: Evidence) -> Answer:
             f"{seen.read_bytes / 1e6:.0f} MB/s in all",
         ),
         advice="Fewer workers, or penstock.Loader with num_readers=1: reading and decoding are then two settings",
-        cure=lambda workload: workload.with_(alone_s=workload.alone_s / alone),
+        remedy=lambda workload: workload.with_(alone_s=workload.alone_s / alone),
     )

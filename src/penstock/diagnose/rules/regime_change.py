@@ -27,7 +27,7 @@ WINDOWS = 12
 """At least so many, each a multiple of the workers."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """One place that splits the run into a quick and a slow part, each even in itself."""
     window = max(1, evidence.settings.num_workers)
     while len(evidence.loop.steps) // (2 * window) >= 4 * WINDOWS:

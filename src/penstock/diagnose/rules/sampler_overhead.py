@@ -20,7 +20,7 @@ LEAST = 0.04
 """Share of the cycle."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """The sampler's own clock."""
     seconds = mean(evidence.loop.phase_s("sampler"))
     if evidence.loop.cycle_s <= 0 or seconds < LEAST * evidence.loop.cycle_s:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import behind
+from penstock.diagnose.evidence.worker_cpu import behind
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_workers
 
@@ -22,7 +22,7 @@ EVEN = 1.3
 """The busiest worker's batches over the mean: less is chance."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Batches per worker differ, in a dataset that deals them out itself."""
     if not behind(evidence) or evidence.settings.num_workers < 2 or evidence.loader.dataset_size is not None:
         return None
@@ -42,7 +42,7 @@ def look(evidence: Evidence) -> Answer:
             f"the busiest has {uneven:.1f} times the mean",
         ),
         advice="More shards than workers, of about one size; or penstock.Loader, where no worker owns a shard",
-        cure=lambda workload: with_workers(workload, evidence.settings.num_workers),
+        remedy=lambda workload: with_workers(workload, evidence.settings.num_workers),
     )
 
 

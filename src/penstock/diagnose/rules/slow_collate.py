@@ -22,7 +22,7 @@ IDLE = 0.2
 """Workers that are busy for less of their time than this hold nobody up."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Collate takes long, and the loop waits for batches."""
     share = evidence.workers.share_of_fetch(evidence.workers.collate_s)
     if share < LEAST or not evidence.workers.fetches:
@@ -40,7 +40,7 @@ def look(evidence: Evidence) -> Answer:
             f"collate_fn is {evidence.settings.in_force('collate_fn') or 'not known by name'}",
         ),
         advice="Stack into one allocation, pad in numpy, and move what is done sample by sample out of collate_fn",
-        cure=lambda workload: workload.with_(
+        remedy=lambda workload: workload.with_(
             cpu_s=workload.cpu_s * (1 - share), alone_s=workload.alone_s * (1 - share)
         ),
     )

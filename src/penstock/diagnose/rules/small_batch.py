@@ -20,7 +20,7 @@ LEAST = 0.2
 """More samples per second at the largest size than at the usual one."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Steps of several sizes, and the larger ones are quicker per sample."""
     if evidence.starved_share > LEAST:
         return None

@@ -11,7 +11,7 @@ Remedy: put the files into shards once (tar); read those in large blocks.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import storage_waits
+from penstock.diagnose.evidence.storage_waits import storage_waits
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 OPENS = 0.5
@@ -22,7 +22,7 @@ SMALL_BYTES = 256 << 10
 """Per file: the read of a smaller one costs as much as any request, and many of them lie in one read of a shard."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """A file or more per sample, and workers wait in opening them."""
     seen = storage_waits(evidence)
     if seen is None:
@@ -41,7 +41,7 @@ def look(evidence: Evidence) -> Answer:
             f"{seen.opens_per_sample:.1f} files opened per sample, {seen.bytes_per_read / 1024:.1f} KiB per read",
         ),
         advice="Put the files into shards (tar) and read those",
-        cure=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - gone)),
+        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - gone)),
     )
 
 

@@ -13,14 +13,14 @@ Remedy: fewer bytes (pack the shards: smaller pictures, a codec), a faster disk 
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import LARGE_BYTES, REMOTE, StorageWaits, storage_waits
-from penstock.diagnose.rules._stores import StoreReads, store_reads
+from penstock.diagnose.evidence.storage_waits import LARGE_BYTES, REMOTE, StorageWaits, storage_waits
+from penstock.diagnose.evidence.store_reads import StoreReads, store_reads
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 BUSY = 0.8
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Large reads, a shared stream."""
     if (store := store_reads(evidence)) is not None:
         return _of_store(store)
@@ -40,7 +40,7 @@ def look(evidence: Evidence) -> Answer:
             *_device(seen),
         ),
         advice="Fewer bytes per sample (penstock shards pack), or a faster disk or cache under the shards",
-        cure=lambda workload: workload.with_(alone_s=workload.alone_s * 0),
+        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * 0),
         experiment="Halve num_workers: the same rate says it is the storage, half the rate says each read is slow",
     )
 

@@ -16,12 +16,12 @@ import numpy as np
 
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._tail import heavy
+from penstock.diagnose.evidence.slow_batches import heavy
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import without_stragglers
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Some batches take far longer than most, because of one sample that computes."""
     tail = heavy(evidence)
     if tail is None:
@@ -40,5 +40,5 @@ def look(evidence: Evidence) -> Answer:
             f"they come from {tail.workers} of {evidence.settings.num_workers} workers",
         ),
         advice="penstock.Loader spreads a batch over all workers; or a larger prefetch_factor; or shrink those samples",
-        cure=without_stragglers,
+        remedy=without_stragglers,
     )

@@ -13,13 +13,13 @@ a cache near the machine end them.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._storage import storage_waits
-from penstock.diagnose.rules._tail import heavy
+from penstock.diagnose.evidence.slow_batches import heavy
+from penstock.diagnose.evidence.storage_waits import storage_waits
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import without_stragglers
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Some batches take far longer than most, and wait in that time."""
     tail = heavy(evidence)
     if tail is None:
@@ -38,5 +38,5 @@ def look(evidence: Evidence) -> Answer:
             f"they come from {tail.workers} of {evidence.settings.num_workers} workers",
         ),
         advice="A larger prefetch_factor, larger reads (shards), or a cache on a local disk",
-        cure=without_stragglers,
+        remedy=without_stragglers,
     )

@@ -12,7 +12,7 @@ Remedy: more workers; penstock.Loader finds their number by itself.
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import computing
+from penstock.diagnose.evidence.worker_cpu import computing
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_workers
 
@@ -20,7 +20,7 @@ FREE = 0.4
 """Cores: less is what a loop and its threads leave idle anyway."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """Workers compute, the loop waits, and cores are idle."""
     if not computing(evidence):
         return None
@@ -37,5 +37,5 @@ def look(evidence: Evidence) -> Answer:
             f"{evidence.machine.free_cores:.1f} of {evidence.machine.cores:g} usable cores were free",
         ),
         advice=f"num_workers={most}",
-        cure=lambda workload: with_workers(workload, most),
+        remedy=lambda workload: with_workers(workload, most),
     )

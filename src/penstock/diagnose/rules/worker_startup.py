@@ -25,7 +25,7 @@ LEAST = 0.05
 """Share of the whole time."""
 
 
-def look(evidence: Evidence) -> Answer:
+def check(evidence: Evidence) -> Answer:
     """The first waits of passes after the first add up."""
     if len(evidence.loop.first_steps) < 3 or evidence.settings.num_workers == 0:
         return None

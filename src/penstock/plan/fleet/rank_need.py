@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.core.arrays import mean
 from penstock.diagnose.evidence.evidence import Evidence, gather
-from penstock.diagnose.verdict import ENOUGH_STEPS
+from penstock.diagnose.verdict import STEPS_MIN
 from penstock.errors import RecordingError, SettingError
 from penstock.model.simulation_input import Floats
 from penstock.model.workload import Workload
@@ -149,11 +149,11 @@ def need_from_recording(recording: Recording) -> RankNeed:
     """Of the loader that cost most waiting."""
     need_run(recording)
     seen = gather(recording)
-    evidence = next((each for each in seen if len(each.loop.steps) >= ENOUGH_STEPS and each.loop.cycle_s > 0), None)
+    evidence = next((each for each in seen if len(each.loop.steps) >= STEPS_MIN and each.loop.cycle_s > 0), None)
     if evidence is None:
         steps = max((len(each.loop.steps) for each in seen), default=0)
         raise RecordingError(
-            f"{steps} steps are too few to plan from", advice=f"Let it train for {5 * ENOUGH_STEPS}, then plan"
+            f"{steps} steps are too few to plan from", advice=f"Let it train for {5 * STEPS_MIN}, then plan"
         )
     found = _of_penstock(evidence) if evidence.loader.type == "penstock" else _of_torch(evidence)
     ranks = recording.run.world_size

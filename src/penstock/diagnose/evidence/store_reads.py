@@ -16,7 +16,7 @@ from math import ceil, isfinite
 
 from penstock.core.hops import Hop
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import BEHIND
+from penstock.diagnose.evidence.worker_cpu import BEHIND
 from penstock.recording.format import HopsLine, Store
 
 BUSY = 0.85

@@ -15,7 +15,7 @@ from typing import Literal
 
 from penstock.core.arrays import mean
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import behind
+from penstock.diagnose.evidence.worker_cpu import behind
 
 LEAST = 0.4
 """Share of the workers' time, waiting for a core left out, that they wait for bytes."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules._cpu import behind
+from penstock.diagnose.evidence.worker_cpu import behind
 
 TIMES = 3.0
 """The median batch, so many times over, is a straggler."""
