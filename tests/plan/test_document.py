@@ -127,9 +127,9 @@ def test_what_may_be_set_is_what_can_be_applied():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ["is no plan", "penstock plan"]),
-        ("just words", ["is no plan"]),
-        ("num_workers: 4", ["is no plan", "penstock_plan is missing"]),
+        ("", ["is not a plan", "penstock plan"]),
+        ("just words", ["is not a plan"]),
+        ("num_workers: 4", ["is not a plan", "penstock_plan is missing"]),
         ("penstock_plan: 2\nnew_thing: 1", ["a newer penstock", "version 2", "Update penstock"]),
         ("penstock_plan: 0", ["no version"]),
         ("penstock_plan: one", ["'one' is no version"]),
@@ -160,7 +160,7 @@ def test_what_may_be_set_is_what_can_be_applied():
         (SMALLEST + "loader: !!python/name:os.system {}", ["tags are not used"]),
         (SMALLEST + "notes: &a [x]\nloader: {k: *a}", ["anchors and aliases"]),
         (SMALLEST + "profile: speed\nprofile: memory", ["'profile' is there twice"]),
-        (SMALLEST + "#" * MAX_BYTES, ["no plan"]),
+        (SMALLEST + "#" * MAX_BYTES, ["is not a plan"]),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(text, words):

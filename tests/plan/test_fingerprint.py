@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.plan import Plan
 from penstock.plan.document import plan_from_yaml, plan_to_yaml
-from penstock.plan.fingerprint import NOTHING_KNOWN, differences, fingerprint
+from penstock.plan.fingerprint import NO_MACHINE, differences, fingerprint
 from penstock.recording.format import Gpu, LoaderLine, Machine
 from penstock.watcher.machine.facts import machine_facts
 
@@ -89,7 +89,7 @@ def test_data_is_compared_where_both_sides_know_theirs():
 
 
 def test_a_plan_without_a_machine_says_so():
-    assert differences(Plan(source="probes", fingerprint={}), fingerprint(MACHINE)) == (NOTHING_KNOWN,)
+    assert differences(Plan(source="probes", fingerprint={}), fingerprint(MACHINE)) == (NO_MACHINE,)
 
 
 @pytest.mark.parametrize(

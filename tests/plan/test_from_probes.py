@@ -154,7 +154,7 @@ def test_the_profile_is_respected():
     [
         ({"decode": None}, "do not say what decoding costs"),
         ({"decode": None, "reasons": {"decode": "broken shard"}}, "costs: broken shard"),
-        ({"ipc": None}, "do not say what handing a batch over costs"),
+        ({"ipc": None}, "do not say what the transfer of a batch costs"),
     ],
 )
 def test_what_a_plan_cannot_do_without_is_named(found, words):

@@ -187,8 +187,8 @@ def test_threads_that_crowd_the_cores_are_seen():
     looks = {"processes": processes, "memory_free_bytes": 1 << 30}
     made = Made(cores=2, workers=4, cpu_s=0.012, step_s=0.02, system=looks)
     place = place_of(gather(made.recording())[0])
-    assert place.threads == pytest.approx(3)
-    assert place.uncrowded is not None
+    assert place.threads_per_worker == pytest.approx(3)
+    assert place.single_thread_remedy is not None
     assert place.worker_bytes == 100 * MB
     assert place.free_bytes == (1 << 30) + 400 * MB
 

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.core.plan import Plan
-from penstock.plan.document import dataloader_kwargs, loader_settings, plan_here, save_plan
+from penstock.plan.document import dataloader_kwargs, load_plan_for_this_machine, loader_settings, save_plan
 from penstock.plan.fingerprint import fingerprint
 from penstock.watcher.machine.facts import machine_facts
 from penstock.watcher.script.apply_plan import LimitThreads
@@ -52,5 +52,7 @@ def test_another_machines_plan_is_explained_and_used(write, caplog):
 
 
 def test_a_plan_that_does_not_say_for_which_machine_it_is_says_that(write, caplog):
-    assert plan_here(write({}, loader={"reading": {"num_readers": 2}})).loader == {"reading": {"num_readers": 2}}
+    assert load_plan_for_this_machine(write({}, loader={"reading": {"num_readers": 2}})).loader == {
+        "reading": {"num_readers": 2}
+    }
     assert "does not say for which machine" in caplog.text

@@ -13,7 +13,6 @@ from penstock.plan.memory import (
     TORCH_BYTES,
     MemoryNeed,
     fits,
-    loader_need,
     own_bytes,
     power_of_two,
     shared_free_bytes,
@@ -71,38 +70,32 @@ def test_loaders_that_are_none_are_refused(wrong):
         torch_need(**{"workers": 1, "prefetch": 2, "batch_bytes": 1, **wrong})
 
 
-def test_our_own_loader_needs_slabs_arena_and_workers():
-    need = loader_need(slabs=8, slab_bytes=10 * MB, arena_bytes=256 * MB, workers=4, worker_bytes=64 * MB)
-    assert need.total_bytes == (80 + 256 + 4 * 64) * MB
-    assert "8 batches × 10 MB" in need.words
-
-
 def test_what_fits_is_said_with_its_numbers():
     fit = fits(MemoryNeed(batches_bytes=MB, workers_bytes=MB), 10 * MB)
     assert fit
-    assert fit.sentence == "needs 2 MB of 10 MB free"
+    assert fit.text == "needs 2 MB of 10 MB free"
 
 
 def test_what_cannot_fit_says_how_it_comes_about():
     need = torch_need(workers=32, prefetch=12, batch_bytes=350 * MB, worker_bytes=300 * MB)
     fit = fits(need, 64_000 * MB)
     assert not fit
-    assert "32 workers × (prefetch 12 + 1 in the making) × 350 MB" in fit.sentence
-    assert "64 GB are free" in fit.sentence
+    assert "32 workers × (prefetch 12 + 1 in progress) × 350 MB" in fit.text
+    assert "64 GB are free" in fit.text
 
 
 def test_a_share_of_the_free_memory_may_be_used():
     need = MemoryNeed(batches_bytes=6 * MB, workers_bytes=0)
     assert fits(need, 10 * MB)
     assert not fits(need, 10 * MB, share=0.5)
-    assert "of which 50% may be used" in fits(need, 10 * MB, share=0.5).sentence
+    assert "of which 50% may be used" in fits(need, 10 * MB, share=0.5).text
 
 
 def test_shared_memory_of_a_container_is_a_limit_of_its_own():
     need = torch_need(workers=4, prefetch=2, batch_bytes=20 * MB, worker_bytes=0)
     fit = fits(need, 64_000 * MB, shared_free=64 * MB)
     assert not fit
-    assert "180 MB of shared memory and 64 MB are free" in fit.sentence
+    assert "180 MB of shared memory and 64 MB are free" in fit.text
 
 
 def test_the_machine_is_asked_where_nobody_says_what_is_free():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.errors import SettingError
 from penstock.model.edits import with_cores, with_prefetch, with_workers
 from penstock.model.workload import Workload
-from penstock.plan.predict import CROSSOVER, MOST_BATCHES, even, predict, service_s, thinned
+from penstock.plan.predict import CROSSOVER, MAX_BATCHES, is_even, predict, service_s, thinned
 from penstock.plan.storage_model import StorageReads, on_storage
 
 
@@ -123,7 +123,7 @@ def test_a_loop_that_does_nothing_could_gain_without_end():
 def test_a_long_run_is_thinned_to_rounds_of_all_workers():
     long = run(10_000, 4, alone_s=np.resize([0.1, 0.2, 0.3, 0.4], 10_000))
     short = thinned(long)
-    assert len(short) <= MOST_BATCHES
+    assert len(short) <= MAX_BATCHES
     assert list(short.worker[:8]) == [0, 1, 2, 3, 0, 1, 2, 3]
     assert predict(short).batches_s == near(predict(long).batches_s)
     assert thinned(short) is short
@@ -269,5 +269,5 @@ def test_twice_the_service_halves_a_rate_that_workers_set(workers, alone_s, pref
 @given(st.integers(1, 12), seconds, st.floats(0.001, 0.1), st.integers(2, 12))
 def test_prefetch_changes_nothing_for_equal_batches(workers, alone_s, step_s, prefetch):
     workload = run(48, workers, alone_s=alone_s, step_s=step_s)
-    assert even(workload)
+    assert is_even(workload)
     assert predict(with_prefetch(workload, prefetch)).batches_s == near(predict(workload).batches_s, 0.02)

@@ -11,10 +11,10 @@ from penstock.errors import SettingError
 from penstock.model.edits import with_cores
 from penstock.model.workload import Workload
 from penstock.plan.predict import predict
-from penstock.plan.profiles import WorkerStartCost, profile_goal
+from penstock.plan.profiles import profile_goal
 from penstock.plan.proposal import propose
-from penstock.plan.scenario import LoaderSettings, Scenario, TrainingContext
-from penstock.plan.setting_changes import KNOBS, LEAST_GAIN
+from penstock.plan.scenario import LoaderSettings, Scenario, TrainingContext, WorkerStartCost
+from penstock.plan.setting_changes import MIN_GAIN, SETTING_CHANGES
 from penstock.plan.storage_model import on_storage
 
 MB = 1_000_000
@@ -30,10 +30,10 @@ def run(count=80, workers=4, *, step_s=0.01, cpu_s=0.0, alone_s=0.0, handover_s=
     return Workload(**given, **{name: np.atleast_1d(values) for name, values in columns.items()})
 
 
-def ask(workload, place=LINUX, profile="balanced", pinned=(), **more):
+def ask(workload, context=LINUX, profile="balanced", pinned=(), **more):
     """Of a loader set as the workload was."""
     given = {"num_workers": workload.workers, "prefetch_factor": workload.prefetch, "in_order": workload.in_order}
-    return propose(workload, LoaderSettings(**{**given, **more}), place, profile, samples_per_batch=10, pinned=pinned)
+    return propose(workload, LoaderSettings(**{**given, **more}), context, profile, samples_per_batch=10, pinned=pinned)
 
 
 def change(proposal, name):
@@ -110,8 +110,8 @@ def test_a_pinned_setting_stays_and_the_loss_is_told():
 
 
 def test_a_dataset_with_few_shards_has_nothing_to_give_to_more_workers():
-    place = replace(LINUX, most_workers=2)
-    assert change(ask(run(workers=2, cpu_s=0.2, step_s=0.02), place), "num_workers") is None
+    context = replace(LINUX, dataset_workers=2)
+    assert change(ask(run(workers=2, cpu_s=0.2, step_s=0.02), context), "num_workers") is None
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_prefetch_rides_over_batches_that_vary():
     uneven = run(400, 4, cpu_s=np.where(dice.random(400) < 0.06, 0.35, 0.02), step_s=0.02)
     deeper = change(ask(uneven, pinned={"num_workers"}, profile="speed"), "prefetch_factor")
     assert deeper.then > 2
-    assert deeper.gain >= LEAST_GAIN
+    assert deeper.gain >= MIN_GAIN
 
 
 def test_order_is_given_up_only_for_a_worker_that_lags_and_says_what_it_costs():
@@ -211,7 +211,7 @@ def test_memory_is_pinned_only_with_a_gpu_and_for_copies_that_were_seen():
 
 
 def test_workers_persist_where_epochs_are_short_against_their_start():
-    short = replace(LINUX, start=WorkerStartCost(0.5), epoch_batches=100, passes=10)
+    short = replace(LINUX, worker_start=WorkerStartCost(0.5), epoch_batches=100, epochs=10)
     found = ask(run(workers=4, cpu_s=0.01, step_s=0.02), short)
     stay = change(found, "persistent_workers")
     assert stay.gain == pytest.approx(4.0 / (2.2) - 1, rel=0.05)  # 2 s of 4 s go, but for a tenth
@@ -220,29 +220,29 @@ def test_workers_persist_where_epochs_are_short_against_their_start():
 
 
 def test_the_first_workers_of_a_loop_persist_where_starting_them_costs():
-    short = replace(LINUX, start=WorkerStartCost(0.5), epoch_batches=200, passes=10)
+    short = replace(LINUX, worker_start=WorkerStartCost(0.5), epoch_batches=200, epochs=10)
     found = ask(run(workers=0, cpu_s=0.05, step_s=0.02), short)
     assert found.kwargs["num_workers"] > 0
     assert change(found, "persistent_workers").then is True
 
 
 def test_a_dear_start_means_fewer_workers_where_they_may_not_persist():
-    dear = replace(LINUX, platform="Windows 11 AMD64", start=WorkerStartCost(3.0), epoch_batches=300, passes=10)
+    dear = replace(LINUX, platform="Windows 11 AMD64", worker_start=WorkerStartCost(3.0), epoch_batches=300, epochs=10)
     slow = run(workers=1, cpu_s=0.16, step_s=0.02)
     free, held = (ask(slow, dear, pinned=pinned).kwargs["num_workers"] for pinned in ((), {"persistent_workers"}))
     assert held < free
 
 
 def test_fork_is_proposed_on_linux_without_a_gpu_where_workers_may_not_persist():
-    place = replace(LINUX, start=WorkerStartCost(0.5), epoch_batches=100)
+    context = replace(LINUX, worker_start=WorkerStartCost(0.5), epoch_batches=100)
     spawned = {"pinned": {"persistent_workers"}, "multiprocessing_context": "spawn"}
     busy = run(workers=4, cpu_s=0.03, step_s=0.02)
-    found = ask(busy, place, **spawned)
+    found = ask(busy, context, **spawned)
     assert change(found, "multiprocessing_context").then == "fork"
     assert found.kwargs["multiprocessing_context"] == "fork"
-    assert change(ask(busy, replace(place, gpus=1), **spawned), "multiprocessing_context") is None
-    assert change(ask(busy, replace(place, platform="Windows 11"), **spawned), "multiprocessing_context") is None
-    assert change(ask(busy, place, multiprocessing_context="spawn"), "multiprocessing_context") is None
+    assert change(ask(busy, replace(context, gpus=1), **spawned), "multiprocessing_context") is None
+    assert change(ask(busy, replace(context, platform="Windows 11"), **spawned), "multiprocessing_context") is None
+    assert change(ask(busy, context, multiprocessing_context="spawn"), "multiprocessing_context") is None
 
 
 def test_one_thread_in_each_worker_where_they_crowd_the_cores():
@@ -250,7 +250,7 @@ def test_one_thread_in_each_worker_where_they_crowd_the_cores():
         return with_cores(workload, workload.cores * 2)
 
     crowded = run(workers=8, cpu_s=0.1, step_s=0.001, cores=4.0)
-    found = ask(crowded, replace(LINUX, threads=3.2, uncrowded=uncrowded))
+    found = ask(crowded, replace(LINUX, threads_per_worker=3.2, single_thread_remedy=uncrowded))
     threads = change(found, "worker_threads")
     assert (threads.now, threads.then) == (3.2, 1)
     assert threads.gain > 0.5
@@ -287,7 +287,7 @@ def test_a_model_that_has_the_run_too_slow_has_it_too_slow_with_other_settings_a
     now = Scenario(
         workload=crowded,
         settings=LoaderSettings(num_workers=2),
-        place=LINUX,
+        context=LINUX,
         goal=profile_goal("balanced"),
         measured_batches_s=measured,
     )
@@ -302,7 +302,7 @@ def test_a_profile_of_another_name_is_refused():
 
 
 def test_every_knob_says_what_it_does():
-    assert all(knob.__doc__ for knob in KNOBS)
+    assert all(knob.__doc__ for knob in SETTING_CHANGES)
 
 
 seconds = st.floats(0.001, 0.2)
@@ -329,7 +329,7 @@ def test_whatever_is_proposed_fits_and_gains(workload, free, profile):
         assert each.reason
         assert each.now != each.then
         for_memory = profile == "memory" or found.now.overflows
-        assert each.gain >= LEAST_GAIN or for_memory, each
+        assert each.gain >= MIN_GAIN or for_memory, each
     if found.changes and any(each.name in ("num_workers", "prefetch_factor") for each in found.changes):
         assert not found.then.overflows or found.now.overflows
     if profile != "memory" and not found.now.overflows:

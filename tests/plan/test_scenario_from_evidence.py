@@ -22,7 +22,7 @@ def test_a_recording_without_looks_leaves_memory_unknown():
     place = place_of(evidence)
     assert place.free_bytes is None
     assert place.worker_bytes is None
-    assert (place.threads, place.uncrowded) == (1.0, None)
+    assert (place.threads_per_worker, place.single_thread_remedy) == (1.0, None)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_a_batch_is_at_least_what_was_read_for_it_unless_somebody_knows_better()
 
 def test_a_start_is_read_off_later_passes():
     evidence = seen(Made(passes=3, count=30, startup_s=2.0, workers=4))
-    assert place_of(evidence).start.seconds(4) == pytest.approx(2.0, rel=0.05)
-    assert place_of(evidence).passes == 3
+    assert place_of(evidence).worker_start.seconds(4) == pytest.approx(2.0, rel=0.05)
+    assert place_of(evidence).epochs == 3
     assert place_of(evidence).epoch_batches == 30
 
 

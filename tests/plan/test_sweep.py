@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from penstock.errors import SettingError
-from penstock.plan.batch_size_sweep import LEAST_STEPS, OUT_OF_MEMORY, WARM_UP, Sweep, SweepRow, sweep
+from penstock.plan.batch_size_sweep import MIN_STEPS, OUT_OF_MEMORY, WARM_UP_STEPS, Sweep, SweepRow, sweep
 from penstock.testing.clock import FakeClock
 
 
@@ -55,7 +55,7 @@ def test_a_batch_is_made_once_and_steps_go_on_for_the_time_given():
 
     sweep(step, make, (1, 2), seconds_each=2.0, clock=clock)
     assert made == [1, 2]
-    assert WARM_UP + 20 <= steps.count(1) <= WARM_UP + 21
+    assert WARM_UP_STEPS + 20 <= steps.count(1) <= WARM_UP_STEPS + 21
 
 
 def test_a_step_longer_than_the_time_given_is_still_done_some_times():
@@ -66,7 +66,7 @@ def test_a_step_longer_than_the_time_given_is_still_done_some_times():
         clock.advance(60.0)
 
     found = sweep(step, lambda size: size, (3,), seconds_each=1.0, clock=clock)
-    assert len(steps) == WARM_UP + LEAST_STEPS
+    assert len(steps) == WARM_UP_STEPS + MIN_STEPS
     assert found.rows[0].samples_s == pytest.approx(3 / 60)
 
 
@@ -130,7 +130,7 @@ def test_a_step_that_runs_at_no_size_is_an_error_with_its_reason():
 
 
 def test_a_step_that_takes_no_time_is_none(monkeypatch):
-    monkeypatch.setattr("penstock.plan.batch_size_sweep.MOST_STEPS", 1000)
+    monkeypatch.setattr("penstock.plan.batch_size_sweep.MAX_STEPS", 1000)
     with pytest.raises(SettingError, match="is no step"):
         run(lambda size: 0.0, (1,))
 

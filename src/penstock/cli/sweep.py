@@ -9,7 +9,7 @@ import typer
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, made_by
 from penstock.errors import SettingError
-from penstock.plan.batch_size import resize
+from penstock.plan.batch_size import change_batch_size
 from penstock.plan.batch_size_sweep import SIZES
 from penstock.plan.batch_size_sweep import sweep as try_sizes
 from penstock.report.sweep import sweep_document, sweep_text
@@ -63,7 +63,7 @@ def sweep(
         found = try_sizes(step, make_batch, wanted, device=device, seconds_each=seconds)
     change = None
     if batch_size is not None:
-        change = resize(batch_size, found.knee, learning_rate=learning_rate, dataset_size=dataset_size)
+        change = change_batch_size(batch_size, found.knee, learning_rate=learning_rate, dataset_size=dataset_size)
     if as_json:
         console.print_json(sweep_document(found, change))
     else:

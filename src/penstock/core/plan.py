@@ -1,4 +1,4 @@
-"""What a plan says: which settings to change, why, and what each should give."""
+"""The types of a plan: which settings to change, why, and the gain that each change is predicted to give."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+TORCH_PREFETCH_FACTOR = 2
+"""The `prefetch_factor` that torch's DataLoader uses where workers are set and it is not."""
+
 Scope = Literal["dataloader", "loader", "data", "step"]
-"""Who is set: torch's DataLoader, penstock.Loader, the files themselves, the training step."""
+"""The subject of a change: torch's DataLoader, penstock.Loader, the data files, or the training step."""
 Profile = Literal["balanced", "speed", "memory"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One setting, and what changing it alone should give."""
+    """One setting to change, and the gain of changing it alone."""
 
     scope: Scope
     name: str
     now: Any
-    """None where it is not known."""
+    """The current value; None where it is not known."""
     then: Any
+    """The proposed value."""
     reason: str
     """One sentence with its numbers."""
     gain: float | None = None
-    """More samples per second, by this change alone: 0.5 is half as many again; None where no model can say."""
+    """Relative increase in samples per second by this change alone: 0.5 means 1.5 times the rate; None without a model."""
     cost: str = ""
-    """What it takes: bytes, hours, memory."""
+    """The price of the change: bytes, hours, memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputLimit:
-    """No more than `samples_s`, because of one resource."""
+    """An upper bound on the rate that one resource sets."""
 
     name: str
     samples_s: float
@@ -42,28 +46,28 @@ class Plan:
 
     source: Literal["recording", "probes", "dataset"]
     fingerprint: Mapping[str, Any]
-    """Of the machine and the data it was made for: elsewhere it is somebody else's plan."""
+    """Identifies the machine and the dataset; on another machine the numbers do not hold."""
     profile: Profile = "balanced"
     samples_s: float | None = None
-    """As it runs now, measured; where nothing was run, as the model has it for the settings of now."""
+    """Current samples per second: measured, or by the model for the current settings where nothing was run."""
     planned_samples_s: float | None = None
-    """With all changes to the scopes `dataloader` and `step` that have a gain."""
+    """Samples per second with all changes of the scopes `dataloader` and `step` that have a gain."""
     limits: tuple[ThroughputLimit, ...] = ()
-    """The one that binds first, then the next."""
+    """Upper bounds on the rate, the lowest first."""
     most_gain: float | None = None
-    """The most that any change to the supply of data could give: then the step alone sets the pace."""
+    """The gain at which the training step alone limits the rate: no change to loading can give more."""
     wait_share: float | None = None
-    """Of the steady time as it runs now, waiting for a batch that was not ready; None where that was not seen."""
+    """Share of the steady time in which the loop waits for a batch that is not ready; None where it was not recorded."""
     memory_bytes: int | None = None
-    """That the planned loader needs on the host."""
+    """Host memory that the planned loader needs."""
     changes: tuple[Change, ...] = ()
-    """The one with the largest gain first."""
+    """Sorted by gain, the largest first."""
     dataloader: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments for torch's DataLoader."""
     loader: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of a config for penstock.Loader."""
+    """Keys of a configuration for penstock.Loader."""
     notes: tuple[str, ...] = ()
-    """What could not be known, and what was left alone on purpose."""
+    """Sentences about what could not be determined, and what was deliberately not changed."""
 
 
 def nested_settings(changes: Iterable[Change]) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The batch size of a sweep instead of the one of now: what becomes of the learning rate, or how to hold the batch."""
+"""Changing the batch size: scaling the learning rate for a larger batch, or accumulating smaller ones.
+
+`penstock sweep` finds a batch size (batch_size_sweep.py); this module computes what that size means for the training.
+"""
 
 from __future__ import annotations
 
@@ -8,89 +11,91 @@ from typing import Literal, get_args
 
 from penstock.errors import SettingError
 
-Rule = Literal["linear", "sqrt"]
+ScalingRule = Literal["linear", "sqrt"]
+"""How the learning rate grows with the batch: linear is usual for SGD, sqrt for Adam and similar optimizers."""
 
 WARM_UP_EPOCHS = 5
-"""Over which a larger rate is reached, where nobody says otherwise."""
+"""Epochs over which a larger learning rate is reached by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateScaling:
-    """A learning rate for another batch size, and the way to it."""
+    """A learning rate for another batch size, and the warm-up to it."""
 
-    rule: Rule
+    rule: ScalingRule
     factor: float
-    """Of the batch."""
+    """New batch size over old batch size."""
     before: float
-    """The learning rate as it was."""
+    """The old learning rate."""
     learning_rate: float
-    """As it should become."""
+    """The new learning rate."""
     warm_up_steps: int
-    """From the old rate to the new one, in steps of the new batch; 0 where the rate does not grow."""
+    """Steps of the new batch from the old rate to the new one; 0 where the rate does not grow."""
 
-    def at(self, step: int) -> float:
-        """At a step, counted from 0: along a straight line until the warm-up is over."""
+    def rate_at(self, step: int) -> float:
+        """Return the rate at a step, counted from 0: it rises linearly until the warm-up is over."""
         if step + 1 >= self.warm_up_steps:
             return self.learning_rate
         return self.before + (self.learning_rate - self.before) * (step + 1) / self.warm_up_steps
 
 
-def scale(
+def scale_learning_rate(
     learning_rate: float,
     batch_size: int,
     new_batch_size: int,
     *,
-    rule: Rule = "linear",
+    rule: ScalingRule = "linear",
     dataset_size: int | None = None,
     warm_up_steps: int | None = None,
 ) -> LearningRateScaling:
-    """The rate for `new_batch_size` if `learning_rate` was right for `batch_size`; sizes are effective ones.
+    """Return the rate for `new_batch_size` that corresponds to `learning_rate` at `batch_size`.
 
-    The warm-up is as long as you say, or five epochs of the dataset; one of both must be known where the rate grows.
+    Sizes are effective ones: over all ranks, with accumulation. The warm-up takes `warm_up_steps`, or five epochs of
+    the dataset; one of the two must be known where the rate grows.
     """
-    if rule not in get_args(Rule):
-        raise SettingError(f"rule {rule!r} is not known", advice=f"Use one of {', '.join(get_args(Rule))}")
+    if rule not in get_args(ScalingRule):
+        raise SettingError(f"rule {rule!r} is not known", advice=f"Use one of {', '.join(get_args(ScalingRule))}")
     if not 0 < learning_rate < inf:
         raise SettingError(f"learning_rate={learning_rate} is not above 0")
-    _check(batch_size=batch_size, new_batch_size=new_batch_size)
+    _check_positive(batch_size=batch_size, new_batch_size=new_batch_size)
     factor = new_batch_size / batch_size
     return LearningRateScaling(
         rule=rule,
         factor=factor,
         before=learning_rate,
         learning_rate=learning_rate * (factor if rule == "linear" else factor**0.5),
-        warm_up_steps=_warm_up(new_batch_size, dataset_size, warm_up_steps) if factor > 1 else 0,
+        warm_up_steps=_warm_up_steps(new_batch_size, dataset_size, warm_up_steps) if factor > 1 else 0,
     )
 
 
 def accumulation_steps(effective_batch: int, batch_size: int, *, world_size: int = 1) -> int:
-    """Batches per optimizer step that give the effective batch exactly; refused where none do."""
-    _check(effective_batch=effective_batch, batch_size=batch_size, world_size=world_size)
-    together = batch_size * world_size
-    if effective_batch % together:
-        fitting = [size for size in range(1, batch_size + 1) if effective_batch % (size * world_size) == 0]
-        advice = f"A batch of {fitting[-1]} divides it" if fitting else f"No batch on {world_size} ranks divides it"
+    """Return the batches per optimizer step that give exactly the effective batch; raise SettingError if none do."""
+    _check_positive(effective_batch=effective_batch, batch_size=batch_size, world_size=world_size)
+    step_samples = batch_size * world_size
+    if effective_batch % step_samples:
+        divisors = [size for size in range(1, batch_size + 1) if effective_batch % (size * world_size) == 0]
+        advice = f"A batch of {divisors[-1]} divides it" if divisors else f"No batch on {world_size} ranks divides it"
         raise SettingError(
             f"an effective batch of {effective_batch} is no multiple of {batch_size} on each of {world_size} ranks",
             advice=advice,
         )
-    return effective_batch // together
+    return effective_batch // step_samples
 
 
-def _warm_up(batch_size: int, dataset_size: int | None, steps: int | None) -> int:
+def _warm_up_steps(batch_size: int, dataset_size: int | None, steps: int | None) -> int:
     if steps is not None:
         if type(steps) is not int or steps < 0:
             raise SettingError(f"warm_up_steps={steps} is not a whole number of at least 0")
         return steps
     if dataset_size is None:
         raise SettingError(
-            "how long the warm-up should be is not known", advice="Give dataset_size (five epochs) or warm_up_steps"
+            "the length of the warm-up is not known", advice="Give dataset_size (five epochs) or warm_up_steps"
         )
-    _check(dataset_size=dataset_size)
+    _check_positive(dataset_size=dataset_size)
     return -(-WARM_UP_EPOCHS * dataset_size // batch_size)
 
 
-def _check(**counts: int) -> None:
+def _check_positive(**counts: int) -> None:
     for name, count in counts.items():
         if type(count) is not int or count < 1:
             raise SettingError(f"{name}={count} is not a whole number above 0")
@@ -98,22 +103,24 @@ def _check(**counts: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSizeChange:
-    """From one batch size to another."""
+    """A change from one batch size to another, with what the training must adapt."""
 
     batch_size: int
+    """The current size."""
     then: int
+    """The new size."""
     scalings: tuple[LearningRateScaling, ...] = ()
-    """By each rule; empty where no learning rate is known."""
+    """The learning rate by each rule; empty where no learning rate is known."""
     accumulation: int | None = None
-    """Batches of the new size per optimizer step that make the old one; None where no number does."""
+    """Batches of the new size per optimizer step that give the old size; None where no number does."""
     note: str = ""
-    """Why not, or what is missing."""
+    """The reason why something cannot be computed, or the information that is missing."""
 
 
-def resize(
+def change_batch_size(
     batch_size: int, then: int, *, learning_rate: float | None = None, dataset_size: int | None = None
 ) -> BatchSizeChange:
-    """A larger batch changes the learning rate; a smaller one can be added up to the same."""
+    """Return how the learning rate changes for a larger batch, or how many smaller batches give the same one."""
     scalings = () if learning_rate is None else _scalings(learning_rate, batch_size, then, dataset_size)
     if then > batch_size:
         unknown = any(scaling.warm_up_steps == 0 for scaling in scalings)
@@ -127,8 +134,8 @@ def resize(
 
 
 def _scalings(rate: float, batch_size: int, then: int, dataset_size: int | None) -> tuple[LearningRateScaling, ...]:
-    warm_up = 0 if dataset_size is None else None
+    warm_up_steps = 0 if dataset_size is None else None
     return tuple(
-        scale(rate, batch_size, then, rule=rule, dataset_size=dataset_size, warm_up_steps=warm_up)
-        for rule in get_args(Rule)
+        scale_learning_rate(rate, batch_size, then, rule=rule, dataset_size=dataset_size, warm_up_steps=warm_up_steps)
+        for rule in get_args(ScalingRule)
     )

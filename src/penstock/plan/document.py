@@ -1,9 +1,9 @@
-"""A plan as a YAML file: what `penstock plan -o` writes, people read and edit, and `penstock verify` applies.
+"""A plan as a YAML file: `penstock plan -o` writes it, users edit it, and `penstock verify` and training scripts apply it.
 
     penstock_plan: 1
     source: recording
     profile: balanced
-    fingerprint: {machine: {usable_cores: 16, …}, dataset: {name: Pictures, size: 100000}}
+    fingerprint: {machine: {usable_cores: 16, …}, dataset: {name: Images, size: 100000}}
     prediction: {samples_s: 36.0, planned_samples_s: 71.5, most_gain: 2.2, limits: [{name: cpu, samples_s: 74.0}]}
     changes:
     - {scope: dataloader, name: num_workers, now: 32, then: 6, reason: …, gain: 0.98}
@@ -11,8 +11,14 @@
     loader: {reading: {num_readers: 16}}
     notes: []
 
-`dataloader` are keyword arguments of torch's DataLoader and what workers do at their start; `loader` are keys of a
-config for `Loader.from_config`, which checks them. Nothing is ignored: a key is used, or refused with the reason.
+`dataloader` holds keyword arguments of torch's DataLoader, and the thread limit that workers apply at their start;
+`loader` holds keys of a configuration for `Loader.from_config`, which checks them. No key is ignored: it is used, or
+refused with the reason. A script applies a plan like this:
+
+    loader = penstock.Loader.from_config("train.yaml", plan="plan.yaml")
+    loader = DataLoader(dataset, batch_size=64, shuffle=True, **dataloader_kwargs("plan.yaml"))
+
+Both warn about differences between the machine of the plan and the current one, and apply the plan all the same.
 """
 
 from __future__ import annotations
@@ -35,23 +41,25 @@ from penstock.watcher.script.apply_plan import THREADS_SETTING, LimitThreads
 
 VERSION = 1
 MAX_BYTES = 256 << 10
-"""A plan larger than this is some other file."""
+"""A larger file is not a plan."""
 PREDICTION = ("samples_s", "planned_samples_s", "most_gain", "wait_share", "memory_bytes", "limits")
-"""Fields of a Plan that stand together in a section of their own."""
+"""Fields of a Plan that form the section `prediction`."""
 SECTIONS = ("source", "profile", "fingerprint", "prediction", "changes", "dataloader", "loader", "notes")
 _HEAD = """\
-# What to change in a training, why, and what it should give. What stands under `dataloader` is applied:
-# take out what you do not want, and let the rest be measured.
+# The changes to a training, with their reasons and predicted gains. The settings under `dataloader` are applied:
+# remove those that you do not want, and measure the rest with
 #     penstock verify {name} -- python train.py
 """
-LONGEST_REASON = 300
-"""Characters of somebody else's message, which may quote a whole file."""
+MAX_REASON = 300
+"""Characters of a validation message, which may quote a whole file."""
 
 Source = str | os.PathLike[str]
 
+log = logging.getLogger("penstock")
+
 
 class DataLoaderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan may set on torch's DataLoader, and of what kind it is; `observe.applied` sets it."""
+    """The settings of torch's DataLoader that a plan may hold, with their types; watcher/script/apply_plan.py sets them."""
 
     num_workers: Annotated[int, msgspec.Meta(ge=0)] = 0
     prefetch_factor: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -60,14 +68,14 @@ class DataLoaderSettings(msgspec.Struct, frozen=True, kw_only=True):
     in_order: bool = True
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = None
     worker_threads: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """That libraries may start in each worker: not torch's own setting."""
+    """Threads that libraries may start in each worker; not a setting of torch."""
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
 def load_plan(path: Source) -> Plan:
-    """The plan in a file; a SettingError names the file and the key."""
+    """Read a plan from a file; a SettingError names the file and the key."""
     name = os.fspath(path)
     try:
         with Path(path).open("rb") as file:
@@ -81,7 +89,7 @@ def load_plan(path: Source) -> Plan:
 
 
 def save_plan(plan: Plan, path: Source) -> None:
-    """To a file that `load_plan` reads and people may edit."""
+    """Write a plan to a file that `load_plan` reads and users may edit."""
     name = Path(path).name
     text = _HEAD.format(name=name if name.isprintable() else "plan.yaml") + plan_to_yaml(plan)
     try:
@@ -98,7 +106,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """As plain values, section by section: what the file holds and `--json` prints."""
+    """Return the plan as plain values, section by section, as the file holds it and `--json` prints it."""
     document = {
         "penstock_plan": VERSION,
         "source": plan.source,
@@ -115,42 +123,45 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def plan_to_yaml(plan: Plan) -> str:
-    """As text that `plan_from_yaml` reads; a plan that it would refuse is refused here."""
+    """Return the plan as text for `plan_from_yaml`; raise SettingError for a plan that it would refuse."""
     text = write_yaml(plan_document(plan))
     plan_from_yaml(text.encode())
     return text
 
 
 def plan_from_yaml(data: bytes) -> Plan:
-    """What the text says, every key known and every value of its kind."""
+    """Parse a plan; raise SettingError for an unknown key or a value of another type."""
     if len(data) > MAX_BYTES:
-        raise SettingError(f"more than {MAX_BYTES} bytes are no plan")
+        raise SettingError(f"a file of more than {MAX_BYTES} bytes is not a plan")
     document = read_yaml(data)
     if not isinstance(document, dict) or "penstock_plan" not in document:
-        raise SettingError("is no plan: penstock_plan is missing", advice="`penstock plan -o plan.yaml` writes one")
+        raise SettingError("is not a plan: penstock_plan is missing", advice="`penstock plan -o plan.yaml` writes one")
     _check_version(document.pop("penstock_plan"))
-    given: dict[str, Any] = {"fingerprint": {}, **{key: value for key, value in document.items() if value is not None}}
-    _check_names(given)
-    prediction = given.pop("prediction", {})
+    sections: dict[str, Any] = {
+        "fingerprint": {},
+        **{key: value for key, value in document.items() if value is not None},
+    }
+    _check_names(sections)
+    prediction = sections.pop("prediction", {})
     try:
-        plan = msgspec.convert({**given, **prediction}, Plan)
+        plan = msgspec.convert({**sections, **prediction}, Plan)
     except msgspec.ValidationError as error:
-        raise _misplaced(error) from None
+        raise _located_error(error) from None
     try:
         msgspec.convert(plan.dataloader, DataLoaderSettings)
     except msgspec.ValidationError as error:
-        raise _misplaced(error, "dataloader.") from None
+        raise _located_error(error, "dataloader.") from None
     _check_numbers(plan)
     return plan
 
 
-def _record(thing: Plan | Change | ThroughputLimit) -> dict[str, Any]:
-    """Its fields by name, without those that say nothing; that a setting is or becomes None says something."""
-    found = {each.name: getattr(thing, each.name) for each in fields(thing)}
-    if isinstance(thing, Plan):
-        found["limits"] = [_record(limit) for limit in thing.limits]
-    silent: dict[str, Any] = {"gain": None, "cost": "", "limits": [], **dict.fromkeys(PREDICTION[:-1])}
-    return {name: value for name, value in found.items() if name not in silent or value != silent[name]}
+def _record(value: Plan | Change | ThroughputLimit) -> dict[str, Any]:
+    """Return the fields by name, without empty ones; a setting that is or becomes None is not empty."""
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Plan):
+        found["limits"] = [_record(limit) for limit in value.limits]
+    empty: dict[str, Any] = {"gain": None, "cost": "", "limits": [], **dict.fromkeys(PREDICTION[:-1])}
+    return {name: value for name, value in found.items() if name not in empty or value != empty[name]}
 
 
 # -- checks ----------------------------------------------------------------------------------------------------------
@@ -168,54 +179,56 @@ def _check_version(version: Any) -> None:
 
 
 def _check_names(document: Mapping[str, Any]) -> None:
-    _known("", document, SECTIONS)
-    _known("prediction", document.get("prediction", {}), PREDICTION)
-    _known("dataloader", document.get("dataloader", {}), DataLoaderSettings.__struct_fields__)
+    _check_keys("", document, SECTIONS)
+    _check_keys("prediction", document.get("prediction", {}), PREDICTION)
+    _check_keys("dataloader", document.get("dataloader", {}), DataLoaderSettings.__struct_fields__)
     for key, records, kind in (
         ("changes", document.get("changes", []), Change),
         ("prediction.limits", document.get("prediction", {}).get("limits", []), ThroughputLimit),
     ):
-        for at, record in enumerate(records if isinstance(records, list) else ()):
-            _known(f"{key}[{at}]", record, [each.name for each in fields(kind)])
+        for index, record in enumerate(records if isinstance(records, list) else ()):
+            _check_keys(f"{key}[{index}]", record, [field.name for field in fields(kind)])
 
 
-def _known(place: str, section: Any, names: Collection[str]) -> None:
-    """No key of another name."""
+def _check_keys(location: str, section: Any, names: Collection[str]) -> None:
+    """Raise SettingError for a section that is no mapping or has a key that is not among the names."""
     if not isinstance(section, dict):
-        raise SettingError(f"{place}: holds no keys", advice="Write one 'key: value' a line")
+        raise SettingError(f"{location}: holds no keys", advice="Write one 'key: value' a line")
     for key in section:
         if key not in names:
             shown = key[:100]
-            where = f"{place}." if place else ""
-            raise SettingError(f"{where}{shown}: is not known", advice=suggest_name(shown, names))
+            prefix = f"{location}." if location else ""
+            raise SettingError(f"{prefix}{shown}: is not known", advice=suggest_name(shown, names))
 
 
 def _check_numbers(plan: Plan) -> None:
-    """Rates, gains and bytes that can be."""
-    rates = {f"prediction.limits[{at}].samples_s": limit.samples_s for at, limit in enumerate(plan.limits)}
+    """Raise SettingError for rates, gains and bytes that are impossible."""
+    rates = {f"prediction.limits[{index}].samples_s": limit.samples_s for index, limit in enumerate(plan.limits)}
     rates |= {f"prediction.{name}": getattr(plan, name) for name in PREDICTION if name != "limits"}
-    for place, value in rates.items():
+    for location, value in rates.items():
         if value is not None and value < 0:
-            raise SettingError(f"{place}: {value} is not at least 0")
-    for at, change in enumerate(plan.changes):
+            raise SettingError(f"{location}: {value} is not at least 0")
+    for index, change in enumerate(plan.changes):
         if change.gain is not None and not change.gain > -1:
-            raise SettingError(f"changes[{at}].gain: {change.gain} leaves nothing", advice="0.5 is half as many again")
+            raise SettingError(
+                f"changes[{index}].gain: {change.gain} leaves nothing", advice="0.5 means 1.5 times the rate"
+            )
 
 
-def _misplaced(error: msgspec.ValidationError, section: str = "") -> SettingError:
-    """msgspec's words, with the place as it is in the file in front."""
-    reason, _, place = str(error).partition(" - at `$")
-    place = place.strip(".`")
-    if place.partition(".")[0].partition("[")[0] in PREDICTION:
+def _located_error(error: msgspec.ValidationError, section: str = "") -> SettingError:
+    """Return msgspec's message with the location in the file in front."""
+    reason, _, location = str(error).partition(" - at `$")
+    location = location.strip(".`")
+    if location.partition(".")[0].partition("[")[0] in PREDICTION:
         section = "prediction."
-    return SettingError((f"{section}{place}: {reason}" if place else reason)[:LONGEST_REASON])
+    return SettingError((f"{section}{location}: {reason}" if location else reason)[:MAX_REASON])
 
 
-log = logging.getLogger("penstock")
+# -- applying a plan -------------------------------------------------------------------------------------------------
 
 
-def plan_here(path: Source) -> Plan:
-    """The plan in a file; one for another machine comes with a warning for everything that is otherwise here."""
+def load_plan_for_this_machine(path: Source) -> Plan:
+    """Read a plan and log a warning for each difference between its machine and this one."""
     plan = load_plan(path)
     for sentence in differences(plan):
         log.warning("%s: %s", printable(os.fspath(path)), sentence)
@@ -223,22 +236,22 @@ def plan_here(path: Source) -> Plan:
 
 
 def dataloader_kwargs(path: Source, *, worker_init_fn: Callable[[int], object] | None = None) -> dict[str, Any]:
-    """Keyword arguments for torch's DataLoader.
+    """Return the plan's keyword arguments for torch's DataLoader.
 
-    Where the plan limits the threads of workers, that is done at their start, after your own `worker_init_fn`.
+    If the plan limits the threads of workers, they apply the limit at their start, after the given `worker_init_fn`.
     """
-    found = dict(plan_here(path).dataloader)
-    threads = found.pop(THREADS_SETTING, None)
+    kwargs = dict(load_plan_for_this_machine(path).dataloader)
+    threads = kwargs.pop(THREADS_SETTING, None)
     if threads is not None:
-        found["worker_init_fn"] = LimitThreads(threads, worker_init_fn)
+        kwargs["worker_init_fn"] = LimitThreads(threads, worker_init_fn)
     elif worker_init_fn is not None:
-        found["worker_init_fn"] = worker_init_fn
-    return found
+        kwargs["worker_init_fn"] = worker_init_fn
+    return kwargs
 
 
 def loader_settings(path: Source) -> dict[str, Any]:
-    """Keys of a config for penstock.Loader."""
-    found = dict(plan_here(path).loader)
-    if not found:
+    """Return the plan's keys of a configuration for penstock.Loader."""
+    settings = dict(load_plan_for_this_machine(path).loader)
+    if not settings:
         log.warning("%s: sets nothing of penstock.Loader, which finds its settings itself", printable(os.fspath(path)))
-    return found
+    return settings

@@ -1,4 +1,4 @@
-"""For which machine and which data a plan was made: elsewhere its numbers mean something else, and we say what."""
+"""Fingerprints: the machine and the dataset that a plan was made for, and how another machine differs from them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.recording.format import LoaderLine, Machine
 from penstock.watcher.machine.facts import machine_facts
 
 SAME_MEMORY = 0.05
-"""Kernels and drivers keep some for themselves: memory that differs by less is the same."""
-NOTHING_KNOWN = "The plan does not say for which machine it was made"
+"""Relative difference up to which memory counts as the same: kernels and drivers reserve some of it."""
+NO_MACHINE = "The plan does not say for which machine it was made"
 
 
 def fingerprint(machine: Machine, loader: LoaderLine | None = None) -> dict[str, Any]:
-    """What the numbers of a plan depend on; what is not known is left out."""
+    """Return the facts that the numbers of a plan depend on; unknown facts are left out."""
     limit = machine.memory_limit_bytes
     facts = {
         "usable_cores": machine.usable_cores,
@@ -32,66 +32,68 @@ def fingerprint(machine: Machine, loader: LoaderLine | None = None) -> dict[str,
     return found
 
 
-def differences(plan: Plan, here: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """In sentences; empty where the plan was made for this machine, or for one that cannot be told from it.
+def differences(plan: Plan, current: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Return a sentence for each difference between the fingerprint of a plan and the current one.
 
-    `here` is a fingerprint of the machine that asks, and of its data where that is known.
+    `current` is the fingerprint of the machine in use, and of its dataset where that is known; it is taken from this
+    machine if it is None. The result is empty if no difference is known.
     """
-    here = fingerprint(machine_facts()) if here is None else here
-    then, now = _part(plan.fingerprint, "machine"), _part(here, "machine")
-    if not then:
-        return (NOTHING_KNOWN,)
-    return (*_machine(then, now), *_dataset(_part(plan.fingerprint, "dataset"), _part(here, "dataset")))
+    current = fingerprint(machine_facts()) if current is None else current
+    planned_machine, machine = _section(plan.fingerprint, "machine"), _section(current, "machine")
+    if not planned_machine:
+        return (NO_MACHINE,)
+    planned_dataset, dataset = _section(plan.fingerprint, "dataset"), _section(current, "dataset")
+    return (*_machine_differences(planned_machine, machine), *_dataset_differences(planned_dataset, dataset))
 
 
-def _machine(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    cores = _pair(then, now, "usable_cores", int)
+def _machine_differences(planned: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    cores = _pair(planned, current, "usable_cores", int)
     if cores is not None and cores[0] != cores[1]:
         yield f"The plan counts on {cores[0]} usable cores, here are {cores[1]}: another number of workers may be best"
-    memory = _pair(then, now, "memory_bytes", int)
+    memory = _pair(planned, current, "memory_bytes", int)
     if memory is not None and abs(memory[0] - memory[1]) > SAME_MEMORY * max(memory):
         yield (
             f"The plan counts on {memory[0] / 1e9:.1f} GB of memory, here are {memory[1] / 1e9:.1f} GB: "
             "whether its batches fit was not checked for that"
         )
-    gpus = _pair(then, now, "gpus", list)
+    gpus = _pair(planned, current, "gpus", list)
     if gpus is not None and Counter(map(str, gpus[0])) != Counter(map(str, gpus[1])):
-        yield f"The plan is for {_devices(gpus[0])}, here there is {_devices(gpus[1])}: a step takes another time"
-    platform = _pair(then, now, "platform", str)
+        yield f"The plan is for {_gpu_list(gpus[0])}, here there is {_gpu_list(gpus[1])}: a step takes another time"
+    platform = _pair(planned, current, "platform", str)
     if platform is not None and platform[0] != platform[1]:
         yield (
             f"The plan is for {printable(platform[0])}, this is {printable(platform[1])}: "
-            "workers start in another way and cost something else"
+            "workers start by another method, with another cost"
         )
 
 
-def _dataset(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    name = _pair(then, now, "name", str)
+def _dataset_differences(planned: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    name = _pair(planned, current, "name", str)
     if name is not None and name[0] != name[1]:
         yield f"The plan is for the dataset {printable(name[0])}, this is {printable(name[1])}"
-    size = _pair(then, now, "size", int)
+    size = _pair(planned, current, "size", int)
     if size is not None and size[0] != size[1]:
         yield f"The plan's dataset has {size[0]:,} samples, this one {size[1]:,}"
 
 
-def _part(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A plan may have been edited by hand: what is no mapping is not known."""
-    part = found.get(name)
-    return part if isinstance(part, Mapping) else {}
+def _section(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a fingerprint; empty if it is no mapping, because a plan may be edited by hand."""
+    section = found.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
-def _pair(then: Mapping[str, Any], now: Mapping[str, Any], name: str, kind: type) -> tuple[Any, Any] | None:
-    """Both values, where both are known and of their kind."""
-    values = then.get(name), now.get(name)
+def _pair(planned: Mapping[str, Any], current: Mapping[str, Any], name: str, kind: type) -> tuple[Any, Any] | None:
+    """Return both values if both are known and of the expected type."""
+    values = planned.get(name), current.get(name)
     return values if all(type(value) is kind for value in values) else None
 
 
 def _platform(text: str) -> str:
-    """System and architecture: the kernel's release changes nothing."""
+    """Return system and architecture without the kernel's release, which changes nothing."""
     words = text.split()
     return f"{words[0]} {words[-1]}" if len(words) > 1 else text
 
 
-def _devices(names: list[Any]) -> str:
+def _gpu_list(names: list[Any]) -> str:
     counts = Counter(printable(str(name)) for name in names)
     return ", ".join(f"{count} × {name}" for name, count in counts.items()) or "no GPU"

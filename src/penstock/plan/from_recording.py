@@ -20,7 +20,7 @@ from penstock.plan.loader_changes import store_changes
 from penstock.plan.profiles import profile_goal
 from penstock.plan.proposal import Proposal, propose
 from penstock.plan.scenario_from_evidence import place_of, settings_of, workload_of
-from penstock.plan.setting_changes import LEAST_GAIN
+from penstock.plan.setting_changes import MIN_GAIN
 from penstock.plan.step_changes import step_changes
 from penstock.recording.reader import Recording, need_run
 
@@ -121,7 +121,7 @@ def _proposal(
 def _batches_s(evidence: Evidence, proposal: Proposal | None) -> float:
     """As measured, the start of workers shared out over an epoch."""
     steady = 1 / evidence.loop.cycle_s
-    return steady * (1 if proposal is None else proposal.now.started)
+    return steady * (1 if proposal is None else proposal.now.startup_factor)
 
 
 def _planned_batches_s(evidence: Evidence, proposal: Proposal | None, steps: tuple[Change, ...]) -> float:
@@ -132,8 +132,8 @@ def _planned_batches_s(evidence: Evidence, proposal: Proposal | None, steps: tup
     saved_s = sum(evidence.loop.cycle_s * (1 - 1 / (1 + change.gain)) for change in steps if change.gain)
     if proposal is None:
         return 1 / max(evidence.loop.cycle_s - saved_s, LEAST_STEP * evidence.loop.cycle_s)
-    plain = proposal.then.cured(lambda workload: workload)
-    shorter = plain.cured(
+    plain = proposal.then.with_remedy(lambda workload: workload)
+    shorter = plain.with_remedy(
         lambda workload: with_step(workload, np.maximum(workload.step_s - saved_s, LEAST_STEP * workload.step_s))
     )
     return _batches_s(evidence, proposal) * (1 + proposal.gain) * (1 + shorter.gain_over(plain))
@@ -207,7 +207,7 @@ def _notes(
             f"The dataset deals its samples itself, and to {evidence.workers.effective_workers} of {evidence.settings.num_workers} workers: "
             "more of them would have nothing to do"
         )
-    if proposal.now.started < 1 - LEAST_GAIN:
+    if proposal.now.startup_factor < 1 - MIN_GAIN:
         yield (
             "Rates are those of whole epochs, the start of workers counted in: between starts it is "
             f"{1 / evidence.loop.cycle_s:.3g} batches/s"

@@ -1,15 +1,16 @@
-"""What a run should give, by the operational model.
+"""The predicted rate of a workload, by the operational model.
 
     X = min(W/S, cores/D_cpu, BW(q)/bytes, IOPS(q)/requests, 1/D_main, 1/T_step)
 
-S is a worker's time for a batch, D_cpu all computing for it, q the reads in flight (see stored.py), D_main what the
-main process does for it (taking it over, and the step), T_step the step alone.
+W is the number of workers, S the time of one worker for a batch, D_cpu all computing for a batch, q the number of reads
+in flight (see storage_model.py), D_main what the main process does for a batch (receiving it, and the step) and T_step
+the step alone.
 
-The laws bound the rate whatever happens. They *are* the rate where one of them binds alone: nothing lags or varies,
-there is a core for everybody and no stranger on any, a worker has its next task at hand (prefetch ≥ 2), and the next
-law is CROSSOVER times away. Everywhere else the simulator is asked, because near the crossover of two laws, with
-uneven batches, and with a loop that stands in line for a core, a run stays below both. What it says is cut to the
-tightest law: a finite simulation may spend what it had in stock at its start.
+These laws bound the rate in any case. They are the rate itself where one of them binds alone: no worker lags, batches
+do not vary, every process has a core of its own, other programs use none, a worker always has its next task (prefetch
+≥ 2), and the next bound is at least CROSSOVER times as high. Everywhere else the rate is simulated, because a run
+stays below both of two close bounds, and below a bound if batches are uneven or the loop waits for a core. The
+simulated rate is cut to the lowest bound, because a finite simulation may use up batches that were ready at its start.
 """
 
 from __future__ import annotations
@@ -27,42 +28,42 @@ from penstock.model.workload import Workload
 from penstock.plan.storage_model import StoredWorkload
 
 CROSSOVER = 1.5
-"""Laws closer together than this times the rate of the lower are asked of the simulator."""
+"""Bounds whose rates differ by less than this factor are simulated."""
 EVEN = 0.1
-"""Standard deviation over mean: batches and steps that vary less count as equal."""
-MOST_BATCHES = 600
-"""That the simulator is given of a longer run: batches that vary as much as they take have a mean sure to 4% then."""
+"""Standard deviation over mean up to which batches and steps count as equal."""
+MAX_BATCHES = 600
+"""Batches of a longer run that are simulated: even if they vary as much as their mean, the mean is known to 4%."""
 
-MEANING = {
+LIMIT_NAMES = {
     "workers": "the workers' own time per batch",
     "cpu": "the cores",
     "serial": "a lock that all workers share",
     "bandwidth": "the storage's bandwidth",
     "requests": "the requests that the storage serves",
-    "main": "the main process: taking batches over and the step",
+    "main": "the main process: receiving batches and the step",
     "step": "the step itself",
 }
-"""Of a limit's name, in words."""
+"""A description of each bound, by the name of the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a run should give, and why not more."""
+    """The predicted rate of a workload, and the bounds on it."""
 
     batches_s: float
-    """Start-ups counted in."""
+    """Batches per second, start-ups included."""
     samples_per_batch: float
     bounds: tuple[Bound, ...]
-    """In batches per second, the one that binds first, then the next."""
+    """Upper bounds in batches per second, the lowest first."""
     most_batches_s: float
-    """With any supply of data: the step alone; infinite where it takes no time."""
+    """Batches per second if every batch were ready: the step alone; infinite if it takes no time."""
     by: Literal["laws", "simulation"]
     in_flight: float | None = None
-    """Reads at a time if nothing but workers and storage held them up; None where no curve is known."""
+    """Reads in flight if only workers and storage limited them; None without a storage curve."""
 
     @property
     def samples_s(self) -> float:
-        """The same in samples."""
+        """Samples per second, start-ups included."""
         return self.batches_s * self.samples_per_batch
 
     @property
@@ -74,69 +75,75 @@ class Prediction:
 
     @property
     def binding(self) -> ThroughputLimit | None:
-        """The limit that is reached first; None where nothing takes any time."""
+        """The lowest limit; None where nothing takes any time."""
         return self.limits[0] if self.bounds else None
 
     @property
     def next(self) -> ThroughputLimit | None:
-        """The limit that would be reached if the first were gone."""
+        """The limit that would bind if the lowest were removed."""
         return self.limits[1] if len(self.bounds) > 1 else None
 
     @property
     def most_gain(self) -> float:
-        """That any change to the supply of data could give; infinite where the step takes no time."""
+        """The largest gain that any change to loading could give; infinite where the step takes no time."""
         return 0.0 if isinf(self.batches_s) else max(0.0, self.most_batches_s / self.batches_s - 1)
 
     @property
     def lost(self) -> float:
-        """Share of the tightest law's rate that is not reached, because batches vary or wait for each other."""
+        """Share of the lowest bound that is not reached, because batches vary or wait for each other."""
         return 0.0 if not self.bounds else max(0.0, 1 - self.batches_s / self.bounds[0].rate)
 
 
 def predict(workload: Workload, samples_per_batch: float = 1.0) -> Prediction:
-    """Of a workload as it is; `on_storage` gives it a curve, its edits other settings."""
+    """Predict the rate of a workload; give it a storage curve with `on_storage`, other settings with its edits."""
     in_flight = _in_flight(workload)
-    if isinstance(workload, StoredWorkload) and workload.reads.ahead:  # the device is a law of its own then
+    if isinstance(workload, StoredWorkload) and workload.reads.ahead:  # the device is then a bound of its own
         workload = workload.with_(io_s=np.zeros(1))
     found = bounds(_demands(workload, in_flight))
-    tightest = found[0].rate if found else inf
-    alone = _laws_suffice(workload, found)
-    steady = tightest if alone else min(tightest, workload.steady_rate)
+    lowest = found[0].rate if found else inf
+    by_laws = _laws_suffice(workload, found)
+    steady = lowest if by_laws else min(lowest, workload.steady_rate)
     step_s = float(workload.step_s.mean())
     return Prediction(
         batches_s=_with_startup(steady, workload),
         samples_per_batch=samples_per_batch,
         bounds=found,
         most_batches_s=1 / step_s if step_s > 0 else inf,
-        by="laws" if alone else "simulation",
+        by="laws" if by_laws else "simulation",
         in_flight=in_flight,
     )
 
 
-def thinned(workload: Workload, most: int = MOST_BATCHES) -> Workload:
-    """A shorter run of the same kind: rounds of all workers, evenly spaced, at least one."""
+def thinned(workload: Workload, max_batches: int = MAX_BATCHES) -> Workload:
+    """Return a shorter workload of the same kind: evenly spaced rounds of all workers, at least one."""
     window = max(1, workload.workers)
-    rounds, kept = len(workload) // window, max(1, most // window)
-    if len(workload) <= most or rounds <= kept:
+    rounds, kept = len(workload) // window, max(1, max_batches // window)
+    if len(workload) <= max_batches or rounds <= kept:
         return workload
     first = np.linspace(0, rounds - 1, kept).astype(np.int64) * window
     return workload.take((first[:, None] + np.arange(window)).ravel())
 
 
-def even(workload: Workload) -> bool:
-    """Whether all batches, and all steps, cost about the same, whoever makes them."""
+def is_even(workload: Workload) -> bool:
+    """Return whether all batches and all steps cost about the same, on every worker."""
     return not workload.lags_s and variation(workload.work.sum(axis=0)) <= EVEN and variation(workload.step_s) <= EVEN
 
 
 def service_s(workload: Workload) -> float:
-    """S of the law W/S: of a worker for a batch when nothing is in its way.
+    """Return S of the law W/S: the seconds of one worker for a batch when it waits for no other process.
 
-    In order each worker makes every W-th batch, so the slowest sets the pace; out of order all give what they can.
+    In order, each worker makes every W-th batch, so the slowest one sets the rate; out of order their rates add up.
     """
-    each = _plain_s(workload).sum() + _lags(workload).sum(axis=0)
-    if workload.in_order or not each.all():
-        return float(each.max())
-    return float(len(each) / (1 / each).sum())
+    per_worker = _plain_s(workload).sum() + _lags(workload).sum(axis=0)
+    if workload.in_order or not per_worker.all():
+        return float(per_worker.max())
+    return float(len(per_worker) / (1 / per_worker).sum())
+
+
+def computing_share(workload: Workload) -> float | None:
+    """Return the share of a worker's time for a batch that it computes; None where batches take no time."""
+    total = service_s(workload)
+    return float(_plain_s(workload)[CPU]) / total if total > 0 else None
 
 
 def _with_startup(steady: float, workload: Workload) -> float:
@@ -145,41 +152,45 @@ def _with_startup(steady: float, workload: Workload) -> float:
 
 
 def _laws_suffice(workload: Workload, found: tuple[Bound, ...]) -> bool:
-    """See the module's first lines. The step is part of what `main` does: those two are no crossover."""
+    """Return whether the lowest bound is the rate (see the module docstring).
+
+    The step is part of the work of the main process, so these two bounds being close is not a crossover.
+    """
     if not found:
         return True
     computing = workload.workers + 1 if workload.cpu_s.any() else 1
-    if workload.burners or computing > workload.cores or workload.prefetch < 2 or not even(workload):
+    if workload.burners or computing > workload.cores or workload.prefetch < 2 or not is_even(workload):
         return False
     if not workload.workers:
         return True
-    rivals = [bound for bound in found[1:] if not (found[0].name == "main" and bound.name == "step")]
-    return not rivals or rivals[0].rate >= CROSSOVER * found[0].rate
+    others = [bound for bound in found[1:] if not (found[0].name == "main" and bound.name == "step")]
+    return not others or others[0].rate >= CROSSOVER * found[0].rate
 
 
 def _demands(workload: Workload, in_flight: float | None) -> Demands:
-    """On average; lagging workers lag for as many batches as they would make with this number of workers."""
+    """Return the mean demands of a batch; a lagging worker lags for its share of the batches with this many workers."""
     plain, step_s = _plain_s(workload), float(workload.step_s.mean())
-    stored = {} if in_flight is None or not isinstance(workload, StoredWorkload) else _stored(workload, in_flight)
+    stored = {} if in_flight is None or not isinstance(workload, StoredWorkload) else _storage(workload, in_flight)
     if not workload.workers:
         cpu_s = float(plain[CPU] + workload.step_cpu_s.mean())
         main_s = float(plain.sum()) + step_s
         return Demands(workers=0, cores=_cores(workload), cpu_s=cpu_s, main_s=main_s, step_s=step_s, **stored)
     lag = _lags(workload).mean(axis=1) if workload.in_order else np.zeros(len(plain))
-    taking_s = float(workload.handover_s.mean())
+    receive_s = float(workload.handover_s.mean())
     return Demands(
         workers=workload.workers,
         service_s=service_s(workload),
         cores=_cores(workload),
-        cpu_s=float(plain[CPU] + lag[CPU] + taking_s + workload.step_cpu_s.mean()),
+        cpu_s=float(plain[CPU] + lag[CPU] + receive_s + workload.step_cpu_s.mean()),
         serial_s=float(plain[SERIAL] + lag[SERIAL]),
-        main_s=taking_s + step_s if taking_s > 0 else 0.0,
+        main_s=receive_s + step_s if receive_s > 0 else 0.0,
         step_s=step_s,
         **stored,
     )
 
 
-def _stored(workload: StoredWorkload, in_flight: float) -> dict[str, float]:
+def _storage(workload: StoredWorkload, in_flight: float) -> dict[str, float]:
+    """Return the storage arguments of Demands."""
     reads = workload.reads
     found: dict[str, float] = {}
     if reads.batch_bytes:
@@ -190,6 +201,7 @@ def _stored(workload: StoredWorkload, in_flight: float) -> dict[str, float]:
 
 
 def _in_flight(workload: Workload) -> float | None:
+    """Return the reads in flight; with read-ahead by the system, the depth at which the curve ends."""
     if not isinstance(workload, StoredWorkload):
         return None
     if workload.reads.ahead:
@@ -202,25 +214,25 @@ def _in_flight(workload: Workload) -> float | None:
 
 
 def _cores(workload: Workload) -> float:
-    """Strangers get the same share as each of ours: with all of ours wanting one, so much is left to us."""
+    """Return the cores left to the run: other programs get the same share per process as each process of the run."""
     if not workload.burners:
         return workload.cores
-    ours = workload.workers + 1
-    return ours * workload.crew().core_share(ours)
+    processes = workload.workers + 1
+    return processes * workload.crew().core_share(processes)
 
 
 def _plain_s(workload: Workload) -> Floats:
-    """Seconds per part of making a batch, lags left out."""
+    """Return the mean seconds of each part of making a batch, without the lag of slow workers."""
     return np.asarray(workload.plain_work.mean(axis=1))
 
 
 def _lags(workload: Workload) -> Floats:
-    """A row per part, a column per worker."""
+    """Return the extra seconds of slow workers: a row per part, a column per worker."""
     lag = workload.crew().lag
     return lag if lag.shape[1] else np.zeros((len(lag), max(1, workload.workers)))
 
 
 def variation(seconds: Floats) -> float:
-    """Standard deviation over mean."""
+    """Return the standard deviation over the mean."""
     mean = float(seconds.mean())
     return float(seconds.std()) / mean if mean > 0 else 0.0

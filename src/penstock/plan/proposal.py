@@ -1,9 +1,9 @@
-"""Settings for torch's DataLoader: each with its reason and what it should give; what gives nothing is left alone.
+"""A proposal of settings for torch's DataLoader, each with its reason and its predicted gain.
 
-A setting is asked about after those before it are decided, so nothing is proposed that the others have made useless.
-The gain that is told is that of the change alone or, where it gives something only after the others, of that. Nothing
-is proposed that does not fit into memory. Without a gain a change is made only to save memory: because it was asked
-for (profile `memory`) or because the settings in force cannot fit.
+Each setting is decided after those before it, so nothing is proposed that the earlier changes have made useless. A
+setting whose change gains nothing is left alone, and nothing is proposed that does not fit into memory. Without a gain
+a change is proposed only to save memory: because the profile `memory` asks for it, or because the current settings
+cannot fit.
 """
 
 from __future__ import annotations
@@ -18,74 +18,75 @@ from penstock.plan.memory import MemoryNeed
 from penstock.plan.predict import thinned
 from penstock.plan.profiles import profile_goal
 from penstock.plan.scenario import LoaderSettings, Scenario, TrainingContext
-from penstock.plan.setting_changes import KNOBS, ProposalBuilder
+from penstock.plan.setting_changes import SETTING_CHANGES, ProposalBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """What to set, and what it should give."""
+    """The proposed changes to a DataLoader, and the scenarios before and after them."""
 
     changes: tuple[Change, ...]
     kwargs: dict[str, Any]
-    """For the DataLoader; `worker_threads` is for what its workers do at their start."""
+    """Keyword arguments for the DataLoader; `worker_threads` applies to the start of its workers."""
     now: Scenario
     then: Scenario
     gain: float
-    """Of all changes together."""
+    """Gain of all changes together."""
     need: MemoryNeed | None
-    """Memory, then."""
+    """Memory that the proposed settings need."""
     notes: tuple[str, ...]
-    """What was left alone, and why."""
+    """Settings that were left alone, and why."""
 
 
 def propose(
     workload: Workload,
     settings: LoaderSettings,
-    place: TrainingContext,
+    context: TrainingContext,
     profile: Profile = "balanced",
     *,
     samples_per_batch: float = 1.0,
     measured_batches_s: float = 0.0,
     pinned: Collection[str] = (),
 ) -> Proposal:
-    """For a run as it was seen. Settings named in `pinned` stay as they are, and a note says what would have been.
+    """Propose settings for a run with this workload and these settings.
 
-    Gains count from the rate that was measured, where it is given and the model says less.
+    Settings named in `pinned` stay as they are, and a note says what the change would have given. Gains are relative to
+    the measured rate where it is given and the predicted one is lower.
     """
     now = Scenario(
         workload=thinned(workload),
         settings=settings,
-        place=place,
+        context=context,
         goal=profile_goal(profile),
         samples_per_batch=samples_per_batch,
         measured_batches_s=measured_batches_s,
     )
-    desk = ProposalBuilder(now=now, then=now, pinned=frozenset(pinned))
-    for knob in KNOBS:
-        knob(desk)
+    builder = ProposalBuilder(now=now, then=now, pinned=frozenset(pinned))
+    for change_setting in SETTING_CHANGES:
+        change_setting(builder)
     return Proposal(
-        changes=tuple(desk.changes),
-        kwargs=_kwargs(desk),
+        changes=tuple(builder.changes),
+        kwargs=_kwargs(builder),
         now=now,
-        then=desk.then,
-        gain=desk.then.gain_over(now),
-        need=desk.then.need,
-        notes=tuple(desk.notes),
+        then=builder.then,
+        gain=builder.then.gain_over(now),
+        need=builder.then.need,
+        notes=tuple(builder.notes),
     )
 
 
-def _kwargs(desk: ProposalBuilder) -> dict[str, Any]:
-    """All that is known of the loader, changed or not, so that it may stand alone."""
-    settings = desk.then.settings
-    found: dict[str, Any] = {"num_workers": settings.num_workers, "pin_memory": settings.pin_memory}
+def _kwargs(builder: ProposalBuilder) -> dict[str, Any]:
+    """Return all known settings, changed or not, so that the keyword arguments are complete by themselves."""
+    settings = builder.then.settings
+    kwargs: dict[str, Any] = {"num_workers": settings.num_workers, "pin_memory": settings.pin_memory}
     if settings.num_workers:
-        found |= {
+        kwargs |= {
             "prefetch_factor": settings.prefetch_factor,
             "persistent_workers": settings.persistent_workers,
         }
     if not settings.in_order:
-        found["in_order"] = False
-    for change in desk.changes:
+        kwargs["in_order"] = False
+    for change in builder.changes:
         if change.name in ("multiprocessing_context", "worker_threads"):
-            found[change.name] = change.then
-    return found
+            kwargs[change.name] = change.then
+    return kwargs

@@ -11,8 +11,7 @@ from penstock.diagnose.evidence.storage_waits import REMOTE, StorageWaits, stora
 from penstock.diagnose.rules import cpu_oversubscribed, lock_contention
 from penstock.diagnose.suspect import Remedy, Suspect
 from penstock.model.workload import STRAGGLES, Workload
-from penstock.plan.profiles import WorkerStartCost
-from penstock.plan.scenario import LoaderSettings, TrainingContext
+from penstock.plan.scenario import LoaderSettings, TrainingContext, WorkerStartCost
 from penstock.plan.storage_model import on_storage
 
 IN_ORDER_SINCE = (2, 6)
@@ -81,7 +80,7 @@ def _with_device(workload: Workload, evidence: Evidence, seen: StorageWaits) -> 
     curve = ((1.0, rate / scale, 0.0), (float(readers), rate / scale * together, 0.0))
     waiting_s = {"alone_s": workload.alone_s - io_s, "io_s": io_s}
     ahead = not one_head and _reads_ahead(evidence)
-    return on_storage(workload.with_(**waiting_s), curve, batch_bytes=1.0, one_head=one_head, ahead=ahead)
+    return on_storage(workload.with_(**waiting_s), curve, batch_bytes=1.0, single_head=one_head, ahead=ahead)
 
 
 def _reads_ahead(evidence: Evidence) -> bool:
@@ -123,14 +122,14 @@ def place_of(evidence: Evidence, batch_bytes: int | None = None) -> TrainingCont
         shared_free_bytes=machine.shared_bytes,
         batch_bytes=batch_bytes if batch_bytes is not None else round(read_bytes) or None,
         worker_bytes=max(_worker_memory(evidence), default=None),
-        start=_start(evidence),
+        worker_start=_start(evidence),
         epoch_batches=evidence.loader.batches,
-        passes=max(2, len({step.pass_ for step in (*evidence.loop.first_steps, *evidence.loop.steps)})),
-        most_workers=dealt if dealt < evidence.settings.num_workers else None,
+        epochs=max(2, len({step.pass_ for step in (*evidence.loop.first_steps, *evidence.loop.steps)})),
+        dataset_workers=dealt if dealt < evidence.settings.num_workers else None,
         copy_s=mean(evidence.loop.phase_s("h2d")),
         device_s=evidence.loop.device_s("h2d"),
-        threads=evidence.machine.threads_per_worker,
-        uncrowded=_uncrowded(evidence),
+        threads_per_worker=evidence.machine.threads_per_worker,
+        single_thread_remedy=_uncrowded(evidence),
     )
 
 

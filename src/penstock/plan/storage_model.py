@@ -1,12 +1,13 @@
-"""A run on a storage whose curve is known: what it gives depends on how many reads are in flight.
+"""A workload on a storage with a measured curve: its rate depends on the number of reads in flight.
 
-A worker reads one thing at a time, so at most W reads are in flight. How many there are, q, follows from Little's law:
-those workers that do nothing else, q = W - X·(seconds of other work), while the storage gives X = rate(q). That is a
-fixed point; where a thrashing disk has several, the one with the most in flight is taken, because a pass begins with
-all workers reading at once.
+A worker reads one thing at a time, so at most W reads are in flight. Their number q follows from Little's law: it
+counts the workers that do no other work, q = W - X·(seconds of other work), while the storage gives X = rate(q). This
+is a fixed point; where a disk with seeks has several, the one with the most reads in flight is taken, because at the
+start of an epoch all workers read at once.
 
-A disk with one head is slow because others have moved it since a reader's last read, not because they read at the same
-moment: two workers that take turns are as bad for it as two that wait for it together (`one_head`).
+A disk with one head is slow because other readers have moved the head since a reader's last read, not because they read
+at the same moment: two workers that read alternately are as slow as two that wait for the disk together
+(`single_head`).
 """
 
 from __future__ import annotations
@@ -22,26 +23,28 @@ from penstock.model.simulation_input import WorkerPool
 from penstock.model.workload import Workload
 
 Curve = Sequence[tuple[float, float, float]]
-"""Of a storage: (reads in flight, bytes per second, requests per second), all readers together, rising in the first."""
+"""Points of a storage: (reads in flight, bytes per second, requests per second) of all readers, rising in the first."""
 
 GRID = 512
-"""Places between 0 and W at which the fixed point is looked for; between two of them it is halved."""
-HALVINGS = 40
+"""Points between 0 and W at which the fixed point is searched; the interval between two of them is then bisected."""
+BISECTIONS = 40
+BYTES, REQUESTS = 1, 2
+"""Columns of a curve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageReads:
-    """What a batch asks of the storage, and what the storage can give."""
+    """The reads that a batch needs, and the rates that the storage reaches."""
 
     curve: tuple[tuple[float, float, float], ...]
     batch_bytes: float
-    """0: bytes do not bound anything."""
+    """0: the bytes set no bound."""
     batch_requests: float = 0.0
-    """0: requests do not bound anything."""
-    one_head: bool = False
-    """Two workers count as two reads in flight, whenever they read."""
+    """0: the requests set no bound."""
+    single_head: bool = False
+    """Two workers count as two reads in flight, no matter when they read."""
     ahead: bool = False
-    """The system reads on while nobody asks: what is waited for is the device's rate alone, however few ask for it."""
+    """The system reads ahead between requests, so the rate is that of the device for any number of reads in flight."""
 
     def __post_init__(self) -> None:
         depths = [point[0] for point in self.curve]
@@ -51,48 +54,52 @@ class StorageReads:
             raise SettingError(f"{self.batch_bytes} bytes in {self.batch_requests} requests are no batch")
         if not self.batch_bytes and not self.batch_requests:
             raise SettingError("a batch that reads nothing needs no storage curve")
-        used = [point[at] for at, asked in self._asked() if asked for point in self.curve]
+        used = [point[column] for column, amount in self._amounts() if amount for point in self.curve]
         if not all(0 < number < inf for number in used):
             raise SettingError("a storage curve holds rates above 0")
 
     def bytes_s(self, in_flight: float) -> float:
-        """Straight between the points; below the first each reader gets what it gets there; beyond the last no more."""
-        return self._rate(1, in_flight)
+        """Return the bytes per second of the storage.
+
+        The curve is linear between its points; below the first, each reader gets the rate that it has there; beyond
+        the last, the rate stays.
+        """
+        return self._rate(BYTES, in_flight)
 
     def requests_s(self, in_flight: float) -> float:
-        """The same, in requests."""
-        return self._rate(2, in_flight)
+        """Return the requests per second of the storage, interpolated like the bytes."""
+        return self._rate(REQUESTS, in_flight)
 
     def batches_s(self, in_flight: float) -> float:
-        """Of which whatever is slower sets the pace."""
-        return min(self._rate(at, in_flight) / asked for at, asked in self._asked() if asked)
+        """Return the batches per second, by the bytes or by the requests, whichever gives less."""
+        return min(self._rate(column, in_flight) / amount for column, amount in self._amounts() if amount)
 
     def residence_s(self, in_flight: float) -> float:
-        """Of a batch in the storage, by Little's law: R = q / X(q)."""
+        """Return the seconds that the reads of a batch take, by Little's law: R = q / X(q)."""
         return in_flight / self.batches_s(in_flight)
 
     def depth(self, in_flight: float, workers: int) -> float:
-        """Where on the curve so many workers are with so many reads in flight."""
-        return max(in_flight, min(2.0, workers)) if self.one_head else in_flight
+        """Return the point of the curve that applies for so many workers with so many reads in flight."""
+        return max(in_flight, min(2.0, workers)) if self.single_head else in_flight
 
     def in_flight(self, workers: int, other_s: float) -> float:
-        """Reads in flight when workers never wait for the loop and do `other_s` of other work per batch."""
+        """Return the reads in flight of workers that never wait for the loop and do `other_s` of other work a batch."""
 
-        def surplus(q: float) -> float:  # workers that neither read nor work would start to read
+        def surplus(q: float) -> float:  # workers that neither read nor do other work would start a read
             return workers - other_s * self.batches_s(self.depth(q, workers)) - q
 
         high = float(workers)
         low = next((q for q in np.linspace(high, 0.0, GRID, endpoint=False)[1:] if surplus(q) >= 0), 0.0)
         if low:
             high = min(high, low + workers / GRID)
-        for _ in range(HALVINGS):
+        for _ in range(BISECTIONS):
             middle = (low + high) / 2
             low, high = (middle, high) if surplus(middle) >= 0 else (low, middle)
         return float(high)
 
-    def _asked(self) -> tuple[tuple[int, float], tuple[int, float]]:
-        """Which column of the curve, and what a batch asks of it."""
-        return (1, self.batch_bytes), (2, self.batch_requests)
+    def _amounts(self) -> tuple[tuple[int, float], tuple[int, float]]:
+        """Return each rate column of the curve with the amount that a batch needs of it."""
+        return (BYTES, self.batch_bytes), (REQUESTS, self.batch_requests)
 
     def _rate(self, column: int, in_flight: float) -> float:
         depths, rates = zip(*((point[0], point[column]) for point in self.curve), strict=True)
@@ -101,25 +108,28 @@ class StorageReads:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StoredWorkload(Workload):
-    """A workload whose `io_s` is what a batch takes with one read in flight; edits keep the curve."""
+    """A workload whose `io_s` are the seconds of a batch with one read in flight; edits keep the storage curve."""
 
     reads: StorageReads
 
     def crew(self) -> WorkerPool:
-        """As ever, with this storage."""
-        reads, alone = self.reads, self.reads.batches_s(1.0)
+        """Return the worker pool of the workload, with this storage."""
+        reads, single = self.reads, self.reads.batches_s(1.0)
         return replace(
-            super().crew(), storage=lambda readers: reads.batches_s(reads.depth(readers, self.workers)) / alone
+            super().crew(), storage=lambda readers: reads.batches_s(reads.depth(readers, self.workers)) / single
         )
 
 
 def on_storage(
-    workload: Workload, curve: Curve, *, batch_bytes: float, batch_requests: float = 0.0, **manners: bool
+    workload: Workload, curve: Curve, *, batch_bytes: float, batch_requests: float = 0.0, **properties: bool
 ) -> StoredWorkload:
-    """The same run reading so much per batch from this storage; where batches read unequally long, they still do."""
-    reads = StorageReads(curve=tuple(curve), batch_bytes=batch_bytes, batch_requests=batch_requests, **manners)
-    alone_s = reads.residence_s(1.0)
-    usual_s = float(workload.io_s.mean())
-    io_s = workload.io_s * (alone_s / usual_s) if usual_s > 0 else np.array([alone_s])
-    kept = {each.name: getattr(workload, each.name) for each in fields(Workload)}
-    return StoredWorkload(**{**kept, "io_s": io_s}, reads=reads)
+    """Return the workload reading so much per batch from a storage with this curve.
+
+    Differences between the read times of the batches are kept. `properties` are flags of StorageReads.
+    """
+    reads = StorageReads(curve=tuple(curve), batch_bytes=batch_bytes, batch_requests=batch_requests, **properties)
+    single_s = reads.residence_s(1.0)
+    mean_s = float(workload.io_s.mean())
+    io_s = workload.io_s * (single_s / mean_s) if mean_s > 0 else np.array([single_s])
+    copied = {field.name: getattr(workload, field.name) for field in fields(Workload)}
+    return StoredWorkload(**{**copied, "io_s": io_s}, reads=reads)

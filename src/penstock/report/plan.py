@@ -15,7 +15,7 @@ from penstock.core.format import format_bytes, format_gain
 from penstock.core.plan import Change, Plan
 from penstock.errors import printable
 from penstock.plan.batch_size_sweep import Sweep
-from penstock.plan.predict import MEANING
+from penstock.plan.predict import LIMIT_NAMES
 from penstock.report.diagnosis import full_stop
 from penstock.report.markdown import escaped
 from penstock.report.text import table
@@ -129,7 +129,7 @@ def _why(change: Change) -> str:
 def _limit_rows(plan: Plan) -> list[tuple[str, ...]]:
     order = ("binds first", "binds next")
     return [
-        (MEANING.get(limit.name, limit.name), f"{limit.samples_s:,.4g}", order[at] if at < len(order) else "")
+        (LIMIT_NAMES.get(limit.name, limit.name), f"{limit.samples_s:,.4g}", order[at] if at < len(order) else "")
         for at, limit in enumerate(plan.limits)
     ]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from penstock.errors import printable
 from penstock.plan.batch_size import BatchSizeChange
-from penstock.plan.batch_size_sweep import NEAR, Sweep
+from penstock.plan.batch_size_sweep import KNEE_TOLERANCE, Sweep
 from penstock.report.plan import sweep_table
 from penstock.report.text import table
 
@@ -52,11 +52,9 @@ def sweep_document(sweep: Sweep, change: BatchSizeChange | None) -> dict[str, An
 def _knee(sweep: Sweep) -> str:
     best = sweep.best
     if sweep.knee == best.size:
-        return (
-            f"{best.size:,} is the knee: no smaller size is within {NEAR:.0%} of its {best.samples_s:,.4g} samples/s."
-        )
+        return f"{best.size:,} is the knee: no smaller size is within {KNEE_TOLERANCE:.0%} of its {best.samples_s:,.4g} samples/s."
     return (
-        f"{sweep.knee:,} is the knee: the smallest size within {NEAR:.0%} of the best, "
+        f"{sweep.knee:,} is the knee: the smallest size within {KNEE_TOLERANCE:.0%} of the best, "
         f"{best.samples_s:,.4g} samples/s at {best.size:,}. Beyond it more memory buys nothing."
     )
 

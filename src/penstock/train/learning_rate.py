@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from penstock.plan.batch_size import Rule, scale
+from penstock.plan.batch_size import ScalingRule, scale_learning_rate
 
 
 def scale_lr(
@@ -13,7 +13,7 @@ def scale_lr(
     batch_size: int,
     new_batch_size: int,
     *,
-    rule: Rule = "linear",
+    rule: ScalingRule = "linear",
     dataset_size: int | None = None,
     warm_up_steps: int | None = None,
 ) -> LambdaLR:
@@ -22,5 +22,7 @@ def scale_lr(
     Sizes are effective ones: over all ranks, and with accumulation. The rules are those of penstock.plan.batch_size:
     linear for SGD, sqrt for Adam and its like; a larger rate is reached over five epochs, or as many steps as you say.
     """
-    scaling = scale(1.0, batch_size, new_batch_size, rule=rule, dataset_size=dataset_size, warm_up_steps=warm_up_steps)
-    return LambdaLR(optimizer, scaling.at)
+    scaling = scale_learning_rate(
+        1.0, batch_size, new_batch_size, rule=rule, dataset_size=dataset_size, warm_up_steps=warm_up_steps
+    )
+    return LambdaLR(optimizer, scaling.rate_at)

@@ -36,7 +36,7 @@ class TuningFacts:
     limit: str
     """The law that binds there."""
     chosen: Setting
-    give_away: float
+    rate_tolerance: float
     samples_s: Mapping[Setting, float]
     notes: tuple[str, ...]
 
@@ -73,7 +73,7 @@ def _choice(told: TuningFacts) -> str:
     best = max(rates, key=lambda setting: rates[setting])
     said = f"{str(told.chosen).capitalize()}: {rate:,.0f} samples/s"
     if best != told.chosen:
-        said += f", the least within {told.give_away:.1%} of the best measured ({rates[best]:,.0f} with {best})"
+        said += f", the least within {told.rate_tolerance:.1%} of the best measured ({rates[best]:,.0f} with {best})"
     default = rates.get(Setting())
     if default and told.chosen.workers:
         said += f"; {rate / default:.2f}× torch's default"

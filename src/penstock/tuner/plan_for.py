@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader
 from penstock.core.cgroups import free_bytes
 from penstock.core.plan import Plan, Profile
 from penstock.plan.fingerprint import fingerprint
-from penstock.plan.from_probes import TORCHS_OWN, MeasuredParts, plan_from_parts
+from penstock.plan.from_probes import TORCH_DEFAULTS, MeasuredParts, plan_from_parts
 from penstock.plan.memory import shared_free_bytes
-from penstock.plan.profiles import WorkerStartCost, profile_goal
-from penstock.plan.scenario import LoaderSettings, TrainingContext
+from penstock.plan.profiles import profile_goal
+from penstock.plan.scenario import LoaderSettings, TrainingContext, WorkerStartCost
 from penstock.recording.format import Machine
 from penstock.tuner.loader_copy import HAS_IN_ORDER, is_iterable, pattern_of, untouched
 from penstock.tuner.measure import Step
@@ -65,7 +65,7 @@ class _ModelOnlyTuning(TuningRun):
         pattern, service = self._pattern, self._serve()
         cost = self._step_cost(service)
         room = worker_limit(self._trials, service, self._ways.memory_share)
-        settings = TORCHS_OWN if self._given is None else _settings(pattern)
+        settings = TORCH_DEFAULTS if self._given is None else _settings(pattern)
         workload = workload_of(pattern, service, cost).with_(
             workers=settings.num_workers, prefetch=settings.prefetch_factor
         )
@@ -74,7 +74,7 @@ class _ModelOnlyTuning(TuningRun):
             source="dataset",
             workload=workload,
             settings=settings,
-            place=_place(pattern, service, room, machine),
+            context=_place(pattern, service, room, machine),
             samples_per_batch=self._trials.samples_per_batch,
             fingerprint=fingerprint(machine, describe(pattern, 0, requested={})),
             notes=(room.why,) if room.why else (),
@@ -105,7 +105,7 @@ def _place(pattern: DataLoader[Any], service: WorkerCost, room: WorkerLimit, mac
         shared_free_bytes=shared_free_bytes(),
         batch_bytes=service.batch_bytes,
         worker_bytes=service.worker_bytes,
-        start=WorkerStartCost.measured(service.first_s, 0.0, making_s, 1),
+        worker_start=WorkerStartCost.measured(service.first_s, 0.0, making_s, 1),
         epoch_batches=None if iterable else length_of(pattern),
-        most_workers=room.most if iterable else None,
+        dataset_workers=room.most if iterable else None,
     )

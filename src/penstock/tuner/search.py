@@ -15,7 +15,8 @@ from penstock.core.cores import rank_cores
 from penstock.core.ranks import local_rank
 from penstock.model.workload import Workload
 from penstock.plan.memory import fits, shared_free_bytes, torch_need
-from penstock.plan.profiles import counts, smallest_within
+from penstock.plan.profiles import smallest_within
+from penstock.plan.worker_count import candidate_counts as counts
 from penstock.tuner.loader_copy import is_iterable
 from penstock.tuner.measure import StepCost
 from penstock.tuner.result import PREFETCH, Setting
@@ -36,17 +37,19 @@ ORDER_WORTH = 0.05
 """The model's gain, over the best setting that keeps the order, from which on giving it up is tried."""
 
 
-def model_guess(workload: Workload, most: int, give_away: float) -> int:
+def model_guess(workload: Workload, most: int, rate_tolerance: float) -> int:
     """Where to begin: the smallest number of workers that the model holds to be as good as the best, 1 at least."""
-    return smallest_within(lambda workers: workload.with_(workers=workers).steady_rate, counts(most)[1:], give_away)
+    return smallest_within(
+        lambda workers: workload.with_(workers=workers).steady_rate, counts(most)[1:], rate_tolerance
+    )
 
 
-def knee(rates: Mapping[int, float], give_away: float) -> int:
-    """The smallest number whose rate is within `give_away` of the best."""
-    return smallest_within(rates.__getitem__, rates, give_away, every=False)
+def knee(rates: Mapping[int, float], rate_tolerance: float) -> int:
+    """The smallest number whose rate is within `rate_tolerance` of the best."""
+    return smallest_within(rates.__getitem__, rates, rate_tolerance, refine=False)
 
 
-def next_workers(measured: Mapping[int, float], guess: int, most: int, give_away: float) -> int | None:
+def next_workers(measured: Mapping[int, float], guess: int, most: int, rate_tolerance: float) -> int | None:
     """The number to measure next, given the rates at others (0 where one failed); None where the answer is known.
 
     As in a golden-section search the best is first bracketed, outwards from the model's guess, then closed in on. But
@@ -57,7 +60,7 @@ def next_workers(measured: Mapping[int, float], guess: int, most: int, give_away
     if not known:
         return guess
     best = max(known, key=lambda workers: (known[workers], -workers))
-    enough = knee(known, give_away)
+    enough = knee(known, rate_tolerance)
     above = min((workers for workers in known if workers > enough), default=None)
     if enough == best < most and above is None:
         return min(most, ceil(best * STRIDE))
@@ -104,13 +107,13 @@ def model_rate(workload: Workload, setting: Setting) -> float:
     return workload.with_(workers=setting.workers, prefetch=setting.prefetch, in_order=in_order).steady_rate
 
 
-def choose(rates: Mapping[Setting, float], give_away: float, *, step_known: bool) -> Setting:
-    """The cheapest setting within `give_away` of the best, and not slower than torch's defaults.
+def choose(rates: Mapping[Setting, float], rate_tolerance: float, *, step_known: bool) -> Setting:
+    """The cheapest setting within `rate_tolerance` of the best, and not slower than torch's defaults.
 
     No workers at all are the cheapest. But then whatever the step takes comes on top, so where no step was measured
     they are taken only if every number of workers is slower.
     """
-    enough = max(rates.values()) * (1 - give_away)
+    enough = max(rates.values()) * (1 - rate_tolerance)
     default = rates.get(Setting(), 0.0)
     if step_known and default >= enough:
         return Setting()
@@ -181,5 +184,5 @@ def worker_limit(trials: SettingTrials, service: WorkerCost, share: float) -> Wo
         fit = fits(need, shared_free=None if shared is None else shared // ranks, share=share / ranks)
         if fit:
             return WorkerLimit(most, why)
-        why = f"{most} workers would not fit: it {fit.sentence}"
+        why = f"{most} workers would not fit: it {fit.text}"
     return WorkerLimit(1, why)

@@ -85,7 +85,7 @@ class TuningRun:
         cost = self._step_cost(service)
         workload = workload_of(self._pattern, service, cost)
         room = worker_limit(self._trials, service, self._ways.memory_share)
-        guess = model_guess(workload, room.most, self._ways.give_away)
+        guess = model_guess(workload, room.most, self._ways.rate_tolerance)
         self._trials.expects = partial(expected, workload, service)
         in_time = self._search(guess, room.most)
         self._try_variants(workload)
@@ -123,7 +123,7 @@ class TuningRun:
             trials.run(given)
         while not trials.stopped:
             rates = {**dict.fromkeys(trials.rows, 0.0), **trials.rates()}
-            workers = next_workers(plain(rates), guess, most, self._ways.give_away)
+            workers = next_workers(plain(rates), guess, most, self._ways.rate_tolerance)
             if workers is None:
                 return True
             first = not any(setting.workers for setting in trials.rates())
@@ -137,7 +137,7 @@ class TuningRun:
         trials = self._trials
         if not trials.rates():
             return
-        deeper = self._ways.most_prefetch > PREFETCH
+        deeper = self._ways.max_prefetch > PREFETCH
         loose = HAS_IN_ORDER and bool(self._pattern.in_order)
         for setting in variants(workload, self._choice(), deeper=deeper, loose=loose):
             if not trials.stopped and setting not in trials.rows and trials.fits(setting, VARIANTS):
@@ -165,7 +165,7 @@ class TuningRun:
         return {Setting(), choice, best, fewer, Setting(guess)} & rates.keys()
 
     def _choice(self) -> Setting:
-        return choose(self._trials.rates(), self._ways.give_away, step_known=self._question.step_known)
+        return choose(self._trials.rates(), self._ways.rate_tolerance, step_known=self._question.step_known)
 
     # -- what came of it -------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class TuningRun:
             guess=guess,
             limit=next((bound.name for bound in bounds(workload.with_(workers=guess).demands())), "nothing"),
             chosen=chosen,
-            give_away=self._ways.give_away,
+            rate_tolerance=self._ways.rate_tolerance,
             samples_s=samples_s,
             notes=tuple(word for word in (room.why, stay, self._kind(), self._ended(in_time)) if word),
         )

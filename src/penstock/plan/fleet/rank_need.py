@@ -20,7 +20,7 @@ from penstock.plan.from_probes import StepFacts, probed_workload
 from penstock.plan.from_recording import samples_per_batch
 from penstock.plan.predict import thinned
 from penstock.plan.scenario_from_evidence import workload_of
-from penstock.plan.setting_changes import MOST_WORKERS
+from penstock.plan.worker_count import MAX_WORKERS
 from penstock.probe.results import ProbedValues
 from penstock.recording.format import HopsLine
 from penstock.recording.reader import Recording, need_run
@@ -178,7 +178,7 @@ def need_from_probes(found: ProbedValues, step: StepFacts) -> RankNeed:
         notes=("Samples are taken to be read one by one, with a request for each",),
     )
     service_s = float(need.cpu_s.mean() + need.waited_s.mean())
-    return replace(need, workers=min(MOST_WORKERS, ceil(service_s / float(need.step_s.mean())) + 1))
+    return replace(need, workers=min(MAX_WORKERS, ceil(service_s / float(need.step_s.mean())) + 1))
 
 
 def _of_torch(evidence: Evidence) -> RankNeed:
