@@ -14,9 +14,9 @@ import torch
 from benchmarks.gpu.supplies import Material
 from benchmarks.gpu.training import CROPPED
 from benchmarks.result import Line, in_turns, median_ratio
-from penstock.data.device.transform.apply import TorchTransform
 from penstock.data.device.transform.draw import draw_transforms
-from penstock.data.device.transform.launch import KernelTransform
+from penstock.data.device.transform.kernel_transform import KernelTransform
+from penstock.data.device.transform.torch_transform import TorchTransform
 
 SAMPLES, SIDE = 128, 256
 ROUNDS, BATCHES = 5, 16

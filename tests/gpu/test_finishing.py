@@ -7,9 +7,9 @@ import torch
 from tests.support.loader_helpers import loader_settings
 
 import penstock
-from penstock.data.device.transform.apply import TorchTransform
 from penstock.data.device.transform.draw import draw_transforms
-from penstock.data.device.transform.launch import KernelTransform, choose_transform
+from penstock.data.device.transform.kernel_transform import KernelTransform, choose_transform
+from penstock.data.device.transform.torch_transform import TorchTransform
 from penstock.data.fields import GpuTransform, Image, Label
 from penstock.testing import make_image, tar_bytes
 

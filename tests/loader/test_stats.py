@@ -115,5 +115,5 @@ def test_whoever_shares_pictures_out_hears_when_all_workers_are_there(make, monk
     loader = make()
     batches = iter(loader)
     next(batches)
-    assert balance.settled == loader._engine.is_settled
-    assert balance.settled()  # threads are there at once
+    assert balance.workers_ready == loader._engine.is_settled
+    assert balance.workers_ready()  # threads are there at once

@@ -133,7 +133,7 @@ def start_engine(
     stage = device_plan.begin(options.device, plan.most_workers, source.supply)
     engine = Engine(source.supply, source.work(layout), plan)
     if stage.balance is not None:
-        stage.balance.settled = engine.is_settled
+        stage.balance.workers_ready = engine.is_settled
     try:
         slabs = SlabPool(engine.slabs.view, plan.slabs, engine.conductor.release)
         transfer = choose_transfer(options.device, engine.slabs.view, layout.size, layout.filled_bytes, stage)

@@ -17,8 +17,8 @@ import torch
 from penstock.data.device.cuda import CudaTransfer, SentBatch
 from penstock.data.device.device_stage import DeviceStage, SlabBatch, TransformSeeds
 from penstock.data.device.gpu_decode import decoders
+from penstock.data.device.gpu_decode.batch_decoder import BatchDecoder
 from penstock.data.device.gpu_decode.decoders import TorchvisionDecoder
-from penstock.data.device.gpu_decode.images import BatchDecoder
 from penstock.data.device.gpu_decode.placement import choose_placement
 from penstock.data.device.host import TransferLookahead
 from penstock.data.fields import GpuTransform, Image
@@ -278,9 +278,9 @@ def test_a_batch_of_pixels_alone_needs_no_thread(cuda):
 def test_who_is_waited_for_is_told_batch_by_batch(cuda):
     told = []
     balance = SimpleNamespace(
-        asked=lambda: told.append("asked"),
-        sent=lambda ahead: told.append(f"sent ahead={ahead}"),
-        received=lambda waited_s, stalled_s: told.append(f"received stalled={stalled_s()}"),
+        batch_requested=lambda: told.append("asked"),
+        batch_sent=lambda ahead: told.append(f"sent ahead={ahead}"),
+        batch_received=lambda waited_s, stalled_s: told.append(f"received stalled={stalled_s()}"),
     )
     card = card_of(arrival=DeviceStage(balance=balance))
     card.asked()
@@ -300,7 +300,7 @@ def test_who_is_waited_for_is_told_batch_by_batch(cuda):
 
 def test_a_batch_that_is_dropped_on_its_way_is_no_longer_ahead(cuda):
     told = []
-    balance = SimpleNamespace(sent=lambda ahead: told.append(ahead))
+    balance = SimpleNamespace(batch_sent=lambda ahead: told.append(ahead))
     card = card_of(arrival=DeviceStage(balance=balance))
     card.send(shipment(1))
     card.send(shipment(2))

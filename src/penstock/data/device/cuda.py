@@ -108,12 +108,12 @@ class CudaTransfer:
         while self._copying and self._copying[0][0].query():
             self._let_go(self._copying.popleft()[1])
         if self._arrival.balance is not None:
-            self._arrival.balance.asked()
+            self._arrival.balance.batch_requested()
 
     def send(self, shipment: SlabBatch) -> SentBatch | Future[SentBatch]:
         """Begin to copy. The slab is kept until that is done."""
         if self._arrival.balance is not None:
-            self._arrival.balance.sent(ahead=bool(self._on_way))
+            self._arrival.balance.batch_sent(ahead=bool(self._on_way))
         self._pin(shipment.slab)
         drawn = self._arrival.draw_transforms(shipment)
         sent: SentBatch | Future[SentBatch]
@@ -147,7 +147,7 @@ class CudaTransfer:
         batch = sent.result() if isinstance(sent, Future) else sent
         if self._arrival.balance is not None:
             self._on_way.discard(sent)
-            self._arrival.balance.received(time.perf_counter() - start, lambda: self.times.stalled_s)
+            self._arrival.balance.batch_received(time.perf_counter() - start, lambda: self.times.stalled_s)
         stream = self._torch.cuda.current_stream(self.device)
         before = None
         if not batch.ready.query():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import BlockSource
 from penstock.core.slab_layout import EncodedSizes
-from penstock.data.device.gpu_decode.decode_split import SplitController, SplitPolicy
+from penstock.data.device.gpu_decode.decode_split import SplitController, SplitPolicy, choose_split
 from penstock.data.device.transform.draw import DrawnTransforms, draw_transforms
 from penstock.data.fields.base import Field
 from penstock.data.fields.gpu_image import GpuDecodedImage
@@ -22,8 +22,8 @@ from penstock.errors import PenstockError, SettingError
 if TYPE_CHECKING:
     import torch
 
-    from penstock.data.device.gpu_decode.images import BatchDecoder
-    from penstock.data.device.transform.launch import ApplyTransform
+    from penstock.data.device.gpu_decode.batch_decoder import BatchDecoder
+    from penstock.data.device.transform.kernel_transform import ApplyTransform
 
 log = logging.getLogger("penstock")
 
@@ -126,7 +126,7 @@ class DeviceStage:
         """Replace those that are to be finished, on the current stream of their device."""
         if not drawn:
             return
-        from penstock.data.device.transform.launch import choose_transform
+        from penstock.data.device.transform.kernel_transform import choose_transform
 
         for name, chances in drawn.items():
             image = self.finishing[name]
@@ -190,8 +190,7 @@ class DevicePlan:
         import torch
 
         from penstock.data.device.gpu_decode import decoders
-        from penstock.data.device.gpu_decode.images import BatchDecoder
-        from penstock.data.device.gpu_decode.initial_split import choose_split
+        from penstock.data.device.gpu_decode.batch_decoder import BatchDecoder
         from penstock.data.device.gpu_decode.placement import choose_placement
 
         field = self._on_card[name]
@@ -207,7 +206,7 @@ class DevicePlan:
         if name not in self._sharing:  # a later engine goes on where the last one stood
             self._sharing[name] = choose_split(field.image, found, field.example, torch.device(device), workers)
         field.example = None  # it need not go to every worker
-        field.gpu_fraction.value = self._sharing[name].share
+        field.gpu_fraction.value = self._sharing[name].fraction
         return found
 
 

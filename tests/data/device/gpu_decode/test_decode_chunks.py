@@ -1,77 +1,101 @@
-"""How much is decoded at a time, and how much of it lies on the card at once."""
+"""Splitting images into chunks, and the number of decoded chunks that lie in GPU memory at once."""
 
 import threading
+import weakref
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.data.device.gpu_decode.decode_chunks import MOST_KEPT, DecodedChunks, split_chunks
+from penstock.data.device.gpu_decode import decode_chunks
+from penstock.data.device.gpu_decode.decode_chunks import MAX_CHUNKS, DecodedChunks, split_chunks
 
 
-def lengths(pieces):
-    return [piece.stop - piece.start for piece in pieces]
+def lengths(chunks):
+    return [chunk.stop - chunk.start for chunk in chunks]
 
 
-def test_portions_are_alike():
+def test_chunks_have_equal_numbers_of_images():
     assert lengths(split_chunks([3] * 32, 60)) == [16, 16]
     assert lengths(split_chunks([3] * 32, 96)) == [32]
     assert lengths(split_chunks([3] * 8, 9)) == [3, 3, 2]
     assert split_chunks([], 9) == []
 
 
-def test_one_that_is_too_large_goes_alone():
+def test_an_image_that_is_too_large_makes_a_chunk_of_its_own():
     assert lengths(split_chunks([5, 50, 5], 20)) == [1, 1, 1]
 
 
 @given(st.lists(st.integers(1, 30), max_size=60), st.integers(1, 100))
-def test_all_are_there_in_order_and_no_portion_is_too_large(pixels, most):
-    pieces = split_chunks(pixels, most)
-    assert [each for piece in pieces for each in pixels[piece]] == pixels
-    assert all(sum(pixels[piece]) <= most or piece.stop - piece.start == 1 for piece in pieces)
+def test_chunks_hold_all_images_in_order_and_none_is_too_large(pixels, max_pixels):
+    chunks = split_chunks(pixels, max_pixels)
+    assert [each for chunk in chunks for each in pixels[chunk]] == pixels
+    assert all(sum(pixels[chunk]) <= max_pixels or chunk.stop - chunk.start == 1 for chunk in chunks)
 
 
 class Event:
-    passed = False
+    """A CUDA event that fires when the test sets `fired`."""
+
+    fired = False
 
     def query(self):
-        return self.passed
+        return self.fired
 
 
-def test_no_third_portion_is_decoded_before_the_first_is_placed():
-    kept, events = DecodedChunks(), [Event() for _ in range(MOST_KEPT)]
+class Image:
+    """An object to which a weak reference can be made."""
+
+
+class Sleeping:
+    """Stands in for the module `time`: each sleep waits until the test allows it to end."""
+
+    def __init__(self):
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def sleep(self, seconds):
+        self.begun.set()
+        assert self.may_end.wait(10)
+
+
+def test_a_third_chunk_waits_until_the_first_is_placed(monkeypatch):
+    sleeping = Sleeping()
+    monkeypatch.setattr(decode_chunks, "time", sleeping)
+    chunks, events = DecodedChunks(), [Event() for _ in range(MAX_CHUNKS)]
     for event in events:
-        kept.begin()
-        kept.end("pictures", event)
-    begun = threading.Event()
-    third = threading.Thread(target=lambda: (kept.begin(), begun.set()))
+        chunks.reserve()
+        chunks.hold("images", event)
+    reserved = threading.Event()
+    third = threading.Thread(target=lambda: (chunks.reserve(), reserved.set()))
     third.start()
-    assert not begun.wait(0.05)
-    events[0].passed = True
+    assert sleeping.begun.wait(10), "it polls instead of going on"
+    assert not reserved.is_set()
+    events[0].fired = True
+    sleeping.may_end.set()
     third.join(10)
-    assert begun.is_set()
+    assert reserved.is_set()
 
 
-def test_pictures_are_kept_until_the_card_has_placed_them():
-    class Picture:
-        pass
-
-    import weakref
-
-    kept, event, picture = DecodedChunks(), Event(), Picture()
-    alive = weakref.ref(picture)
-    kept.begin()
-    kept.end([picture], event)
-    del picture
-    kept.begin()
+def test_images_are_kept_until_the_gpu_has_placed_them():
+    chunks, event, image = DecodedChunks(), Event(), Image()
+    alive = weakref.ref(image)
+    chunks.reserve()
+    chunks.hold([image], event)
+    del image
+    chunks.reserve()
     assert alive() is not None
-    event.passed = True
-    kept.end([], None)
-    kept.begin()
+    event.fired = True
+    chunks.hold([], None)
+    chunks.reserve()
     assert alive() is None
 
 
-def test_without_a_card_there_is_room_at_once():
-    kept = DecodedChunks()
-    for _ in range(5 * MOST_KEPT):
-        kept.begin()
-        kept.end([], None)
+def test_without_a_gpu_a_chunk_is_released_at_once(monkeypatch):
+    monkeypatch.setattr(decode_chunks.time, "sleep", lambda seconds: pytest.fail("waited for a chunk"))
+    chunks = DecodedChunks()
+    for _ in range(5 * MAX_CHUNKS):
+        image = Image()
+        alive = weakref.ref(image)
+        chunks.reserve()
+        chunks.hold([image], None)
+        del image
+        assert alive() is None, "nothing holds its images"

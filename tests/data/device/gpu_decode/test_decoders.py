@@ -1,4 +1,4 @@
-"""Who is asked to decode on the card, by what is installed; each stood in for, with the arguments that it has."""
+"""The choice of the GPU decoder by what is installed; each package is replaced by a fake with the same arguments."""
 
 import contextlib
 import importlib.util
@@ -12,8 +12,8 @@ import simplejpeg
 import torch
 
 from penstock.data.device.gpu_decode import decoders
+from penstock.data.device.gpu_decode.batch_decoder import BatchDecoder
 from penstock.data.device.gpu_decode.decoders import NvImageCodecDecoder, choose_decoder
-from penstock.data.device.gpu_decode.images import BatchDecoder
 from penstock.data.device.gpu_decode.placement import choose_placement
 from penstock.data.fields import Image
 from penstock.data.fields.base import EncodedImage
@@ -31,10 +31,10 @@ class CodeStream:
 class Decoder:
     def __init__(self, device_id=-1, max_num_cpu_threads=0, backends=None, options=""):
         self.device_id, self.backends = device_id, backends
-        self.asked = []
+        self.calls = []
 
     def decode(self, srcs, *, images=None, params=None, cuda_stream=0):
-        self.asked.append((params, cuda_stream))
+        self.calls.append((params, cuda_stream))
         return [None if each.data == REFUSED else _planes(each.data) for each in srcs]
 
 
@@ -43,8 +43,8 @@ def _planes(data):
 
 
 @pytest.fixture
-def card(monkeypatch):
-    """A card, and nothing that decodes there."""
+def gpu(monkeypatch):
+    """Simulate a GPU, without a decoder; return the set of installed packages."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=4711))
     installed = set()
@@ -53,7 +53,7 @@ def card(monkeypatch):
 
 
 @pytest.fixture
-def codec(card, monkeypatch):
+def codec(gpu, monkeypatch):
     module = ModuleType("nvidia.nvimgcodec")
     module.__version__ = "0.9.0"
     module.CodeStream, module.Decoder = CodeStream, Decoder
@@ -65,11 +65,11 @@ def codec(card, monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "nvidia", ModuleType("nvidia"))
     monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", module)
-    card.add("nvidia.nvimgcodec")
+    gpu.add("nvidia.nvimgcodec")
     return module
 
 
-def test_where_torchvision_is_missing_nvimagecodec_decodes_and_is_named(codec, caplog):
+def test_without_torchvision_nvimagecodec_decodes_and_is_logged(codec, caplog):
     caplog.set_level(logging.INFO, "penstock")
     decoder = choose_decoder("cuda:1")
     assert isinstance(decoder, NvImageCodecDecoder)
@@ -77,18 +77,20 @@ def test_where_torchvision_is_missing_nvimagecodec_decodes_and_is_named(codec, c
     assert "on cuda:1 by nvImageCodec 0.9.0 (nvJPEG)" in caplog.text
 
 
-def test_torchvision_comes_first(codec, card, monkeypatch):
-    card.add("torchvision")
-    monkeypatch.setitem(decoders._KNOWN, "torchvision", lambda device: SimpleNamespace(name=f"torchvision on {device}"))
+def test_torchvision_is_preferred(codec, gpu, monkeypatch):
+    gpu.add("torchvision")
+    monkeypatch.setitem(
+        decoders._DECODERS, "torchvision", lambda device: SimpleNamespace(name=f"torchvision on {device}")
+    )
     assert choose_decoder("cuda").name == "torchvision on cuda:0"
 
 
-def test_torchcodec_is_asked_for_colours_if_it_is_new_enough(codec, card, monkeypatch, caplog):
+def test_torchcodec_decodes_to_rgb_if_it_is_new_enough(codec, gpu, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "penstock")
-    asked = []
+    calls = []
 
     def decode_jpeg(source, *, mode="RGB", output_dtype=torch.uint8, device="cpu"):
-        asked.append((mode, str(device), len(source)))
+        calls.append((mode, str(device), len(source)))
         return [torch.zeros(3, 2, 2, dtype=torch.uint8) for _ in source]
 
     module = ModuleType("torchcodec.decoders")
@@ -97,19 +99,19 @@ def test_torchcodec_is_asked_for_colours_if_it_is_new_enough(codec, card, monkey
     monkeypatch.setattr(decoders, "version", lambda package: "0.17.0")
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
-    waited = SimpleNamespace(wait_stream=lambda other: asked.append("waited"))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: waited)
-    card.add("torchcodec")
-    assert isinstance(choose_decoder("cuda"), NvImageCodecDecoder)  # its older versions have no pictures
+    stream = SimpleNamespace(wait_stream=lambda other: calls.append("waited"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    gpu.add("torchcodec")
+    assert isinstance(choose_decoder("cuda"), NvImageCodecDecoder)  # its older versions decode no images
     assert "torchcodec cannot decode on cuda:0" in caplog.text
     module.decode_jpeg = decode_jpeg
     decoder = choose_decoder("cuda")
     assert decoder.name == "torchcodec 0.17.0 (nvJPEG)"
     assert len(decoder.decode([np.zeros(4, np.uint8), np.zeros(5, np.uint8)])) == 2
-    assert asked == [("RGB", "cuda:0", 2), "waited"]
+    assert calls == [("RGB", "cuda:0", 2), "waited"]
 
 
-def test_where_nothing_is_installed_all_are_named(card, monkeypatch):
+def test_without_any_decoder_the_error_names_all(gpu, monkeypatch):
     def missing(name):
         if "." in name:
             raise ModuleNotFoundError(name)
@@ -119,16 +121,16 @@ def test_where_nothing_is_installed_all_are_named(card, monkeypatch):
         choose_decoder("cuda")
 
 
-def test_nvimagecodec_is_asked_for_planes_on_our_stream_and_never_for_the_cores(codec):
+def test_nvimagecodec_decodes_to_planes_on_the_current_stream_and_never_on_the_cpu(codec):
     decoder = NvImageCodecDecoder(torch.device("cuda", 0))
     jpeg = simplejpeg.encode_jpeg(make_image(30, 40, 1))
     (found,) = decoder.decode([np.frombuffer(jpeg, np.uint8)])
     assert found.shape == (3, 30, 40)
-    assert decoder._decoder.asked == [((False, "rgb", "planes"), 4711)]
+    assert decoder._decoder.calls == [((False, "rgb", "planes"), 4711)]
     assert decoder._decoder.backends == ["backend hardware", "backend gpu", "backend both"]
 
 
-def test_what_it_refuses_the_cores_decode_and_it_is_asked_once(codec):
+def test_a_jpeg_that_nvimagecodec_refuses_is_decoded_on_the_cpu_after_one_call(codec):
     decoder = NvImageCodecDecoder(torch.device("cuda", 0))
     jpegs = [simplejpeg.encode_jpeg(make_image(48, 64, number)) for number in range(2)]
     array = np.zeros((3, 3, 48, 64), np.uint8)
@@ -136,8 +138,8 @@ def test_what_it_refuses_the_cores_decode_and_it_is_asked_once(codec):
         array[slot].reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
     encoded = np.array([EncodedImage(len(data), 48, 64) for data in (jpegs[0], REFUSED, jpegs[1])], np.int32)
     image = Image(".jpg", size=(48, 64), quality="exact")
-    here = torch.device("cpu")
-    out, failures = BatchDecoder(image, decoder, choose_placement(image, here)).decode_batch(array, encoded, here)
+    cpu = torch.device("cpu")
+    out, failures = BatchDecoder(image, decoder, choose_placement(image, cpu)).decode_batch(array, encoded, cpu)
     assert list(failures) == [1]
     assert torch.equal(out[2], _planes(jpegs[1]))
-    assert len(decoder._decoder.asked) == 1
+    assert len(decoder._decoder.calls) == 1

@@ -1,4 +1,4 @@
-"""Pictures of any shapes into any slots: the pixels that each would get alone, in few calls."""
+"""Placing images of any shapes into any slots: each gets the pixels that it would get alone, in few kernel launches."""
 
 import logging
 
@@ -7,68 +7,71 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from penstock.data.device.gpu_decode import placement as placing
+from penstock.data.device.gpu_decode import placement
 from penstock.data.device.gpu_decode.placement import KernelPlacement, choose_placement, place_by_shape
 from penstock.data.fields import Image
 from penstock.testing import make_image
 
 SHAPES = [(90, 120), (120, 90), (48, 64), (30, 200), (20, 20)]
 VIEWS = {f"aten.{name}" for name in ("slice.Tensor", "select.int", "permute.default", "view.default", "alias.default")}
+UNTOUCHED = 77
 
 
-def pictures(count, shapes=SHAPES):
+def images(count, shapes=SHAPES):
     made = (make_image(*shapes[number % len(shapes)], number) for number in range(count))
     return [torch.from_numpy(np.ascontiguousarray(each.transpose(2, 0, 1))) for each in made]
 
 
-def alone(image, pixels):
-    """One picture in a slot of its own, step by step."""
-    at = image.geometry(*pixels.shape[1:])
-    numbers = pixels[None].float()
-    if pixels.shape[1:] != (at.height, at.width):
-        size = (at.height, at.width)
-        numbers = torch.nn.functional.interpolate(numbers, size, mode="bilinear", antialias=True)
-    rows, columns = at.covered
+def place_alone(image, pixels):
+    """Place one image in a slot of its own, step by step."""
+    fit = image.geometry(*pixels.shape[1:])
+    resized = pixels[None].float()
+    if pixels.shape[1:] != (fit.height, fit.width):
+        size = (fit.height, fit.width)
+        resized = torch.nn.functional.interpolate(resized, size, mode="bilinear", antialias=True)
+    rows, columns = fit.covered
     out = torch.zeros((3, *image.sides), dtype=torch.uint8)
-    out[:, :rows, :columns] = numbers.round()[0, :, at.top : at.top + rows, at.left : at.left + columns]
+    out[:, :rows, :columns] = resized.round()[0, :, fit.top : fit.top + rows, fit.left : fit.left + columns]
     return out
 
 
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])
-@pytest.mark.parametrize("most", [1 << 25, 20_000, 1])
-def test_each_gets_the_pixels_that_it_would_get_alone(fit, layout, most, monkeypatch):
-    monkeypatch.setattr(placing, "RESIZED_PIXELS", most)
+@pytest.mark.parametrize("max_pixels", [1 << 25, 20_000, 1])
+def test_each_image_gets_the_pixels_that_it_would_get_alone(fit, layout, max_pixels, monkeypatch):
+    monkeypatch.setattr(placement, "RESIZED_PIXELS", max_pixels)
     image = Image(".jpg", size=(48, 64), fit=fit, layout=layout, quality="exact")
-    given = dict(zip([7, 0, 3, 1, 9, 8, 5], pictures(7), strict=True))
-    out = torch.full((10, 3, 48, 64) if layout == "CHW" else (10, 48, 64, 3), 77, dtype=torch.uint8)
-    place_by_shape(image, [*given.items()], out)
+    by_slot = dict(zip([7, 0, 3, 1, 9, 8, 5], images(7), strict=True))
+    out = torch.full((10, 3, 48, 64) if layout == "CHW" else (10, 48, 64, 3), UNTOUCHED, dtype=torch.uint8)
+    place_by_shape(image, [*by_slot.items()], out)
     planes = out if layout == "CHW" else out.permute(0, 3, 1, 2)
     for slot in range(10):
-        expected = alone(image, given[slot]) if slot in given else torch.full((3, 48, 64), 77)
+        expected = place_alone(image, by_slot[slot]) if slot in by_slot else torch.full((3, 48, 64), UNTOUCHED)
         assert torch.equal(planes[slot], expected.to(torch.uint8))
 
 
-def test_without_a_card_it_goes_shape_by_shape():
+def test_without_a_gpu_images_are_placed_by_shape():
     assert choose_placement(Image(".jpg", size=8), torch.device("cpu")).func is place_by_shape
 
 
-def test_where_a_launch_fails_it_goes_shape_by_shape_and_says_why(monkeypatch, caplog):
-    def fail(self, pictures, out):
+def test_where_the_kernel_fails_images_are_placed_by_shape_and_the_reason_is_logged(monkeypatch, caplog):
+    def fail(self, images, out):
         raise RuntimeError("no C compiler")
 
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda shape, *, dtype, device: zeros(shape, dtype=dtype))
     caplog.set_level(logging.INFO, "penstock")
-    monkeypatch.setattr(KernelPlacement, "__call__", lambda self, pictures, out: None)
+    monkeypatch.setattr(KernelPlacement, "__call__", lambda self, images, out: None)
     assert isinstance(choose_placement(Image(".jpg", size=8), torch.device("cuda")), KernelPlacement)
+    assert "shape by shape" not in caplog.text
     monkeypatch.setattr(KernelPlacement, "__call__", fail)
     assert choose_placement(Image(".jpg", size=8), torch.device("cuda")).func is place_by_shape
+    assert "images are placed shape by shape, because" in caplog.text
     assert "no C compiler" in caplog.text
 
 
-class Calls(TorchDispatchMode):
-    """Counts what a card would have to be told."""
+class Operations(TorchDispatchMode):
+    """Records the operations that a GPU would run as kernels."""
 
     def __init__(self):
         super().__init__()
@@ -81,21 +84,25 @@ class Calls(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("slots", [range(32), [*range(0, 64, 2)]], ids=["neighbours", "scattered"])
-def test_many_of_one_shape_take_no_more_calls_than_a_few(slots):
+def test_many_images_of_one_shape_take_few_operations(slots):
     image = Image(".jpg", size=(48, 64), quality="exact")
-    given, out = pictures(32, [(90, 120)]), torch.empty((64, 3, 48, 64), dtype=torch.uint8)
-    with Calls() as calls:
-        place_by_shape(image, [*zip(slots, given, strict=True)], out)
-    assert len(calls.made) <= 12, calls.made
+    pixels, out = images(32, [(90, 120)]), torch.empty((64, 3, 48, 64), dtype=torch.uint8)
+    with Operations() as operations:
+        place_by_shape(image, [*zip(slots, pixels, strict=True)], out)
+    assert len(operations.made) <= 12, operations.made
 
 
-def test_each_shape_adds_a_few_more():
+def test_each_further_shape_takes_a_few_more_operations():
     image = Image(".jpg", size=(48, 64), quality="exact")
-    given, out = pictures(32), torch.empty((32, 3, 48, 64), dtype=torch.uint8)
-    with Calls() as calls:
-        place_by_shape(image, [*enumerate(given)], out)
-    assert len(calls.made) <= 8 + 4 * len(SHAPES), calls.made
+    pixels, out = images(32), torch.empty((32, 3, 48, 64), dtype=torch.uint8)
+    with Operations() as operations:
+        place_by_shape(image, [*enumerate(pixels)], out)
+    assert len(operations.made) <= 8 + 4 * len(SHAPES), operations.made
 
 
-def test_nothing_to_place_is_nothing():
-    place_by_shape(Image(".jpg", size=(48, 64), quality="exact"), [], torch.empty((1, 3, 48, 64), dtype=torch.uint8))
+def test_without_images_the_batch_is_not_touched():
+    out = torch.full((1, 3, 48, 64), UNTOUCHED, dtype=torch.uint8)
+    with Operations() as operations:
+        place_by_shape(Image(".jpg", size=(48, 64), quality="exact"), [], out)
+    assert operations.made == []
+    assert (out == UNTOUCHED).all()

@@ -1,4 +1,4 @@
-"""What chance has in store for a sample: windows, mirrors, colours. No picture is touched here."""
+"""The random choices for each sample: windows, mirroring, colours; and the settings that are refused."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from penstock.errors import SettingError
 MANY = np.arange(5000)
 
 
-def test_the_dice_of_a_sample_depend_on_seed_epoch_and_sample_alone():
+def test_random_numbers_of_a_sample_depend_only_on_seed_epoch_and_sample():
     alone = global_rngs(7, 3, np.array([42]), 9)
     assert np.array_equal(global_rngs(7, 3, np.arange(40, 45), 9)[2:3], alone)
     for other in (
@@ -22,7 +22,7 @@ def test_the_dice_of_a_sample_depend_on_seed_epoch_and_sample_alone():
         assert not np.any(other == alone)
 
 
-def test_dice_are_fair_and_do_not_know_each_other():
+def test_random_numbers_are_uniform_and_uncorrelated():
     numbers = global_rngs(0, 0, MANY, 6)
     assert numbers.min() >= 0
     assert numbers.max() < 1
@@ -32,7 +32,7 @@ def test_dice_are_fair_and_do_not_know_each_other():
     assert len(np.unique(numbers)) == numbers.size
 
 
-def test_windows_lie_inside_the_picture_and_reach_all_of_it():
+def test_windows_lie_inside_the_image_and_reach_all_of_it():
     drawn = draw_transforms(GpuTransform(size=(24, 32), crop="random"), (40, 50), 1, 0, MANY)
     tops, lefts, heights, widths = drawn.boxes.T
     assert set(heights) == {24}
@@ -43,16 +43,16 @@ def test_windows_lie_inside_the_picture_and_reach_all_of_it():
     assert lefts.max() == 18
 
 
-def test_the_middle_window_is_the_same_for_all():
+def test_the_centre_window_is_the_same_for_all():
     drawn = draw_transforms(GpuTransform(size=20, crop="centre"), (41, 50), 1, 0, MANY[:3])
     assert drawn.boxes.tolist() == [[10, 15, 20, 20]] * 3
 
 
-def test_shares_of_the_area_have_the_declared_size_and_shape():
+def test_windows_have_the_declared_area_and_aspect_ratio():
     boxes = draw_transforms(GpuTransform(size=8, crop=(0.25, 0.5)), (200, 200), 1, 0, MANY).boxes
-    share = boxes[:, 2] * boxes[:, 3] / 200**2
-    assert 0.245 < share.min() < 0.26
-    assert 0.49 < share.max() < 0.505
+    fraction = boxes[:, 2] * boxes[:, 3] / 200**2
+    assert 0.245 < fraction.min() < 0.26
+    assert 0.49 < fraction.max() < 0.505
     ratio = boxes[:, 3] / boxes[:, 2]
     assert 0.74 < ratio.min() < 0.76
     assert 1.32 < ratio.max() < 1.35
@@ -60,7 +60,7 @@ def test_shares_of_the_area_have_the_declared_size_and_shape():
     assert boxes.min() >= 0
 
 
-def test_one_setting_does_not_change_what_another_throws():
+def test_one_setting_does_not_change_the_choices_for_another():
     plain = draw_transforms(GpuTransform(flip=0.5), (64, 64), 5, 1, MANY)
     full = draw_transforms(
         GpuTransform(size=32, crop="random", flip=0.5, jitter=(0.1, 0.1, 0.1, 0.1)), (64, 64), 5, 1, MANY
@@ -71,12 +71,12 @@ def test_one_setting_does_not_change_what_another_throws():
     assert plain.colours is None
 
 
-def test_no_jitter_at_all_would_leave_colours_as_they_are():
+def test_a_vanishing_jitter_leaves_colours_unchanged():
     row = draw_transforms(GpuTransform(jitter=(1e-9, 0, 0, 0)), (8, 8), 0, 0, MANY[:1]).colours[0]
     assert np.allclose(row, [1, 0, 0, 0, 1, 0, 0, 0, 1, 0], atol=1e-6)
 
 
-def test_saturation_and_hue_leave_grey_pictures_alone():
+def test_saturation_and_hue_do_not_change_grey_or_brightness():
     rows = draw_transforms(GpuTransform(jitter=(0, 0, 0.9, 0.5)), (8, 8), 0, 0, MANY[:50]).colours
     grey = rows[:, :9].reshape(-1, 3, 3) @ np.array([100.0, 100.0, 100.0])
     assert np.allclose(grey, 100, atol=0.01)
@@ -86,7 +86,7 @@ def test_saturation_and_hue_leave_grey_pictures_alone():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"dtype": "float64"}, "dtype 'float64'"),
         ({"layout": "hwc"}, "layout 'hwc'"),
@@ -99,13 +99,13 @@ def test_saturation_and_hue_leave_grey_pictures_alone():
         ({"jitter": (0.1, 0.1, 0.1, 0.9)}, "brightness, contrast"),
     ],
 )
-def test_what_cannot_be_done_is_refused_at_once(settings, words):
-    with pytest.raises(SettingError, match=words):
+def test_invalid_transforms_are_refused_when_declared(settings, message):
+    with pytest.raises(SettingError, match=message):
         GpuTransform(**settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"gpu_transform": GpuTransform()}, "one shape"),
         ({"size": 8, "fit": "short", "decode": "gpu"}, "one shape"),
@@ -114,6 +114,6 @@ def test_what_cannot_be_done_is_refused_at_once(settings, words):
         ({"size": 8, "decode": "tpu"}, "decode 'tpu'"),
     ],
 )
-def test_a_picture_that_cannot_be_finished_is_refused_at_once(settings, words):
-    with pytest.raises(SettingError, match=words):
+def test_image_fields_that_do_not_fit_their_gpu_settings_are_refused_when_declared(settings, message):
+    with pytest.raises(SettingError, match=message):
         Image(".jpg", **settings)

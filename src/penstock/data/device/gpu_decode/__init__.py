@@ -1,1 +1,1 @@
-"""JPEGs decoded where their batch arrives: by whom, how they become a batch, how many of them go there."""
+"""Decode JPEGs on the GPU where their batch arrives: the decoders, the placement into the batch, the CPU/GPU split."""

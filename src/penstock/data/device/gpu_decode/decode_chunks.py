@@ -1,4 +1,4 @@
-"""How much is decoded at a time, and how many such portions lie on the card: what decoding takes of its memory."""
+"""Chunks of images to decode at a time, which bound the GPU memory that decoding takes."""
 
 from __future__ import annotations
 
@@ -8,57 +8,63 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-PORTION_PIXELS = 1 << 27
-"""Decoded at a time: 0.4 GB of the card's memory. A decoder is given long lists, which it is quicker with."""
-MOST_KEPT = 2
-"""Portions: one being decoded, one being placed."""
-LOOK_AGAIN_S = 100e-6
-"""Between two looks at a portion that is waited for; a hundredth of what decoding one takes."""
+CHUNK_PIXELS = 1 << 27
+"""Pixels decoded at a time: 0.4 GB of GPU memory. A decoder gets long lists because it decodes them faster."""
+MAX_CHUNKS = 2
+"""Decoded chunks in GPU memory: one that is being decoded and one that is being placed."""
+POLL_S = 100e-6
+"""Seconds between two checks of a chunk that is waited for: a hundredth of what decoding one takes."""
 
 
-def split_chunks(pixels: Sequence[int], most: int) -> list[slice]:
-    """Neighbours together, of no more than so many pixels in all, but one at least; alike in number if they can be."""
-    pieces = _cut(pixels, most, len(pixels))
-    return _cut(pixels, most, -(-len(pixels) // max(1, len(pieces))))
+def split_chunks(pixels: Sequence[int], max_pixels: int) -> list[slice]:
+    """Split images into chunks of neighbours with at most `max_pixels` in all, but at least one image.
+
+    The chunks have equal numbers of images if possible.
+    """
+    chunks = _split(pixels, max_pixels, len(pixels))
+    return _split(pixels, max_pixels, -(-len(pixels) // max(1, len(chunks))))
 
 
-def _cut(pixels: Sequence[int], most: int, count: int) -> list[slice]:
-    pieces: list[slice] = []
+def _split(pixels: Sequence[int], max_pixels: int, max_images: int) -> list[slice]:
+    chunks: list[slice] = []
     begin = total = 0
-    for at, own in enumerate(pixels):
-        if at > begin and (total + own > most or at - begin >= count):
-            pieces.append(slice(begin, at))
-            begin, total = at, 0
-        total += own
-    return [*pieces, slice(begin, len(pixels))] if pixels else []
+    for index, count in enumerate(pixels):
+        if index > begin and (total + count > max_pixels or index - begin >= max_images):
+            chunks.append(slice(begin, index))
+            begin, total = index, 0
+        total += count
+    return [*chunks, slice(begin, len(pixels))] if pixels else []
 
 
 class DecodedChunks:
-    """Portions of decoded pictures, each until the card has placed it; no third is decoded before."""
+    """The decoded chunks in GPU memory: no third one is decoded before the first has been placed into its batch."""
 
     def __init__(self) -> None:
-        self._room = threading.Semaphore(MOST_KEPT)
+        self._free = threading.Semaphore(MAX_CHUNKS)
         self._lock = threading.Lock()
-        self._placed: deque[tuple[Any, object]] = deque()
-        """What the card has been told to place: an event behind that, and the pictures."""
+        self._in_use: deque[tuple[Any, object]] = deque()
+        """An event for each chunk that fires when its images have been placed, and the images."""
 
-    def begin(self) -> None:
-        """Wait until there is room. By looking again: torch's check for synchronisations would blame the training."""
-        self._let_go()
-        while not self._room.acquire(blocking=False):
-            time.sleep(LOOK_AGAIN_S)
-            self._let_go()
+    def reserve(self) -> None:
+        """Wait until another chunk may be decoded.
 
-    def end(self, pictures: object, placed: Any | None) -> None:
-        """Their memory is free when the event has passed; at once if there is none."""
+        This polls instead of synchronising, because torch's check for synchronisations would report the training loop.
+        """
+        self._release_placed()
+        while not self._free.acquire(blocking=False):
+            time.sleep(POLL_S)
+            self._release_placed()
+
+    def hold(self, images: object, placed: Any | None) -> None:
+        """Keep the images of a reserved chunk until the event fires; release the chunk at once without an event."""
         if placed is None:
-            self._room.release()
+            self._free.release()
             return
         with self._lock:
-            self._placed.append((placed, pictures))
+            self._in_use.append((placed, images))
 
-    def _let_go(self) -> None:
+    def _release_placed(self) -> None:
         with self._lock:
-            while self._placed and self._placed[0][0].query():
-                self._placed.popleft()
-                self._room.release()
+            while self._in_use and self._in_use[0][0].query():
+                self._in_use.popleft()
+                self._free.release()

@@ -1,4 +1,4 @@
-"""Who decodes JPEGs on the card: a small interface, and what is installed."""
+"""The decoders of JPEGs on the GPU: a small interface, its implementations, and the choice by what is installed."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ _NVIMGCODEC = "nvidia.nvimgcodec"
 
 
 class GpuDecoder(Protocol):
-    """Called from several threads, on the stream where the pictures are used."""
+    """A decoder that is called from several threads, on the stream where the images are used."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name and version, for messages."""
         ...
 
     def decode(self, jpegs: Sequence[NDArray[np.uint8]]) -> Sequence[Tensor | None]:
-        """uint8 (3, height, width) of each; None for one that is refused, or a RuntimeError if it cannot say which.
+        """Return a uint8 (3, height, width) tensor for each JPEG, and None for each that is refused.
 
-        Whoever asks keeps them until the stream is done with them: their memory is not that stream's.
+        Raise a RuntimeError if a JPEG is refused and the decoder does not report which. The caller keeps the tensors
+        until the stream has used them, because their memory does not belong to that stream.
         """
         ...
 
 
 class _TensorDecoder:
-    """nvJPEG, as a package has it that gives tensors.
+    """nvJPEG as wrapped by a package that returns tensors.
 
-    It decodes on a stream of its own, which does not wait for ours, into memory of the stream that is current. So
-    pictures get a stream that has no other memory: what it has free is free indeed, and nobody still reads it.
+    The package decodes on a stream of its own, which does not wait for ours, into memory of the current stream. So
+    decoding gets a current stream that owns no other memory: a free block of it is really free, and no kernel still
+    reads it.
     """
 
     def __init__(self, package: str, decode: Callable[..., list[Tensor]], mode: object, device: torch.device) -> None:
@@ -52,21 +54,21 @@ class _TensorDecoder:
         self._decode = decode
         self._mode = mode
         self._device = device
-        self._memory = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._memory_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._lock = threading.Lock()
 
     def decode(self, jpegs: Sequence[NDArray[np.uint8]]) -> Sequence[Tensor | None]:
-        """In one call."""
-        using = torch.cuda.current_stream(self._device)
-        given = [torch.from_numpy(jpeg) for jpeg in jpegs]
-        with self._lock, torch.cuda.stream(self._memory):
-            pictures = self._decode(given, mode=self._mode, device=self._device)
-        using.wait_stream(self._memory)
-        return pictures
+        """Decode all JPEGs in one call; the current stream waits for the result."""
+        current = torch.cuda.current_stream(self._device)
+        tensors = [torch.from_numpy(jpeg) for jpeg in jpegs]
+        with self._lock, torch.cuda.stream(self._memory_stream):
+            images = self._decode(tensors, mode=self._mode, device=self._device)
+        current.wait_stream(self._memory_stream)
+        return images
 
 
 class TorchvisionDecoder(_TensorDecoder):
-    """Of any version that decodes on CUDA devices."""
+    """torchvision, any version that decodes on CUDA devices."""
 
     def __init__(self, device: torch.device) -> None:
         io = importlib.import_module("torchvision.io")
@@ -74,17 +76,17 @@ class TorchvisionDecoder(_TensorDecoder):
 
 
 class TorchcodecDecoder(_TensorDecoder):
-    """0.17 or later: the same decoder, which has moved there."""
+    """torchcodec 0.17 or later, to which torchvision's decoder has moved."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__("torchcodec", importlib.import_module("torchcodec.decoders").decode_jpeg, "RGB", device)
 
 
 class NvImageCodecDecoder:
-    """nvJPEG, as nvImageCodec has it, 0.9 or later.
+    """nvJPEG as wrapped by nvImageCodec, 0.9 or later.
 
-    It has memory of its own and says itself which pictures it refuses. Its CPU decoders are left out: whatever they
-    would take is decoded by our own guarded path.
+    It has memory of its own and reports which JPEGs it refuses. Its CPU decoders are not used: the images that they
+    would decode are decoded by our own guarded code.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -92,7 +94,7 @@ class NvImageCodecDecoder:
         kinds = codec.BackendKind
         self.name = f"nvImageCodec {codec.__version__} (nvJPEG)"
         self._device = device
-        self._source = codec.CodeStream
+        self._code_stream = codec.CodeStream
         self._decoder = codec.Decoder(
             device_id=device.index,
             backends=[codec.Backend(kind) for kind in (kinds.HW_GPU_ONLY, kinds.GPU_ONLY, kinds.HYBRID_CPU_GPU)],
@@ -103,37 +105,37 @@ class NvImageCodecDecoder:
         self._lock = threading.Lock()
 
     def decode(self, jpegs: Sequence[NDArray[np.uint8]]) -> Sequence[Tensor | None]:
-        """In one call, on the current stream."""
+        """Decode all JPEGs in one call, on the current stream."""
         stream = torch.cuda.current_stream(self._device).cuda_stream
-        sources = [self._source(jpeg) for jpeg in jpegs]
+        sources = [self._code_stream(jpeg) for jpeg in jpegs]
         with self._lock:
-            found = self._decoder.decode(sources, params=self._params, cuda_stream=stream)
-        return [None if picture is None else from_dlpack(picture) for picture in found]
+            images = self._decoder.decode(sources, params=self._params, cuda_stream=stream)
+        return [None if image is None else from_dlpack(image) for image in images]
 
 
-_KNOWN: dict[str, Callable[[torch.device], GpuDecoder]] = {
+_DECODERS: dict[str, Callable[[torch.device], GpuDecoder]] = {
     "torchvision": TorchvisionDecoder,
     "torchcodec": TorchcodecDecoder,
     _NVIMGCODEC: NvImageCodecDecoder,
 }
-"""By what has to be installed, the first of which counts."""
+"""Decoders by the package that has to be installed, in order of preference."""
 
 
 def choose_decoder(device: str) -> GpuDecoder:
-    """For that device, by what is installed; a SettingError says why there is none."""
-    where = torch.device(device)
-    advice = "Use decode='cpu', or decode='auto', which decodes there if it can"
-    if where.type != "cuda":
+    """Return the first decoder that is installed and works on the device; a SettingError says why there is none."""
+    requested = torch.device(device)
+    advice = "Use decode='cpu', or decode='auto', which decodes on the GPU if possible"
+    if requested.type != "cuda":
         raise SettingError(f"device={device!r} decodes no JPEGs", advice=advice)
-    card = torch.device("cuda", where.index if ":" in device else torch.cuda.current_device())
-    for package, make in _KNOWN.items():
+    gpu = torch.device("cuda", requested.index if ":" in device else torch.cuda.current_device())
+    for package, make in _DECODERS.items():
         if _is_installed(package):
             try:
-                decoder = make(card)
+                decoder = make(gpu)
             except (ImportError, AttributeError, OSError, RuntimeError) as error:  # too old, or lacks a library
-                log.info("%s cannot decode on %s: %s", package, card, error)
+                log.info("%s cannot decode on %s: %s", package, gpu, error)
                 continue
-            log.info("JPEGs are decoded on %s by %s", card, decoder.name)
+            log.info("JPEGs are decoded on %s by %s", gpu, decoder.name)
             return decoder
     reason = "decoding on the GPU needs torchvision, torchcodec or nvImageCodec, and none of them works here"
     raise SettingError(reason, advice=advice)
@@ -142,5 +144,5 @@ def choose_decoder(device: str) -> GpuDecoder:
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the package that it would lie in is not there
+    except ModuleNotFoundError:  # its parent package is not installed
         return False

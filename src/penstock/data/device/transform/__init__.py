@@ -1,1 +1,1 @@
-"""What is done to pictures after the copy, a whole batch at a time: the same on a GPU and on the CPU."""
+"""Apply the declared GpuTransform to a whole batch of images after the copy; a CPU gives the same result as a GPU."""

@@ -1,4 +1,4 @@
-"""Antialiased pixels as kernels of ours make them, in Triton, which comes with torch for CUDA."""
+"""The antialiased resampling that both of our Triton kernels share; Triton comes with torch for CUDA."""
 
 # mypy: allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs
 from __future__ import annotations
@@ -7,42 +7,55 @@ import triton
 import triton.language as tl
 
 TILE = 256
-"""Pixels of the output that are made together; neighbours, so that they read the same rows."""
+"""Output pixels that one program makes; neighbours, so that they read the same rows."""
 
 
 @triton.jit
-def around(
-    picture, apart, row_apart, column_apart, down, across, reach_down, reach_across, top, bottom, left, right, wanted
+def antialiased(
+    image,
+    colour_stride,
+    row_stride,
+    column_stride,
+    row_centre,
+    column_centre,
+    row_reach,
+    column_reach,
+    top,
+    bottom,
+    left,
+    right,
+    wanted,
 ):
-    """Red, green and blue around places of a uint8 picture, whose colours, rows and columns lie so far apart.
+    """Return red, green and blue of a uint8 image around the given centres.
 
-    The mean of the pixels around the place, weighted by a triangle that reaches as far as is said, which is a pixel or
-    more: torch's `interpolate(..., antialias=True)`. Nothing outside of top, bottom, left and right counts; places that
-    are not wanted are black.
+    Each is the mean of the pixels around a centre, weighted by a triangle that extends as far as the reach, which is
+    one pixel or more, as in torch's `interpolate(..., antialias=True)`. Pixels outside of top, bottom, left and right
+    have no weight; the result is black where it is not wanted.
 
-    To be compiled without fusing products into sums: places are worked out twice, for loads and for weights, where the
-    compiler lays them out differently, and fused in one of them only, a place may be the neighbour's.
+    This must be compiled without fusing multiplications and additions: the centres are computed twice, for the loads
+    and for the weights, which the compiler lays out differently. If only one of them is fused, a centre may be that of
+    the neighbouring pixel.
     """
-    steepness_down, steepness_across = 1 / reach_down, 1 / reach_across
-    first_down = tl.maximum((down - reach_down + 0.5).to(tl.int32), top)
-    first_across = tl.maximum((across - reach_across + 0.5).to(tl.int32), left)
-    red = tl.zeros(down.shape, tl.float32)
-    green = tl.zeros(down.shape, tl.float32)
-    blue = tl.zeros(down.shape, tl.float32)
-    total = tl.zeros(down.shape, tl.float32)
-    for further_down in range((2 * reach_down).to(tl.int32) + 1):
-        row = first_down + further_down
-        weight_down = tl.maximum(1 - tl.abs(row + 0.5 - down) * steepness_down, 0.0)
-        weight_down = tl.where(row < bottom, weight_down, 0.0)
-        for further_across in range((2 * reach_across).to(tl.int32) + 1):
-            column = first_across + further_across
-            weight = tl.maximum(1 - tl.abs(column + 0.5 - across) * steepness_across, 0.0)
-            weight = tl.where(column < right, weight, 0.0) * weight_down
+    row_slope, column_slope = 1 / row_reach, 1 / column_reach
+    first_row = tl.maximum((row_centre - row_reach + 0.5).to(tl.int32), top)
+    first_column = tl.maximum((column_centre - column_reach + 0.5).to(tl.int32), left)
+    red = tl.zeros(row_centre.shape, tl.float32)
+    green = tl.zeros(row_centre.shape, tl.float32)
+    blue = tl.zeros(row_centre.shape, tl.float32)
+    total = tl.zeros(row_centre.shape, tl.float32)
+    for row_step in range((2 * row_reach).to(tl.int32) + 1):
+        row = first_row + row_step
+        row_weight = tl.maximum(1 - tl.abs(row + 0.5 - row_centre) * row_slope, 0.0)
+        row_weight = tl.where(row < bottom, row_weight, 0.0)
+        for column_step in range((2 * column_reach).to(tl.int32) + 1):
+            column = first_column + column_step
+            weight = tl.maximum(1 - tl.abs(column + 0.5 - column_centre) * column_slope, 0.0)
+            weight = tl.where(column < right, weight, 0.0) * row_weight
             counts = wanted & (weight > 0)
-            source = picture + row * row_apart + column * column_apart
+            source = image + row * row_stride + column * column_stride
             red = tl.fma(weight, tl.load(source, counts, 0).to(tl.float32), red)
-            green = tl.fma(weight, tl.load(source + apart, counts, 0).to(tl.float32), green)
-            blue = tl.fma(weight, tl.load(source + 2 * apart, counts, 0).to(tl.float32), blue)
+            green = tl.fma(weight, tl.load(source + colour_stride, counts, 0).to(tl.float32), green)
+            blue = tl.fma(weight, tl.load(source + 2 * colour_stride, counts, 0).to(tl.float32), blue)
             total += weight
-    share = tl.where(wanted, 1 / tl.where(wanted, total, 1.0), 0.0)
-    return red * share, green * share, blue * share
+    scale = tl.where(wanted, 1 / tl.where(wanted, total, 1.0), 0.0)
+    return red * scale, green * scale, blue * scale

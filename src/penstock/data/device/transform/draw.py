@@ -1,6 +1,6 @@
-"""What chance has in store for each sample of a batch: which window, mirrored or not, which colours. Without torch.
+"""The random choices of a GpuTransform for each sample of a batch: crop window, mirroring, colours. Without torch.
 
-All of it is a few numbers per sample, thrown at once for the batch; the card is sent the numbers.
+They are a few numbers per sample, drawn at once for the batch on the host; only these numbers are sent to the device.
 """
 
 from __future__ import annotations
@@ -17,77 +17,83 @@ from penstock.data.fields.gpu_transform import GpuTransform
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-DICE = 9
-"""Thrown for each sample, used or not: what one setting makes of them does not depend on the others."""
-RATIOS = math.log(3 / 4), math.log(4 / 3)
-"""Of a window's width to its height, on a scale on which narrow and wide are alike."""
+RANDOM_NUMBERS = 9
+"""Random numbers for each sample, used or not, so that the choices for one setting do not depend on the others."""
+LOG_RATIOS = math.log(3 / 4), math.log(4 / 3)
+"""Logarithms of the range of a window's width to its height; narrow and wide windows are equally likely."""
 GREY = np.array([0.299, 0.587, 0.114])
-"""How bright each colour seems."""
+"""Perceived brightness of each colour."""
 _TO_YIQ = np.array([GREY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
-"""Brightness, and two axes of colour in whose plane a hue is an angle."""
+"""Brightness, and two colour axes in whose plane a hue is an angle."""
 _FROM_YIQ = np.linalg.inv(_TO_YIQ)
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnTransforms:
-    """For each sample of a batch."""
+    """The random choices for each sample of a batch."""
 
     boxes: NDArray[np.float32] | None
-    """Top, left, height and width of the window that is resized; None where all of every picture stays as it is."""
+    """Top, left, height and width of the window that is resized; None where all images stay whole and as they are."""
     flips: NDArray[np.bool_] | None
+    """Whether each image is mirrored."""
     colours: NDArray[np.float32] | None
-    """Three rows of a matrix on the three colours, then how much of the picture's mean grey is added to all of them."""
+    """The rows of a 3×3 colour matrix, then the factor of the image's mean grey that is added to all colours."""
 
 
 def draw_transforms(
-    finish: GpuTransform, given: tuple[int, int], seed: int, epoch: int, samples: Ids
+    transform: GpuTransform, input_size: tuple[int, int], seed: int, epoch: int, samples: Ids
 ) -> DrawnTransforms:
-    """For pictures of that height and width."""
-    dice = global_rngs(seed, epoch, samples, DICE)
+    """Draw the choices for images of that height and width."""
+    uniform = global_rngs(seed, epoch, samples, RANDOM_NUMBERS)
     return DrawnTransforms(
-        _boxes(finish, given, dice[:, :4]).astype(np.float32)
-        if finish.output_size(given) != given or finish.crop != "none"
+        _boxes(transform, input_size, uniform[:, :4]).astype(np.float32)
+        if transform.output_size(input_size) != input_size or transform.crop != "none"
         else None,
-        dice[:, 4] < finish.flip if finish.flip else None,
-        _colours(finish.jitter, dice[:, 5:9]) if any(finish.jitter) else None,
+        uniform[:, 4] < transform.flip if transform.flip else None,
+        _colours(transform.jitter, uniform[:, 5:9]) if any(transform.jitter) else None,
     )
 
 
-def _boxes(finish: GpuTransform, given: tuple[int, int], dice: Floats) -> Ids:
-    sides = np.tile(np.array(given, np.int64), (len(dice), 1))
-    if finish.crop == "none":
+def _boxes(transform: GpuTransform, input_size: tuple[int, int], uniform: Floats) -> Ids:
+    sides = np.tile(np.array(input_size, np.int64), (len(uniform), 1))
+    if transform.crop == "none":
         return np.hstack((np.zeros_like(sides), sides))
     windows = (
-        _shares(finish.crop, given, dice) if isinstance(finish.crop, tuple) else sides * 0 + finish.output_size(given)
+        _random_windows(transform.crop, input_size, uniform)
+        if isinstance(transform.crop, tuple)
+        else sides * 0 + transform.output_size(input_size)
     )
-    room = sides - windows
-    if finish.crop == "centre":
-        return np.hstack((room // 2, windows))
-    corners = np.floor(dice[:, :2] * (room + 1)).astype(np.int64)
+    margins = sides - windows
+    if transform.crop == "centre":
+        return np.hstack((margins // 2, windows))
+    corners = np.floor(uniform[:, :2] * (margins + 1)).astype(np.int64)
     return np.hstack((corners, windows))
 
 
-def _shares(area: tuple[float, float], given: tuple[int, int], dice: Floats) -> Ids:
-    """Windows of some share of the area; one too long for the picture is as long as the picture."""
-    pixels = (area[0] + (area[1] - area[0]) * dice[:, 2]) * given[0] * given[1]
-    ratios = np.exp(RATIOS[0] + (RATIOS[1] - RATIOS[0]) * dice[:, 3])
+def _random_windows(area: tuple[float, float], input_size: tuple[int, int], uniform: Floats) -> Ids:
+    """Return height and width of windows with a fraction of the area; a side is cut to that of the image."""
+    pixels = (area[0] + (area[1] - area[0]) * uniform[:, 2]) * input_size[0] * input_size[1]
+    ratios = np.exp(LOG_RATIOS[0] + (LOG_RATIOS[1] - LOG_RATIOS[0]) * uniform[:, 3])
     windows = np.stack((np.sqrt(pixels / ratios), np.sqrt(pixels * ratios)), axis=1)
-    fitting: Ids = np.clip(np.rint(windows).astype(np.int64), 1, given)
-    return fitting
+    clipped: Ids = np.clip(np.rint(windows).astype(np.int64), 1, input_size)
+    return clipped
 
 
-def _colours(jitter: tuple[float, float, float, float], dice: Floats) -> NDArray[np.float32]:
-    """Brightness, contrast, saturation, hue, in this order, as one step: each is linear, and none changes a grey's hue.
+def _colours(jitter: tuple[float, float, float, float], uniform: Floats) -> NDArray[np.float32]:
+    """Return brightness, contrast, saturation and hue, applied in this order, as one linear step.
 
-    A hue is turned in the plane of the two colour axes, as television sets do it, not on the hexagon of HSV.
+    Each is linear, and none changes the hue of a grey. Hue is rotated in the plane of the two colour axes, as
+    television sets do it, not on the hexagon of HSV.
     """
-    bright, contrast, saturation = (1 + amount * (2 * dice[:, at] - 1) for at, amount in enumerate(jitter[:3]))
-    angles = 2 * math.pi * jitter[3] * (2 * dice[:, 3] - 1)
-    in_plane = np.zeros((len(dice), 3, 3))
-    in_plane[:, 0, 0] = 1
-    in_plane[:, 1, 1] = in_plane[:, 2, 2] = saturation * np.cos(angles)
-    in_plane[:, 2, 1] = saturation * np.sin(angles)
-    in_plane[:, 1, 2] = -in_plane[:, 2, 1]
-    matrices = (contrast * bright)[:, None, None] * (_FROM_YIQ @ in_plane @ _TO_YIQ)
-    lift = ((1 - contrast) * bright)[:, None]
-    return np.hstack((matrices.reshape(-1, 9), lift)).astype(np.float32)
+    brightness, contrast, saturation = (
+        1 + amount * (2 * uniform[:, index] - 1) for index, amount in enumerate(jitter[:3])
+    )
+    angles = 2 * math.pi * jitter[3] * (2 * uniform[:, 3] - 1)
+    rotations = np.zeros((len(uniform), 3, 3))
+    rotations[:, 0, 0] = 1
+    rotations[:, 1, 1] = rotations[:, 2, 2] = saturation * np.cos(angles)
+    rotations[:, 2, 1] = saturation * np.sin(angles)
+    rotations[:, 1, 2] = -rotations[:, 2, 1]
+    matrices = (contrast * brightness)[:, None, None] * (_FROM_YIQ @ rotations @ _TO_YIQ)
+    grey_factor = ((1 - contrast) * brightness)[:, None]
+    return np.hstack((matrices.reshape(-1, 9), grey_factor)).astype(np.float32)

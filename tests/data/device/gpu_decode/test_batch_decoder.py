@@ -1,9 +1,8 @@
-"""JPEGs left to the card, with a decoder that stands in for it: which ones go there, what comes of those it refuses."""
+"""Batches whose JPEGs the GPU decodes, with a fake decoder: which go to the GPU, and what happens to refused ones."""
 
 import io
 import logging
 
-import numpy as np
 import pytest
 import simplejpeg
 import torch
@@ -11,22 +10,17 @@ from PIL import Image as Pillow
 
 import penstock
 from penstock.data.device.device_stage import DevicePlan
-from penstock.data.device.gpu_decode import decoders
-from penstock.data.device.gpu_decode import images as pictures
-from penstock.data.device.gpu_decode import initial_split as share
-from penstock.data.device.gpu_decode.initial_split import auto_limit, balanced_fraction
+from penstock.data.device.gpu_decode import batch_decoder, decode_split, decoders
 from penstock.data.fields import GpuTransform, Image
-from penstock.data.fields.base import EncodedImage
-from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.errors import DecodeError, SampleError, SettingError
 from penstock.shards.codecs.images import decode_jpeg
 from penstock.testing import make_image, tar_bytes
 
 
-class StandIn:
-    """Decodes on the CPU, and refuses what it is told to."""
+class FakeDecoder:
+    """A GPU decoder that decodes on the CPU, and refuses JPEGs as the test wants."""
 
-    name = "a stand-in"
+    name = "a fake decoder"
 
     def __init__(self, refuses=lambda jpegs: False, error="refused"):
         self.refuses, self.error = refuses, error
@@ -43,22 +37,22 @@ class StandIn:
 
 
 @pytest.fixture
-def card(monkeypatch):
-    """Puts a stand-in where the card's decoder would be."""
+def fake_gpu(monkeypatch):
+    """Return a function that installs a fake decoder in place of the GPU's."""
 
-    def put(**settings):
-        standing_in = StandIn(**settings)
-        monkeypatch.setattr(decoders, "choose_decoder", lambda device: standing_in)
-        return standing_in
+    def install(**settings):
+        decoder = FakeDecoder(**settings)
+        monkeypatch.setattr(decoders, "choose_decoder", lambda device: decoder)
+        return decoder
 
-    return put
+    return install
 
 
 def jpeg(number, shape=(90, 120)):
     return simplejpeg.encode_jpeg(make_image(*shape, number), quality=90)
 
 
-def saved(number, kind, **settings):
+def encoded(number, kind, **settings):
     file = io.BytesIO()
     settings.setdefault("quality", 90)
     Pillow.fromarray(make_image(90, 120, number)).convert(settings.pop("mode", "RGB")).save(file, kind, **settings)
@@ -66,14 +60,14 @@ def saved(number, kind, **settings):
 
 
 def broken(data):
-    """Whole in its header, and cut short behind it."""
+    """Return a JPEG with a whole header that is truncated behind it."""
     return data[: len(data) // 2] + b"\xff\xd9"
 
 
 @pytest.fixture
 def shard(tmp_path):
-    def write(*pictures, suffix=".jpg"):
-        members = [(f"{number}{suffix}", data) for number, data in enumerate(pictures)]
+    def write(*images, suffix=".jpg"):
+        members = [(f"{number}{suffix}", data) for number, data in enumerate(images)]
         (tmp_path / "a.tar").write_bytes(tar_bytes(members))
         return tmp_path / "a.tar"
 
@@ -94,14 +88,14 @@ def psnr_db(found, expected):
     return float("inf") if error == 0 else float(10 * torch.log10(255**2 / error))
 
 
-# -- the same pictures ------------------------------------------------------------
+# -- the same images ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])
-def test_pictures_are_those_that_the_cores_make_in_full_quality(card, shard, make_loader, fit, layout):
+def test_images_equal_those_of_the_cpu_in_full_quality(fake_gpu, shard, make_loader, fit, layout):
     path = shard(*(jpeg(number, shape) for number, shape in enumerate([(90, 120), (120, 90), (48, 64), (60, 200)] * 2)))
-    decoder = card()
+    decoder = fake_gpu()
     found = images(make_loader(path, field(fit=fit, layout=layout), 4))
     assert sum(map(len, decoder.calls)) == 8
     expected = images(make_loader(path, field(fit=fit, layout=layout, decode="cpu"), 4))
@@ -109,8 +103,8 @@ def test_pictures_are_those_that_the_cores_make_in_full_quality(card, shard, mak
     assert psnr_db(found, expected) > 45
 
 
-def test_they_are_finished_like_any_others(card, shard, make_loader):
-    card()
+def test_images_that_the_gpu_decodes_are_transformed_like_others(fake_gpu, shard, make_loader):
+    fake_gpu()
     path = shard(*(jpeg(number) for number in range(6)))
     finish = GpuTransform("float16", size=24, crop="random", flip=0.5)
     found = images(make_loader(path, field(gpu_transform=finish), 3))
@@ -119,8 +113,8 @@ def test_they_are_finished_like_any_others(card, shard, make_loader):
     assert psnr_db(255 * found, 255 * expected) > 45
 
 
-def test_worker_processes_leave_them_to_the_card_too(card, shard, make_loader):
-    decoder = card()
+def test_worker_processes_leave_jpegs_to_the_gpu_too(fake_gpu, shard, make_loader):
+    decoder = fake_gpu()
     path = shard(*(jpeg(number) for number in range(8)))
     loader = make_loader(path, field(), 4, executor="process", num_workers=1)
     first, second = images(loader), images(loader)
@@ -129,73 +123,52 @@ def test_worker_processes_leave_them_to_the_card_too(card, shard, make_loader):
     assert psnr_db(first, images(make_loader(path, field(decode="cpu"), 4))) > 45
 
 
-def test_large_batches_are_decoded_in_portions(card, shard, make_loader, monkeypatch):
-    monkeypatch.setattr(pictures, "PORTION_PIXELS", 3 * 90 * 120)
-    decoder = card()
+def test_large_batches_are_decoded_in_chunks(fake_gpu, shard, make_loader, monkeypatch):
+    monkeypatch.setattr(batch_decoder, "CHUNK_PIXELS", 3 * 90 * 120)
+    decoder = fake_gpu()
     assert len(images(make_loader(shard(*(jpeg(number) for number in range(8))), field(), 8))) == 8
     assert [len(call) for call in decoder.calls] == [3, 3, 2]
 
 
-# -- what the card does not get ------------------------------------------------------------
+# -- what is not left to the GPU ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "unsuitable",
     [
-        saved(1, "JPEG", progressive=True),
-        saved(1, "JPEG", mode="CMYK"),
-        saved(1, "JPEG", keep_rgb=True),
+        encoded(1, "JPEG", progressive=True),
+        encoded(1, "JPEG", mode="CMYK"),
+        encoded(1, "JPEG", keep_rgb=True),
         jpeg(1, (300, 400)) + bytes(16384),
     ],
-    ids=["progressive", "cmyk", "rgb as such", "longer than its pixels"],
+    ids=["progressive", "cmyk", "rgb without conversion", "longer than its pixels"],
 )
-def test_a_jpeg_that_is_not_for_the_card_is_decoded_by_the_cores_in_its_place(card, shard, make_loader, odd):
-    path = shard(jpeg(0), odd, jpeg(2))
-    decoder = card()
+def test_an_unsuitable_jpeg_is_decoded_on_the_cpu_into_its_own_slot(fake_gpu, shard, make_loader, unsuitable):
+    path = shard(jpeg(0), unsuitable, jpeg(2))
+    decoder = fake_gpu()
     found = images(make_loader(path, field(), 3))
-    assert odd not in [each for call in decoder.calls for each in call]
+    assert unsuitable not in [each for call in decoder.calls for each in call]
     assert sum(map(len, decoder.calls)) == 2
     expected = images(make_loader(path, field(decode="cpu"), 3))
     assert torch.equal(found[1], expected[1])
     assert psnr_db(found, expected) > 45
 
 
-def test_pictures_that_are_no_jpegs_are_decoded_by_the_cores(card, shard, make_loader):
-    decoder = card()
-    path = shard(*(saved(number, "PNG") for number in range(3)), suffix=".png")
+def test_images_that_are_not_jpegs_are_decoded_on_the_cpu(fake_gpu, shard, make_loader):
+    decoder = fake_gpu()
+    path = shard(*(encoded(number, "PNG") for number in range(3)), suffix=".png")
     found = images(make_loader(path, field(), 3))
     assert not decoder.calls
     assert torch.equal(found, images(make_loader(path, field(decode="cpu"), 3)))
 
 
-def test_grey_jpegs_go_to_the_card():
-    data = memoryview(saved(1, "JPEG", mode="L"))
-    slot = np.zeros((3, 48, 64), np.uint8)
-    assert GpuDecodedImage(field()["image"]).decode_into(".jpg", data, slot) == EncodedImage(len(data), 90, 120)
-    assert bytes(slot.reshape(-1)[: len(data)]) == bytes(data)
+# -- what the GPU refuses ------------------------------------------------------------
 
 
-def test_a_share_of_the_pictures_goes_to_the_card_and_always_the_same_ones():
-    slot = np.zeros((3, 48, 64), np.uint8)
-    data = [memoryview(jpeg(number, (16, 16))) for number in range(64)]
-
-    def sent(share):
-        half = GpuDecodedImage(field()["image"], share)
-        return {at for at, each in enumerate(data) if half.decode_into(".jpg", each, slot) is not None}
-
-    assert sent(0.5) == sent(0.5)
-    assert 16 < len(sent(0.5)) < 48
-    assert sent(0.25) < sent(0.5) < sent(1.0) == set(range(64))
-    assert sent(0.0) == set()
-
-
-# -- what the card refuses ------------------------------------------------------------
-
-
-def test_a_picture_that_the_card_refuses_is_found_and_decoded_by_the_cores(card, shard, make_loader):
-    odd = jpeg(1)
-    decoder = card(refuses=lambda jpegs: odd in jpegs)
-    path = shard(jpeg(0), odd, jpeg(2))
+def test_a_jpeg_that_the_gpu_refuses_is_found_and_decoded_on_the_cpu(fake_gpu, shard, make_loader):
+    unsuitable = jpeg(1)
+    decoder = fake_gpu(refuses=lambda jpegs: unsuitable in jpegs)
+    path = shard(jpeg(0), unsuitable, jpeg(2))
     found = images(make_loader(path, field(), 3))
     assert [len(call) for call in decoder.calls] == [3, 1, 1, 1]
     expected = images(make_loader(path, field(decode="cpu"), 3))
@@ -203,36 +176,38 @@ def test_a_picture_that_the_card_refuses_is_found_and_decoded_by_the_cores(card,
     assert psnr_db(found, expected) > 45
 
 
-def test_when_the_card_has_no_memory_the_cores_decode_and_it_is_said_once(card, shard, make_loader, caplog):
-    card(refuses=lambda jpegs: True, error="Error while decoding JPEG images: CUDA out of memory. Tried to allocate")
+def test_when_the_gpu_is_out_of_memory_the_cpu_decodes_and_warns_once(fake_gpu, shard, make_loader, caplog):
+    fake_gpu(
+        refuses=lambda jpegs: True, error="Error while decoding JPEG images: CUDA out of memory. Tried to allocate"
+    )
     path = shard(*(jpeg(number) for number in range(8)))
     found = images(make_loader(path, field(), 2))
     assert torch.equal(found, images(make_loader(path, field(decode="cpu"), 2)))
-    assert caplog.text.count("out of memory on the card") == 1
+    assert caplog.text.count("the GPU was out of memory while decoding") == 1
 
 
-def test_a_picture_that_the_card_cannot_resize_is_decoded_by_the_cores(card, shard, make_loader, monkeypatch, caplog):
+def test_images_that_the_gpu_cannot_resize_are_decoded_on_the_cpu(fake_gpu, shard, make_loader, monkeypatch, caplog):
     def unable(*_args, **_settings):
         raise RuntimeError("interpolation parameters can not be handled")
 
-    card()
+    fake_gpu()
     monkeypatch.setattr(torch.nn.functional, "interpolate", unable)
     path = shard(*(jpeg(number) for number in range(4)))
     found = images(make_loader(path, field(), 2))
     assert torch.equal(found, images(make_loader(path, field(decode="cpu"), 2)))
-    assert caplog.text.count("can not be handled while decoding") == 1
+    assert caplog.text.count("can not be handled) while decoding") == 1
 
 
-def test_a_picture_that_nobody_can_decode_is_named(card, shard, make_loader):
-    card()
+def test_an_image_that_cannot_be_decoded_is_named(fake_gpu, shard, make_loader):
+    fake_gpu()
     with pytest.raises(DecodeError, match=r"JPEG decoder reports.*a\.tar") as caught:
         images(make_loader(shard(jpeg(0), broken(jpeg(1)), jpeg(2)), field(), 3))
     assert caught.value.member == "1"
     assert caught.value.offset is not None
 
 
-def test_it_is_left_out_or_replaced_and_the_books_are_right(card, shard, make_loader, tmp_path):
-    card()
+def test_an_image_that_cannot_be_decoded_is_skipped_or_replaced_and_counted(fake_gpu, shard, make_loader, tmp_path):
+    fake_gpu()
     path = shard(jpeg(0), broken(jpeg(1)), jpeg(2), jpeg(3), broken(jpeg(4)))
     ledger = tmp_path / "bad.jsonl"
     loader = make_loader(
@@ -248,43 +223,36 @@ def test_it_is_left_out_or_replaced_and_the_books_are_right(card, shard, make_lo
     assert torch.equal(batch["image"][1], batch["image"][2])
 
 
-def test_a_batch_of_nothing_but_such_pictures_is_an_error(card, shard, make_loader):
-    card()
+def test_a_batch_of_only_such_images_is_an_error(fake_gpu, shard, make_loader):
+    fake_gpu()
     path = shard(jpeg(0), jpeg(1), broken(jpeg(2)), broken(jpeg(3)))
     with pytest.raises(SampleError, match="all 2 samples of a batch are bad"):
         images(make_loader(path, field(), 2, on_error="skip", max_bad_fraction=1.0))
 
 
-# -- who decodes ------------------------------------------------------------
+# -- where images are decoded ------------------------------------------------------------
 
 
-def test_both_sides_finish_together_and_auto_leaves_small_gains_alone():
-    assert balanced_fraction(300, 100) == 0.75
-    assert auto_limit(0.1) == 0
-    assert auto_limit(0.4) == 0.4
-    assert auto_limit(0.9) == 0.5
-
-
-def test_worker_processes_follow_when_the_share_is_turned(card, shard, make_loader, monkeypatch):
-    monkeypatch.setattr(share, "balanced_fraction", lambda card_rate, cores_rate: 1.0)
-    decoder = card()
+def test_worker_processes_follow_a_change_of_the_fraction(fake_gpu, shard, make_loader, monkeypatch):
+    monkeypatch.setattr(decode_split, "balanced_fraction", lambda gpu_rate, cpu_rate: 1.0)
+    decoder = fake_gpu()
     path = shard(*(jpeg(number) for number in range(8)))
     loader = make_loader(path, field(decode="hybrid"), 4, executor="process", num_workers=1)
     first = images(loader)
     decoder.calls.clear()
-    gpu_fraction = loader._device_plan.fields["image"].gpu_fraction
-    gpu_fraction.value = 0.0
+    fraction = loader._device_plan.fields["image"].gpu_fraction
+    fraction.value = 0.0
     second = images(loader)
     assert not decoder.calls
-    gpu_fraction.value = 1.0
+    fraction.value = 1.0
     assert torch.equal(images(loader), first)
     assert sum(map(len, decoder.calls)) == 8
     assert psnr_db(first, second) > 45
 
 
-def test_a_later_engine_goes_on_with_the_share_of_the_last(card, shard, make_loader, monkeypatch):
-    monkeypatch.setattr(share, "balanced_fraction", lambda card_rate, cores_rate: 1.0)
-    decoder = card()
+def test_a_later_engine_keeps_the_fraction_of_the_last(fake_gpu, shard, make_loader, monkeypatch):
+    monkeypatch.setattr(decode_split, "balanced_fraction", lambda gpu_rate, cpu_rate: 1.0)
+    decoder = fake_gpu()
     loader = make_loader(shard(*(jpeg(number) for number in range(8))), field(decode="hybrid"), 4)
     images(loader)
     loader.close()
@@ -293,32 +261,32 @@ def test_a_later_engine_goes_on_with_the_share_of_the_last(card, shard, make_loa
     assert sum(map(len, decoder.calls)) == 8
 
 
-@pytest.mark.parametrize("how", ["hybrid", "auto"])
-def test_shares_are_measured_on_the_data_and_said(card, shard, make_loader, caplog, how):
-    card()
+@pytest.mark.parametrize("decode", ["hybrid", "auto"])
+def test_the_split_is_measured_on_the_data_and_logged(fake_gpu, shard, make_loader, caplog, decode):
+    fake_gpu()
     caplog.set_level(logging.INFO, "penstock")
     path = shard(*(jpeg(number) for number in range(8)))
-    found = images(make_loader(path, field(decode=how), 4))
+    found = images(make_loader(path, field(decode=decode), 4))
     assert psnr_db(found, images(make_loader(path, field(decode="cpu"), 4))) > 45
-    assert f"decode={how!r}: " in caplog.text
-    assert "% of the pictures to the card" in caplog.text
+    assert f"decode={decode!r}: " in caplog.text
+    assert "% of the images to the GPU" in caplog.text
 
 
-def test_where_there_is_no_card_auto_means_the_cores_and_gpu_is_refused(shard, make_loader):
+def test_without_a_gpu_auto_decodes_on_the_cpu_and_gpu_is_refused(shard, make_loader):
     path = shard(*(jpeg(number) for number in range(4)))
     found = images(make_loader(path, field(decode="auto"), 4))
     assert torch.equal(found, images(make_loader(path, field(decode="cpu"), 4)))
-    for how in ("gpu", "hybrid"):
+    for decode in ("gpu", "hybrid"):
         with pytest.raises(SettingError, match="device='cpu' decodes no JPEGs"):
-            images(make_loader(path, field(decode=how), 4))
+            images(make_loader(path, field(decode=decode), 4))
 
 
-def test_a_transform_needs_the_pixels_itself(shard):
+def test_decoding_on_the_gpu_cannot_be_combined_with_a_transform(shard):
     with pytest.raises(SettingError, match="needs pixels there"):
         penstock.Loader(shard(jpeg(0)), field(), 1, transform=lambda sample, rng: sample)
 
 
 @pytest.mark.parametrize(("decode", "threads"), [("cpu", 0), ("auto", 0), ("hybrid", 2), ("gpu", 2)])
-def test_cores_are_left_to_the_card_s_threads_where_it_is_sure_to_decode(decode, threads):
+def test_cores_are_left_to_the_sender_threads_where_the_gpu_always_decodes(decode, threads):
     fields = {"image": Image(".jpg", size=64, decode=decode)}
     assert DevicePlan(fields, "cuda", 0, transformed=False).senders == threads
