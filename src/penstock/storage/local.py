@@ -181,6 +181,6 @@ class ForwardStream(io.RawIOBase):
         self._position += count
         return count
 
-    def tell(self) -> int:
+    def tell(self) -> int:  # glossary: allow
         """Bytes read so far."""
         return self._position

@@ -1,4 +1,4 @@
-"""A real S3 server on this machine (moto's), and the fault proxy in front of it."""
+"""A real S3 server on this machine (moto's), and the fault proxy in front of it, as fixtures."""
 
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -11,7 +11,7 @@ from tests.support.proxy import FaultProxy
 from penstock.storage.object_store.request import _latency_trackers
 from penstock.testing import REID, make_shards
 
-SECRET = "not-to-be-seen-anywhere"  # tests look for it where it must not be
+SECRET = "not-to-be-seen-anywhere"  # tests search outputs for it
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "AKIAPENSTOCKTESTS",
     "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -21,12 +21,12 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request"}
-"""Moto believes it; without it, what others have put there is not for us to read."""
+"""Moto does not check the signature, but without one it refuses objects that other clients have uploaded."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket, spoken to directly: what tests do to it goes past the proxy and is not counted."""
+    """A bucket that tests access directly: their requests bypass the proxy and are not counted."""
 
     endpoint: str
     name: str
@@ -35,35 +35,35 @@ class Bucket:
         return f"s3://{self.name}/{key}"
 
     def put(self, key, data):
-        """The object's new ETag."""
-        return self._ask("PUT", key, data)[0].getheader("ETag")
+        """Upload an object and return its ETag."""
+        return self._request("PUT", key, data)[0].getheader("ETag")
 
     def get(self, key):
-        return self._ask("GET", key)[1]
+        return self._request("GET", key)[1]
 
     def delete(self, key):
-        self._ask("DELETE", key)
+        self._request("DELETE", key)
 
     def clear(self):
         for key in self.keys():
             self.delete(key)
 
     def keys(self):
-        """The names of all objects."""
-        listing = self._ask("GET", "")[1].decode()
+        """Return the keys of all objects."""
+        listing = self._request("GET", "")[1].decode()
         return [each.partition("</Key>")[0] for each in listing.split("<Key>")[1:]]
 
-    def _ask(self, method, key, body=None):
+    def _request(self, method, key, body=None):
         connection = HTTPConnection(urlsplit(self.endpoint).netloc, timeout=20)
         try:
             connection.request(method, f"/{self.name}/{quote(key)}", body=body, headers=SIGNED)
             response = connection.getresponse()
-            said = response.read()
+            content = response.read()
         finally:
             connection.close()
         if response.status >= 300:
-            raise KeyError(f"{method} {key}: {response.status} {said[:200]!r}")
-        return response, said
+            raise KeyError(f"{method} {key}: {response.status} {content[:200]!r}")
+        return response, content
 
 
 @pytest.fixture(scope="session")
@@ -76,20 +76,20 @@ def s3_server():
 
 @pytest.fixture(scope="session")
 def s3(s3_server):
-    """A bucket for the session, with credentials in the environment; AWS_ENDPOINT_URL leads to the server itself."""
+    """A bucket for the session, with credentials in the environment; AWS_ENDPOINT_URL names the server itself."""
     bucket = Bucket(s3_server, "penstock-tests")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN"):
             patch.delenv(name, raising=False)
         for name, value in (ENVIRONMENT | {"AWS_ENDPOINT_URL": s3_server}).items():
             patch.setenv(name, value)
-        bucket.put("", b"")  # makes the bucket
+        bucket.put("", b"")  # creates the bucket
         yield bucket
 
 
 @pytest.fixture(autouse=True)
-def _no_pace():
-    """What requests took in other tests does not count: a second one for the slow tail would be a surprise."""
+def _forget_latencies():
+    """Forget the latencies of other tests, so that no unexpected second request is sent."""
     _latency_trackers.clear()
 
 
@@ -102,7 +102,7 @@ def bucket(s3):
 
 @pytest.fixture
 def proxy(s3, monkeypatch):
-    """A FaultProxy in front of the server; AWS_ENDPOINT_URL leads to it while the test runs."""
+    """A FaultProxy in front of the server; AWS_ENDPOINT_URL names it while the test runs."""
     with FaultProxy(s3.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         yield proxy
@@ -116,7 +116,7 @@ def local(tmp_path_factory):
 
 @pytest.fixture
 def remote(local, bucket):
-    """The same in the bucket."""
+    """The URLs of the same shards in the bucket."""
     for path in local:
         bucket.put(f"reid/{path.name}", path.read_bytes())
     return [bucket.url(f"reid/{path.name}") for path in local]

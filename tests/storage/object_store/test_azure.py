@@ -1,4 +1,4 @@
-"""`az://`, against Azurite on this machine."""
+"""`az://` URLs are listed, indexed and loaded, against Azurite on this machine."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ def server():
 
 @pytest.fixture
 def container(server, monkeypatch):
-    """A new one, which the environment gives access to."""
+    """A new container that the environment gives access to."""
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
@@ -69,12 +69,12 @@ def test_folders_and_globs_are_listed(container, remote):
     assert expand_shard_paths(container.url("reid/*-00000[12].tar")) == remote[1:]
 
 
-def test_ls_tells_the_samples(remote, container):
+def test_ls_counts_the_samples(remote, container):
     done = CliRunner().invoke(make_app(), ["shards", "ls", container.url("reid/"), "--json"], catch_exceptions=False)
     assert (done.exit_code, json.loads(done.stdout)["samples"]) == (0, SAMPLES)
 
 
-def test_the_index_lies_beside_the_shard_and_is_read_from_there(remote, container, local):
+def test_the_index_is_written_beside_the_shard_and_read_from_there(remote, container, local):
     built = index_shard(remote[0])
     assert f"reid/{local[0].name}.pidx" in container.names()
     assert load_index(remote[0]) is not None
@@ -89,7 +89,7 @@ def test_an_epoch_is_the_same_as_from_files(make_loader, remote, local):
         assert torch.equal(one["image"], other["image"])
 
 
-def test_ranges_are_what_was_put_and_faults_on_the_way_change_nothing(container, monkeypatch, server):
+def test_ranges_are_read_correctly_despite_network_faults(container, monkeypatch, server):
     monkeypatch.setattr(
         remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(first_pause_s=0.01, longest_pause_s=0.02, stall_s=2.0)
     )
@@ -105,7 +105,7 @@ def test_ranges_are_what_was_put_and_faults_on_the_way_change_nothing(container,
         assert proxy.counts.faults == 2
 
 
-def test_an_object_that_is_overwritten_is_noticed(container):
+def test_an_overwritten_object_is_an_error(container):
     first = container.put("a.bin", b"a" * 1000)
     with RemoteFile(container.url("a.bin")) as file:
         assert file.etag.strip('"') == first.strip('"')
@@ -114,12 +114,12 @@ def test_an_object_that_is_overwritten_is_noticed(container):
             file.read_at(0, 10)
 
 
-def test_what_is_not_there_is_said(container):
+def test_a_missing_object_is_an_error(container):
     with pytest.raises(StorageError, match="there is no such object"):
         RemoteFile(container.url("nowhere.tar"))
 
 
-def test_a_wrong_key_is_refused_and_not_repeated(server, monkeypatch):
+def test_a_wrong_key_is_refused_and_not_shown(server, monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
     monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", server)
     wrong = KEY.replace("Eby8", "Abcd")

@@ -1,4 +1,4 @@
-"""Commands take URLs where they take paths."""
+"""Every command that takes a path of a shard takes a URL as well."""
 
 import json
 
@@ -30,11 +30,11 @@ def remote(bucket, tmp_path):
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def go(*arguments):
+    def invoke(*arguments):
         done = CliRunner().invoke(make_app(), [*arguments, "--json"], catch_exceptions=False)
         return done.exit_code, json.loads(done.stdout)
 
-    return go
+    return invoke
 
 
 def test_ls_index_and_check(run, remote, bucket):
@@ -54,34 +54,33 @@ def test_pack_reads_from_a_store_and_writes_a_folder(remote, tmp_path):
     assert sum(len(scan_shard(path)) for path in (tmp_path / "out").glob("*.tar")) == 12
 
 
-def test_both_sides_of_a_race_read_from_the_store(remote, tmp_path):
+def test_both_benchmarked_loaders_read_from_the_store(remote, tmp_path):
     from penstock.bench.torch_loader import PlainTars
 
-    course = make_workload(expand_shard_paths(remote), parse_fields(["image=.jpg:32"]), 2, 12, 2, tmp_path)
-    assert len({sample["__key__"] for sample in PlainTars(course)}) == 12
-    assert all(shard.startswith(remote) for shard in course.shards)
+    workload = make_workload(expand_shard_paths(remote), parse_fields(["image=.jpg:32"]), 2, 12, 2, tmp_path)
+    assert len({sample["__key__"] for sample in PlainTars(workload)}) == 12
+    assert all(shard.startswith(remote) for shard in workload.shards)
 
 
 def test_doctor_measures_a_bucket(run, bucket, proxy):
     bucket.put("large/a.tar", bytes(12 << 20))
     proxy.slow_down(latency_s=0.002)
-    probe_storage(
-        bucket.url("large/"), sample_bytes=4096, budget_s=0.5
-    )  # kept: the command's own would take six seconds
-    _, said = run("doctor", bucket.url("large/"), "--sample-size", "4096")
-    assert said["storage"]["kind"] == "object store"
-    assert said["curve"]["method"] == "requests"
-    assert said["curve"]["open_stat"]["median_us"] > 2000
-    assert said["curve"]["points"][0]["in_flight"] == 1
-    assert {"kind", "sequential", "random", "acts like", "a request"} <= {row["name"] for row in said["rows"]}
+    # The command reuses this result: its own probe would take six seconds.
+    probe_storage(bucket.url("large/"), sample_bytes=4096, budget_s=0.5)
+    _, document = run("doctor", bucket.url("large/"), "--sample-size", "4096")
+    assert document["storage"]["kind"] == "object store"
+    assert document["curve"]["method"] == "requests"
+    assert document["curve"]["open_stat"]["median_us"] > 2000
+    assert document["curve"]["points"][0]["in_flight"] == 1
+    assert {"kind", "sequential", "random", "acts like", "a request"} <= {row["name"] for row in document["rows"]}
 
 
-def test_doctor_tells_of_a_bucket_that_is_not_there(run, s3):
-    code, said = run("doctor", "s3://no-such-bucket-here/x/")
+def test_doctor_reports_a_missing_bucket(run, s3):
+    code, document = run("doctor", "s3://no-such-bucket-here/x/")
     assert code == 1
-    assert any(row["name"] == "measured" and row["value"] == "no" for row in said["rows"])
+    assert any(row["name"] == "measured" and row["value"] == "no" for row in document["rows"])
 
 
-def test_doctor_says_when_there_is_nothing_large_enough(run, remote):
-    _, said = run("doctor", remote)
-    assert any("no object has 4 MiB" in row["meaning"] for row in said["rows"])
+def test_doctor_reports_that_no_object_is_large_enough(run, remote):
+    _, document = run("doctor", remote)
+    assert any("no object has 4 MiB" in row["meaning"] for row in document["rows"])

@@ -1,4 +1,4 @@
-"""Shards in a store, checked and packed: what came damaged is read again, what did not come is no bad sample."""
+"""Checking and packing shards in a store: damaged bytes are read again, and unread bytes are not bad samples."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ DATA = tar_bytes(PARTS)
 
 @pytest.fixture
 def shard(bucket):
-    """A shard whose index knows the CRC32 of every part; its URL and its index."""
+    """The URL and the index of a shard whose index stores the CRC32 of every part."""
     bucket.put("a.tar", DATA)
     url = bucket.url("a.tar")
     index = index_shard(url)
@@ -37,42 +37,42 @@ def shard(bucket):
 
 
 @pytest.fixture
-def impatient(monkeypatch):
+def short_retries(monkeypatch):
     monkeypatch.setattr(
         remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.02, first_pause_s=0.01, stall_s=0.4)
     )
 
 
-def of_the_shard(request):
+def reads_shard(request):
     return request.path.endswith("a.tar")
 
 
-def checked(url, index):
+def check(url, index):
     return run_check_task(CheckTask(url, tuple(map(index.sample, range(len(index)))), False, index.binding))
 
 
-def test_a_flip_that_passes_is_no_flaw_and_one_that_stays_is(shard, proxy):
+def test_check_ignores_a_transient_bit_flip_and_reports_a_lasting_one(shard, proxy):
     url, index = shard
     flip = Flip(at=int(index.offsets[2]) + 5)
-    proxy.inject(flip, of_the_shard, times=1)
-    assert checked(url, index) == []
+    proxy.inject(flip, reads_shard, times=1)
+    assert check(url, index) == []
     assert proxy.counts.faults == 1
-    proxy.inject(flip, of_the_shard)
-    assert [(flaw.kind, flaw.member) for flaw in checked(url, index)] == [("crc", "2.bin")]
+    proxy.inject(flip, reads_shard)
+    assert [(flaw.kind, flaw.member) for flaw in check(url, index)] == [("crc", "2.bin")]
 
 
-def test_a_flip_that_passes_costs_a_pack_nothing_and_one_that_stays_its_sample(shard, proxy):
+def test_pack_skips_only_the_sample_with_a_lasting_bit_flip(shard, proxy):
     _, index = shard
     [source] = find_pack_sources(shard[0], PackOptions())
     flip = Flip(at=int(index.offsets[2]) + 5)
-    proxy.inject(flip, of_the_shard, times=1)
+    proxy.inject(flip, reads_shard, times=1)
     assert [parts for _, parts in read_samples(source.select(range(4)))] == [[(".bin", data)] for _, data in PARTS]
-    proxy.inject(flip, of_the_shard)
+    proxy.inject(flip, reads_shard)
     bad = [isinstance(parts, DecodeError) for _, parts in read_samples(source.select(range(4)))]
     assert bad == [False, False, True, False]
 
 
-def test_a_store_that_is_gone_ends_a_pack_that_skips_bad_samples(shard, proxy, impatient, tmp_path):
+def test_an_unavailable_store_ends_a_pack_that_skips_bad_samples(shard, proxy, short_retries, tmp_path):
     options = PackOptions(on_bad="skip")
     [task] = make_plan(list(find_pack_sources(shard[0], options)), options).tasks()
     (tmp_path / WORK_FOLDER).mkdir()
@@ -84,29 +84,29 @@ def test_a_store_that_is_gone_ends_a_pack_that_skips_bad_samples(shard, proxy, i
     assert pack_shard(task, tmp_path).samples == 4
 
 
-def test_a_shard_that_was_overwritten_is_not_checked_against_what_it_was(shard, bucket):
+def test_an_overwritten_shard_is_reported_as_changed(shard, bucket):
     url, index = shard
     bucket.put("a.tar", DATA[::-1])
-    [flaw] = checked(url, index)
+    [flaw] = check(url, index)
     assert flaw.reason == "has changed since it was indexed"
 
 
-def test_an_uploaded_index_is_no_flaw_and_its_checksums_count(bucket, tmp_path):
-    """It knows the file that was packed, by its time, and not the object."""
+def test_an_uploaded_index_is_accepted_and_its_checksums_are_used(bucket, tmp_path):
+    """Its binding is the modification time of the packed file, not the ETag of the object."""
     path = tmp_path / "b.tar"
     path.write_bytes(DATA)
     crcs = np.array([deflate.crc32(data) for _, data in PARTS], np.uint32)
     crcs[3] += 1
     bucket.put("b.tar", DATA)
     bucket.put("b.tar.pidx", encode_index(dataclasses.replace(scan_shard(path), crcs=crcs)))
-    found = list(check_shards([bucket.url("b.tar")], decode=False, workers=1))
-    [structure] = [each for each in found if isinstance(each, ShardStructure)]
+    events = list(check_shards([bucket.url("b.tar")], decode=False, workers=1))
+    [structure] = [each for each in events if isinstance(each, ShardStructure)]
     assert (structure.flaws, structure.with_crc) == ((), True)
-    [(_, flaws)] = [each for each in found if not isinstance(each, ShardStructure)]
+    [(_, flaws)] = [each for each in events if not isinstance(each, ShardStructure)]
     assert [(flaw.kind, flaw.member) for flaw in flaws] == [("crc", "3.bin")]
 
 
-def test_a_compressed_shard_that_was_overwritten_is_not_called_damaged(bucket):
+def test_an_overwritten_compressed_shard_is_reported_as_changed(bucket):
     bucket.put("c.tar.zst", zstd.compress(DATA))
     with open_shard(bucket.url("c.tar.zst")) as shard:
         bucket.put("c.tar.zst", zstd.compress(DATA[::-1]))

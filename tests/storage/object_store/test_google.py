@@ -1,9 +1,9 @@
-"""`gs://`, as far as it can be tried on one machine.
+"""`gs://` URLs, as far as they can be tested on one machine.
 
-The library reads Google's stores by their XML interface, a dialect of S3's. No emulator of Google's that pip or
-npm can install speaks it (gcp-storage-emulator knows no HEAD, no listing there, no ETag), but moto's S3 server does, as
-long as nobody signs: so what is read here is read by the library's client for Google, from objects that all may read.
-Writing an index into a bucket, and Google's credentials, are not tried.
+obstore reads Google's stores by their XML interface, a dialect of S3's. No emulator of Google's that pip or npm can
+install supports it (gcp-storage-emulator has no HEAD, no listing and no ETag there), but moto's S3 server does as long
+as requests are not signed. So these tests read public objects with obstore's client for Google. Writing an index into
+a bucket, and Google's credentials, are not tested.
 """
 
 from http.client import HTTPConnection
@@ -22,29 +22,29 @@ from penstock.testing import REID, make_shards
 
 SAMPLES = 24
 FIELDS = {"image": penstock.Image(".jpg", size=32), "id": penstock.Label(".json", key="identity")}
-BUCKET = "penstockgoogle"  # the library spells a dash as %2D there, which moto does not undo
+BUCKET = "penstockgoogle"  # obstore escapes a dash as %2D there, which moto does not decode
 SIGNED = "AWS4-HMAC-SHA256 Credential=tests/20260101/us-east-1/s3/aws4_request"
 
 
 @pytest.fixture
 def put(s3_server, monkeypatch):
-    """Puts an object for all to read, or for nobody else; gs:// leads to the same server."""
+    """A function that uploads a public or a private object; gs:// URLs are read from the same server."""
     monkeypatch.setenv("GOOGLE_BASE_URL", s3_server)
     monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
     monkeypatch.setattr(client, "_stores", {})
 
-    def ask(key, data, access="public-read"):
+    def request_put(key, data, access="public-read"):
         headers = {"Authorization": SIGNED, "x-amz-acl": access, "Content-Type": "application/octet-stream"}
         connection = HTTPConnection(urlsplit(s3_server).netloc, timeout=20)
         connection.request("PUT", f"/{BUCKET}/{quote(key)}", body=data, headers=headers)
         response = connection.getresponse()
-        said = response.read()
+        body = response.read()
         connection.close()
-        assert response.status < 300, said
+        assert response.status < 300, body
         return response.getheader("ETag")
 
-    ask("", b"")  # makes the bucket
-    return ask
+    request_put("", b"")  # creates the bucket
+    return request_put
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,11 @@ def test_folders_and_globs_are_listed(remote):
     assert expand_shard_paths(f"gs://{BUCKET}/**/*-00000[12].tar") == remote[1:]
 
 
-def test_a_bucket_that_cannot_be_written_has_its_index_in_the_cache(remote, local, monkeypatch):
+def test_the_index_of_a_read_only_bucket_is_stored_in_the_cache(remote, local, monkeypatch):
     from penstock.shards import scan
 
     assert len(index_shard(remote[0])) == len(index_shard(str(local[0])))
-    monkeypatch.setattr(scan, "scan_shard", lambda path: pytest.fail("it was walked again"))
+    monkeypatch.setattr(scan, "scan_shard", lambda path: pytest.fail("the shard was scanned again"))
     assert len(index_shard(remote[0])) == len(index_shard(str(local[0])))
 
 
@@ -80,7 +80,7 @@ def test_an_epoch_is_the_same_as_from_files(make_loader, remote, local):
         assert torch.equal(one["image"], other["image"])
 
 
-def test_an_object_that_is_overwritten_is_noticed(put):
+def test_an_overwritten_object_is_an_error(put):
     put("a.bin", b"a" * 1000)
     with RemoteFile(f"gs://{BUCKET}/a.bin") as file:
         assert file.read_at(10, 5) == b"aaaaa"
@@ -89,7 +89,7 @@ def test_an_object_that_is_overwritten_is_noticed(put):
             file.read_at(0, 10)
 
 
-def test_what_may_not_be_read_is_said(put):
+def test_a_private_object_is_reported_as_refused(put):
     put("secret.bin", b"a", "private")
     with pytest.raises(StorageError, match="access was refused: the store answered 403"):
         RemoteFile(f"gs://{BUCKET}/secret.bin")
@@ -98,7 +98,7 @@ def test_what_may_not_be_read_is_said(put):
 @pytest.mark.parametrize(
     ("scheme", "name"), [("gs", "GOOGLE_BASE_URL"), ("az", "AZURE_STORAGE_ENDPOINT"), ("az", "AZURE_ENDPOINT")]
 )
-def test_a_stand_in_for_the_cloud_at_a_link_local_address_is_refused(monkeypatch, scheme, name):
+def test_a_link_local_endpoint_in_the_environment_is_refused(monkeypatch, scheme, name):
     monkeypatch.setenv(name, "http://169.254.169.254")
     monkeypatch.setattr(client, "_stores", {})
     with pytest.raises(SettingError, match="link-local"):

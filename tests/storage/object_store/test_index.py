@@ -1,4 +1,4 @@
-"""Shards in a store: indexed by their headers, beside themselves, and bound to the version that was looked at."""
+"""Shards in a store are indexed by reading their headers; the index is stored beside them and bound to a version."""
 
 import logging
 import struct
@@ -33,11 +33,11 @@ LONG = [(f"{number:04d}.bin", bytes([number]) * 200_000) for number in range(12)
 
 
 @pytest.fixture
-def long(bucket):
-    """A shard of long members; its URL and its bytes."""
+def long_shard(bucket):
+    """The URL and the bytes of a shard of long members."""
     data = tar_bytes(LONG)
-    bucket.put("long.tar", data)
-    return bucket.url("long.tar"), data
+    bucket.put("long_shard.tar", data)
+    return bucket.url("long_shard.tar"), data
 
 
 def same(one, other):
@@ -45,10 +45,10 @@ def same(one, other):
     return one.keys == other.keys and all(np.array_equal(getattr(one, c), getattr(other, c)) for c in columns)
 
 
-def test_it_is_indexed_by_its_headers_and_never_downloaded(long, proxy, tmp_path):
-    url, data = long
-    (tmp_path / "long.tar").write_bytes(data)
-    assert same(scan_shard(url), scan_shard(tmp_path / "long.tar"))
+def test_indexing_reads_headers_and_does_not_download_the_shard(long_shard, proxy, tmp_path):
+    url, data = long_shard
+    (tmp_path / "long_shard.tar").write_bytes(data)
+    assert same(scan_shard(url), scan_shard(tmp_path / "long_shard.tar"))
     assert proxy.counts.bytes < len(data) / 10
     assert proxy.counts.requests <= len(LONG) + 4
 
@@ -69,47 +69,47 @@ def test_compressed_shards_are_streamed(bucket, tmp_path, compression):
         assert shard.read_at(512, 3000) == local.read_at(512, 3000)
 
 
-def test_the_index_lies_beside_the_shard_and_is_read_from_there(long, bucket, proxy):
-    url, _ = long
+def test_the_index_is_written_beside_the_shard_and_read_from_there(long_shard, bucket, proxy):
+    url, _ = long_shard
     first = index_shard(url)
-    assert bucket.keys() == ["long.tar", "long.tar.pidx"]
+    assert bucket.keys() == ["long_shard.tar", "long_shard.tar.pidx"]
     assert first.binding.etag is not None
     before = proxy.counts.requests
     [again] = index_shards([url])
     assert not again.rebuilt
     assert same(again.index, first)
-    assert proxy.counts.requests == before + 2  # the shard is looked at, the index is read
+    assert proxy.counts.requests == before + 2  # one for the shard's version, one for the index
     assert not index_path_in_cache(url).exists()
 
 
-def test_where_the_bucket_cannot_be_written_it_lies_in_the_cache(long, bucket, proxy):
-    url, _ = long
+def test_the_index_of_a_read_only_bucket_is_stored_in_the_cache(long_shard, bucket, proxy):
+    url, _ = long_shard
     proxy.inject(Status(403), lambda request: request.method == "PUT")
     index_shard(url)
-    assert bucket.keys() == ["long.tar"]
+    assert bucket.keys() == ["long_shard.tar"]
     assert index_path_in_cache(url).exists()
     [again] = index_shards([url])
     assert not again.rebuilt
 
 
-def test_where_a_key_that_is_not_there_may_not_be_asked_for_the_index_lies_in_the_cache(long, proxy):
-    """S3 says 403 and not 404 to whoever may read objects but not list them."""
-    url, _ = long
+def test_a_403_for_a_missing_index_leads_to_an_index_in_the_cache(long_shard, proxy):
+    """S3 answers 403 instead of 404 to clients that may read objects but not list them."""
+    url, _ = long_shard
     proxy.inject(Status(403), lambda request: request.path.endswith(".pidx"))
     index_shard(url)
     [again] = index_shards([url])
     assert not again.rebuilt
 
 
-def test_an_overwritten_shard_is_indexed_anew(long, bucket, caplog):
-    url, _ = long
+def test_an_overwritten_shard_is_indexed_again(long_shard, bucket, caplog):
+    url, _ = long_shard
     index_shard(url)
-    bucket.put("long.tar", tar_bytes(LONG[:3]))
+    bucket.put("long_shard.tar", tar_bytes(LONG[:3]))
     assert len(index_shard(url)) == 3
     assert "has changed since it was indexed" in caplog.text
 
 
-def test_index_files_from_before_etags_are_read(tmp_path):
+def test_index_files_without_an_etag_field_are_read(tmp_path):
     [path] = make_shards(tmp_path, REID, samples=3, scale=0.05)
     index = scan_shard(path)
     head = _INDEX_HEADER.size
@@ -123,7 +123,7 @@ def test_index_files_from_before_etags_are_read(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def packed_here(tmp_path_factory):
+def packed_locally(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packed")
     make_shards(folder / "in", REID, samples=12, scale=0.1)
     options = PackOptions()
@@ -134,15 +134,15 @@ def packed_here(tmp_path_factory):
 
 
 @pytest.fixture
-def packed(bucket, packed_here):
-    """A packed shard with its index, uploaded as they are; the URL and the local path."""
-    path = packed_here
+def packed(bucket, packed_locally):
+    """The URL and the local path of a packed shard that was uploaded together with its index."""
+    path = packed_locally
     for file in (path, index_path_beside(path)):
         bucket.put(file.name, file.read_bytes())
     return bucket.url(path.name), path
 
 
-def test_an_uploaded_index_is_taken_with_its_checksums(packed, proxy):
+def test_an_uploaded_index_is_used_with_its_checksums(packed, proxy):
     url, path = packed
     [scanned] = index_shards([url])
     assert not scanned.rebuilt
@@ -152,10 +152,10 @@ def test_an_uploaded_index_is_taken_with_its_checksums(packed, proxy):
     assert proxy.counts.bytes < path.stat().st_size
     before = proxy.counts.requests
     list(index_shards([url]))
-    assert proxy.counts.requests == before + 2  # bound to the object now
+    assert proxy.counts.requests == before + 2  # the index is bound to the object now
 
 
-def test_an_uploaded_index_of_another_shard_is_not_taken(packed, bucket):
+def test_an_uploaded_index_of_another_shard_is_not_used(packed, bucket):
     url, path = packed
     key = parse_url(url).key
     data = path.read_bytes()
@@ -182,7 +182,7 @@ def test_a_flipped_byte_is_read_again(packed, proxy, caplog):
     assert proxy.counts.faults == 1
 
 
-def test_bytes_that_stay_flipped_are_left_to_the_workers(packed, proxy, caplog):
+def test_a_lasting_bit_flip_is_read_twice_and_then_delivered(packed, proxy, caplog):
     url, _ = packed
     index = index_shard(url)
     proxy.inject(Flip(at=int(index.offsets[0]) + 3))
@@ -190,8 +190,8 @@ def test_bytes_that_stay_flipped_are_left_to_the_workers(packed, proxy, caplog):
     assert proxy.counts.faults == 2
 
 
-def test_extents_are_read_side_by_side(long, proxy):
-    url, data = long
+def test_extents_are_read_concurrently(long_shard, proxy):
+    url, data = long_shard
     index = index_shard(url)
     proxy.slow_down(latency_s=0.05)
     extents = [Extent(int(offset), 1000, 4096 * number) for number, offset in enumerate(index.offsets)]
@@ -202,15 +202,15 @@ def test_extents_are_read_side_by_side(long, proxy):
     assert proxy.counts.most_in_flight > 4
 
 
-def test_a_shard_overwritten_after_indexing_is_noticed(long, bucket):
-    url, data = long
+def test_a_shard_overwritten_after_indexing_is_an_error(long_shard, bucket):
+    url, data = long_shard
     index = index_shard(url)
-    bucket.put("long.tar", data[:-1] + b"x")
+    bucket.put("long_shard.tar", data[:-1] + b"x")
     with pytest.raises(StorageError, match="has changed since it was indexed"):
         read_block([url], [index])
 
 
-def test_nothing_is_logged_when_all_is_well(long, caplog):
+def test_indexing_a_sound_shard_logs_nothing(long_shard, caplog):
     caplog.set_level(logging.INFO)
-    index_shard(long[0])
+    index_shard(long_shard[0])
     assert [record for record in caplog.records if record.name == "penstock"] == []

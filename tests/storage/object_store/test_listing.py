@@ -1,4 +1,4 @@
-"""Listings that take long: a failure costs the page that was awaited, on a clock of the test's own."""
+"""Long listings: a failure loses only the page that was awaited. Time is a fake clock."""
 
 import asyncio
 
@@ -13,20 +13,20 @@ from penstock.testing import FakeClock
 KEYS = [f"{number:02d}.tar" for number in range(12)]
 PAGE = 2
 PAGE_S = 20.0
-"""Of a budget of 60 s: the whole listing takes twice that."""
+"""Seconds per page. The retry budget is 60 s; the whole listing takes twice that."""
 
 
 class GenericError(Exception):
-    """As obstore names it."""
+    """An error with the name of obstore's own class."""
 
 
 class Store:
-    """Stands for the library: tells of its keys page by page, and breaks before the pages that it is told to."""
+    """A fake of obstore that lists its keys page by page, and fails before pages with a key in `failing_keys`."""
 
     def __init__(self, keys, clock):
         self.keys = keys
         self.clock = clock
-        self.breaks = []
+        self.failing_keys = []
         self.offsets = []
 
     def list(self, store, prefix, *, offset, chunk_size):
@@ -48,8 +48,8 @@ class Pages:
         page = next(self._pages, None)
         if page is None:
             raise StopAsyncIteration
-        if self._store.breaks and self._store.breaks[0] in page:
-            self._store.breaks.pop(0)
+        if self._store.failing_keys and self._store.failing_keys[0] in page:
+            self._store.failing_keys.pop(0)
             raise GenericError("connection reset")
         return [{"path": key} for key in page]
 
@@ -71,21 +71,21 @@ def store(monkeypatch):
 URLS = [f"s3://bucket/{key}" for key in KEYS]
 
 
-def test_it_may_take_longer_than_the_budget_and_goes_on_where_it_broke(store):
-    store.breaks = ["08.tar", "08.tar", "10.tar"]
+def test_a_long_listing_resumes_behind_the_last_key_after_a_failure(store):
+    store.failing_keys = ["08.tar", "08.tar", "10.tar"]
     assert expand_shard_paths("s3://bucket/") == URLS
     assert store.offsets == [None, "07.tar", "07.tar", "09.tar"]
 
 
-def test_a_store_that_has_another_order_is_asked_from_the_start(store):
+def test_an_unordered_listing_restarts_from_the_beginning_after_a_failure(store):
     store.keys = KEYS[6:] + KEYS[:6]
-    store.breaks = ["04.tar"]
+    store.failing_keys = ["04.tar"]
     assert expand_shard_paths("s3://bucket/") == URLS
     assert store.offsets == [None, None]
 
 
-def test_a_page_that_never_comes_ends_it(store):
+def test_a_page_that_always_fails_ends_the_listing(store):
     for store.keys in (KEYS, KEYS[6:] + KEYS[:6]):
-        store.breaks = ["04.tar"] * 100
+        store.failing_keys = ["04.tar"] * 100
         with pytest.raises(StorageError, match="tries in"):
             expand_shard_paths("s3://bucket/")

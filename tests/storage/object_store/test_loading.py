@@ -1,4 +1,4 @@
-"""The loader over a store gives what it gives over files."""
+"""The loader returns the same batches over a store as over files."""
 
 import pickle
 
@@ -18,7 +18,7 @@ SAMPLES = 40
 FIELDS = {"image": penstock.Image(".jpg", size=32), "id": penstock.Label(".json", key="identity")}
 
 
-def told(batches):
+def collect(batches):
     return [
         (batch["__key__"], {name: value for name, value in batch.items() if name != "__key__"}) for batch in batches
     ]
@@ -32,18 +32,18 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("settings", [{}, {"shuffle": True, "seed": 3}, {"executor": "process"}], ids=str)
-def test_batches_are_the_same_to_the_byte(make_loader, local, remote, settings):
+def test_batches_from_a_store_equal_batches_from_files(make_loader, local, remote, settings):
     assert_same(
-        told(make_loader(remote, FIELDS, **settings)),
-        told(make_loader([str(path) for path in local], FIELDS, **settings)),
+        collect(make_loader(remote, FIELDS, **settings)),
+        collect(make_loader([str(path) for path in local], FIELDS, **settings)),
     )
 
 
-def test_a_glob_a_sampler_and_a_mixture_work_too(make_loader, local, remote, bucket):
+def test_a_glob_with_a_sampler_and_a_mixture_read_from_a_store(make_loader, local, remote, bucket):
     glob = bucket.url("reid/*.tar")
     assert_same(
-        told(make_loader(glob, FIELDS, sampler=[5, 3, 39, 0])),
-        told(make_loader([str(path) for path in local], FIELDS, sampler=[5, 3, 39, 0])),
+        collect(make_loader(glob, FIELDS, sampler=[5, 3, 39, 0])),
+        collect(make_loader([str(path) for path in local], FIELDS, sampler=[5, 3, 39, 0])),
     )
     mixed = make_loader({remote[0]: 1, bucket.url("reid/*-00000{1..3}.tar"): 3}, FIELDS)
     assert sum(len(batch["__key__"]) for batch in mixed) == SAMPLES
@@ -54,23 +54,23 @@ def test_a_checkpoint_of_files_resumes_over_the_store(make_loader, local, remote
     batches = iter(first)
     next(batches)
     state = first.state_dict()
-    rest = told(batches)
+    rest = collect(batches)
     second = make_loader(remote, FIELDS, shuffle=True, seed=5)
     second.load_state_dict(state)
-    assert_same(told(second), rest)
+    assert_same(collect(second), rest)
 
 
-def test_faults_on_the_way_change_nothing(make_loader, local, remote, proxy, monkeypatch):
+def test_network_faults_do_not_change_the_batches(make_loader, local, remote, proxy, monkeypatch):
     monkeypatch.setattr(
         remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(first_pause_s=0.01, longest_pause_s=0.02, stall_s=1.0)
     )
     for fault in (Status(503), Cut(after_bytes=100), Status(500), Cut(after_bytes=None)):
         proxy.inject(fault, lambda request: request.attempt == 1 and request.number % 3 == 0, times=3)
-    assert_same(told(make_loader(remote, FIELDS)), told(make_loader([str(path) for path in local], FIELDS)))
+    assert_same(collect(make_loader(remote, FIELDS)), collect(make_loader([str(path) for path in local], FIELDS)))
     assert proxy.counts.faults >= 4
 
 
-def test_a_shard_overwritten_in_mid_epoch_ends_the_epoch(make_loader, remote, local, bucket):
+def test_a_shard_overwritten_during_an_epoch_ends_the_epoch(make_loader, remote, local, bucket):
     loader = make_loader(remote, FIELDS, batch_size=2, num_readers=1)
     batches = iter(loader)
     next(batches)
@@ -82,7 +82,7 @@ def test_a_shard_overwritten_in_mid_epoch_ends_the_epoch(make_loader, remote, lo
 
 
 def with_checksums(url):
-    """The index knows the CRC32 of every part, as that of a packed shard does."""
+    """Store the CRC32 of every part in a shard's index, as packing does; return the index."""
     import dataclasses
 
     import deflate
@@ -97,34 +97,31 @@ def with_checksums(url):
     return index
 
 
-def test_a_flip_that_passes_costs_nothing_and_one_that_stays_costs_its_sample(make_loader, remote, proxy):
+def test_only_a_lasting_bit_flip_loses_its_sample(make_loader, remote, proxy):
     index = with_checksums(remote[0])
 
-    def of_the_shard(request):
+    def reads_shard(request):
         return request.path.endswith(remote[0].rpartition("/")[2])
 
-    proxy.inject(Flip(at=int(index.offsets[0]) + 5), of_the_shard, times=1)
-    assert (
-        sum(len(batch["__key__"]) for batch in make_loader(remote, FIELDS, on_error="skip", max_bad_fraction=1))
-        == SAMPLES
-    )
+    proxy.inject(Flip(at=int(index.offsets[0]) + 5), reads_shard, times=1)
+    assert sum(len(batch["__key__"]) for batch in make_loader(remote, FIELDS, on_error="skip", max_bad_fraction=1)) == SAMPLES
     assert proxy.counts.faults == 1
-    proxy.inject(Flip(at=int(index.offsets[int(index.starts[5])]) + 5), of_the_shard)
+    proxy.inject(Flip(at=int(index.offsets[int(index.starts[5])]) + 5), reads_shard)
     loader = make_loader(remote, FIELDS, on_error="skip", max_bad_fraction=1)
     assert sum(len(batch["__key__"]) for batch in loader) == SAMPLES - 1
 
 
-def test_a_dataset_reads_and_is_sent_without_secrets(local, remote):
+def test_a_pickled_dataset_reads_the_same_and_contains_no_secrets(local, remote):
     dataset = ShardDataset(remote, FIELDS)
     sent = pickle.dumps(dataset)
-    here = ShardDataset([str(path) for path in local], FIELDS)
+    dataset_of_files = ShardDataset([str(path) for path in local], FIELDS)
     for number in (0, 7, SAMPLES - 1):
-        assert dataset[number]["__key__"] == here[number]["__key__"]
-        assert torch.equal(pickle.loads(sent)[number]["image"], here[number]["image"])
+        assert dataset[number]["__key__"] == dataset_of_files[number]["__key__"]
+        assert torch.equal(pickle.loads(sent)[number]["image"], dataset_of_files[number]["image"])
     assert b"not-to-be-seen-anywhere" not in sent
 
 
-def test_many_requests_are_in_flight(make_loader, remote, proxy):
+def test_the_loader_has_many_requests_in_flight(make_loader, remote, proxy):
     proxy.slow_down(latency_s=0.03)
     list(make_loader(remote, FIELDS, num_readers=16, shuffle=True))
     assert proxy.counts.most_in_flight > 4

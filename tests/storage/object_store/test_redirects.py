@@ -1,4 +1,4 @@
-"""Where a server may send us: never from https to http, and from this machine nowhere else."""
+"""Redirects are not followed from https to http, nor from a server on this machine to another host."""
 
 import datetime
 import ipaddress
@@ -20,7 +20,7 @@ from penstock.storage.object_store.retry import RetryPolicy
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
+def _short_retries(monkeypatch):
     monkeypatch.setattr(
         remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.05, first_pause_s=0.01, stall_s=5.0)
     )
@@ -30,13 +30,13 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, location=None):
         super().__init__(("127.0.0.1", 0), _Answer)
         self.location = location
-        self.asked = []
+        self.paths = []
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
 
 class _Answer(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.server.asked.append(self.path)
+        self.server.paths.append(self.path)
         if self.server.location is not None:
             self.send_response(302)
             self.send_header("Location", self.server.location)
@@ -70,7 +70,7 @@ def serve():
 
 @pytest.fixture
 def trusted(tmp_path, monkeypatch):
-    """A certificate for this machine, which the library is told to trust; for servers to show."""
+    """An SSL context with a certificate for this machine that obstore is configured to trust."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
@@ -92,10 +92,10 @@ def trusted(tmp_path, monkeypatch):
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     (tmp_path / "pem").write_bytes(private + pem)
-    made = obstore.store.HTTPStore
+    original = obstore.store.HTTPStore
 
-    def make(place, *, client_options, **settings):
-        return made(place, client_options={**client_options, "root_certificate": pem}, **settings)
+    def make(location, *, client_options, **settings):
+        return original(location, client_options={**client_options, "root_certificate": pem}, **settings)
 
     monkeypatch.setattr(obstore.store, "HTTPStore", make)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -103,33 +103,33 @@ def trusted(tmp_path, monkeypatch):
     return context
 
 
-def encrypted(server, context):
+def serve_encrypted(server, context):
     server.socket = context.wrap_socket(server.socket, server_side=True)
     return f"https://localhost:{server.server_address[1]}"
 
 
-def at(server, host="127.0.0.1"):
+def plain_url(server, host="127.0.0.1"):
     return f"http://{host}:{server.server_address[1]}"
 
 
-def test_a_server_on_this_machine_sends_us_nowhere_else(serve):
+def test_a_local_server_cannot_redirect_to_another_host(serve):
     target = serve()
-    assert read_object(f"{at(target)}/a.tar", 100) == b"data"
-    sender = serve(f"{at(target, 'localhost')}/secret.tar")  # by another name: so would any other host be
+    assert read_object(f"{plain_url(target)}/a.tar", 100) == b"data"
+    sender = serve(f"{plain_url(target, 'localhost')}/secret.tar")  # another host name stands for another host
     with pytest.raises(StorageError):
-        read_object(f"{at(sender)}/a.tar", 100)
-    assert len(sender.asked) >= 1
-    assert target.asked == ["/a.tar"]
+        read_object(f"{plain_url(sender)}/a.tar", 100)
+    assert len(sender.paths) >= 1
+    assert target.paths == ["/a.tar"]
 
 
-def test_an_encrypted_server_is_read(serve, trusted):
-    assert read_object(f"{encrypted(serve(), trusted)}/a.tar", 100) == b"data"
+def test_an_https_server_is_read(serve, trusted):
+    assert read_object(f"{serve_encrypted(serve(), trusted)}/a.tar", 100) == b"data"
 
 
-def test_an_encrypted_server_does_not_send_us_to_a_plain_one(serve, trusted):
+def test_an_https_server_cannot_redirect_to_http(serve, trusted):
     target = serve()
-    sender = serve(f"{at(target)}/latest/meta-data/")
+    sender = serve(f"{plain_url(target)}/latest/meta-data/")
     with pytest.raises(StorageError):
-        read_object(f"{encrypted(sender, trusted)}/a.tar", 100)
-    assert len(sender.asked) >= 1
-    assert target.asked == []
+        read_object(f"{serve_encrypted(sender, trusted)}/a.tar", 100)
+    assert len(sender.paths) >= 1
+    assert target.paths == []

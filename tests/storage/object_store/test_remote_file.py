@@ -1,4 +1,4 @@
-"""Objects with the face of files: read anywhere, one version only, whatever the network does."""
+"""Objects as files: reads at any offset return one version only, whatever the network does."""
 
 import logging
 import multiprocessing
@@ -34,11 +34,11 @@ KEY = "data/a.tar"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Less patience than users are given, so that faults are noticed within the test."""
-    patience = RetryPolicy(budget_s=2.0, first_pause_s=0.01, longest_pause_s=0.02, stall_s=0.4)
-    monkeypatch.setattr(remote_file, "DEFAULT_RETRY_POLICY", patience)
-    monkeypatch.setattr(listing, "DEFAULT_RETRY_POLICY", patience)
+def _short_retries(monkeypatch):
+    """Shorter times than users get, so that faults are detected within the test."""
+    policy = RetryPolicy(budget_s=2.0, first_pause_s=0.01, longest_pause_s=0.02, stall_s=0.4)
+    monkeypatch.setattr(remote_file, "DEFAULT_RETRY_POLICY", policy)
+    monkeypatch.setattr(listing, "DEFAULT_RETRY_POLICY", policy)
 
 
 @pytest.fixture
@@ -47,11 +47,11 @@ def url(bucket):
     return bucket.url(KEY)
 
 
-def gets(request):
+def is_get(request):
     return request.method == "GET"
 
 
-def test_it_is_read_at_any_offset(url):
+def test_an_object_is_read_at_any_offset(url):
     with RemoteFile(url) as file:
         assert (file.path, file.size) == (url, len(DATA))
         assert file.read_at(0, 16) == DATA[:16]
@@ -60,7 +60,7 @@ def test_it_is_read_at_any_offset(url):
         assert file.read_at(len(DATA) + 5, 100) == b""
 
 
-def test_long_reads_are_several_requests_at_once(url, proxy, monkeypatch):
+def test_a_long_read_is_split_into_concurrent_requests(url, proxy, monkeypatch):
     monkeypatch.setattr(remote_file, "REQUEST_BYTES", 100_000)
     proxy.slow_down(latency_s=0.05)
     assert RemoteFile(url).read_at(0, len(DATA)) == DATA
@@ -68,15 +68,15 @@ def test_long_reads_are_several_requests_at_once(url, proxy, monkeypatch):
     assert proxy.counts.most_in_flight > 1
 
 
-def test_a_stream_goes_from_front_to_back(url, monkeypatch):
+def test_a_stream_reads_from_start_to_end(url, monkeypatch):
     monkeypatch.setattr(remote_file, "STREAM_BYTES", 65_536)
     with RemoteFile(url).stream() as stream:
         assert stream.read(10) == DATA[:10]
-        assert stream.tell() == 10
+        assert stream.tell() == 10  # glossary: allow
         assert stream.read() == DATA[10:]
 
 
-def test_what_is_put_there_is_there_and_takes_one_request(bucket, proxy):
+def test_writing_and_reading_a_small_object_takes_one_request_each(bucket, proxy):
     write_object(bucket.url("x/y.pidx"), b"abc")
     assert read_object(bucket.url("x/y.pidx"), 10) == bucket.get("x/y.pidx") == b"abc"
     assert proxy.counts.requests == 2
@@ -84,15 +84,15 @@ def test_what_is_put_there_is_there_and_takes_one_request(bucket, proxy):
         read_object(bucket.url("x/y.pidx"), 2)
 
 
-def test_a_large_object_has_more_time_to_be_put_there(bucket, proxy):
-    data = bytes(9 << 19)  # more than one piece
+def test_a_large_object_gets_more_time_to_be_written(bucket, proxy):
+    data = bytes(9 << 19)  # more than one request's size
     proxy.inject(Late(0.6), lambda request: request.method == "PUT")
     write_object(bucket.url("large.pidx"), data)
     assert bucket.get("large.pidx") == data
     assert [request.method for request in proxy.requests] == ["PUT"]
 
 
-def test_what_is_not_small_is_read_all_the_same(url, monkeypatch):
+def test_an_object_larger_than_the_first_request_is_read(url, monkeypatch):
     monkeypatch.setattr(remote_file, "FIRST_REQUEST_BYTES", 1000)
     assert read_object(url, len(DATA)) == DATA
 
@@ -114,31 +114,31 @@ def test_what_is_not_small_is_read_all_the_same(url, monkeypatch):
     ],
     ids=repr,
 )
-def test_a_fault_that_passes_is_overcome(url, proxy, fault):
+def test_a_transient_fault_is_overcome(url, proxy, fault):
     file = RemoteFile(url)
-    proxy.inject(fault, gets, times=2)
+    proxy.inject(fault, is_get, times=2)
     assert file.read_at(1, len(DATA) - 1) == DATA[1:]
     assert proxy.counts.faults == 2
 
 
-def test_what_was_cut_goes_on_where_it_ended(url, proxy):
+def test_a_broken_transfer_resumes_where_it_ended(url, proxy):
     file = RemoteFile(url)
-    proxy.inject(Cut(after_bytes=300_000), gets, times=2)
+    proxy.inject(Cut(after_bytes=300_000), is_get, times=2)
     assert file.read_at(0, len(DATA)) == DATA
-    whole, by_chunks, rest = [request.span for request in proxy.requests if gets(request)]
+    whole, by_chunks, rest = [request.span for request in proxy.requests if is_get(request)]
     assert whole == by_chunks == (0, len(DATA) - 1)
     assert rest is not None
     assert rest[0] >= request.CHUNK_BYTES
 
 
-def test_a_drip_is_a_stall_though_it_is_never_silent(url, proxy):
+def test_a_slow_drip_of_bytes_counts_as_a_stall(url, proxy):
     file, before = RemoteFile(url), store_counts.stalls
-    proxy.inject(Drip(piece_bytes=100, pause_s=0.01), gets, times=2)
+    proxy.inject(Drip(piece_bytes=100, pause_s=0.01), is_get, times=2)
     assert file.read_at(0, len(DATA)) == DATA
     assert store_counts.stalls == before + 2
 
 
-def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, proxy, monkeypatch):
+def test_on_a_slow_network_only_the_first_read_stalls(url, proxy, monkeypatch):
     monkeypatch.setattr(request, "CHUNK_BYTES", 64 << 10)
     monkeypatch.setattr(remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(first_pause_s=0.01, stall_s=0.6))
     file, length = RemoteFile(url), 320 << 10
@@ -151,18 +151,18 @@ def test_where_the_network_is_slow_only_the_first_read_is_begun_in_vain(url, pro
 
 
 @pytest.mark.parametrize("fault", [Status(503), Cut(after_bytes=None), WholeObject()], ids=repr)
-def test_a_fault_that_stays_is_an_error_that_says_where(url, proxy, fault, monkeypatch):
+def test_a_lasting_fault_is_an_error_with_shard_and_offset(url, proxy, fault, monkeypatch):
     monkeypatch.setattr(remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.1, first_pause_s=0.01, stall_s=0.4))
     file = RemoteFile(url)
-    proxy.inject(fault, gets)
+    proxy.inject(fault, is_get)
     with pytest.raises(StorageError, match="tries in") as caught:
         file.read_at(5, 100)
     assert caught.value.where() == {"shard": url, "offset": 5, "stage": "read"}
 
 
 @pytest.fixture
-def made(monkeypatch):
-    """The kinds of stores that are made from now on."""
+def created_kinds(monkeypatch):
+    """The kinds of clients that are created from now on."""
     kinds, make = [], client._create_store
 
     def spy(kind, *arguments, **settings):
@@ -173,54 +173,54 @@ def made(monkeypatch):
     return kinds
 
 
-def test_a_refusal_makes_the_store_anew_and_goes_on(url, proxy, monkeypatch, made):
+def test_a_refused_client_is_created_anew_and_the_read_continues(url, proxy, monkeypatch, created_kinds):
     monkeypatch.setattr(client, "MIN_RENEWAL_AGE_S", 0.0)
     file, before = RemoteFile(url), store_counts.renewals
-    made.clear()
-    proxy.inject(Status(403), gets, times=1)
+    created_kinds.clear()
+    proxy.inject(Status(403), is_get, times=1)
     assert file.read_at(0, 100) == DATA[:100]
     assert store_counts.renewals == before + 1
-    assert made == ["S3Store"]
+    assert created_kinds == ["S3Store"]
 
 
-def test_a_store_that_would_come_out_as_it_was_is_not_made_anew_for_every_refusal(url, proxy, monkeypatch, made):
+def test_a_client_is_not_created_anew_while_its_settings_are_unchanged(url, proxy, monkeypatch, created_kinds):
     file = RemoteFile(url)
-    made.clear()
+    created_kinds.clear()
     proxy.inject(Status(403), lambda request: request.method == "PUT")
     for number in range(3):
         with pytest.raises(StorageError, match="access was refused"):
             write_object(f"{url}.{number}", b"x")
-    assert made == []
+    assert created_kinds == []
     monkeypatch.setenv("AWS_SESSION_TOKEN", "another")
-    proxy.inject(Status(403), gets, times=1)
+    proxy.inject(Status(403), is_get, times=1)
     assert file.read_at(0, 100) == DATA[:100]
-    assert made == ["S3Store"]
+    assert created_kinds == ["S3Store"]
 
 
 @pytest.mark.parametrize("fault", [Status(403), Status(400, "ExpiredToken")], ids=repr)
-def test_a_refusal_that_stays_is_told_at_once(url, proxy, fault):
+def test_a_lasting_refusal_is_an_error_after_two_requests(url, proxy, fault):
     file = RemoteFile(url)
-    proxy.inject(fault, gets)
+    proxy.inject(fault, is_get)
     with pytest.raises(StorageError, match="access was refused"):
         file.read_at(0, 100)
     assert proxy.counts.faults == 2
 
 
-def test_an_object_that_is_not_there_is_named(bucket, proxy):
+def test_a_missing_object_is_an_error_with_its_url(bucket, proxy):
     with pytest.raises(StorageError, match="no such object") as caught:
         RemoteFile(bucket.url("none.tar"))
     assert caught.value.shard == bucket.url("none.tar")
     assert proxy.counts.requests == 1
 
 
-def test_a_bucket_that_is_not_there_is_called_so(s3):
+def test_a_missing_bucket_is_reported_as_such(s3):
     with pytest.raises(StorageError, match="there is no such bucket"):
-        read_object("s3://penstock-never-made/a.tar", 100)
+        read_object("s3://penstock-never-created_kinds/a.tar", 100)
     with pytest.raises(StorageError, match="404 NoSuchBucket"):
-        expand_shard_paths("s3://penstock-never-made/d/")
+        expand_shard_paths("s3://penstock-never-created_kinds/d/")
 
 
-def test_another_version_is_never_read(url, bucket):
+def test_another_version_of_an_object_is_never_read(url, bucket):
     file = RemoteFile(url)
     assert file.read_at(0, 4) == DATA[:4]
     bucket.put(KEY, bytes(len(DATA)))
@@ -228,7 +228,7 @@ def test_another_version_is_never_read(url, bucket):
         file.read_at(0, 4)
 
 
-def test_an_answer_of_another_version_is_noticed_even_if_the_store_ignores_the_condition(url, bucket, monkeypatch):
+def test_another_version_is_detected_even_if_the_store_ignores_the_condition(url, bucket, monkeypatch):
     monkeypatch.setattr(request.ObjectVersion, "condition", lambda _: {})
     file = RemoteFile(url)
     bucket.put(KEY, bytes(len(DATA)))
@@ -241,32 +241,30 @@ def test_reads_beyond_the_end_are_refused(url):
         RemoteFile(url).read_ranges([(len(DATA) - 5, memoryview(bytearray(10)))])
 
 
-def test_the_slow_tail_is_asked_twice(url, proxy):
+def test_a_slow_request_is_sent_twice(url, proxy):
     file = RemoteFile(url)
     for number in range(4 * MIN_ANSWERS):
         file.read_at(number, 1)
-    twice, won = store_counts.hedges, store_counts.hedges_won
-    proxy.inject(Late(0.35), gets, times=1)
+    hedges, won = store_counts.hedges, store_counts.hedges_won
+    proxy.inject(Late(0.35), is_get, times=1)
     assert file.read_at(0, 100) == DATA[:100]
-    assert store_counts.hedges == twice + 1
+    assert store_counts.hedges == hedges + 1
     assert store_counts.hedges_won == won + 1
 
 
-def test_the_one_that_is_slower_is_given_up_and_its_bytes_are_not_counted(url, proxy):
+def test_the_slower_of_two_requests_is_cancelled_and_its_bytes_are_not_counted(url, proxy):
     file = RemoteFile(url)
     for number in range(4 * MIN_ANSWERS):
         file.read_at(number, 1)
     before, won = store_counts.bytes_read, store_counts.hedges_won
-    proxy.inject(Hang(), gets, times=1)
+    proxy.inject(Hang(), is_get, times=1)
     assert file.read_at(0, 100) == DATA[:100]
     assert store_counts.hedges_won == won + 1
     assert store_counts.bytes_read == before + 100
-    proxy.wait_until(
-        lambda store_counts: store_counts.in_flight == 0
-    )  # its connection was closed: else it would hang on
+    proxy.wait_until(lambda counts: counts.in_flight == 0)  # the connection was closed; otherwise it would hang
 
 
-def test_headers_of_long_members_are_hopped_to(url, proxy):
+def test_header_readahead_hops_over_long_members(url, proxy):
     walk = HeaderReadahead(RemoteFile(url))
     for offset in range(0, len(DATA), 100_000):
         assert walk.read_at(offset, 512) == DATA[offset : offset + 512]
@@ -274,47 +272,56 @@ def test_headers_of_long_members_are_hopped_to(url, proxy):
     assert proxy.counts.bytes <= INITIAL_BYTES + 7 * HOP_BYTES
 
 
-def test_short_members_are_read_through(url, proxy):
+def test_header_readahead_reads_through_short_members(url, proxy):
     walk = HeaderReadahead(RemoteFile(url))
     for offset in range(0, len(DATA), 2048):
         assert walk.read_at(offset, 512) == DATA[offset : offset + 512]
     assert proxy.counts.requests == 1 + 1 + -(-(len(DATA) - INITIAL_BYTES) // WINDOW_BYTES)
 
 
-def test_whoever_goes_forward_gets_more_and_more_at_a_time(url, proxy):
+def test_sequential_readahead_fetches_ever_larger_windows(url, proxy):
     reader = SequentialReadahead(RemoteFile(url))
     for offset in range(0, len(DATA), 5000):
         assert reader.read_at(offset, 5000) == DATA[offset : offset + 5000]
     assert proxy.counts.requests < 8
 
 
-def test_jumps_fetch_nothing_more_than_is_asked_for(url, proxy):
+def test_jumps_fetch_no_more_than_requested(url, proxy):
     reader = SequentialReadahead(RemoteFile(url))
     for offset in (600_000, 10_000, 300_000):
         reader.read_at(offset, 100)
     assert proxy.counts.bytes == 300
 
 
-def test_folders_globs_and_ranges_are_found(bucket):
+def test_folders_globs_and_brace_ranges_are_expanded(bucket):
     for key in ("d/a-0.tar", "d/a-1.tar", "d/b.txt", "d/.hidden.tar", "d/e/c.tar", "d/e/c.tar.pidx", "x[1].tar"):
         bucket.put(key, b"x")
-    at = bucket.url
+    url_of = bucket.url
     assert (
-        expand_shard_paths(at("d/"))
-        == expand_shard_paths(at("d"))
-        == expand_shard_paths(at("d/a-{0..1}.tar"))
-        == [at("d/a-0.tar"), at("d/a-1.tar")]
+        expand_shard_paths(url_of("d/"))
+        == expand_shard_paths(url_of("d"))
+        == expand_shard_paths(url_of("d/a-{0..1}.tar"))
+        == [url_of("d/a-0.tar"), url_of("d/a-1.tar")]
     )
-    assert expand_shard_paths(at("d/*")) == expand_shard_paths(at("d/a-?.tar")) == [at("d/a-0.tar"), at("d/a-1.tar")]
-    assert expand_shard_paths(at("d/**/*.tar")) == [at("d/a-0.tar"), at("d/a-1.tar"), at("d/e/c.tar")]
-    assert expand_shard_paths(at("**")) == [at("d/a-0.tar"), at("d/a-1.tar"), at("d/e/c.tar"), at("x[1].tar")]
-    assert expand_shard_paths(at("x[1].tar")) == [at("x[1].tar")]
+    assert (
+        expand_shard_paths(url_of("d/*"))
+        == expand_shard_paths(url_of("d/a-?.tar"))
+        == [url_of("d/a-0.tar"), url_of("d/a-1.tar")]
+    )
+    assert expand_shard_paths(url_of("d/**/*.tar")) == [url_of("d/a-0.tar"), url_of("d/a-1.tar"), url_of("d/e/c.tar")]
+    assert expand_shard_paths(url_of("**")) == [
+        url_of("d/a-0.tar"),
+        url_of("d/a-1.tar"),
+        url_of("d/e/c.tar"),
+        url_of("x[1].tar"),
+    ]
+    assert expand_shard_paths(url_of("x[1].tar")) == [url_of("x[1].tar")]
     for nothing in ("d/*.zip", "none/", "d/a-[5-9].tar"):
         with pytest.raises(SettingError, match="no shard"):
-            expand_shard_paths(at(nothing))
+            expand_shard_paths(url_of(nothing))
 
 
-def test_a_listing_bears_faults_too(bucket, proxy):
+def test_a_listing_survives_transient_faults(bucket, proxy):
     bucket.put("d/a.tar", b"x")
     proxy.inject(Status(503), times=2)
     assert expand_shard_paths(bucket.url("d/")) == [bucket.url("d/a.tar")]
@@ -339,7 +346,7 @@ def test_the_query_of_a_signed_address_reaches_the_server(url, bucket, proxy):
     assert all(request.path.endswith("?X-Amz-Signature=x") for request in proxy.requests)
 
 
-def test_no_secret_is_in_anything_that_is_shown_sent_or_logged(url, bucket, proxy, caplog, monkeypatch):
+def test_no_secret_is_shown_pickled_or_logged(url, bucket, proxy, caplog, monkeypatch):
     monkeypatch.setattr(
         remote_file, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.05, first_pause_s=0.01, stall_s=0.4)
     )
@@ -349,7 +356,7 @@ def test_no_secret_is_in_anything_that_is_shown_sent_or_logged(url, bucket, prox
     for file in (RemoteFile(url), RemoteFile(signed)):
         seen += [repr(file), str(file), repr(pickle.dumps(file)), repr(vars(file))]
         for fault in (Status(503), Status(403), Status(400), Status(404), Hang()):
-            proxy.inject(fault, gets)
+            proxy.inject(fault, is_get)
             with pytest.raises(StorageError) as caught:
                 file.read_at(0, 100)
             proxy.heal()
@@ -359,7 +366,7 @@ def test_no_secret_is_in_anything_that_is_shown_sent_or_logged(url, bucket, prox
         assert secret not in text
 
 
-def test_another_process_reads_for_itself(url):
+def test_a_pickled_file_is_read_in_another_process(url):
     read = "import pickle, sys; sys.stdout.buffer.write(pickle.load(sys.stdin.buffer).read_at(0, 4))"
     sent = pickle.dumps(RemoteFile(url))
     done = subprocess.run([sys.executable, "-c", read], input=sent, capture_output=True, timeout=60, check=True)
@@ -368,31 +375,31 @@ def test_another_process_reads_for_itself(url):
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform does not fork")
-def test_a_forked_process_says_why_it_cannot_read(url):
+def test_a_forked_process_raises_an_error_with_the_reason(url):
     file = RemoteFile(url)
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
+    receiver, sender = context.Pipe()
 
     def read():
         with pytest.raises(StorageError) as caught:
             file.read_at(0, 4)
-        theirs.send(str(caught.value))
+        sender.send(str(caught.value))
 
     child = context.Process(target=read)
     child.start()
-    assert ours.poll(60)
-    assert "before this process was forked" in ours.recv()
+    assert receiver.poll(60)
+    assert "before this process was forked" in receiver.recv()
     child.join()
 
 
-def test_a_flip_is_not_seen_here_but_by_checksums(url, proxy):
+def test_a_bit_flip_is_not_detected_without_checksums(url, proxy):
     file = RemoteFile(url)
-    proxy.inject(Flip(at=50), gets, times=1)
+    proxy.inject(Flip(at=50), is_get, times=1)
     assert file.read_at(0, 100) != DATA[:100]
     assert file.read_at(0, 100) == DATA[:100]
 
 
-def test_a_url_is_staged_like_a_file(url, bucket, tmp_path):
+def test_a_url_is_copied_into_the_cache_like_a_file(url, bucket, tmp_path):
     cache = ShardCache(tmp_path / "fast", 10 * len(DATA))
     for from_cache in (1, 2):
         with cache.open(url) as shard:

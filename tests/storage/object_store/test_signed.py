@@ -1,4 +1,4 @@
-"""Signed addresses given to a loader with worker processes: read by its readers, and never told to anybody else."""
+"""Signed addresses given to a loader with worker processes are known to its readers only."""
 
 import logging
 import os
@@ -27,17 +27,17 @@ def signed(bucket, tmp_path):
 
 
 @pytest.fixture
-def same(tmp_path, monkeypatch):
-    """A function of the user's own: with one, no threads stand in while processes start."""
-    (tmp_path / "signed_same.py").write_text("def same(values, rng):\n    return values\n")
+def identity(tmp_path, monkeypatch):
+    """A user's function: with one, the loader does not decode in threads while processes start."""
+    (tmp_path / "signed_same.py").write_text("def identity(values, rng):\n    return values\n")
     monkeypatch.syspath_prepend(tmp_path)
-    yield __import__("signed_same").same
+    yield __import__("signed_same").identity
     del sys.modules["signed_same"]
 
 
 @pytest.fixture
-def sent(monkeypatch):
-    """Every message to a worker process, and the work that lies in memory for all of them."""
+def sent_messages(monkeypatch):
+    """Every message to a worker process, and the pickled work in shared memory."""
     messages = []
     write, holding = ProcessWorker._write, SharedMemory.holding
 
@@ -54,41 +54,45 @@ def sent(monkeypatch):
     return messages
 
 
-def test_no_query_is_in_what_workers_get_nor_in_what_is_shown_logged_kept_or_recorded(
-    make_loader, signed, same, sent, caplog, capfd, tmp_path, monkeypatch
+def test_no_query_reaches_workers_output_logs_files_or_recordings(
+    make_loader, signed, identity, sent_messages, caplog, capfd, tmp_path, monkeypatch
 ):
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(sys, "argv", ["train.py", "--data", signed[0], f"--more={signed[1]}"])
-    loader = make_loader(signed, FIELDS, executor="process", transform=same)
+    loader = make_loader(signed, FIELDS, executor="process", transform=identity)
     record = tmp_path / "run.jsonl"
     with penstock.watch(loader, record=record) as watched:
         keys = [key for batch in watched for key in batch["__key__"]]
     assert len(set(keys)) == 12
-    assert sum(map(len, sent)) > 1000
-    assert not any(SECRET.encode() in message for message in sent)
+    assert sum(map(len, sent_messages)) > 1000
+    assert not any(SECRET.encode() in message for message in sent_messages)
     loader.close()
-    kept = [path for path in (*Path(os.environ["PENSTOCK_CACHE"]).rglob("*"), *tmp_path.rglob("*")) if path.is_file()]
-    assert not [path for path in kept if SECRET.encode() in path.read_bytes()]
+    stored_files = [
+        path for path in (*Path(os.environ["PENSTOCK_CACHE"]).rglob("*"), *tmp_path.rglob("*")) if path.is_file()
+    ]
+    assert not [path for path in stored_files if SECRET.encode() in path.read_bytes()]
     command = load(record).run.command
     assert command[0] == "train.py"
     assert command[2].endswith(".tar?…")
-    said = capfd.readouterr()
-    logged = "\n".join(each.getMessage() for each in caplog.records if each.name != "werkzeug")  # the server's own
-    for text in (repr(loader), str(loader.state_dict()), logged, said.out, said.err, str(loader.stats())):
+    output = capfd.readouterr()
+    logged = "\n".join(
+        each.getMessage() for each in caplog.records if each.name != "werkzeug"
+    )  # the server's own messages
+    for text in (repr(loader), str(loader.state_dict()), logged, output.out, output.err, str(loader.stats())):
         assert SECRET not in text
 
 
-def test_workers_never_speak_to_the_store(make_loader, signed, same, proxy, bucket):
-    """Whoever asks has the query; a worker process would not know it, and be refused."""
+def test_worker_processes_send_no_requests(make_loader, signed, identity, proxy, bucket):
+    """Every request carries the query, which a worker process does not have."""
     signed = [address.replace(bucket.endpoint, proxy.url) for address in signed]
-    loader = make_loader(signed, FIELDS, executor="process", transform=same)
+    loader = make_loader(signed, FIELDS, executor="process", transform=identity)
     assert sum(len(batch["__key__"]) for batch in loader) == 12
-    asked = [request for request in proxy.requests if ".pidx" not in request.path]
-    assert asked
-    assert all(request.path.endswith(f"?X-Amz-Signature={SECRET}") for request in asked)
+    shard_requests = [request for request in proxy.requests if ".pidx" not in request.path]
+    assert shard_requests
+    assert all(request.path.endswith(f"?X-Amz-Signature={SECRET}") for request in shard_requests)
 
 
-def test_what_goes_to_another_process_asks_without_the_query(signed):
+def test_a_pickled_dataset_does_not_contain_the_query(signed):
     from penstock.datasets import ShardDataset
 
     assert SECRET.encode() not in pickle.dumps(ShardDataset(signed, FIELDS))

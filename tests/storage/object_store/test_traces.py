@@ -1,4 +1,4 @@
-"""What a traceback shows of a request that failed: nothing of the library's own words, which repeat whole addresses."""
+"""Tracebacks of failed requests contain none of obstore's messages, which repeat whole addresses."""
 
 import traceback
 
@@ -15,21 +15,21 @@ SECRET = "hunter2"
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
+def _short_retries(monkeypatch):
     for module in (remote_file, listing):
         monkeypatch.setattr(module, "DEFAULT_RETRY_POLICY", RetryPolicy(budget_s=0.02, first_pause_s=0.01, stall_s=0.3))
 
 
-def traced(act, *arguments, error=StorageError):
-    """The error, printed with all that hangs on it."""
+def traceback_of(act, *arguments, error=StorageError):
+    """Return the printed error, with all causes and contexts in its chain."""
     with pytest.raises(error) as caught:
         act(*arguments)
-    told, seen = [], caught.value
-    while seen is not None:
-        assert isinstance(seen, PenstockError), f"a {type(seen).__name__} hangs on it"
-        told += [*traceback.format_exception(seen), repr(seen)]
-        seen = seen.__cause__ or seen.__context__
-    return "".join(told)
+    text, error_in_chain = [], caught.value
+    while error_in_chain is not None:
+        assert isinstance(error_in_chain, PenstockError), f"the chain has a {type(error_in_chain).__name__}"
+        text += [*traceback.format_exception(error_in_chain), repr(error_in_chain)]
+        error_in_chain = error_in_chain.__cause__ or error_in_chain.__context__
+    return "".join(text)
 
 
 @pytest.mark.parametrize(
@@ -41,31 +41,31 @@ def test_no_signature_is_in_the_traceback_of_a_read(bucket, proxy, fault):
     file = RemoteFile(address)
     proxy.inject(fault)
     for act, arguments in ((file.read_at, (0, 100)), (RemoteFile, (address,)), (read_object, (address, 10_000))):
-        assert SECRET not in traced(act, *arguments)
+        assert SECRET not in traceback_of(act, *arguments)
 
 
 def test_no_key_is_in_the_traceback_of_a_listing_or_a_write(bucket, proxy):
     proxy.inject(Status(403))
-    for text in (traced(expand_shard_paths, bucket.url("d/")), traced(write_object, bucket.url("x"), b"x")):
+    for text in (traceback_of(expand_shard_paths, bucket.url("d/")), traceback_of(write_object, bucket.url("x"), b"x")):
         assert "AKIAPENSTOCKTESTS" not in text
         assert "access was refused" in text
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "variables"),
     [
         ("az://never-made/a.tar", {}),
         ("az://never-made/a.tar", {"AZURE_STORAGE_ACCOUNT_NAME": "x", "AZURE_STORAGE_ACCOUNT_KEY": f"{SECRET}!"}),
         ("gs://never-made/a.tar", {"GOOGLE_SERVICE_ACCOUNT_KEY": f'{{"private_key": "{SECRET}", "x": {SECRET}}}'}),
         ("s3://never-made/a.tar", {"AWS_SKIP_SIGNATURE": SECRET}),
     ],
-    ids=["no account", "a key that is none", "an account that is none", "a switch that is none"],
+    ids=["no account", "an invalid key", "an invalid account", "an invalid switch"],
 )
-def test_an_environment_that_makes_no_store_is_an_error_of_ours(s3, monkeypatch, url, told):
+def test_invalid_settings_in_the_environment_raise_an_error_without_secrets(s3, monkeypatch, url, variables):
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR", "GOOGLE_SERVICE_ACCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in told.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    text = traced(RemoteFile, url, error=SettingError)
+    text = traceback_of(RemoteFile, url, error=SettingError)
     assert "the store cannot be set up" in text
     assert SECRET not in text

@@ -1,1 +1,4 @@
-"""Bytes that live in an object store: found, read by ranges, and never mixed from two versions of an object."""
+"""Read objects of S3-compatible, Google and Azure stores and of web servers, never mixing versions of an object.
+
+url → client → request (retry, io_thread) → remote_file, listing
+"""

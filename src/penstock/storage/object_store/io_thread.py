@@ -1,6 +1,7 @@
-"""The one thread of this process that speaks to stores; everybody else hands it what is to be asked.
+"""The single thread of this process that talks to object stores.
 
-Requests run side by side in an asyncio loop: they can be given up at any moment, which a blocking call cannot.
+Other threads hand it coroutines and wait. Requests run concurrently in its asyncio loop, where they can be cancelled
+at any moment, which a blocking call cannot.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from penstock.errors import StorageError
 Result = TypeVar("Result")
 
 STOP_TIMEOUT_S = 2.0
-"""For everything to come to rest when the interpreter ends."""
+"""Seconds that the loop, and then obstore's own threads, get to stop when the interpreter ends."""
 
 
 class _IoThread:
-    """A loop in a daemon thread, stopped when the interpreter ends."""
+    """An asyncio loop in a daemon thread, stopped when the interpreter ends."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -36,12 +37,12 @@ class _IoThread:
         self._thread.start()
         atexit.register(self._stop)
 
-    def run(self, asked: Coroutine[Any, Any, Result]) -> Result:
-        future = asyncio.run_coroutine_threadsafe(asked, self._loop)
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             _wakeups.wait_for(future)
             return future.result()
-        except BaseException:  # Ctrl-C here: nobody waits for the answer any more
+        except BaseException:  # for example Ctrl-C in the calling thread
             future.cancel()
             raise
 
@@ -56,14 +57,14 @@ class _IoThread:
 
 
 class _Wakeup:
-    """A pair of sockets: one end is waited at, the other one is rung."""
+    """A pair of sockets by which the I/O thread wakes one waiting thread."""
 
     def __init__(self) -> None:
         self._ends: tuple[socket.socket, ...] = ()
         self._ends = socket.socketpair()
 
-    def ring(self, _: object) -> None:
-        with suppress(OSError):  # nobody waits any more
+    def notify(self, _: object) -> None:
+        with suppress(OSError):  # the waiting thread has gone
             self._ends[1].send(b"x")
 
     def wait(self) -> None:
@@ -75,45 +76,46 @@ class _Wakeup:
 
 
 class _Wakeups(threading.local):
-    """One for each thread that waits for answers.
+    """The wake-up of each thread that waits for requests.
 
-    Not a lock: whoever looks at the thread from outside, to say what a worker waits for, should see a network.
+    It is not a lock, so that a stack sampler that reports what a worker waits for sees a wait for the network.
     """
 
-    bell: _Wakeup | None = None
+    idle: _Wakeup | None = None
 
     def wait_for(self, future: Future[Any]) -> None:
-        """Returns when it is done, or at once where there are no descriptors left to wait with."""
+        """Return when the future is done, or at once if no descriptors are left to wait with."""
         try:
-            bell, self.bell = self.bell or _Wakeup(), None  # one that an interrupt left unheard is not used again
+            # A wake-up is put back only after its wait: after an interrupt it may hold a stale notification.
+            wakeup, self.idle = self.idle or _Wakeup(), None
         except OSError:
             return
-        future.add_done_callback(bell.ring)
-        bell.wait()
-        self.bell = bell
+        future.add_done_callback(wakeup.notify)
+        wakeup.wait()
+        self.idle = wakeup
 
 
 _wakeups = _Wakeups()
 
 
 def _foreign_threads_in_python() -> bool:
-    """Whether a thread of the library's is still handing us an answer: an interpreter that ends meanwhile aborts."""
-    ours = {thread.ident for thread in threading.enumerate()}
-    return any(ident not in ours for ident in frames_by_thread())
+    """Return whether a thread of obstore still delivers a result: ending the interpreter meanwhile would abort."""
+    python_threads = {thread.ident for thread in threading.enumerate()}
+    return any(ident not in python_threads for ident in frames_by_thread())
 
 
 _io_thread: _IoThread | None = None
 _lock = threading.Lock()
 
 
-def run_on_io_thread(asked: Coroutine[Any, Any, Result]) -> Result:
-    """Do it in the channel's thread, and wait for what comes of it."""
+def run_on_io_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in the I/O thread, and return its result."""
     try:
-        channel = _get_io_thread()
+        thread = _get_io_thread()
     except BaseException:
-        asked.close()
+        coroutine.close()
         raise
-    return channel.run(asked)
+    return thread.run(coroutine)
 
 
 def _get_io_thread() -> _IoThread:
@@ -125,33 +127,33 @@ def _get_io_thread() -> _IoThread:
             raise StorageError(
                 "an object store was read before this process was forked, and cannot be read after it",
                 stage="open",
-                advice="Start workers otherwise: DataLoader(..., multiprocessing_context='spawn')",
+                advice="Start workers by spawning: DataLoader(..., multiprocessing_context='spawn')",
             )
         return _io_thread
 
 
 @dataclass(slots=True)
 class StoreCounts:
-    """Sums since the start. Written by the channel's thread only."""
+    """Sums over all requests of this process since its start. Only the I/O thread writes them."""
 
     requests: int = 0
     bytes_read: int = 0
     answers: int = 0
-    """To requests for a range."""
+    """Answers to requests for a range."""
     answer_s: float = 0.0
-    """From asking until such an answer began to come: latency. Of all of them, side by side or not."""
+    """Seconds from a request for a range to the start of its answer (latency), summed, concurrent ones included."""
     body_s: float = 0.0
-    """From then until its last byte: bandwidth."""
+    """Seconds from the start of an answer to its last byte (bandwidth), summed likewise."""
     retries: int = 0
-    """Requests made again after a failure."""
+    """Requests repeated after a failure."""
     stalls: int = 0
     """Requests given up because their bytes came too slowly."""
     hedges: int = 0
-    """Second requests for the slow tail."""
+    """Second requests sent because the first was in the slow tail."""
     hedges_won: int = 0
-    """Of these, those that were answered before the first."""
+    """Second requests that were answered before the first."""
     renewals: int = 0
-    """Stores made anew after a refusal."""
+    """Clients created anew after the store had refused access."""
 
 
 store_counts = StoreCounts()

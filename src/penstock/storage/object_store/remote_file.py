@@ -1,4 +1,15 @@
-"""An object read at any offset, by any thread, with the face of a local file."""
+"""Objects as files: `RemoteFile` reads one version of an object at any offset, with the interface of a local file.
+
+`HeaderReadahead` and `SequentialReadahead` serve one reader that reads a little at a time; they fetch and hold more
+than was requested, so that it takes few requests:
+
+- Headers of a tar. A hop from header to header costs one request: L seconds, however few bytes it brings. T concurrent
+  walks share that: L / T each. Reading on instead costs the member's length divided by the bandwidth B. So members
+  shorter than L · B / T (30 ms · 100 MB/s / 32, nearly 100 KB) are read through, in windows, and longer ones are hopped
+  over.
+- Sequential reads. A reader that continues where its last read ended will probably go on: each time twice as much is
+  fetched.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +30,20 @@ from penstock.storage.object_store.retry import DEFAULT_RETRY_POLICY
 from penstock.storage.object_store.url import RemoteUrl, parse_url
 
 REQUEST_BYTES = 4 << 20
-"""Longer reads are cut into requests of this size: one connection gives some tens of MB/s, several that much more."""
+"""Largest request. One connection gives some tens of MB/s, so a longer read is split over several."""
 MAX_IN_FLIGHT = 16
-"""Requests that one read has in flight."""
+"""Concurrent requests of one read."""
 STREAM_BYTES = 16 << 20
-"""What a stream fetches ahead."""
-
+"""Bytes that a stream fetches ahead."""
 FIRST_REQUEST_BYTES = 1 << 20
-"""Of an object whose size is not known yet, so much is asked for at first."""
+"""Size of the first request for an object whose size is not known yet."""
 
 RangeRead = tuple[int, memoryview]
-"""An offset in the object, and the memory that is to be filled from there."""
+"""An offset in the object, and the memory to fill with the bytes from there on."""
 
 
 class RemoteFile:
-    """One version of an object: its size and ETag as they were when it was looked at. Another version is never read."""
+    """One version of an object, fixed when this is created. Bytes of another version are never returned."""
 
     def __init__(self, path: str, version: ObjectVersion | None = None) -> None:
         self._url = parse_url(path)
@@ -44,40 +54,40 @@ class RemoteFile:
         self.mtime_ns = self._version.modified_ns
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the object."""
+        """Return up to `length` bytes; fewer only at the end of the object."""
         data = bytearray(max(0, min(length, self.size - offset)))
         self.read_ranges([(offset, memoryview(data))])
         return bytes(data)
 
-    def read_ranges(self, places: Sequence[RangeRead]) -> int:
-        """Fill every place, side by side; returns how many bytes that is."""
-        if any(len(into) and offset + len(into) > self.size for offset, into in places):
+    def read_ranges(self, reads: Sequence[RangeRead]) -> int:
+        """Read all ranges concurrently; return their total number of bytes."""
+        if any(len(into) and offset + len(into) > self.size for offset, into in reads):
             raise StorageError("ends before its index says", shard=self.path, offset=self.size, stage="read")
-        pieces = [piece for place in places for piece in _split_request(*place)]
-        if pieces:
-            run_on_io_thread(self._fetch(pieces))
-        return sum(len(into) for _, into in places)
+        requests = [request for read in reads for request in _split_request(*read)]
+        if requests:
+            run_on_io_thread(self._fetch(requests))
+        return sum(len(into) for _, into in reads)
 
     def raw_reader(self) -> Callable[[list[memoryview], int], int]:
-        """As a local file has it."""
+        """Return a function that reads at an offset into memory, as `LocalFile.raw_reader` does."""
         return copying_reader(self.read_at)
 
     def stream(self) -> io.BufferedReader:
-        """All of it, from the start, some of it fetched ahead."""
+        """Return a stream over the whole object that fetches some of it ahead."""
         return io.BufferedReader(ForwardStream(self._read_into), STREAM_BYTES)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no connection is held open."""
 
-    async def _fetch(self, pieces: Sequence[RangeRead]) -> None:
-        """All or none: when this is over, nobody writes to the memory any more."""
-        gate = asyncio.Semaphore(MAX_IN_FLIGHT)
+    async def _fetch(self, requests: Sequence[RangeRead]) -> None:
+        """Fetch all ranges or none; after this returns or raises, nothing writes to the memory any more."""
+        limit = asyncio.Semaphore(MAX_IN_FLIGHT)
 
-        async def one(offset: int, into: memoryview) -> None:
-            async with gate:
+        async def fetch(offset: int, into: memoryview) -> None:
+            async with limit:
                 await fetch_range(self._url, self._version, offset, into, DEFAULT_RETRY_POLICY)
 
-        tasks = [asyncio.ensure_future(one(*piece)) for piece in pieces]
+        tasks = [asyncio.ensure_future(fetch(*request)) for request in requests]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -87,8 +97,8 @@ class RemoteFile:
 
     def _read_into(self, offset: int, into: memoryview) -> int:
         count = min(len(into), self.size - offset)
-        with into[:count] as wanted:
-            self.read_ranges([(offset, wanted)])
+        with into[:count] as target:
+            self.read_ranges([(offset, target)])
         return count
 
     def __enter__(self) -> Self:
@@ -101,129 +111,132 @@ class RemoteFile:
         return f"{type(self).__name__}({self.path!r}, size={self.size})"
 
 
-def read_object(path: str, most_bytes: int) -> bytes:
-    """All of an object that is probably small: then it takes one request."""
+def read_object(path: str, max_bytes: int) -> bytes:
+    """Return a whole object that is probably small enough for one request."""
     url = parse_url(path)
     version, data = run_on_io_thread(_read_beginning(url))
-    if version.size > most_bytes:
-        raise StorageError(f"has {version.size} bytes, more than {most_bytes}", shard=str(url), stage="read")
+    if version.size > max_bytes:
+        raise StorageError(f"has {version.size} bytes, more than {max_bytes}", shard=str(url), stage="read")
     return data + RemoteFile(path, version).read_at(len(data), version.size - len(data))
 
 
 def write_object(path: str, data: bytes) -> None:
-    """Put an object there, whole or not at all: each 4 MiB of it have the time of a stall."""
+    """Write an object, whole or not at all. Each 4 MiB of it get the time limit of one chunk."""
     url = parse_url(path)
     if url.is_web:
         raise StorageError("nothing can be written to a web server", shard=str(url), stage="write")
-    patience = replace(
-        DEFAULT_RETRY_POLICY, stall_s=DEFAULT_RETRY_POLICY.stall_s * max(1, -(-len(data) // REQUEST_BYTES))
-    )
-    run_on_io_thread(
-        with_retries(url, patience, lambda store: import_obstore().put_async(store, url.object_path, data))
-    )
+    stall_s = DEFAULT_RETRY_POLICY.stall_s * max(1, -(-len(data) // REQUEST_BYTES))
+    policy = replace(DEFAULT_RETRY_POLICY, stall_s=stall_s)
+    run_on_io_thread(with_retries(url, policy, lambda store: import_obstore().put_async(store, url.object_path, data)))
 
 
 async def _request_version(url: RemoteUrl) -> ObjectVersion:
-    """Size and ETag as they are now. A signed address may be read but not asked about, so of the web a byte is read."""
+    """Request the current version of an object.
 
-    async def ask(store: Any) -> ObjectVersion:
+    A signed address may allow GET but not HEAD, so one byte of a web address is read instead.
+    """
+
+    async def send(store: Any) -> ObjectVersion:
         if not url.is_web:
             return ObjectVersion.of(await import_obstore().head_async(store, url.object_path))
         result = await import_obstore().get_async(store, path_in_store(url), options={"range": (0, 1)})
         return ObjectVersion.of(result.meta)
 
-    return await with_retries(url, DEFAULT_RETRY_POLICY, ask)
+    return await with_retries(url, DEFAULT_RETRY_POLICY, send)
 
 
 async def _read_beginning(url: RemoteUrl) -> tuple[ObjectVersion, bytes]:
-    async def ask(store: Any) -> tuple[ObjectVersion, bytes]:
-        result = await import_obstore().get_async(
-            store, path_in_store(url), options={"range": (0, FIRST_REQUEST_BYTES)}
-        )
+    async def send(store: Any) -> tuple[ObjectVersion, bytes]:
+        options = {"range": (0, FIRST_REQUEST_BYTES)}
+        result = await import_obstore().get_async(store, path_in_store(url), options=options)
         version = ObjectVersion.of(result.meta)
         return version, bytes(await result.bytes_async())
 
-    return await with_retries(url, DEFAULT_RETRY_POLICY, ask)
+    return await with_retries(url, DEFAULT_RETRY_POLICY, send)
 
 
 def _split_request(offset: int, into: memoryview) -> list[RangeRead]:
-    return [(offset + at, into[at : at + REQUEST_BYTES]) for at in range(0, len(into), REQUEST_BYTES)]
+    return [(offset + start, into[start : start + REQUEST_BYTES]) for start in range(0, len(into), REQUEST_BYTES)]
 
 
 SHORT_MEMBER_BYTES = 64 << 10
-"""Members shorter than this, on the average, are read through."""
+"""Members of a tar that are shorter than this, on average, are read through instead of hopped over."""
 WINDOW_BYTES = 1 << 20
+"""Size of a request where members are read through."""
 HOP_BYTES = 4 << 10
-"""What a hop brings: a header, and with it an extended one and what that speaks of."""
+"""Size of a request where members are hopped over: a header, with an extended header and the one it describes."""
 INITIAL_BYTES = 64 << 10
-"""To begin with: enough to see of what length the members are."""
+"""Size of the first request: enough to see how long the members are."""
 REMEMBERED_HOPS = 8
+"""Hops of which the average length is taken."""
 MAX_GAP_BYTES = 64 << 10
-"""A gap over which a reader still goes forward: padding, headers, a part that is not wanted."""
+"""Largest gap between two reads that still count as sequential: padding, headers, a part that is not read."""
 
 
 class _ReadaheadFile(ABC):
-    """A file as one reader sees it. Not for several threads."""
+    """A file as one reader sees it, with the bytes fetched last held in memory. Not thread-safe."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
         self._start = 0
+        """Offset in the file of the bytes that are held."""
         self._bytes = b""
 
     @property
     def end(self) -> int:
-        """Length of the file."""
+        """Length of the file in bytes."""
         return self._file.size
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Return up to `length` bytes; fewer only at the end of the file."""
         if offset >= self.end:
             return b""
-        held_to = self._start + len(self._bytes)
-        if offset < self._start or min(offset + length, self.end) > held_to:
-            more = max(length, self._guess(offset, held_to))
-            self._start, self._bytes = offset, self._file.read_at(offset, more)
-        at = offset - self._start
-        return self._bytes[at : at + length]
+        held_end = self._start + len(self._bytes)
+        if offset < self._start or min(offset + length, self.end) > held_end:
+            fetched = max(length, self._fetch_length(offset, held_end))
+            self._start, self._bytes = offset, self._file.read_at(offset, fetched)
+        start = offset - self._start
+        return self._bytes[start : start + length]
 
     @abstractmethod
-    def _guess(self, offset: int, held_to: int) -> int:
-        """How many bytes to fetch at a place that is not held."""
+    def _fetch_length(self, offset: int, held_end: int) -> int:
+        """Return how many bytes to fetch at an offset that is not held."""
 
     def raw_reader(self) -> Callable[[list[memoryview], int], int]:
-        """As a file has it."""
+        """Return a function that reads at an offset into memory, as `LocalFile.raw_reader` does."""
         return copying_reader(self.read_at)
 
 
 class HeaderReadahead(_ReadaheadFile):
-    """For a walk over the headers of a tar."""
+    """Readahead for a walk over the headers of a tar."""
 
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file)
-        self._last = 0
+        self._last_offset = 0
         self._hops: deque[int] = deque(maxlen=REMEMBERED_HOPS)
+        """Bytes from one header to the next."""
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
-        if offset > self._last:
-            self._hops.append(offset - self._last)
-            self._last = offset
+        """Return up to `length` bytes; fewer only at the end of the file."""
+        if offset > self._last_offset:
+            self._hops.append(offset - self._last_offset)
+            self._last_offset = offset
         return super().read_at(offset, length)
 
-    def _guess(self, offset: int, held_to: int) -> int:
+    def _fetch_length(self, offset: int, held_end: int) -> int:
         if not self._hops:
             return INITIAL_BYTES
         return WINDOW_BYTES if sum(self._hops) < SHORT_MEMBER_BYTES * len(self._hops) else HOP_BYTES
 
 
 class SequentialReadahead(_ReadaheadFile):
-    """For a reader who mostly goes on where the last read ended."""
+    """Readahead for a reader that mostly continues where its last read ended."""
 
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file)
-        self._reach = 0
+        self._window_bytes = 0
 
-    def _guess(self, offset: int, held_to: int) -> int:
-        near = self._start <= offset <= held_to + MAX_GAP_BYTES and held_to > 0
-        self._reach = min(STREAM_BYTES, max(INITIAL_BYTES, 2 * self._reach)) if near else 0
-        return self._reach
+    def _fetch_length(self, offset: int, held_end: int) -> int:
+        sequential = self._start <= offset <= held_end + MAX_GAP_BYTES and held_end > 0
+        self._window_bytes = min(STREAM_BYTES, max(INITIAL_BYTES, 2 * self._window_bytes)) if sequential else 0
+        return self._window_bytes

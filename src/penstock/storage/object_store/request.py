@@ -1,4 +1,8 @@
-"""One range of an object, however often it takes: resumed where it broke, asked twice where it is slow."""
+"""Requests to a store that survive failures.
+
+`with_retries` repeats a small request until it succeeds. `fetch_range` reads one range of an object: it resumes where
+an answer broke off, and sends a second request where the first answer is slow (hedging).
+"""
 
 from __future__ import annotations
 
@@ -21,102 +25,104 @@ from penstock.storage.object_store.retry import (
 from penstock.storage.object_store.url import RemoteUrl
 
 CHUNK_BYTES = 256 << 10
-"""Bytes are taken in at least this much at a time: a stall is judged by a chunk, and each costs a turn of ours."""
+"""Smallest chunk of an answer: a stall is recognised by the time of one chunk, and each chunk wakes the I/O thread."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectVersion:
-    """Which object this is: another look means another object."""
+    """The identity of an object's content; another version differs in at least one field."""
 
     size: int
     etag: str | None
     modified_ns: int
-    """Where the store has no ETags; else 0."""
+    """Modification time where the store has no ETags; else 0."""
 
     @classmethod
     def of(cls, meta: Any) -> ObjectVersion:
-        """As an answer of the store has it."""
+        """Return the version that the metadata of a store's answer describe."""
         etag: str | None = meta["e_tag"]
         return cls(meta["size"], etag, 0 if etag else int(meta["last_modified"].timestamp()) * 10**9)
 
     def condition(self) -> dict[str, str]:
-        """What the store is to make sure of; a weak ETag never matches there, so only we compare it."""
+        """Return the condition for the store to check; weak ETags never match there, so only the client compares them."""
         return {"if_match": self.etag} if self.etag and not self.etag.startswith("W/") else {}
 
 
-async def with_retries(url: RemoteUrl, patience: RetryPolicy, ask: Callable[[Any], Awaitable[Answer]]) -> Answer:
-    """Ask the store for something small, until it answers or patience ends.
+async def with_retries(url: RemoteUrl, policy: RetryPolicy, send: Callable[[Any], Awaitable[Answer]]) -> Answer:
+    """Repeat a small request until it succeeds or the policy's time is over.
 
-    The answer must come as a whole within the time of a stall.
+    Each answer must come as a whole within `policy.stall_s`.
     """
     store = get_store(url)
-    trouble = RetryState(str(url), patience, lambda: renew_store(url, store))
+    state = RetryState(str(url), policy, lambda: renew_store(url, store))
     while True:
         try:
             store_counts.requests += 1
-            return await asyncio.wait_for(ask(store), patience.stall_s)
+            return await asyncio.wait_for(send(store), policy.stall_s)
         except Exception as error:
             failure = classify(error)
-        await trouble.wait_or_raise(failure)
+        await state.wait_or_raise(failure)
         store = get_store(url)
 
 
 async def fetch_range(
-    url: RemoteUrl, version: ObjectVersion, offset: int, into: memoryview, patience: RetryPolicy
+    url: RemoteUrl, version: ObjectVersion, offset: int, into: memoryview, policy: RetryPolicy
 ) -> None:
-    """Fill the memory from that offset on, all of it from that version.
+    """Fill the memory with the object's bytes from `offset` on, all of them from that version.
 
-    The first answer is taken whole, which saves a third of the work; it must come within the time of a stall. After
-    a failure, answers are taken chunk by chunk, each of them in that time, and what has come is kept; so are, after a
-    stall, those to the next reads: where the network is slow, half of all bytes would be thrown away.
+    The first answer is taken as a whole, which saves a third of the work; it must come within `policy.stall_s`. After a
+    failure, answers are taken chunk by chunk, each chunk within that time, and the bytes that came are kept. After a
+    stall, the next reads of this store start chunk by chunk as well: on a slow network half of all bytes would be
+    lost otherwise.
     """
-    done, store, pace = 0, get_store(url), _latency_trackers[url.scheme, url.bucket]
-    trouble = RetryState(str(url), patience, lambda: renew_store(url, store))
-    take: Callable[[Any], Any] = _WholeAnswer if pace.takes_whole_answers() else _by_chunks
+    done, store, latencies = 0, get_store(url), _latency_trackers[url.scheme, url.bucket]
+    state = RetryState(str(url), policy, lambda: renew_store(url, store))
+    read_answer: Callable[[Any], Any] = _WholeAnswer if latencies.takes_whole_answers() else _by_chunks
     while done < len(into):
         try:
-            begin = patience.now()
-            chunks = take(await _request_range(url, store, version, (offset + done, offset + len(into)), patience))
-            begin = _count_answer(begin, patience)
-            while (chunk := await next_chunk(chunks, patience)) is not None:
+            begin = policy.now()
+            answer = await _request_range(url, store, version, (offset + done, offset + len(into)), policy)
+            chunks = read_answer(answer)
+            begin = _count_answer(begin, policy)
+            while (chunk := await next_chunk(chunks, policy)) is not None:
                 if len(chunk) > len(into) - done:
-                    raise InconsistentAnswer("the store sent more than was asked for")
+                    raise InconsistentAnswer("the store sent more than was requested")
                 into[done : done + len(chunk)] = memoryview(chunk)
                 done += len(chunk)
                 store_counts.bytes_read += len(chunk)
-                trouble.progressed()
-            store_counts.body_s += patience.now() - begin
+                state.progressed()
+            store_counts.body_s += policy.now() - begin
             if done < len(into):
                 raise InconsistentAnswer("the answer ended early")
             return
         except Exception as error:
             failure = classify(error)
-            if take is _WholeAnswer and isinstance(error, StalledTransfer):
-                pace.record_stall()
-        await trouble.wait_or_raise(failure, offset + done)
-        store, take = get_store(url), _by_chunks
+            if read_answer is _WholeAnswer and isinstance(error, StalledTransfer):
+                latencies.record_stall()
+        await state.wait_or_raise(failure, offset + done)
+        store, read_answer = get_store(url), _by_chunks
 
 
-def _count_answer(begin: float, patience: RetryPolicy) -> float:
-    """An answer to what was asked then begins to come: it is counted. When that is."""
-    now = patience.now()
+def _count_answer(begin: float, policy: RetryPolicy) -> float:
+    """Count the start of an answer to the request sent at `begin`; return the time of that start."""
+    now = policy.now()
     store_counts.answers += 1
     store_counts.answer_s += now - begin
     return now
 
 
 class _WholeAnswer:
-    """An answer as one chunk."""
+    """An iterator over an answer that yields it as one chunk."""
 
     def __init__(self, answer: Any) -> None:
-        self._left = [answer]
+        self._remaining = [answer]
 
     def __anext__(self) -> Any:
-        if not self._left:
+        if not self._remaining:
             raise StopAsyncIteration
-        return self._left.pop().bytes_async()
+        return self._remaining.pop().bytes_async()
 
 
 def _by_chunks(answer: Any) -> Any:
@@ -124,148 +130,142 @@ def _by_chunks(answer: Any) -> Any:
 
 
 async def _request_range(
-    url: RemoteUrl, store: Any, version: ObjectVersion, wanted: tuple[int, int], patience: RetryPolicy
+    url: RemoteUrl, store: Any, version: ObjectVersion, byte_range: tuple[int, int], policy: RetryPolicy
 ) -> Any:
-    options = {"range": wanted, **version.condition()}
+    """Request a range, and return the answer once its version and range have been checked."""
+    options = {"range": byte_range, **version.condition()}
 
-    def ask() -> asyncio.Future[Any]:
+    def send() -> asyncio.Future[Any]:
         store_counts.requests += 1
         answer: asyncio.Future[Any] = import_obstore().get_async(store, path_in_store(url), options=options)
         return answer
 
-    result = await hedged_request(ask, _latency_trackers[url.scheme, url.bucket], patience)
+    result = await hedged_request(send, _latency_trackers[url.scheme, url.bucket], policy)
     if ObjectVersion.of(result.meta) != version:
         raise OverwrittenObject
-    if tuple(result.range) != wanted:
-        raise InconsistentAnswer("the store sent another range than was asked for")
+    if tuple(result.range) != byte_range:
+        raise InconsistentAnswer("the store sent another range than was requested")
     return result
 
 
-async def next_chunk(chunks: Any, patience: RetryPolicy) -> Any:
-    """Of an answer that comes in several; None at the end."""
+async def next_chunk(chunks: Any, policy: RetryPolicy) -> Any:
+    """Return the next chunk of an answer, or None at its end."""
     try:
-        return await asyncio.wait_for(chunks.__anext__(), patience.stall_s)  # a future: anext() would make a task of it
+        return await asyncio.wait_for(chunks.__anext__(), policy.stall_s)  # a future; anext() would wrap it in a task
     except StopAsyncIteration:
         return None
     except TimeoutError:
         store_counts.stalls += 1
-        raise StalledTransfer(f"bytes came too slowly, given up after {patience.stall_s:g} s") from None
+        raise StalledTransfer(f"bytes came too slowly, given up after {policy.stall_s:g} s") from None
 
 
 async def hedged_request(
-    ask: Callable[[], asyncio.Future[Answer]], pace: LatencyTracker, patience: RetryPolicy
+    send: Callable[[], asyncio.Future[Answer]], latencies: LatencyTracker, policy: RetryPolicy
 ) -> Answer:
-    """The answer to a request; where it takes much longer than others do, that to a second one, if it comes first.
+    """Return the answer to a request; if that is slow, send a second request and return the first answer of the two.
 
-    Both have the time of one stall, from when the first was asked.
+    Together they have `policy.stall_s`, counted from the first request.
     """
-    begin = patience.now()
-    asked = [ask()]
+    begin = policy.now()
+    requests = [send()]
     try:
-        slow_s = pace.hedge_delay_s()
-        if slow_s is not None and slow_s < patience.stall_s:
-            done, _ = await asyncio.wait(asked, timeout=slow_s)
-            if not done and pace.may_hedge():
+        delay_s = latencies.hedge_delay_s()
+        if delay_s is not None and delay_s < policy.stall_s:
+            done, _ = await asyncio.wait(requests, timeout=delay_s)
+            if not done and latencies.may_hedge():
                 store_counts.hedges += 1
-                asked.append(ask())
-        answer = await _first_success(asked, lambda: begin + patience.stall_s - patience.now())
+                requests.append(send())
+        answer = await _first_success(requests, lambda: begin + policy.stall_s - policy.now())
     finally:
-        for request in asked:
+        for request in requests:
             request.add_done_callback(_retrieve_exception)
             request.cancel()
-    pace.record(patience.now() - begin)
+    latencies.record(policy.now() - begin)
     return answer
 
 
-async def _first_success(asked: list[asyncio.Future[Answer]], left_s: Callable[[], float]) -> Answer:
-    """The first good answer; the failure only if all have failed."""
-    waiting: set[asyncio.Future[Answer]] = set(asked)
-    failed: BaseException | None = None
+async def _first_success(requests: list[asyncio.Future[Answer]], remaining_s: Callable[[], float]) -> Answer:
+    """Return the first good answer; raise the last failure only if all requests have failed."""
+    waiting: set[asyncio.Future[Answer]] = set(requests)
+    failure: BaseException | None = None
     while waiting:
-        timeout_s = max(0.0, left_s())
+        timeout_s = max(0.0, remaining_s())
         done, waiting = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             raise TimeoutError
         for request in done:
-            failed = request.exception()
-            if failed is None:
-                store_counts.hedges_won += request is not asked[0]
+            failure = request.exception()
+            if failure is None:
+                store_counts.hedges_won += request is not requests[0]
                 return request.result()
-    assert failed is not None
-    raise failed
+    assert failure is not None
+    raise failure
 
 
 def _retrieve_exception(request: asyncio.Future[Any]) -> None:
-    """Take note of what nobody waits for any more: else the loop would print it, with the address in it."""
+    """Mark the exception of an abandoned request as seen; the loop would print it otherwise, address included."""
     if not request.cancelled():
         request.exception()
 
 
 REMEMBERED_ANSWERS = 256
-
-
+"""Latencies of which the percentile is taken."""
 MIN_ANSWERS = 32
-"""Answers seen before any can be called slow."""
-
-
+"""Answers that are needed before a request can be called slow."""
 HEDGE_PERCENTILE = 0.9
-
-
 HEDGE_FACTOR = 2.0
-"""A request is in the slow tail when it takes this many times what nine of ten take."""
-
-
+"""A request is slow when it takes this many times the percentile of the latencies."""
 MIN_HEDGE_DELAY_S = 0.02
-
-
+"""Seconds that every request gets before a second one may be sent."""
 REQUESTS_PER_HEDGE = 10
-"""Of all requests, asked twice at most: where everything has become slow, more requests would make it worse."""
-
-
+"""At most one request in this many is sent twice: if all have become slow, more requests would make it worse."""
 MAX_SAVED_HEDGES = 16
-"""Second requests that quick times leave to slow ones: after an hour without one, not all of them are doubled."""
+"""Unused second requests that are kept for later, so that not all are doubled after an hour without any."""
 
 
 class LatencyTracker:
-    """Of one store. Used by the channel's thread only."""
+    """The latencies of one store, and from them, when to send a second request. Used by the I/O thread only."""
 
     def __init__(self) -> None:
-        self._answers: deque[float] = deque(maxlen=REMEMBERED_ANSWERS)
-        self._unused = 0
-        """Requests since the last that was asked twice, so to speak: each second one costs ten."""
-        self._since_sorted = self._chunked = 0
-        self._slow_s: float | None = None
+        self._latencies_s: deque[float] = deque(maxlen=REMEMBERED_ANSWERS)
+        self._hedge_credit = 0
+        """Requests counted towards the next second request; each second request costs REQUESTS_PER_HEDGE."""
+        self._since_sorted = 0
+        """Answers recorded since the delay was last computed."""
+        self._reads_by_chunks = 0
+        """Reads that are still to start chunk by chunk after a stall."""
+        self._hedge_delay_s: float | None = None
 
     def record(self, seconds: float) -> None:
-        """An answer began to come after so long."""
-        self._answers.append(seconds)
+        """Add the time from a request to the start of its answer."""
+        self._latencies_s.append(seconds)
         self._since_sorted += 1
-        if len(self._answers) >= MIN_ANSWERS and (self._slow_s is None or self._since_sorted >= MIN_ANSWERS):
+        due = self._hedge_delay_s is None or self._since_sorted >= MIN_ANSWERS
+        if len(self._latencies_s) >= MIN_ANSWERS and due:
             self._since_sorted = 0
-            self._slow_s = max(
-                MIN_HEDGE_DELAY_S, HEDGE_FACTOR * sorted(self._answers)[int(HEDGE_PERCENTILE * len(self._answers))]
-            )
+            percentile_s = sorted(self._latencies_s)[int(HEDGE_PERCENTILE * len(self._latencies_s))]
+            self._hedge_delay_s = max(MIN_HEDGE_DELAY_S, HEDGE_FACTOR * percentile_s)
 
     def hedge_delay_s(self) -> float | None:
-        """How long to wait for a new request before it is asked again; None as long as nobody can say."""
-        self._unused = min(self._unused + 1, REQUESTS_PER_HEDGE * MAX_SAVED_HEDGES)
-        return self._slow_s
+        """Count a request; return the seconds after which it counts as slow, None while too few answers are known."""
+        self._hedge_credit = min(self._hedge_credit + 1, REQUESTS_PER_HEDGE * MAX_SAVED_HEDGES)
+        return self._hedge_delay_s
 
     def may_hedge(self) -> bool:
-        """Whether one more second request is within the share; counts it."""
-        if self._unused < REQUESTS_PER_HEDGE:
+        """Return whether a second request may be sent now, and count it."""
+        if self._hedge_credit < REQUESTS_PER_HEDGE:
             return False
-        self._unused -= REQUESTS_PER_HEDGE
+        self._hedge_credit -= REQUESTS_PER_HEDGE
         return True
 
     def record_stall(self) -> None:
-        """A whole answer was too much for the time of a stall: the network may be too slow for any."""
-        self._chunked = REMEMBERED_ANSWERS
+        """Let the next reads start chunk by chunk: the network may be too slow for whole answers."""
+        self._reads_by_chunks = REMEMBERED_ANSWERS
 
     def takes_whole_answers(self) -> bool:
-        """Whether the next answer is to be taken whole, rather than chunk by chunk."""
-        self._chunked = max(0, self._chunked - 1)
-        return self._chunked == 0
+        """Count a read; return whether it starts with a whole answer rather than chunk by chunk."""
+        self._reads_by_chunks = max(0, self._reads_by_chunks - 1)
+        return self._reads_by_chunks == 0
 
 
 _latency_trackers: defaultdict[tuple[str, str], LatencyTracker] = defaultdict(LatencyTracker)
