@@ -104,7 +104,10 @@ def test_only_a_lasting_bit_flip_loses_its_sample(make_loader, remote, proxy):
         return request.path.endswith(remote[0].rpartition("/")[2])
 
     proxy.inject(Flip(at=int(index.offsets[0]) + 5), reads_shard, times=1)
-    assert sum(len(batch["__key__"]) for batch in make_loader(remote, FIELDS, on_error="skip", max_bad_fraction=1)) == SAMPLES
+    assert (
+        sum(len(batch["__key__"]) for batch in make_loader(remote, FIELDS, on_error="skip", max_bad_fraction=1))
+        == SAMPLES
+    )
     assert proxy.counts.faults == 1
     proxy.inject(Flip(at=int(index.offsets[int(index.starts[5])]) + 5), reads_shard)
     loader = make_loader(remote, FIELDS, on_error="skip", max_bad_fraction=1)
