@@ -268,10 +268,10 @@ def test_what_is_missing_is_named(shards, missing):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("batch_size: 4\nbatch_size: 8\n", "does not read as YAML: 'batch_size' is there twice"),
-        ("fields: {a: {type: raw, type: json}}\n", "does not read as YAML: 'type' is there twice"),
+        ("batch_size: 4\nbatch_size: 8\n", "does not read as YAML: 'batch_size' is repeated"),
+        ("fields: {a: {type: raw, type: json}}\n", "does not read as YAML: 'type' is repeated"),
         ("a: [1, 2\n", "does not read as YAML: while parsing"),
-        ("a: !!python/object/apply:os.getcwd []\n", "does not read as YAML: tags are not used here"),
+        ("a: !!python/object/apply:os.getcwd []\n", "does not read as YAML: tags are not allowed"),
         ("batch_size: 0b_\n", "does not read as YAML: "),
         ("- shards\n", "holds no keys"),
         ("", "holds no keys"),

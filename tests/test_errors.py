@@ -1,4 +1,4 @@
-"""The error tree: fields, words, and the way between processes."""
+"""The error tree: fields, texts, and pickling between processes."""
 
 import pickle
 
@@ -37,7 +37,7 @@ ALL = [
 ]
 
 
-def test_the_list_above_is_the_whole_tree():
+def test_the_list_of_this_file_is_the_whole_tree():
     found = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, PenstockError)}
     assert found == set(ALL)
 
@@ -58,34 +58,34 @@ def test_the_tree_drawn_in_the_docstring_names_every_class():
         (DecodeError, SampleError),
     ],
 )
-def test_branches_can_be_caught_by_their_parent(kind, parent):
+def test_an_error_can_be_caught_by_its_parent(kind, parent):
     assert issubclass(kind, parent)
 
 
-def test_the_text_says_what_where_and_what_to_do():
+def test_the_text_has_the_reason_the_place_and_the_advice():
     error = TarError("broken", shard="a.tar", member="0.jpg", offset=512, stage="scan", advice="Copy it again.")
     assert str(error) == "broken [shard a.tar, member 0.jpg, offset 512, stage scan]. Copy it again."
 
 
-def test_unknown_fields_leave_no_trace_in_the_text():
+def test_unknown_fields_are_left_out_of_the_text():
     assert str(TarError("broken")) == "broken"
     assert str(TarError("broken", offset=0)) == "broken [offset 0]"
 
 
-def test_at_fills_in_what_is_unknown_and_keeps_what_is_known():
+def test_at_sets_unknown_fields_and_keeps_the_others():
     error = TarError("broken", member="0.jpg", offset=0)
     assert error.at(shard="a.tar", member="other", offset=9, stage="scan") is error
     assert error.where() == {"shard": "a.tar", "member": "0.jpg", "offset": 0, "stage": "scan"}
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_an_error_survives_the_way_between_processes(kind):
+def test_an_error_survives_pickling(kind):
     error = kind("broken", shard="a.tar", member="0.jpg", offset=0, stage="scan", advice="Copy it again.")
     error.add_note("seen twice")
-    back = pickle.loads(pickle.dumps(error))
-    assert type(back) is kind
-    assert vars(back) == vars(error)
-    assert str(back) == str(error)
+    restored = pickle.loads(pickle.dumps(error))
+    assert type(restored) is kind
+    assert vars(restored) == vars(error)
+    assert str(restored) == str(error)
 
 
 def test_control_characters_of_a_member_name_do_not_reach_the_terminal():
@@ -94,6 +94,6 @@ def test_control_characters_of_a_member_name_do_not_reach_the_terminal():
     assert error.member == "a\x1b[31m\nb\u202e.jpg"
 
 
-def test_printable_leaves_other_alphabets_alone_and_shows_lone_surrogates():
+def test_printable_keeps_other_alphabets_and_escapes_lone_surrogates():
     assert printable("картина-图.jpg") == "картина-图.jpg"
     assert printable("\udcff") == "\\udcff"

@@ -1,19 +1,19 @@
-"""Every error Penstock raises on purpose.
+"""All errors that Penstock raises deliberately.
 
 PenstockError
 ├── SettingError             a setting the user gave cannot be used (also a ValueError)
-├── StorageError             bytes could not be read or written where they live (also an OSError)
-├── ShardError               a shard, as a whole, is not what it should be
+├── StorageError             reading from or writing to storage failed (also an OSError)
+├── ShardError               a shard as a whole is unusable
 │   ├── TarError             its headers are broken, hostile or cut short
 │   ├── IndexFileError       its index file is corrupt, hostile or of another version
-│   └── PairingError         its parts do not make whole samples
+│   └── PairingError         its parts do not form complete samples
 ├── SampleError              one sample is bad; the rest of the shard may be fine
-│   ├── GuardError           refused before any decoder saw it: unsafe, oversized or unsupported
-│   └── DecodeError          a decoder gave up, or a checksum did not match
+│   ├── GuardError           refused before decoding: unsafe, oversized or unsupported
+│   └── DecodeError          a decoder failed, or a checksum did not match
 ├── RecordingError           a recording or a log cannot be read, or a recording cannot be written
 └── WorkerCrash              a worker process died in the middle of its task
 
-Each says *where*: shard, member, offset, stage; and, where there is something to do about it, what.
+Each says where it happened (shard, member, offset, stage) and, where the user can do something about it, what to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Self
 
 
 class PenstockError(Exception):
-    """Root of the tree. Fields that are not known are None; outer layers fill them in with `at`."""
+    """The root of the tree. Fields that are not known are None; outer layers fill them in with `at`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class PenstockError(Exception):
         offset: int | None = None,
         stage: str | None = None,
     ) -> Self:
-        """Add what the raiser could not know; what it did know stays."""
+        """Set the fields that are not known yet, and keep the others."""
         self.shard = self.shard if self.shard is not None else shard
         self.member = self.member if self.member is not None else member
         self.offset = self.offset if self.offset is not None else offset
@@ -58,7 +58,7 @@ class PenstockError(Exception):
         return self
 
     def where(self) -> dict[str, str | int]:
-        """The known fields, for a ledger line or a log record."""
+        """Return the known fields, for a list of bad samples or a log record."""
         fields = {"shard": self.shard, "member": self.member, "offset": self.offset, "stage": self.stage}
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -70,7 +70,7 @@ class PenstockError(Exception):
         return f"{text}. {self.advice.rstrip('.')}." if self.advice else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Keyword-only fields do not survive the default reduce, and errors travel between processes.
+        # errors are sent between processes, and the default would lose keyword-only fields
         return type(self), (self.reason,), self.__dict__
 
 
@@ -79,11 +79,11 @@ class SettingError(PenstockError, ValueError):
 
 
 class StorageError(PenstockError, OSError):
-    """Bytes could not be read or written where they live."""
+    """Reading from or writing to storage failed."""
 
 
 class ShardError(PenstockError):
-    """A shard, as a whole, is not what it should be."""
+    """A shard as a whole is unusable."""
 
 
 class TarError(ShardError):
@@ -95,7 +95,7 @@ class IndexFileError(ShardError):
 
 
 class PairingError(ShardError):
-    """A shard's parts do not make whole samples."""
+    """A shard's parts do not form complete samples."""
 
 
 class SampleError(PenstockError):
@@ -103,11 +103,11 @@ class SampleError(PenstockError):
 
 
 class GuardError(SampleError):
-    """Data was refused before any decoder saw it."""
+    """Data was refused before decoding."""
 
 
 class DecodeError(SampleError):
-    """A decoder gave up on data the guards had let through, or a checksum did not match."""
+    """A decoder failed on data that the guards had accepted, or a checksum did not match."""
 
 
 class RecordingError(PenstockError):
@@ -119,7 +119,7 @@ class WorkerCrash(PenstockError):
 
 
 def printable(text: str) -> str:
-    """Names come from data: keep control characters and terminal escapes out of messages."""
+    """Return the text without control characters and terminal escapes, which names taken from data may contain."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,4 +1,4 @@
-"""One at a time, across processes."""
+"""Locks between processes."""
 
 import subprocess
 import sys
@@ -17,13 +17,13 @@ made, begun = map(Path, sys.argv[1:])
 sys.stdin.read()
 with keyed_lock("work", str(made)):
     if not made.exists():
-        with open(begun, "a") as told:
-            told.write("begun\\n")
+        with open(begun, "a") as file:
+            file.write("begun\\n")
         made.write_text("done")
 """
 
 
-def test_of_many_processes_one_does_the_work_and_the_others_find_it_done(tmp_path):
+def test_one_of_many_processes_does_the_work_and_the_others_use_its_result(tmp_path):
     command = [sys.executable, "-c", BUILD, tmp_path / "made", tmp_path / "begun"]
     workers = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(4)]
     for worker in workers:
@@ -32,7 +32,7 @@ def test_of_many_processes_one_does_the_work_and_the_others_find_it_done(tmp_pat
     assert (tmp_path / "begun").read_text() == "begun\n"
 
 
-def test_whoever_fails_lets_the_next_one_in():
+def test_an_error_releases_the_lock():
     with pytest.raises(ValueError, match="no"), keyed_lock("work", "it"):
         raise ValueError("no")
     entered = False
@@ -41,7 +41,7 @@ def test_whoever_fails_lets_the_next_one_in():
     assert entered
 
 
-def test_without_a_cache_everybody_goes_ahead(monkeypatch, tmp_path):
+def test_without_a_usable_cache_the_caller_goes_ahead(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
     entered = False
@@ -50,7 +50,7 @@ def test_without_a_cache_everybody_goes_ahead(monkeypatch, tmp_path):
     assert entered
 
 
-def test_locks_do_not_pile_up():
+def test_the_number_of_lock_files_is_limited():
     for number in range(3 * LOCKS):
         with keyed_lock("work", f"shard {number}"):
             pass

@@ -1,4 +1,4 @@
-"""Who we are, as launchers say it."""
+"""Ranks as launchers report them in the environment."""
 
 import pytest
 
@@ -20,24 +20,24 @@ SLURM = {
 
 @pytest.fixture
 def launch(monkeypatch):
-    """An environment in which nothing but this is said."""
+    """Set an environment that has only these variables of launchers."""
 
-    def say(*environments, **more):
+    def launch(*environments, **more):
         for name in {*TORCHRUN, *SLURM, "SLURM_NTASKS_PER_NODE", "SLURM_PTY_PORT", "MASTER_ADDR"}:
             monkeypatch.delenv(name, raising=False)
         for environment in (*environments, more):
             for name, value in environment.items():
                 monkeypatch.setenv(name, value)
 
-    return say
+    return launch
 
 
-def test_nobody_says_anything(launch):
+def test_a_process_without_a_launcher_is_alone(launch):
     launch()
     assert (global_rank(), local_rank(), slurm_cores()) == (None, RankInfo(0, 1), None)
 
 
-def test_torchrun(launch):
+def test_the_variables_of_torchrun_are_read(launch):
     launch(TORCHRUN)
     assert (global_rank(), local_rank()) == (RankInfo(5, 8), RankInfo(1, 4))
 
@@ -55,23 +55,23 @@ def test_tasks_of_each_node_are_read_as_slurm_writes_them(launch, per_node, node
     assert local_rank().world_size == count
 
 
-def test_tasks_per_node_as_asked_for_count_where_slurm_lists_none(launch, monkeypatch):
+def test_the_requested_tasks_per_node_count_where_slurm_lists_none(launch, monkeypatch):
     launch(SLURM, SLURM_NTASKS_PER_NODE="2")
     monkeypatch.delenv("SLURM_STEP_TASKS_PER_NODE")
     assert local_rank() == RankInfo(1, 2)
 
 
-def test_ranks_of_torchrun_in_one_task_of_slurm_are_torchruns(launch):
+def test_torchrun_goes_before_slurm_in_a_single_task(launch):
     launch(SLURM, TORCHRUN, SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0", SLURM_LOCALID="0")
     assert (global_rank(), local_rank()) == (RankInfo(5, 8), RankInfo(1, 4))
 
 
-def test_ranks_of_torchrun_in_one_task_a_node_are_torchruns(launch):
+def test_torchrun_goes_before_slurm_with_one_task_per_node(launch):
     launch(SLURM, TORCHRUN, SLURM_STEP_NUM_TASKS="2", SLURM_PROCID="1", SLURM_STEP_TASKS_PER_NODE="1(x2)")
     assert (global_rank(), local_rank()) == (RankInfo(5, 8), RankInfo(1, 4))
 
 
-def test_a_script_that_says_slurms_numbers_in_torchs_words_has_slurms_place_on_the_machine(launch):
+def test_ranks_that_equal_slurms_tasks_have_slurms_local_rank(launch):
     launch(SLURM, RANK="5", WORLD_SIZE="7", LOCAL_RANK="1")
     assert (global_rank(), local_rank()) == (RankInfo(5, 7), RankInfo(1, 3))
 
@@ -96,7 +96,7 @@ def test_ranks_that_meet_at_a_loopback_address_are_all_on_this_machine(launch, a
     assert local_rank() == RankInfo(2, 4)
 
 
-def test_ranks_that_meet_elsewhere_may_be_anywhere(launch):
+def test_ranks_that_meet_at_another_address_may_be_on_other_machines(launch):
     launch(RANK="2", WORLD_SIZE="4", MASTER_ADDR="10.0.0.7")
     assert local_rank() == RankInfo(0, 1)
 
@@ -113,13 +113,13 @@ def test_torch_distributed_goes_before_the_environment(launch, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_what_is_no_number_is_refused_by_name(launch, name):
+def test_a_variable_that_is_not_a_number_is_refused_by_name(launch, name):
     launch(SLURM if name.startswith("SLURM") else TORCHRUN, **{name: "-1"})
     with pytest.raises(SettingError, match=f"{name}='-1' in the environment is not a number"):
         (global_rank(), local_rank())
 
 
-def test_a_local_rank_beyond_its_machine_is_refused(launch):
+def test_a_local_rank_above_the_local_world_size_is_refused(launch):
     launch(TORCHRUN, LOCAL_RANK="4")
     with pytest.raises(SettingError, match="local rank 4 is not below the 4 ranks of this machine"):
         local_rank()

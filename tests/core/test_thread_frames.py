@@ -1,4 +1,4 @@
-"""Looking at threads that come and go, while the garbage collector runs whenever it can."""
+"""Frames of threads that start and end while the garbage collector runs as often as it can."""
 
 import subprocess
 import sys
@@ -6,23 +6,23 @@ import threading
 
 from penstock.core.thread_frames import frames_by_thread
 
-LOOKING = """
+SAMPLING = """
 import gc, os, sys, threading, time
 from penstock.core.thread_frames import frames_by_thread
 
-def look():
+def sample():
     while not done:
         frames_by_thread()
 
-def give_way(phase, info):
-    if threading.current_thread() is watcher:
-        time.sleep(0.001)  # others have the interpreter
+def switch_threads(phase, info):
+    if threading.current_thread() is sampler:
+        time.sleep(0.001)  # other threads run meanwhile
 
 done = []
-watcher = threading.Thread(target=look)
-gc.callbacks.append(give_way)
+sampler = threading.Thread(target=sample)
+gc.callbacks.append(switch_threads)
 gc.set_threshold(1)
-watcher.start()
+sampler.start()
 end = time.monotonic() + 3
 while time.monotonic() < end:
     threads = [threading.Thread(target=list) for _ in range(8)]
@@ -35,18 +35,18 @@ while time.monotonic() < end:
         os._exit(0 if gc.isenabled() and threading.get_ident() in frames_by_thread() else 1)
     assert os.waitpid(child, 0)[1] == 0
 done.append(True)
-watcher.join()
+sampler.join()
 assert gc.isenabled()
-print("went on")
+print("done")
 """
 
 
-def test_every_thread_has_a_frame_and_our_own_is_where_it_was_asked():
-    found = frames_by_thread()
-    assert found[threading.get_ident()].f_code is frames_by_thread.__code__
-    assert set(found) >= {thread.ident for thread in threading.enumerate()}
+def test_every_thread_has_a_frame_and_the_callers_is_in_the_function_itself():
+    frames = frames_by_thread()
+    assert frames[threading.get_ident()].f_code is frames_by_thread.__code__
+    assert set(frames) >= {thread.ident for thread in threading.enumerate()}
 
 
-def test_threads_that_end_and_processes_that_fork_meanwhile_go_on_with_the_collector_as_it_was():
-    ran = subprocess.run([sys.executable, "-c", LOOKING], capture_output=True, text=True, timeout=60, check=True)
-    assert ran.stdout == "went on\n"
+def test_sampling_neither_hangs_ending_threads_and_forks_nor_leaves_the_collector_off():
+    ran = subprocess.run([sys.executable, "-c", SAMPLING], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "done\n"

@@ -157,9 +157,9 @@ def test_what_may_be_set_is_what_can_be_applied():
         (SMALLEST + "notes: [1]", ["notes[0]: Expected `str`"]),
         (SMALLEST + "profile: fast", ["profile: ", "fast"]),
         (SMALLEST + "fingerprint: 7", ["fingerprint: Expected `object`"]),
-        (SMALLEST + "loader: !!python/name:os.system {}", ["tags are not used"]),
+        (SMALLEST + "loader: !!python/name:os.system {}", ["tags are not allowed"]),
         (SMALLEST + "notes: &a [x]\nloader: {k: *a}", ["anchors and aliases"]),
-        (SMALLEST + "profile: speed\nprofile: memory", ["'profile' is there twice"]),
+        (SMALLEST + "profile: speed\nprofile: memory", ["'profile' is repeated"]),
         (SMALLEST + "#" * MAX_BYTES, ["is not a plan"]),
     ],
 )

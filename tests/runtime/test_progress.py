@@ -1,4 +1,4 @@
-"""What a loader says of itself, by a clock the test owns."""
+"""Reports about a loader, measured by a clock of the test."""
 
 from penstock.core.hops import Hop
 from penstock.core.stats import EngineStats, LoaderStats
@@ -28,70 +28,70 @@ ENGINE = EngineStats(
 )
 
 
-def stats(stopwatch):
-    deliver, step = stopwatch.hops()
-    return LoaderStats(3, 480, 1000, stopwatch.samples, stopwatch.batches, 0, deliver, step, ENGINE)
+def stats(timer):
+    deliver, step = timer.hops()
+    return LoaderStats(3, 480, 1000, timer.samples, timer.batches, 0, deliver, step, ENGINE)
 
 
-def pass_of(stopwatch, clock, batches, wait_s, deliver_s, step_s):
-    stopwatch.begin()
+def run_epoch(timer, clock, batches, wait_s, deliver_s, step_s):
+    timer.begin()
     for _ in range(batches):
         clock.sleep(wait_s)
-        stopwatch.waited()
+        timer.waited()
         clock.sleep(deliver_s)
-        stopwatch.delivered(8)
+        timer.delivered(8)
         clock.sleep(step_s)
-        stopwatch.returned()
+        timer.returned()
 
 
-def test_every_moment_of_a_pass_is_waiting_delivering_or_stepping():
+def test_every_moment_of_an_epoch_is_waiting_delivering_or_stepping():
     clock = FakeClock()
-    stopwatch = DeliveryTimer(clock)
-    pass_of(stopwatch, clock, batches=4, wait_s=1.0, deliver_s=0.5, step_s=2.0)
-    assert stopwatch.hops() == (Hop("deliver", 2.0, 4.0, 8.0), Hop("step", 8.0, 6.0))
-    assert (stopwatch.samples, stopwatch.batches) == (32, 4)
+    timer = DeliveryTimer(clock)
+    run_epoch(timer, clock, batches=4, wait_s=1.0, deliver_s=0.5, step_s=2.0)
+    assert timer.hops() == (Hop("deliver", 2.0, 4.0, 8.0), Hop("step", 8.0, 6.0))
+    assert (timer.samples, timer.batches) == (32, 4)
 
 
-def test_the_time_between_two_passes_belongs_to_neither():
+def test_the_time_between_two_epochs_is_not_counted():
     clock = FakeClock()
-    stopwatch = DeliveryTimer(clock)
-    pass_of(stopwatch, clock, 1, 1.0, 0.0, 1.0)
+    timer = DeliveryTimer(clock)
+    run_epoch(timer, clock, 1, 1.0, 0.0, 1.0)
     clock.sleep(100.0)
-    pass_of(stopwatch, clock, 1, 1.0, 0.0, 1.0)
-    assert stopwatch.hops()[1] == Hop("step", 2.0, 2.0)
+    run_epoch(timer, clock, 1, 1.0, 0.0, 1.0)
+    assert timer.hops()[1] == Hop("step", 2.0, 2.0)
 
 
 def test_the_bottleneck_is_the_hop_that_waited_least():
     clock = FakeClock()
-    stopwatch = DeliveryTimer(clock)
-    pass_of(stopwatch, clock, 4, wait_s=1.0, deliver_s=0.0, step_s=1.0)
-    assert stats(stopwatch).bottleneck == "decode"
-    pass_of(stopwatch, clock, 100, wait_s=0.0, deliver_s=0.0, step_s=1.0)
-    assert stats(stopwatch).bottleneck == "step"
+    timer = DeliveryTimer(clock)
+    run_epoch(timer, clock, 4, wait_s=1.0, deliver_s=0.0, step_s=1.0)
+    assert stats(timer).bottleneck == "decode"
+    run_epoch(timer, clock, 100, wait_s=0.0, deliver_s=0.0, step_s=1.0)
+    assert stats(timer).bottleneck == "step"
 
 
-def test_the_rate_is_over_the_whole_time_of_the_passes():
+def test_the_rate_covers_the_whole_time_of_the_epochs():
     clock = FakeClock()
-    stopwatch = DeliveryTimer(clock)
-    assert stats(stopwatch).samples_per_s == 0.0
-    pass_of(stopwatch, clock, 4, wait_s=1.0, deliver_s=0.5, step_s=2.5)
-    assert stats(stopwatch).samples_per_s == 2.0
+    timer = DeliveryTimer(clock)
+    assert stats(timer).samples_per_s == 0.0
+    run_epoch(timer, clock, 4, wait_s=1.0, deliver_s=0.5, step_s=2.5)
+    assert stats(timer).samples_per_s == 2.0
 
 
-def test_a_status_line_tells_what_happened_since_the_last_one():
+def test_a_status_line_reports_what_happened_since_the_last_one():
     clock = FakeClock()
-    stopwatch = DeliveryTimer(clock)
-    pass_of(stopwatch, clock, 10, wait_s=1.0, deliver_s=0.0, step_s=0.0)
-    before = stats(stopwatch)
+    timer = DeliveryTimer(clock)
+    run_epoch(timer, clock, 10, wait_s=1.0, deliver_s=0.0, step_s=0.0)
+    before = stats(timer)
     assert status_line(before, None) == (
         "epoch 3, 480 of 1000 samples, 8/s, training waited 100%, bottleneck decode | "
         "read 10%, decode 90%, deliver 0% | 2 workers, 4 readers, 4 ahead"
     )
-    pass_of(stopwatch, clock, 10, wait_s=0.0, deliver_s=0.0, step_s=2.0)
-    assert "4/s, training waited 0%, bottleneck step" in status_line(stats(stopwatch), before)
+    run_epoch(timer, clock, 10, wait_s=0.0, deliver_s=0.0, step_s=2.0)
+    assert "4/s, training waited 0%, bottleneck step" in status_line(stats(timer), before)
 
 
-def test_a_line_is_due_every_few_seconds_and_goes_to_stderr(capsys):
+def test_a_line_is_due_every_few_seconds_and_is_printed_on_stderr(capsys):
     clock = FakeClock()
     ticker = StatusTicker(clock)
     assert not ticker.due

@@ -1,4 +1,4 @@
-"""What the cgroups above this process allow it: those of a container, of a job's scheduler, of a login session."""
+"""Limits of CPU and memory that cgroups set for this process: a container's, a job scheduler's, a login session's."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _MEMORY_FILES = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
-"""Of cgroup version 2 and 1: the limit, what is in use, and how `memory.stat` calls what the children use too."""
+"""Files of cgroup version 2 and 1: limit, bytes in use, and the prefix of sums over children in `memory.stat`."""
 
 
 def cgroup_folders(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) -> Iterator[Path]:
-    """The cgroup this process is in, then those above it: version 1 of this controller, else version 2.
+    """Yield the folder of this process's cgroup, then of those above it: version 1 of the controller, else version 2.
 
-    In a container the folder named in /proc may be the host's, unseen here: then the mount's own root is ours.
+    In a container, /proc may name a folder of the host that does not exist here: then the root of the mount is used.
     """
-    mount, path = _place(controller, root, membership)
+    mount, path = _hierarchy(controller, root, membership)
     if mount is None:
         return
     folder = mount / path.lstrip("/")
@@ -35,7 +35,7 @@ def cgroup_folders(controller: str, root: Path = ROOT, membership: Path = MEMBER
 
 
 def quota_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
-    """Cores' worth of time that the tightest cgroup above this process allows."""
+    """Return the CPU time per second, in cores, that the tightest cgroup of this process allows; None if unlimited."""
     quotas = []
     for folder in cgroup_folders("cpu", root, membership):
         with suppress(OSError, ValueError, ZeroDivisionError):
@@ -48,20 +48,20 @@ def quota_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | Non
 
 
 def memory_limit_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
-    """The tightest cgroup's; an old cgroup without a limit gives a number larger than any machine."""
+    """Return the tightest cgroup's limit; cgroup version 1 without a limit gives a number larger than any machine."""
     return min((limit for limit, _ in _memory(root, membership)), default=None)
 
 
 def memory_left_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
-    """What may still be taken in the tightest cgroup: cached file pages count as free, they give way."""
+    """Return the bytes left in the tightest cgroup. Cached file pages count as free: they are dropped on demand."""
     return min((left for _, left in _memory(root, membership)), default=None)
 
 
 def _memory(root: Path, membership: Path) -> Iterator[tuple[int, int]]:
-    """Limit and what is left of it, for each cgroup that has one."""
+    """Yield the limit and what is left of it, for each cgroup that has one."""
     for folder in cgroup_folders("memory", root, membership):
         for limit_name, used_name, prefix in _MEMORY_FILES:
-            with suppress(OSError, ValueError):  # also "max", which is no number
+            with suppress(OSError, ValueError):  # ValueError: the file says "max"
                 limit = int((folder / limit_name).read_text())
                 left = limit
                 with suppress(OSError, ValueError):
@@ -76,8 +76,8 @@ def _cached_files(folder: Path, prefix: str) -> int:
     return 0
 
 
-def _place(controller: str, root: Path, membership: Path) -> tuple[Path | None, str]:
-    """Where the hierarchy is mounted, and our place in it."""
+def _hierarchy(controller: str, root: Path, membership: Path) -> tuple[Path | None, str]:
+    """Return where the hierarchy is mounted, and the path of this process in it."""
     unified = ""
     with suppress(OSError, ValueError):
         for line in membership.read_text().splitlines():
@@ -92,7 +92,7 @@ def _place(controller: str, root: Path, membership: Path) -> tuple[Path | None, 
 
 
 def free_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
-    """What could still be taken: cached file pages count as free, they give way."""
+    """Return the bytes that could still be allocated. Cached file pages count as free: they are dropped on demand."""
     free = psutil.virtual_memory().available
     left = memory_left_bytes(root, membership)
     return free if left is None else min(free, left)

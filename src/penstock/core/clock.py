@@ -1,4 +1,4 @@
-"""Time as a thing you pass in, so that tests own it."""
+"""Time as a parameter, so that tests can pass a clock they control."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What code that measures or waits needs to know of time."""
+    """The part of a clock that code needs which measures or waits."""
 
     def now(self) -> float:
-        """Seconds on a clock that never goes backwards."""
+        """Return seconds on a clock that never goes backwards."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let that many seconds pass."""
+        """Wait for that many seconds."""
         ...
 
 
 class SystemClock:
-    """The real one."""
+    """The clock of this machine."""
 
     now = staticmethod(time.perf_counter)
-    """Seconds from an arbitrary start: the function itself, since it is asked for at every phase of every step."""
+    """Seconds from an arbitrary start: the function itself, since it is called in every phase of every step."""
 
     def sleep(self, seconds: float) -> None:
         """Block the calling thread."""

@@ -1,4 +1,4 @@
-"""How many cores this process may really use, and which are near."""
+"""How many CPU cores this process may use, and which of them are near its memory."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from penstock.core.ranks import local_rank, slurm_cores
 from penstock.errors import SettingError
 
 FEW_CORES = 4
-"""Where there are no more, a loader uses them all."""
+"""Up to this number of cores, a loader uses all of them."""
 
 
 def usable_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
-    """The affinity mask, cut down to the CPU quota of our cgroups where there is one; never less than 1."""
+    """Return the cores of the affinity mask, limited by the CPU quota of the cgroups of this process; at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = quota_cores(root, membership)
     return cores if quota is None else max(1, min(cores, ceil(quota)))
 
 
 def rank_cores() -> int:
-    """Our part of them: ranks of one machine divide what they share, and one that is bound to fewer has those."""
+    """Return this rank's part of the cores: ranks divide the cores they share; a rank bound to fewer has those."""
     ranks, usable = local_rank().world_size, usable_cores()
     if ranks == 1:
         return usable
@@ -33,43 +33,46 @@ def rank_cores() -> int:
 
 
 def loader_cores() -> int:
-    """Those that a loader may keep busy: where a rank has many, one is left to its loop and to handing out work."""
+    """Return the cores that a loader may keep busy. Of many, one is left to the training loop and the scheduler."""
     cores = rank_cores()
     return cores - (cores > FEW_CORES)
 
 
 def worker_cores(workers: int, local_rank: int = 0, nodes: Path = Path("/sys/devices/system/node")) -> tuple[int, ...]:
-    """The core for each worker: those of the memory node we run on first, each rank of the machine after the other."""
+    """Return the core for each worker.
+
+    Cores of the memory node that this process runs on come first, and each rank of the machine takes the next ones.
+    """
     if not hasattr(os, "sched_getaffinity"):
-        raise SettingError("workers cannot be pinned to cores on this system", advice="Leave pin_workers out")
+        raise SettingError("workers cannot be bound to cores on this system", advice="Leave worker_affinity out")
     node_of = _nodes(nodes)
-    here = node_of.get(_current_core(), 0)
+    own_node = node_of.get(_current_core(), 0)
     allowed = sorted(
-        os.sched_getaffinity(0), key=lambda core: (node_of.get(core, 0) != here, node_of.get(core, 0), core)
+        os.sched_getaffinity(0), key=lambda core: (node_of.get(core, 0) != own_node, node_of.get(core, 0), core)
     )
-    return tuple(allowed[(local_rank * workers + at) % len(allowed)] for at in range(workers))
+    return tuple(allowed[(local_rank * workers + worker) % len(allowed)] for worker in range(workers))
 
 
 def _launcher_cores() -> int:
-    """Of whoever started this rank and those beside it, which may have bound each to some of its own; 0: unknown."""
+    """Return the cores of the parent process, which may have bound each rank to some of its own; 0 if unknown."""
     with suppress(OSError, AttributeError):
         return len(os.sched_getaffinity(os.getppid()))
     return 0
 
 
 def _nodes(root: Path) -> dict[int, int]:
-    """The memory node of each core; empty where the system does not say."""
-    found: dict[int, int] = {}
+    """Return the memory node of each core; empty where the system does not report it."""
+    node_of: dict[int, int] = {}
     for folder in root.glob("node[0-9]*"):
         with suppress(OSError, ValueError):
             for piece in (folder / "cpulist").read_text().strip().split(","):
                 first, _, last = piece.partition("-")
-                found.update(dict.fromkeys(range(int(first), int(last or first) + 1), int(folder.name[4:])))
-    return found
+                node_of.update(dict.fromkeys(range(int(first), int(last or first) + 1), int(folder.name[4:])))
+    return node_of
 
 
 def _current_core() -> int:
-    """The core that this process ran on last; -1 where the system does not say."""
+    """Return the core that this process ran on last; -1 where the system does not report it."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[36])
     return -1

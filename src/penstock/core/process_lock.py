@@ -1,4 +1,4 @@
-"""What many processes of a machine need is done by one of them; the others wait for it, and find it done."""
+"""Locks between the processes of a machine: one process does the work that all need, and the others use its result."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.core.user_cache import cache_dir
 from penstock.errors import PenstockError
 
 WAIT_S = 60.0
-"""Whoever has waited so long does the work itself: that costs time, and nothing else."""
+"""Seconds after which a waiting process does the work itself; that costs time and nothing else."""
 LOCKS = 64
-"""Files in the cache, however much there is to do."""
+"""Number of lock files in the cache, shared by all keys."""
 
 
 @contextmanager
 def keyed_lock(folder: str, key: str) -> Iterator[None]:
-    """One at a time for each `what`; not longer than WAIT_S."""
+    """Hold a lock for this key, or go ahead without it after WAIT_S."""
     number = zlib.crc32(os.fsencode(key)) % LOCKS
     with file_lock(folder, f"{number}.lock", WAIT_S):
         yield
@@ -28,13 +28,14 @@ def keyed_lock(folder: str, key: str) -> Iterator[None]:
 
 @contextmanager
 def file_lock(folder: str, name: str, timeout_s: float | None = None) -> Iterator[None]:
-    """Under a lock in the user's cache, waited for without end if not said otherwise.
+    """Hold a lock that is a file in the user's cache; wait for it without limit unless `timeout_s` is given.
 
-    It ends with its holder; where there can be none, everybody goes ahead.
+    The lock ends with the process that holds it. After the timeout, and where no lock can be made, the caller goes
+    ahead without one.
     """
     try:
-        timeout_s = -1.0 if timeout_s is None else timeout_s
-        lock = FileLock(cache_dir(folder) / name, timeout=timeout_s, mode=0o600, poll_interval=0.005)
+        wait_s = -1.0 if timeout_s is None else timeout_s
+        lock = FileLock(cache_dir(folder) / name, timeout=wait_s, mode=0o600, poll_interval=0.005)
         lock.acquire()
     except (PenstockError, OSError, NotImplementedError):  # also TimeoutError
         yield

@@ -1,4 +1,4 @@
-"""What a loader has done so far, as numbers that somebody else can read: subtract two of them for a window."""
+"""Counters of a loader and its engine since their start. The difference of two describes the time between them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from penstock.core.hops import Hop
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Sums since the engine's start, and how its knobs stand."""
+    """Sums since the start of the engine, and the current values of its knobs."""
 
     read: Hop = field(default_factory=lambda: Hop("read"))
     decode: Hop = field(default_factory=lambda: Hop("decode"))
     waited_s: float = 0.0
-    """By the training loop, for a batch."""
+    """Seconds the training loop waited for a batch."""
     decoding_s: float = 0.0
-    """Of the workers, by their own count."""
+    """Seconds the workers spent on tasks, by their own measurement."""
     reads: int = 0
     bytes_read: int = 0
     rereads: int = 0
-    """Blocks that had to leave the arena and were read again: more memory would have saved them."""
+    """Blocks that were evicted from the arena and read again; with more memory this would not happen."""
     tasks: int = 0
     samples: int = 0
     batches: int = 0
@@ -29,27 +29,27 @@ class EngineStats:
     readers: int = 0
     workers: int = 0
     lookahead: int = 0
-    """Batches in the making or ready, ahead of the one the training loop has."""
+    """Batches being made or ready, ahead of the one the training loop has."""
     task_s: float = 0.0
     arena_used_bytes: int = 0
     ready_batches: int = 0
     changes: tuple[str, ...] = ()
-    """What was turned while running and why, the last hundred."""
+    """The last hundred changes that the autotuner made, with their reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTimes:
-    """Where a GPU's time goes between steps, on its own clock. Sums since the start."""
+    """The GPU's time between steps, by its own clock. Sums since the start of the engine."""
 
     copying_s: float = 0.0
-    """Batches on their way: the copy itself, decoding on the card included."""
+    """Seconds of copying batches to the GPU, including decoding on the GPU."""
     exposed_s: float = 0.0
-    """Of copying and finishing, what the training's stream had to wait for: not hidden behind a step."""
+    """Seconds of copying and transforming that the training's stream waited for: not hidden behind a step."""
     stalled_s: float = 0.0
-    """The card had nothing to do for the training, because the next batch was not there yet, for whatever reason."""
+    """Seconds the GPU had no work of the training, because the next batch was not there yet, for whatever reason."""
 
     def since(self, earlier: Self) -> GpuTimes:
-        """What happened between two looks; a sum that went down was begun anew."""
+        """Return what happened since the earlier measurement; sums that went down were restarted in between."""
         if earlier.copying_s > self.copying_s:
             return self
         return GpuTimes(
@@ -61,38 +61,38 @@ class GpuTimes:
 
 @dataclass(frozen=True, slots=True)
 class LoaderStats:
-    """`loader.stats()`: the hops of the data's way, and the engine behind them."""
+    """The result of `loader.stats()`: the hops that data passes through, and the engine."""
 
     epoch: int
     position: int
-    """Samples of the epoch that are delivered, over all ranks."""
+    """Samples of the epoch that have been delivered, over all ranks."""
     epoch_samples: int
-    """All there are in an epoch."""
+    """Samples of a whole epoch, over all ranks."""
     samples: int
-    """Delivered here since the loader was made."""
+    """Samples delivered on this rank since the loader was made."""
     batches: int
     bad: int
-    """Samples that were skipped or replaced in this pass."""
+    """Samples that were skipped or replaced in this epoch."""
     deliver: Hop
-    """From a finished slab to what the training loop gets, copy to the device included."""
+    """Delivery: from a complete slab to the batch that the training loop gets, including the copy to the device."""
     step: Hop
-    """The training loop: busy with its own work, starved while it waited for a batch."""
+    """The training loop: busy with its step, starved while it waited for a batch."""
     engine: EngineStats
-    """Since its workers were last started: leaving a pass early stops them."""
+    """Since the workers were last started; leaving an epoch early stops them."""
     gpu_times: GpuTimes | None = None
-    """Since then too; None where batches stay on the CPU."""
+    """Since the workers were last started, too; None where batches stay on the CPU."""
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        """In the order of the data's way."""
+        """The hops in the order in which data passes through them."""
         return self.engine.read, self.engine.decode, self.deliver, self.step
 
     @property
     def bottleneck(self) -> str:
-        """The hop that waited least for others."""
+        """Name of the hop that waited least for others."""
         return max(self.hops, key=lambda hop: hop.busy).name
 
     @property
     def samples_per_s(self) -> float:
-        """Over the time of all passes, the training loop's own work included."""
+        """Samples per second over all epochs, including the time of the training steps."""
         return self.samples / self.step.total_s if self.step.total_s > 0 else 0.0

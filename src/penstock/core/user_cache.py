@@ -1,4 +1,4 @@
-"""Where Penstock keeps small files of its own: storage measurements, index files of read-only shards."""
+"""The user's cache folder for small files of Penstock: measurements, lock files, indexes of read-only shards."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from penstock.errors import SettingError, StorageError
 
 
 def cache_dir(*parts: str) -> Path:
-    """A private, writable folder under the user's cache, made on demand: `cache_dir("index")`.
+    """Return a private, writable folder below the user's cache, for example `cache_dir("index")`; create it if needed.
 
-    `$PENSTOCK_CACHE` is used or refused, never replaced. The platform's own cache folder gives way to
-    a private one in the temporary directory where the home cannot be written.
+    The folder that `$PENSTOCK_CACHE` names is used, or refused with an error. Without it, that is the cache folder of
+    the platform, or a private one in the temporary directory where the home directory cannot be written.
     """
     for part in parts:
         if part in ("", ".", "..") or Path(part).name != part:
@@ -34,7 +34,7 @@ def cache_dir(*parts: str) -> Path:
 
 
 def _platform_cache() -> Path:
-    """The cache folder this platform's users would look into."""
+    """Return the cache folder that is usual on this platform."""
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     if Path(xdg).is_absolute():  # the XDG rules say that a relative one is to be ignored
         return Path(xdg) / "penstock"
@@ -47,16 +47,16 @@ def _platform_cache() -> Path:
 
 
 def _temporary_cache() -> Path:
-    """One folder per user. That directory is shared, so a folder that somebody else made is refused."""
+    """Return a folder of this user. The temporary directory is shared, so a folder of another user is refused."""
     uid = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
     folder = Path(tempfile.gettempdir()) / f"penstock-{uid}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
         raise StorageError(
-            f"{folder} was made by somebody else",
+            f"{folder} belongs to another user",
             stage="cache",
-            advice="Set PENSTOCK_CACHE to a folder of yours",
+            advice="Set PENSTOCK_CACHE to a folder of your own",
         )
     return folder
 
@@ -68,7 +68,7 @@ def _required(base: Path, parts: tuple[str, ...]) -> Path:
         raise StorageError(
             f"cannot use {base} as a cache folder: {error}",
             stage="cache",
-            advice="Set PENSTOCK_CACHE to a folder of yours that can be written",
+            advice="Set PENSTOCK_CACHE to a folder of your own that can be written",
         ) from error
 
 
@@ -85,11 +85,11 @@ def _writable_folder(base: Path, parts: tuple[str, ...]) -> Path:
 
 
 class CacheRecord(Protocol):
-    """What is kept, and for what it holds."""
+    """A stored result, with the key it belongs to."""
 
     @property
     def key(self) -> Any:
-        """A dataclass of plain values."""
+        """The key, a dataclass of plain values."""
         ...
 
 
@@ -97,7 +97,7 @@ RecordT = TypeVar("RecordT", bound=CacheRecord)
 
 
 def load_record(folder: str, key: Any, kind: type[RecordT], max_bytes: int) -> RecordT | None:
-    """The record of that key, or None where there is none, or it is corrupt or of something else."""
+    """Return the record of that key; None where there is none, or where the file is corrupt or of another key."""
     try:
         with open(_file(folder, key), "rb") as stream:
             data = stream.read(max_bytes + 1)
@@ -108,7 +108,7 @@ def load_record(folder: str, key: Any, kind: type[RecordT], max_bytes: int) -> R
 
 
 def store_record(folder: str, record: CacheRecord) -> None:
-    """Keep it; where nothing can be kept, the next run measures again and nothing else is lost."""
+    """Store the record; if that fails, the next run measures again and nothing else is lost."""
     try:
         file = _file(folder, record.key)
         scratch = file.with_name(f"{file.name}.{os.getpid()}")

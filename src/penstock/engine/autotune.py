@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from penstock.core.hops import Hop
+from penstock.core.hops import Hop, HopMeter, HopState
 from penstock.core.stats import EngineStats
 from penstock.engine.block_cache import BlockCache
 from penstock.engine.dispatch import Dispatch
-from penstock.engine.hop_meter import HopMeter, HopState
 from penstock.engine.output_queue import OutputQueue
 from penstock.engine.readers import Readers
 
@@ -275,8 +274,8 @@ class Autotuner:
 
     def note(self, now: float, reading: HopState | None, decoding: HopState | None) -> None:
         """What readers and workers do from now on."""
-        self._read.note(now, reading)
-        self._decode.note(now, decoding)
+        self._read.update(now, reading)
+        self._decode.update(now, decoding)
 
     def pause(self, now: float) -> None:
         """No epoch is under way: the window goes on with the next one."""

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.core.contracts import BAD_SAMPLE, NO_BLOCK, BlockSource, TaskResult, no_worker_reads
+from penstock.core.hops import HopState
 from penstock.engine.autotune import Autotuner
 from penstock.engine.batch import Batch, BatchRequest, Ids
 from penstock.engine.block_cache import BlockCache, Uses
 from penstock.engine.dispatch import AssignedTask, Dispatch, WorkerSlot
-from penstock.engine.hop_meter import HopState
 from penstock.engine.ipc import Listener, Wakeup
 from penstock.engine.output_queue import LONGEST_WAIT_S, OutputQueue
 from penstock.engine.readers import FetchedBlock

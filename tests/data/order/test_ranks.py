@@ -92,5 +92,5 @@ def test_half_an_environment_is_refused_not_read_as_one_rank(monkeypatch, name):
     for other in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "1")
-    with pytest.raises(SettingError, match="only by half"):
+    with pytest.raises(SettingError, match="is not set"):
         find_ranks(None, None, 64)
