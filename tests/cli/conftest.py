@@ -12,9 +12,9 @@ from penstock.recording.format import (
     EpochStartLine,
     FetchLine,
     LoaderLine,
+    LoaderSetting,
     Machine,
     RunLine,
-    Setting,
     StepLine,
 )
 from penstock.recording.writer import Recorder
@@ -63,11 +63,11 @@ def record(tmp_path):
 
     def write(file="run.jsonl", *, wait_s=0.0001, step_s=0.02, count=60, workers=2, fetched=True, **loader):
         recorder = Recorder(tmp_path / file, RunLine(command=("train.py",), machine=Machine(cores=4, usable_cores=4)))
-        settings = {"num_workers": Setting(requested=workers, in_force=workers), **loader.pop("settings", {})}
+        settings = {"num_workers": LoaderSetting(requested=workers, in_force=workers), **loader.pop("settings", {})}
         recorder.put(
             LoaderLine(loader=0, type="torch", settings=settings, batches=count, **{"name": "train", **loader})
         )
-        recorder.put(EpochStartLine(loader=0, number=0, at_s=0.0))
+        recorder.put(EpochStartLine(loader=0, epoch=0, at_s=0.0))
         for batch in range(count):
             at_s = batch * (wait_s + step_s)
             worker = batch % workers if workers else -1
@@ -78,7 +78,7 @@ def record(tmp_path):
             recorder.put(
                 StepLine(loader=0, batch=batch, at_s=at_s, wait_s=wait_s, step_s=step_s, samples=8, worker=worker)
             )
-        recorder.put(EpochEndLine(loader=0, number=0, at_s=count * (wait_s + step_s)))
+        recorder.put(EpochEndLine(loader=0, epoch=0, at_s=count * (wait_s + step_s)))
         recorder.close()
         return tmp_path / file
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.paths import DATA_FILES
 
 from penstock.cli import console
-from penstock.recording.format import Setting
+from penstock.recording.format import LoaderSetting
 
 LOGS = DATA_FILES
 HOSTILE = "\x1b[31mred\x1b[0m<script>alert(1)</script>\r\n"
@@ -76,7 +76,7 @@ def test_markdown_has_the_sections_of_a_report(here, slow):
 
 
 def test_settings_that_were_changed_on_the_way_are_named(here, record):
-    ran = here("diagnose", record(settings={"prefetch_factor": Setting(requested=16, in_force=2)}))
+    ran = here("diagnose", record(settings={"prefetch_factor": LoaderSetting(requested=16, in_force=2)}))
     assert "prefetch_factor requested 16, in force 2" in ran.out
 
 
@@ -172,7 +172,7 @@ def test_a_recording_without_steps_is_undetermined(here, record):
 
 @pytest.mark.parametrize("form", [(), ("--format", "md")])
 def test_names_from_the_run_cannot_reach_the_terminal_raw(here, record, form):
-    settings = {HOSTILE: Setting(requested=HOSTILE, in_force=1)}
+    settings = {HOSTILE: LoaderSetting(requested=HOSTILE, in_force=1)}
     ran = here("diagnose", record(dataset=HOSTILE, settings=settings), *form)
     assert "\x1b" not in ran.out
     assert "\r" not in ran.out

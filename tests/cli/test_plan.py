@@ -15,7 +15,7 @@ from penstock.errors import SettingError
 from penstock.plan.document import load_plan
 from penstock.plan.fingerprint import fingerprint
 from penstock.probe.results import DecodePoint, DecodeRates, IpcCost, Probes, SkippedProbe, probes_document
-from penstock.recording.format import EventLine, RunLine, Setting
+from penstock.recording.format import EventLine, LoaderSetting, RunLine
 from penstock.recording.writer import Recorder
 from penstock.watcher.machine.facts import machine_facts
 
@@ -245,7 +245,7 @@ def test_the_recording_itself_is_never_overwritten(planned, slow):
 
 def test_names_from_the_run_cannot_reach_the_terminal_raw(planned, record, tmp_path):
     hostile = "\x1b[31mred\r\n"
-    settings = {hostile: Setting(requested=hostile, in_force=1)}
+    settings = {hostile: LoaderSetting(requested=hostile, in_force=1)}
     run = record(wait_s=0.03, workers=0, dataset=hostile, name=hostile, settings=settings)
     for options in ((), ("--format", "md"), ("-o", "plan.yaml")):
         ran = planned(run, *options)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penstock.recording.format import Setting
+from penstock.recording.format import LoaderSetting
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_next_to_nothing_can_be_drawn_too(here, record, form, count):
 
 def test_names_from_the_run_cannot_become_markup(here, record, tmp_path):
     name = "<script>alert(1)</script>\x1b[31m"
-    run = record(dataset=name, settings={name: Setting(requested=name, in_force=2)})
+    run = record(dataset=name, settings={name: LoaderSetting(requested=name, in_force=2)})
     for output in ("a.html", "a.md"):
         assert here("report", run, "-o", output).code == 0
         text = (tmp_path / output).read_text("utf-8")

@@ -13,7 +13,7 @@ from penstock.core.plan import Change, Plan
 from penstock.errors import RecordingError, SettingError
 from penstock.plan.document import save_plan
 from penstock.plan.fingerprint import fingerprint
-from penstock.recording.format import Setting
+from penstock.recording.format import LoaderSetting
 from penstock.verify import trials
 from penstock.watcher.machine.facts import machine_facts
 from penstock.watcher.script.runner import ScriptResult
@@ -71,7 +71,7 @@ def played(monkeypatch, record, tmp_path):
     def run_script(script, path, *, live, trial):
         trial.output.write_text("")
         settings = "after" if trial.dataloader else "before"
-        made = record("made.jsonl", wait_s=wait_s[settings], settings={"prefetch_factor": Setting(in_force=2)})
+        made = record("made.jsonl", wait_s=wait_s[settings], settings={"prefetch_factor": LoaderSetting(in_force=2)})
         path.write_bytes(made.read_bytes())
         return ScriptResult(0, (path,), False)
 

@@ -15,7 +15,7 @@ def seen(tmp_path):
     def see(*, fetched=True):
         recorder = Recorder(tmp_path / "run.jsonl", RunLine(machine=Machine(cores=2, usable_cores=2)))
         recorder.put(LoaderLine(loader=0, type="torch"))
-        recorder.put(EpochStartLine(loader=0, number=0, at_s=0.0))
+        recorder.put(EpochStartLine(loader=0, epoch=0, at_s=0.0))
         for batch in range(40):
             at_s = batch * 0.06
             if fetched:

@@ -7,7 +7,7 @@ import pytest
 from penstock.demo import stages as room
 from penstock.demo.stages import Stage, run_stage
 from penstock.errors import PenstockError
-from penstock.recording.format import EpochStartLine, LoaderLine, RunLine, Setting, StepLine
+from penstock.recording.format import EpochStartLine, LoaderLine, LoaderSetting, RunLine, StepLine
 from penstock.recording.writer import Recorder
 from penstock.watcher.script.runner import ScriptResult
 
@@ -23,8 +23,8 @@ def play(monkeypatch):
         def run_script(script, record, *, live, trial):
             calls.append((script, trial))
             recorder = Recorder(record, RunLine())
-            recorder.put(LoaderLine(loader=0, type="torch", settings={"num_workers": Setting(in_force=3)}))
-            recorder.put(EpochStartLine(loader=0, number=0, at_s=0.0))
+            recorder.put(LoaderLine(loader=0, type="torch", settings={"num_workers": LoaderSetting(in_force=3)}))
+            recorder.put(EpochStartLine(loader=0, epoch=0, at_s=0.0))
             for batch in range(steps):
                 wait_s = 1.0 if batch < 6 else 0.03
                 recorder.put(StepLine(loader=0, batch=batch, at_s=float(batch), wait_s=wait_s, step_s=0.01, samples=8))

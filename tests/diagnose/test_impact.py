@@ -32,7 +32,7 @@ def test_pauses_are_no_time_of_the_loop():
 
 
 def test_whole_epochs_are_measured():
-    steps = [step(at, 1.0, 1.0, pass_=number) for number in range(2) for at in range(4)]
+    steps = [step(at, 1.0, 1.0, epoch=number) for number in range(2) for at in range(4)]
     assert impact(steps, batches=4).per_epoch_s == pytest.approx(4.0)
 
 

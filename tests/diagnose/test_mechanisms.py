@@ -16,7 +16,7 @@ from penstock.recording.format import (
     EpochStartLine,
     EventLine,
     FetchLine,
-    Process,
+    ProcessLoad,
     StackSamplesLine,
     StepLine,
     SystemLine,
@@ -33,7 +33,7 @@ def changed(lines, **how):
 def with_processes(recording, main, worker):
     """The system's looks, with these numbers for the main process and for each worker."""
     workers = int(recording.loaders[0].settings["num_workers"].in_force)
-    processes = (Process(**main), *(Process(loader=0, worker=at, **worker) for at in range(workers)))
+    processes = (ProcessLoad(**main), *(ProcessLoad(loader=0, worker=at, **worker) for at in range(workers)))
     return replace(recording, system=changed(recording.system, processes=lambda _: processes))
 
 
@@ -91,9 +91,9 @@ def test_taking_a_batch_is_long_where_another_thread_holds_the_interpreter():
 def waiting_for_threads(cpu, states, functions):
     """Workers whose own thread waits while others of theirs use so many cores each."""
     made = Made(workers=4, cores=2, cpu_s=0.008, alone_s=0.25, step_s=0.012).recording()
-    looks = StackSamplesLine(loader=0, worker=0, at_s=1.0, looks=100, states=states, functions=functions)
+    looks = StackSamplesLine(loader=0, worker=0, at_s=1.0, samples=100, states=states, functions=functions)
     return with_processes(
-        replace(made, whereabouts=(looks,)), {"cpu": 0.1, "thread_cpu": 0.1}, {"cpu": cpu, "thread_cpu": 0.03}
+        replace(made, stack_samples=(looks,)), {"cpu": 0.1, "thread_cpu": 0.1}, {"cpu": cpu, "thread_cpu": 0.03}
     )
 
 
@@ -261,7 +261,7 @@ def test_late_reads_are_a_tail_only_where_another_reader_does_not_make_them_late
         cores=16,
         states={"read": 85},
         fetch={"read_bytes": 1 << 20, "reads": 16},
-        after={"in_row_alone": 60e6, "in_row_together": together * 60e6},
+        after={"sequential_alone": 60e6, "sequential_together": together * 60e6},
     )
     assert first(made.recording()).rule == rule
 
@@ -281,16 +281,16 @@ def seldom_looked(count=320, first_looked=40):
     made = Made(workers=4, count=count, cpu_s=0.001, step_s=0.015).recording()
 
     def phases(step):
-        return {"forward": 0.013, "backward": 0.001} if looked(step) else {}
+        return {"forward": 0.013, "backward": 0.001} if profiled(step) else {}
 
-    def looked(step):
+    def profiled(step):
         return step.batch < first_looked or step.batch % 32 == 1
 
     steps = changed(
         made.steps,
         step_s=lambda step: 0.095 if step.batch % 5 == 0 else 0.015,
         wait_s=lambda _: 0.0003,
-        looked=looked,
+        profiled=profiled,
         phases=phases,
     )
     return replace(made, steps=steps)
@@ -309,14 +309,14 @@ def test_long_steps_that_nobody_looked_at_count_as_those_do_that_were():
 def validating(left_early):
     """Every fortieth step holds a pass over another loader, of which the end is told or not."""
     made = Made(workers=4, cpu_s=0.001, step_s=0.015, phases={"forward": 0.013}).recording()
-    steps, passes, more_s = [], list(made.passes), 0.0
+    steps, passes, more_s = [], list(made.epochs), 0.0
     for step in made.steps:
         at_s = step.at_s + more_s
         if step.batch % 40 == 39:
             begin = at_s + step.wait_s + 0.015
-            passes.append(EpochStartLine(loader=1, number=step.batch, at_s=begin))
+            passes.append(EpochStartLine(loader=1, epoch=step.batch, at_s=begin))
             theirs = [
-                StepLine(loader=1, pass_=step.batch, batch=k, at_s=begin + k * 0.02, wait_s=0.001, step_s=0.019)
+                StepLine(loader=1, epoch=step.batch, batch=k, at_s=begin + k * 0.02, wait_s=0.001, step_s=0.019)
                 for k in range(10)
             ]
             steps += [*theirs[:-1], msgspec.structs.replace(theirs[-1], step_s=0.5 if left_early else 0.019)]
@@ -324,7 +324,7 @@ def validating(left_early):
             step = msgspec.structs.replace(step, step_s=0.215)
         steps.append(msgspec.structs.replace(step, at_s=at_s))
     loaders = {**made.loaders, 1: msgspec.structs.replace(made.loaders[0], loader=1, dataset_size=500)}
-    return replace(made, loaders=loaders, steps=tuple(steps), passes=tuple(passes))
+    return replace(made, loaders=loaders, steps=tuple(steps), epochs=tuple(passes))
 
 
 @pytest.mark.parametrize("left_early", [True, False])
@@ -372,7 +372,7 @@ def test_the_advice_for_crowded_cores_is_the_number_of_workers_that_the_model_fi
 
 def test_what_the_recorder_writes_of_collections_and_cores_is_read_back():
     fetch = FetchLine(loader=0, batch=0, worker=0, at_s=0.0, fetch_s=1.0, gc_s=0.5)
-    system = SystemLine(at_s=1.0, processes=(Process(worker=0, cores=1),))
+    system = SystemLine(at_s=1.0, processes=(ProcessLoad(worker=0, cores=1),))
     for line in (fetch, system):
         assert msgspec.json.decode(msgspec.json.encode(line), type=type(line)) == line
 

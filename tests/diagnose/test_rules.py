@@ -48,7 +48,7 @@ CAUSES = {
         io_s=0.05,
         states={"read": 85},
         fetch={"read_bytes": 8 * MB, "reads": 16},
-        after={"in_row_alone": 160 * MB, "in_row_together": 165 * MB},
+        after={"sequential_alone": 160 * MB, "sequential_together": 165 * MB},
     ),
     "random_access": Made(
         workers=4,
@@ -56,7 +56,7 @@ CAUSES = {
         io_s=0.05,
         states={"read": 85},
         fetch={"read_bytes": 65536, "reads": 64},
-        after={"scattered_alone": 1 * MB, "scattered_together": 1.3 * MB},
+        after={"random_alone": 1 * MB, "random_together": 1.3 * MB},
     ),
     "reader_thrash": Made(
         workers=4,
@@ -64,10 +64,10 @@ CAUSES = {
         io_s=0.03,
         storage=thrashing,
         after={
-            "in_row_alone": 260 * MB,
-            "in_row_together": 100 * MB,
-            "scattered_alone": 90 * MB,
-            "scattered_together": 30 * MB,
+            "sequential_alone": 260 * MB,
+            "sequential_together": 100 * MB,
+            "random_alone": 90 * MB,
+            "random_together": 30 * MB,
         },
         states={"read": 85},
         fetch={"read_bytes": 8 * MB, "reads": 16},

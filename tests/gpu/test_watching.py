@@ -105,7 +105,7 @@ def test_a_watched_loader_waits_for_nothing_and_the_card_s_stalls_are_recorded(t
         torch.cuda.set_sync_debug_mode("default")
     loader.close()
     recording = load(tmp_path / "run.jsonl")
-    copying_s, exposed_s, stalled_s = recording.hops[-1].card
+    copying_s, exposed_s, stalled_s = recording.hops[-1].gpu_times
     assert 0 < copying_s < SECONDS
     assert 0 <= exposed_s < SECONDS
     assert 0 < stalled_s < 2 * SECONDS

@@ -19,14 +19,14 @@ FULL_DISK = {
     "io_s": 0.05,
     "states": {"read": 85},
     "fetch": {"read_bytes": 8 * MB, "reads": 16},
-    "after": {"in_row_alone": 160 * MB, "in_row_together": 165 * MB},
+    "after": {"sequential_alone": 160 * MB, "sequential_together": 165 * MB},
 }
 SCATTERED = {
     "cpu_s": 0.005,
     "io_s": 0.05,
     "states": {"read": 85},
     "fetch": {"read_bytes": 65536, "reads": 64},
-    "after": {"scattered_alone": 1 * MB, "scattered_together": 1.3 * MB},
+    "after": {"random_alone": 1 * MB, "random_together": 1.3 * MB},
 }
 
 
@@ -38,11 +38,11 @@ def evidence(functions=None, **made):
             loader=0,
             worker=0,
             at_s=1.0,
-            looks=100,
+            samples=100,
             states={"running": 100 - sum(states.values()), **states},
             functions=functions,
         )
-        recording = replace(recording, whereabouts=(looks,))
+        recording = replace(recording, stack_samples=(looks,))
     return gather(recording)[0]
 
 
@@ -118,14 +118,14 @@ def test_a_full_disk_of_pictures_wants_fewer_bytes_too():
 def test_a_disk_as_fast_as_the_one_that_would_be_proposed_is_left_alone():
     fast = {
         "fetch": {"read_bytes": 80 * MB, "reads": 160},
-        "after": {"in_row_alone": 1600 * MB, "in_row_together": 1650 * MB},
+        "after": {"sequential_alone": 1600 * MB, "sequential_together": 1650 * MB},
     }
     assert causes(evidence(**{**FULL_DISK, **fast}), "storage_bandwidth")
     assert changes(**{**FULL_DISK, **fast}) == {}
 
 
 def test_scattered_reads_want_shards_and_their_gain_is_what_was_measured_in_a_row():
-    after = {**SCATTERED["after"], "in_row_alone": 190 * MB, "in_row_together": 200 * MB}
+    after = {**SCATTERED["after"], "sequential_alone": 190 * MB, "sequential_together": 200 * MB}
     found = changes(**{**SCATTERED, "after": after})
     assert set(found) == {"files", "cache"}
     assert found["files"].gain == pytest.approx(STEP_BOUND / 20 - 1, rel=0.1)

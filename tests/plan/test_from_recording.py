@@ -15,18 +15,18 @@ from penstock.errors import SettingError
 from penstock.plan.from_recording import plan_from_recording
 from penstock.plan.predict import predict
 from penstock.plan.scenario_from_evidence import UNDETERMINED, place_of, settings_of, workload_of
-from penstock.recording.format import Gpu, LoaderLine, Process, RunLine, Setting
+from penstock.recording.format import Gpu, LoaderLine, LoaderSetting, ProcessLoad, RunLine
 from penstock.recording.reader import Recording, load
 
 DATA = DATA_FILES
 MB = 1 << 20
 READING = {"states": {"read": 85}, "fetch": {"read_bytes": 8 * MB, "reads": 16}}
-SHARED = {"in_row_alone": 160 * MB, "in_row_together": 165 * MB}
+SHARED = {"sequential_alone": 160 * MB, "sequential_together": 165 * MB}
 LESS = {
-    "in_row_alone": 260 * MB,
-    "in_row_together": 100 * MB,
-    "scattered_alone": 90 * MB,
-    "scattered_together": 30 * MB,
+    "sequential_alone": 260 * MB,
+    "sequential_together": 100 * MB,
+    "random_alone": 90 * MB,
+    "random_together": 30 * MB,
 }
 """What the storage gave to one reader and to all."""
 
@@ -181,8 +181,8 @@ def test_short_epochs_want_workers_that_stay():
 
 def test_threads_that_crowd_the_cores_are_seen():
     processes = (
-        Process(cpu=0.5, queue=0.4),
-        *(Process(loader=0, worker=worker, cpu=0.9, thread_cpu=0.3, memory_bytes=100 * MB) for worker in range(4)),
+        ProcessLoad(cpu=0.5, queue=0.4),
+        *(ProcessLoad(loader=0, worker=worker, cpu=0.9, thread_cpu=0.3, memory_bytes=100 * MB) for worker in range(4)),
     )
     looks = {"processes": processes, "memory_free_bytes": 1 << 30}
     made = Made(cores=2, workers=4, cpu_s=0.012, step_s=0.02, system=looks)
@@ -194,8 +194,8 @@ def test_threads_that_crowd_the_cores_are_seen():
 
 
 def test_memory_is_checked_against_what_was_free_while_it_ran():
-    worker = Process(loader=0, worker=0, cpu=0.9, memory_bytes=100 * MB)
-    looks = {"processes": (Process(cpu=0.1), worker), "memory_free_bytes": 2000 * MB}
+    worker = ProcessLoad(loader=0, worker=0, cpu=0.9, memory_bytes=100 * MB)
+    looks = {"processes": (ProcessLoad(cpu=0.1), worker), "memory_free_bytes": 2000 * MB}
     made = Made(workers=1, cpu_s=0.16, step_s=0.01, system=looks)
     tight, unknown = (plan_from_recording(made.recording(), batch_bytes=size) for size in (100 * MB, None))
     assert tight.memory_bytes <= 1100 * MB
@@ -205,8 +205,8 @@ def test_memory_is_checked_against_what_was_free_while_it_ran():
 
 
 def test_more_is_not_proposed_than_shared_memory_holds():
-    worker = Process(loader=0, worker=0, cpu=0.9, memory_bytes=100 * MB)
-    looks = {"processes": (Process(cpu=0.1), worker), "memory_free_bytes": 64_000 * MB}
+    worker = ProcessLoad(loader=0, worker=0, cpu=0.9, memory_bytes=100 * MB)
+    looks = {"processes": (ProcessLoad(cpu=0.1), worker), "memory_free_bytes": 64_000 * MB}
     recording = Made(workers=1, cpu_s=0.16, step_s=0.01, system=looks).recording()
     container = structs.replace(recording.run, machine=structs.replace(recording.run.machine, shared_bytes=64 * MB))
     tight, roomy = (
@@ -218,7 +218,7 @@ def test_more_is_not_proposed_than_shared_memory_holds():
 
 def test_what_was_changed_on_the_way_is_told():
     recording = Made().recording()
-    recording.loaders[0].settings["num_workers"] = Setting(requested=32, in_force=4)
+    recording.loaders[0].settings["num_workers"] = LoaderSetting(requested=32, in_force=4)
     assert any("num_workers was asked to be 32 and is 4" in note for note in plan_from_recording(recording).notes)
 
 

@@ -59,7 +59,7 @@ def test_late_answers_hold_up_nobody_but_their_own_batch():
 
 @pytest.mark.parametrize("recorded", [2, 4])
 def test_a_head_between_two_readers_is_as_slow_as_between_many(recorded):
-    look = {"in_row_alone": 120e6, "in_row_together": 12e6}
+    look = {"sequential_alone": 120e6, "sequential_together": 12e6}
     reading = {"states": {"read": 90}, "fetch": {"read_bytes": 1 << 19, "reads": 8}}
     made = Made(workers=recorded, cpu_s=0.001, io_s=0.01, storage=lambda _readers: 0.1, after=look, **reading)
     evidence = seen(made)
@@ -77,7 +77,7 @@ def test_batches_that_find_their_data_read_ahead_wait_for_the_device_with_the_ot
             cpu_s=0.001,
             io_s=np.resize([0.0, 0.0, 0.0, 0.12], 200),
             storage=lambda _readers: 1.0,
-            after={"in_row_alone": 30e6, "in_row_together": 30e6},
+            after={"sequential_alone": 30e6, "sequential_together": 30e6},
             states={"read": 90},
             fetch={"read_bytes": 1 << 20, "reads": 8},
         )
@@ -96,7 +96,7 @@ def test_a_device_that_reads_ahead_gives_its_rate_to_however_few_ask():
         cpu_s=0.001,
         io_s=np.resize([0.0, 0.0, 0.0, 0.12], 200),
         storage=lambda _readers: 1.0,
-        after={"in_row_alone": 30e6, "in_row_together": 30e6},
+        after={"sequential_alone": 30e6, "sequential_together": 30e6},
         states={"read": 90},
         fetch={"read_bytes": 1 << 20, "reads": 8, "device_bytes": 0},
     )
@@ -117,7 +117,7 @@ def test_a_device_asked_for_each_batch_as_it_is_wanted_does_not_read_ahead():
         cpu_s=0.001,
         io_s=0.03,
         storage=lambda _readers: 1.0,
-        after={"in_row_alone": 30e6, "in_row_together": 30e6},
+        after={"sequential_alone": 30e6, "sequential_together": 30e6},
         states={"read": 90},
         fetch={"read_bytes": 1 << 20, "reads": 8, "device_bytes": 1 << 20},
     )

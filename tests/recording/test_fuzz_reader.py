@@ -17,9 +17,9 @@ from penstock.recording.format import (
     FetchLine,
     HopsLine,
     LoaderLine,
-    Process,
+    LoaderSetting,
+    ProcessLoad,
     RunLine,
-    Setting,
     StackSamplesLine,
     StepLine,
     SystemLine,
@@ -51,18 +51,18 @@ def real(tmp_path_factory):
     """A recording with every kind of line."""
     path = tmp_path_factory.mktemp("fuzz") / "run.jsonl"
     recorder = Recorder(path, RunLine(command=("train.py",)))
-    recorder.put(LoaderLine(loader=0, settings={"num_workers": Setting(requested=8, in_force=4)}))
-    recorder.put(EpochStartLine(loader=0, number=0, at_s=0.0))
+    recorder.put(LoaderLine(loader=0, settings={"num_workers": LoaderSetting(requested=8, in_force=4)}))
+    recorder.put(EpochStartLine(loader=0, epoch=0, at_s=0.0))
     for at in range(6):
         recorder.put(
             StepLine(loader=0, batch=at, at_s=at / 8, wait_s=0.01, step_s=0.1, phases={"forward": 0.05}, ready=1)
         )
         recorder.put(FetchLine(loader=0, batch=at, worker=at % 2, at_s=at / 8, fetch_s=0.2))
-    recorder.put(StackSamplesLine(at_s=0.5, looks=9, states={"read": 9}))
+    recorder.put(StackSamplesLine(at_s=0.5, samples=9, states={"read": 9}))
     recorder.put(HopsLine(loader=0, at_s=0.6, hops={"read": (1.0, 2.0, 3.0)}))
-    recorder.put(SystemLine(at_s=0.7, cpu=1.0, processes=(Process(cpu=0.5),)))
+    recorder.put(SystemLine(at_s=0.7, cpu=1.0, processes=(ProcessLoad(cpu=0.5),)))
     recorder.put(EventLine(what="gc", at_s=0.8, detail={"generation": 2}))
-    recorder.put(EpochEndLine(loader=0, number=0, at_s=0.9))
+    recorder.put(EpochEndLine(loader=0, epoch=0, at_s=0.9))
     recorder.put(EndLine(at_s=1.0))
     recorder.close()
     return path.read_bytes()
@@ -94,7 +94,7 @@ def check(path):
         back = load(path)
     except RecordingError:
         return False
-    for line in (*back.passes, *back.steps, *back.fetches, *back.hops, *back.pass_ends):
+    for line in (*back.epochs, *back.steps, *back.fetches, *back.hops, *back.epoch_ends):
         assert line.loader in back.loaders
         assert math.isfinite(line.at_s)
         assert line.at_s >= 0

@@ -17,10 +17,10 @@ from penstock.recording.format import (
     FetchLine,
     HopsLine,
     LoaderLine,
+    LoaderSetting,
     Machine,
-    Process,
+    ProcessLoad,
     RunLine,
-    Setting,
     StackSamplesLine,
     StepLine,
     StorageLine,
@@ -32,26 +32,30 @@ from penstock.recording.writer import Recorder
 
 LINES = (
     LoaderLine(
-        loader=0, name="train", type="torch", settings={"num_workers": Setting(requested=8, in_force=4)}, batches=2
+        loader=0,
+        name="train",
+        type="torch",
+        settings={"num_workers": LoaderSetting(requested=8, in_force=4)},
+        batches=2,
     ),
-    EpochStartLine(loader=0, number=0, at_s=0.5),
+    EpochStartLine(loader=0, epoch=0, at_s=0.5),
     StepLine(loader=0, batch=0, at_s=0.5, wait_s=0.1, step_s=0.2, phases={"forward": 0.1}, ready=2, worker=0),
     FetchLine(loader=0, batch=0, worker=-1, at_s=0.4, fetch_s=0.1, samples=8),
-    StepLine(loader=0, batch=1, at_s=0.8, wait_s=0.1, step_s=0.2, worker=1, looked=False),
-    StackSamplesLine(loader=0, worker=1, at_s=0.9, looks=20, states={"read": 15, "running": 5}),
+    StepLine(loader=0, batch=1, at_s=0.8, wait_s=0.1, step_s=0.2, worker=1, profiled=False),
+    StackSamplesLine(loader=0, worker=1, at_s=0.9, samples=20, states={"read": 15, "running": 5}),
     HopsLine(loader=0, at_s=1.0, hops={"read": (1.0, 0.5, 0.25)}, workers=2),
-    SystemLine(at_s=1.0, cpu=1.5, processes=(Process(cpu=1.0),), pressure={"cpu": 0.5}),
+    SystemLine(at_s=1.0, cpu=1.5, processes=(ProcessLoad(cpu=1.0),), pressure={"cpu": 0.5}),
     StorageLine(
         loader=0,
         readers=4,
         read_bytes=4096,
-        in_row_alone=1e9,
-        in_row_together=2e9,
-        scattered_alone=1e8,
-        scattered_together=3e8,
+        sequential_alone=1e9,
+        sequential_together=2e9,
+        random_alone=1e8,
+        random_together=3e8,
     ),
     EventLine(what="gc", at_s=1.05, seconds=0.01, detail={"generation": 2}),
-    EpochEndLine(loader=0, number=0, at_s=1.1),
+    EpochEndLine(loader=0, epoch=0, at_s=1.1),
     EndLine(at_s=1.2),
 )
 STEP = '{"kind":"step","loader":0,"batch":0,"at_s":1,"wait_s":0,"step_s":0}\n'
@@ -81,15 +85,15 @@ def test_every_kind_of_line_comes_back_as_it_was(tmp_path):
     assert back.run == RunLine(command=("train.py",), machine=Machine(cores=16))
     assert back.loaders == {0: LINES[0]}
     everything = (
-        *back.passes,
+        *back.epochs,
         *back.steps,
         *back.fetches,
-        *back.whereabouts,
+        *back.stack_samples,
         *back.hops,
         *back.system,
         *back.storage,
         *back.events,
-        *back.pass_ends,
+        *back.epoch_ends,
         back.end,
     )
     assert set(map(repr, everything)) == set(map(repr, LINES[1:]))

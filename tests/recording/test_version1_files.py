@@ -32,11 +32,11 @@ def loaded_counts(recording):
     counts = {
         "run": 1,
         "loader": len(recording.loaders),
-        "pass": len(recording.passes),
-        "pass_end": len(recording.pass_ends),
+        "pass": len(recording.epochs),
+        "pass_end": len(recording.epoch_ends),
         "step": len(recording.steps),
         "fetch": len(recording.fetches),
-        "where": len(recording.whereabouts),
+        "where": len(recording.stack_samples),
         "hops": len(recording.hops),
         "system": len(recording.system),
         "storage": len(recording.storage),
@@ -74,7 +74,7 @@ def test_a_torch_loader_is_found_as_it_was_recorded():
     assert [(loader.type, loader.name, loader.batches) for loader in recording.loaders.values()] == [
         ("torch", "train_loader", 80)
     ] * 2
-    assert sum(not step.looked for step in recording.steps) == 90
+    assert sum(not step.profiled for step in recording.steps) == 90
     assert Counter(fetch.worker for fetch in recording.fetches) == {0: 80, 1: 80}
     assert {event.what for event in recording.events} == {"worker_started", "files", "checkpoint", "gc"}
 
@@ -86,7 +86,7 @@ def test_a_penstock_loader_is_found_as_it_was_recorded():
     }  # fmt: skip
     assert (recording.loaders[0].type, recording.loaders[0].name) == ("penstock", "train_loader")
     assert sum(step.samples for step in recording.steps) == 1600
-    assert [(first.number, last.how) for first, last in zip(recording.passes, recording.pass_ends, strict=True)] == [
+    assert [(first.epoch, last.how) for first, last in zip(recording.epochs, recording.epoch_ends, strict=True)] == [
         (0, "done"),
         (1, "done"),
     ]

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import RecordingError
 from penstock.recording import writer as write
-from penstock.recording.format import EndLine, EpochStartLine, EventLine, LoaderLine, RunLine, Setting, StepLine
+from penstock.recording.format import EndLine, EpochStartLine, EventLine, LoaderLine, LoaderSetting, RunLine, StepLine
 from penstock.recording.reader import load
 from penstock.recording.writer import Recorder
 
@@ -35,7 +35,7 @@ def test_what_was_put_is_in_the_file_after_close_in_order(tmp_path):
     recorder = Recorder(path, RunLine(pid=7, command=("train.py", "--lr", "1")))
     lines = [
         LoaderLine(loader=0, name="train"),
-        EpochStartLine(loader=0, number=0, at_s=0.0),
+        EpochStartLine(loader=0, epoch=0, at_s=0.0),
         *map(step, range(2500)),
         EndLine(at_s=9.0),
     ]
@@ -229,14 +229,14 @@ class Sulky:
 
 def test_settings_of_any_type_are_written_by_their_repr_and_those_without_one_are_counted(tmp_path):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
-    recorder.put(LoaderLine(loader=0, settings={"sampler": Setting(requested=range(3), in_force={1, 2})}))
-    recorder.put(LoaderLine(loader=1, settings={"sampler": Setting(requested=Sulky())}))
+    recorder.put(LoaderLine(loader=0, settings={"sampler": LoaderSetting(requested=range(3), in_force={1, 2})}))
+    recorder.put(LoaderLine(loader=1, settings={"sampler": LoaderSetting(requested=Sulky())}))
     recorder.put(step(0))
     recorder.put(EndLine(at_s=1.0))
     recorder.close()
     back = load(tmp_path / "run.jsonl")
     assert back.loaders == {
-        0: LoaderLine(loader=0, settings={"sampler": Setting(requested="range(0, 3)", in_force=[1, 2])})
+        0: LoaderLine(loader=0, settings={"sampler": LoaderSetting(requested="range(0, 3)", in_force=[1, 2])})
     }
     assert (back.steps, back.end.dropped) == ((step(0),), 1)
 

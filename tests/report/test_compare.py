@@ -62,7 +62,7 @@ def seldom_looked_at(seed):
     """Phases of random length, looked at in one step of sixteen."""
     recording, dice = torch_run(batches=1600, workers=1, fetch_s=0.01), random.Random(seed)
     known = [
-        {"phases": {"forward": dice.expovariate(50)}} if at % 16 == 5 else {"phases": {}, "looked": False}
+        {"phases": {"forward": dice.expovariate(50)}} if at % 16 == 5 else {"phases": {}, "profiled": False}
         for at in range(1600)
     ]
     steps = [msgspec.structs.replace(step, **more) for step, more in zip(recording.steps, known, strict=True)]

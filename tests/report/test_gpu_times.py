@@ -18,7 +18,7 @@ def stats(step_s, card):
 
 def recording(*cards):
     lines = tuple(
-        HopsLine(loader=0, at_s=2.0 * at, hops={"step": (2.0 * at, 0.0, 0.0)}, card=card)
+        HopsLine(loader=0, at_s=2.0 * at, hops={"step": (2.0 * at, 0.0, 0.0)}, gpu_times=card)
         for at, card in enumerate(cards)
     )
     return Recording(run=RunLine(), loaders={0: LoaderLine(loader=0, name="train", type="penstock")}, hops=lines)
@@ -44,9 +44,9 @@ def test_a_watched_loader_of_ours_has_them_in_its_recording():
 
     loader = Watched()
     side = PenstockLoaderView(loader, 0, "train")
-    assert side.poll(1.0)[0].card is None
+    assert side.poll(1.0)[0].gpu_times is None
     loader.card = GpuTimes(3.0, 1.0, 2.0)
-    assert side.poll(2.0)[0].card == (3.0, 1.0, 2.0)
+    assert side.poll(2.0)[0].gpu_times == (3.0, 1.0, 2.0)
 
 
 def test_the_page_says_how_long_the_card_had_nothing_to_do():

@@ -19,7 +19,7 @@ from tests.support.report_runs import (
     undetermined,
 )
 
-from penstock.recording.format import HopsLine, LoaderLine, Setting, StepLine
+from penstock.recording.format import HopsLine, LoaderLine, LoaderSetting, StepLine
 from penstock.report.html import render_html
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u2028\u202e\x1b[31m&amp;{{7*7}}'\""
@@ -92,7 +92,7 @@ def hostile_recording():
         name=HOSTILE,
         type=HOSTILE,
         dataset=HOSTILE,
-        settings={HOSTILE: Setting(requested=HOSTILE, in_force=1)},
+        settings={HOSTILE: LoaderSetting(requested=HOSTILE, in_force=1)},
     )
     hops = (HopsLine(loader=0, at_s=1.0, hops={HOSTILE: (1.0, 0.0, 0.0)}),)
     run = msgspec.structs.replace(RUN, command=(HOSTILE,), penstock=HOSTILE)

@@ -28,7 +28,7 @@ def test_the_numbers_of_the_run_are_in_it():
 
 def test_phases_that_were_looked_at_in_some_steps_only_are_told_as_such():
     run = stalling()
-    steps = tuple(msgspec.structs.replace(step, looked=step.batch % 10 == 1) for step in run.steps)
+    steps = tuple(msgspec.structs.replace(step, profiled=step.batch % 10 == 1) for step in run.steps)
     assert "\nPhases were looked at in 20 of 199 steps.\n" in render_markdown(replace(run, steps=steps), findings())
     assert "looked at in 20 of 199 steps" in render_html(replace(run, steps=steps), findings())
     assert "looked at" not in render_markdown(run, findings())

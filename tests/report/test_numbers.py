@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from tests.support.report_runs import empty, hops_run, stalling, torch_run
 
-from penstock.recording.format import LoaderLine, RunLine, Setting, StepLine
+from penstock.recording.format import LoaderLine, LoaderSetting, RunLine, StepLine
 from penstock.recording.reader import Recording
 from penstock.report.numbers import MOST_PHASES, REST, lay_out, looked_note, main_evidence, numbers, parts, setting_rows
 
@@ -57,8 +57,8 @@ def test_the_sampler_lies_in_the_wait_and_evaluation_is_no_part_of_a_step():
 
 
 def test_steps_that_were_not_looked_at_do_not_thin_out_the_phases_and_what_all_have_is_exact():
-    looked = {"forward": 0.4, "forward/gc": 0.2, "log": 0.1}
-    steps = [step(0), step(1, phases=looked), *(step(at, looked=False, phases={"gc": 0.1}) for at in (2, 3, 4))]
+    profiled = {"forward": 0.4, "forward/gc": 0.2, "log": 0.1}
+    steps = [step(0), step(1, phases=profiled), *(step(at, profiled=False, phases={"gc": 0.1}) for at in (2, 3, 4))]
     evidence = main_evidence(recording_of(*steps))
     assert [(part.name, part.depth, round(part.seconds, 4)) for part in parts(evidence)] == [
         ("wait", 0, 0.2), ("forward", 0, 0.4), ("gc", 1, 0.125), ("log", 0, 0.025), (REST, 0, 0.375),
@@ -82,7 +82,7 @@ def test_steps_whose_events_were_not_read_do_not_thin_out_the_devices_times():
 
 
 def test_a_phase_that_only_steps_had_at_which_nobody_looked_is_there():
-    steps = [step(0), step(1, phases={"forward": 0.4}), step(2, looked=False, phases={"log": 0.2})]
+    steps = [step(0), step(1, phases={"forward": 0.4}), step(2, profiled=False, phases={"log": 0.2})]
     assert [(part.name, round(part.seconds, 4)) for part in parts(main_evidence(recording_of(*steps)))] == [
         ("wait", 0.2), ("forward", 0.4), ("log", 0.1), (REST, 0.3),
     ]  # fmt: skip
@@ -94,10 +94,10 @@ def test_where_all_were_looked_at_nothing_is_said_of_it():
 
 def test_a_setting_is_changed_only_where_both_sides_are_known_and_differ():
     settings = {
-        "num_workers": Setting(requested=32, in_force=4),
-        "pin_memory": Setting(in_force=False),
-        "timeout": Setting(requested=5),
-        "batch_size": Setting(requested=8, in_force=8),
+        "num_workers": LoaderSetting(requested=32, in_force=4),
+        "pin_memory": LoaderSetting(in_force=False),
+        "timeout": LoaderSetting(requested=5),
+        "batch_size": LoaderSetting(requested=8, in_force=8),
     }
     rows = setting_rows(recording_of(settings=settings))
     assert [(row.name, row.changed) for row in rows] == [
@@ -107,7 +107,7 @@ def test_a_setting_is_changed_only_where_both_sides_are_known_and_differ():
 
 
 def test_a_very_long_setting_is_cut_visibly():
-    (row,) = setting_rows(recording_of(settings={"x": Setting(requested="y" * 5000)}))
+    (row,) = setting_rows(recording_of(settings={"x": LoaderSetting(requested="y" * 5000)}))
     assert len(row.requested) < 200
     assert row.requested.endswith("…")
 

@@ -78,7 +78,7 @@ def test_a_healthy_run_has_no_marks():
 def test_batches_are_counted_over_passes_and_the_first_of_each_is_left_out():
     recording = hops_run()
     again = tuple(
-        StepLine(loader=0, pass_=1, batch=batch, at_s=40 + batch * 0.1, wait_s=0.02, step_s=0.08) for batch in range(4)
+        StepLine(loader=0, epoch=1, batch=batch, at_s=40 + batch * 0.1, wait_s=0.02, step_s=0.08) for batch in range(4)
     )
     evidence = main_evidence(
         type(recording)(run=recording.run, loaders=recording.loaders, steps=recording.steps + again)
@@ -88,7 +88,7 @@ def test_batches_are_counted_over_passes_and_the_first_of_each_is_left_out():
 
 def test_passes_of_one_batch_each_are_numbered_and_drawn_together():
     steps = tuple(
-        StepLine(loader=0, pass_=at, batch=0, at_s=at * 1.0, wait_s=0.9 if at == 20 else 0.1, step_s=0.1)
+        StepLine(loader=0, epoch=at, batch=0, at_s=at * 1.0, wait_s=0.9 if at == 20 else 0.1, step_s=0.1)
         for at in range(40)
     )
     evidence = main_evidence(Recording(run=RunLine(), loaders={0: LoaderLine(loader=0)}, steps=steps))

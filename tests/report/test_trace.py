@@ -52,11 +52,11 @@ def test_passes_over_one_loader_at_the_same_time_have_lanes_of_their_own():
     """zip(loader, loader), then a pass alone."""
     lines = [(at, at * 1.0 + 0.2 * number, number) for at in range(3) for number in range(2)] + [(0, 9.0, 2)]
     steps = [
-        StepLine(loader=0, pass_=n, batch=at, at_s=s, wait_s=0.1, step_s=0.9, phases={"forward": 0.5})
+        StepLine(loader=0, epoch=n, batch=at, at_s=s, wait_s=0.1, step_s=0.9, phases={"forward": 0.5})
         for at, s, n in lines
     ]
     fetches = [
-        FetchLine(loader=0, pass_=n, batch=at, worker=0, at_s=s - 0.4, fetch_s=0.4) for at, s, n in lines if s >= 0.4
+        FetchLine(loader=0, epoch=n, batch=at, worker=0, at_s=s - 0.4, fetch_s=0.4) for at, s, n in lines if s >= 0.4
     ]
     recording = Recording(
         run=RunLine(), loaders={0: LoaderLine(loader=0, name="train")}, steps=tuple(steps), fetches=tuple(fetches)
@@ -145,7 +145,7 @@ def test_a_trace_is_json_also_of_nothing():
 
 
 def test_a_step_whose_phases_were_not_looked_at_says_so():
-    steps = tuple(StepLine(loader=0, batch=at, at_s=at, wait_s=0.2, step_s=0.8, looked=at == 0) for at in range(2))
+    steps = tuple(StepLine(loader=0, batch=at, at_s=at, wait_s=0.2, step_s=0.8, profiled=at == 0) for at in range(2))
     recording = Recording(run=RunLine(), loaders={0: LoaderLine(loader=0)}, steps=steps)
     slices = [event for event in of(trace_events(recording, 0, 9)["traceEvents"], "X") if event["cat"] == "step"]
     assert [event["args"].get("phases") for event in slices] == [None, "not looked at"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from penstock.recording.format import Process, RunLine, StackSamplesLine, SystemLine
+from penstock.recording.format import ProcessLoad, RunLine, StackSamplesLine, SystemLine
 from tests.diagnose.evidence.test_evidence import recorded, step
 
 STEPS = 60
@@ -29,7 +29,7 @@ def at(value, number):
     return value(number) if callable(value) else value
 
 
-def trained(*ranks, on_device=False, together=True, looked=lambda number: True):
+def trained(*ranks, on_device=False, together=True, profiled=lambda number: True):
     """A recording for each. A step begins for a rank when it is done with the last one."""
     free_s = [0.0] * len(ranks)
     steps = [[] for _ in ranks]
@@ -46,11 +46,11 @@ def trained(*ranks, on_device=False, together=True, looked=lambda number: True):
             }
             whole_s = sum(phases.values()) + rest_s
             clocks = {"device_phases": phases, "phases": _handed_out(phases)} if on_device else {"phases": phases}
-            more = clocks if looked(number) else {}
+            more = clocks if profiled(number) else {}
             steps[row].append(step(number, rank.wait_s, whole_s, at_s=free_s[row], samples=rank.samples, **more))
             free_s[row] = over_s + rank.optimizer_s + rest_s
     made = [
-        recorded(steps[row], system=_looks(rank, free_s[row]), whereabouts=_where(rank))
+        recorded(steps[row], system=_looks(rank, free_s[row]), stack_samples=_where(rank))
         for row, rank in enumerate(ranks)
     ]
     return [replace(one, run=RunLine(rank=rank, world_size=len(made))) for rank, one in enumerate(made)]
@@ -65,9 +65,9 @@ def _handed_out(phases):
 def _looks(rank, end_s):
     if not rank.main:
         return ()
-    processes = (Process(**rank.main),)
+    processes = (ProcessLoad(**rank.main),)
     return tuple(SystemLine(at_s=0.5 + second, processes=processes, **rank.system) for second in range(int(end_s)))
 
 
 def _where(rank):
-    return (StackSamplesLine(at_s=1.0, looks=100, states=rank.states),) if rank.states else ()
+    return (StackSamplesLine(at_s=1.0, samples=100, states=rank.states),) if rank.states else ()

@@ -10,10 +10,10 @@ from penstock.recording.format import (
     EpochStartLine,
     FetchLine,
     LoaderLine,
+    LoaderSetting,
     Machine,
-    Process,
+    ProcessLoad,
     RunLine,
-    Setting,
     StackSamplesLine,
     StepLine,
     StorageLine,
@@ -25,10 +25,10 @@ SAMPLES = 16
 STORAGE = {
     "loader": 0,
     "read_bytes": 65536,
-    "in_row_alone": 0,
-    "in_row_together": 0,
-    "scattered_alone": 0,
-    "scattered_together": 0,
+    "sequential_alone": 0,
+    "sequential_together": 0,
+    "random_alone": 0,
+    "random_together": 0,
 }
 
 
@@ -72,7 +72,7 @@ class Made:
     def recording(self):
         steps, fetches, passes, at = [], [], [], 0.0
         for number in range(self.passes):
-            passes.append(EpochStartLine(loader=0, number=number, at_s=at))
+            passes.append(EpochStartLine(loader=0, epoch=number, at_s=at))
             more, made, at = self._pass(number, at)
             steps += more
             fetches += made
@@ -87,16 +87,16 @@ class Made:
                 0: LoaderLine(
                     loader=0,
                     type="torch",
-                    settings={name: Setting(requested=v, in_force=v) for name, v in settings.items()},
+                    settings={name: LoaderSetting(requested=v, in_force=v) for name, v in settings.items()},
                     dataset_size=self.dataset_size,
                     batches=self.count,
                 )
             },
-            passes=tuple(passes),
+            epochs=tuple(passes),
             steps=tuple(steps),
             fetches=tuple(fetches),
             system=looks,
-            whereabouts=self._where(fetches),
+            stack_samples=self._where(fetches),
             events=self.events,
             storage=(StorageLine(**{**STORAGE, "readers": self.workers, **self.after}),) if self.after else (),
         )
@@ -114,7 +114,7 @@ class Made:
         steps = [
             StepLine(
                 loader=0,
-                pass_=number,
+                epoch=number,
                 batch=at,
                 at_s=first + asked - (self.startup_s if at == 0 else 0),
                 wait_s=wait + (self.startup_s if at == 0 else 0),
@@ -147,7 +147,7 @@ class Made:
             made.append(
                 FetchLine(
                     loader=0,
-                    pass_=number,
+                    epoch=number,
                     batch=at,
                     worker=worker,
                     at_s=first + begin,
@@ -167,8 +167,8 @@ class Made:
     def _looks(self, end_s, fetches):
         cpu = sum(fetch.cpu_s for fetch in fetches) / end_s
         processes = (
-            Process(**{"cpu": self.step_cpu, **self.main}),
-            *(Process(loader=0, worker=worker, cpu=cpu / self.workers) for worker in range(self.workers)),
+            ProcessLoad(**{"cpu": self.step_cpu, **self.main}),
+            *(ProcessLoad(loader=0, worker=worker, cpu=cpu / self.workers) for worker in range(self.workers)),
         )
         return tuple(
             SystemLine(at_s=float(at), **{"others_cpu": self.burners, "processes": processes, **self.system})
@@ -180,8 +180,8 @@ class Made:
         if self.states or self.main_states:
             running = 100 - sum(self.states.values())
             lines.append(
-                StackSamplesLine(loader=0, worker=0, at_s=1.0, looks=100, states={"running": running, **self.states})
+                StackSamplesLine(loader=0, worker=0, at_s=1.0, samples=100, states={"running": running, **self.states})
             )
             running = 100 - sum(self.main_states.values())
-            lines.append(StackSamplesLine(at_s=1.0, looks=100, states={"running": running, **self.main_states}))
+            lines.append(StackSamplesLine(at_s=1.0, samples=100, states={"running": running, **self.main_states}))
         return tuple(lines)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from penstock.recording.format import EpochStartLine, HopsLine, LoaderLine, Machine, RunLine, StepLine, Store
+from penstock.recording.format import EpochStartLine, HopsLine, LoaderLine, Machine, RunLine, StepLine, StoreRequests
 from penstock.recording.reader import Recording
 
 BATCH, SAMPLES = 0.1, 16
@@ -38,7 +38,7 @@ class MadeStore:
         steps = [
             StepLine(
                 loader=0,
-                pass_=number // count,
+                epoch=number // count,
                 batch=number % count,
                 at_s=number * BATCH,
                 wait_s=self.wait_s,
@@ -50,8 +50,8 @@ class MadeStore:
         return Recording(
             run=RunLine(machine=Machine(cores=8, usable_cores=8)),
             loaders={0: LoaderLine(loader=0, type=self.type, batches=count)},
-            passes=tuple(
-                EpochStartLine(loader=0, number=number, at_s=number * self.seconds) for number in range(self.passes)
+            epochs=tuple(
+                EpochStartLine(loader=0, epoch=number, at_s=number * self.seconds) for number in range(self.passes)
             ),
             steps=tuple(steps),
             hops=tuple(self._line(at) for at in range(end_s + 1)),
@@ -74,7 +74,7 @@ class MadeStore:
             workers=4,
             readers=self.readers,
             bytes_read=round(own),
-            store=Store(
+            store=StoreRequests(
                 answers=round(answers * share),
                 bytes_read=round(own * share),
                 answer_s=answers * share * self.answer_s,

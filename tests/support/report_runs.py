@@ -2,7 +2,7 @@
 
 from penstock.core.finding import Diagnosis, Finding, Impact, RejectedCause
 from penstock.recording.format import (
-    Disk,
+    DiskLoad,
     EndLine,
     EpochStartLine,
     FetchLine,
@@ -10,9 +10,9 @@ from penstock.recording.format import (
     GpuLoad,
     HopsLine,
     LoaderLine,
+    LoaderSetting,
     Machine,
     RunLine,
-    Setting,
     StepLine,
     SystemLine,
 )
@@ -64,9 +64,9 @@ def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, s
         make(len(given) - 1)
         now_s = got_s + step_s
     settings = {
-        "num_workers": Setting(requested=32, in_force=workers),
-        "prefetch_factor": Setting(in_force=prefetch),
-        "batch_size": Setting(requested=samples, in_force=samples),
+        "num_workers": LoaderSetting(requested=32, in_force=workers),
+        "prefetch_factor": LoaderSetting(in_force=prefetch),
+        "batch_size": LoaderSetting(requested=samples, in_force=samples),
     }
     busy = step_s * batches / now_s
     return Recording(
@@ -74,7 +74,7 @@ def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, s
         loaders={
             0: LoaderLine(loader=0, name=name, type="torch", settings=settings, dataset="Folder", batches=batches)
         },
-        passes=(EpochStartLine(loader=0, number=0, at_s=0.0),),
+        epochs=(EpochStartLine(loader=0, epoch=0, at_s=0.0),),
         steps=tuple(steps),
         fetches=tuple(fetch for fetch in fetches if fetch.at_s < now_s),
         system=machine_looks(now_s, busy),
@@ -89,7 +89,7 @@ def machine_looks(seconds, busy):
             at_s=float(at),
             cpu=6.0 + at % 3 * 0.5,
             others_cpu=0.5,
-            disks=(Disk(name="sda", read_bytes_s=2e8 + at % 5 * 2e7, busy=0.5 + 0.05 * (at % 4)),),
+            disks=(DiskLoad(name="sda", read_bytes_s=2e8 + at % 5 * 2e7, busy=0.5 + 0.05 * (at % 4)),),
             gpus=(GpuLoad(utilisation=busy),),
         )
         for at in range(1, int(seconds) + 1)

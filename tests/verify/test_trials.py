@@ -7,7 +7,7 @@ import pytest
 
 from penstock.diagnose.evidence.evidence import gather
 from penstock.errors import RecordingError
-from penstock.recording.format import EpochStartLine, EventLine, FetchLine, LoaderLine, RunLine, Setting, StepLine
+from penstock.recording.format import EpochStartLine, EventLine, FetchLine, LoaderLine, LoaderSetting, RunLine, StepLine
 from penstock.recording.reader import load
 from penstock.recording.writer import Recorder
 from penstock.verify import trials
@@ -23,13 +23,17 @@ PLAN = {"num_workers": 4, "prefetch_factor": 2}
 def write(path, *, workers=2, prefetch=2, steps=60, passes=1, wait_s=0.01, samples=8, paths=(), name="train", **more):
     """A run whose steps are alike; the first of a pass waits a second."""
     recorder = Recorder(path, RunLine())
-    settings = {"num_workers": Setting(in_force=workers), "prefetch_factor": Setting(in_force=prefetch), **more}
+    settings = {
+        "num_workers": LoaderSetting(in_force=workers),
+        "prefetch_factor": LoaderSetting(in_force=prefetch),
+        **more,
+    }
     recorder.put(LoaderLine(loader=0, name=name, type="torch", settings=settings))
     for number in range(passes):
-        recorder.put(EpochStartLine(loader=0, number=number, at_s=0.0))
+        recorder.put(EpochStartLine(loader=0, epoch=number, at_s=0.0))
         for batch in range(steps):
             wait = 1.0 if batch == 0 else wait_s
-            step = {"loader": 0, "pass_": number, "batch": batch, "at_s": float(batch)}
+            step = {"loader": 0, "epoch": number, "batch": batch, "at_s": float(batch)}
             recorder.put(StepLine(**step, wait_s=wait, step_s=0.01, samples=samples))
             recorder.put(FetchLine(**step, worker=0, fetch_s=0.01, read_bytes=100, device_bytes=10))
     if paths:

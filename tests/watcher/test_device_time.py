@@ -168,8 +168,8 @@ def test_lines_that_several_threads_bring_are_released_once_each(rig):
     rig.step("forward")
     rig.over()
     rig.device.done = 100
-    rig.device.asked = lambda: rig.held.put(EpochEndLine(loader=0, number=0, at_s=0.0))  # while the other thread asks
-    rig.held.put(EpochEndLine(loader=1, number=0, at_s=0.0))
+    rig.device.asked = lambda: rig.held.put(EpochEndLine(loader=0, epoch=0, at_s=0.0))  # while the other thread asks
+    rig.held.put(EpochEndLine(loader=1, epoch=0, at_s=0.0))
     assert [line.batch for line in rig.lines.all if isinstance(line, StepLine)] == [0, 1]
     assert sorted(line.loader for line in rig.lines.all if isinstance(line, EpochEndLine)) == [0, 1]
 

@@ -119,7 +119,7 @@ def test_our_loader_shows_its_settings_and_its_hops():
     line = side.describe()
     assert (line.type, line.batches, line.settings["num_workers"].in_force) == ("penstock", 9, 2)
     (hops,) = side.poll(1.5)
-    assert (hops.loader, hops.at_s, hops.workers, hops.readers, hops.look_ahead, hops.ready) == (3, 1.5, 2, 3, 4, 1)
+    assert (hops.loader, hops.at_s, hops.workers, hops.readers, hops.lookahead, hops.ready) == (3, 1.5, 2, 3, 4, 1)
     assert hops.hops["read"] == (1.0, 2.0, 3.0)
     assert list(hops.hops) == ["read", "decode", "deliver", "step"]
     assert hops.bytes_read == 77

@@ -89,8 +89,8 @@ def test_a_step_is_the_wait_for_a_batch_and_the_time_until_the_next_ask(session,
     assert (first.ready, first.outstanding, first.worker, first.samples) == (3, 8, 1, 2)
     assert first.phases == {"sampler": 0.5}
     assert (second.at_s, second.wait_s, second.step_s, second.batch, second.phases) == (7.0, 1.0, 4.0, 1, {})
-    assert kept.of(EpochStartLine) == [EpochStartLine(loader=0, number=0, at_s=0.0)]
-    assert kept.of(EpochEndLine) == [EpochEndLine(loader=0, number=0, at_s=12.0, how="done")]
+    assert kept.of(EpochStartLine) == [EpochStartLine(loader=0, epoch=0, at_s=0.0)]
+    assert kept.of(EpochEndLine) == [EpochEndLine(loader=0, epoch=0, at_s=12.0, how="done")]
     assert [type(line) for line in kept.lines] == [EpochStartLine, StepLine, StepLine, EpochEndLine]
 
 
@@ -305,7 +305,7 @@ def test_a_lone_batch_is_worked_on_until_the_loop_asks_again(session, kept, cloc
     ask(track, clock)
     clock.advance(5.0)
     track.ended()
-    steps = [(step.loader, step.pass_, step.wait_s, step.step_s, step.phases) for step in kept.of(StepLine)]
+    steps = [(step.loader, step.epoch, step.wait_s, step.step_s, step.phases) for step in kept.of(StepLine)]
     assert steps == [(0, 0, 2.0, 1.0, {"forward": 1.0}), (0, 1, 2.0, 1.0, {"forward": 1.0}), (1, 0, 0.0, 5.0, {})]
 
 

@@ -161,7 +161,7 @@ def test_a_thread_that_is_gone_is_nowhere():
 
 def sampler_of_this_thread(put=None, clock=None):
     sampler = StackSampler(threading.get_native_id(), threading.get_ident(), put, clock or FakeClock())
-    sampler.whereabouts = ThreadStacks(threading.get_native_id(), threading.get_ident())
+    sampler.stack_samples = ThreadStacks(threading.get_native_id(), threading.get_ident())
     return sampler
 
 
@@ -175,7 +175,7 @@ def test_a_sampler_looks_only_while_it_is_active():
     sampler.pause()
     sampler.tick()
     seen = sampler.take()
-    assert (seen.looks, seen.states.total(), seen.functions.total()) == (2, 2, 2)
+    assert (seen.samples, seen.states.total(), seen.functions.total()) == (2, 2, 2)
     assert sampler.take() is None
 
 
@@ -183,13 +183,13 @@ def test_a_sampler_does_not_look_while_the_thread_is_elsewhere():
     waiting = [True]
     ids = threading.get_native_id(), threading.get_ident()
     sampler = StackSampler(*ids, clock=FakeClock(), elsewhere=lambda: waiting[0])
-    sampler.whereabouts = ThreadStacks(*ids)
+    sampler.stack_samples = ThreadStacks(*ids)
     sampler.active = True
     sampler.tick()
     assert sampler.take() is None
     waiting[0] = False
     sampler.tick()
-    assert sampler.take().looks == 1
+    assert sampler.take().samples == 1
 
 
 def test_a_sampler_hands_out_what_it_saw_once_per_window():
@@ -199,7 +199,7 @@ def test_a_sampler_hands_out_what_it_saw_once_per_window():
     for _ in range(8):
         clock.advance(WINDOW_S / 4)
         sampler.tick()
-    assert [seen.looks for seen in out] == [4, 4]
+    assert [seen.samples for seen in out] == [4, 4]
 
 
 def test_a_sampler_with_nothing_to_see_gives_up_its_thread():
@@ -225,7 +225,7 @@ def test_the_thread_exists_from_the_first_resume_until_stopped():
     deadline = time.monotonic() + 10
     while (seen := sampler.take()) is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert seen.looks >= 1
+    assert seen.samples >= 1
     sampler.stop()
     thread.join(10)
     assert not thread.is_alive()

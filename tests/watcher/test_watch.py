@@ -95,11 +95,11 @@ def test_a_watched_list_gives_its_batches_and_a_recording_of_them(record):
     assert found.run.pid == os.getpid()
     assert found.run.machine.cores >= 1
     assert (found.loaders[0].name, found.loaders[0].batches, found.loaders[0].type) == ("train", 3, "iterable")
-    assert [(step.pass_, step.batch, step.samples) for step in found.steps] == [
+    assert [(step.epoch, step.batch, step.samples) for step in found.steps] == [
         (number, batch, samples) for number in range(2) for batch, samples in enumerate((2, 2, 1))
     ]
     assert [set(step.phases) for step in found.steps] == [{"forward", "forward/attention"}] * 6
-    assert [(end.number, end.how) for end in found.pass_ends] == [(0, "done"), (1, "done")]
+    assert [(end.epoch, end.how) for end in found.epoch_ends] == [(0, "done"), (1, "done")]
     assert (found.end.how, found.end.exit_code, found.end.dropped) == ("done", 0, 0)
 
 
@@ -109,7 +109,7 @@ def test_a_generator_is_watched_once_and_has_no_length(record):
         assert list(watched) == []
         with pytest.raises(TypeError):
             len(watched)
-    assert [len([s for s in load(record).steps if s.pass_ == number]) for number in range(2)] == [3, 0]
+    assert [len([s for s in load(record).steps if s.epoch == number]) for number in range(2)] == [3, 0]
 
 
 @pytest.mark.parametrize("batch", [None, 7, object(), "text", torch.tensor(3.0)])
@@ -141,7 +141,7 @@ def test_a_pass_that_is_left_has_the_fetches_of_its_steps(record):
         for _ in zip(range(6), watched, strict=False):
             pass
     found = load(record)
-    assert found.pass_ends[0].how == "left"
+    assert found.epoch_ends[0].how == "left"
     assert {step.batch for step in found.steps} <= {fetch.batch for fetch in found.fetches}
 
 
@@ -199,7 +199,7 @@ def test_a_loop_that_is_left_ends_its_pass(record):
                 break
     found = load(record)
     assert [step.batch for step in found.steps] == [0, 1, 2]
-    assert found.pass_ends[0].how == "left"
+    assert found.epoch_ends[0].how == "left"
 
 
 def test_an_iterator_that_nobody_holds_any_more_ends_its_pass(record):
@@ -208,7 +208,7 @@ def test_an_iterator_that_nobody_holds_any_more_ends_its_pass(record):
         next(iterator)
         del iterator
         gc.collect()
-    assert [end.how for end in load(record).pass_ends] == ["left"]
+    assert [end.how for end in load(record).epoch_ends] == ["left"]
 
 
 def test_an_error_of_the_loader_is_the_trainings_unchanged(record):
@@ -218,14 +218,14 @@ def test_an_error_of_the_loader_is_the_trainings_unchanged(record):
     watched.close()
     found = load(record)
     assert [step.batch for step in found.steps] == [0, 1]
-    assert found.pass_ends[0].how == "raised"
+    assert found.epoch_ends[0].how == "raised"
     assert found.end.how == "done"  # the script has gone on
 
 
 def test_a_loader_that_cannot_be_iterated_over_says_so_itself(record):
     with penstock.watch(7, record=record, live=False) as watched, pytest.raises(TypeError, match="not iterable"):
         list(watched)
-    assert load(record).pass_ends[0].how == "raised"
+    assert load(record).epoch_ends[0].how == "raised"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import SettingError
-from penstock.recording.format import LoaderLine, Setting, StepLine
+from penstock.recording.format import LoaderLine, LoaderSetting, StepLine
 from penstock.watcher.window import BatchWindow, BatchWindows
 
 
@@ -72,14 +72,14 @@ def test_a_phase_of_some_batches_is_a_mean_over_all():
 def test_batches_that_were_not_looked_at_do_not_thin_out_the_phases():
     window = BatchWindow(0, size=3)
     window.add(step(0, phases={"forward": 0.02, "log": 0.3}))
-    window.add(step(1, looked=False))
-    assert window.add(step(2, looked=False))[1].phases == pytest.approx({"forward": 0.02, "log": 0.1})
+    window.add(step(1, profiled=False))
+    assert window.add(step(2, profiled=False))[1].phases == pytest.approx({"forward": 0.02, "log": 0.1})
 
 
 def test_a_window_in_which_nobody_looked_has_the_phases_of_the_one_before():
     window = BatchWindow(0, size=1)
     window.add(step(0, phases={"forward": 0.02, "log": 0.3}))
-    assert window.add(step(1, looked=False))[1].phases == {"forward": 0.02}
+    assert window.add(step(1, profiled=False))[1].phases == {"forward": 0.02}
 
 
 def test_jitter_below_a_millisecond_is_never_slow():
@@ -134,7 +134,7 @@ def test_less_than_a_round_says_nothing():
 
 def test_each_loader_has_a_window_by_its_own_workers():
     windows = BatchWindows()
-    windows.put(LoaderLine(loader=0, name="train", settings={"num_workers": Setting(requested=64, in_force=32)}))
+    windows.put(LoaderLine(loader=0, name="train", settings={"num_workers": LoaderSetting(requested=64, in_force=32)}))
     windows.put(LoaderLine(loader=1, name="val"))
     assert (windows.of(0).workers, windows.of(1).workers, windows.of(7).workers) == (32, 0, 0)
     for batch in range(49):

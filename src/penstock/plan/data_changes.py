@@ -235,7 +235,7 @@ def _fewer_files(case: DataCase) -> Iterator[Change]:
 def _large_reads(case: DataCase) -> Change:
     """In a row instead of scattered: what that gives was measured after the run, or is not known."""
     looks = [line for line in case.evidence.recording.storage if line.loader == case.evidence.loader.loader]
-    in_row = next((line.in_row_together for line in looks if line.cold and line.in_row_together > 0), None)
+    in_row = next((line.sequential_together for line in looks if line.cold and line.sequential_together > 0), None)
     reads = sum(fetch.reads for fetch in case.evidence.workers.fetches) / max(1, len(case.evidence.workers.fetches))
     reason = f"A batch takes {reads:.0f} small reads at scattered places"
     if in_row is not None and case.batch_bytes:

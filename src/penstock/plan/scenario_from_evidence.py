@@ -124,7 +124,7 @@ def place_of(evidence: Evidence, batch_bytes: int | None = None) -> TrainingCont
         worker_bytes=max(_worker_memory(evidence), default=None),
         worker_start=_start(evidence),
         epoch_batches=evidence.loader.batches,
-        epochs=max(2, len({step.pass_ for step in (*evidence.loop.first_steps, *evidence.loop.steps)})),
+        epochs=max(2, len({step.epoch for step in (*evidence.loop.first_steps, *evidence.loop.steps)})),
         dataset_workers=dealt if dealt < evidence.settings.num_workers else None,
         copy_s=mean(evidence.loop.phase_s("h2d")),
         device_s=evidence.loop.device_s("h2d"),

@@ -35,12 +35,12 @@ def plausible(line: AnyLine) -> bool:
 NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
     RunLine: lambda run: (run.rank, run.world_size - 1),
     LoaderLine: lambda loader: (loader.loader, loader.dataset_size or 0, loader.batches or 0),
-    EpochStartLine: lambda line: (line.loader, line.number, line.at_s),
+    EpochStartLine: lambda line: (line.loader, line.epoch, line.at_s),
     StorageLine: lambda line: (line.loader, line.readers),
-    EpochEndLine: lambda line: (line.loader, line.number, line.at_s),
+    EpochEndLine: lambda line: (line.loader, line.epoch, line.at_s),
     StepLine: lambda step: (
         step.loader,
-        step.pass_,
+        step.epoch,
         step.batch,
         step.at_s,
         step.wait_s,
@@ -55,7 +55,7 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
     ),
     FetchLine: lambda fetch: (
         fetch.loader,
-        fetch.pass_,
+        fetch.epoch,
         fetch.batch + 1,
         fetch.worker + 1,
         fetch.at_s,
@@ -69,14 +69,14 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
         fetch.reads,
         fetch.opens,
     ),
-    StackSamplesLine: lambda where: (where.at_s, where.looks, *where.states.values(), *where.functions.values()),
+    StackSamplesLine: lambda where: (where.at_s, where.samples, *where.states.values(), *where.functions.values()),
     HopsLine: lambda hops: (
         hops.loader,
         hops.at_s,
         hops.workers,
         hops.ready,
         *chain(*hops.hops.values()),
-        *(hops.card or ()),
+        *(hops.gpu_times or ()),
     ),
     SystemLine: lambda system: (
         system.at_s,

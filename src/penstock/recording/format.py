@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 VERSION = 1
-LOOKED_AT = frozenset({"forward", "backward", "optimizer", "h2d", "sampler"})
-"""Phases that only steps with `looked` have. Whatever else there is of phases is seen in every step."""
+PROFILED_PHASES = frozenset({"forward", "backward", "optimizer", "h2d", "sampler"})
+"""Phases that only steps with `profiled` have. Whatever else there is of phases is seen in every step."""
 
 
-def is_sampled_state(path: str) -> bool:
+def is_profiled_phase(path: str) -> bool:
     """Whether a phase is known only of steps that were looked at."""
-    return path.rpartition("/")[2] in LOOKED_AT
+    return path.rpartition("/")[2] in PROFILED_PHASES
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
@@ -64,7 +64,7 @@ class RunLine(Line, frozen=True, kw_only=True, tag="run"):
     """compute: its steps were given one batch over and over, and say nothing about data. Empty: a run."""
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LoaderSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As requested and as in force: where they differ, somebody clamped it on the way."""
 
     requested: Any = None
@@ -80,7 +80,7 @@ class LoaderLine(Line, frozen=True, kw_only=True, tag="loader"):
     """What the script calls it, as far as it can be told: train, val."""
     type: str = "iterable"
     """torch, penstock or iterable."""
-    settings: dict[str, Setting] = {}
+    settings: dict[str, LoaderSetting] = {}
     """num_workers, prefetch_factor, pin_memory, persistent_workers, in_order, multiprocessing_context, batch_size …"""
     dataset: str = ""
     """Its class."""
@@ -93,7 +93,7 @@ class EpochStartLine(Line, frozen=True, kw_only=True, tag="pass"):
     """One iteration over a loader begins: an epoch, usually."""
 
     loader: int
-    number: int
+    epoch: int = msgspec.field(name="number")
     at_s: float
 
 
@@ -101,7 +101,7 @@ class EpochEndLine(Line, frozen=True, kw_only=True, tag="pass_end"):
     """It ends: "done", "left" (break) or "raised"."""
 
     loader: int
-    number: int
+    epoch: int = msgspec.field(name="number")
     at_s: float
     how: str = "done"
 
@@ -110,7 +110,7 @@ class StepLine(Line, frozen=True, kw_only=True, tag="step"):
     """One batch and what the training loop did with it."""
 
     loader: int
-    pass_: int = msgspec.field(name="pass", default=0)
+    epoch: int = msgspec.field(name="pass", default=0)
     batch: int
     """Its number in the pass, from 0."""
     at_s: float
@@ -128,8 +128,8 @@ class StepLine(Line, frozen=True, kw_only=True, tag="step"):
     Names we give ourselves: forward, backward, optimizer, h2d, sync (waiting for the device: .item() and its kin),
     gc, sampler (inside the wait), checkpoint, log.
     """
-    looked: bool = True
-    """Whether the phases in LOOKED_AT were looked at, and `idle_s`. Where steps are short only some are: in the others
+    profiled: bool = msgspec.field(name="looked", default=True)
+    """Whether the phases in PROFILED_PHASES were looked at, and `idle_s`. Where steps are short only some are: in the others
     such a phase is not 0 but not known.
     """
     device_phases: dict[str, float] = {}
@@ -146,7 +146,7 @@ class FetchLine(Line, frozen=True, kw_only=True, tag="fetch"):
     """One batch as its worker made it (worker -1: the main process, when there are no workers)."""
 
     loader: int
-    pass_: int = msgspec.field(name="pass", default=0)
+    epoch: int = msgspec.field(name="pass", default=0)
     batch: int
     worker: int
     at_s: float
@@ -179,7 +179,7 @@ class StackSamplesLine(Line, frozen=True, kw_only=True, tag="where"):
     worker: int | None = None
     """None: the main thread."""
     at_s: float
-    looks: int
+    samples: int = msgspec.field(name="looks")
     states: dict[str, int] = {}
     """running, read (file input), open (metadata), lock, sleep, network, write, other: by the system call it is in.
 
@@ -189,7 +189,7 @@ class StackSamplesLine(Line, frozen=True, kw_only=True, tag="where"):
     """Innermost functions of Python, module:function; the most frequent dozen."""
 
 
-class Store(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoreRequests(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the process asked of object stores, sums since its start. Nothing of where they are."""
 
     answers: int = 0
@@ -210,18 +210,18 @@ class HopsLine(Line, frozen=True, kw_only=True, tag="hops"):
     hops: dict[str, tuple[float, float, float]] = {}
     workers: int = 0
     readers: int = 0
-    look_ahead: int = 0
+    lookahead: int = msgspec.field(name="look_ahead", default=0)
     ready: int = 0
     bytes_read: int = 0
-    store: Store | None = None
+    store: StoreRequests | None = None
     """None where no store was asked. Several loaders of a process share it."""
     changes: tuple[str, ...] = ()
     """New since the last such line."""
-    card: tuple[float, float, float] | None = None
+    gpu_times: tuple[float, float, float] | None = msgspec.field(name="card", default=None)
     """By a GPU's own clock, sums since its start: copying_s, exposed_s, stalled_s. None where batches stay here."""
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProcessLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One process of the run over the last second, in seconds per second."""
 
     worker: int | None = None
@@ -239,7 +239,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """PSS where the system tells, else RSS."""
 
 
-class Disk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DiskLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One block device over the last second."""
 
     name: str
@@ -275,8 +275,8 @@ class SystemLine(Line, frozen=True, kw_only=True, tag="system"):
     """Runnable or in uninterruptible sleep, the last minute's mean."""
     others_cpu: float = 0.0
     """Cores in use by processes that are not of this run."""
-    processes: tuple[Process, ...] = ()
-    disks: tuple[Disk, ...] = ()
+    processes: tuple[ProcessLoad, ...] = ()
+    disks: tuple[DiskLoad, ...] = ()
     memory_free_bytes: int = 0
     memory_used_bytes: int = 0
     """By the run: all its processes."""
@@ -303,12 +303,12 @@ class StorageLine(Line, frozen=True, kw_only=True, tag="storage"):
     readers: int
     read_bytes: int
     """Of one read."""
-    in_row_alone: float
+    sequential_alone: float = msgspec.field(name="in_row_alone")
     """Each reader its own file from beginning to end."""
-    in_row_together: float
-    scattered_alone: float
+    sequential_together: float = msgspec.field(name="in_row_together")
+    random_alone: float = msgspec.field(name="scattered_alone")
     """At random places."""
-    scattered_together: float
+    random_together: float = msgspec.field(name="scattered_together")
     cold: bool = True
     """Whether the page cache was kept out of it."""
 

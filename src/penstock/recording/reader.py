@@ -99,11 +99,11 @@ class Recording:
 
     run: RunLine
     loaders: dict[int, LoaderLine]
-    passes: tuple[EpochStartLine, ...] = ()
-    pass_ends: tuple[EpochEndLine, ...] = ()
+    epochs: tuple[EpochStartLine, ...] = ()
+    epoch_ends: tuple[EpochEndLine, ...] = ()
     steps: tuple[StepLine, ...] = ()
     fetches: tuple[FetchLine, ...] = ()
-    whereabouts: tuple[StackSamplesLine, ...] = ()
+    stack_samples: tuple[StackSamplesLine, ...] = ()
     hops: tuple[HopsLine, ...] = ()
     system: tuple[SystemLine, ...] = ()
     storage: tuple[StorageLine, ...] = ()
@@ -243,11 +243,11 @@ class _LineCollector:
         return Recording(
             run=runs[0] if runs else RunLine(),
             loaders=loaders,
-            passes=tuple(of[EpochStartLine]),
-            pass_ends=tuple(of[EpochEndLine]),
+            epochs=tuple(of[EpochStartLine]),
+            epoch_ends=tuple(of[EpochEndLine]),
             steps=tuple(of[StepLine]),
             fetches=tuple(of[FetchLine]),
-            whereabouts=tuple(of[StackSamplesLine]),
+            stack_samples=tuple(of[StackSamplesLine]),
             hops=tuple(of[HopsLine]),
             system=tuple(of[SystemLine]),
             storage=tuple(of[StorageLine]),
@@ -307,7 +307,7 @@ def _clock_notes(steps: Sequence[StepLine], system: Sequence[SystemLine]) -> Ite
     """Times of one pass and of the system's samples only ever grow, unless a clock was set back or files were mixed."""
     times: dict[object, list[float]] = defaultdict(list)
     for step in steps:
-        times[step.loader, step.pass_].append(step.at_s)
+        times[step.loader, step.epoch].append(step.at_s)
     times["system"] = [sample.at_s for sample in system]
     jumps_s = [now - then for series in times.values() for then, now in pairwise(series) if now < then]
     if jumps_s:

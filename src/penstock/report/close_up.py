@@ -60,7 +60,7 @@ def _window(evidence: Evidence, period: int | None) -> slice:
     worst = int(np.argmax(evidence.loop.wait_s))
     steps, longest = evidence.loop.steps, evidence.loop.steps[worst]
     around = range(max(0, worst - 2 * reach), min(len(steps), worst + reach + 1))
-    inside = [at for at in around if steps[at].pass_ == longest.pass_ or steps[at].batch == longest.batch == 0]
+    inside = [at for at in around if steps[at].epoch == longest.epoch or steps[at].batch == longest.batch == 0]
     return slice(inside[0], inside[-1] + 1)
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from penstock.core.format import format_duration, format_number
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import printable
-from penstock.recording.format import LOOKED_AT
+from penstock.recording.format import PROFILED_PHASES
 from penstock.recording.reader import Recording
 from penstock.report.markdown import escaped
 from penstock.report.numbers import IN_THE_WAIT, loader_name, outer_phase, phase_means
@@ -91,7 +91,7 @@ def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
     for name in _shared_phases(pair.left, pair.right):
         where = "wait" if name == IN_THE_WAIT else "step"
         columns: tuple[_Column, _Column] = partial(_phase, name), per
-        if name in LOOKED_AT:
+        if name in PROFILED_PHASES:
             columns = partial(_spoken_for, columns[0]), partial(_spoken_for, per)
         yield measure(f"{where}: {name}", pair.unit, *both(*columns))
     if pair.left.workers.fetches and pair.right.workers.fetches:

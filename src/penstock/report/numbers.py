@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.evidence.loop import PAUSES, is_outermost
-from penstock.recording.format import LOOKED_AT, LoaderLine
+from penstock.recording.format import PROFILED_PHASES, LoaderLine
 from penstock.recording.reader import Recording
 
 WAIT, REST = "wait", "rest of the step"
@@ -88,7 +88,7 @@ def numbers(evidence: Evidence) -> RunNumbers:
     rate = batches / steady_s if steady_s > 0 else 0.0
     return RunNumbers(
         loader=evidence.loader,
-        passes=len({step.pass_ for step in (*evidence.loop.first_steps, *evidence.loop.steps)}),
+        passes=len({step.epoch for step in (*evidence.loop.first_steps, *evidence.loop.steps)}),
         batches=batches + len(evidence.loop.first_steps),
         samples_per_s=None if np.isnan(per_batch) else rate * per_batch,
         batches_per_s=rate,
@@ -196,18 +196,18 @@ def _without_pauses(sums: dict[str, float]) -> dict[str, float]:
 
 def looked_note(evidence: Evidence) -> str:
     """Where phases were looked at in some steps only: in how many."""
-    looked = sum(step.looked for step in evidence.loop.steps)
+    profiled = sum(step.profiled for step in evidence.loop.steps)
     return (
         ""
-        if looked == len(evidence.loop.steps)
-        else f"Phases were looked at in {looked:,} of {len(evidence.loop.steps):,} steps."
+        if profiled == len(evidence.loop.steps)
+        else f"Phases were looked at in {profiled:,} of {len(evidence.loop.steps):,} steps."
     )
 
 
 def _as_all_saw(evidence: Evidence, sums: dict[str, float]) -> dict[str, float]:
     """Phases that every step has need nobody to speak for them: their sum is known, and what it was inside is not."""
     last = {path: path.rpartition("/")[2] for step in evidence.loop.steps for path in step.phases}
-    for name in dict.fromkeys(name for name in last.values() if name not in LOOKED_AT):
+    for name in dict.fromkeys(name for name in last.values() if name not in PROFILED_PHASES):
         known_s = float(evidence.loop.phase_s(name).sum())
         said_s = sum(seconds for path, seconds in sums.items() if last[path] == name)
         if said_s > 0:

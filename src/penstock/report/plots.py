@@ -142,7 +142,7 @@ def ready(evidence: Evidence) -> Plot | None:
 
 def _positions(evidence: Evidence) -> Floats:
     """Each steady batch's number over all passes: the first of each pass counts too, where that is left out."""
-    passes = np.array([step.pass_ for step in evidence.loop.steps])
+    passes = np.array([step.epoch for step in evidence.loop.steps])
     begun = np.diff(passes, prepend=passes[:1] - 1) != 0
     left_out = begun & np.array([step.batch > 0 for step in evidence.loop.steps])
     positions: Floats = (np.arange(len(passes)) + np.cumsum(left_out)).astype(np.float64)

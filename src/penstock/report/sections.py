@@ -72,7 +72,7 @@ def _strip_note(evidence: Evidence, found: RunNumbers, drawn: StepStrip) -> str:
 
 def _lanes_note(evidence: Evidence, window: CloseUp) -> str:
     worst = evidence.loop.steps[int(evidence.loop.wait_s.argmax())]
-    note = f"Batch {worst.batch} of pass {worst.pass_} came after {format_duration(worst.wait_s)}"
+    note = f"Batch {worst.batch} of pass {worst.epoch} came after {format_duration(worst.wait_s)}"
     if worst.ready is not None and worst.outstanding is not None:
         note += f", with {worst.ready} of {worst.outstanding} batches ready"
     if worst.worker is not None and worst.worker >= 0:
@@ -99,11 +99,11 @@ def _between(before: Hop | None, now: Hop) -> Hop:
 
 def card_note(recording: Recording) -> str:
     """What the card's own clock says of the first loader that sends batches to one; nothing if none does."""
-    lines = [line for line in recording.hops if line.card is not None]
+    lines = [line for line in recording.hops if line.gpu_times is not None]
     lines = [line for line in lines if line.loader == lines[0].loader]
     if len(lines) < 2 or lines[-1].at_s <= lines[0].at_s:
         return ""
-    first, last = (GpuTimes(*(line.card or ())) for line in (lines[0], lines[-1]))
+    first, last = (GpuTimes(*(line.gpu_times or ())) for line in (lines[0], lines[-1]))
     times, seconds = last.since(first), lines[-1].at_s - lines[0].at_s
     copying, exposed, stalled = (percent(part / seconds) for part in astuple(times))
     return (

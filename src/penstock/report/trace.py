@@ -59,8 +59,8 @@ class _Lanes:
     def __init__(self, steps: list[StepLine]) -> None:
         spans: dict[tuple[int, int], tuple[float, float]] = {}
         for step in steps:
-            first_s, last_s = spans.get((step.loader, step.pass_), (step.at_s, 0.0))
-            spans[step.loader, step.pass_] = min(first_s, step.at_s), max(last_s, _end_s(step))
+            first_s, last_s = spans.get((step.loader, step.epoch), (step.at_s, 0.0))
+            spans[step.loader, step.epoch] = min(first_s, step.at_s), max(last_s, _end_s(step))
         self._lanes: dict[tuple[int, int], int] = {}
         ends_s: dict[int, list[float]] = {}
         for (loader, number), (first_s, last_s) in sorted(spans.items(), key=lambda each: each[1]):
@@ -70,7 +70,7 @@ class _Lanes:
             self._lanes[loader, number] = lane
 
     def of(self, line: StepLine | FetchLine) -> int:
-        return self._lanes.get((line.loader, line.pass_), 0)
+        return self._lanes.get((line.loader, line.epoch), 0)
 
     def loop(self, step: StepLine) -> tuple[int, int]:
         return LOOP, _thread(step.loader) + BESIDE * self.of(step)
@@ -82,9 +82,9 @@ class _Lanes:
 def _step(step: StepLine, lanes: _Lanes) -> Iterator[Event]:
     """The wait, then the step with its phases; and what lay ready when the loop asked."""
     got_s = step.at_s + step.wait_s
-    what: dict[str, Any] = {"batch": step.batch, "pass": step.pass_, "worker": step.worker, "samples": step.samples}
+    what: dict[str, Any] = {"batch": step.batch, "pass": step.epoch, "worker": step.worker, "samples": step.samples}
     known = {name: value for name, value in what.items() if value is not None}
-    if not step.looked:
+    if not step.profiled:
         known["phases"] = "not looked at"
     where = lanes.loop(step)
     yield _slice("wait", "wait", where, step.at_s, step.wait_s, known)
@@ -116,7 +116,7 @@ def _fetch(fetch: FetchLine, lanes: _Lanes) -> Iterator[Event]:
     """A batch in the making; collate is its last part."""
     where = lanes.worker(fetch)
     named = ("samples", "cpu_s", "queue_s", "slowest_s", "read_bytes")
-    args = {"pass": fetch.pass_, **{name: getattr(fetch, name) for name in named}}
+    args = {"pass": fetch.epoch, **{name: getattr(fetch, name) for name in named}}
     yield _slice(f"batch {fetch.batch}", "fetch", where, fetch.at_s, fetch.fetch_s, args)
     if 0 < fetch.collate_s <= fetch.fetch_s:
         at_s = fetch.at_s + fetch.fetch_s - fetch.collate_s
@@ -125,9 +125,9 @@ def _fetch(fetch: FetchLine, lanes: _Lanes) -> Iterator[Event]:
 
 def _flows(steps: list[StepLine], fetches: list[FetchLine], lanes: _Lanes) -> Iterator[Event]:
     """An arrow from each batch's making to the step that took it, where both are in the window."""
-    takers = {(step.loader, step.pass_, step.batch): step for step in steps}
+    takers = {(step.loader, step.epoch, step.batch): step for step in steps}
     for number, fetch in enumerate(fetches):
-        taker = takers.get((fetch.loader, fetch.pass_, fetch.batch))
+        taker = takers.get((fetch.loader, fetch.epoch, fetch.batch))
         if taker is None:
             continue
         flow = {"name": "batch", "cat": "flow", "id": number}
@@ -154,8 +154,8 @@ def _hops(before: HopsLine, now: HopsLine) -> Iterator[Event]:
         if min(share.busy_s, share.starved_s, share.blocked_s) >= 0:
             shares = {"busy": share.busy, "starved": share.starved, "blocked": share.blocked}
             yield _counter(f"hop {name}", WORKERS + now.loader, before.at_s, shares)
-    if before.card is not None and now.card is not None and now.at_s > before.at_s:
-        times, seconds = GpuTimes(*now.card).since(GpuTimes(*before.card)), now.at_s - before.at_s
+    if before.gpu_times is not None and now.gpu_times is not None and now.at_s > before.at_s:
+        times, seconds = GpuTimes(*now.gpu_times).since(GpuTimes(*before.gpu_times)), now.at_s - before.at_s
         shares = {"stalled": times.stalled_s / seconds, "copies seen": times.exposed_s / seconds}
         yield _counter("card", WORKERS + now.loader, before.at_s, shares)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import RecordingError, printable
-from penstock.recording.format import LoaderLine, Setting
+from penstock.recording.format import LoaderLine, LoaderSetting
 from penstock.recording.reader import Recording, load
 from penstock.verify.cold_cache import DroppedPages, drop, files_read, files_under
 from penstock.verify.measures import ENOUGH_BLOCKS, RunMeasure, cycles, main_loader, namesake, samples
@@ -181,7 +181,7 @@ def _in_one_unit(trials: list[Trial]) -> list[Trial]:
 
 def after_warm_up(evidence: Evidence, most: int | None = None) -> Evidence:
     """Its steps without those that are warm-up, and of no more than the first `most`."""
-    steps = sorted((*evidence.loop.first_steps, *evidence.loop.steps), key=lambda step: (step.pass_, step.batch))[:most]
+    steps = sorted((*evidence.loop.first_steps, *evidence.loop.steps), key=lambda step: (step.epoch, step.batch))[:most]
     in_flight = evidence.settings.num_workers * evidence.settings.prefetch_factor
     warm_up = max(int(len(steps) * WARM_UP), in_flight, 1)
     return evidence.with_steps(steps[warm_up:])
@@ -192,7 +192,7 @@ def _plan_notes(plan: Mapping[str, Any], evidence: Evidence, own: LoaderLine) ->
         idle = evidence.settings.num_workers == 0 and name in OF_WORKERS
         if evidence.settings.in_force(name) != wanted and not idle:
             yield f"The plan's {name}={wanted} was not in force: {evidence.settings.in_force(name)} was."
-    if all(evidence.settings.in_force(name) == own.settings.get(name, Setting()).in_force for name in plan):
+    if all(evidence.settings.in_force(name) == own.settings.get(name, LoaderSetting()).in_force for name in plan):
         yield "The plan changes nothing here: its settings are the script's own."
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.core.stats import LoaderStats
-from penstock.recording.format import AnyLine, HopsLine, LoaderLine, Setting, Store
+from penstock.recording.format import AnyLine, HopsLine, LoaderLine, LoaderSetting, StoreRequests
 from penstock.storage.object_store.io_thread import store_counts
 from penstock.watcher.dataloader.worker_files import WorkerFiles
 
@@ -133,7 +133,7 @@ class PenstockLoaderView(PlainLoaderView):
     def describe(self) -> LoaderLine:
         """What drop-in code may ask a loader, and its batches."""
         settings = {
-            name: Setting(requested=value, in_force=value)
+            name: LoaderSetting(requested=value, in_force=value)
             for name in ("batch_size", "num_workers", "drop_last")
             if isinstance(value := getattr(self.loader, name, None), int | None)
         }
@@ -163,21 +163,21 @@ class PenstockLoaderView(PlainLoaderView):
                 hops=hops,
                 workers=engine.workers,
                 readers=engine.readers,
-                look_ahead=engine.lookahead,
+                lookahead=engine.lookahead,
                 ready=engine.ready_batches,
                 bytes_read=engine.bytes_read,
                 store=_store(),
                 changes=new,
-                card=None if stats.gpu_times is None else astuple(stats.gpu_times),
+                gpu_times=None if stats.gpu_times is None else astuple(stats.gpu_times),
             )
         ]
 
 
-def _store() -> Store | None:
+def _store() -> StoreRequests | None:
     """What this process asked of stores so far."""
     if not store_counts.answers:
         return None
-    return Store(
+    return StoreRequests(
         answers=store_counts.answers,
         bytes_read=store_counts.bytes_read,
         answer_s=store_counts.answer_s,

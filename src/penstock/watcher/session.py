@@ -66,7 +66,7 @@ class _FinishedStep(NamedTuple):
     over: float
     samples: int | None
     phases: dict[str, float] | None
-    looked: bool
+    profiled: bool
     look: Counts
     parts: WaitParts
 
@@ -138,7 +138,7 @@ class Session:
         ready, outstanding, worker = noted.look
         return StepLine(
             loader=noted.track._loader,
-            pass_=noted.track._number,
+            epoch=noted.track._number,
             batch=noted.batch,
             at_s=noted.asked - self.began,
             wait_s=noted.got - noted.asked,
@@ -146,7 +146,7 @@ class Session:
             step_s=noted.over - noted.got,
             samples=noted.samples,
             phases=noted.phases or {},
-            looked=noted.looked,
+            profiled=noted.profiled,
             ready=ready,
             outstanding=outstanding,
             worker=worker,
@@ -226,7 +226,7 @@ class StepTracker:
 
     def __init__(self, session: Session, loader: int, number: int, samples_of: Callable[[Any], int | None]) -> None:
         self.phases: dict[str, float] = {}
-        self.looked = True
+        self.profiled = True
         """Whether the phases of the step under way are looked at."""
         self.open: list[tuple[str, float]] = []
         """Phases under way and when they began, outermost first."""
@@ -246,7 +246,7 @@ class StepTracker:
         self._outer = session._current
         self._outer_batch = -1 if self._outer is None else self._outer.batch
         self._began = session.clock.now()
-        session.put(EpochStartLine(loader=loader, number=number, at_s=session.now()))
+        session.put(EpochStartLine(loader=loader, epoch=number, at_s=session.now()))
 
     def asked(self) -> None:
         """The loop wants the next batch: the step of the last one is over."""
@@ -271,7 +271,7 @@ class StepTracker:
                     now,
                     self._samples,
                     self.phases,
-                    self.looked,
+                    self.profiled,
                     self._look,
                     self._parts,
                 )
@@ -289,13 +289,13 @@ class StepTracker:
         self._parts = parts
         self._samples = self._samples_of(batch)
         self.phases = {"sampler": parts.sampler_s} if parts.sampler_s else {}
-        self.looked = not session.resting
+        self.profiled = not session.resting
         session._current = self
         session._loop = threading.get_ident()
         self.open.clear()
         if session.looker is not None:
             session.looker.resume()
-        if self.looked and session.begins is not None:
+        if self.profiled and session.begins is not None:
             session.begins(self.batch)
 
     def ended(self, how: str = "done") -> None:
@@ -306,12 +306,12 @@ class StepTracker:
         session, outer = self._session, None if self._outer is None or self._outer._ended else self._outer
         if how == "left" and self.batch == 0 and self._got is not None and outer is None and session._current is self:
             session.lone = self
-            session.put(EpochEndLine(loader=self._loader, number=self._number, at_s=session.now(), how=how))
+            session.put(EpochEndLine(loader=self._loader, epoch=self._number, at_s=session.now(), how=how))
             return
         self.asked()
         now = self._asked
         session.settle(SETTLE_WAIT_S)
-        session.put(EpochEndLine(loader=self._loader, number=self._number, at_s=now - session.began, how=how))
+        session.put(EpochEndLine(loader=self._loader, epoch=self._number, at_s=now - session.began, how=how))
         if session._current is self:
             session._current = outer
             if outer is not None and outer.batch == self._outer_batch:  # inside one step of another: an evaluation

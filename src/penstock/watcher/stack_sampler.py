@@ -55,13 +55,13 @@ _RUNTIME_BYTES = 1 << 17
 class StackCounts:
     """What a window's looks found: counts by state and by function."""
 
-    looks: int = 0
+    samples: int = 0
     states: Counter[str] = field(default_factory=Counter)
     functions: Counter[str] = field(default_factory=Counter)
 
     def add(self, state: str, function: str) -> None:
         """One look."""
-        self.looks += 1
+        self.samples += 1
         self.states[state] += 1
         self.functions[function] += 1
 
@@ -131,7 +131,7 @@ class StackSampler:
     ) -> None:
         """`put` gets a window's worth about once a second, on the sampler's thread; without it, ask `take`."""
         self.active = False
-        self.whereabouts: ThreadStacks | None = None
+        self.stack_samples: ThreadStacks | None = None
         self._ids = native_id, ident
         self._put = put
         self._clock = clock
@@ -158,7 +158,7 @@ class StackSampler:
         with self._lock:
             seen, self._seen = self._seen, StackCounts()
             self._window_began = self._clock.now()
-        return seen if seen.looks else None
+        return seen if seen.samples else None
 
     def stop(self) -> None:
         """For good. Does not wait for the thread: it ends at its next look."""
@@ -168,9 +168,9 @@ class StackSampler:
     def tick(self) -> bool:
         """One look, if it is wanted; False when nothing was wanted for long."""
         now = self._clock.now()
-        if self.active and self.whereabouts is not None and not self._elsewhere():
+        if self.active and self.stack_samples is not None and not self._elsewhere():
             self._active_at = now
-            state, function = self.whereabouts.look()
+            state, function = self.stack_samples.look()
             with self._lock:
                 self._seen.add(state, function)
         if self._put is not None and now - self._window_began >= WINDOW_S and (seen := self.take()) is not None:
@@ -182,8 +182,8 @@ class StackSampler:
             if self._thread is not None or self._stopped.is_set() or os.getpid() != self._pid:
                 return
             self._active_at = self._clock.now()
-            if self.whereabouts is None:
-                self.whereabouts = ThreadStacks(*self._ids)
+            if self.stack_samples is None:
+                self.stack_samples = ThreadStacks(*self._ids)
             self._thread = threading.Thread(target=self._run, name="penstock-whereabouts", daemon=True)
         self._thread.start()
 

@@ -118,7 +118,7 @@ class WatchedRun:
         seen = self._main.take()
         if seen is not None:
             where = StackSamplesLine(
-                at_s=self.session.now(), looks=seen.looks, states=dict(seen.states), functions=seen.top_functions()
+                at_s=self.session.now(), samples=seen.samples, states=dict(seen.states), functions=seen.top_functions()
             )
             self.session.put(where)
         for side in tuple(self.sides):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import SettingError
-from penstock.recording.format import AnyLine, LoaderLine, StepLine, is_sampled_state
+from penstock.recording.format import AnyLine, LoaderLine, StepLine, is_profiled_phase
 
 WINDOW = 50
 """Batches of a window at least."""
@@ -143,11 +143,11 @@ class BatchWindow:
 
     def _phases(self, steps: list[StepLine]) -> dict[str, float]:
         """A window in which no step was looked at has what the one before had."""
-        looked = [step.phases for step in steps if step.looked]
-        if looked:
-            self._looked = {path: s for path, s in _means(looked).items() if is_sampled_state(path)}
+        profiled = [step.phases for step in steps if step.profiled]
+        if profiled:
+            self._looked = {path: s for path, s in _means(profiled).items() if is_profiled_phase(path)}
         every = _means([step.phases for step in steps])
-        return self._looked | {path: s for path, s in every.items() if not is_sampled_state(path)}
+        return self._looked | {path: s for path, s in every.items() if not is_profiled_phase(path)}
 
 
 class BatchWindows:

@@ -17,16 +17,16 @@ from penstock.diagnose.verdict import diagnose
 from penstock.diagnose.worker_curve import rates_over_workers
 from penstock.recording.bounds import plausible
 from penstock.recording.format import (
-    Disk,
+    DiskLoad,
     EndLine,
     EpochStartLine,
     EventLine,
     FetchLine,
     LoaderLine,
+    LoaderSetting,
     Machine,
-    Process,
+    ProcessLoad,
     RunLine,
-    Setting,
     StackSamplesLine,
     StepLine,
     StorageLine,
@@ -49,7 +49,7 @@ def fetch(batch, fetch_s=0.02, **more):
 
 
 def recorded(steps=(), fetches=(), *, settings=None, machine=None, **more):
-    described = {name: Setting(requested=value, in_force=value) for name, value in (settings or {}).items()}
+    described = {name: LoaderSetting(requested=value, in_force=value) for name, value in (settings or {}).items()}
     loaders = more.pop("loaders", {0: LoaderLine(loader=0, type="torch", settings=described)})
     run = RunLine(machine=machine or Machine(cores=4, usable_cores=4))
     return Recording(run=run, loaders=loaders, steps=tuple(steps), fetches=tuple(fetches), **more)
@@ -107,7 +107,7 @@ DEGENERATE = {
     "one step": recorded(STEPS[:1]),
     "one step and its fetch": recorded(STEPS[:1], FETCHES[:1], settings=WORKERS),
     "two steps": recorded(STEPS[:2], FETCHES[:2], settings=WORKERS),
-    "one batch in every pass": recorded([step(0, pass_=at, at_s=at / 10) for at in range(30)], settings=WORKERS),
+    "one batch in every pass": recorded([step(0, epoch=at, at_s=at / 10) for at in range(30)], settings=WORKERS),
     "no fetches": recorded(STEPS, settings=WORKERS),
     "no settings": recorded(STEPS, FETCHES),
     "no workers": recorded(STEPS, [fetch(at, worker=-1) for at in range(40)], settings={"num_workers": 0}),
@@ -118,7 +118,7 @@ DEGENERATE = {
     ),
     "no time passes at first": recorded([step(at, 0.0, 0.0 if at < 200 else 1.0, at_s=0.0) for at in range(400)]),
     "start-up is all there is": recorded(
-        [step(0, 1.0, 0.0, pass_=at) for at in range(30)] + [step(1, 0.0, 0.0) for at in range(30)], settings=WORKERS
+        [step(0, 1.0, 0.0, epoch=at) for at in range(30)] + [step(1, 0.0, 0.0) for at in range(30)], settings=WORKERS
     ),
     "most fetches take no time": recorded(
         [step(at, 0.5) for at in range(40)], [fetch(at, 1.0 if at % 10 == 0 else 0.0) for at in range(40)]
@@ -138,7 +138,7 @@ DEGENERATE = {
     "phases longer than the step": recorded(
         [step(at, phases={"forward": 0.5, "sync": 0.3, "log/checkpoint": 0.4, "gc": 1.0}) for at in range(40)]
     ),
-    "nobody looked at phases": recorded([step(at, looked=False) for at in range(40)], FETCHES, settings=WORKERS),
+    "nobody looked at phases": recorded([step(at, profiled=False) for at in range(40)], FETCHES, settings=WORKERS),
     "settings that are nonsense": recorded(STEPS, FETCHES, settings={"num_workers": -3, "prefetch_factor": 0}),
     "settings that are no numbers": recorded(STEPS, FETCHES, settings={"num_workers": "8", "prefetch_factor": [2]}),
     "settings without end": recorded(STEPS, FETCHES, settings={"num_workers": 10**9, "prefetch_factor": 10**9}),
@@ -152,7 +152,7 @@ DEGENERATE = {
         STEPS,
         FETCHES,
         settings=WORKERS,
-        whereabouts=(StackSamplesLine(at_s=1.0, looks=0), StackSamplesLine(at_s=1, looks=3)),
+        stack_samples=(StackSamplesLine(at_s=1.0, samples=0), StackSamplesLine(at_s=1, samples=3)),
     ),
     "samples nobody counted": recorded([step(at, samples=0) for at in range(40)], FETCHES, settings=WORKERS),
     "storage that gave nothing": recorded(
@@ -164,10 +164,10 @@ DEGENERATE = {
                 loader=0,
                 readers=2,
                 read_bytes=4096,
-                in_row_alone=0.0,
-                in_row_together=0.0,
-                scattered_alone=-1.0,
-                scattered_together=0.0,
+                sequential_alone=0.0,
+                sequential_together=0.0,
+                random_alone=-1.0,
+                random_together=0.0,
             ),
         ),
     ),
@@ -189,7 +189,7 @@ def one(steps=STEPS, fetches=(), **more):
 
 
 def test_the_first_step_of_each_pass_is_start_up():
-    found = one([step(at, 5.0 if at == 0 else 0.1, 1.0, pass_=number) for number in range(2) for at in range(3)])
+    found = one([step(at, 5.0 if at == 0 else 0.1, 1.0, epoch=number) for number in range(2) for at in range(3)])
     assert found.loop.startup_s.tolist() == [5.0, 5.0]
     assert found.loop.wait_s.tolist() == [0.1] * 4
     assert found.loop.steady_s == pytest.approx(4.4)
@@ -212,9 +212,9 @@ def test_the_rest_of_a_step_is_unknown_where_no_phase_was_seen():
 
 SOME = [
     step(1, step_s=1.0, phases={"forward": 0.2, "log": 0.1}, device_phases={"forward": 0.1}),
-    step(2, step_s=1.0, phases={"log": 0.3}, looked=False),
-    step(3, step_s=1.0, looked=False),
-    step(4, step_s=1.0, looked=False),
+    step(2, step_s=1.0, phases={"log": 0.3}, profiled=False),
+    step(3, step_s=1.0, profiled=False),
+    step(4, step_s=1.0, profiled=False),
     step(5, step_s=1.0, phases={"forward": 0.6}, device_phases={"forward": 0.5}),
 ]
 
@@ -277,12 +277,12 @@ def test_a_workers_time_is_computing_queueing_and_waiting():
 
 def test_states_are_shares_of_the_looks_at_this_loaders_workers():
     where = (
-        StackSamplesLine(loader=0, worker=0, at_s=1, looks=4, states={"running": 1, "read": 3}, functions={"a:f": 4}),
-        StackSamplesLine(loader=0, worker=1, at_s=1, looks=4, states={"lock": 4}, functions={"a:g": 2}),
-        StackSamplesLine(loader=1, worker=0, at_s=1, looks=9, states={"sleep": 9}, functions={"a:h": 9}),
-        StackSamplesLine(at_s=1, looks=2, states={"running": 2}, functions={"b:main": 2}),
+        StackSamplesLine(loader=0, worker=0, at_s=1, samples=4, states={"running": 1, "read": 3}, functions={"a:f": 4}),
+        StackSamplesLine(loader=0, worker=1, at_s=1, samples=4, states={"lock": 4}, functions={"a:g": 2}),
+        StackSamplesLine(loader=1, worker=0, at_s=1, samples=9, states={"sleep": 9}, functions={"a:h": 9}),
+        StackSamplesLine(at_s=1, samples=2, states={"running": 2}, functions={"b:main": 2}),
     )
-    found = one(whereabouts=where)
+    found = one(stack_samples=where)
     assert found.workers.states == {"running": 0.125, "read": 0.375, "lock": 0.5}
     assert found.workers.blocked_in("lock") == pytest.approx(4 / 7)
     assert found.loop.thread_states == {"running": 1.0}
@@ -324,7 +324,7 @@ def any_step(draw):
     phases = draw(st.dictionaries(st.sampled_from(PHASES), TIMES, max_size=4))
     device = draw(st.dictionaries(st.sampled_from(PHASES), TIMES, max_size=1))
     some = {name: draw(UNKNOWN | COUNTS) for name in ("samples", "ready", "outstanding", "worker")}
-    return StepLine(loader=draw(st.integers(0, 1)), batch=draw(st.integers(0, 9)), pass_=draw(st.integers(0, 2)),
+    return StepLine(loader=draw(st.integers(0, 1)), batch=draw(st.integers(0, 9)), epoch=draw(st.integers(0, 2)),
                 phases=phases, device_phases=device, **times, **some)  # fmt: skip
 
 
@@ -339,9 +339,9 @@ def any_fetch(draw):
 @st.composite
 def any_look(draw):
     process = st.builds(
-        Process, worker=st.sampled_from([None, -2, 0, 1]), loader=st.integers(-1, 1), cpu=SHARES, queue=SHARES
+        ProcessLoad, worker=st.sampled_from([None, -2, 0, 1]), loader=st.integers(-1, 1), cpu=SHARES, queue=SHARES
     )
-    disk = st.builds(Disk, name=st.sampled_from(["sda", "nvme"]), read_bytes_s=SHARES, reads_s=SHARES, busy=SHARES)
+    disk = st.builds(DiskLoad, name=st.sampled_from(["sda", "nvme"]), read_bytes_s=SHARES, reads_s=SHARES, busy=SHARES)
     lists = {"processes": tuple(draw(st.lists(process, max_size=2))), "disks": tuple(draw(st.lists(disk, max_size=2)))}
     shares = {name: draw(SHARES) for name in ("cpu", "iowait", "others_cpu", "major_faults_s", "swapped_in_bytes_s")}
     return SystemLine(
@@ -353,7 +353,7 @@ def any_look(draw):
 def any_recording(draw):
     numbers = st.none() | st.sampled_from([-1, 0, 1, 3, 100, 10**12]) | st.just("8")
     names = ("num_workers", "prefetch_factor", "batch_size", "pin_memory", "in_order", "persistent_workers")
-    settings = {name: Setting(in_force=draw(numbers | st.booleans())) for name in names}
+    settings = {name: LoaderSetting(in_force=draw(numbers | st.booleans())) for name in names}
     loaders = {
         number: LoaderLine(loader=number, settings=settings, dataset_size=draw(UNKNOWN | COUNTS), batches=draw(COUNTS))
         for number in (0, 1)
@@ -363,18 +363,18 @@ def any_recording(draw):
     fetches = [draw(any_fetch()) for _ in range(4)]
     often = draw(st.integers(0, 30))
     states = st.dictionaries(st.sampled_from(NAMES), COUNTS, max_size=3)
-    where = st.builds(StackSamplesLine, at_s=TIMES, looks=COUNTS, loader=st.integers(-1, 1), states=states,
+    where = st.builds(StackSamplesLine, at_s=TIMES, samples=COUNTS, loader=st.integers(-1, 1), states=states,
                       worker=st.none() | st.integers(-1, 2), functions=st.just({"a:b": 3}))  # fmt: skip
-    rates = dict.fromkeys(("in_row_alone", "in_row_together", "scattered_alone", "scattered_together"), SHARES)
+    rates = dict.fromkeys(("sequential_alone", "sequential_together", "random_alone", "random_together"), SHARES)
     after = st.builds(StorageLine, loader=st.just(0), readers=st.integers(0, 5), read_bytes=COUNTS, **rates)
     what = st.sampled_from(["gc", "checkpoint", "worker_started", "evaluation", "nonsense"])
     return Recording(
         run=RunLine(machine=machine),
         loaders=loaders,
-        passes=tuple(EpochStartLine(loader=0, number=number, at_s=draw(TIMES)) for number in range(2)),
+        epochs=tuple(EpochStartLine(loader=0, epoch=number, at_s=draw(TIMES)) for number in range(2)),
         steps=tuple(steps * often),
         fetches=tuple(fetches * draw(st.sampled_from([0, 1, often]))),
-        whereabouts=tuple(draw(st.lists(where, max_size=3))),
+        stack_samples=tuple(draw(st.lists(where, max_size=3))),
         system=tuple(draw(st.lists(any_look(), max_size=3))),
         storage=tuple(draw(st.lists(after, max_size=1))),
         events=tuple(draw(st.lists(st.builds(EventLine, what=what, at_s=TIMES, seconds=TIMES), max_size=3))),
@@ -385,6 +385,6 @@ def any_recording(draw):
 @settings(max_examples=60, phases=set(Phase) - {Phase.explain}, suppress_health_check=list(HealthCheck))
 @given(any_recording())
 def test_whatever_loads_is_diagnosed_with_finite_numbers(recording):
-    lines = (*recording.steps, *recording.fetches, *recording.system, *recording.whereabouts, *recording.storage)
+    lines = (*recording.steps, *recording.fetches, *recording.system, *recording.stack_samples, *recording.storage)
     assert all(map(plausible, lines)), "load() would not have let it in"
     assert_sane(recording)

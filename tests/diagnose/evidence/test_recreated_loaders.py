@@ -21,7 +21,7 @@ def renewed(**change):
     one = made.recording()
 
     def apart(lines, **none):
-        return tuple(msgspec.structs.replace(line, loader=line.pass_, pass_=0) for line in lines)
+        return tuple(msgspec.structs.replace(line, loader=line.epoch, epoch=0) for line in lines)
 
     return one, replace(
         one,
@@ -31,7 +31,7 @@ def renewed(**change):
             )
             for number in range(PASSES)
         },
-        passes=tuple(msgspec.structs.replace(line, loader=line.number, number=0) for line in one.passes),
+        epochs=tuple(msgspec.structs.replace(line, loader=line.epoch, epoch=0) for line in one.epochs),
         steps=apart(one.steps),
         fetches=apart(one.fetches),
     )
@@ -44,7 +44,7 @@ def as_one(recording):
 def test_loaders_that_are_alike_and_follow_one_another_are_passes_of_one():
     one, many = renewed()
     found = as_one(many)
-    assert found.passes == one.passes
+    assert found.epochs == one.epochs
     assert found.steps == one.steps
     assert found.fetches == one.fetches
     assert list(found.loaders) == [0]
@@ -66,8 +66,8 @@ def test_loaders_of_other_data_stay_apart():
 def test_loaders_that_run_side_by_side_stay_apart():
     many = renewed()[1]
     beside = tuple(msgspec.structs.replace(step, at_s=step.at_s % 0.5) for step in many.steps)
-    passes = tuple(msgspec.structs.replace(each, at_s=0.0) for each in many.passes)
-    assert as_one(replace(many, steps=beside, passes=passes)).loaders.keys() == many.loaders.keys()
+    passes = tuple(msgspec.structs.replace(each, at_s=0.0) for each in many.epochs)
+    assert as_one(replace(many, steps=beside, epochs=passes)).loaders.keys() == many.loaders.keys()
 
 
 def test_a_loader_that_is_made_once_is_left_as_it_is():

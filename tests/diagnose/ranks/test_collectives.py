@@ -78,11 +78,11 @@ def test_on_a_device_its_own_clock_counts():
 
 
 def test_steps_without_phases_are_not_looked_at():
-    recordings = trained(Rank(), Rank(forward_s=0.030), looked=lambda number: number % 2 == 0)
+    recordings = trained(Rank(), Rank(forward_s=0.030), profiled=lambda number: number % 2 == 0)
     found = collective_waits(recordings)
     assert found.steps == STEPS // 2 - 1
     assert found.slow == 1
-    assert collective_waits(trained(Rank(), Rank(), looked=lambda number: number < 10)) is None
+    assert collective_waits(trained(Rank(), Rank(), profiled=lambda number: number < 10)) is None
 
 
 def test_a_rank_alone_meets_nobody():

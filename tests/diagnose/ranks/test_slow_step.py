@@ -41,8 +41,8 @@ def test_numbers_are_there_for_programs_too():
 def test_what_it_cost_is_counted_for_steps_that_nobody_looked_at_too():
     ranks = (Rank(), Rank(forward_s=0.040))
     whole, half = (
-        diagnose_ranks(trained(*ranks, looked=looked))[1].ranks
-        for looked in (lambda number: True, lambda number: number % 2 == 0)
+        diagnose_ranks(trained(*ranks, profiled=profiled))[1].ranks
+        for profiled in (lambda number: True, lambda number: number % 2 == 0)
     )
     assert half.each[1].held_s == pytest.approx(whole.each[1].held_s)
 

@@ -60,9 +60,9 @@ def test_a_recording_of_our_loader_is_read_by_its_hops():
     loader = LoaderLine(loader=0, type="penstock", batches=200)
     end_s = recording.steps[-1].at_s + 1
     hops = (
-        HopsLine(loader=0, at_s=0.0, hops={"decode": (0.0, 0.0, 0.0)}, workers=1, look_ahead=2),
+        HopsLine(loader=0, at_s=0.0, hops={"decode": (0.0, 0.0, 0.0)}, workers=1, lookahead=2),
         HopsLine(
-            loader=0, at_s=end_s, hops={"decode": (19.9, 0, 0)}, workers=3, look_ahead=9, bytes_read=199 * 4_000_000
+            loader=0, at_s=end_s, hops={"decode": (19.9, 0, 0)}, workers=3, lookahead=9, bytes_read=199 * 4_000_000
         ),
     )
     found = need_from_recording(replace(recording, loaders={0: loader}, fetches=(), hops=hops))

@@ -68,7 +68,7 @@ class Kept(list):
         """Of each loader: the batches of each pass."""
         found = {}
         for step in self.of(StepLine):
-            found.setdefault(step.loader, {}).setdefault(step.pass_, []).append(step.batch)
+            found.setdefault(step.loader, {}).setdefault(step.epoch, []).append(step.batch)
         return {loader: list(of_pass.values()) for loader, of_pass in found.items()}
 
 

@@ -118,7 +118,7 @@ def test_persistent_workers_number_their_batches_anew_in_every_pass(size, spool)
     watched = Watched(DataLoader(observing.Numbers(size), 4, num_workers=2, persistent_workers=True), spool)
     for _ in range(3):
         watched.run()
-    found = {(fetch.pass_, fetch.batch, fetch.worker) for fetch in watched.fetches(3 * size // 4)}
+    found = {(fetch.epoch, fetch.batch, fetch.worker) for fetch in watched.fetches(3 * size // 4)}
     assert found == {(number, batch, batch % 2) for number in range(3) for batch in range(size // 4)}
 
 
@@ -127,7 +127,7 @@ def test_batches_of_uneven_shards_are_numbered_as_the_loop_gets_them(persistent,
     loader = DataLoader(observing.Shards([7, 0, 3, 1]), 1, num_workers=4, persistent_workers=persistent)
     watched = Watched(loader, spool)
     delivered = {(number, at): int(batch) for number in range(2) for at, batch in enumerate(watched.run())}
-    found = {(fetch.pass_, fetch.batch): fetch.worker for fetch in watched.fetches(22)}
+    found = {(fetch.epoch, fetch.batch): fetch.worker for fetch in watched.fetches(22)}
     assert found == delivered
 
 

@@ -7,7 +7,7 @@ import torch
 from tests.support import watcher_helpers as observing
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-from penstock.recording.format import Setting
+from penstock.recording.format import LoaderSetting
 from penstock.watcher.dataloader import main_process as torchloader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -26,8 +26,8 @@ def test_settings_stand_beside_what_was_requested():
     line = torchloader.describe(loader, 5, "train", {"num_workers": 16})
     assert (line.loader, line.name, line.type) == (5, "train", "torch")
     assert (line.dataset, line.dataset_size, line.batches) == ("tests.support.watcher_helpers.Numbers", 10, 2)
-    assert line.settings["num_workers"] == Setting(requested=16, in_force=2)
-    assert line.settings["prefetch_factor"] == Setting(in_force=2)
+    assert line.settings["num_workers"] == LoaderSetting(requested=16, in_force=2)
+    assert line.settings["prefetch_factor"] == LoaderSetting(in_force=2)
     assert in_force(loader, "multiprocessing_context", "batch_size", "drop_last") == ("spawn", 4, True)
     assert in_force(loader, "shuffle", "sampler") == (False, "torch.utils.data.sampler.SequentialSampler")
     assert in_force(loader, "worker_init_fn", "persistent_workers", "in_order") == (False, False, True)
@@ -35,7 +35,7 @@ def test_settings_stand_beside_what_was_requested():
 
 def test_memory_that_cannot_be_pinned_is_requested_but_not_in_force():
     loader = DataLoader(observing.Numbers(), pin_memory=True)
-    expected = Setting(requested=True, in_force=torch.accelerator.is_available())
+    expected = LoaderSetting(requested=True, in_force=torch.accelerator.is_available())
     assert torchloader.describe(loader, 0).settings["pin_memory"] == expected
 
 

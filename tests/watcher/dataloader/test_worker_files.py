@@ -23,7 +23,7 @@ def note(batch=0, *, worker=0, number=0, **more):
 
 
 def fetch(batch, *, worker=0, number=0):
-    return FetchLine(loader=1, pass_=number, batch=batch, worker=worker, at_s=2.5, fetch_s=0.5)
+    return FetchLine(loader=1, epoch=number, batch=batch, worker=worker, at_s=2.5, fetch_s=0.5)
 
 
 def nothing(task, number=0):
@@ -45,7 +45,7 @@ def test_every_kind_of_line_comes_through(spool):
     pen.write({"line": {"kind": "where", "loader": 1, "worker": 0, "at_s": 1.0, "looks": 2, "states": {"read": 2}}})
     pen.write({"line": {"kind": "event", "what": "worker_started", "at_s": 1.0, "worker": 0}})
     assert spool.drain() == [
-        StackSamplesLine(loader=1, worker=0, at_s=1.0, looks=2, states={"read": 2}),
+        StackSamplesLine(loader=1, worker=0, at_s=1.0, samples=2, states={"read": 2}),
         EventLine(what="worker_started", at_s=1.0, worker=0),
     ]
 
@@ -129,7 +129,7 @@ def test_workers_that_outlive_a_pass_are_told_apart_by_when_it_began_for_them(sp
     pen = WorkerWriter(str(spool.folder), "0")
     for since_s in (5.5, 9.5, 0.5):
         pen.write(note(0, since_s=since_s))
-    assert [line.pass_ for line in spool.drain()] == [1, 2, 0]
+    assert [line.epoch for line in spool.drain()] == [1, 2, 0]
 
 
 def test_lines_of_this_process_come_without_a_folder():

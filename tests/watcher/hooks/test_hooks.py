@@ -106,7 +106,7 @@ def test_loaders_are_numbered_and_called_what_the_script_calls_them(watched):
         (0, "train_loader", "torch"),
         (1, "other", "torch"),
     ]
-    assert [(line.loader, line.number) for line in watched.lines.of(EpochStartLine)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert [(line.loader, line.epoch) for line in watched.lines.of(EpochStartLine)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert ends(watched) == ["done"] * 4
     assert len(watched.lines.of(StepLine)) == 16
 
@@ -201,7 +201,7 @@ def test_a_pass_for_every_batch_has_its_step_with_all_its_phases(watched, worker
     watched.undo()
     watched.session.settle()
     steps = watched.lines.of(StepLine)
-    assert [(step.pass_, step.batch) for step in steps] == [(0, 0), (1, 0), (2, 0)]
+    assert [(step.epoch, step.batch) for step in steps] == [(0, 0), (1, 0), (2, 0)]
     assert all({"forward", "backward", "optimizer"} <= step.phases.keys() for step in steps)
     assert all(step.step_s >= step.phases["forward"] + step.phases["backward"] for step in steps)
     assert ends(watched) == ["left"] * 3
@@ -213,7 +213,7 @@ def test_persistent_workers_that_start_anew_have_left_the_pass_before(watched):
         break
     list(loader)
     assert ends(watched) == ["left", "done"]
-    assert [step.pass_ for step in watched.lines.of(StepLine)] == [0, 1, 1, 1, 1]
+    assert [step.epoch for step in watched.lines.of(StepLine)] == [0, 1, 1, 1, 1]
 
 
 class Broken(TensorDataset):
@@ -404,7 +404,7 @@ def test_compiled_models_compile_as_before(watched, how):
     train(model, loader, calls)
     train(twin, loader)
     assert all(torch.allclose(a, b, rtol=1e-5) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
-    first = [step for step in watched.lines.of(StepLine) if step.pass_ == 0]
+    first = [step for step in watched.lines.of(StepLine) if step.epoch == 0]
     assert all("backward" in step.phases for step in first)
     if how != "function":  # a compiled function is no module: its time is in the rest
         assert "forward" in first[-1].phases

@@ -89,10 +89,10 @@ def test_of_many_short_steps_few_have_phases_and_the_others_say_so(watched, work
     steps = watched.steps()
     assert [step.batch for step in steps] == list(range(STEPS))
     assert all(step.samples == 1 and step.step_s == pytest.approx(0.001) for step in steps)
-    assert [step.looked for step in steps[:YOUNG]] == [True] * YOUNG
-    assert sum(step.looked for step in steps) == YOUNG + 8
-    assert all((set(step.phases) >= CALLS) == step.looked for step in steps)
-    assert all((step.idle_s is not None) == (step.looked and workers > 0) for step in steps)
+    assert [step.profiled for step in steps[:YOUNG]] == [True] * YOUNG
+    assert sum(step.profiled for step in steps) == YOUNG + 8
+    assert all((set(step.phases) >= CALLS) == step.profiled for step in steps)
+    assert all((step.idle_s is not None) == (step.profiled and workers > 0) for step in steps)
     if workers:
         assert all(step.ready is not None and step.outstanding and step.worker == 0 for step in steps)
 
@@ -100,13 +100,13 @@ def test_of_many_short_steps_few_have_phases_and_the_others_say_so(watched, work
 def test_long_steps_all_have_phases(watched):
     for _ in each_step(loader_of()):
         watched.session.clock.sleep(0.1)
-    assert all(step.looked and set(step.phases) >= CALLS for step in watched.steps())
+    assert all(step.profiled and set(step.phases) >= CALLS for step in watched.steps())
 
 
 def test_nothing_is_in_the_way_of_a_step_that_is_not_looked_at(watched):
     met = [in_the_way() for _ in each_step(loader_of())]
     ours = [any("penstock" in module for module in modules) for modules in met]
-    assert ours == [step.looked for step in watched.steps()]
+    assert ours == [step.profiled for step in watched.steps()]
     assert not ours[-1] or not ours[-2]
 
 
@@ -146,7 +146,7 @@ def test_waits_for_the_device_are_seen_in_every_step_and_copies_to_it_in_some(wa
     patches.undo()
     steps = watched.steps()
     assert all("sync" in step.phases for step in steps)
-    assert [("h2d" in step.phases) for step in steps] == [step.looked for step in steps]
+    assert [("h2d" in step.phases) for step in steps] == [step.profiled for step in steps]
 
 
 def test_a_batch_whose_shape_raises_is_a_batch(watched):
@@ -166,9 +166,9 @@ def test_after_an_evaluation_the_step_around_it_goes_on_as_it_was(watched):
         if number >= YOUNG:
             for (x,) in inner:
                 nn.Linear(4, 1)(x)
-            assert watched.session.resting == (not watched.session._current.looked)
+            assert watched.session.resting == (not watched.session._current.profiled)
     assert len(outer) == len(watched.steps())
-    assert any(not step.looked for step in watched.steps())
+    assert any(not step.profiled for step in watched.steps())
     assert not watched.session.resting
 
 
@@ -177,7 +177,7 @@ def test_a_pass_begins_with_steps_that_are_looked_at(watched):
     for _ in range(2):
         for _ in each_step(loader):
             pass
-    second = [step.looked for step in watched.steps() if step.pass_ == 1]
+    second = [step.profiled for step in watched.steps() if step.epoch == 1]
     assert second[:3] == [True] * 3
     assert sum(second) <= 3 + YOUNG // BLOCK + 2
 
@@ -194,8 +194,8 @@ def test_a_penstock_loader_too_is_looked_at_now_and_then(tmp_path):
     steps = it.steps()
     it.watching.close()
     assert len(steps) == 240
-    assert YOUNG < sum(step.looked for step in steps) < 120
-    assert all(("backward" in step.phases) == step.looked for step in steps)
+    assert YOUNG < sum(step.profiled for step in steps) < 120
+    assert all(("backward" in step.phases) == step.profiled for step in steps)
 
 
 def test_all_is_undone_after_a_step_that_was_not_looked_at():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from penstock.recording.format import Disk, GpuLoad, Process
+from penstock.recording.format import DiskLoad, GpuLoad, ProcessLoad
 from penstock.testing import FakeClock
 from penstock.watcher.machine import kernel_counters as sums
 from penstock.watcher.machine import processes
@@ -62,8 +62,8 @@ def test_each_process_has_its_own_rates_and_a_new_one_counts_from_its_start():
         ),
     )
     assert line.processes == (
-        Process(cpu=0.5, queue=0.25, memory_bytes=100),
-        Process(worker=3, loader=1, cpu=0.25, memory_bytes=20),
+        ProcessLoad(cpu=0.5, queue=0.25, memory_bytes=100),
+        ProcessLoad(worker=3, loader=1, cpu=0.25, memory_bytes=20),
     )
     assert line.memory_used_bytes == 120
 
@@ -91,7 +91,7 @@ def test_a_disk_is_busy_for_its_share_and_holds_its_mean_of_requests():
         CounterReading(at_s=0.0, disks={"sda": before}), CounterReading(at_s=2.0, disks={"sda": after, "sdb": after})
     )
     assert line.disks == (
-        Disk(name="sda", read_bytes_s=2000.0, write_bytes_s=256.0, reads_s=10.0, busy=0.5, in_flight=4.0),
+        DiskLoad(name="sda", read_bytes_s=2000.0, write_bytes_s=256.0, reads_s=10.0, busy=0.5, in_flight=4.0),
     )
 
 

@@ -58,7 +58,7 @@ def test_rates_of_real_files_are_rates(files):
     line = recheck_storage(3, files, 64 * KIB, readers=4, budget_s=0.4)
     assert (line.loader, line.readers, line.read_bytes) == (3, 4, 64 * KIB)
     assert line.folder == str(Path(files[0]).parent)
-    rates = (line.in_row_alone, line.in_row_together, line.scattered_alone, line.scattered_together)
+    rates = (line.sequential_alone, line.sequential_together, line.random_alone, line.random_together)
     assert all(1e3 < rate < 1e12 for rate in rates), rates
 
 
@@ -78,8 +78,8 @@ def test_what_was_read_ahead_and_is_still_queued_does_not_count_against_the_next
     monkeypatch.setattr(afterlook.ColdFile, "read_into", read_into)
     monkeypatch.setattr(afterlook.ColdFile, "drop", drop)
     line = recheck_storage(0, files, 64 * KIB, readers=2, clock=clock)
-    assert line.scattered_alone == pytest.approx(64 * KIB / 0.001, rel=0.1)
-    assert line.in_row_alone == pytest.approx(64 * KIB / 0.001, rel=0.1)
+    assert line.random_alone == pytest.approx(64 * KIB / 0.001, rel=0.1)
+    assert line.sequential_alone == pytest.approx(64 * KIB / 0.001, rel=0.1)
 
 
 def test_every_pattern_reads_every_place_once_if_there_is_time(files, monkeypatch):
@@ -106,7 +106,7 @@ def test_the_budget_is_kept(files, monkeypatch):
     line = recheck_storage(0, files, 4 * KIB, readers=2, budget_s=2.0, clock=reads.clock)
     most_s = 0.25 + 3 * 0.1  # one read stands in line, and each reader ends its last one
     assert [seconds <= most_s + 1e-9 for seconds in reads.took_s] == [True] * 8
-    assert line.in_row_alone == pytest.approx(4 * KIB / 0.1)
+    assert line.sequential_alone == pytest.approx(4 * KIB / 0.1)
 
 
 def test_no_more_places_are_drawn_than_can_be_read(files, monkeypatch):
@@ -153,7 +153,7 @@ def test_a_file_that_is_cut_meanwhile_reads_as_less(files, monkeypatch):
         return real(look, readers)
 
     monkeypatch.setattr(afterlook._FileReads, "in_row", cut_first)
-    assert recheck_storage(0, files, 64 * KIB, 2, clock=reads.clock).in_row_alone == 0.0
+    assert recheck_storage(0, files, 64 * KIB, 2, clock=reads.clock).sequential_alone == 0.0
 
 
 @pytest.mark.parametrize("cold", [True, False])

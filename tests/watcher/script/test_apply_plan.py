@@ -11,7 +11,7 @@ import torch
 from tests.support import watcher_helpers as observing
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, get_worker_info
 
-from penstock.recording.format import Setting
+from penstock.recording.format import LoaderSetting
 from penstock.recording.reader import load
 from penstock.watcher.dataloader import main_process as torchloader
 from penstock.watcher.script import apply_plan as applied
@@ -80,10 +80,10 @@ def test_a_setting_that_is_the_plans_already_is_not_called_replaced(planned, cap
 def test_the_recording_has_the_scripts_settings_as_requested_and_the_plans_as_in_force(planned):
     loader = planned({**PLAN, "worker_threads": 1})(observing.Numbers(8), num_workers=1)
     settings = torchloader.describe(loader, 0, requested={"num_workers": 32}).settings
-    assert settings["num_workers"] == Setting(requested=1, in_force=2)
-    assert settings["prefetch_factor"] == Setting(requested=2, in_force=4)
-    assert settings["worker_threads"] == Setting(in_force=1)
-    assert settings["batch_size"] == Setting(in_force=1)
+    assert settings["num_workers"] == LoaderSetting(requested=1, in_force=2)
+    assert settings["prefetch_factor"] == LoaderSetting(requested=2, in_force=4)
+    assert settings["worker_threads"] == LoaderSetting(in_force=1)
+    assert settings["batch_size"] == LoaderSetting(in_force=1)
 
 
 def test_one_line_tells_what_was_replaced_however_often_the_loader_is_made(planned, caplog):
@@ -276,7 +276,7 @@ def test_an_unchanged_script_runs_with_the_plan_and_gives_the_same_batches(run):
     assert batches, printed
     assert told + rest == "by the plan, a DataLoader has worker_threads None → 1, num_workers 0 → 2\n"
     (loader,) = load(outcome.recordings[0]).loaders.values()
-    assert loader.settings["num_workers"] == Setting(requested=0, in_force=2)
+    assert loader.settings["num_workers"] == LoaderSetting(requested=0, in_force=2)
     assert {fetch.worker for fetch in load(outcome.recordings[0]).fetches} == {0, 1}
 
 

@@ -195,7 +195,7 @@ def test_a_script_that_raises_in_mid_pass_says_what_python_says_and_is_recorded(
     assert (ran.code, ran.out, ran.err) == (1, "", expected.err)
     recording = ran.recording
     assert (recording.end.exit_code, recording.end.how) == (1, "raised")
-    assert [end.how for end in recording.pass_ends] == ["raised"]
+    assert [end.how for end in recording.epoch_ends] == ["raised"]
     assert "LookupError: nine" in [event.detail.get("error") for event in recording.events]
 
 
@@ -219,7 +219,7 @@ def test_a_forking_script_with_its_own_handlers_records_its_own_process_only(run
     ran = run(text)
     assert (ran.code, ran.out) == (0, "True\n")
     assert [path.name for path in ran.recordings] == ["run.jsonl"]
-    assert len(ran.recording.passes) == 2
+    assert len(ran.recording.epochs) == 2
     assert ran.recording.notes == ()
 
 
@@ -340,10 +340,10 @@ def test_torchdata_s_loader_is_watched_with_its_workers(run, first):
     assert ran.code == 0, ran.err
     recording = ran.recording
     number = max(recording.loaders)
-    passes = [step.pass_ for step in recording.steps if step.loader == number]
+    passes = [step.epoch for step in recording.steps if step.loader == number]
     assert (passes.count(0), passes.count(1)) == (4, 4)
     fetches = [fetch for fetch in recording.fetches if fetch.loader == number]
-    assert sorted((fetch.pass_, fetch.batch, fetch.samples) for fetch in fetches) == [
+    assert sorted((fetch.epoch, fetch.batch, fetch.samples) for fetch in fetches) == [
         (epoch, batch, 3) for epoch in range(2) for batch in range(4)
     ]
     assert {fetch.worker for fetch in fetches} == {0, 1}

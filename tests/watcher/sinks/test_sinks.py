@@ -12,13 +12,15 @@ import urllib.request
 import pytest
 
 from penstock.errors import SettingError
-from penstock.recording.format import HopsLine, LoaderLine, Setting, StepLine
+from penstock.recording.format import HopsLine, LoaderLine, LoaderSetting, StepLine
 from penstock.watcher.session import Session
 from penstock.watcher.sinks import JsonLines, MetricSink, Prometheus, TensorBoard
 
 
 def loader(number=0, name="train", workers=0):
-    return LoaderLine(loader=number, name=name, settings={"num_workers": Setting(requested=workers, in_force=workers)})
+    return LoaderLine(
+        loader=number, name=name, settings={"num_workers": LoaderSetting(requested=workers, in_force=workers)}
+    )
 
 
 def step(batch, number=0, **known):
@@ -162,7 +164,7 @@ def test_a_scrape_finds_the_sums_so_far(endpoint):
 
 
 def test_a_step_that_is_looked_at_speaks_for_those_before_it(endpoint):
-    logged = {"looked": False, "phases": {"log": 1.0}}
+    logged = {"profiled": False, "phases": {"log": 1.0}}
     for line in [loader(), step(0), step(1, **logged), step(2, **logged), step(3, phases={"forward": 0.5, "log": 1.0})]:
         endpoint.take(line)
     found = values(endpoint.text())

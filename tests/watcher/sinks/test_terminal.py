@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from tqdm import tqdm
 
-from penstock.recording.format import EventLine, LoaderLine, Setting, StepLine
+from penstock.recording.format import EventLine, LoaderLine, LoaderSetting, StepLine
 from penstock.watcher.sinks import async_sink as aside
 from penstock.watcher.sinks.terminal import LiveLines, say
 
@@ -28,7 +28,7 @@ class Run:
         self.meet(workers)
 
     def meet(self, workers, loader=0, name=""):
-        given = Setting(requested=workers, in_force=workers)
+        given = LoaderSetting(requested=workers, in_force=workers)
         self.live.put(LoaderLine(loader=loader, name=name, settings={"num_workers": given}))
 
     def step(self, wait_s=0.0004, step_s=0.16, loader=0, **known):
@@ -124,7 +124,7 @@ def test_the_first_batch_of_a_pass_is_told_apart():
     run = Run()
     run.steps(40)
     run.batch = 0
-    run.step(wait_s=8.0, ready=0, worker=0, pass_=1)
+    run.step(wait_s=8.0, ready=0, worker=0, epoch=1)
     assert run.lines("[SLOW") == ["[SLOW BATCH #0] 8.00s waiting on worker 0 · first of pass 1 · ready 0/384"]
 
 

@@ -83,7 +83,7 @@ def _loader_evidence(recording: Recording, loader: LoaderLine, times_created: in
     steps = [step for step in recording.steps if step.loader == loader.loader]
     steady, first = [step for step in steps if step.batch > 0], [step for step in steps if step.batch == 0]
     fetches = [fetch for fetch in recording.fetches if fetch.loader == loader.loader]
-    in_order = sorted(fetches, key=lambda fetch: (fetch.pass_, fetch.batch))
+    in_order = sorted(fetches, key=lambda fetch: (fetch.epoch, fetch.batch))
     evidence = _build(recording, loader, steady, first, in_order, times_created)
     if evidence.settings.num_workers == 0 and len(steady) < len(first):
         # The script creates an iterator for each batch, and there are no workers to start: every step is steady.

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.arrays import Bools, Floats, Ints, mean
 from penstock.core.format import format_ms
-from penstock.recording.format import LOOKED_AT, StepLine
+from penstock.recording.format import PROFILED_PHASES, StepLine
 from penstock.recording.reader import Recording
 
 PAUSES = ("evaluation", "checkpoint")
@@ -64,17 +64,17 @@ class LoopEvidence:
         """
         found = np.zeros(len(self.steps))
         ends = np.array([_end_s(step) for step in self.steps])
-        for epoch in self.recording.passes:
-            index = int(np.searchsorted(ends, epoch.at_s))
-            if epoch.loader == self.loader or index == len(ends):
+        for start in self.recording.epochs:
+            index = int(np.searchsorted(ends, start.at_s))
+            if start.loader == self.loader or index == len(ends):
                 continue
-            if not self.steps[index].at_s + self.steps[index].wait_s <= epoch.at_s:
+            if not self.steps[index].at_s + self.steps[index].wait_s <= start.at_s:
                 continue
-            steps = self._other_loaders_steps.get((epoch.loader, epoch.number), [])
+            steps = self._other_loaders_steps.get((start.loader, start.epoch), [])
             within = [step for step in steps if step.at_s < ends[index]]
             if len(within) >= 2:
                 typical_s = float(np.median([step.step_s for step in within[:-1]]))
-                found[index] += within[-1].at_s + within[-1].wait_s + typical_s - epoch.at_s
+                found[index] += within[-1].at_s + within[-1].wait_s + typical_s - start.at_s
         return found
 
     @cached_property
@@ -83,7 +83,7 @@ class LoopEvidence:
         found: dict[tuple[int, int], list[StepLine]] = defaultdict(list)
         for step in self.recording.steps:
             if step.loader != self.loader:
-                found[step.loader, step.pass_].append(step)
+                found[step.loader, step.epoch].append(step)
         return found
 
     @cached_property
@@ -104,9 +104,9 @@ class LoopEvidence:
     @cached_property
     def shutdown_s(self) -> Floats:
         """Seconds from the last step until the iterator ended, for each epoch: the loader joins its workers."""
-        last_steps = {step.pass_: step for step in (*self.first_steps, *self.steps)}
-        ends = [end for end in self.recording.pass_ends if end.loader == self.loader and end.how == "done"]
-        found = [end.at_s - _end_s(last_steps[end.number]) for end in ends if end.number in last_steps]
+        last_steps = {step.epoch: step for step in (*self.first_steps, *self.steps)}
+        ends = [end for end in self.recording.epoch_ends if end.loader == self.loader and end.how == "done"]
+        found = [end.at_s - _end_s(last_steps[end.epoch]) for end in ends if end.epoch in last_steps]
         return np.maximum(np.array(found, np.float64), 0.0)
 
     # -- totals ----------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class LoopEvidence:
     @cached_property
     def representatives(self) -> Ints:
         """Index of the step whose phases represent the step: itself, or the nearest step whose phases were timed."""
-        return _nearest([step.looked for step in self.steps])
+        return _nearest([step.profiled for step in self.steps])
 
     @cached_property
     def represented(self) -> Ints:
@@ -203,7 +203,7 @@ class LoopEvidence:
                 for step in self.steps
             ]
         )
-        if name not in LOOKED_AT:
+        if name not in PROFILED_PHASES:
             return timed
         return self._estimate_all(timed, self.wait_s if name == "sampler" else self.busy_s)
 
@@ -239,12 +239,12 @@ class LoopEvidence:
     @cached_property
     def thread_states(self) -> dict[str, float]:
         """Shares of the time of the loop's thread, outside the loader, by the state it was sampled in."""
-        return shares(line.states for line in self.recording.whereabouts if line.worker is None)
+        return shares(line.states for line in self.recording.stack_samples if line.worker is None)
 
     @cached_property
     def functions(self) -> dict[str, float]:
         """Shares of the stack samples of the loop's thread by innermost function, the most frequent first."""
-        return by_frequency(shares(line.functions for line in self.recording.whereabouts if line.worker is None))
+        return by_frequency(shares(line.functions for line in self.recording.stack_samples if line.worker is None))
 
 
 def _nearest(which: Sequence[bool]) -> Ints:

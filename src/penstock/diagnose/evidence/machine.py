@@ -10,7 +10,7 @@ import numpy as np
 from penstock.core.arrays import mean
 from penstock.diagnose.evidence.loop import LoopEvidence
 from penstock.diagnose.evidence.workers import WorkerEvidence
-from penstock.recording.format import Process, SystemLine
+from penstock.recording.format import ProcessLoad, SystemLine
 from penstock.recording.reader import Recording
 
 SPARE_SHARE = 0.15
@@ -107,14 +107,14 @@ class MachineEvidence:
         return max(0.0, mean(used))
 
     @cached_property
-    def main_processes(self) -> list[Process]:
+    def main_processes(self) -> list[ProcessLoad]:
         """Readings of the main process, one for each system line."""
         return [process for line in self.system for process in line.processes if process.worker is None]
 
     # -- the worker processes --------------------------------------------------------------------------------------
 
     @cached_property
-    def worker_processes(self) -> list[Process]:
+    def worker_processes(self) -> list[ProcessLoad]:
         """Readings of worker processes, of all workers and system lines together."""
         return [p for line in self.system for p in line.processes if p.worker is not None and p.worker >= 0]
 

@@ -49,11 +49,11 @@ class RecreatedLoaders:
         return replace(
             recording,
             loaders={number: loader for number, loader in recording.loaders.items() if number in kept},
-            passes=tuple(map(self._renumber, recording.passes)),
-            pass_ends=tuple(map(self._renumber, recording.pass_ends)),
+            epochs=tuple(map(self._renumber, recording.epochs)),
+            epoch_ends=tuple(map(self._renumber, recording.epoch_ends)),
             steps=tuple(map(self._renumber, recording.steps)),
             fetches=tuple(map(self._renumber, recording.fetches)),
-            whereabouts=tuple(map(self._renumber, recording.whereabouts)),
+            stack_samples=tuple(map(self._renumber, recording.stack_samples)),
             hops=tuple(map(self._renumber, recording.hops)),
             storage=tuple(map(self._renumber, recording.storage)),
         )
@@ -62,10 +62,8 @@ class RecreatedLoaders:
         if line.loader not in self.loaders:
             return line
         changes: dict[str, Any] = {"loader": self.loaders[line.loader]}
-        if isinstance(line, EpochStartLine | EpochEndLine):
-            changes["number"] = self.epochs.get((line.loader, line.number), line.number)
-        elif isinstance(line, StepLine | FetchLine):
-            changes["pass_"] = self.epochs.get((line.loader, line.pass_), line.pass_)
+        if isinstance(line, EpochStartLine | EpochEndLine | StepLine | FetchLine):
+            changes["epoch"] = self.epochs.get((line.loader, line.epoch), line.epoch)
         return msgspec.structs.replace(line, **changes)
 
 
@@ -74,11 +72,11 @@ def find_recreated_loaders(recording: Recording) -> RecreatedLoaders:
     loaders: dict[int, int] = {}
     epochs: dict[tuple[int, int], int] = {}
     for equal in _equal_loaders(recording):
-        starts = sorted((start for start in recording.passes if start.loader in equal), key=lambda start: start.at_s)
+        starts = sorted((start for start in recording.epochs if start.loader in equal), key=lambda start: start.at_s)
         if len(equal) < 2 or not _one_after_the_other(recording, starts):
             continue
         loaders |= dict.fromkeys(equal, min(equal))
-        epochs |= {(start.loader, start.number): number for number, start in enumerate(starts)}
+        epochs |= {(start.loader, start.epoch): number for number, start in enumerate(starts)}
     return RecreatedLoaders(loaders, epochs)
 
 
@@ -99,5 +97,5 @@ def _one_after_the_other(recording: Recording, starts: list[EpochStartLine]) -> 
     """Return whether each epoch had its last batch before the next one began: loaders in parallel are not one."""
     last_s: dict[tuple[int, int], float] = {}
     for step in recording.steps:
-        last_s[step.loader, step.pass_] = step.at_s + step.wait_s
-    return all(last_s.get((a.loader, a.number), a.at_s) <= b.at_s for a, b in pairwise(starts))
+        last_s[step.loader, step.epoch] = step.at_s + step.wait_s
+    return all(last_s.get((a.loader, a.epoch), a.at_s) <= b.at_s for a, b in pairwise(starts))

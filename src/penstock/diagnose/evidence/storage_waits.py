@@ -83,7 +83,7 @@ def _waiting(evidence: Evidence) -> StorageWaits | None:
     total = float(sum(fetch.read_bytes for fetch in evidence.workers.fetches))
     reads = sum(fetch.reads for fetch in evidence.workers.fetches)
     samples = sum(fetch.samples for fetch in evidence.workers.fetches)
-    looked = _together(evidence, total / evidence.loop.steady_s, total / max(1, reads)) if remote <= REMOTE else None
+    profiled = _together(evidence, total / evidence.loop.steady_s, total / max(1, reads)) if remote <= REMOTE else None
     return StorageWaits(
         share=blocked / own,
         read_bytes=total / evidence.loop.steady_s,
@@ -93,8 +93,8 @@ def _waiting(evidence: Evidence) -> StorageWaits | None:
         open_share=evidence.workers.blocked_in("open"),
         remote=remote,
         busiest=_busiest(evidence),
-        together=None if looked is None else looked[0],
-        readers=0 if looked is None else looked[1],
+        together=None if profiled is None else profiled[0],
+        readers=0 if profiled is None else profiled[1],
     )
 
 
@@ -121,8 +121,8 @@ def _together(evidence: Evidence, rate: float, read_bytes: float) -> tuple[float
         if line.loader != evidence.loader.loader or line.readers < 2 or not line.cold:
             continue
         patterns = (
-            (line.in_row_alone, line.in_row_together),
-            (line.scattered_alone, line.scattered_together),
+            (line.sequential_alone, line.sequential_together),
+            (line.random_alone, line.random_together),
         )
         known = [(alone, together) for alone, together in patterns if alone > 0 and together > 0]
         if known and rate > 0:

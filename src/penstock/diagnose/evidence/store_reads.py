@@ -17,7 +17,7 @@ from math import ceil, isfinite
 from penstock.core.hops import Hop
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.worker_cpu import BEHIND
-from penstock.recording.format import HopsLine, Store
+from penstock.recording.format import HopsLine, StoreRequests
 
 BUSY = 0.85
 """Share of their time that readers read, beyond which nothing but reading holds them up."""
@@ -158,7 +158,7 @@ def _looks(evidence: Evidence) -> Iterator[_HopInterval]:
     if not evidence.loop.steps:
         return
     first_s, last_s = evidence.loop.steps[0].at_s, evidence.loop.steps[-1].at_s
-    second_pass_s = min((step.at_s for step in evidence.loop.first_steps if step.pass_ > 0), default=None)
+    second_pass_s = min((step.at_s for step in evidence.loop.first_steps if step.epoch > 0), default=None)
     for before, now in pairwise(_lines(evidence)):
         inside = first_s <= before.at_s < now.at_s and before.at_s <= last_s
         seen = _between(before, now, later=second_pass_s is not None and before.at_s >= second_pass_s)
@@ -171,7 +171,7 @@ def _lines(evidence: Evidence) -> list[HopsLine]:
 
 
 def _between(before: HopsLine, now: HopsLine, *, later: bool) -> _HopInterval | None:
-    old, new = before.store or Store(), now.store or Store()
+    old, new = before.store or StoreRequests(), now.store or StoreRequests()
     hops = {name: _hop(name, now).since(_hop(name, before)) for name in ("read", "decode")}
     look = _HopInterval(
         seconds=now.at_s - before.at_s,

@@ -130,6 +130,6 @@ class WorkerEvidence:
         return by_frequency(shares(line.functions for line in self._stack_samples()))
 
     def _stack_samples(self) -> Iterator[StackSamplesLine]:
-        for line in self.recording.whereabouts:
+        for line in self.recording.stack_samples:
             if line.worker is not None and line.loader == self.loader.loader:
                 yield line

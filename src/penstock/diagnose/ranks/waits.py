@@ -71,7 +71,7 @@ def rank_waits(ranks: Sequence[Recording]) -> RankWaits | None:
 
 def step_key(evidence: Evidence, step: StepLine) -> Key:
     """By which the same step is found in another rank's recording."""
-    return evidence.loader.loader, evidence.loader.name, step.pass_, step.batch
+    return evidence.loader.loader, evidence.loader.name, step.epoch, step.batch
 
 
 @dataclass(frozen=True, slots=True)

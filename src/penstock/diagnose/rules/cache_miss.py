@@ -24,14 +24,14 @@ def check(evidence: Evidence) -> Answer:
     """Later passes read from the device what the first one had read, and workers wait for it."""
     if (store := store_reads(evidence)) is not None:
         return _of_store(store)
-    later = [fetch for fetch in evidence.workers.fetches if fetch.pass_ > 0]
+    later = [fetch for fetch in evidence.workers.fetches if fetch.epoch > 0]
     read = sum(fetch.read_bytes for fetch in later)
     if storage_waits(evidence) is None or not later or read == 0:
         return None
     again = sum(fetch.device_bytes for fetch in later) / read
     if again < AGAIN:
         return RuledOut(f"{again:.0%} of the bytes of later passes come from a disk")
-    per_pass = read / len({fetch.pass_ for fetch in later})
+    per_pass = read / len({fetch.epoch for fetch in later})
     blocked = evidence.workers.blocked_in("read", "open")
     return Suspect(
         strength=0.6,

@@ -218,7 +218,7 @@ def _of_penstock(evidence: Evidence) -> RankNeed:
         batch_bytes=read if read > 0 else None,
         batch_requests=read / block_bytes if read > 0 else None,
         workers=max(1, last.workers),
-        prefetch=max(2, ceil(last.look_ahead / max(1, last.workers))),
+        prefetch=max(2, ceil(last.lookahead / max(1, last.workers))),
     )
 
 

@@ -289,7 +289,7 @@ class _TimedFetcher:
         numbers: dict[str, Any] = self._timer.finish(requested_samples(index, iterable=self._iterable))
         at_s = self._timer.started_at - self._clock_start
         self._worker_files.put(
-            FetchLine(loader=self._loader, pass_=self._epoch, batch=self._batch, worker=-1, at_s=at_s, **numbers)
+            FetchLine(loader=self._loader, epoch=self._epoch, batch=self._batch, worker=-1, at_s=at_s, **numbers)
         )
         self._batch += 1
 
@@ -299,7 +299,7 @@ class _TimedFetcher:
                 loader=self._loader,
                 worker=-1,
                 at_s=self._now(),
-                looks=seen.looks,
+                samples=seen.samples,
                 states=dict(seen.states),
                 functions=seen.top_functions(),
             )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.recording.format import Setting
+from penstock.recording.format import LoaderSetting
 from penstock.watcher.loader_views import length_of
 from penstock.watcher.script.apply_plan import replaced_settings
 
@@ -21,7 +21,7 @@ COPIED_SETTINGS = (
 )
 
 
-def loader_settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, Setting]:
+def loader_settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, LoaderSetting]:
     """By name. Requested is None where nobody told us, so only a pair of values can show a change on the way.
 
     Where a plan was applied, the script's own values are those that were requested.
@@ -38,7 +38,7 @@ def loader_settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, Sett
     own = {name: was for name, (was, _) in changed.items()}
     asked = {"pin_memory": bool(getattr(loader, "pin_memory", False)), **requested, **own}
     return {
-        name: Setting(requested=_recordable(asked.get(name)), in_force=_recordable(value))
+        name: LoaderSetting(requested=_recordable(asked.get(name)), in_force=_recordable(value))
         for name, value in in_force.items()
     }
 

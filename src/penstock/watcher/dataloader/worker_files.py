@@ -34,7 +34,7 @@ class WorkerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """One line of a spool file."""
 
     loader: int = -1
-    pass_: int = msgspec.field(name="pass", default=0)
+    epoch: int = msgspec.field(name="pass", default=0)
     line: WorkerLine | None = None
     """None, with a task: nothing came of it."""
     task: int | None = None
@@ -136,8 +136,8 @@ class WorkerFiles:
     def _lines_from(self, message: WorkerMessage) -> list[WorkerLine]:
         number = self._epoch_of(message)
         line = message.line
-        if isinstance(line, FetchLine) and line.pass_ != number:
-            line = msgspec.structs.replace(line, pass_=number)
+        if isinstance(line, FetchLine) and line.epoch != number:
+            line = msgspec.structs.replace(line, epoch=number)
         if message.task is None:
             return [] if line is None else [line]
         count = self._numberings.setdefault((message.loader, number), _BatchNumbering())
@@ -145,10 +145,10 @@ class WorkerFiles:
 
     def _epoch_of(self, message: WorkerMessage) -> int:
         if message.since_s is None:
-            return message.pass_
+            return message.epoch
         passes = self._epochs.get(message.loader, [])
         begun = bisect_right(passes, (message.since_s, sys.maxsize))
-        return passes[begun - 1][1] if begun else message.pass_
+        return passes[begun - 1][1] if begun else message.epoch
 
 
 class _BatchNumbering:

@@ -210,7 +210,7 @@ class WorkerRecorder:
     def _write_stack_samples(self, seen: StackCounts) -> None:
         functions = seen.top_functions()
         self._write(
-            {"kind": "where", "at_s": self._now(), "looks": seen.looks, "states": seen.states, "functions": functions}
+            {"kind": "where", "at_s": self._now(), "looks": seen.samples, "states": seen.states, "functions": functions}
         )
 
     def _write(self, line: dict[str, Any] | None, task: int | None = None) -> None:

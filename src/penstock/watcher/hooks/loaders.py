@@ -191,11 +191,11 @@ class PenstockLoaderHooks:
 
     def _asked(self, track: WatchedEpoch) -> None:
         """The step that begins is looked at, or it is not."""
-        looked = not track.unlooked
-        if looked == self._session.resting:
-            (self._phases.look if looked else self._phases.rest)()
+        profiled = not track.unlooked
+        if profiled == self._session.resting:
+            (self._phases.look if profiled else self._phases.rest)()
         track.asked()
-        if looked:
+        if profiled:
             track.looks()
         else:
             track.passes()

@@ -63,7 +63,7 @@ class NextBatchHook:
                             asked,
                             track._samples,
                             phases,
-                            track.looked,
+                            track.profiled,
                             track._look,
                             track._parts,
                         )
@@ -74,7 +74,7 @@ class NextBatchHook:
                         track.phases = {}
                     track._asked = asked
                 track.unlooked = track.unlooked - 1 if asked < track.until else 0
-                if track.looked:
+                if track.profiled:
                     self._look_away(iterator, track)
             except Exception as error:
                 self._failed(track, error)
@@ -137,7 +137,7 @@ class NextBatchHook:
         """What is put in counts to the step before."""
         if self._session.resting:
             self._phases.look()
-        if not track.looked:
+        if not track.profiled:
             install_wait_timers(iterator)
         track.asked()
         track.looks()
@@ -148,7 +148,7 @@ class NextBatchHook:
         """The step before was looked at, the one that begins is not."""
         self._phases.rest()
         remove_wait_timers(iterator)
-        track.looked = False
+        track.profiled = False
         track._parts = UNKNOWN
         track.phases = {}
 

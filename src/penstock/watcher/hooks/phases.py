@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
-from penstock.recording.format import LOOKED_AT
+from penstock.recording.format import PROFILED_PHASES
 from penstock.watcher.device_time import DeviceTimer
 from penstock.watcher.session import Session, StepTracker
 
@@ -47,9 +47,9 @@ class PhaseHooks:
 
     def back_to(self, track: StepTracker | None) -> None:
         """A pass inside a step has ended, and that step goes on as it was."""
-        looked = track is None or track.looked
-        if looked == self.session.resting:
-            (self.look if looked else self.rest)()
+        profiled = track is None or track.profiled
+        if profiled == self.session.resting:
+            (self.look if profiled else self.rest)()
 
     def end(self) -> None:
         """All hooks out, for good."""
@@ -104,7 +104,7 @@ class PhaseHooks:
         """
         if self._timer is not None:
             return self._around_with_events(name, function)
-        session, now, rests = self.session, self.session.clock.now, name in LOOKED_AT
+        session, now, rests = self.session, self.session.clock.now, name in PROFILED_PHASES
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -125,7 +125,7 @@ class PhaseHooks:
         return timed
 
     def _around_with_events(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        session, rests = self.session, name in LOOKED_AT
+        session, rests = self.session, name in PROFILED_PHASES
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from penstock.recording.format import Disk, Process, SystemLine
+from penstock.recording.format import DiskLoad, ProcessLoad, SystemLine
 from penstock.watcher.machine.kernel_counters import CounterReading, DiskReading, KernelCounters, Throttling
 from penstock.watcher.machine.processes import ProcessReading, Workers
 
@@ -72,8 +72,8 @@ def _run_cpu_s(reading: CounterReading) -> float:
     return sum(process.cpu_s + process.children_cpu_s for process in reading.processes.values())
 
 
-def _process(then: ProcessReading, now: ProcessReading, rate: _Rate) -> Process:
-    return Process(
+def _process(then: ProcessReading, now: ProcessReading, rate: _Rate) -> ProcessLoad:
+    return ProcessLoad(
         worker=now.worker,
         loader=now.loader,
         cpu=rate(then.cpu_s, now.cpu_s),
@@ -86,12 +86,12 @@ def _process(then: ProcessReading, now: ProcessReading, rate: _Rate) -> Process:
     )
 
 
-def _disks(before: Mapping[str, DiskReading], after: Mapping[str, DiskReading], rate: _Rate) -> Iterable[Disk]:
+def _disks(before: Mapping[str, DiskReading], after: Mapping[str, DiskReading], rate: _Rate) -> Iterable[DiskLoad]:
     for name, now in after.items():
         then = before.get(name)
         if then is None or (then == now and name.startswith(("loop", "ram", "zram"))):
             continue
-        yield Disk(
+        yield DiskLoad(
             name=name,
             read_bytes_s=rate(then.read_bytes, now.read_bytes),
             write_bytes_s=rate(then.write_bytes, now.write_bytes),

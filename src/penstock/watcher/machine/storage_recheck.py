@@ -95,16 +95,16 @@ def recheck_storage(
             return None
         look = _FileReads(files, length, budget_s / 8, clock)
         row_alone, row_together = look.both(look.in_row, readers)
-        scattered_alone, scattered_together = look.both(look.scattered, readers)
+        random_alone, random_together = look.both(look.scattered, readers)
         return StorageLine(
             loader=loader,
             folder=str(Path(files[0].path).parent),
             readers=readers,
             read_bytes=length,
-            in_row_alone=row_alone,
-            in_row_together=row_together,
-            scattered_alone=scattered_alone,
-            scattered_together=scattered_together,
+            sequential_alone=row_alone,
+            sequential_together=row_together,
+            random_alone=random_alone,
+            random_together=random_together,
             cold=cold,
         )
 

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
 from penstock.errors import SettingError
-from penstock.recording.format import AnyLine, HopsLine, LoaderLine, StepLine, is_sampled_state
+from penstock.recording.format import AnyLine, HopsLine, LoaderLine, StepLine, is_profiled_phase
 from penstock.watcher.sinks.async_sink import AsyncSink
 from penstock.watcher.window import BatchWindows
 
@@ -90,9 +90,9 @@ class Prometheus(AsyncSink):
         self._add("step_seconds_total", step.loader, step.step_s)
         self._add("slow_batches_total", step.loader, slow)
         self._unlooked[step.loader] += 1
-        times = self._unlooked.pop(step.loader) if step.looked else 0
+        times = self._unlooked.pop(step.loader) if step.profiled else 0
         for phase, seconds in step.phases.items():
-            spoken_s = seconds * times if is_sampled_state(phase) else seconds
+            spoken_s = seconds * times if is_profiled_phase(phase) else seconds
             self._add("phase_seconds_total", step.loader, spoken_s, ("phase", phase))
         if step.ready is not None:
             self._set("ready_batches", step.loader, step.ready)

@@ -126,7 +126,7 @@ def slow_line(step: StepLine, window: BatchWindow) -> str:
     on = f" on worker {step.worker}" if step.worker is not None and step.worker >= 0 else ""
     text = f"[SLOW BATCH #{step.batch}] {wait} waiting{on}"
     if step.batch == 0:
-        text += f" · first of pass {step.pass_}"
+        text += f" · first of pass {step.epoch}"
     if window.workers and step.ready is not None and step.outstanding is not None:
         text += f" · ready {step.ready}/{step.outstanding}"
     return text
