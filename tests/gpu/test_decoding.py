@@ -1,4 +1,4 @@
-"""`make test-gpu`: JPEGs decoded by a real card, beside what the cores make of them."""
+"""`make test-gpu`: JPEGs decoded by a real GPU, compared with those that the CPU decodes."""
 
 import importlib
 import io
@@ -20,7 +20,7 @@ if not torch.cuda.is_available():
     pytest.skip("there is no CUDA device", allow_module_level=True)
 pytest.importorskip("torchvision")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torchvision's own
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of torchvision
 
 SHAPES = [(375, 500), (500, 375), (480, 480), (600, 900)]
 
@@ -39,9 +39,9 @@ def saved(number, **settings):
 
 @pytest.fixture
 def shard(tmp_path):
-    def write(*pictures):
+    def write(*images):
         path = tmp_path / "a.tar"
-        path.write_bytes(tar_bytes([(f"{number:03d}.jpg", data) for number, data in enumerate(pictures)]))
+        path.write_bytes(tar_bytes([(f"{number:03d}.jpg", data) for number, data in enumerate(images)]))
         return path
 
     return write
@@ -66,7 +66,7 @@ def psnr_db(found, expected):
 
 
 @pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])
-def test_the_card_s_pictures_are_those_of_the_cores(shard, fit):
+def test_images_of_the_gpu_equal_those_of_the_cpu(shard, fit):
     path = shard(*(jpeg(number, sampling) for number in range(16) for sampling in ("420", "444")))
     found = images(loader_of(path, fit=fit))
     expected = images(loader_of(path, fit=fit, decode="cpu", device="cpu"))
@@ -75,14 +75,14 @@ def test_the_card_s_pictures_are_those_of_the_cores(shard, fit):
     assert min(each) > 35
 
 
-def test_what_is_not_for_the_card_arrives_all_the_same(shard):
-    odd = [saved(1, progressive=True), saved(2, mode="CMYK"), saved(3, mode="L"), saved(4, keep_rgb=True)]
-    path = shard(jpeg(0), *odd, jpeg(5))
+def test_jpegs_that_do_not_suit_the_gpu_arrive_too(shard):
+    unsuitable = [saved(1, progressive=True), saved(2, mode="CMYK"), saved(3, mode="L"), saved(4, keep_rgb=True)]
+    path = shard(jpeg(0), *unsuitable, jpeg(5))
     found, expected = images(loader_of(path, 6)), images(loader_of(path, 6, decode="cpu", device="cpu"))
     assert min(psnr_db(one, other) for one, other in zip(found, expected, strict=True)) > 35
 
 
-def test_the_neighbours_of_a_damaged_picture_are_whole(shard):
+def test_the_neighbours_of_a_damaged_image_are_complete(shard):
     whole = jpeg(1)
     path = shard(jpeg(0), whole[: len(whole) // 2] + b"\xff\xd9", jpeg(2))
     found = images(loader_of(path, 3, on_error="skip", max_bad_fraction=1.0))
@@ -91,7 +91,7 @@ def test_the_neighbours_of_a_damaged_picture_are_whole(shard):
     assert psnr_db(found[-1], expected[-1]) > 35
 
 
-def test_many_batches_come_whole_while_the_card_works_and_nobody_waits_for_it(shard):
+def test_batches_are_complete_while_the_gpu_is_busy_and_no_thread_synchronises(shard):
     path = shard(*(jpeg(number) for number in range(48)))
     expected = images(loader_of(path, decode="cpu", device="cpu"))
     loader = loader_of(path, shuffle=True, gpu_transform=GpuTransform("float32"))
@@ -115,17 +115,17 @@ def test_many_batches_come_whole_while_the_card_works_and_nobody_waits_for_it(sh
 
 
 @pytest.mark.parametrize("decode", ["hybrid", "auto"])
-def test_card_and_cores_share_the_pictures(shard, decode, caplog):
+def test_gpu_and_cpu_share_the_images(shard, decode, caplog):
     caplog.set_level("INFO", "penstock")
     path = shard(*(jpeg(number) for number in range(32)))
     found = images(loader_of(path, decode=decode))
     expected = images(loader_of(path, decode="cpu", device="cpu"))
     assert min(psnr_db(one, other) for one, other in zip(found, expected, strict=True)) > 35
-    assert "of the pictures to the card" in caplog.text
-    print([record.message for record in caplog.records if "card" in record.message])
+    assert "of the images to the GPU" in caplog.text
+    print([record.message for record in caplog.records if "GPU" in record.message])
 
 
-def test_without_memory_on_the_card_the_cores_decode(shard, caplog):
+def test_without_gpu_memory_the_cpu_decodes(shard, caplog):
     path = shard(*(jpeg(number) for number in range(16)))
     expected = images(loader_of(path, decode="cpu", device="cpu"))
     loader = loader_of(path)
@@ -146,7 +146,7 @@ def test_without_memory_on_the_card_the_cores_decode(shard, caplog):
     loader.close()
 
 
-def test_memory_on_the_card_stays_within_what_is_stated(shard):
+def test_gpu_memory_stays_within_the_documented_limit(shard):
     loader = loader_of(shard(*(jpeg(number) for number in range(32))), 16)
     peaks = []
     for _ in range(4):
@@ -162,26 +162,29 @@ def test_memory_on_the_card_stays_within_what_is_stated(shard):
     loader.close()
 
 
-def test_pictures_stay_right_while_the_share_is_turned(shard):
+def test_images_are_right_while_the_fraction_changes(shard):
     path = shard(*(jpeg(number) for number in range(32)))
     expected = images(loader_of(path, decode="cpu", device="cpu"))
     loader = loader_of(path, decode="hybrid")
-    for share in (0.0, 0.5, 1.0, 0.25):
+    for fraction in (0.0, 0.5, 1.0, 0.25):
         found = []
         for batch in loader:
-            loader._device_plan.fields["image"].gpu_fraction.value = share
+            loader._device_plan.fields["image"].gpu_fraction.value = fraction
             found.append(batch["image"].cpu())
         assert min(psnr_db(one, other) for one, other in zip(torch.cat(found), expected, strict=True)) > 35
     loader.close()
 
 
-OTHERS = {"nvimagecodec": ("nvidia.nvimgcodec", NvImageCodecDecoder), "torchcodec": ("torchcodec", TorchcodecDecoder)}
+OTHER_DECODERS = {
+    "nvimagecodec": ("nvidia.nvimgcodec", NvImageCodecDecoder),
+    "torchcodec": ("torchcodec", TorchcodecDecoder),
+}
 
 
-@pytest.fixture(params=OTHERS)
+@pytest.fixture(params=OTHER_DECODERS)
 def other(request):
-    """What decodes where torchvision is missing."""
-    package, make = OTHERS[request.param]
+    """Package and decoder of an alternative to torchvision."""
+    package, make = OTHER_DECODERS[request.param]
     try:
         importlib.import_module(package)
         return package, make(torch.device("cuda", torch.cuda.current_device()))
@@ -189,7 +192,7 @@ def other(request):
         pytest.skip(f"{package} does not work here: {type(error).__name__}")
 
 
-def test_other_decoders_make_the_same_pictures(other):
+def test_other_decoders_give_the_same_images(other):
     data = [np.frombuffer(jpeg(number), np.uint8) for number in range(8)]
     found, expected = other[1].decode(data), TorchvisionDecoder(torch.device("cuda", 0)).decode(data)
     torch.cuda.synchronize()
@@ -198,9 +201,9 @@ def test_other_decoders_make_the_same_pictures(other):
         assert psnr_db(one, same) > 35
 
 
-def test_a_loader_takes_them_where_torchvision_is_missing(other, shard, monkeypatch):
+def test_a_loader_uses_another_decoder_where_torchvision_is_missing(other, shard, monkeypatch):
     package, _ = other
-    monkeypatch.setattr(decoders, "_KNOWN", {package: decoders._KNOWN[package]})
+    monkeypatch.setattr(decoders, "_DECODERS", {package: decoders._DECODERS[package]})
     path = shard(*(jpeg(number) for number in range(24)), jpeg(1)[:2000] + b"\xff\xd9", *(jpeg(n) for n in range(7)))
     loader = loader_of(path, on_error="skip", max_bad_fraction=1.0, shuffle=True)
     expected = images(loader_of(path, decode="cpu", device="cpu", on_error="replace", max_bad_fraction=1.0))

@@ -1,4 +1,4 @@
-"""`make test-gpu`: trainings watched on a real card: nothing is waited for, and the card's own clock is recorded."""
+"""`make test-gpu`: trainings watched on a real GPU, without synchronisation, with times on the GPU's clock."""
 
 import textwrap
 import time
@@ -15,11 +15,11 @@ from penstock.watcher.script.runner import Script, run_script
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-    pytest.mark.filterwarnings("ignore"),  # that the check for synchronisations is a prototype
+    pytest.mark.filterwarnings("ignore"),  # the check for synchronisations is a prototype
 ]
 
 SECONDS = 1.6
-"""The machine is looked at once a second."""
+"""Duration of the watched run, because the machine is sampled once a second."""
 TRAINING = """
     import time
     import torch
@@ -38,7 +38,7 @@ STEPS = """
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(0.012)  # a step takes its time
+        time.sleep(0.012)  # duration of a step
 """
 REPLAYED = """
     model(held)  # libraries are loaded
@@ -68,7 +68,7 @@ def stepped(tmp_path_factory):
     return watched(STEPS, tmp_path_factory.mktemp("steps"))
 
 
-def test_a_watched_script_waits_for_nothing_and_its_phases_are_timed_by_the_card(stepped):
+def test_a_watched_script_never_synchronises_and_its_phases_are_timed_on_the_gpu(stepped):
     assert len(stepped.steps) == 128
     timed = [step.device_phases for step in stepped.steps if step.device_phases]
     assert timed
@@ -76,18 +76,18 @@ def test_a_watched_script_waits_for_nothing_and_its_phases_are_timed_by_the_card
         assert any(0 < phases.get(phase, 0) < 1 for phases in timed), phase
 
 
-def test_the_card_s_load_is_in_the_recording(stepped):
+def test_the_utilisation_of_the_gpu_is_recorded(stepped):
     loads = [gpu for line in stepped.system for gpu in line.gpus]
     assert loads
     assert all(0 <= gpu.utilisation <= 1 for gpu in loads)
     assert max(gpu.memory_used_bytes for gpu in loads) > 1 << 20
 
 
-def test_a_script_that_captures_a_graph_is_watched_all_the_same(tmp_path):
+def test_a_script_that_captures_a_cuda_graph_can_be_watched(tmp_path):
     assert len(watched(REPLAYED, tmp_path).steps) == 128
 
 
-def test_a_watched_loader_waits_for_nothing_and_the_card_s_stalls_are_recorded(tmp_path):
+def test_a_watched_loader_never_synchronises_and_the_stalls_of_the_gpu_are_recorded(tmp_path):
     members = [(f"{n:04d}.npy", encode_npy(np.full((64, 512), n, np.float32))) for n in range(64)]
     (tmp_path / "a.tar").write_bytes(tar_bytes(members))
     loader = penstock.Loader(tmp_path / "a.tar", {"x": penstock.Array(".npy")}, 8, device="cuda", num_workers=1)

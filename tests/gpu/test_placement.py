@@ -1,4 +1,4 @@
-"""`make test-gpu`: pictures of many shapes put into a batch on a real card, by our kernel beside torch's own."""
+"""`make test-gpu`: images of many shapes placed into a batch on a real GPU, by our kernel and by torch."""
 
 from functools import partial
 
@@ -18,39 +18,39 @@ SIDES = (160, 224)
 
 
 @pytest.fixture(scope="module")
-def pictures():
-    """Noise: what is a pixel off shows."""
+def images():
+    """Return noise, in which an error of one pixel shows."""
     rng = np.random.default_rng(0)
     return [torch.from_numpy(rng.integers(0, 256, (3, *shape), np.uint8)).cuda() for shape in SHAPES]
 
 
-def placed(place, layout, pictures):
+def place_all(place, layout, images):
     out = torch.full((64, 3, *SIDES) if layout == "CHW" else (64, *SIDES, 3), 77, dtype=torch.uint8).cuda()
-    place([(slot + slot // 2, picture) for slot, picture in enumerate(pictures)], out)
+    place([(slot + slot // 2, image) for slot, image in enumerate(images)], out)
     return out.cpu().int()
 
 
-def test_the_kernel_works_here():
+def test_the_kernel_is_chosen():
     assert isinstance(choose_placement(Image(".jpg", size=SIDES), torch.device("cuda")), KernelPlacement)
 
 
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("fit", ["pad", "crop", "stretch"])
-def test_its_pixels_are_those_of_torch_to_a_level(pictures, fit, layout):
+def test_pixels_differ_from_those_of_torch_by_one_level_at_most(images, fit, layout):
     image = Image(".jpg", size=SIDES, fit=fit, layout=layout, quality="exact")
     ours, torchs = KernelPlacement(image), partial(place_by_shape, image)
-    apart = (placed(ours, layout, pictures) - placed(torchs, layout, pictures)).abs()
-    assert apart.max() <= 1
-    assert (apart > 0).float().mean() < 0.15  # torch resizes in float16 here
+    difference = (place_all(ours, layout, images) - place_all(torchs, layout, images)).abs()
+    assert difference.max() <= 1
+    assert (difference > 0).float().mean() < 0.15  # torch resizes in float16 here
 
 
-@pytest.mark.filterwarnings("ignore")  # the profiler's own
-def test_forty_shapes_are_one_launch(pictures):
+@pytest.mark.filterwarnings("ignore")  # warnings of the profiler
+def test_forty_shapes_take_one_launch(images):
     place = KernelPlacement(Image(".jpg", size=SIDES, quality="exact"))
-    placed(place, "CHW", pictures)
+    place_all(place, "CHW", images)
     out = torch.empty((64, 3, *SIDES), dtype=torch.uint8, device="cuda")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        place([*enumerate(pictures)], out)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        place([*enumerate(images)], out)
         torch.cuda.synchronize()
-    kernels = [event.name for event in seen.events() if "Memcpy" not in event.name and "ynchron" not in event.name]
+    kernels = [event.name for event in profile.events() if "Memcpy" not in event.name and "ynchron" not in event.name]
     assert len([name for name in kernels if "place_kernel" in name]) == 1, kernels

@@ -1,4 +1,4 @@
-"""`make test-gpu`: the way to a real card. Skipped, with the reason, where there is none."""
+"""`make test-gpu`: the transfer of batches to a real GPU; skipped, with the reason, where there is none."""
 
 import gc
 from io import BytesIO
@@ -44,7 +44,7 @@ def numbers(batch):
     return [int(key) for key in batch["__key__"]]
 
 
-def test_batches_arrive_on_the_card_whole_and_in_order(shards):
+def test_batches_arrive_on_the_gpu_complete_and_in_order(shards):
     loader, reference = loader_of(shards), loader_of(shards, device="cpu")
     for batch, same in zip(loader, reference, strict=True):
         assert batch["x"].device.type == "cuda"
@@ -54,7 +54,7 @@ def test_batches_arrive_on_the_card_whole_and_in_order(shards):
     reference.close()
 
 
-def test_batches_that_are_kept_stay_as_they_were(shards):
+def test_batches_that_the_user_keeps_do_not_change(shards):
     loader = loader_of(shards)
     kept = list(loader)
     assert all(batch["x"][:, 0, 0].tolist() == numbers(batch) for batch in kept)
@@ -64,19 +64,19 @@ def test_batches_that_are_kept_stay_as_they_were(shards):
 
 @pytest.mark.filterwarnings("ignore")  # the profiler's own
 def test_copies_come_from_pinned_memory(shards):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         loader = loader_of(shards)
         for _ in loader:
             pass
         torch.cuda.synchronize()
         loader.close()
-    copies = {event.name for event in seen.events() if "HtoD" in event.name}
+    copies = {event.name for event in profile.events() if "HtoD" in event.name}
     assert copies
     assert all("Pinned" in name for name in copies), copies
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_no_synchronisation_is_added(shards):
+def test_the_loader_adds_no_synchronisation(shards):
     loader = loader_of(shards)
     next(iter(loader))
     torch.cuda.set_sync_debug_mode("error")
@@ -88,16 +88,16 @@ def test_no_synchronisation_is_added(shards):
     loader.close()
 
 
-def test_work_on_another_stream_finds_its_batch_complete(shards):
+def test_a_batch_is_complete_for_work_on_another_stream(shards):
     loader, stream = loader_of(shards), torch.cuda.Stream()
     with torch.cuda.stream(stream):
         sums = [(numbers(batch), batch["x"].mean(dim=(1, 2))) for batch in loader]
     stream.synchronize()
-    assert all(mean.tolist() == wanted for wanted, mean in sums)
+    assert all(mean.tolist() == expected for expected, mean in sums)
     loader.close()
 
 
-def test_memory_on_the_card_is_that_of_a_few_batches(shards):
+def test_gpu_memory_is_that_of_a_few_batches(shards):
     loader = loader_of(shards)
     for _ in loader:
         pass
@@ -108,11 +108,13 @@ def test_memory_on_the_card_is_that_of_a_few_batches(shards):
         for batch in loader:
             batch["x"].sum()
     size = batch["x"].nbytes
-    assert torch.cuda.max_memory_allocated() - base <= 4 * size  # in hand, on its way, and what streams still hold
+    assert (
+        torch.cuda.max_memory_allocated() - base <= 4 * size
+    )  # the current batch, the next one, and those that streams still use
     loader.close()
 
 
-def test_a_pass_that_is_left_early_leaves_nothing_pinned(shards):
+def test_an_epoch_that_is_left_early_leaves_no_pinned_memory(shards):
     loader = loader_of(shards)
     for _ in loader:
         break
@@ -124,7 +126,7 @@ def test_a_pass_that_is_left_early_leaves_nothing_pinned(shards):
     loader.close()
 
 
-def test_a_map_style_dataset_arrives_there_too():
+def test_batches_of_a_map_style_dataset_arrive_on_the_gpu():
     data = torch.utils.data.TensorDataset(torch.arange(64).float()[:, None].repeat(1, 1000))
     loader = penstock.Loader(data, batch_size=8, device="cuda")
     found = torch.cat([batch[0][:, 0].cpu() for batch in loader])
@@ -132,7 +134,7 @@ def test_a_map_style_dataset_arrives_there_too():
     loader.close()
 
 
-def test_the_index_of_a_device_that_is_not_there_is_refused_before_the_first_batch(shards):
+def test_the_index_of_a_missing_device_is_refused_before_the_first_batch(shards):
     loader = loader_of(shards, device=f"cuda:{torch.cuda.device_count()}")
     with pytest.raises(SettingError, match="there is no cuda"):
         next(iter(loader))

@@ -1,4 +1,4 @@
-"""`make test-gpu`: pictures finished on a real card, batches at the same addresses, the card's own clock."""
+"""`make test-gpu`: images transformed on a real GPU, batches at the same addresses, times on the GPU's clock."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from penstock.testing import make_image, tar_bytes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
-FINISHES = {
+TRANSFORMS = {
     "normalised": GpuTransform("float16", mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4)),
     "resized": GpuTransform(size=(48, 40)),
     "cut out": GpuTransform(size=32, crop="random", flip=0.5, layout="channels_last"),
@@ -25,7 +25,7 @@ FINISHES = {
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """96 pictures in three shards, each with its number."""
+    """96 images in three shards, each with its number."""
     folder = tmp_path_factory.mktemp("shards")
     for shard in range(3):
         members = []
@@ -36,8 +36,8 @@ def shards(tmp_path_factory):
     return sorted(folder.iterdir())
 
 
-def loader_of(shards, finish, **settings):
-    fields = {"image": Image(".jpg", size=64, fit="crop", gpu_transform=finish), "label": Label(".cls")}
+def loader_of(shards, transform, **settings):
+    fields = {"image": Image(".jpg", size=64, fit="crop", gpu_transform=transform), "label": Label(".cls")}
     return penstock.Loader(
         shards,
         fields,
@@ -46,10 +46,10 @@ def loader_of(shards, finish, **settings):
     )
 
 
-@pytest.mark.parametrize("name", FINISHES)
+@pytest.mark.parametrize("name", TRANSFORMS)
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_the_card_makes_what_the_cpu_makes_and_nobody_waits_for_it(shards, name):
-    loader = loader_of(shards, FINISHES[name])
+def test_the_gpu_gives_the_result_of_the_cpu_and_no_thread_synchronises(shards, name):
+    loader = loader_of(shards, TRANSFORMS[name])
     for _ in loader:  # kernels are loaded, memory is pinned
         pass
     found = []
@@ -59,7 +59,7 @@ def test_the_card_makes_what_the_cpu_makes_and_nobody_waits_for_it(shards, name)
             found.append(batch["image"].clone())
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    reference = loader_of(shards, FINISHES[name], device="cpu")
+    reference = loader_of(shards, TRANSFORMS[name], device="cpu")
     reference.set_epoch(1)
     for image, batch in zip(found, reference, strict=True):
         expected = batch["image"]
@@ -71,27 +71,27 @@ def test_the_card_makes_what_the_cpu_makes_and_nobody_waits_for_it(shards, name)
     reference.close()
 
 
-@pytest.mark.parametrize("name", FINISHES)
-@pytest.mark.filterwarnings("ignore")  # the profiler's own
-def test_it_is_one_launch_of_a_kernel_or_two_and_gives_what_torch_s_operations_give(name):
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.filterwarnings("ignore")  # warnings of the profiler
+def test_the_kernel_takes_one_or_two_launches_and_gives_the_result_of_torch(name):
     pytest.importorskip("triton", reason="Triton is not installed")
-    finish, pixels = FINISHES[name], torch.randint(0, 256, (16, 64, 64, 3), dtype=torch.uint8, device="cuda")
-    planes, drawn = pixels.permute(0, 3, 1, 2), draw_transforms(finish, (64, 64), 0, 0, np.arange(16))
-    finishing = choose_transform(finish, planes, drawn)
-    assert isinstance(finishing, KernelTransform)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        found = finishing(planes, drawn)
+    transform, pixels = TRANSFORMS[name], torch.randint(0, 256, (16, 64, 64, 3), dtype=torch.uint8, device="cuda")
+    planes, drawn = pixels.permute(0, 3, 1, 2), draw_transforms(transform, (64, 64), 0, 0, np.arange(16))
+    chosen = choose_transform(transform, planes, drawn)
+    assert isinstance(chosen, KernelTransform)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        found = chosen(planes, drawn)
         torch.cuda.synchronize()
-    names = [event.name for event in seen.events()]
-    assert len([name for name in names if "transform_kernel" in name]) == (2 if any(finish.jitter) else 1), names
-    expected = TorchTransform(finish, torch.device("cpu"))(planes.cpu(), drawn)
-    tolerance = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}[finish.dtype]
+    names = [event.name for event in profile.events()]
+    assert len([name for name in names if "transform_kernel" in name]) == (2 if any(transform.jitter) else 1), names
+    expected = TorchTransform(transform, torch.device("cpu"))(planes.cpu(), drawn)
+    tolerance = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}[transform.dtype]
     assert torch.allclose(found.cpu().float(), expected.float(), atol=tolerance)
-    assert torch.equal(finishing(planes, drawn), found)  # the very same numbers each time
+    assert torch.equal(chosen(planes, drawn), found)  # bit by bit the same each time
 
 
-def test_a_cuda_graph_finds_every_batch_at_its_address(shards):
-    loader = loader_of(shards, FINISHES["everything"], static_buffers=True)
+def test_a_cuda_graph_reads_every_batch_at_the_same_address(shards):
+    loader = loader_of(shards, TRANSFORMS["everything"], static_buffers=True)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     first = next(iter(loader))
@@ -108,7 +108,7 @@ def test_a_cuda_graph_finds_every_batch_at_its_address(shards):
         assert batch["image"].data_ptr() == address
         graph.replay()
         seen.append((batch["__key__"], means.clone()))
-    reference = loader_of(shards, FINISHES["everything"], device="cpu")
+    reference = loader_of(shards, TRANSFORMS["everything"], device="cpu")
     reference.set_epoch(3)
     for (keys, found), batch in zip(seen, reference, strict=True):
         assert keys == batch["__key__"]
@@ -117,8 +117,8 @@ def test_a_cuda_graph_finds_every_batch_at_its_address(shards):
     reference.close()
 
 
-def test_the_card_s_time_is_accounted_for(shards):
-    loader = loader_of(shards, FINISHES["resized"])
+def test_gpu_times_are_recorded(shards):
+    loader = loader_of(shards, TRANSFORMS["resized"])
     assert loader.gpu_times is None
     for batch in loader:
         batch["image"].sum()
@@ -130,8 +130,8 @@ def test_the_card_s_time_is_accounted_for(shards):
     loader.close()
 
 
-def test_memory_on_the_card_stays_the_same_from_epoch_to_epoch(shards):
-    loader = loader_of(shards, FINISHES["everything"])
+def test_gpu_memory_does_not_grow_from_epoch_to_epoch(shards):
+    loader = loader_of(shards, TRANSFORMS["everything"])
     peaks = []
     for _ in range(4):
         torch.cuda.synchronize()
@@ -144,8 +144,8 @@ def test_memory_on_the_card_stays_the_same_from_epoch_to_epoch(shards):
     loader.close()
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_compiled_steps_are_not_made_anew_for_static_batches(shards):
+@pytest.mark.filterwarnings("ignore")  # warnings of the compiler
+def test_compiled_steps_are_not_recompiled_for_static_batches(shards):
     graphs = []
 
     def count(graph, example_inputs):
@@ -153,7 +153,7 @@ def test_compiled_steps_are_not_made_anew_for_static_batches(shards):
         return graph.forward
 
     step = torch.compile(lambda image: (image.float() * 2).mean(), backend=count)
-    loader = loader_of(shards, FINISHES["normalised"], static_buffers=True)
+    loader = loader_of(shards, TRANSFORMS["normalised"], static_buffers=True)
     losses = [float(step(batch["image"])) for batch in loader]
     assert len(graphs) == 1
     assert np.isfinite(losses).all()
