@@ -38,7 +38,7 @@ def run(
             for name in names:
                 case = Case(folder=folder, seed=seed, severity=severity, steps=steps)
                 if not again or record_of(FAULTS[name], case).exists():
-                    yield judge(FAULTS[name], case, recorded if again else in_child)
+                    yield judge(FAULTS[name], case, recorded if again else run_in_child)
 
 
 def judge(fault: Fault, case: Case, outcome: Callable[[Fault, Case, int], Outcome]) -> Verdict:
@@ -75,7 +75,7 @@ def recorded(fault: Fault, case: Case, twin: int) -> Outcome:
     return Outcome(steps=len(steps), seconds=seconds)
 
 
-def in_child(fault: Fault, case: Case, twin: int) -> Outcome:
+def run_in_child(fault: Fault, case: Case, twin: int) -> Outcome:
     """A fresh process, so that nothing of one run is left for the next."""
     path = record_of(fault, case, twin)
     path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from importlib import import_module
 from benchmarks.peers import data
 from benchmarks.peers.kinds import KINDS
 from benchmarks.peers.task import DECODERS, MakeBatches, Task, checked_keys, content_digest
-from penstock.bench.trial import measure, print_trial
+from penstock.bench.loader_run import measure, print_run
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
         print(content_digest(kind, make_batches()), flush=True)
         return
     name = f"{asked.contestant}/{asked.decoder}"
-    print_trial(measure(name, asked.workers, make_batches, partial(checked_keys, kind)))
+    print_run(measure(name, asked.workers, make_batches, partial(checked_keys, kind)))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import msgspec
 
 from benchmarks.peers.kinds import KINDS
 from benchmarks.peers.task import Decoder
-from penstock.bench.trial import LoaderRun, digest, in_child
+from penstock.bench.loader_run import LoaderRun, digest, run_in_child
 from penstock.core.cores import usable_cores
 from penstock.errors import PenstockError
 
@@ -107,7 +107,7 @@ class Course:
 
     def run(self, entry: Entry, workers: int) -> LoaderRun:
         """One timed run; PenstockError where it is not a whole one."""
-        trial = in_child(_arguments(self._kind, entry, workers, self._quick))
+        trial = run_in_child(_arguments(self._kind, entry, workers, self._quick))
         if (trial.samples, trial.keys_digest) != (self._samples, self._digest):
             raise PenstockError(f"delivered {trial.samples} samples for {self._samples}, or not each of them once")
         print(f"{self._kind} {entry} {workers}: {trial.rate:.0f}/s", file=sys.stderr)

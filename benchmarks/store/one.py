@@ -13,7 +13,7 @@ from importlib import import_module
 from benchmarks.peers.task import Batch, MakeBatches, checked_keys, content_digest
 from benchmarks.store.objects import FULL, QUICK
 from benchmarks.store.task import AGREED, Task
-from penstock.bench.trial import measure, print_trial
+from penstock.bench.loader_run import measure, print_run
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
         print(content_digest(AGREED, make_batches()), flush=True)
     elif not asked.prepare:
         keys_of = _keys if asked.contestant == "plain" else partial(checked_keys, AGREED)
-        print_trial(measure(asked.contestant, asked.workers, make_batches, keys_of))
+        print_run(measure(asked.contestant, asked.workers, make_batches, keys_of))
 
 
 def _keys(batch: Batch) -> list[str]:

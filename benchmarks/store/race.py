@@ -18,7 +18,7 @@ import msgspec
 from benchmarks.peers.race import DEFAULT, Entry, Result, race
 from benchmarks.store.objects import FULL, QUICK, SAMPLE_BYTES, Size, folder_of
 from benchmarks.store.server import Store
-from penstock.bench.trial import LoaderRun, digest, in_child
+from penstock.bench.loader_run import LoaderRun, digest, run_in_child
 from penstock.errors import PenstockError
 
 LATENCY_S = 0.030
@@ -64,7 +64,7 @@ class Course:
 
         Once running, a loader that has downloaded before it delivers would be faster than the store.
         """
-        trial = in_child(_arguments(self._address, self._size, entry, workers))
+        trial = run_in_child(_arguments(self._address, self._size, entry, workers))
         trial = replace(trial, rate=trial.samples / trial.seconds)
         if (trial.samples, trial.keys_digest) != self._expected:
             raise PenstockError(f"delivered {trial.samples} samples for {self._expected[0]}, or not each of them once")

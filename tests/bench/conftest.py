@@ -1,13 +1,13 @@
-"""Trials that nobody ran, for code that only weighs them."""
+"""Results of runs for tests of the code that compares them."""
 
 import pytest
 
-from penstock.bench.trial import LoaderRun
+from penstock.bench.loader_run import LoaderRun
 
 
 @pytest.fixture
-def make_trial():
-    def make(contestant="penstock", workers=2, **changes):
+def make_run():
+    def make(loader="penstock", workers=2, **changes):
         facts = {
             "samples": 640,
             "batches": 40,
@@ -19,6 +19,6 @@ def make_trial():
             "memory_kind": "pss",
             "cpu_s_per_sample": 0.002,
         }
-        return LoaderRun(contestant=contestant, workers=workers, **{**facts, **changes})
+        return LoaderRun(loader=loader, workers=workers, **{**facts, **changes})
 
     return make

@@ -13,7 +13,7 @@ HOLD = "print('ready', flush=True); input()"
 
 @contextmanager
 def child(code):
-    """Runs `code` to its "ready", and holds it there."""
+    """Run `code` until it prints "ready", and keep the process there."""
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
         yield process
@@ -29,7 +29,7 @@ def test_cpu_of_a_child_that_has_ended_is_counted():
 def test_cpu_of_a_child_that_still_runs_is_counted():
     before = cpu_seconds()
     with child(BURN + HOLD):
-        assert cpu_seconds() - before >= 0.29  # the system tells it in ticks of 10 ms
+        assert cpu_seconds() - before >= 0.29  # the system counts in ticks of 10 ms
 
 
 def test_memory_of_children_is_counted():
@@ -56,17 +56,17 @@ os.waitpid(pid, 0)
 """
 
 
-@pytest.mark.skipif(MEMORY_KIND != "pss", reason="only PSS shares out what is shared")
+@pytest.mark.skipif(MEMORY_KIND != "pss", reason="only PSS counts shared pages once")
 def test_memory_that_two_processes_share_is_counted_once():
     before = tree_memory_bytes()
     with child(SHARE):
         assert 60 * MIB <= tree_memory_bytes() - before < 110 * MIB
 
 
-# Large enough that the share of common libraries, which others' coming and going changes, does not matter.
+# The allocations are large, since the share of common libraries changes when other processes start and end.
 
 
-def test_the_peak_has_what_is_held_at_the_end():
+def test_the_peak_includes_memory_held_at_the_end():
     before = tree_memory_bytes()
     with MemoryPeak() as memory:
         held = b"x" * (256 * MIB)
@@ -74,11 +74,11 @@ def test_the_peak_has_what_is_held_at_the_end():
     assert len(held) == 256 * MIB
 
 
-def test_the_peak_remembers_what_was_let_go():
+def test_the_peak_includes_memory_that_was_freed():
     before = tree_memory_bytes()
     with MemoryPeak() as memory:
         held = b"x" * (256 * MIB)
-        for _ in range(10_000):  # looks of our own, until the thread has had one
+        for _ in range(10_000):  # until the sampling thread has taken a sample
             if memory.peak_bytes - before >= 192 * MIB:
                 break
             assert tree_memory_bytes() - before < 2000 * MIB

@@ -5,7 +5,7 @@ Tests run beside others on few cores, so a neighbour may be found too, and right
 """
 
 import pytest
-from benchmarks.faults.trials import in_child, record_of, recorded
+from benchmarks.faults.trials import record_of, recorded, run_in_child
 from tests.support.faults import FAULTS, Case
 
 from penstock.diagnose.verdict import diagnose
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.bench
 @pytest.mark.parametrize("name", ["slow_worker", "slow_samples", "one_lock", "short_epochs"])
 def test_a_real_fault_is_found(name, tmp_path):
     case = Case(folder=tmp_path, steps=80)
-    outcome = in_child(FAULTS[name], case, twin=0)
+    outcome = run_in_child(FAULTS[name], case, twin=0)
     found = {finding.rule: finding for finding in diagnose(load(record_of(FAULTS[name], case))).findings}
     assert FAULTS[name].expect in found
     assert found[FAULTS[name].expect].gain > 0.2
@@ -25,5 +25,5 @@ def test_a_real_fault_is_found(name, tmp_path):
 
 
 def test_workers_that_start_threads_run_to_their_end(tmp_path):
-    outcome = in_child(FAULTS["threads_in_workers"], Case(folder=tmp_path, steps=4), twin=0)
+    outcome = run_in_child(FAULTS["threads_in_workers"], Case(folder=tmp_path, steps=4), twin=0)
     assert outcome.steps == 4

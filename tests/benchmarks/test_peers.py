@@ -11,7 +11,7 @@ from benchmarks.peers.race import BARE, OURS, PACKED, Course, Entry, Result, ent
 from benchmarks.peers.report import lines, tables
 from benchmarks.peers.task import WrongOutputError, checked_keys
 
-from penstock.bench.trial import LoaderRun
+from penstock.bench.loader_run import LoaderRun
 from penstock.errors import PenstockError
 
 FIELD, WDS, SPDL = Entry("field", "own"), Entry("webdataset", "own"), Entry("spdl", "own")
@@ -19,7 +19,7 @@ FIELD, WDS, SPDL = Entry("field", "own"), Entry("webdataset", "own"), Entry("spd
 
 def trial(entry, workers=2, rate=100.0, first=1.0):
     return LoaderRun(
-        contestant=str(entry),
+        loader=str(entry),
         workers=workers,
         samples=64,
         batches=4,

@@ -1,4 +1,4 @@
-"""Which parts of the samples are raced: as the user says, or as the first sample suggests."""
+"""The parts of the samples that a benchmark or a probe decodes: given by the user, or guessed from the first sample."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.shards.open_shard import open_shard
 from penstock.shards.scan import index_shard
 
 SIZE = 224
-"""Pixels a side, where none are given."""
+"""Pixels per side of images for which no size is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkField:
-    """One entry of the batch, in words that both contestants understand and JSON carries."""
+    """One entry of the batch, as plain data that both loaders understand."""
 
     name: str
     kind: Literal["image", "array"]
     suffix: str
     size: int = SIZE
-    """Of an image: it is stretched to size × size."""
+    """Pixels per side of an image, which is stretched to size × size."""
     key: str | None = None
-    """Of an array: its name in the NPZ; None for an NPY."""
+    """Name of an array in its NPZ; None for an NPY."""
 
     def declared(self) -> Field:
-        """As our loader and our probes have it."""
+        """Return the field declaration for `penstock.Loader` and for the probes."""
         if self.kind == "image":
             return Image(self.suffix, size=self.size, fit="stretch")
         return Array(self.suffix, key=self.key)
@@ -44,15 +44,15 @@ class BenchmarkField:
 
 @dataclass(frozen=True, slots=True)
 class GuessedFields:
-    """What the first sample of the first shard suggests."""
+    """The fields that the first sample of a shard suggests."""
 
     fields: tuple[BenchmarkField, ...]
     left_out: tuple[str, ...]
-    """Suffixes of parts that are neither pictures nor arrays that plain numpy reads."""
+    """Suffixes of parts that are neither images nor arrays that plain numpy reads."""
 
 
 def parse_fields(texts: Sequence[str], size: int = SIZE) -> tuple[BenchmarkField, ...]:
-    """Fields as `parse_field` reads them, each under a name of its own."""
+    """Parse several fields and refuse names that occur twice."""
     fields = tuple(parse_field(text, size) for text in texts)
     names = [field.name for field in fields]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -62,7 +62,7 @@ def parse_fields(texts: Sequence[str], size: int = SIZE) -> tuple[BenchmarkField
 
 
 def parse_field(text: str, size: int = SIZE) -> BenchmarkField:
-    """`image=.jpg:1024`, `features=_features.npz:features`, `mask=.mask.npy`."""
+    """Parse a field: `image=.jpg:1024`, `features=_features.npz:features`, `mask=.mask.npy`."""
     name, equals, rest = text.partition("=")
     suffix, _, detail = rest.partition(":")
     if not (name and equals and suffix):
@@ -80,17 +80,17 @@ def parse_field(text: str, size: int = SIZE) -> BenchmarkField:
         raise SettingError(f"{suffix!r} holds one array, which has no name", advice=f"Write {name}={suffix}")
     if codec in ("npz", "npy"):
         return BenchmarkField(name, "array", suffix, key=detail or None)
-    raise SettingError(f"{suffix!r} is neither a picture nor an NPZ or NPY", advice="Race those parts only")
+    raise SettingError(f"{suffix!r} is neither an image nor an NPZ or NPY", advice="Name only such parts")
 
 
 def guess_fields(shard: str | os.PathLike[str], size: int = SIZE) -> GuessedFields:
-    """Every picture and every array of the shard's first sample."""
+    """Return a field for every image and every array of the shard's first sample."""
     index = index_shard(shard)
     if not len(index):
         raise ShardError("has no samples", shard=os.fspath(shard), stage="bench")
     fields: dict[str, BenchmarkField] = {}
     left_out: list[str] = []
-    parts = sorted(index.sample(0).parts, key=lambda part: part.offset)  # compressed shards go forward only
+    parts = sorted(index.sample(0).parts, key=lambda part: part.offset)  # compressed shards are read forward only
     with open_shard(shard) as source:
         for part in parts:
             found = _fields_of(part.suffix, source.read_at(part.offset, part.length), size)
@@ -99,7 +99,7 @@ def guess_fields(shard: str | os.PathLike[str], size: int = SIZE) -> GuessedFiel
             if not found:
                 left_out.append(part.suffix)
     if not fields:
-        raise SettingError(f"the first sample of {os.fspath(shard)!r} has no picture and no array to race")
+        raise SettingError(f"the first sample of {os.fspath(shard)!r} has no image and no array to read")
     named = (BenchmarkField(name, f.kind, f.suffix, f.size, f.key) for name, f in fields.items())
     return GuessedFields(tuple(named), tuple(left_out))
 
@@ -117,7 +117,7 @@ def _fields_of(suffix: str, data: bytes, size: int) -> Sequence[BenchmarkField]:
 
 
 def _free_name(name: str, taken: dict[str, BenchmarkField]) -> str:
-    """Two parts may suggest the same name: the later one gets a number."""
+    """Return the name, with a number if an earlier part has it already."""
     free, number = name, 1
     while free in taken:
         number += 1

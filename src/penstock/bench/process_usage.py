@@ -1,4 +1,4 @@
-"""What a process and all its descendants use: CPU-seconds and memory."""
+"""CPU seconds and memory of a process and all its descendants."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Literal, Self
 import psutil
 
 INTERVAL_S = 0.05
-"""Between two looks at the memory."""
-LARGEST_SHARE = 0.05
-"""Of the time may go into looking: some 2 ms for the PSS of each process that has torch, 2 to find the children."""
+"""Seconds between two samples of the memory."""
+SAMPLING_SHARE = 0.05
+"""Largest share of the time to spend on sampling: the PSS of each process with torch takes about 2 ms, and finding the
+children takes another 2 ms."""
 
 MemoryKind = Literal["pss", "rss"]
 MEMORY_KIND: MemoryKind = "pss" if sys.platform == "linux" else "rss"
@@ -21,7 +22,10 @@ MEMORY_KIND: MemoryKind = "pss" if sys.platform == "linux" else "rss"
 
 
 def cpu_seconds() -> float | None:
-    """User and system time of this process and all descendants, ended ones too; None on Windows, which forgets them."""
+    """Return user and system time of this process and all its descendants, including ended ones.
+
+    Return None on Windows, which does not keep the times of ended processes.
+    """
     if sys.platform == "win32":
         return None
     import resource
@@ -31,17 +35,17 @@ def cpu_seconds() -> float | None:
 
 
 def tree_memory_bytes() -> int:
-    """Memory of this process and its descendants now, of the kind that MEMORY_KIND says."""
+    """Return the current memory of this process and its descendants, of the kind MEMORY_KIND."""
     return int(_sum_over([psutil.Process(), *_descendants()], _memory_bytes))
 
 
 class MemoryPeak:
-    """The highest `tree_memory_bytes` seen inside the `with`, looked at by a thread."""
+    """The highest `tree_memory_bytes` inside a `with` block, sampled by a thread."""
 
     def __init__(self) -> None:
         self.peak_bytes = 0
         self.own_cpu_s = 0.0
-        """What the looking itself cost: not to be charged to those looked at. Known after the `with`."""
+        """CPU seconds of the sampling itself, to be subtracted from the measured ones; known after the `with` block."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-memory-peak", daemon=True)
 
@@ -55,12 +59,12 @@ class MemoryPeak:
 
     def _run(self) -> None:
         while True:
-            ended = self._ended.is_set()  # asked before the look, so that the last look comes after the end was called
+            ended = self._ended.is_set()  # read before the sample, so that the last sample is taken after the end
             began = time.perf_counter()
             self.peak_bytes = max(self.peak_bytes, tree_memory_bytes())
             if ended:
                 break
-            self._ended.wait(max(INTERVAL_S, (time.perf_counter() - began) / LARGEST_SHARE))
+            self._ended.wait(max(INTERVAL_S, (time.perf_counter() - began) / SAMPLING_SHARE))
         self.own_cpu_s = time.thread_time()
 
 
@@ -69,7 +73,7 @@ def _descendants() -> list[psutil.Process]:
 
 
 def _sum_over(processes: list[psutil.Process], number: Callable[[psutil.Process], float]) -> float:
-    """Processes come and go while they are looked at: those gone count nothing."""
+    """Sum a number over processes; those that have ended meanwhile count nothing."""
     total = 0.0
     for process in processes:
         try:

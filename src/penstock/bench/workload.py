@@ -1,4 +1,4 @@
-"""What all contestants run over: the same shards, the same fields, and the keys that must come out."""
+"""The workload that all loaders of the benchmark run over: shards, fields, and the keys that must be delivered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.bench.fields import BenchmarkField
-from penstock.bench.trial import digest
+from penstock.bench.loader_run import digest
 from penstock.errors import SettingError
 from penstock.shards.index import ShardIndex
 from penstock.shards.open_shard import compression_from_name, open_shard
@@ -22,20 +22,20 @@ from penstock.shards.scan import index_shard
 from penstock.shards.validate import complete_samples
 
 SLACK = 1.25
-"""Shards that hold at most so many times the samples wanted are taken whole: no copy is worth a quarter."""
+"""Shards that hold at most this many times the requested samples are used whole: a copy would not pay off."""
 MAX_COPY_BYTES = 1 << 30
-"""What may be copied to a temporary folder, which may lie in memory."""
+"""Most bytes to copy to a temporary folder, which may be in memory."""
 
-Numbers = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkWorkload:
-    """Plain data: it travels to the contestants' processes as JSON."""
+    """The input of a benchmark, as plain data: the processes of the loaders receive it as JSON."""
 
     shards: tuple[str, ...]
     suffixes: tuple[str, ...]
-    """All suffixes of the shards: a reader that knows only `.jpg` would take `a_cam.jpg` for a picture of `a_cam`."""
+    """All suffixes of the shards: a reader that knows only `.jpg` would treat `a_cam.jpg` as an image of `a_cam`."""
     fields: tuple[BenchmarkField, ...]
     batch_size: int
     samples: int
@@ -44,22 +44,22 @@ class BenchmarkWorkload:
     """Whether these shards are copies of the first samples of larger ones."""
 
     def save(self, path: Path) -> None:
-        """For `load_workload` in another process."""
+        """Write a file for `load_workload` in another process."""
         path.write_bytes(msgspec.json.encode(self))
 
 
 def load_workload(path: str | os.PathLike[str]) -> BenchmarkWorkload:
-    """What `BenchmarkWorkload.save` has written."""
+    """Read a file that `BenchmarkWorkload.save` wrote."""
     return msgspec.json.decode(Path(path).read_bytes(), type=BenchmarkWorkload)
 
 
 @dataclass(frozen=True, slots=True)
 class _ShardRange:
-    """The samples of one shard that are raced."""
+    """The samples of one shard that the benchmark reads."""
 
     shard: str
     index: ShardIndex
-    numbers: Numbers
+    numbers: IntArray
 
     def head(self, count: int) -> _ShardRange:
         return _ShardRange(self.shard, self.index, self.numbers[:count])
@@ -69,29 +69,34 @@ class _ShardRange:
 
 
 def make_workload(
-    shards: Sequence[str], fields: Sequence[BenchmarkField], batch_size: int, samples: int, lanes: int, folder: Path
+    shards: Sequence[str],
+    fields: Sequence[BenchmarkField],
+    batch_size: int,
+    samples: int,
+    min_shards: int,
+    folder: Path,
 ) -> BenchmarkWorkload:
-    """A course of about `samples` samples in at least `lanes` shards, or in all there are.
+    """Make a workload of about `samples` samples in at least `min_shards` shards, or in all there are.
 
-    A plain loader gives whole shards to its workers, so a course of fewer shards than workers would starve it. Where
-    that many shards hold far too much, the first samples of each are copied to `folder`: a tar cannot be read in part
-    when all its pictures come before all its arrays.
+    A plain loader assigns whole shards to its workers, so with fewer shards than workers some would be idle. Where that
+    many shards hold far too many samples, the first samples of each are copied to `folder`: a tar cannot be read in
+    part if all its images precede all its arrays.
     """
-    stretches = _enough(shards, fields, samples, lanes)
-    found = sum(len(stretch.numbers) for stretch in stretches)
+    ranges = _first_shards(shards, fields, samples, min_shards)
+    found = sum(len(each.numbers) for each in ranges)
     if found < 2 * batch_size:
         raise SettingError(
             f"{found} samples do not make two batches of {batch_size}", advice="Take smaller batches or more shards"
         )
-    paths = [stretch.shard for stretch in stretches]
+    paths = [each.shard for each in ranges]
     copied = found > SLACK * samples
     if copied:
-        stretches = _within(stretches, -(-max(samples, 2 * batch_size) // len(stretches)))
-        paths = [_copy(stretch, folder / f"{number:06d}.tar") for number, stretch in enumerate(stretches)]
-    keys = [key for stretch in stretches for key in stretch.key_list()]
+        ranges = _shorten(ranges, -(-max(samples, 2 * batch_size) // len(ranges)))
+        paths = [_copy(each, folder / f"{number:06d}.tar") for number, each in enumerate(ranges)]
+    keys = [key for each in ranges for key in each.key_list()]
     return BenchmarkWorkload(
         shards=tuple(paths),
-        suffixes=tuple(dict.fromkeys(suffix for stretch in stretches for suffix in stretch.index.suffixes)),
+        suffixes=tuple(dict.fromkeys(suffix for each in ranges for suffix in each.index.suffixes)),
         fields=tuple(fields),
         batch_size=batch_size,
         samples=len(keys),
@@ -100,47 +105,49 @@ def make_workload(
     )
 
 
-def _enough(shards: Iterable[str], fields: Sequence[BenchmarkField], samples: int, lanes: int) -> list[_ShardRange]:
-    """Only as many shards as needed are looked at: of a huge dataset, not all are indexed."""
+def _first_shards(
+    shards: Iterable[str], fields: Sequence[BenchmarkField], samples: int, min_shards: int
+) -> list[_ShardRange]:
+    """Return as many shards as are needed; the others of a huge dataset are not indexed."""
     found: list[_ShardRange] = []
     for shard in shards:
-        if len(found) >= lanes and sum(len(stretch.numbers) for stretch in found) >= samples:
+        if len(found) >= min_shards and sum(len(each.numbers) for each in found) >= samples:
             break
-        found.append(_whole(shard, tuple(dict.fromkeys(field.suffix for field in fields))))
+        found.append(_whole_shard(shard, tuple(dict.fromkeys(field.suffix for field in fields))))
     return found
 
 
-def _whole(shard: str, suffixes: tuple[str, ...]) -> _ShardRange:
+def _whole_shard(shard: str, suffixes: tuple[str, ...]) -> _ShardRange:
     if compression_from_name(shard) == "zst":
-        raise SettingError(f"{shard!r}: a plain DataLoader's tarfile reads no zstd", advice="Race plain or gz shards")
+        raise SettingError(f"{shard!r}: a plain DataLoader's tarfile reads no zstd", advice="Use plain or gz shards")
     index = index_shard(shard).paired_by(suffixes)
     numbers, _ = complete_samples(index, shard, suffixes)
     return _ShardRange(shard, index, numbers)
 
 
-def _within(stretches: list[_ShardRange], each: int) -> list[_ShardRange]:
-    """The first `each` samples of each, or fewer if their bytes are too many to copy."""
-    heads = [stretch.head(each) for stretch in stretches]
-    size = sum(int(stretch.index.lengths[_parts(stretch)].sum()) for stretch in heads)
-    return (
-        heads if size <= MAX_COPY_BYTES else [stretch.head(max(1, each * MAX_COPY_BYTES // size)) for stretch in heads]
-    )
+def _shorten(ranges: list[_ShardRange], count: int) -> list[_ShardRange]:
+    """Return the first `count` samples of each shard, or fewer if their bytes exceed MAX_COPY_BYTES."""
+    heads = [each.head(count) for each in ranges]
+    size = sum(int(each.index.lengths[_part_numbers(each)].sum()) for each in heads)
+    if size > MAX_COPY_BYTES:
+        return [each.head(max(1, count * MAX_COPY_BYTES // size)) for each in heads]
+    return heads
 
 
-def _parts(stretch: _ShardRange) -> Numbers:
-    """The parts of the samples, in the order in which they lie in the shard."""
-    parts = np.flatnonzero(np.isin(stretch.index.sample_ids, stretch.numbers))
-    return parts[np.argsort(stretch.index.offsets[parts], kind="stable")]
+def _part_numbers(shard_range: _ShardRange) -> IntArray:
+    """Return the numbers of the samples' parts, by their offset in the shard."""
+    parts = np.flatnonzero(np.isin(shard_range.index.sample_ids, shard_range.numbers))
+    return parts[np.argsort(shard_range.index.offsets[parts], kind="stable")]
 
 
-def _copy(stretch: _ShardRange, path: Path) -> str:
-    """The same members in the same order, compressed if the shard is; indexed here, as shards in use are."""
-    zipped = compression_from_name(stretch.shard) == "gz"
+def _copy(shard_range: _ShardRange, path: Path) -> str:
+    """Copy the members in their order, compressed if the shard is, and index the copy as shards in use are."""
+    zipped = compression_from_name(shard_range.shard) == "gz"
     target = path.with_name(f"{path.name}.gz") if zipped else path
-    with open_shard(stretch.shard) as source, tarfile.open(target, "w:gz" if zipped else "w") as tar:
-        for at in _parts(stretch).tolist():
-            part = stretch.index.part(at)
-            member = tarfile.TarInfo(stretch.index.member_name(at))
+    with open_shard(shard_range.shard) as source, tarfile.open(target, "w:gz" if zipped else "w") as tar:
+        for number in _part_numbers(shard_range).tolist():
+            part = shard_range.index.part(number)
+            member = tarfile.TarInfo(shard_range.index.member_name(number))
             member.size = part.length
             tar.addfile(member, io.BytesIO(source.read_at(part.offset, part.length)))
     index_shard(target)

@@ -14,7 +14,7 @@ from benchmarks.store.server import Store
 from benchmarks.store.task import AGREED, Task, stacked
 
 from benchmarks.store import race
-from penstock.bench.trial import LoaderRun, digest
+from penstock.bench.loader_run import LoaderRun, digest
 
 TINY = Size(shards=2, samples=16, batch_size=4)
 WDS, LITDATA = Entry("webdataset", "ours"), Entry("litdata", "ours")
@@ -49,7 +49,7 @@ def test_peers_may_have_more_workers_than_there_are_cores():
 
 def trial(mb_s):
     return LoaderRun(
-        contestant="",
+        loader="",
         workers=0,
         samples=64,
         batches=4,
@@ -66,7 +66,7 @@ def trial(mb_s):
 def test_the_rate_is_that_of_the_whole_run_downloads_included(monkeypatch):
     course = Course(TINY, "", "")
     early = replace(trial(9e9), samples=len(TINY.keys), keys_digest=digest(TINY.keys), seconds=2.0)
-    monkeypatch.setattr(race, "in_child", lambda _arguments: early)
+    monkeypatch.setattr(race, "run_in_child", lambda _arguments: early)
     assert course.run(LITDATA, 4).rate == len(TINY.keys) / 2
 
 

@@ -1,4 +1,4 @@
-"""One loader, run once from its construction to its last batch, and what that took."""
+"""Measures one run of a loader, from its construction to its last batch, in this process or in a fresh one."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from penstock.errors import PenstockError
 Batch = TypeVar("Batch")
 
 TIMEOUT_S = 600.0
-WARM_UP = 5
-"""One batch in so many is warm-up, and at least the first."""
+WARM_UP_PART = 5
+"""The first fifth of the batches, and at least the first batch, is warm-up."""
 STDERR_TAIL_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderRun:
-    """What one run of one contestant delivered and took."""
+    """The samples that one run of a loader delivered, and the time, memory and CPU that it took."""
 
-    contestant: str
+    loader: str
     workers: int
     samples: int
     batches: int
     keys_digest: str
-    """Of the keys as a multiset (see `digest`): equal for two runs that delivered the same samples equally often."""
+    """The digest of the keys (see `digest`): equal for two runs that delivered the same samples equally often."""
     first_batch_s: float
-    """From just before the loader is made to its first batch; imports are not counted."""
+    """Seconds from just before the loader is made to its first batch; imports are not included."""
     seconds: float
-    """From just before the loader is made to its last batch."""
+    """Seconds from just before the loader is made to its last batch."""
     rate: float
-    """Samples per second once running: those after the first fifth of the batches, over the time after it.
+    """Samples per second after the first fifth of the batches.
 
-    What starts slowly is told by first_batch_s; and batches that others had in hand when the first one came, which
-    would look like speed in a short run, are mostly gone by then.
+    A slow start shows in `first_batch_s` instead. Batches that the workers had finished when the first one arrived
+    would appear as speed in a short run; most of them are delivered by then.
     """
     peak_memory_bytes: int
-    """Of the process and all its descendants together, looked at every 50 ms or less often where looking is dear."""
+    """Peak of the process and all its descendants together, sampled every 50 ms, or less often if sampling is slow."""
     memory_kind: MemoryKind
-    """How memory shared between them is counted: "pss" once, "rss" once per process."""
+    """How memory shared between processes is counted: "pss" counts it once, "rss" once per process."""
     cpu_s_per_sample: float | None
     """User and system time of the process and all its descendants; None where the platform does not keep it."""
 
@@ -63,10 +63,10 @@ def measure(
     keys_of: Callable[[Batch], Sequence[str]],
     clock: Clock = SYSTEM_CLOCK,
 ) -> LoaderRun:
-    """Run the loader that `make_batches` makes to its end, in this process; import what it needs before calling.
+    """Run the loader that `make_batches` returns to its end in this process; its imports must be done before.
 
-    The loader is closed (its `close`, if it has one, then garbage) before CPU-seconds are read, because a process's
-    children are counted when they have ended. Keys are hashed when the clock has stopped.
+    The loader is closed (its `close`, if it has one, then garbage collection) before the CPU seconds are read, because
+    the CPU time of a child process is counted when it has ended. Keys are hashed after the timing.
     """
     cpu_before = cpu_seconds()
     keys: list[Sequence[str]] = []
@@ -77,7 +77,7 @@ def measure(
         for batch in loader:
             times.append(clock.now())
             keys.append(keys_of(batch))
-            del batch  # no contestant waits for the next batch while we hold this one
+            del batch  # no loader has to wait because this function still holds its batch
     _close(loader)
     del loader
     gc.collect()
@@ -90,7 +90,7 @@ def measure(
             advice="Take smaller batches or more shards",
         )
     return LoaderRun(
-        contestant=name,
+        loader=name,
         workers=workers,
         samples=samples,
         batches=len(keys),
@@ -105,27 +105,27 @@ def measure(
 
 
 def _rate(times: Sequence[float], counts: Sequence[int]) -> float:
-    warm = max(1, len(times) // WARM_UP)
+    warm = max(1, len(times) // WARM_UP_PART)
     return sum(counts[warm:]) / max(times[-1] - times[warm - 1], 1e-9)
 
 
 def digest(keys: Iterable[str]) -> str:
-    """The sum of the keys' 64-bit hashes: the same in any order, and another one if a key is missing or comes twice."""
+    """Return the sum of the keys' 64-bit hashes: independent of the order, but not of missing or repeated keys."""
     total = sum(
         int.from_bytes(hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=8).digest()) for key in keys
     )
     return f"{total % 2**64:016x}"
 
 
-def print_trial(trial: LoaderRun) -> None:
-    """How a child answers `in_child`: one line, the last on its stdout."""
-    print(msgspec.json.encode(trial).decode(), flush=True)
+def print_run(run: LoaderRun) -> None:
+    """Print the result for `run_in_child`: one line, the last one on stdout."""
+    print(msgspec.json.encode(run).decode(), flush=True)
 
 
-def in_child(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> LoaderRun:
-    """Run `python -m argv…` in a fresh process, which ends with `print_trial`; nothing it started outlives the call.
+def run_in_child(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> LoaderRun:
+    """Run `python -m argv…` in a fresh process that ends with `print_run`; no process that it started survives.
 
-    Output goes to files, not pipes: a descendant that keeps its end of a pipe open would hold us up.
+    Its output goes to files, not pipes: a descendant that keeps its end of a pipe open would block this call.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = subprocess.Popen(
@@ -140,7 +140,7 @@ def in_child(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> LoaderRun:
         except subprocess.TimeoutExpired:
             raise _failure(argv, f"did not end within {timeout_s:.0f} s", err) from None
         finally:
-            _end(child)
+            _kill_group(child)
         if code != 0:
             raise _failure(argv, f"ended with exit code {code}", err)
         lines = _read(out).split(b"\n")
@@ -156,14 +156,14 @@ def _close(loader: object) -> None:
         close()
 
 
-def _cpu_per_sample(before: float | None, after: float | None, ours: float, samples: int) -> float | None:
+def _cpu_per_sample(before: float | None, after: float | None, sampling_s: float, samples: int) -> float | None:
     if before is None or after is None:
         return None
-    return max(0.0, after - before - ours) / samples
+    return max(0.0, after - before - sampling_s) / samples
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """The child and its process group are gone, however we come here: done, failed, timed out, interrupted."""
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child and its process group, whether the run ended, failed, timed out or was interrupted."""
     if sys.platform == "win32":
         child.kill()
     else:
@@ -174,8 +174,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def _failure(argv: Sequence[str], what: str, err: IO[bytes]) -> PenstockError:
     tail = _read(err)[-STDERR_TAIL_BYTES:].decode(errors="replace").strip()
-    said = f"; it said: {' | '.join(tail.splitlines())}" if tail else ", and said nothing"
-    return PenstockError(f"python -m {' '.join(argv)} {what}{said}", stage="bench")
+    output = f"; its stderr: {' | '.join(tail.splitlines())}" if tail else ", and its stderr is empty"
+    return PenstockError(f"python -m {' '.join(argv)} {what}{output}", stage="bench")
 
 
 def _read(file: IO[bytes]) -> bytes:
