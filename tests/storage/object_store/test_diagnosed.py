@@ -52,7 +52,7 @@ def test_a_slow_first_byte_is_diagnosed_as_latency_and_more_readers_are_planned(
     recording = record_steps(loader)
     diagnosis = diagnose(recording)
     assert diagnosis.findings[0].rule == "latency_bound", diagnosis
-    assert plan_from_recording(recording).loader["num_readers"] > 2
+    assert plan_from_recording(recording).loader["reading"]["num_readers"] > 2
 
 
 def test_low_bandwidth_is_diagnosed_and_a_cache_is_planned(make_loader, remote, proxy):
