@@ -20,7 +20,7 @@ from benchmarks.peers.task import MakeBatches, Task
 from benchmarks.result import Line
 from penstock import Image, Loader
 from penstock.core.cores import loader_cores
-from penstock.data.device.device_stage import SENDERS
+from penstock.data.device.device_stage import SENDER_THREADS
 from penstock.data.fields import Field, GpuTransform
 
 WARM_S, WARM_ON_CARD_S, WARM_PEERS_S = 3.0, 7.0, 2.0
@@ -93,7 +93,9 @@ def our_stream(
 ) -> Iterator[Stream]:
     decode = {field.decode for field in fields.values() if isinstance(field, Image)}
     on_card = bool(decode - {"cpu"})
-    workers = loader_cores() - (SENDERS if decode & {"gpu", "hybrid"} else 0)  # where it gets to by itself, but later
+    workers = loader_cores() - (
+        SENDER_THREADS if decode & {"gpu", "hybrid"} else 0
+    )  # where it gets to by itself, but later
     with (
         closing(Loader(shards, fields, batch_size, shuffle=True, device="cuda", num_workers=workers)) as loader,
         closing(Stream(lambda: loader, use, warm_on_card_s if on_card else WARM_S)) as stream,

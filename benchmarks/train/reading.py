@@ -81,7 +81,7 @@ class Way:
     def reads(self) -> Reads:
         """Since it was made."""
         engine, feed = self.loader.stats().engine, self.loader._source
-        counted = feed.supply.counted if isinstance(feed, SampledShardSource) else engine
+        counted = feed.block_source.counts if isinstance(feed, SampledShardSource) else engine
         return Reads(counted.reads / self.batches, counted.bytes_read / self.batches, self.wanted / self.batches)
 
 

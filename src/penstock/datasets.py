@@ -11,13 +11,14 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.batch.delivery import locate
+from penstock.core.types import Ids
 from penstock.data.decode.decoder import Decoder, Transform
 from penstock.data.fields.base import Field
 from penstock.data.fields.image import Image
-from penstock.data.order.ranks import find_ranks
-from penstock.data.order.shuffle import RankShare
-from penstock.data.sources.shards import Ids, OrderSettings, ShardGroup, ShardSource
+from penstock.data.order.ranks import RankShare, find_ranks
+from penstock.data.sources.base import add_location
+from penstock.data.sources.shard_groups import ShardGroup
+from penstock.data.sources.shards import OrderSettings, ShardSource
 from penstock.errors import PenstockError, SettingError
 from penstock.options import BLOCK_BYTES, LANES
 from penstock.storage.paths import expand_shard_paths
@@ -118,14 +119,14 @@ class _Samples:
 
     def read(self, samples: Ids, epoch: int) -> Iterator[dict[str, Any]]:
         """Each sample in turn; a block is held until the last of these samples that needs it."""
-        supply = self.feed.supply
-        blocks = supply.blocks_of(samples)
+        block_source = self.feed.block_source
+        blocks = block_source.blocks_of(samples)
         left = dict(zip(*(column.tolist() for column in np.unique(blocks, return_counts=True)), strict=True))
         held: dict[int, memoryview] = {}
         for sample, block in zip(samples.tolist(), blocks.tolist(), strict=True):
             if block not in held:
-                held[block] = memoryview(bytearray(supply.block_bytes(block)))
-                supply.read_block(block, held[block])
+                held[block] = memoryview(bytearray(block_source.block_bytes(block)))
+                block_source.read_block(block, held[block])
             yield self._decode(sample, held[block], epoch)
             left[block] -= 1
             if left[block] == 0:
@@ -134,11 +135,11 @@ class _Samples:
     def _decode(self, sample: int, memory: memoryview, epoch: int) -> dict[str, Any]:
         number = np.array([sample], np.int64)
         zero = np.zeros(1, np.int64)
-        row = self.feed.supply.task_rows(number, zero, zero)[0].tolist()
+        row = self.feed.block_source.task_rows(number, zero, zero)[0].tolist()
         try:
             values = self._decoder.sample(row, epoch, memory)
         except PenstockError as error:
-            locate(error, sample, self.feed)
+            add_location(error, sample, self.feed)
             raise
         tensors = {
             name: torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value

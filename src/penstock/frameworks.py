@@ -24,7 +24,7 @@ from typing import NoReturn
 
 from torch.utils.data import Sampler, SequentialSampler
 
-from penstock.data.order.batches import Ids
+from penstock.core.types import Ids
 from penstock.errors import SettingError
 
 

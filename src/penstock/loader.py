@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from penstock.core.cores import usable_cores
 from penstock.core.stats import EngineStats, GpuTimes, LoaderStats
+from penstock.core.types import Ids
 from penstock.data.batch.delivery import Delivery
+from penstock.data.decode.dataset_program import SampleTransform
 from penstock.data.decode.decoder import Transform
-from penstock.data.decode.map_samples import SampleTransform
 from penstock.data.device.device_stage import DevicePlan
 from penstock.data.device.prefetch import DevicePrefetch
 from penstock.data.device.static_buffers import StaticBuffers
 from penstock.data.fields.base import Field
 from penstock.data.order.checkpoint import Position, read_state, write_state
 from penstock.data.sources.map_dataset import DatasetSource
-from penstock.data.sources.shards import Ids, Shards
+from penstock.data.sources.shard_groups import Shards
 from penstock.engine.engine import Engine
 from penstock.errors import PenstockError, SettingError
 from penstock.options import (
@@ -217,7 +218,7 @@ class Loader:
     # -- attributes of torch's DataLoader; frameworks.py lists which framework reads which -----------------------------
 
     def __len__(self) -> int:
-        return self._source.count()
+        return self._source.num_batches()
 
     @property
     def batch_size(self) -> int | None:
@@ -255,10 +256,10 @@ class Loader:
             return getattr(options.batch_sampler, "sampler", None)
 
         def batches() -> Iterator[Ids]:
-            return (portion.samples for portion in self._source.portions(self.epoch, 0))
+            return (request.samples for request in self._source.batch_requests(self.epoch, 0))
 
         kind = EpochSampler if options.shuffle else SequentialEpochSampler
-        return kind(batches, self._source.per_rank(), self.set_epoch)
+        return kind(batches, self._source.samples_per_rank(), self.set_epoch)
 
     @property
     def batch_sampler(self) -> Any:
@@ -283,7 +284,7 @@ class Loader:
             raise SettingError(f"epoch {epoch} is below 0")
         if self._current is not None:
             self._requested_epoch = epoch if epoch != self._position.epoch else None
-        elif epoch != self._position.epoch or self._position.under_way:
+        elif epoch != self._position.epoch or self._position.in_progress:
             self._position = Position(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -298,7 +299,7 @@ class Loader:
     # -- delivering an epoch -------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        if self._position.under_way:  # the last epoch was left early: this one is a new epoch
+        if self._position.in_progress:  # the last epoch was left early: this one is a new epoch
             self._position = Position(self._position.epoch + 1)
         return self._deliver_epoch()
 
@@ -314,26 +315,26 @@ class Loader:
         bar = EpochBar(epoch, self._position.samples, len(self._source)) if self._progress else None
         self._timer.begin()
         try:
-            while not lookahead.over:  # runs once, unless a batch comes that is larger than all before it
-                engine, delivery = self._start(self.batch_size or lookahead.largest)
+            while not lookahead.exhausted:  # runs once, unless a batch comes that is larger than all before it
+                engine, delivery = self._start(self.batch_size or lookahead.largest_batch)
                 if not begun:
                     current.begin(engine, self._slab_samples)
                 begun = False
                 prefetch = DevicePrefetch(lookahead, delivery, engine.wait_for, engine.has)
                 requested = 0
-                while not prefetch.over:
+                while not prefetch.exhausted:
                     self._check_current(current)
-                    if (portion := prefetch.wait()) is None:
+                    if (request := prefetch.wait()) is None:
                         break
                     self._timer.waited()
-                    batch = prefetch.hand_over()
+                    batch = prefetch.deliver()
                     if self._batch_transform is not None:
                         batch = self._batch_transform(batch)
-                    self._position = Position(epoch, portion.end, under_way=True)
-                    requested += len(portion.samples)
+                    self._position = Position(epoch, request.end, in_progress=True)
+                    requested += len(request.samples)
                     finished = _was_last(prefetch, delivery, requested)
                     self._epochs.begin_next(current, self._requested_epoch, engine, self._slab_samples)
-                    self._report(len(portion.samples), bar)
+                    self._report(len(request.samples), bar)
                     yield batch
                     del batch  # otherwise its slab would be held here during the wait for the next batch
                     self._timer.returned()
@@ -381,7 +382,7 @@ class Loader:
             running = start_engine(self._source, self._options, self._device_plan, self._static_buffers, samples)
             self._stop_engine = weakref.finalize(self, running.stop)
             self._engine, self._delivery, self._slab_samples = running.engine, running.delivery, running.slab_samples
-        self._delivery.begin()
+        self._delivery.begin_epoch()
         return self._engine, self._delivery
 
     def stats(self) -> LoaderStats:
@@ -430,6 +431,6 @@ def _was_last(prefetch: DevicePrefetch, delivery: Delivery, requested: int) -> b
 
     This is checked before the last batch is delivered, because frameworks count batches and stop after the last one.
     """
-    if prefetch.over:
-        delivery.check_books(requested)
-    return prefetch.over
+    if prefetch.exhausted:
+        delivery.check_counts(requested)
+    return prefetch.exhausted

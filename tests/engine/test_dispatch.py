@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tests.support.engine_fakes import Numbers
 
-from penstock.core.contracts import TaskResult
+from penstock.core.contracts import BatchRequest, TaskResult
 from penstock.engine import dispatch as module
-from penstock.engine.batch import Batch, BatchRequest
+from penstock.engine.batch import Batch
 from penstock.engine.dispatch import MAX_STILLBORN, Dispatch
 from penstock.engine.worker_main import encode_task
 from penstock.errors import WorkerCrash
@@ -56,8 +56,8 @@ def make(workers=2, deadline_s=60.0, supply=None):
 
 
 def batch(number=0, size=8, slab=0, first=False, blocks=-1):
-    job = BatchRequest(number, 0, np.arange(number * 100, number * 100 + size), first=first)
-    made = Batch(job, np.full(size, blocks), slab)
+    request = BatchRequest(0, np.arange(number * 100, number * 100 + size), 0, number=number, first_of_epoch=first)
+    made = Batch(request, np.full(size, blocks), slab)
     made.bytes_here(made.blocks == -1)
     return made
 

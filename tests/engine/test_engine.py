@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.support.engine_fakes import THREADS_MAY_GO, Copy, Numbers, open_files, plan, take, take_all
 
+from penstock.core.contracts import EpochRequest
 from penstock.engine import output_queue as shelf_module
 from penstock.engine import scheduler as conductor_module
 from penstock.engine.engine import Engine
@@ -298,12 +299,12 @@ def test_an_order_that_raises_is_heard(start):
     supply = Numbers(64)
     epoch = supply.epoch([range(24)])
 
-    def jobs():
-        yield from epoch.jobs
+    def requests():
+        yield from epoch.batches
         raise RuntimeError("the order is broken")
 
     engine = start(supply, Copy(), plan("thread"))
-    engine.begin(conductor_module.EpochRequest(jobs(), epoch.uses))
+    engine.begin(EpochRequest(requests(), epoch.block_uses))
     with pytest.raises(RuntimeError, match="the order is broken"):
         engine.wait_for(1)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.engine_fakes import Numbers
 
-from penstock.engine.batch import BatchRequest
+from penstock.core.contracts import BatchRequest
 from penstock.engine.scheduler import AT_ONCE, PLANNED, RequestLookahead
 
 
@@ -26,10 +26,13 @@ class Room:
 
 @pytest.fixture
 def begun():
-    def begin(batches, *, whole=False, size=8):
+    def begin(batches, *, one_worker=False, size=8):
         room = Room()
         agenda = RequestLookahead(Numbers(10_000), room)
-        agenda.begin(BatchRequest(at, 0, np.arange(at * size, (at + 1) * size), whole) for at in range(batches))
+        agenda.begin(
+            BatchRequest(0, np.arange(at * size, (at + 1) * size), 0, number=at, one_worker=one_worker)
+            for at in range(batches)
+        )
         return SimpleNamespace(agenda=agenda, room=room)
 
     return begin
@@ -76,14 +79,14 @@ def test_a_full_arena_and_a_limit_end_the_planning(begun):
 
 
 def test_it_is_over_when_the_last_job_has_been_taken(begun):
-    agenda = begun(1, whole=True).agenda
+    agenda = begun(1, one_worker=True).agenda
     assert not agenda.over
     agenda.plan(PLANNED)
-    assert agenda.whole
+    assert agenda.one_worker
     assert not agenda.over
     agenda.take()
     assert agenda.over
-    assert not agenda.whole
+    assert not agenda.one_worker
 
 
 def test_another_epoch_drops_what_was_planned(begun):

@@ -6,13 +6,14 @@ import time
 import numpy as np
 import pytest
 
-from penstock.engine.batch import Batch, BatchRequest
+from penstock.core.contracts import BatchRequest
+from penstock.engine.batch import Batch
 from penstock.engine.output_queue import UNDER_WAY, OutputQueue
 from penstock.errors import PenstockError
 
 
 def batch(number, slab=0):
-    return Batch(BatchRequest(number, 0, np.arange(2)), np.zeros(2, np.int64), slab)
+    return Batch(BatchRequest(0, np.arange(2), 0, number=number), np.zeros(2, np.int64), slab)
 
 
 def test_batches_are_taken_by_number_in_whatever_order_they_came():
@@ -37,7 +38,7 @@ def test_what_is_complete_is_handed_out_before_a_failure_is_heard():
     shelf = OutputQueue(3)
     shelf.put(batch(0))
     shelf.fail(ValueError("broken"))
-    assert shelf.take(0).job.number == 0
+    assert shelf.take(0).request.number == 0
     with pytest.raises(ValueError, match="broken"):
         shelf.take(1)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.loader_helpers import keys_of
 
 import penstock
-from penstock.data.device.host import HostTransfer
+from penstock.data.device.transfer import HostTransfer
 from penstock.errors import PenstockError
 from penstock.options import BLOCK_BYTES
 from penstock.testing import IMAGENET, make_shards
@@ -50,7 +50,7 @@ def test_a_fork_is_told_whose_loader_it_is_and_can_close_it_without_harm(make_lo
             return "forked" in error.reason
         return False
 
-    with loader._source.supply._files.local._lock:  # as a reader may have it when somebody forks
+    with loader._source.block_source._reader.local._lock:  # as a reader may have it when somebody forks
         assert in_a_fork(goes_on)
     batches += passing
     assert len(set(keys_of(batches))) == SAMPLES

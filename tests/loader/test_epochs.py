@@ -138,9 +138,11 @@ def test_what_failed_before_it_was_asked_for_is_tried_again(loader, monkeypatch)
     keys_of(failing)
     passing = iter(failing)
     batches = [next(passing)]
-    supply = failing._source.supply
+    block_source = failing._source.block_source
     monkeypatch.setattr(
-        failing._source, "share", _then(failing._source.share, lambda: monkeypatch.setattr(*_broken(supply)))
+        failing._source,
+        "begin_epoch",
+        _then(failing._source.begin_epoch, lambda: monkeypatch.setattr(*_broken(block_source))),
     )
     batches += passing
     wait_until(lambda: failing._engine.failed, "the engine to fail")
@@ -152,11 +154,11 @@ def test_what_failed_before_it_was_asked_for_is_tried_again(loader, monkeypatch)
     assert keys_of(failing) == expected(loader, 2)
 
 
-def _broken(supply):
+def _broken(block_source):
     def read_block(block, memory):
         raise StorageError("the disk is gone", stage="read")
 
-    return supply, "read_block", read_block
+    return block_source, "read_block", read_block
 
 
 def _then(ask, deed):
@@ -177,7 +179,7 @@ def test_shards_that_cannot_be_looked_at_any_more_are_the_next_pass_s_business(l
     def share(epoch, position):
         raise StorageError("a shard is gone", stage="read")
 
-    monkeypatch.setattr(gone._source, "share", share)
+    monkeypatch.setattr(gone._source, "begin_epoch", share)
     batches += passing
     assert len(keys_of(batches)) == SAMPLES
     with pytest.raises(StorageError, match="gone"):

@@ -144,13 +144,13 @@ def test_a_weight_that_is_no_number_above_0_is_refused_with_its_source(loader, s
 
 
 def test_a_weight_that_gives_nothing_is_refused(loader, sources):
-    with pytest.raises(SettingError, match="none of its samples comes in an epoch of 48") as caught:
+    with pytest.raises(SettingError, match="an epoch of 48 has none of its samples") as caught:
         loader(10_000, 1)
     assert sources[1] in str(caught.value)
 
 
 def test_no_sources_are_refused(loader):
-    with pytest.raises(SettingError, match="a mixture needs sources"):
+    with pytest.raises(SettingError, match="a mixture needs groups of shards"):
         loader(shards={})
 
 
@@ -164,7 +164,7 @@ def test_a_shard_in_two_sources_is_refused_by_name(loader, sources, tmp_path):
     original = sources[1].replace("*.tar", "")
     first = sorted(path for path in Path(original).iterdir() if path.suffix == ".tar")[0]
     link.symlink_to(first)
-    with pytest.raises(SettingError, match="is in two sources") as caught:
+    with pytest.raises(SettingError, match="is in two groups") as caught:
         loader(shards={sources[1]: 1, str(link): 2})
     assert caught.value.shard == str(link)
     assert sources[1] in caught.value.reason

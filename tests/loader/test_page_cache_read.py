@@ -13,8 +13,8 @@ from tests.support.loader_helpers import keys_of, loader_settings
 
 import penstock
 from penstock import Array
+from penstock.data.read import block_source as read
 from penstock.data.read import page_cache_read as straight
-from penstock.data.read import reader as read
 from penstock.errors import DecodeError, SampleError, StorageError
 from penstock.shards.codecs.arrays import encode_npy
 from penstock.shards.index import save_index
@@ -58,7 +58,7 @@ def shards(tmp_path):
 def cached(monkeypatch):
     """What the page cache is said to hold: everything, as long as this is so; any sample is large."""
     answers = {"in_memory": True}
-    monkeypatch.setattr(read, "STRAIGHT_BYTES", 1)
+    monkeypatch.setattr(read, "WORKER_READ_BYTES", 1)
     monkeypatch.setattr(straight, "is_cached", lambda _fd, _offset: answers["in_memory"])
     monkeypatch.setattr(straight, "identify_storage", lambda _path: pytest.fail("the page cache had an answer"))
     return answers
@@ -125,7 +125,7 @@ def test_small_samples_and_what_is_not_in_memory_are_left_to_readers(shards, loa
     assert len(list(cold)) == SAMPLES // 4
     assert cold.stats().engine.reads > 0
     cached["in_memory"] = True
-    monkeypatch.setattr(read, "STRAIGHT_BYTES", 1 << 30)
+    monkeypatch.setattr(read, "WORKER_READ_BYTES", 1 << 30)
     small = loader(shards)
     assert len(list(small)) == SAMPLES // 4
     assert small.stats().engine.reads > 0
@@ -218,8 +218,8 @@ MANY = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import penstock
-from penstock.data.read import page_cache_read as straight, reader as read
-read.STRAIGHT_BYTES, read.is_cached = 1, lambda fd, offset: True
+from penstock.data.read import page_cache_read as straight, block_source as read
+read.WORKER_READ_BYTES, read.is_cached = 1, lambda fd, offset: True
 loader = penstock.Loader(sys.argv[1], {"label": penstock.Label(".cls")}, 10, shuffle=True, device="numpy",
                          num_workers=4,
                          engine=penstock.EngineOptions("thread"), reading=penstock.ReadOptions(num_readers=1))
@@ -242,7 +242,7 @@ def test_to_ask_for_the_order_is_not_to_decide_anew_who_reads(shards, loader, ca
 def test_workers_that_never_read_are_told_of_no_file(shards, loader, cached):
     for settings in ({}, {"shuffle": False, "sampler": range(SAMPLES)}):
         made = loader(shards, page_cache=False, **settings)
-        assert made._source.work(made._source.layout(4)).files is None
+        assert made._source.worker_program(made._source.slab_layout(4)).files is None
         assert sorted(keys_of(made)) == [f"{number:03d}" for number in range(SAMPLES)]
 
 

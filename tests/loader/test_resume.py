@@ -139,24 +139,26 @@ def test_another_epoch_after_loading_a_state_starts_that_epoch(loader):
 def test_skipping_reads_nothing(loader, monkeypatch):
     def blocks_read(resumed):
         """Those the engine asks for; the look at the first sample is not one of them."""
-        supply = resumed._source.supply
-        read_block, blocks = supply.read_block, []
-        layout = resumed._source.layout(4)
-        monkeypatch.setattr(resumed._source, "layout", lambda batch_size: layout)
-        monkeypatch.setattr(supply, "read_block", lambda block, into: blocks.append(block) or read_block(block, into))
+        block_source = resumed._source.block_source
+        read_block, blocks = block_source.read_block, []
+        layout = resumed._source.slab_layout(4)
+        monkeypatch.setattr(resumed._source, "slab_layout", lambda batch_size: layout)
+        monkeypatch.setattr(
+            block_source, "read_block", lambda block, into: blocks.append(block) or read_block(block, into)
+        )
         list(resumed)
         return blocks
 
     whole = loader()
     feed = whole._source
     rest = feed.order(0)[20:]
-    needed = set(feed.supply.blocks_of(rest).tolist())
+    needed = set(feed.block_source.blocks_of(rest).tolist())
     resumed = loader()
     resumed.load_state_dict({**whole.state_dict(), "position": 20})
     read = blocks_read(resumed)
     assert sorted(read) == sorted(needed)
-    assert len(needed) < len(feed.supply.blocks)
-    assert sorted(blocks_read(whole)) == list(range(len(feed.supply.blocks)))
+    assert len(needed) < len(feed.block_source.blocks)
+    assert sorted(blocks_read(whole)) == list(range(len(feed.block_source.blocks)))
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_what_is_in_memory_is_read_by_workers_and_counted(loader, keys):
     order = [17, 3, 3, 40]
     made = loader(None, fields={"id": FIELDS["id"]}, batch_sampler=[order, order])
     assert keys_of(made) == [keys[number] for number in order * 2]
-    counted, engine = made._source.supply.counted, made.stats().engine
+    counted, engine = made._source.block_source.counts, made.stats().engine
     assert (counted.batches, counted.samples, counted.reads) == (2, 8, 8)
     assert engine.reads == 0
     assert counted.bytes_read == counted.bytes_wanted == engine.bytes_read > 0
@@ -162,15 +162,15 @@ def test_nothing_is_kept_of_batches_of_an_earlier_pass(loader):
     made = loader(sampler=Scattered(100))
     for _ in range(3):
         keys_of(made)
-    supply = made._source.supply
-    assert (supply.waiting, supply._new) == (0, {})
-    assert len(supply._drawn) <= 13  # of this pass, those that the others were laid out before
-    assert len(supply._places) <= 100
+    block_source = made._source.block_source
+    assert (block_source.undelivered_batches, block_source._not_laid_out) == (0, {})
+    assert len(block_source._batches_kept) <= 13  # of this pass, those that the others were laid out before
+    assert len(block_source._places) <= 100
 
 
 def test_nothing_is_kept_of_batches_that_were_delivered_while_others_are_laid_out(loader):
     made = loader(1, sampler=Scattered(400))
-    kept = [len(made._source.supply._places) for _ in made]
+    kept = [len(made._source.block_source._places) for _ in made]
     assert max(kept) < 200
 
 
@@ -196,7 +196,7 @@ def test_bad_samples_are_left_out_with_their_names(make_loader, tmp_path):
     [shard] = make_shards(tmp_path, REID, samples=8, shards=1, scale=0.1)
     fields = {"image": FIELDS["image"]}
     whole = make_loader([shard], fields, 8)
-    _, key, offset = whole._source.where(3, ".jpg")
+    _, key, offset = whole._source.location(3, ".jpg")
     data = bytearray(shard.read_bytes())
     data[offset : offset + 2] = b"no"
     shard.write_bytes(data)

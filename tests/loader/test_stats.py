@@ -111,7 +111,7 @@ def test_a_pass_that_is_left_early_keeps_the_card_s_times(make, monkeypatch):
 
 def test_whoever_shares_pictures_out_hears_when_all_workers_are_there(make, monkeypatch):
     balance = SplitController()
-    monkeypatch.setattr(DevicePlan, "begin", lambda *_: DeviceStage(balance=balance))
+    monkeypatch.setattr(DevicePlan, "make_stage", lambda *_: DeviceStage(split_controller=balance))
     loader = make()
     batches = iter(loader)
     next(batches)

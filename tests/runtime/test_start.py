@@ -37,7 +37,7 @@ def options(**settings):
 
 def plan(layout=None, *, busy_threads=0, **settings):
     layout = layout or slab_of(8 << 20)
-    return plan_engine(options(**settings), layout, BLOCKS, 64, own_code=True, busy_threads=busy_threads)
+    return plan_engine(options(**settings), layout, BLOCKS, 64, runs_user_code=False, busy_threads=busy_threads)
 
 
 def test_workers_start_at_up_to_eight_and_may_grow_to_all_cores_but_one(cores):
@@ -117,7 +117,7 @@ def test_workers_with_affinity_of_two_ranks_of_a_machine_share_no_core(cores, mo
 def test_a_source_without_blocks_needs_no_memory_for_them(cores):
     cores(2)
     no_blocks = np.zeros(0, np.int64)
-    made = plan_engine(options(memory_bytes=1 << 30), slab_of(8 << 20), no_blocks, 1, own_code=False)
+    made = plan_engine(options(memory_bytes=1 << 30), slab_of(8 << 20), no_blocks, 1, runs_user_code=True)
     assert made.slabs >= 3
     assert not made.stopgaps
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from penstock.data.fields import Image, Label
-from penstock.data.read.reader import ShardBlockSource
+from penstock.data.read.block_source import ShardBlockSource
 from penstock.datasets import ShardDataset
 from penstock.errors import DecodeError, PairingError, SampleError, SettingError
 from penstock.samplers import MetadataTable, read_metadata

@@ -319,7 +319,7 @@ def test_over_shards_the_loader_says_what_the_order_costs(tmp_path, caplog, monk
             batches = [batch["id"] for batch in loader]
             told = [each.message for each in caplog.records if each.message.startswith("read by a sampler")]
             assert len(told) == epoch + 1
-    counted = loader._source.supply.counted
+    counted = loader._source.block_source.counts
     assert counted.batches == 2 * len(batches) == 2 * len(sampler)
     assert counted.samples == 6 * counted.batches
     assert 1 <= counted.reads / counted.batches <= 3  # one for each shard that a batch has samples of: they are short

@@ -15,10 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.core.contracts import NO_BLOCK
-from penstock.engine.batch import BatchRequest
+from penstock.core.contracts import NO_BLOCK, BatchRequest, EpochRequest
 from penstock.engine.engine import EnginePlan
-from penstock.engine.scheduler import EpochRequest
 
 VALUE = 8  # bytes of a sample in the arena, and of a slot in the slab
 
@@ -62,8 +60,8 @@ class Numbers:
         batches = [np.asarray(samples, np.int64) for samples in batches]
         everything = np.concatenate([*batches, np.zeros(0, np.int64)])
         uses = np.bincount(everything // self.per_block, minlength=self.blocks).astype(np.int64)
-        jobs = (BatchRequest(first + at, number, samples) for at, samples in enumerate(batches))
-        return EpochRequest(jobs, uses.item)
+        requests = (BatchRequest(number, samples, 0, number=first + at) for at, samples in enumerate(batches))
+        return EpochRequest(requests, uses.item)
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ def take(engine, number):
     """A batch's values and extras, copied; its slab is given back."""
     batch = engine.wait_for(number)
     start = batch.slab * engine.plan.slab_bytes
-    count = len(batch.job.samples)
+    count = len(batch.request.samples)
     values = np.frombuffer(bytes(engine.slabs.view[start : start + count * VALUE]), np.int64).tolist()
     engine.conductor.release(batch.slab)
     return values, batch.extras

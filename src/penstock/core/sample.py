@@ -1,4 +1,4 @@
-"""What travels through the house: parts and samples, as byte ranges of a shard."""
+"""Parts and samples, as byte ranges of a shard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Part:
     """First byte of the data, in the shard (in the uncompressed stream of a compressed shard)."""
     length: int
     crc32: int | None = None
-    """Checksum of the data where whoever wrote the shard knew it."""
+    """Checksum of the data, if the writer of the shard recorded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,5 +25,5 @@ class Sample:
     parts: tuple[Part, ...]
 
     def part(self, suffix: str) -> Part | None:
-        """The part with that suffix."""
+        """Return the part with that suffix, if there is one."""
         return next((part for part in self.parts if part.suffix == suffix), None)

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRequest:
-    """One batch to make: which samples, in which slots. Slot i holds samples[i]."""
-
-    number: int
-    epoch: int
-    samples: Ids
-    whole: bool = False
-    """Whether one worker must make all of it."""
-    first: bool = False
-    """Of its pass: the loop waits for it, and has nothing else."""
+from penstock.core.contracts import BatchRequest, Extras
+from penstock.core.types import Ids
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
     """A job with a slab: what is done, what is under way, what is still waiting for bytes."""
 
-    job: BatchRequest
+    request: BatchRequest
     blocks: Ids
     slab: int
     ready: NDArray[np.bool_] = field(init=False)
@@ -40,11 +27,11 @@ class Batch:
     """Slots that are not finished."""
     under_way: int = 0
     """Slots that are with a worker now: the slab cannot be used for anything else while there are any."""
-    extras: list[tuple[int, str, Any]] = field(default_factory=list)
+    extras: Extras = field(default_factory=list)
     abandoned: bool = False
 
     def __post_init__(self) -> None:
-        count = len(self.job.samples)
+        count = len(self.request.samples)
         self.ready = np.zeros(count, bool)
         self.given = np.zeros(count, bool)
         self.left = count

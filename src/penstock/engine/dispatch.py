@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from penstock.core.contracts import BlockSource, Task, TaskResult
-from penstock.engine.batch import Batch, Ids
+from penstock.core.types import Ids
+from penstock.engine.batch import Batch
 from penstock.engine.block_cache import BlockCache
 from penstock.engine.workers import ProcessWorker, Worker
 from penstock.errors import WorkerCrash
@@ -161,11 +162,11 @@ class Dispatch:
             if not given.batch.abandoned:
                 return self._repeat(given, residency)
         for batch in batches:
-            if not batch.waiting or (batch.job.whole and depth > 0):
+            if not batch.waiting or (batch.request.one_worker and depth > 0):
                 continue  # a whole batch must not wait behind another one while somebody else may become free
-            size = len(batch.job.samples)
-            waited_for = size if batch.job.first else size * len(batches)
-            slots = batch.take(size if batch.job.whole else self._chunk(waited_for, spare_s))
+            size = len(batch.request.samples)
+            waited_for = size if batch.request.first_of_epoch else size * len(batches)
+            slots = batch.take(size if batch.request.one_worker else self._chunk(waited_for, spare_s))
             return self._task(batch, slots, residency, strikes=0)
         return None
 
@@ -182,10 +183,12 @@ class Dispatch:
 
     def _task(self, batch: Batch, slots: Ids, residency: BlockCache, strikes: int) -> AssignedTask:
         bases = residency.pin_all(batch.blocks[slots])
-        rows = self._supply.task_rows(batch.job.samples[slots], slots, bases)
+        rows = self._supply.task_rows(batch.request.samples[slots], slots, bases)
         self._most_rows = max(1, MESSAGE_BYTES // rows[0].nbytes)
         self.tasks += 1
-        task = Task(self.tasks, batch.slab * self._slab_bytes, batch.job.epoch, np.ascontiguousarray(rows, np.int64))
+        task = Task(
+            self.tasks, batch.slab * self._slab_bytes, batch.request.epoch, np.ascontiguousarray(rows, np.int64)
+        )
         return AssignedTask(task, batch, slots, strikes)
 
     def _repeat(self, given: AssignedTask, residency: BlockCache) -> AssignedTask:
@@ -273,7 +276,7 @@ class Dispatch:
 
 def _singly(given: AssignedTask) -> list[AssignedTask]:
     """One for each sample, each with one more strike; a batch that may not be split stays whole."""
-    if given.batch.job.whole:
+    if given.batch.request.one_worker:
         return [replace(given, strikes=given.strikes + 1)]
     return [
         AssignedTask(given.task, given.batch, given.slots[at : at + 1], given.strikes + 1)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.core.contracts import BlockSource, WorkerProgram
+from penstock.core.contracts import BlockSource, EpochRequest, WorkerProgram
 from penstock.core.stats import EngineStats
 from penstock.engine.arena import Arena
 from penstock.engine.autotune import Autotuner, Knob, Knobs
@@ -20,7 +20,7 @@ from penstock.engine.block_cache import BlockCache
 from penstock.engine.dispatch import TASK_S, Dispatch
 from penstock.engine.output_queue import OutputQueue
 from penstock.engine.readers import Readers
-from penstock.engine.scheduler import EpochRequest, Scheduler
+from penstock.engine.scheduler import Scheduler
 from penstock.engine.shared_memory import SharedMemory
 from penstock.engine.worker_main import Prefaulter
 from penstock.engine.workers import ProcessWorker, ThreadWorker, Worker, WorkerMemory

@@ -41,7 +41,7 @@ class OutputQueue:
     def put(self, batch: Batch) -> None:
         """A batch is complete."""
         with self._changed:
-            self._complete[batch.job.number] = batch
+            self._complete[batch.request.number] = batch
             self._changed.notify_all()
 
     def clear(self, first_number: int | None) -> list[Batch]:

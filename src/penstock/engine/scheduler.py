@@ -14,15 +14,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from penstock.core.contracts import BAD_SAMPLE, NO_BLOCK, BlockSource, TaskResult, no_worker_reads
+from penstock.core.contracts import (
+    BAD_SAMPLE,
+    NO_BLOCK,
+    BatchRequest,
+    BlockSource,
+    EpochRequest,
+    Extras,
+    TaskResult,
+    no_worker_reads,
+)
 from penstock.core.hops import HopState
+from penstock.core.types import Ids
 from penstock.engine.autotune import Autotuner
-from penstock.engine.batch import Batch, BatchRequest, Ids
-from penstock.engine.block_cache import BlockCache, Uses
+from penstock.engine.batch import Batch
+from penstock.engine.block_cache import BlockCache
 from penstock.engine.dispatch import AssignedTask, Dispatch, WorkerSlot
 from penstock.engine.ipc import Listener, Wakeup
 from penstock.engine.output_queue import LONGEST_WAIT_S, OutputQueue
@@ -43,12 +53,12 @@ class RequestLookahead:
     def __init__(self, supply: BlockSource, residency: BlockCache) -> None:
         self._supply = supply
         self._residency = residency
-        self._jobs: Iterator[BatchRequest] | None = None
+        self._requests: Iterator[BatchRequest] | None = None
         self._planned: deque[tuple[BatchRequest, Ids]] = deque()
 
-    def begin(self, jobs: Iterator[BatchRequest] | None) -> None:
+    def begin(self, requests: Iterator[BatchRequest] | None) -> None:
         """Of an epoch; what is left of the one before is dropped."""
-        self._jobs = jobs
+        self._requests = requests
         self._planned.clear()
 
     def __len__(self) -> int:
@@ -57,7 +67,7 @@ class RequestLookahead:
     @property
     def over(self) -> bool:
         """Whether nothing follows any more."""
-        return self._jobs is None and not self._planned
+        return self._requests is None and not self._planned
 
     @property
     def enough(self) -> bool:
@@ -65,32 +75,32 @@ class RequestLookahead:
         return len(self._planned) > PLANNED - AT_ONCE
 
     @property
-    def whole(self) -> bool:
+    def one_worker(self) -> bool:
         """Whether one worker each makes what was planned last."""
-        return bool(self._planned) and self._planned[-1][0].whole
+        return bool(self._planned) and self._planned[-1][0].one_worker
 
     def grows(self, most: int) -> bool:
         """Whether `plan` would do something, with so many at most."""
-        return self._jobs is not None and not self.enough and self._has_room(most)
+        return self._requests is not None and not self.enough and self._has_room(most)
 
     def plan(self, most: int) -> None:
         """Ask for the blocks of the next `AT_ONCE`, in order, as far as that is of use."""
         if self.enough:
             return
         for _ in range(AT_ONCE):
-            if self._jobs is None or not self._has_room(most):
+            if self._requests is None or not self._has_room(most):
                 return
-            job = next(self._jobs, None)
-            if job is None:
-                self._jobs = None
+            request = next(self._requests, None)
+            if request is None:
+                self._requests = None
                 return
-            blocks = self._supply.blocks_of(job.samples)
+            blocks = self._supply.blocks_of(request.samples)
             # All are needed: in the order of their place a disk seeks less. Not by np.unique, whose C++ aborts a
             # program that ends meanwhile, as it may around a daemon thread.
             for block in sorted(set(blocks.tolist())):
                 if block != NO_BLOCK:
                     self._residency.want(block)
-            self._planned.append((job, blocks))
+            self._planned.append((request, blocks))
             self._residency.pump()
 
     def _has_room(self, most: int) -> bool:
@@ -114,16 +124,6 @@ AT_FIRST = 1
 """Batches planned, and in the making, until the first one is complete: what is done for later ones delays it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpochRequest:
-    """What one epoch is: its batches, and how often it will use each block."""
-
-    jobs: Iterator[BatchRequest]
-    uses: Uses
-    read_apart: Callable[[Ids], int] = no_worker_reads
-    """Bytes of samples that have no block: their workers read them."""
-
-
 class Scheduler:
     """The engine's one deciding thread."""
 
@@ -136,7 +136,7 @@ class Scheduler:
         self.tuner = tuner
         self._free_slabs = list(range(shelf.slabs))
         self._agenda = RequestLookahead(supply, residency)
-        self._read_apart: Callable[[Ids], int] = no_worker_reads
+        self._worker_read_bytes: Callable[[Ids], int] = no_worker_reads
         self._open: deque[Batch] = deque()
         self._stopping = False
         self._put_off: tuple[float, Callable[[], None]] | None = None
@@ -290,9 +290,10 @@ class Scheduler:
     # -- epochs, batches, blocks -----------------------------------------------------------------------------
 
     def _begin(self, epoch: EpochRequest) -> None:
-        first = next(epoch.jobs, None)
-        self._agenda.begin(None if first is None else itertools.chain([replace(first, first=True)], epoch.jobs))
-        self._read_apart = epoch.read_apart
+        first = next(epoch.batches, None)
+        batches = itertools.chain([] if first is None else [replace(first, first_of_epoch=True)], epoch.batches)
+        self._agenda.begin(None if first is None else batches)
+        self._worker_read_bytes = epoch.worker_read_bytes
         for batch in self._open:
             batch.abandoned = True
             if batch.under_way == 0:
@@ -300,17 +301,17 @@ class Scheduler:
         self._open.clear()
         self.dispatch.forget_retries()
         self._free_slabs += [batch.slab for batch in self.shelf.clear(None if first is None else first.number)]
-        self.residency.begin(epoch.uses)
+        self.residency.begin(epoch.block_uses)
 
     def _most(self, usual: int) -> int:
         """Until the first batch is complete, AT_FIRST; batches that one worker each makes do not delay one another."""
-        return usual if self._agenda.whole or self.tuner.batches else AT_FIRST
+        return usual if self._agenda.one_worker or self.tuner.batches else AT_FIRST
 
     def _open_batches(self) -> None:
         look_ahead = self.tuner.knobs.look_ahead.now
         while self._agenda and self._free_slabs and len(self._open) + len(self.shelf) < self._most(look_ahead):
-            job, blocks = self._agenda.take()
-            batch = Batch(job, blocks, self._free_slabs.pop())
+            request, blocks = self._agenda.take()
+            batch = Batch(request, blocks, self._free_slabs.pop())
             needed = set(blocks.tolist()) - {NO_BLOCK}
             missing = [block for block in needed if self.residency.base(block) is None]
             for block in missing:
@@ -359,7 +360,7 @@ class Scheduler:
         given = self.dispatch.finished(seat, answer)
         self._settle(given, answer.extras)
 
-    def _settle(self, given: AssignedTask, extras: list[tuple[int, str, object]]) -> None:
+    def _settle(self, given: AssignedTask, extras: Extras) -> None:
         batch = given.batch
         self.residency.unpin_all(batch.blocks[given.slots], done=not batch.abandoned)
         batch.under_way -= len(given.slots)
@@ -370,7 +371,7 @@ class Scheduler:
         batch.extras += extras
         batch.left -= len(given.slots)
         self.tuner.samples += len(given.slots)
-        self.tuner.bytes_read += self._read_apart(batch.job.samples[given.slots])
+        self.tuner.bytes_read += self._worker_read_bytes(batch.request.samples[given.slots])
         if batch.left == 0:
             self._complete_batch(batch)
 
@@ -387,12 +388,10 @@ class Scheduler:
         """Replace the worker; what it was at is done again, sample by sample, so that a killer gives itself away."""
         log.warning("%s; replacing it", crash.reason)
         for given in self.dispatch.bury(seat, crash):
-            if given.strikes >= 2 and (len(given.slots) == 1 or given.batch.job.whole):
-                what = "batch" if given.batch.job.whole else "sample"
+            if given.strikes >= 2 and (len(given.slots) == 1 or given.batch.request.one_worker):
+                what = "batch" if given.batch.request.one_worker else "sample"
                 reason = f"decoding this {what} kills the worker ({crash.reason})"
-                bad: list[tuple[int, str, object]] = [
-                    (slot, BAD_SAMPLE, WorkerCrash(reason, stage="decode")) for slot in given.slots.tolist()
-                ]
+                bad: Extras = [(slot, BAD_SAMPLE, WorkerCrash(reason, stage="decode")) for slot in given.slots.tolist()]
                 self._settle(given, bad)
                 continue
             self.residency.unpin_all(given.batch.blocks[given.slots], done=False)

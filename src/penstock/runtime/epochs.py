@@ -8,14 +8,14 @@ while the GPU waits. In a training of short epochs this happens every few second
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from penstock.core.contracts import EpochRequest
 from penstock.data.order.batch_lookahead import BatchLookahead
-from penstock.data.sources.base import EpochShare, Source
+from penstock.data.sources.base import Source
 from penstock.data.sources.shards import ShardSource
-from penstock.engine.batch import BatchRequest
 from penstock.engine.engine import Engine
-from penstock.engine.scheduler import PLANNED, EpochRequest
+from penstock.engine.scheduler import PLANNED
 from penstock.errors import PenstockError
 
 REPEATED = 2
@@ -28,16 +28,13 @@ class EpochRun:
     """The rest of one epoch, and how much of it the training loop has received."""
 
     epoch: int
-    share: EpochShare
+    request: EpochRequest
     lookahead: BatchLookahead
 
     def begin(self, engine: Engine, slab_samples: int) -> None:
         """Let the engine make its batches, as far as they fit into slabs of that many samples."""
-        self.lookahead.open(slab_samples, PLANNED + engine.plan.slabs + 1)
-        requests = (
-            BatchRequest(number, self.epoch, portion.samples, self.share.whole) for number, portion in self.lookahead
-        )
-        engine.begin(EpochRequest(requests, self.share.uses, self.share.worker_read_bytes))
+        self.lookahead.start(slab_samples, PLANNED + engine.plan.slabs + 1)
+        engine.begin(replace(self.request, batches=self.lookahead))
 
 
 class EpochSequence:
@@ -73,7 +70,7 @@ class EpochSequence:
         That is `named_epoch`, the epoch that the user has set meanwhile, or the one after the current one.
         """
         is_wanted = self._may_predict and self._requested >= REPEATED and self._predicted is None
-        if not is_wanted or not current.lookahead.over:
+        if not is_wanted or not current.lookahead.exhausted:
             return
         try:
             following = self._rest_of(current.epoch + 1 if named_epoch is None else named_epoch, 0)
@@ -87,5 +84,5 @@ class EpochSequence:
         self._predicted = None
 
     def _rest_of(self, epoch: int, position: int) -> EpochRun:
-        share = self._source.share(epoch, position)
-        return EpochRun(epoch, share, BatchLookahead(share.portions, self._numbers))
+        request = self._source.begin_epoch(epoch, position)
+        return EpochRun(epoch, request, BatchLookahead(request.batches, self._numbers))

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from penstock.data.decode.map_samples import DatasetSamples
+from penstock.data.decode.dataset_program import DatasetSamples
 from penstock.data.fields.base import Field
 from penstock.data.order.batches import BatchPlan
-from penstock.data.order.ranks import find_ranks
+from penstock.data.order.ranks import RankShare, find_ranks
 from penstock.data.order.sampler import BatchOrder, BatchSamplerOrder, SamplerOrder, SeededOrder
-from penstock.data.order.shuffle import RankShare
 from penstock.data.sources.base import Source
 from penstock.data.sources.map_dataset import DatasetSource, is_dataset
 from penstock.data.sources.sampled_shards import SampledShardSource
-from penstock.data.sources.shards import OrderSettings, ShardSource, find_shard_groups
+from penstock.data.sources.shard_groups import find_shard_groups
+from penstock.data.sources.shards import OrderSettings, ShardSource
 from penstock.errors import SettingError
 from penstock.options import LoaderOptions
 from penstock.runtime.start import choose_executor

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from penstock.core.cores import loader_cores, rank_cores, worker_cores
 from penstock.core.ranks import local_rank
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.batch.delivery import Delivery, SlabPool
+from penstock.data.batch.delivery import Delivery
+from penstock.data.batch.slab_pool import SlabPool
 from penstock.data.device.device_stage import DevicePlan
-from penstock.data.device.host import Transfer, check_device, choose_transfer
 from penstock.data.device.static_buffers import StaticBuffers
+from penstock.data.device.transfer import Transfer, check_device, choose_transfer
 from penstock.data.sources.base import Source
 from penstock.engine import worker_main
 from penstock.engine.engine import Engine, EnginePlan
@@ -41,13 +42,13 @@ def plan_engine(
     block_sizes: NDArray[np.int64],
     blocks_in_use: int,
     *,
-    own_code: bool,
+    runs_user_code: bool,
     remote: bool = False,
     busy_threads: int = 0,
 ) -> EnginePlan:
     """Return the number of workers, readers and slabs, and the memory for each.
 
-    `own_code` means that workers run no code of the user, so that threads may decode while worker processes start.
+    Unless `runs_user_code`, threads may decode while worker processes start.
     `busy_threads` are threads of this process that keep one core busy each; where there are cores enough, these cores
     are not given to workers.
     """
@@ -75,7 +76,7 @@ def plan_engine(
         options.engine.timeout_s,
         most_workers=most_workers,
         most_readers=0 if num_readers else MAX_READERS,
-        stopgaps=own_code,
+        stopgaps=not runs_user_code,
         batch_size=layout.batch_size,
         filled_bytes=layout.filled_bytes,
         cores=worker_cores(most_workers, local.rank) if options.engine.worker_affinity else (),
@@ -128,12 +129,12 @@ def start_engine(
             advice='Put what starts it under `if __name__ == "__main__":`, or the dataset into a module of its own',
         )
     check_device(options.device)
-    layout = source.layout(slab_samples)
+    layout = source.slab_layout(slab_samples)
     plan = _plan(source, options, device_plan, layout)
-    stage = device_plan.begin(options.device, plan.most_workers, source.supply)
-    engine = Engine(source.supply, source.work(layout), plan)
-    if stage.balance is not None:
-        stage.balance.workers_ready = engine.is_settled
+    stage = device_plan.make_stage(options.device, plan.most_workers)
+    engine = Engine(source.block_source, source.worker_program(layout), plan)
+    if stage.split_controller is not None:
+        stage.split_controller.workers_ready = engine.is_settled
     try:
         slabs = SlabPool(engine.slabs.view, plan.slabs, engine.conductor.release)
         transfer = choose_transfer(options.device, engine.slabs.view, layout.size, layout.filled_bytes, stage)
@@ -145,13 +146,13 @@ def start_engine(
 
 
 def _plan(source: Source, options: LoaderOptions, device_plan: DevicePlan, layout: SlabLayout) -> EnginePlan:
-    reading = source.reading()
+    sizes = source.read_sizes()
     return plan_engine(
         options,
         layout,
-        reading.block_sizes,
-        reading.blocks_in_use,
-        own_code=source.own_code,
-        remote=reading.remote,
-        busy_threads=device_plan.senders,
+        sizes.block_sizes,
+        sizes.blocks_in_use,
+        runs_user_code=source.runs_user_code,
+        remote=sizes.remote,
+        busy_threads=device_plan.sender_threads,
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.types import Ids
 from penstock.data.order.checkpoint import Identity
 from penstock.data.order.ranks import find_ranks
 from penstock.errors import SettingError
-from penstock.samplers.epoch_batches import Ids, OrderedBatches, check_count
+from penstock.samplers.epoch_batches import OrderedBatches, check_count
 from penstock.samplers.table import MetadataTable
 
 
@@ -71,7 +72,7 @@ class BucketSampler(OrderedBatches):
 
     def padding(self, epoch: int = 0) -> float:
         """The share of an epoch's batches, on this rank, that is padding if each is padded to its longest sample."""
-        return _padding(self._lengths, [portion.samples for portion in self.portions(epoch, 0)])
+        return _padding(self._lengths, [request.samples for request in self.batch_requests(epoch, 0)])
 
     def __str__(self) -> str:
         plain = np.array_split(self.rng(0).permutation(self.samples), max(1, self.samples // self.batch_size))

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.data.order.batches import BatchIndices, BatchPlan
+from penstock.core.contracts import BatchRequest
+from penstock.core.types import Ids
+from penstock.data.order.batches import BatchPlan
 from penstock.data.order.checkpoint import Identity, Position, read_state, write_state
-from penstock.data.order.shuffle import RankShare
+from penstock.data.order.ranks import RankShare
 from penstock.errors import SettingError
-
-Ids = NDArray[np.int64]
 
 
 class EpochBatches(ABC):
@@ -36,7 +35,7 @@ class EpochBatches(ABC):
         self._at = self._begun = Position()
 
     @abstractmethod
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
         """This rank's batches of the epoch, from that position on."""
 
     @abstractmethod
@@ -69,17 +68,17 @@ class EpochBatches(ABC):
         """The next pass is that epoch, from its start, or from where a state says if it is of that epoch."""
         if epoch < 0:
             raise SettingError(f"epoch {epoch} is below 0")
-        if epoch != self._at.epoch or self._at.under_way:
+        if epoch != self._at.epoch or self._at.in_progress:
             self._at = self._begun = Position(epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
         """A pass begins when its first batch is drawn: DataLoader asks for two iterators, and uses one."""
-        at = Position(self._at.epoch + 1) if self._at.under_way else self._at
-        self._at = self._begun = at = Position(at.epoch, at.samples, under_way=True)
-        for portion in self.portions(at.epoch, at.samples):
+        at = Position(self._at.epoch + 1) if self._at.in_progress else self._at
+        self._at = self._begun = at = Position(at.epoch, at.samples, in_progress=True)
+        for request in self.batch_requests(at.epoch, at.samples):
             if self._at is at:  # nobody has begun or set another epoch meanwhile
-                self._at = at = Position(at.epoch, portion.end, under_way=True)
-            yield portion.samples.tolist()
+                self._at = at = Position(at.epoch, request.end, in_progress=True)
+            yield request.samples.tolist()
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """The place after so many batches of this pass, as your loop counts them on each rank.
@@ -105,7 +104,7 @@ class OrderedBatches(EpochBatches):
 
     def __init__(self, batch_size: int, seed: int, ranks: RankShare, *, drop_last: bool) -> None:
         super().__init__(batch_size, seed, ranks, drop_last=drop_last)
-        self.cut = BatchPlan(batch_size, drop_last, ranks)
+        self.batch_plan = BatchPlan(batch_size, drop_last, ranks)
 
     @abstractmethod
     def order(self, epoch: int) -> Ids:
@@ -122,12 +121,12 @@ class OrderedBatches(EpochBatches):
         each = self.batch_size * self.ranks.world_size
         return self.samples - (self.samples % each if self.drop_last else 0)
 
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
         """Of the order."""
-        return self.cut.portions(self.order(epoch), position)
+        return self.batch_plan.batch_requests(self.order(epoch), epoch, position)
 
     def __len__(self) -> int:
-        return self.cut.count(self.samples)
+        return self.batch_plan.num_batches(self.samples)
 
     def check_any(self) -> None:
         """An epoch without a batch is refused."""

@@ -77,7 +77,7 @@ def _of_shards(feed: ShardSource, source: str | MetadataFunction, columns: Colum
     if not isinstance(source, str):
         return as_table(shardparts.key_rows(feed, source), columns, where)
     key = _key(fingerprints.of_shards(feed), source, columns)
-    return _kept(key, len(feed.dataset), lambda: as_table(shardparts.part_rows(feed, source), columns, where))
+    return _kept(key, len(feed.sample_index), lambda: as_table(shardparts.part_rows(feed, source), columns, where))
 
 
 def _of_samples(

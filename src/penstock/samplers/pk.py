@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.data.order.batches import BatchIndices
+from penstock.core.contracts import BatchRequest
+from penstock.core.types import Ids
 from penstock.data.order.checkpoint import Identity
 from penstock.data.order.ranks import find_ranks
 from penstock.errors import SettingError
-from penstock.samplers.epoch_batches import EpochBatches, Ids, check_count
+from penstock.samplers.epoch_batches import EpochBatches, check_count
 from penstock.samplers.groups import Grouping, deal, make_members, most_batches
 from penstock.samplers.identity_columns import IdentityColumns, PKColumns
 from penstock.samplers.table import MetadataTable
@@ -122,14 +123,14 @@ class PKSampler(EpochBatches):
             order = order[np.argsort(self._dealt_last[order], kind="stable")]
         return groups[deal(self._grouping, order, self._batches, self._per_batch, rng)].reshape(-1, self.batch_size)
 
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
         """Batches are dealt to the ranks in turn; those at the end that not every rank would get are left out."""
         done, ranks = position // self.batch_size, self.ranks
         batches = self.batches(epoch)[done:]
         steps = len(batches) // ranks.world_size
         mine = batches[: steps * ranks.world_size][ranks.rank :: ranks.world_size]
         for step, samples in enumerate(mine, 1):
-            yield BatchIndices(samples, (done + step * ranks.world_size) * self.batch_size)
+            yield BatchRequest(epoch, samples, (done + step * ranks.world_size) * self.batch_size)
 
     @property
     def positions(self) -> int:

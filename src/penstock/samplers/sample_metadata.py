@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from penstock.core.cores import usable_cores
-from penstock.data.decode.map_samples import DatasetSamples
+from penstock.data.decode.dataset_program import DatasetSamples
 from penstock.data.decode.rng import restore_global_rngs
 from penstock.errors import PenstockError
 
@@ -53,7 +53,7 @@ def sample_rows(
     numbers = range(len(dataset)) if numbers is None else numbers
     cores = usable_cores()
     count = workers if workers is not None else cores if cores > 1 and len(numbers) > BATCH else 0
-    rows_of = _MetadataRows(DatasetSamples(dataset, 0, partial(_told, function), apart=count > 0), numbers)
+    rows_of = _MetadataRows(DatasetSamples(dataset, 0, partial(_told, function), in_processes=count > 0), numbers)
     loader: DataLoader[Any] = DataLoader(
         rows_of,  # type: ignore[arg-type]
         batch_size=BATCH,

@@ -95,7 +95,7 @@ def _loaded(stored: _StoredColumn, samples: int) -> Column | None:
 def of_shards(feed: ShardSource) -> str:
     """Of the samples, and of every shard's size and time: a part may change without changing its length."""
     digest = hashlib.sha256(str(feed.identity()["fingerprint"]).encode())
-    for index in feed.dataset.indexes:
+    for index in feed.sample_index.indexes:
         digest.update(f"{index.binding.size} {index.binding.mtime_ns} {index.binding.etag}\n".encode())
     return digest.hexdigest()[:32]
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.types import Ids
 from penstock.data.order.checkpoint import Identity
 from penstock.data.order.ranks import find_ranks
 from penstock.errors import SettingError
-from penstock.samplers.epoch_batches import Ids, OrderedBatches
+from penstock.samplers.epoch_batches import OrderedBatches
 from penstock.samplers.table import Column, MetadataTable
 
 

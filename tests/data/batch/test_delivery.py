@@ -3,16 +3,16 @@
 import gc
 import json
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock.core.contracts import BAD_SAMPLE
+from penstock.core.contracts import BAD_SAMPLE, BatchRequest
 from penstock.core.slab_layout import PAGE, SlabLayout, SlotSpec, store_ragged
-from penstock.data.batch.delivery import Delivery, SlabPool
-from penstock.data.device.host import HostTransfer
+from penstock.data.batch.delivery import Delivery
+from penstock.data.batch.slab_pool import SlabPool
+from penstock.data.device.transfer import HostTransfer
 from penstock.errors import DecodeError, PenstockError, SampleError
 from penstock.options import ErrorOptions
 
@@ -26,15 +26,15 @@ class Batch:
     extras: list[tuple[int, str, Any]] = field(default_factory=list)
 
     @property
-    def job(self):
-        return SimpleNamespace(samples=np.array(self.samples, np.int64), epoch=0)
+    def request(self):
+        return BatchRequest(0, np.array(self.samples, np.int64), 0)
 
 
 class Names:
-    def finish(self, values, samples):
+    def assemble(self, values, samples):
         return {**values, "__key__": [f"k{sample}" for sample in samples.tolist()]}
 
-    def where(self, sample, suffix=None):
+    def location(self, sample, suffix=None):
         return "a.tar", f"k{sample}{suffix or ''}", 512 * sample + (256 if suffix else 0)
 
 
@@ -51,7 +51,7 @@ class Desk:
                 array[:] = 10 * slab + np.arange(4)[:, None]
 
     def __call__(self, *args):
-        return self.delivery.deliver(Batch(*args))
+        return self.delivery.deliver(self.delivery.send(Batch(*args)))
 
 
 def bad(slot, reason="no JPEG"):
@@ -245,7 +245,7 @@ def test_a_batch_without_a_good_sample_is_an_error_and_never_an_empty_batch(on_e
 def test_what_was_good_in_one_pass_is_no_spare_for_the_next():
     desk = Desk(on_error="replace", max_bad_fraction=1)
     desk(0, [1, 2, 3, 4])
-    desk.delivery.begin()
+    desk.delivery.begin_epoch()
     with pytest.raises(SampleError, match="all 3 samples"):
         desk(1, [5, 6, 7], all_bad())
 
@@ -284,20 +284,20 @@ def test_exactly_the_allowed_share_is_let_through():
     desk = Desk(on_error="skip", max_bad_fraction=0.02)
     for at in range(25):
         desk(0, [4 * at, 4 * at + 1, 4 * at + 2, 4 * at + 3], [bad(1)] if at in (0, 24) else [])
-    desk.delivery.check_books(100)
+    desk.delivery.check_counts(100)
     assert (desk.delivery.delivered, desk.delivery.bad) == (98, 2)
 
 
 def test_books_that_do_not_balance_are_an_error():
     desk = Desk()
     desk(0, [5, 6])
-    with pytest.raises(PenstockError, match="2 samples delivered and 0 bad make not 3"):
-        desk.delivery.check_books(3)
+    with pytest.raises(PenstockError, match="2 samples delivered and 0 bad are not the 3 requested"):
+        desk.delivery.check_counts(3)
 
 
 def test_a_new_pass_opens_new_books():
     desk = Desk()
     desk(0, [5, 6])
-    desk.delivery.begin()
-    desk.delivery.check_books(0)
+    desk.delivery.begin_epoch()
+    desk.delivery.check_counts(0)
     assert desk.delivery.delivered == 0

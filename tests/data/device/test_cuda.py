@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.data.device.cuda import CudaTransfer, SentBatch
-from penstock.data.device.device_stage import DeviceStage, SlabBatch, TransformSeeds
+from penstock.data.batch.decoded_batch import DecodedBatch
+from penstock.data.device.cuda import CudaTransfer
+from penstock.data.device.device_stage import DeviceBatch, DeviceStage
 from penstock.data.device.gpu_decode import decoders
 from penstock.data.device.gpu_decode.batch_decoder import BatchDecoder
 from penstock.data.device.gpu_decode.decoders import TorchvisionDecoder
 from penstock.data.device.gpu_decode.placement import choose_placement
-from penstock.data.device.host import TransferLookahead
+from penstock.data.device.transfer import TransferLookahead
 from penstock.data.fields import GpuTransform, Image
 from penstock.data.fields.base import NOT_ENCODED, EncodedImage
-from penstock.data.sources.map_dataset import DatasetBlockSource
 
 SLAB = 4096
 
@@ -100,7 +100,7 @@ def notes(*slots):
 
 def shipment(slab, encoded=None, copied=None):
     arrays = {"image": np.full((2, 3, 8, 8), 10 * slab, np.uint8), "label": np.arange(2)}
-    return SlabBatch(arrays, slab, np.arange(2), 0, encoded or {}, copied)
+    return DecodedBatch(arrays, slab, np.arange(2), 0, np.arange(2), {}, encoded or {}, copied)
 
 
 def card_of(slabs=4, arrival=None):
@@ -129,14 +129,14 @@ def test_a_batch_goes_there_pinned_and_the_loop_s_stream_waits_for_it(cuda):
 )
 def test_small_batches_go_in_pairs_if_there_are_slabs_for_it(cuda, slabs, slab_bytes, lead):
     card = CudaTransfer("cpu", memoryview(bytearray(slabs * slab_bytes)), slab_bytes, slab_bytes)
-    assert card.lead == lead
+    assert card.lookahead == lead
     card.close()
 
 
 @pytest.mark.parametrize(("slabs", "lead"), [(8, TransferLookahead(2, 2)), (4, TransferLookahead(1, 1))])
 def test_two_batches_are_on_their_way_where_the_card_decodes_if_there_are_slabs_for_it(cuda, slabs, lead):
     card = card_of(slabs, DeviceStage({}, {"image": pictures_by(None)}))
-    assert card.lead == lead
+    assert card.lookahead == lead
     card.close()
 
 
@@ -149,13 +149,13 @@ def test_nobody_waits_for_a_batch_that_has_arrived(cuda):
 
 def test_a_slab_comes_back_although_there_is_no_room_for_its_batch_on_the_card(cuda):
     class Full(DeviceStage):
-        def make_room(self, shipment, device):
+        def allocate(self, shipment, device):
             raise torch.OutOfMemoryError("out of memory")
 
     card, heard = card_of(arrival=Full()), []
     with pytest.raises(torch.OutOfMemoryError):
         card.send(shipment(1, copied=lambda: heard.append(1)))
-    card.make_room()
+    card.reclaim_slabs()
     assert heard == [1]
     card.close()
 
@@ -167,10 +167,10 @@ def test_slabs_are_kept_until_they_are_copied(cuda):
     array = weakref.ref(sent.arrays["image"])
     card.send(sent)
     del sent
-    card.make_room()
+    card.reclaim_slabs()
     assert array() is not None
     Event.happened = True
-    card.make_room()
+    card.reclaim_slabs()
     assert array() is None
     card.close()
 
@@ -180,11 +180,11 @@ def test_who_lent_the_slab_hears_once_that_it_is_copied(cuda):
     Event.happened = False
     for slab in (0, 1):
         card.send(shipment(slab, copied=lambda slab=slab: heard.append(slab)))
-    card.make_room()
+    card.reclaim_slabs()
     assert heard == []
     Event.happened = True
-    card.make_room()
-    card.make_room()
+    card.reclaim_slabs()
+    card.reclaim_slabs()
     assert heard == [0, 1]
     card.send(shipment(2, copied=lambda: heard.append(2)))
     card.close()
@@ -193,21 +193,21 @@ def test_who_lent_the_slab_hears_once_that_it_is_copied(cuda):
 
 def test_a_slab_whose_batch_fails_on_its_way_comes_back_too(cuda):
     class Failing(DeviceStage):
-        def unpack(self, shipment, device, rooms=None):
+        def to_device(self, shipment, device, rooms=None):
             raise RuntimeError("no memory")
 
     card, heard = card_of(arrival=Failing()), []
     with pytest.raises(RuntimeError, match="no memory"):
         card.send(shipment(1, copied=lambda: heard.append(1)))
-    card.make_room()
+    card.reclaim_slabs()
     assert heard == [1]
     card.close()
 
 
 def test_pictures_are_finished_on_their_way_and_the_card_s_time_is_kept(cuda):
     image = Image(".jpg", size=8, gpu_transform=GpuTransform("float16", size=4))
-    card = card_of(arrival=DeviceStage({"image": image}, {}, TransformSeeds(0, DatasetBlockSource())))
-    card.asked()
+    card = card_of(arrival=DeviceStage({"image": image}))
+    card.batch_requested()
     sent = card.send(shipment(2))
     Event.happened = False
     arrived = card.receive(sent)
@@ -215,7 +215,7 @@ def test_pictures_are_finished_on_their_way_and_the_card_s_time_is_kept(cuda):
     assert arrived.tensors["image"].dtype == torch.float16
     assert arrived.tensors["image"].shape == (2, 3, 4, 4)
     assert torch.allclose(arrived.tensors["image"].float(), torch.tensor(20 / 255), atol=1e-3)
-    assert card.times.copying_s == card.times.exposed_s == card.times.stalled_s == 1e-3
+    assert card.gpu_times.copying_s == card.gpu_times.exposed_s == card.gpu_times.stalled_s == 1e-3
     card.close()
 
 
@@ -254,7 +254,7 @@ def test_a_batch_is_decoded_while_the_one_before_it_is_placed_and_they_come_in_o
             return [torch.full((3, 8, 8), int(jpeg[0]), dtype=torch.uint8) for jpeg in jpegs]
 
     class Finishing(DeviceStage):
-        def finish(self, tensors, drawn):
+        def transform(self, tensors, drawn):
             if tensors["image"][0, 0, 0, 0] == 1:
                 both.wait()
 
@@ -265,13 +265,13 @@ def test_a_batch_is_decoded_while_the_one_before_it_is_placed_and_they_come_in_o
         each.arrays["image"][:, 0, 0, 0] = number
         sent.append(card.send(each))
     assert [card.receive(each).tensors["image"].unique().tolist() for each in sent] == [[1], [2], [3]]
-    card.make_room()
+    card.reclaim_slabs()
     card.close()
 
 
 def test_a_batch_of_pixels_alone_needs_no_thread(cuda):
     card = card_of(arrival=DeviceStage({}, {"image": pictures_by(None)}))
-    assert isinstance(card.send(shipment(1)), SentBatch)
+    assert isinstance(card.send(shipment(1)), DeviceBatch)
     card.close()
 
 
@@ -282,9 +282,9 @@ def test_who_is_waited_for_is_told_batch_by_batch(cuda):
         batch_sent=lambda ahead: told.append(f"sent ahead={ahead}"),
         batch_received=lambda waited_s, stalled_s: told.append(f"received stalled={stalled_s()}"),
     )
-    card = card_of(arrival=DeviceStage(balance=balance))
-    card.asked()
-    card.make_room()
+    card = card_of(arrival=DeviceStage(split_controller=balance))
+    card.batch_requested()
+    card.reclaim_slabs()
     first = card.send(shipment(1))
     second = card.send(shipment(2))
     card.receive(first)
@@ -301,7 +301,7 @@ def test_who_is_waited_for_is_told_batch_by_batch(cuda):
 def test_a_batch_that_is_dropped_on_its_way_is_no_longer_ahead(cuda):
     told = []
     balance = SimpleNamespace(batch_sent=lambda ahead: told.append(ahead))
-    card = card_of(arrival=DeviceStage(balance=balance))
+    card = card_of(arrival=DeviceStage(split_controller=balance))
     card.send(shipment(1))
     card.send(shipment(2))
     assert told == [False, False]

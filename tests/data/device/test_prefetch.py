@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from penstock.data.device.host import NO_LOOKAHEAD, TransferLookahead
+from penstock.core.contracts import BatchRequest
 from penstock.data.device.prefetch import DevicePrefetch
+from penstock.data.device.transfer import NO_LOOKAHEAD, TransferLookahead
 from penstock.data.order.batch_lookahead import BatchLookahead
-from penstock.data.order.batches import BatchIndices
 from penstock.errors import DecodeError
 
 ONE = TransferLookahead(1, 1)
@@ -19,37 +19,37 @@ class Desk:
 
     def __init__(self, batches, *, complete=(), bad=(), lead=ONE):
         self.done = []
-        self.lead = lead
+        self.lookahead = lead
         self._bad = bad
-        portions = iter([BatchIndices(np.arange(4), 4 * number + 4) for number in range(batches)])
-        ahead = BatchLookahead(portions, iter(range(batches)))
-        ahead.open(4, 3)
+        batch_requests = iter([BatchRequest(0, np.arange(4), 4 * number + 4) for number in range(batches)])
+        ahead = BatchLookahead(batch_requests, iter(range(batches)))
+        ahead.start(4, 3)
         self.coming = DevicePrefetch(ahead, self, self.take, complete.__contains__)
 
     def take(self, number):
         self.done.append(f"take {number}")
         return SimpleNamespace(number=number)
 
-    def asked(self):
+    def batch_requested(self):
         pass
 
-    def make_room(self):
+    def reclaim_slabs(self):
         self.done.append("make room")
 
-    def prepare(self, batch):
+    def send(self, batch):
         if batch.number in self._bad:
             raise DecodeError(f"batch {batch.number}", stage="decode")
         self.done.append(f"send {batch.number}")
         return batch.number
 
-    def hand_over(self, prepared):
+    def deliver(self, prepared):
         self.done.append(f"hand over {prepared}")
         return prepared
 
     def all(self):
         handed = []
-        while (portion := self.coming.wait()) is not None:
-            handed.append((portion.end, self.coming.hand_over()))
+        while (request := self.coming.wait()) is not None:
+            handed.append((request.end, self.coming.deliver()))
         return handed
 
 
@@ -62,7 +62,7 @@ def test_batches_come_in_order_with_their_portions():
 def test_a_complete_batch_sets_off_before_the_one_ahead_of_it_is_handed_over():
     desk = Desk(3, complete={1, 2})
     desk.coming.wait()
-    desk.coming.hand_over()
+    desk.coming.deliver()
     assert desk.done == ["make room", "take 0", "send 0", "make room", "take 1", "send 1", "hand over 0"]
 
 
@@ -71,7 +71,7 @@ def test_small_ones_set_off_in_pairs_and_the_host_has_nothing_to_do_in_between()
     ends = []
     for _ in range(3):
         ends.append(desk.coming.wait().end)
-        desk.done.append(f"handed over {desk.coming.hand_over()}")
+        desk.done.append(f"handed over {desk.coming.deliver()}")
     sent = [done for done in desk.done if done.startswith(("send", "handed over"))]
     assert sent == ["send 0", "send 1", "send 2", "handed over 0", "handed over 1", "send 3", "send 4", "handed over 2"]
     assert ends == [4, 8, 12]
@@ -84,7 +84,7 @@ def test_where_two_are_to_be_on_their_way_one_sets_off_for_each_that_is_handed_o
     desk = Desk(5, complete={1, 2, 3, 4}, lead=TransferLookahead(2, 2))
     for _ in range(3):
         desk.coming.wait()
-        desk.done.append(f"handed over {desk.coming.hand_over()}")
+        desk.done.append(f"handed over {desk.coming.deliver()}")
     sent = [done for done in desk.done if done.startswith(("send", "handed over"))]
     assert sent == ["send 0", "send 1", "send 2", "handed over 0", "send 3", "handed over 1", "send 4", "handed over 2"]
 
@@ -92,52 +92,52 @@ def test_where_two_are_to_be_on_their_way_one_sets_off_for_each_that_is_handed_o
 def test_nothing_sets_off_behind_one_that_failed():
     desk = Desk(4, complete={1, 2, 3}, bad={1}, lead=TransferLookahead(1, 2))
     desk.coming.wait()
-    assert desk.coming.hand_over() == 0
+    assert desk.coming.deliver() == 0
     assert "take 2" not in desk.done
     desk.coming.wait()
     with pytest.raises(DecodeError, match="batch 1"):
-        desk.coming.hand_over()
-    assert not desk.coming.over
+        desk.coming.deliver()
+    assert not desk.coming.exhausted
 
 
 def test_nothing_sets_off_behind_one_that_failed_when_the_good_one_before_it_is_handed_over():
     desk = Desk(5, complete={1, 2, 3, 4}, bad={2}, lead=TransferLookahead(2, 2))
     for number in range(2):
         desk.coming.wait()
-        assert desk.coming.hand_over() == number
+        assert desk.coming.deliver() == number
     assert "take 3" not in desk.done
     desk.coming.wait()
     with pytest.raises(DecodeError, match="batch 2"):
-        desk.coming.hand_over()
+        desk.coming.deliver()
 
 
 def test_one_that_is_not_complete_is_not_waited_for_before_its_turn():
     desk = Desk(3)
     desk.coming.wait()
-    desk.coming.hand_over()
+    desk.coming.deliver()
     assert desk.done == ["make room", "take 0", "send 0", "hand over 0"]
 
 
 def test_nothing_sets_off_early_where_there_is_no_way_to_go():
     desk = Desk(3, complete={0, 1, 2}, lead=NO_LOOKAHEAD)
     desk.coming.wait()
-    desk.coming.hand_over()
+    desk.coming.deliver()
     assert "take 1" not in desk.done
 
 
 def test_an_error_is_raised_in_the_turn_of_its_own_batch():
     desk = Desk(3, complete={1, 2}, bad={1})
     desk.coming.wait()
-    assert desk.coming.hand_over() == 0
+    assert desk.coming.deliver() == 0
     assert desk.coming.wait().end == 8
     with pytest.raises(DecodeError, match="batch 1"):
-        desk.coming.hand_over()
+        desk.coming.deliver()
 
 
 def test_it_is_over_when_nothing_follows_neither_waiting_nor_on_its_way():
     desk = Desk(2, complete={1})
     overs = []
     while desk.coming.wait() is not None:
-        desk.coming.hand_over()
-        overs.append(desk.coming.over)
+        desk.coming.deliver()
+        overs.append(desk.coming.exhausted)
     assert overs == [False, True]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.data.order.batches import StepCount, count_steps, rank_batches
 from penstock.data.order.blocks import BlockTable
-from penstock.data.order.shuffle import RankShare, epoch_order
+from penstock.data.order.ranks import RankShare
+from penstock.data.order.shuffle import epoch_order
 
 WORLDS = [1, 2, 4, 8]
 SAMPLES = st.integers(0, 300)

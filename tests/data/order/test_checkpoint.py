@@ -11,8 +11,8 @@ IDENTITY = {"seed": 7, "shuffle": True, "lanes": 64, "samples": 100, "fingerprin
 
 
 def test_a_position_survives_json():
-    state = json.loads(json.dumps(write_state(Position(3, 40, under_way=True), IDENTITY)))
-    assert read_state(state, IDENTITY) == Position(3, 40, under_way=False)
+    state = json.loads(json.dumps(write_state(Position(3, 40, in_progress=True), IDENTITY)))
+    assert read_state(state, IDENTITY) == Position(3, 40, in_progress=False)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_another_version_is_refused(version):
     [("epoch", -1), ("epoch", None), ("epoch", 1.5), ("epoch", True), ("position", -1), ("position", "4")],
 )
 def test_nonsense_is_refused(name, value):
-    with pytest.raises(SettingError, match=f"{name} {value!r} makes no sense"):
+    with pytest.raises(SettingError, match=f"{name} {value!r} in a state is not a whole number"):
         read_state({**write_state(Position(), IDENTITY), name: value}, IDENTITY)
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.data.order.blocks import BlockTable
-from penstock.data.order.mix import Mix, MixedBlockSource, shares
+from penstock.data.order.mix import Mix, share_by_weight
+from penstock.data.read.block_source import MixedBlockSource
 
 SOURCE = st.lists(st.integers(1, 9), min_size=1, max_size=15)
 MIXES = st.lists(st.tuples(SOURCE, st.integers(1, 40)), min_size=2, max_size=4)
@@ -20,13 +21,13 @@ def mix_of(*sources, total=None):
     counts = np.concatenate([blocks for blocks, _ in sources]).astype(np.int64)
     blocks = BlockTable(np.concatenate(([0], np.cumsum(counts))), np.zeros(len(counts), np.int64))
     firsts = np.concatenate(([0], np.cumsum([len(blocks) for blocks, _ in sources])))
-    return Mix(blocks, firsts, shares(total or int(counts.sum()), [weight for _, weight in sources]))
+    return Mix(blocks, firsts, share_by_weight(total or int(counts.sum()), [weight for _, weight in sources]))
 
 
 def source_of(mix, order):
     """For each sample of an order, its source."""
-    bounds = mix.blocks.first_samples[mix.sources]
-    return np.searchsorted(bounds, mix.own_numbers(order), side="right") - 1
+    bounds = mix.blocks.first_samples[mix.first_blocks]
+    return np.searchsorted(bounds, mix.sample_numbers(order), side="right") - 1
 
 
 def order_of(mix, *, seed=0, epoch=0, lanes=8, shuffle=True):
@@ -42,16 +43,16 @@ LARGE = {
 
 @given(st.integers(1, 10_000), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
 def test_shares_add_up_and_are_within_one_of_the_weights(total, weights):
-    counts = shares(total, weights)
+    counts = share_by_weight(total, weights)
     assert counts.sum() == total
     assert np.abs(counts - total * np.array(weights) / sum(weights)).max() < 1 + 1e-6
 
 
 def test_what_is_left_over_goes_to_the_largest_remainders_and_among_equals_to_the_first():
-    assert shares(10, [1, 1, 1]).tolist() == [4, 3, 3]
-    assert shares(10, [3, 1]).tolist() == [8, 2]
-    assert shares(7, [5, 1, 1]).tolist() == [5, 1, 1]
-    assert shares(4, [1e308, 1e308]).tolist() == [2, 2]
+    assert share_by_weight(10, [1, 1, 1]).tolist() == [4, 3, 3]
+    assert share_by_weight(10, [3, 1]).tolist() == [8, 2]
+    assert share_by_weight(7, [5, 1, 1]).tolist() == [5, 1, 1]
+    assert share_by_weight(4, [1e308, 1e308]).tolist() == [2, 2]
 
 
 @given(MIXES, st.integers(0, 2**63), st.integers(0, 99), st.integers(1, 70), st.booleans())
@@ -59,8 +60,8 @@ def test_each_source_gives_its_share_and_each_of_its_samples_equally_often(sourc
     mix = mix_of(*sources)
     order = order_of(mix, seed=seed, epoch=epoch, lanes=lanes, shuffle=shuffle)
     assert np.bincount(source_of(mix, order), minlength=len(sources)).tolist() == mix.samples.tolist()
-    times = np.bincount(mix.own_numbers(order), minlength=int(mix.blocks.first_samples[-1]))
-    bounds = mix.blocks.first_samples[mix.sources]
+    times = np.bincount(mix.sample_numbers(order), minlength=int(mix.blocks.first_samples[-1]))
+    bounds = mix.blocks.first_samples[mix.first_blocks]
     for first, last, samples in zip(bounds[:-1], bounds[1:], mix.samples, strict=True):
         exact = samples / (last - first)
         assert set(times[first:last].tolist()) <= {math.floor(exact), math.ceil(exact)}
@@ -71,7 +72,7 @@ def test_a_sample_that_comes_again_has_another_number_and_a_block_of_another_vis
     mix = mix_of(*sources)
     order = order_of(mix, seed=seed, lanes=lanes, shuffle=shuffle)
     assert len(set(order.tolist())) == len(order)
-    pairs = {(int(v), int(own)) for v, own in zip(mix.visits_of(order), mix.own_numbers(order), strict=True)}
+    pairs = {(int(v), int(own)) for v, own in zip(mix.visits_of(order), mix.sample_numbers(order), strict=True)}
     assert len(pairs) == len(order)
 
 
@@ -87,7 +88,7 @@ def test_the_order_is_pinned_so_that_saved_positions_keep_their_meaning():
     mix = mix_of(([3, 2], 1), ([2, 1, 2], 3))
     assert mix.samples.tolist() == [3, 7]
     assert order_of(mix, seed=7, epoch=1, lanes=2).tolist() == [7, 9, 4, 8, 5, 12, 3, 14, 6, 1]
-    assert mix.own_numbers(np.arange(15)).tolist() == [*range(10), 5, 6, 7, 8, 9]
+    assert mix.sample_numbers(np.arange(15)).tolist() == [*range(10), 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"epoch": 1}])
@@ -99,7 +100,7 @@ def test_another_seed_or_epoch_is_another_order(other):
 def test_passes_over_a_source_are_whole_and_differ():
     mix = mix_of(([4] * 5, 1), ([4] * 5, 3))
     order = order_of(mix, lanes=1)
-    second = mix.own_numbers(order[source_of(mix, order) == 1])
+    second = mix.sample_numbers(order[source_of(mix, order) == 1])
     first_pass, rest = second[:20], second[20:]
     assert sorted(first_pass.tolist()) == list(range(20, 40))
     assert len(set(rest.tolist())) == len(rest) == 10
@@ -131,10 +132,10 @@ def test_without_shuffling_the_sources_are_merged_evenly_in_file_order(sources):
     mix = mix_of(*sources)
     order = order_of(mix, shuffle=False)
     source = source_of(mix, order)
-    bounds = mix.blocks.first_samples[mix.sources]
+    bounds = mix.blocks.first_samples[mix.first_blocks]
     places = np.arange(1, len(order) + 1)
     for number, samples in enumerate(mix.samples.tolist()):
-        own = mix.own_numbers(order[source == number])
+        own = mix.sample_numbers(order[source == number])
         size = bounds[number + 1] - bounds[number]
         assert own.tolist() == [int(bounds[number]) + place % size for place in range(samples)]
         off = np.cumsum(source == number) - places * samples / len(order)
@@ -168,7 +169,7 @@ def test_no_more_blocks_are_in_use_than_lanes_times_sources(sources, seed, lanes
 
 def test_a_supply_of_visits_reads_the_blocks_they_are_visits_to():
     class Blocks:
-        straight = False
+        workers_read = False
 
         def block_sizes(self):
             return np.array([10, 20, 30])
@@ -183,9 +184,13 @@ def test_a_supply_of_visits_reads_the_blocks_they_are_visits_to():
             return np.stack((slots, samples, bases), axis=1)
 
     mix = mix_of(([2, 2], 1), ([1], 1), total=5)  # of the last source, two samples of one: two visits
-    assert (mix.samples.tolist(), mix.origins.tolist()) == ([3, 2], [0, 1, 2, 2])
-    supply = MixedBlockSource(Blocks(), mix)
-    assert supply.blocks_of(np.array([0, 3, 4, 5])).tolist() == [0, 1, 2, 3]
-    assert (supply.block_bytes(3), supply.read_block(3, memoryview(b"")), supply.block_sizes()[3]) == (102, 202, 30)
-    rows = supply.task_rows(np.array([5, 1]), np.array([7, 8]), np.array([0, 64]))
+    assert (mix.samples.tolist(), mix.visited_blocks.tolist()) == ([3, 2], [0, 1, 2, 2])
+    block_source = MixedBlockSource(Blocks(), mix)
+    assert block_source.blocks_of(np.array([0, 3, 4, 5])).tolist() == [0, 1, 2, 3]
+    assert (
+        block_source.block_bytes(3),
+        block_source.read_block(3, memoryview(b"")),
+        block_source.block_sizes()[3],
+    ) == (102, 202, 30)
+    rows = block_source.task_rows(np.array([5, 1]), np.array([7, 8]), np.array([0, 64]))
     assert rows.tolist() == [[7, 5, 0], [8, 1, 64]]

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from penstock.data.order.ranks import find_ranks
-from penstock.data.order.shuffle import RankShare
+from penstock.data.order.ranks import RankShare, find_ranks
 from penstock.errors import SettingError
 
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.data.order.blocks import BlockTable, cut_blocks
-from penstock.data.order.shuffle import RankShare, deal, empty_lanes, epoch_order
+from penstock.data.order.ranks import RankShare
+from penstock.data.order.shuffle import deal, empty_lanes, epoch_order
 from penstock.errors import SettingError
 
 COUNTS = st.lists(st.integers(1, 12), min_size=1, max_size=40)

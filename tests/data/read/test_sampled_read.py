@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.data.read.block_layout import PARTS, WIDTH
-from penstock.data.read.byte_ranges import OpenedShards
+from penstock.data.read.block_layout import FIRST_PART, PART_COLUMNS
 from penstock.data.read.sample_index import make_sample_index
-from penstock.data.read.sampled_read import MOST_READS, SampledBlockSource, SampledBlockTable
+from penstock.data.read.sampled_read import MAX_BLOCK_READS, SampledBlockSource, SampledReadCounts
+from penstock.data.read.shard_reader import ShardReader
 from penstock.shards.scan import scan_shard
 from penstock.testing import REID, make_shards
 
@@ -43,37 +43,39 @@ def datasets(tmp_path_factory):
 @pytest.fixture
 def spied(monkeypatch):
     """What is read, in turn: shard and offset."""
-    seen, read = [], OpenedShards.read
+    seen, read = [], ShardReader.read
 
     def spy(self, shard, extents, into):
         seen.extend((shard, extent.offset) for extent in extents)
         return read(self, shard, extents, into)
 
-    monkeypatch.setattr(OpenedShards, "read", spy)
+    monkeypatch.setattr(ShardReader, "read", spy)
     return seen
 
 
-def filled(supply, picks):
+def filled(block_source, picks):
     """The arena with all blocks of these picks behind each other, and where each block begins."""
     arena, bases = bytearray(), {}
-    for block in sorted(set(supply.blocks_of(picks).tolist())):
+    for block in sorted(set(block_source.blocks_of(picks).tolist())):
         bases[block] = len(arena)
-        memory = bytearray(supply.block_bytes(block))
-        supply.read_block(block, memoryview(memory))
+        memory = bytearray(block_source.block_bytes(block))
+        block_source.read_block(block, memoryview(memory))
         arena += memory
     return arena, bases
 
 
-def parts_of(supply, picks):
-    arena, bases = filled(supply, picks)
-    rows = supply.task_rows(picks, np.arange(len(picks)), np.array([bases[block] for block in supply.blocks_of(picks)]))
-    columns = rows[:, PARTS:].reshape(len(picks), -1, WIDTH)
+def parts_of(block_source, picks):
+    arena, bases = filled(block_source, picks)
+    rows = block_source.task_rows(
+        picks, np.arange(len(picks)), np.array([bases[block] for block in block_source.blocks_of(picks)])
+    )
+    columns = rows[:, FIRST_PART:].reshape(len(picks), -1, PART_COLUMNS)
     return [[bytes(arena[at : at + length]) for at, length, *_ in row.tolist()] for row in columns]
 
 
 def in_shards(dataset, sample):
-    shard = int(np.searchsorted(dataset.firsts, sample, side="right")) - 1
-    index, parts = dataset.indexes[shard], dataset.parts[shard][sample - dataset.firsts[shard]]
+    shard = int(np.searchsorted(dataset.first_samples, sample, side="right")) - 1
+    index, parts = dataset.indexes[shard], dataset.parts[shard][sample - dataset.first_samples[shard]]
     with open(dataset.paths[shard], "rb") as file:
         data = file.read()
     return [data[index.offsets[part] : index.offsets[part] + index.lengths[part]] for part in parts]
@@ -85,55 +87,55 @@ def in_shards(dataset, sample):
 @given(picked=st.lists(st.integers(0, SAMPLES - 1), min_size=1, max_size=40))
 def test_rows_point_at_the_very_bytes_wherever_the_parts_lie(datasets, order, block_bytes, picked):
     dataset = datasets[order]
-    supply = SampledBlockSource(dataset, block_bytes)
-    picks = supply.draw(np.array(picked), 0)
-    assert supply.own_numbers(picks).tolist() == picked
-    assert parts_of(supply, picks) == [in_shards(dataset, sample) for sample in picked]
-    supply.close()
+    block_source = SampledBlockSource(dataset, block_bytes)
+    picks = block_source.add_batch(np.array(picked), 0)
+    assert block_source.sample_numbers(picks).tolist() == picked
+    assert parts_of(block_source, picks) == [in_shards(dataset, sample) for sample in picked]
+    block_source.close()
 
 
 def test_reads_go_from_front_to_back_whatever_the_order_of_the_picks(datasets, spied):
-    supply = SampledBlockSource(datasets["adjacent"], 1 << 20)
-    filled(supply, supply.draw(np.random.default_rng(0).permutation(SAMPLES)[:32], 0))
+    block_source = SampledBlockSource(datasets["adjacent"], 1 << 20)
+    filled(block_source, block_source.add_batch(np.random.default_rng(0).permutation(SAMPLES)[:32], 0))
     assert spied == sorted(spied)
     assert len({shard for shard, _ in spied}) == 3
-    supply.close()
+    block_source.close()
 
 
 def test_samples_that_lie_apart_have_a_read_each_and_neighbours_one(datasets):
-    supply = SampledBlockSource(datasets["adjacent"], 1 << 20)
-    filled(supply, picks := supply.draw(np.arange(0, 20, 2), 0))
-    supply.deliver(picks)
-    apart = supply.counted
+    block_source = SampledBlockSource(datasets["adjacent"], 1 << 20)
+    filled(block_source, picks := block_source.add_batch(np.arange(0, 20, 2), 0))
+    block_source.mark_delivered(picks)
+    apart = block_source.counts
     assert (apart.batches, apart.samples, apart.reads) == (1, 10, 10)
     assert apart.bytes_wanted < apart.bytes_read <= apart.bytes_wanted + 10 * GAP
-    filled(supply, picks := supply.draw(np.arange(19, 9, -1), 10))
-    supply.deliver(picks)
-    together = supply.counted.since(apart)
+    filled(block_source, picks := block_source.add_batch(np.arange(19, 9, -1), 10))
+    block_source.mark_delivered(picks)
+    together = block_source.counts.since(apart)
     assert (together.batches, together.samples, together.reads) == (1, 10, 1)
-    supply.close()
+    block_source.close()
 
 
 def test_a_block_has_a_few_reads_of_several_shards_and_not_more(datasets):
-    supply = SampledBlockSource(datasets["shuffled"], 1 << 20)
-    picks = supply.draw(np.arange(0, SAMPLES, 2), 0)
-    blocks = supply.blocks_of(picks)
+    block_source = SampledBlockSource(datasets["shuffled"], 1 << 20)
+    picks = block_source.add_batch(np.arange(0, SAMPLES, 2), 0)
+    blocks = block_source.blocks_of(picks)
     for block in set(blocks.tolist()):
-        assert sum(map(len, supply._blocks[block].reads.values())) <= MOST_READS
+        assert sum(map(len, block_source._blocks[block].reads.values())) <= MAX_BLOCK_READS
     assert len(set(blocks.tolist())) < 15
-    supply.close()
+    block_source.close()
 
 
 def test_what_is_longer_than_a_block_has_one_of_its_own(datasets):
-    supply = SampledBlockSource(datasets["adjacent"], 1)
-    picks = supply.draw(np.arange(12), 0)
-    assert len(set(supply.blocks_of(picks).tolist())) == 12
-    supply.close()
+    block_source = SampledBlockSource(datasets["adjacent"], 1)
+    picks = block_source.add_batch(np.arange(12), 0)
+    assert len(set(block_source.blocks_of(picks).tolist())) == 12
+    block_source.close()
 
 
 def test_nothing_picked_is_nothing_read(datasets):
-    supply = SampledBlockSource(datasets["adjacent"], 1 << 20)
-    supply.deliver(supply.draw(np.array([], np.int64), 0))
-    assert supply.counted == SampledBlockTable(batches=1)
-    assert supply.waiting == 0
-    supply.close()
+    block_source = SampledBlockSource(datasets["adjacent"], 1 << 20)
+    block_source.mark_delivered(block_source.add_batch(np.array([], np.int64), 0))
+    assert block_source.counts == SampledReadCounts(batches=1)
+    assert block_source.undelivered_batches == 0
+    block_source.close()

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, Subset, TensorDataset
 
-from penstock.core.contracts import BAD_SAMPLE, Task
+from penstock.core.contracts import BAD_SAMPLE, BatchRequest, Task
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.decode.map_samples import CollateProgram, DatasetSamples, gives_several
+from penstock.data.decode.dataset_program import CollateProgram, DatasetSamples, has_getitems
 from penstock.data.decode.rng import restore_global_rngs, seed_global_rngs
-from penstock.data.order.batch_lookahead import AT_ONCE, FIRST_LOOK, BatchLookahead
-from penstock.data.order.batches import BatchIndices, BatchPlan
+from penstock.data.order.batch_lookahead import DRAW_CHUNK, DRAWN_FIRST, BatchLookahead
+from penstock.data.order.batches import BatchPlan
+from penstock.data.order.ranks import RankShare
 from penstock.data.order.sampler import BatchSamplerOrder, SamplerOrder, SeededOrder
-from penstock.data.order.shuffle import RankShare
 from penstock.data.sources.map_dataset import DatasetSource, is_dataset
 from penstock.errors import PenstockError, SampleError, SettingError
 
@@ -26,7 +26,7 @@ from penstock.errors import PenstockError, SampleError, SettingError
 
 
 def batches(picks, epoch=0, position=0):
-    return [portion.samples.tolist() for portion in picks.portions(epoch, position)]
+    return [request.samples.tolist() for request in picks.batch_requests(epoch, position)]
 
 
 def samples_of(picks, epoch=0):
@@ -34,7 +34,7 @@ def samples_of(picks, epoch=0):
 
 
 def own(length=10, **settings):
-    return SeededOrder(length, length, **{"shuffle": False, "seed": 0, "cut": BatchPlan(4), **settings})
+    return SeededOrder(length, length, **{"shuffle": False, "seed": 0, "batch_plan": BatchPlan(4), **settings})
 
 
 class Recorder:
@@ -65,7 +65,7 @@ def test_our_own_order_is_every_sample_once_and_another_in_each_epoch():
 
 
 def test_ranks_share_our_own_order_step_by_step():
-    ranks = [batches(own(12, cut=BatchPlan(2, False, RankShare(rank, 2)))) for rank in range(2)]
+    ranks = [batches(own(12, batch_plan=BatchPlan(2, False, RankShare(rank, 2)))) for rank in range(2)]
     assert ranks == [[[0, 2], [4, 6], [8, 10]], [[1, 3], [5, 7], [9, 11]]]
 
 
@@ -77,7 +77,7 @@ def test_a_samplers_indices_are_cut_into_batches():
 def test_a_batch_samplers_batches_stay_as_they_are():
     picks = BatchSamplerOrder([[5], [1, 2, 3], [], [4]])
     assert batches(picks) == [[5], [1, 2, 3], [], [4]]
-    assert picks.count() == 4
+    assert picks.num_batches() == 4
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -85,9 +85,11 @@ def test_a_batch_samplers_batches_stay_as_they_are():
 def test_counts_are_those_of_torch(length, drop_last):
     theirs = BatchSampler(range(length), 4, drop_last)
     assert (
-        SamplerOrder(range(length), BatchPlan(4, drop_last)).count() == BatchSamplerOrder(theirs).count() == len(theirs)
+        SamplerOrder(range(length), BatchPlan(4, drop_last)).num_batches()
+        == BatchSamplerOrder(theirs).num_batches()
+        == len(theirs)
     )
-    assert own(length, cut=BatchPlan(4, drop_last)).count() == len(theirs)
+    assert own(length, batch_plan=BatchPlan(4, drop_last)).num_batches() == len(theirs)
 
 
 @pytest.mark.parametrize(
@@ -101,9 +103,9 @@ def test_counts_are_those_of_torch(length, drop_last):
 )
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_any_end_of_a_batch_is_a_place_to_go_on_from(picks, epoch):
-    whole = list(picks.portions(epoch, 0))
-    for number, portion in enumerate(whole, 1):
-        assert batches(picks, epoch, portion.end) == [rest.samples.tolist() for rest in whole[number:]]
+    whole = list(picks.batch_requests(epoch, 0))
+    for number, request in enumerate(whole, 1):
+        assert batches(picks, epoch, request.end) == [rest.samples.tolist() for rest in whole[number:]]
 
 
 def test_a_sampler_that_has_become_shorter_cannot_be_resumed():
@@ -114,7 +116,7 @@ def test_a_sampler_that_has_become_shorter_cannot_be_resumed():
 
 
 def test_a_batch_sampler_that_cuts_elsewhere_cannot_be_resumed():
-    with pytest.raises(SettingError, match="do not meet at sample 4"):
+    with pytest.raises(SettingError, match="no batch of it begins at sample 4"):
         batches(BatchSamplerOrder([[1, 2, 3], [4, 5, 6]]), position=4)
 
 
@@ -134,7 +136,7 @@ def test_a_sampler_whose_epoch_the_user_sets_is_left_alone():
 def test_a_distributed_sampler_gives_its_own_share():
     data = TensorDataset(torch.arange(10))
     shares = [DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False) for rank in range(2)]
-    assert [batches(SamplerOrder(share, BatchPlan(3))) for share in shares] == [
+    assert [batches(SamplerOrder(begin_epoch, BatchPlan(3))) for begin_epoch in shares] == [
         [[0, 2, 4], [6, 8]],
         [[1, 3, 5], [7, 9]],
     ]
@@ -154,8 +156,8 @@ def test_indices_may_be_of_numpy_or_torch():
 # -- looking ahead ---------------------------------------------------------------------------------------------
 
 
-def portions(sizes):
-    return (BatchIndices(np.zeros(size, np.int64), 0) for size in sizes)
+def batch_requests(sizes):
+    return (BatchRequest(0, np.zeros(size, np.int64), 0) for size in sizes)
 
 
 def test_an_endless_sampler_is_asked_no_more_than_is_needed():
@@ -164,45 +166,45 @@ def test_an_endless_sampler_is_asked_no_more_than_is_needed():
     def endless():
         for at in itertools.count():
             asked.append(at)
-            yield BatchIndices(np.array([at]), at + 1)
+            yield BatchRequest(0, np.array([at]), at + 1)
 
     ahead = BatchLookahead(endless(), itertools.count())
-    assert len(asked) == FIRST_LOOK
-    ahead.open(room=1, least=100)
+    assert len(asked) == DRAWN_FIRST
+    ahead.start(slab_samples=1, min_ahead=100)
     assert len(asked) == 100
     for at in range(50):
-        number, portion = ahead.next_delivered()
-        assert (number, portion.samples.tolist()) == (at, [at])
-        assert 101 + at <= len(asked) < 101 + at + AT_ONCE
-    assert not ahead.over
+        request = ahead.next_batch()
+        assert (request.number, request.samples.tolist()) == (at, [at])
+        assert 101 + at <= len(asked) < 101 + at + DRAW_CHUNK
+    assert not ahead.exhausted
 
 
 def test_the_engine_gets_what_the_loop_will_deliver_and_then_the_end():
-    ahead = BatchLookahead(portions([2, 2, 1]), itertools.count(7))
-    ahead.open(room=2, least=10)
-    assert [number for number, _ in ahead] == [7, 8, 9]
-    assert [ahead.next_delivered()[0] for _ in range(3)] == [7, 8, 9]
-    assert ahead.over
-    assert ahead.next_delivered() is None
+    ahead = BatchLookahead(batch_requests([2, 2, 1]), itertools.count(7))
+    ahead.start(slab_samples=2, min_ahead=10)
+    assert [request.number for request in ahead] == [7, 8, 9]
+    assert [ahead.next_batch().number for _ in range(3)] == [7, 8, 9]
+    assert ahead.exhausted
+    assert ahead.next_batch() is None
 
 
 def test_a_larger_batch_ends_it_until_there_is_room():
-    ahead = BatchLookahead(portions([2, 5, 1]), itertools.count())
-    assert ahead.largest == 5
-    ahead.open(room=2, least=10)
-    assert [number for number, _ in ahead] == [0]
-    assert ahead.next_delivered()[0] == 0
-    assert ahead.next_delivered() is None
-    assert not ahead.over
-    ahead.open(room=ahead.largest, least=10)
-    assert [len(portion.samples) for _, portion in ahead] == [5, 1]
+    ahead = BatchLookahead(batch_requests([2, 5, 1]), itertools.count())
+    assert ahead.largest_batch == 5
+    ahead.start(slab_samples=2, min_ahead=10)
+    assert [request.number for request in ahead] == [0]
+    assert ahead.next_batch().number == 0
+    assert ahead.next_batch() is None
+    assert not ahead.exhausted
+    ahead.start(slab_samples=ahead.largest_batch, min_ahead=10)
+    assert [len(request.samples) for request in ahead] == [5, 1]
 
 
 def test_an_engine_that_looks_too_far_is_told_instead_of_ending_early():
-    ahead = BatchLookahead(portions([1, 1, 1]), itertools.count())
-    ahead.open(room=1, least=2)
-    assert [next(ahead)[0], next(ahead)[0]] == [0, 1]
-    with pytest.raises(PenstockError, match="too far ahead"):
+    ahead = BatchLookahead(batch_requests([1, 1, 1]), itertools.count())
+    ahead.start(slab_samples=1, min_ahead=2)
+    assert [next(ahead).number, next(ahead).number] == [0, 1]
+    with pytest.raises(PenstockError, match="not drawn yet"):
         next(ahead)
 
 
@@ -266,11 +268,11 @@ def feed_of(dataset, **settings):
 
 def run(feed, indices, epoch=0):
     """A task with all of these indices: the slab's arrays, and what did not fit."""
-    feed.share(epoch, 0)
-    layout = feed.layout(len(indices))
+    feed.begin_epoch(epoch, 0)
+    layout = feed.slab_layout(len(indices))
     memory = memoryview(bytearray(layout.size))
-    rows = feed.supply.task_rows(np.array(indices), np.arange(len(indices)), np.zeros(len(indices)))
-    extras = feed.work(layout).start(memoryview(b""), memory)(Task(0, 0, epoch, rows))
+    rows = feed.block_source.task_rows(np.array(indices), np.arange(len(indices)), np.zeros(len(indices)))
+    extras = feed.worker_program(layout).start(memoryview(b""), memory)(Task(0, 0, epoch, rows))
     return layout.arrays(memory), extras
 
 
@@ -315,7 +317,7 @@ def test_the_first_good_sample_says_what_all_look_like():
     assert (caught.value.shard, caught.value.member) == ("Numbers", "0")
 
 
-def test_a_dataset_that_gives_several_is_asked_for_all_at_once():
+def test_a_dataset_that_has_getitems_is_asked_for_all_at_once():
     bulk = Bulk()
     arrays, _ = run(feed_of(bulk), [4, 7, 9])
     assert bulk.calls == [[4, 7, 9]]
@@ -327,9 +329,9 @@ def test_when_several_fail_only_the_bad_one_is_bad():
     assert [(slot, error.reason) for slot, name, error in extras if name == BAD_SAMPLE] == [(1, "ValueError: no 7")]
 
 
-def test_a_subset_gives_several_only_if_what_is_in_it_does():
-    assert not gives_several(Subset(Numbers(), [1, 2]))
-    assert gives_several(Subset(Subset(Bulk(), [1, 2]), [0]))
+def test_a_subset_has_getitems_only_if_what_is_in_it_does():
+    assert not has_getitems(Subset(Numbers(), [1, 2]))
+    assert has_getitems(Subset(Subset(Bulk(), [1, 2]), [0]))
 
 
 def dice(sample, rng):
@@ -377,10 +379,10 @@ def test_a_dataset_that_opens_files_stays_closed_here_until_it_is_sent(monkeypat
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or type(sys)(__name__))
     monkeypatch.setattr(sys.modules[__name__], "Opens", Opens, raising=False)
     dataset = Opens()
-    feed = DatasetSource(DatasetSamples(dataset, 0, None, apart=True), own(100), None, "raise")
-    feed.share(0, 0)
+    feed = DatasetSource(DatasetSamples(dataset, 0, None, in_processes=True), own(100), None, "raise")
+    feed.begin_epoch(0, 0)
     with pytest.warns(ResourceWarning, match="unclosed file"):
-        feed.layout(4)
+        feed.slab_layout(4)
     assert dataset.file is None
 
 
@@ -388,10 +390,10 @@ def test_a_dataset_that_cannot_be_sent_is_refused_with_a_way_out():
     class Local(Numbers):
         pass
 
-    feed = DatasetSource(DatasetSamples(Local(), 0, None, apart=True), own(100), None, "raise")
-    feed.share(0, 0)
+    feed = DatasetSource(DatasetSamples(Local(), 0, None, in_processes=True), own(100), None, "raise")
+    feed.begin_epoch(0, 0)
     with pytest.raises(SettingError, match="cannot be sent to worker processes") as caught:
-        feed.layout(4)
+        feed.slab_layout(4)
     assert "executor='thread'" in caught.value.advice
 
 
@@ -427,7 +429,7 @@ def test_a_collate_fn_that_fails_makes_its_samples_bad_each_by_itself():
 
 def test_with_a_collate_fn_there_is_nothing_to_learn_and_no_limit_to_a_batch():
     bulk = Bulk({0: ValueError("never asked for")})
-    layout = feed_of(bulk, collate_fn=list).layout(4)
+    layout = feed_of(bulk, collate_fn=list).slab_layout(4)
     assert (layout.slots, layout.size) == ({}, SlabLayout({}, 1).size)
     assert layout.batch_size > 1 << 40
     assert bulk.calls == []
@@ -438,6 +440,6 @@ def test_random_samplers_throw_torchs_dice_where_a_dataloader_does():
         DatasetSamples(Numbers(), 0, None, False), SamplerOrder(RandomSampler(range(100)), BatchPlan(4)), None, "raise"
     )
     torch.manual_seed(3)
-    first = next(feed.share(0, 0).portions).samples.tolist()
+    first = next(feed.begin_epoch(0, 0).batches).samples.tolist()
     torch.manual_seed(3)
     assert list(itertools.islice(RandomSampler(range(100)), 4)) == first

@@ -15,7 +15,7 @@ FIELDS = {"image": penstock.Image(".jpg", size=32)}
 
 def wait_for_copies(loader):
     """Wait until every shard that was requested has been copied."""
-    loading.settle(loader._source.supply._files._copies.tier)
+    loading.settle(loader._source.block_source._reader._copies.tier)
 
 
 def epoch(loader):
@@ -81,7 +81,7 @@ def test_ranks_of_a_node_share_the_copies(make_loader, remote, proxy, tmp_path):
         assert len(keys) == SAMPLES
         for loader in ranks:
             wait_for_copies(loader)
-    tiers = [loader._source.supply._files._copies.tier for loader in ranks]
+    tiers = [loader._source.block_source._reader._copies.tier for loader in ranks]
     assert sum(tier.stats().staged for tier in tiers) == 4
     requests = proxy.counts.requests
     for loader in ranks:

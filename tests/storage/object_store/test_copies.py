@@ -9,7 +9,7 @@ import pytest
 from tests.support import loader_helpers as loading
 
 from penstock.data.read.block_layout import Extent
-from penstock.data.read.byte_ranges import OpenedShards
+from penstock.data.read.shard_reader import ShardReader
 from penstock.errors import StorageError
 from penstock.options import CacheOptions
 from penstock.shards.codecs import zstd
@@ -29,7 +29,7 @@ def opened(tmp_path):
 
     def opened(paths, indexes=None, folder=tmp_path / "fast"):
         indexes = indexes or [index_shard(path) for path in paths]
-        made.append(OpenedShards(paths, indexes, cache=CacheOptions(str(folder), 1 << 30)))
+        made.append(ShardReader(paths, indexes, cache=CacheOptions(str(folder), 1 << 30)))
         return made[-1]
 
     yield opened

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tests.support.proxy import Flip, Status
 
-from penstock.data.read.byte_ranges import Extent, OpenedShards
+from penstock.data.read.block_layout import Extent
+from penstock.data.read.shard_reader import ShardReader
 from penstock.errors import StorageError
 from penstock.shards.codecs import zstd
 from penstock.shards.index import (
@@ -168,7 +169,7 @@ def read_block(paths, indexes):
     index = indexes[0]
     first, last = int(index.offsets.min()), int((index.offsets + index.lengths).max())
     into = memoryview(bytearray(last - first))
-    OpenedShards(paths, indexes).read(0, [Extent(first, last - first, 0)], into)
+    ShardReader(paths, indexes).read(0, [Extent(first, last - first, 0)], into)
     return bytes(into)
 
 
@@ -196,9 +197,9 @@ def test_extents_are_read_concurrently(long_shard, proxy):
     proxy.slow_down(latency_s=0.05)
     extents = [Extent(int(offset), 1000, 4096 * number) for number, offset in enumerate(index.offsets)]
     into = memoryview(bytearray(4096 * len(extents)))
-    assert OpenedShards([url], [index]).read(0, extents, into) == 1000 * len(extents)
+    assert ShardReader([url], [index]).read(0, extents, into) == 1000 * len(extents)
     for extent in extents:
-        assert into[extent.at : extent.at + 1000] == data[extent.offset : extent.offset + 1000]
+        assert into[extent.block_offset : extent.block_offset + 1000] == data[extent.offset : extent.offset + 1000]
     assert proxy.counts.most_in_flight > 4
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.data.sources.shards import find_shard_groups
+from penstock.data.sources.shard_groups import find_shard_groups
 from penstock.errors import SettingError
 from penstock.storage.object_store.client import refuse_blocked_host
 from penstock.storage.object_store.url import RemoteUrl, is_remote, parse_url, redact_url

@@ -1,4 +1,4 @@
-"""What workers do with a row: find the parts in the arena, decode them, put them into the slot."""
+"""What workers do with the rows of a task: find the parts in the arena, decode them, and write them into the slab."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import BAD_SAMPLE, Task, TaskRunner
+from penstock.core.contracts import BAD_SAMPLE, Extras, Task, TaskRunner
 from penstock.core.slab_layout import EncodedSizes, RaggedBuffer, SlabLayout, store_ragged
 from penstock.data.decode.rng import sample_rng
 from penstock.data.fields.array import Array
 from penstock.data.fields.base import NOT_ENCODED, Field
-from penstock.data.read.block_layout import PARTS, WIDTH
-from penstock.data.read.page_cache_read import PageCacheFiles, check_crc
+from penstock.data.read.block_layout import FIRST_PART, PART_COLUMNS
+from penstock.data.read.checksum import check_crc
+from penstock.data.read.page_cache_read import PageCacheFiles
 from penstock.errors import PenstockError, SampleError
 
 Transform = Callable[[dict[str, Any], np.random.Generator], dict[str, Any]]
-Extras = list[tuple[int, str, Any]]
 
 
 class _Column(NamedTuple):
-    """A field, and what it says of itself: some work that out anew each time they are asked."""
+    """A field with its properties, which some fields compute anew at each access."""
 
-    at: int
-    """Where in a row its part is described."""
+    start: int
+    """Column of a row at which its part begins."""
     name: str
     field: Field
     suffixes: tuple[str, ...]
@@ -35,17 +35,17 @@ class _Column(NamedTuple):
 
 
 class _SlabViews(NamedTuple):
-    """Where the samples of a batch go."""
+    """Where the samples of a batch are written."""
 
     arrays: Mapping[str, NDArray[Any]]
-    rooms: Mapping[str, RaggedBuffer]
-    notes: Mapping[str, EncodedSizes]
+    ragged: Mapping[str, RaggedBuffer]
+    encoded_sizes: Mapping[str, EncodedSizes]
 
-    def send(self, slot: int, name: str, value: Any, extras: Extras) -> None:
-        """A value without a fixed shape: into its room, or over the pipe if it has none that is large enough."""
-        rooms = self.rooms.get(name)
-        placed = store_ragged(value, rooms[slot]) if rooms is not None and slot < len(rooms) else None
-        extras.append((slot, name, value if placed is None else placed))
+    def store(self, slot: int, name: str, value: Any, extras: Extras) -> None:
+        """Store a value without a fixed shape: in its buffer, or among the extras if that is missing or too small."""
+        buffers = self.ragged.get(name)
+        view = store_ragged(value, buffers[slot]) if buffers is not None and slot < len(buffers) else None
+        extras.append((slot, name, value if view is None else view))
 
 
 class _PartBytes(NamedTuple):
@@ -54,44 +54,47 @@ class _PartBytes(NamedTuple):
     arena: memoryview
     files: PageCacheFiles | None
 
-    def find(self, row: list[int], at: int) -> memoryview:
-        """If they are what was written; good until the next part is asked for."""
-        place, length, _, crc32 = row[at : at + WIDTH]
-        if place < 0:
+    def find(self, row: list[int], start: int) -> memoryview:
+        """Return the bytes, checked against their CRC32; they are valid until the next part is found."""
+        offset, length, _, crc32 = row[start : start + PART_COLUMNS]
+        if offset < 0:
             assert self.files is not None
-            return self.files.part(place, length, crc32)
-        data = self.arena[place : place + length]
+            return self.files.part(offset, length, crc32)
+        data = self.arena[offset : offset + length]
         check_crc((data,), crc32)
         return data
 
-    def read_into(self, row: list[int], at: int, field: Array, suffix: str, slot: NDArray[Any]) -> bool:
-        """Have the part read into its slot, if the worker is to read it and it holds the numbers as they are."""
-        place, length, _, crc32 = row[at : at + WIDTH]
-        if place >= 0 or self.files is None:
+    def read_into(self, row: list[int], start: int, field: Array, suffix: str, slot: NDArray[Any]) -> bool:
+        """Read the part directly into its slot, if this worker reads it and it holds the raw numbers of the array."""
+        offset, length, _, crc32 = row[start : start + PART_COLUMNS]
+        if offset >= 0 or self.files is None:
             return False
         files = self.files
-        return field.read_into(suffix, length, slot, lambda buffers: files.fill(place, buffers, crc32))
+        return field.read_into(suffix, length, slot, lambda buffers: files.fill(offset, buffers, crc32))
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Picklable, and the same for every worker, process or thread. Field i is read from the row's part i."""
+    """The worker program for shards. Picklable, and the same for every worker, process or thread.
+
+    Field i is read from the row's part i.
+    """
 
     fields: Mapping[str, Field]
     layout: SlabLayout
     seed: int
     transform: Transform | None = None
     files: PageCacheFiles | None = None
-    """Where workers find what nobody has fetched for them."""
+    """Where workers read the parts that are not in the arena."""
 
     def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
-        """A function from tasks to what does not fit into a slab."""
-        decode = self._plain if self.transform is None else self._transformed
+        """Return a function that decodes a task's samples into their slab."""
+        decode = self._decode_into_slab if self.transform is None else self._transform_into_slab
         layout = self.layout
         parts = _PartBytes(arena, self.files)
 
         def run(task: Task) -> Extras:
-            start = task.slab_start  # views are made for each task: kept, they would keep the slabs when we are closed
+            start = task.slab_start  # the views are made for each task: kept views would keep the slabs mapped
             slab = _SlabViews(
                 layout.arrays(slabs, start), layout.ragged_buffers(slabs, start), layout.encoded_sizes(slabs, start)
             )
@@ -108,78 +111,82 @@ class Decoder:
     @cached_property
     def _columns(self) -> tuple[_Column, ...]:
         return tuple(
-            _Column(PARTS + number * WIDTH, name, field, field.suffixes, field.fixed_shape)
+            _Column(FIRST_PART + number * PART_COLUMNS, name, field, field.suffixes, field.fixed_shape)
             for number, (name, field) in enumerate(self.fields.items())
         )
 
-    def _plain(self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras) -> None:
+    def _decode_into_slab(
+        self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras
+    ) -> None:
         slot = row[0]
-        with _ErrorContext("decode") as failing:
-            for at, name, field, suffixes, fixed_shape in self._columns:
-                failing.suffix = suffix = suffixes[row[at + 2]]
+        with _ErrorContext("decode") as context:
+            for start, name, field, suffixes, fixed_shape in self._columns:
+                context.suffix = suffix = suffixes[row[start + 2]]
                 if not fixed_shape:
-                    slab.send(slot, name, field.decode_value(suffix, parts.find(row, at)), extras)
+                    slab.store(slot, name, field.decode_value(suffix, parts.find(row, start)), extras)
                     continue
                 target = slab.arrays[name][slot, ...]
-                if isinstance(field, Array) and parts.read_into(row, at, field, suffix, target):
+                if isinstance(field, Array) and parts.read_into(row, start, field, suffix, target):
                     continue
-                encoded = field.decode_into(suffix, parts.find(row, at), target)
-                notes = slab.notes.get(name)
-                if notes is not None:
-                    notes[slot] = encoded or NOT_ENCODED
+                encoded = field.decode_into(suffix, parts.find(row, start), target)
+                encoded_sizes = slab.encoded_sizes.get(name)
+                if encoded_sizes is not None:
+                    encoded_sizes[slot] = encoded or NOT_ENCODED
 
-    def _transformed(self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras) -> None:
-        given = self._sample(row, epoch, parts)
+    def _transform_into_slab(
+        self, row: list[int], epoch: int, parts: _PartBytes, slab: _SlabViews, extras: Extras
+    ) -> None:
+        values = self._sample(row, epoch, parts)
         with _ErrorContext("transform"):
-            self._store(given, row[0], slab, extras)
+            self._store(values, row[0], slab, extras)
 
-    def _store(self, given: dict[str, Any], number: int, slab: _SlabViews, extras: Extras) -> None:
-        missing = self.layout.slots.keys() - given.keys()
+    def _store(self, values: dict[str, Any], slot: int, slab: _SlabViews, extras: Extras) -> None:
+        missing = self.layout.slots.keys() - values.keys()
         if missing:  # the slot would still hold another sample
             raise SampleError(f"transform gave no {', '.join(map(repr, sorted(missing)))}", stage="transform")
-        for name, value in given.items():
+        for name, value in values.items():
             if name not in slab.arrays:
-                slab.send(number, name, value, extras)
+                slab.store(slot, name, value, extras)
                 continue
-            array, slot = np.asarray(value), slab.arrays[name][number, ...]
-            if array.shape != slot.shape or array.dtype != slot.dtype:
+            array, target = np.asarray(value), slab.arrays[name][slot, ...]
+            if array.shape != target.shape or array.dtype != target.dtype:
                 raise SampleError(
                     f"transform gave {name!r} as {array.dtype}{list(array.shape)} "
-                    f"where {slot.dtype}{list(slot.shape)} is expected",
+                    f"where {target.dtype}{list(target.shape)} is expected",
                     stage="transform",
                 )
-            slot[...] = array
+            target[...] = array
 
     def sample(self, row: list[int], epoch: int, arena: memoryview) -> dict[str, Any]:
-        """One sample in memory of its own: all fields, or what the transform makes of them."""
+        """Return one sample in memory of its own: all fields, or what the transform makes of them."""
         return self._sample(row, epoch, _PartBytes(arena, None))
 
     def _sample(self, row: list[int], epoch: int, parts: _PartBytes) -> dict[str, Any]:
-        values = self._fields(row, parts)
+        values = self._decoded_fields(row, parts)
         if self.transform is None:
             return values
         with _ErrorContext("transform"):
-            given = self.transform(values, sample_rng(self.seed, epoch, row[1]))
-        if not isinstance(given, dict):
-            raise SampleError(f"transform gave {type(given).__name__}, not a dict", stage="transform")
-        return given
+            transformed = self.transform(values, sample_rng(self.seed, epoch, row[1]))
+        if not isinstance(transformed, dict):
+            raise SampleError(f"transform gave {type(transformed).__name__}, not a dict", stage="transform")
+        return transformed
 
-    def _fields(self, row: list[int], parts: _PartBytes) -> dict[str, Any]:
+    def _decoded_fields(self, row: list[int], parts: _PartBytes) -> dict[str, Any]:
         values = {}
-        with _ErrorContext("decode") as failing:
-            for at, name, field, suffixes, _ in self._columns:
-                failing.suffix = suffix = suffixes[row[at + 2]]
-                values[name] = field.decode_value(suffix, parts.find(row, at))
+        with _ErrorContext("decode") as context:
+            for start, name, field, suffixes, _ in self._columns:
+                context.suffix = suffix = suffixes[row[start + 2]]
+                values[name] = field.decode_value(suffix, parts.find(row, start))
         return values
 
 
 class _ErrorContext:
-    """What goes wrong inside becomes an error of ours that says at which stage and, by its suffix, with which part."""
+    """Turns an exception into a PenstockError that names the stage and, by its suffix, the part."""
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
         self.suffix: str | None = None
-        """All a worker knows of a part's name; whoever knows the sample completes it."""
+        """All that a worker knows of a member's name. `add_location` completes it."""
 
     def __enter__(self) -> Self:
         return self
@@ -187,6 +194,6 @@ class _ErrorContext:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, PenstockError):
             error.at(member=self.suffix if error.shard is None else None, stage=self.stage)  # else it is the shard's
-        elif isinstance(error, Exception | SystemExit):  # a transform's, or a decoder's that we did not foresee
+        elif isinstance(error, Exception | SystemExit):  # of a transform, or an unforeseen one of a decoder
             reason = f"{type(error).__name__}: {error}"
             raise SampleError(reason, member=self.suffix, stage=self.stage) from error

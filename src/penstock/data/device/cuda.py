@@ -1,9 +1,9 @@
-"""The way to a GPU: slabs are pinned, copies run on a stream of their own, and a slab goes back when its copy is done.
+"""Moves batches to a CUDA device: slabs are pinned, copies run on a stream of their own, copied slabs are released.
 
-The training loop's stream waits for a copy on the card itself. The host waits only where the loop is so far ahead that
-nearly all slabs are being copied from, and then for the oldest copy alone. Pictures are finished behind the copy, on
-the same stream. Decoding on the card keeps a host thread busy: a batch of which some is decoded there is sent by one
-of two threads of ours, so that a batch is decoded while the one before it is placed and finished.
+The training loop's stream waits for a copy on the GPU. The host waits only where the training loop is so far ahead that
+nearly all slabs are being copied, and then for the oldest copy alone. Images are transformed behind the copy, on the
+same stream. Decoding on the GPU keeps a host thread busy, so batches with images to decode there are sent by one of two
+threads: one batch is decoded while the batch before it is placed and transformed.
 """
 
 from __future__ import annotations
@@ -14,169 +14,163 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
 from penstock.core.stats import GpuTimes
-from penstock.data.device.device_stage import SENDERS, DeviceBatch, DeviceStage, SlabBatch
+from penstock.data.batch.decoded_batch import DecodedBatch
+from penstock.data.device.device_stage import SENDER_THREADS, DeviceBatch, DeviceStage
 from penstock.data.device.gpu_timing import GpuTimer
-from penstock.data.device.host import TransferLookahead
+from penstock.data.device.transfer import TransferLookahead
 from penstock.data.device.transform.draw import DrawnTransforms
 
 log = logging.getLogger("penstock")
 
-SPARE_SLABS = 2
-"""That are never being copied from: one to be filled, and one that is complete."""
-IN_PAIRS, SMALL_BYTES = TransferLookahead(1, 2), 16 << 20
-"""Of batches up to this size: steps on small batches are short, the host's code for a batch is cold after each, and
-warm for the second."""
-DECODED = TransferLookahead(2, 2)
-"""Where the card decodes: beside a step that keeps it busy, one batch may take twice as long as another."""
-LOOK_AGAIN_S = 20e-6
-"""Between two looks at a copy that is waited for; a tenth of what one of a few MB takes."""
+FREE_SLABS = 2
+"""Slabs that are never being copied: one to be filled, and one that is complete."""
+SINGLE = TransferLookahead(1, 1)
+IN_PAIRS, PAIR_BYTES = TransferLookahead(1, 2), 16 << 20
+"""For batches up to this size. Steps on small batches are short, and after each step the host's code for sending a
+batch is no longer in the CPU's caches; for the second batch of a pair it is."""
+GPU_DECODED = TransferLookahead(2, 2)
+"""Where the GPU decodes: beside a step that keeps it busy, one batch may take twice as long as another."""
+POLL_S = 20e-6
+"""Seconds between two queries of a copy that is waited for; a tenth of the time that a copy of a few MB takes."""
 _PORTABLE = 1
 """cudaHostRegisterPortable: pinned for all devices."""
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class SentBatch:
-    """A batch on the card, and when it has arrived."""
-
-    arrived: DeviceBatch
-    ready: Any
-    """An event on the copying stream."""
-
-
 class CudaTransfer:
-    """One device, and the slabs that are copied to it."""
+    """Moves batches to one CUDA device, from the slabs of one engine."""
 
     def __init__(
-        self, device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, arrival: DeviceStage | None = None
+        self, device: str, slabs: memoryview, slab_bytes: int, pinned_bytes: int, stage: DeviceStage | None = None
     ) -> None:
-        """Of each slab the first `pinned_bytes` are arrays, which are copied."""
+        """The first `pinned_bytes` of each slab are arrays, which are copied."""
         import torch
 
         self._torch = torch
         self._cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        self._arrival = arrival or DeviceStage()
-        # by number: a thread of ours has a current device of its own
+        self._stage = stage or DeviceStage()
+        # with its number, because each sender thread has a current device of its own
         self.device = torch.device(device if ":" in device else f"{device}:{torch.cuda.current_device()}")
         with torch.cuda.device(self.device):
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._slabs = np.frombuffer(slabs, np.uint8)
         self._slab_bytes = slab_bytes
-        self._most_copying = max(1, len(slabs) // slab_bytes - SPARE_SLABS)
+        self._max_copying = max(1, len(slabs) // slab_bytes - FREE_SLABS)
         self._pinned_bytes = pinned_bytes
         self._pinned: set[int] = set()
         self._can_pin = pinned_bytes > 0
-        self._copying: deque[tuple[Any, SlabBatch]] = deque()
-        self._clock = GpuTimer(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-        self.lead = self._find_lead()
-        self._senders = ThreadPoolExecutor(SENDERS, "penstock-card") if self._arrival.pictures else None
-        self._noting = threading.Lock()
-        """Copies are noted in the order in which the stream comes by them."""
-        self._on_way: WeakSet[SentBatch | Future[SentBatch]] = WeakSet()
-        """Whose batch the loop has not got yet, where both sides decode."""
+        self._copying: deque[tuple[Any, DecodedBatch]] = deque()
+        """Batches being copied, each with the event at the end of its copy."""
+        self._timer = GpuTimer(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        self.lookahead = self._choose_lookahead()
+        self._senders = ThreadPoolExecutor(SENDER_THREADS, "penstock-gpu") if self._stage.decoders else None
+        self._record_lock = threading.Lock()
+        """Held while a copy is recorded, so that `_copying` has the order of the stream."""
+        self._in_transfer: WeakSet[DeviceBatch | Future[DeviceBatch]] = WeakSet()
+        """Batches that are sent and not received. Used only where both sides decode."""
 
-    def _find_lead(self) -> TransferLookahead:
-        if self._most_copying > 2:  # else they would wait for one another's slabs
-            if self._arrival.pictures:
-                return DECODED
-            if self._pinned_bytes <= SMALL_BYTES:
+    def _choose_lookahead(self) -> TransferLookahead:
+        if self._max_copying > 2:  # with fewer slabs, batches sent early would wait for one another's slabs
+            if self._stage.decoders:
+                return GPU_DECODED
+            if self._pinned_bytes <= PAIR_BYTES:
                 return IN_PAIRS
-        return TransferLookahead(1, 1)
+        return SINGLE
 
     @property
-    def times(self) -> GpuTimes:
-        """Where the card's time went, as far as it has come."""
-        return self._clock.times()
+    def gpu_times(self) -> GpuTimes:
+        """How the GPU's time between steps was spent, as far as it has been measured."""
+        return self._timer.times()
 
-    def asked(self) -> None:
-        """The loop wants the next batch: what it has given the card to do lies before this."""
-        self._clock.asked(self._torch.cuda.current_stream(self.device))
+    def batch_requested(self) -> None:
+        """Note that the training loop asks for its next batch: the work that it has launched lies before this."""
+        self._timer.batch_requested(self._torch.cuda.current_stream(self.device))
 
-    def make_room(self) -> None:
-        """Let go of the slabs that have been copied; if too many have not, wait for the oldest.
+    def reclaim_slabs(self) -> None:
+        """Release the slabs that have been copied; if too many have not, wait for the oldest.
 
-        By looking again, not by synchronising: torch's own check for synchronisations would blame the training loop.
+        The wait polls instead of synchronising: torch's warning about synchronisations would name the training loop.
         """
-        while len(self._copying) >= self._most_copying and not self._copying[0][0].query():
-            time.sleep(LOOK_AGAIN_S)
+        while len(self._copying) >= self._max_copying and not self._copying[0][0].query():
+            time.sleep(POLL_S)
         while self._copying and self._copying[0][0].query():
-            self._let_go(self._copying.popleft()[1])
-        if self._arrival.balance is not None:
-            self._arrival.balance.batch_requested()
+            self._release(self._copying.popleft()[1])
+        if self._stage.split_controller is not None:
+            self._stage.split_controller.batch_requested()
 
-    def send(self, shipment: SlabBatch) -> SentBatch | Future[SentBatch]:
-        """Begin to copy. The slab is kept until that is done."""
-        if self._arrival.balance is not None:
-            self._arrival.balance.batch_sent(ahead=bool(self._on_way))
-        self._pin(shipment.slab)
-        drawn = self._arrival.draw_transforms(shipment)
-        sent: SentBatch | Future[SentBatch]
-        if self._senders is not None and shipment.encoded:
-            sent = self._senders.submit(self._send, shipment, drawn)
+    def send(self, batch: DecodedBatch) -> DeviceBatch | Future[DeviceBatch]:
+        """Start to copy a batch. Its slab is kept until that is done."""
+        if self._stage.split_controller is not None:
+            self._stage.split_controller.batch_sent(ahead=bool(self._in_transfer))
+        self._pin(batch.slab)
+        drawn = self._stage.draw(batch)
+        sent: DeviceBatch | Future[DeviceBatch]
+        if self._senders is not None and batch.encoded_sizes:
+            sent = self._senders.submit(self._send, batch, drawn)
         else:
-            sent = self._send(shipment, drawn)
-        if self._arrival.balance is not None:
-            self._on_way.add(sent)
+            sent = self._send(batch, drawn)
+        if self._stage.split_controller is not None:
+            self._in_transfer.add(sent)
         return sent
 
-    def _send(self, shipment: SlabBatch, drawn: Mapping[str, DrawnTransforms]) -> SentBatch:
+    def _send(self, batch: DecodedBatch, drawn: Mapping[str, DrawnTransforms]) -> DeviceBatch:
         torch = self._torch
-        with torch.cuda.stream(self._stream):  # and its device, in whatever thread this is
+        with torch.cuda.stream(self._stream):  # this selects the stream's device too, in whichever thread this runs
             begun = None
             try:
-                rooms = self._arrival.make_room(shipment, self.device)
-                begun = self._clock.mark(self._stream)
-                arrived = self._arrival.unpack(shipment, self.device, rooms)
-            finally:  # of a batch that fails, some may be on its way
-                with self._noting:
-                    copied = self._clock.mark(self._stream)
-                    self._clock.copied(begun or copied, copied)
-                    self._copying.append((copied, shipment))
-            self._arrival.finish(arrived.tensors, drawn)
-            return SentBatch(arrived, self._stream.record_event() if drawn else copied)
+                buffers = self._stage.allocate(batch, self.device)
+                begun = self._timer.mark(self._stream)
+                sent = self._stage.to_device(batch, self.device, buffers)
+            finally:  # if this fails, some arrays may be being copied
+                with self._record_lock:
+                    copied = self._timer.mark(self._stream)
+                    self._timer.add_copy(begun or copied, copied)
+                    self._copying.append((copied, batch))
+            self._stage.transform(sent.tensors, drawn)
+            return replace(sent, ready=self._stream.record_event() if drawn else copied)
 
-    def receive(self, sent: SentBatch | Future[SentBatch]) -> DeviceBatch:
-        """The tensors, safe to use on the current stream: it waits for them, and their memory waits for it."""
+    def receive(self, sent: DeviceBatch | Future[DeviceBatch]) -> DeviceBatch:
+        """Return the batch, safe to use on the current stream: the stream waits for it, its memory for the stream."""
         start = time.perf_counter()
         batch = sent.result() if isinstance(sent, Future) else sent
-        if self._arrival.balance is not None:
-            self._on_way.discard(sent)
-            self._arrival.balance.batch_received(time.perf_counter() - start, lambda: self.times.stalled_s)
+        if self._stage.split_controller is not None:
+            self._in_transfer.discard(sent)
+            self._stage.split_controller.batch_received(time.perf_counter() - start, lambda: self.gpu_times.stalled_s)
         stream = self._torch.cuda.current_stream(self.device)
-        before = None
+        waiting = None
         if not batch.ready.query():
-            before = self._clock.mark(stream)
+            waiting = self._timer.mark(stream)
             stream.wait_event(batch.ready)
-        self._clock.given(stream, before)
-        for tensor in batch.arrived.tensors.values():
+        self._timer.batch_received(stream, waiting)
+        for tensor in batch.tensors.values():
             tensor.record_stream(stream)
-        return batch.arrived
+        return batch
 
     def close(self) -> None:
-        """Wait for copies under way, and unpin: before the slabs' memory goes."""
+        """Wait for running copies, and unpin the slabs: before their memory is freed."""
         if self._senders is not None:
             self._senders.shutdown()
         while self._copying:
-            event, shipment = self._copying.popleft()
+            event, batch = self._copying.popleft()
             event.synchronize()
-            self._let_go(shipment)
+            self._release(batch)
         for slab in self._pinned:
             self._cuda.cudaHostUnregister(self._address(slab))
         self._pinned.clear()
 
     @staticmethod
-    def _let_go(shipment: SlabBatch) -> None:
-        if shipment.copied is not None:
-            shipment.copied()
+    def _release(batch: DecodedBatch) -> None:
+        if batch.on_copied is not None:
+            batch.on_copied()
 
     def _pin(self, slab: int) -> None:
-        """At its first use: pinning makes every page, and takes half a second per GB."""
+        """Pin a slab at its first use: pinning allocates every page, and takes half a second per GB."""
         if slab in self._pinned or not self._can_pin:
             return
         code = self._cuda.cudaHostRegister(self._address(slab), self._pinned_bytes, _PORTABLE)
@@ -184,7 +178,7 @@ class CudaTransfer:
             self._pinned.add(slab)
         else:
             self._can_pin = False
-            log.warning("slabs cannot be pinned (CUDA error %d): copies take the slower way", int(code))
+            log.warning("slabs cannot be pinned (CUDA error %d), so copies to the GPU are slower", int(code))
 
     def _address(self, slab: int) -> int:
         return int(self._slabs.ctypes.data) + slab * self._slab_bytes

@@ -1,4 +1,4 @@
-"""The batches of a pass as they come: waited for in order, and set on their way to the device a little ahead."""
+"""The batches of an epoch in order, sent to the device a little before they are delivered."""
 
 from __future__ import annotations
 
@@ -6,69 +6,75 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock.data.batch.delivery import CompleteBatch, Delivery, PreparedBatch
+from penstock.core.contracts import BatchRequest, CompleteBatch
+from penstock.data.batch.delivery import Delivery
 from penstock.data.order.batch_lookahead import BatchLookahead
-from penstock.data.order.batches import BatchIndices
 
 
 class DevicePrefetch:
-    """One that is complete sets off before the one ahead of it is handed over, so that the way hides behind a step."""
+    """Sends complete batches before the one ahead of them is delivered, so that a copy overlaps with a training step.
+
+    For each batch, the training loop calls `wait` and then `deliver`.
+    """
 
     def __init__(
         self,
-        ahead: BatchLookahead,
+        lookahead: BatchLookahead,
         delivery: Delivery,
-        take: Callable[[int], CompleteBatch],
+        wait_for: Callable[[int], CompleteBatch],
         is_complete: Callable[[int], bool],
     ) -> None:
-        """`take` waits for a batch by its number; `is_complete` says whether it would have to."""
-        self._ahead = ahead
+        """`wait_for` waits for a batch by its number; `is_complete` says whether that would return at once."""
+        self._lookahead = lookahead
         self._delivery = delivery
-        self._take = take
+        self._wait_for = wait_for
         self._is_complete = is_complete
-        self._on_way: deque[tuple[BatchIndices, PreparedBatch | Exception]] = deque()
+        self._in_transfer: deque[tuple[BatchRequest, Any | Exception]] = deque()
+        """Batches that are sent and not delivered; an exception in place of one that failed."""
 
     @property
-    def over(self) -> bool:
-        """Whether nothing follows what was handed over last."""
-        return not self._on_way and self._ahead.over
+    def exhausted(self) -> bool:
+        """Whether no batch follows the one that was delivered last."""
+        return not self._in_transfer and self._lookahead.exhausted
 
-    def wait(self) -> BatchIndices | None:
-        """For the next batch; None after the last, and before one that needs a larger slab."""
-        self._delivery.asked()
-        if not self._on_way:
-            following = self._ahead.next_delivered()
-            if following is None:
+    def wait(self) -> BatchRequest | None:
+        """Wait for the next batch; return None after the last one, and before one that needs a larger slab."""
+        self._delivery.batch_requested()
+        if not self._in_transfer:
+            request = self._lookahead.next_batch()
+            if request is None:
                 return None
-            number, portion = following
-            self._delivery.make_room()
-            self._on_way.append((portion, self._delivery.prepare(self._take(number))))
-        return self._on_way[0][0]
+            self._delivery.reclaim_slabs()
+            self._in_transfer.append((request, self._delivery.send(self._wait_for(request.number))))
+        return self._in_transfer[0][0]
 
-    def hand_over(self) -> Any:
-        """What was waited for."""
-        _, prepared = self._on_way.popleft()
-        if isinstance(prepared, Exception):
-            raise prepared
-        lead = self._delivery.lead
-        if len(self._on_way) < lead.least:
-            self._set_off(lead.most)
-        return self._delivery.hand_over(prepared)
+    def deliver(self) -> Any:
+        """Return the batch that was waited for."""
+        _, sent = self._in_transfer.popleft()
+        if isinstance(sent, Exception):
+            raise sent
+        lookahead = self._delivery.lookahead
+        if len(self._in_transfer) < lookahead.min_batches:
+            self._send_complete(lookahead.max_batches)
+        return self._delivery.deliver(sent)
 
-    def _set_off(self, most: int) -> None:
-        """What goes wrong with a batch is raised in its turn, and nothing sets off behind it."""
-        while len(self._on_way) < most and not self._failed:
-            number = self._ahead.next_number
+    def _send_complete(self, max_batches: int) -> None:
+        """Send complete batches until `max_batches` are in transfer.
+
+        The error of a batch is raised when it is delivered, and no batch is sent behind it.
+        """
+        while len(self._in_transfer) < max_batches and not self._failed:
+            number = self._lookahead.next_number
             if number is None or not self._is_complete(number):
                 return
-            following = self._ahead.next_delivered()
-            assert following is not None
-            self._delivery.make_room()
+            request = self._lookahead.next_batch()
+            assert request is not None
+            self._delivery.reclaim_slabs()
             try:
-                self._on_way.append((following[1], self._delivery.prepare(self._take(number))))
+                self._in_transfer.append((request, self._delivery.send(self._wait_for(number))))
             except Exception as error:
-                self._on_way.append((following[1], error))
+                self._in_transfer.append((request, error))
 
     @property
     def _failed(self) -> bool:
-        return bool(self._on_way) and isinstance(self._on_way[-1][1], Exception)
+        return bool(self._in_transfer) and isinstance(self._in_transfer[-1][1], Exception)

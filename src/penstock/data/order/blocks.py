@@ -1,4 +1,4 @@
-"""Cuts shards into blocks: contiguous runs of samples of a few MB, one read each (or one per run of bytes)."""
+"""Cuts shards into blocks: contiguous runs of samples, a few MB long. A block is read in one read, or a few."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from penstock.core.types import Ids
 from penstock.shards.index import ShardIndex
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class BlockTable:
-    """Blocks over all shards, as columns. Samples are numbered through: shard after shard, in index order."""
+    """Blocks over all shards, as columns. Samples are numbered over all shards, in the order of their indexes."""
 
     first_samples: Ids
-    """First sample of each block; one entry more than there are blocks, so block b is [b]:[b + 1]."""
+    """First sample of each block, with one entry more than there are blocks: block b has samples [b]:[b + 1]."""
     shards: Ids
-    """The shard each block lies in."""
+    """The shard that each block belongs to."""
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -31,29 +29,33 @@ class BlockTable:
         return np.diff(self.first_samples)
 
 
-def cut_blocks(sizes: Sequence[NDArray[np.int64]], whole_shards: Sequence[bool], block_bytes: int) -> BlockTable:
-    """`sizes` are the bytes of each sample, shard by shard; a shard that cannot be cut (compressed) is one block."""
+def cut_blocks(sizes: Sequence[Ids], whole_shards: Sequence[bool], block_bytes: int) -> BlockTable:
+    """Cut shards into blocks of about `block_bytes`.
+
+    `sizes` are the bytes of each sample, shard by shard. A shard flagged in `whole_shards` is one block: a compressed
+    shard can only be read from its start.
+    """
     firsts: list[Ids] = []
     shards: list[Ids] = []
     start = 0
-    for number, (of_shard, whole) in enumerate(zip(sizes, whole_shards, strict=True)):
-        if len(of_shard) == 0:
+    for number, (shard_sizes, whole) in enumerate(zip(sizes, whole_shards, strict=True)):
+        if len(shard_sizes) == 0:
             continue
-        at = np.zeros(1, np.int64) if whole else _cuts(of_shard, block_bytes)
-        firsts.append(at + start)
-        shards.append(np.full(len(at), number, np.int64))
-        start += len(of_shard)
+        offsets = np.zeros(1, np.int64) if whole else _block_starts(shard_sizes, block_bytes)
+        firsts.append(offsets + start)
+        shards.append(np.full(len(offsets), number, np.int64))
+        start += len(shard_sizes)
     end = np.array([start], np.int64)
     return BlockTable(np.concatenate([*firsts, end]), np.concatenate(shards) if shards else np.zeros(0, np.int64))
 
 
-def _cuts(sizes: NDArray[np.int64], block_bytes: int) -> Ids:
-    """Where blocks start: the sample in whose middle the next multiple of `block_bytes` falls opens a new one."""
+def _block_starts(sizes: Ids, block_bytes: int) -> Ids:
+    """Return the first sample of each block: samples are grouped by the multiple of `block_bytes` below their middle."""
     middles = np.cumsum(sizes) - sizes / 2
     numbers = (middles // block_bytes).astype(np.int64)
     return np.flatnonzero(np.diff(numbers, prepend=-1)).astype(np.int64)
 
 
-def sample_sizes(index: ShardIndex) -> NDArray[np.int64]:
-    """Bytes of each sample, all parts together."""
+def sample_sizes(index: ShardIndex) -> Ids:
+    """Return the bytes of each sample, all its parts together."""
     return np.bincount(index.sample_ids, index.lengths, len(index)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Where a loader is, as a plain dict that survives JSON; and whether a dict from elsewhere is of the same data."""
+"""A loader's position in its epoch as a plain dict that survives JSON, and the check that a dict fits the data."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ Identity = Mapping[str, str | int | bool]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Samples of the epoch delivered so far, over all ranks together: so another number of ranks can go on from it."""
+    """A position in an epoch. It counts samples over all ranks, so a run can be resumed on another number of ranks."""
 
     epoch: int = 0
     samples: int = 0
-    under_way: bool = False
-    """Whether a pass has begun and not ended."""
+    """Samples of the epoch delivered so far, over all ranks."""
+    in_progress: bool = False
+    """Whether an iteration over the epoch has begun and not ended."""
 
 
-def write_state(at: Position, identity: Identity) -> dict[str, Any]:
-    """Numbers and strings only."""
-    return {"version": VERSION, "epoch": at.epoch, "position": at.samples, **identity}
+def write_state(position: Position, identity: Identity) -> dict[str, Any]:
+    """Return the position as a dict of numbers and strings."""
+    return {"version": VERSION, "epoch": position.epoch, "position": position.samples, **identity}
 
 
 def read_state(state: Mapping[str, Any], identity: Identity) -> Position:
-    """The position, if it is one of this data in this order; else what is different."""
+    """Return the position in a state; raise a SettingError that names the difference if its data or order is another."""
     if state.get("version") != VERSION:
         raise SettingError(f"a state of version {state.get('version')!r} cannot be read by this Penstock")
-    for name, ours in identity.items():
-        theirs = state.get(name)
-        if theirs != ours:
-            raise _other(name, theirs, ours)
+    for name, expected in identity.items():
+        found = state.get(name)
+        if found != expected:
+            raise _different(name, found, expected)
     epoch, position = _count(state, "epoch"), _count(state, "position")
     if "samples" in identity and position > _count(identity, "samples"):
         raise SettingError(f"a state at position {position} is past the end of the epoch")
@@ -46,15 +47,15 @@ def read_state(state: Mapping[str, Any], identity: Identity) -> Position:
 def _count(state: Mapping[str, Any], name: str) -> int:
     value = state.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SettingError(f"a state with {name} {value!r} makes no sense")
+        raise SettingError(f"{name} {value!r} in a state is not a whole number of at least 0")
     return value
 
 
-def _other(name: str, theirs: Any, ours: str | int | bool) -> SettingError:
-    why = "the shards or their samples are not the same"
+def _different(name: str, found: Any, expected: str | int | bool) -> SettingError:
+    reason = "the shards or their samples are not the same"
     if name != "fingerprint":
-        why = f"it was made with {name} {theirs!r}, this loader has {ours!r}"
+        reason = f"it was made with {name} {found!r}, this loader has {expected!r}"
     return SettingError(
-        f"the state is of another dataset or order: {why}",
+        f"the state is of another dataset or order: {reason}",
         advice="Resume with the shards and settings it was saved with, or start the epoch anew",
     )

@@ -1,14 +1,30 @@
-"""Who we are among the ranks: as told, or as `core.launch` finds it; and whether so many can share the lanes."""
+"""Which rank this process is, and whether the number of ranks divides the lanes of the order."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock.core.ranks import global_rank
-from penstock.data.order.shuffle import RankShare
 from penstock.errors import SettingError
 
 
+@dataclass(frozen=True, slots=True)
+class RankShare:
+    """This rank, among the ranks that share an epoch."""
+
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise SettingError(f"rank {self.rank} is not below world size {self.world_size}")
+
+
 def find_ranks(rank: int | None, world_size: int | None, lanes: int | None) -> RankShare:
-    """Both given, or both found; the number of ranks must divide the lanes, where the order has any."""
+    """Return the rank that the user gave, else the one that torch.distributed or the launcher set.
+
+    The number of ranks must divide `lanes`, unless that is None because the order has no lanes.
+    """
     if (rank is None) != (world_size is None):
         raise SettingError("rank and world_size go together", advice="Give both or neither")
     if rank is not None and world_size is not None:

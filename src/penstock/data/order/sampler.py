@@ -1,4 +1,4 @@
-"""Who says which samples of a map-style dataset make which batch: we, or a sampler, or a batch sampler."""
+"""The batches of an epoch of numbered samples: in Penstock's own order, or by the user's sampler or batch sampler."""
 
 from __future__ import annotations
 
@@ -9,87 +9,86 @@ from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.data.order.batches import BatchIndices, BatchPlan
+from penstock.core.contracts import BatchRequest
+from penstock.core.types import Ids
+from penstock.data.order.batches import BatchPlan
 from penstock.errors import SettingError
-
-Ids = NDArray[np.int64]
 
 
 class BatchOrder(Protocol):
-    """The batches of any epoch, from any position, and what they depend on."""
+    """The batches of any epoch, from any position, and the settings they depend on."""
 
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
-        """The epoch's batches from that position on; no sample is touched to get there."""
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+        """Yield the epoch's batches from that position on. The skipped samples are not read."""
         ...
 
-    def count(self) -> int:
-        """Batches in an epoch; a TypeError, as len gives it, where nobody knows."""
+    def num_batches(self) -> int:
+        """Return the number of batches in an epoch; raise a TypeError, as len() does, if the sampler has no length."""
         ...
 
     def identity(self) -> dict[str, str | int | bool]:
-        """What must be the same for a position to mean the same sample."""
+        """Return what must be the same for a position to mean the same sample."""
         ...
 
 
 @dataclass(frozen=True)
 class SeededOrder:
-    """All samples, shuffled or not, shared out over the ranks as shards are."""
+    """All samples, shuffled by the seed or not, shared between the ranks as shards are."""
 
     length: int
-    """Of the dataset."""
+    """Samples in the dataset."""
     samples: int
-    """How many of them an epoch has."""
+    """Samples in an epoch."""
     shuffle: bool
     seed: int
-    cut: BatchPlan
+    batch_plan: BatchPlan
 
     def order(self, epoch: int) -> Ids:
-        """The samples of an epoch, over all ranks."""
+        """Return the samples of an epoch, over all ranks."""
         if not self.shuffle:
             return np.arange(self.samples, dtype=np.int64)
         rng = np.random.Generator(np.random.PCG64([self.seed, epoch]))
         return rng.permutation(self.length)[: self.samples]
 
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
-        """This rank's batches."""
-        return self.cut.portions(self.order(epoch), position)
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+        """Yield this rank's batches."""
+        return self.batch_plan.batch_requests(self.order(epoch), epoch, position)
 
-    def count(self) -> int:
-        """Batches on every rank."""
-        return self.cut.count(self.samples)
+    def num_batches(self) -> int:
+        """Return the number of batches on every rank."""
+        return self.batch_plan.num_batches(self.samples)
 
     def identity(self) -> dict[str, str | int | bool]:
-        """A permutation is of the seed and the length, and of nothing else."""
+        """Return seed, shuffle and number of samples; the dataset's length is part of the source's own identity."""
         return {"seed": self.seed, "shuffle": self.shuffle, "samples": self.samples}
 
 
 class UserOrder:
-    """What a sampler and a batch sampler have in common: they are the user's, and taken to be this rank's already."""
+    """Base of the orders that a user's sampler or batch sampler decides; it is taken to be this rank's own already."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
         self.sampler = sampler
-        # MMEngine and Lightning know these two places as well.
         inner = getattr(sampler, "sampler", None)
-        self._epochal: list[Any] = [each for each in (sampler, inner) if callable(getattr(each, "set_epoch", None))]
-        self._seen = self._epochs()
+        # MMEngine and Lightning call set_epoch on these two objects as well.
+        self._with_epoch: list[Any] = [each for each in (sampler, inner) if callable(getattr(each, "set_epoch", None))]
+        self._last_epochs = self._epochs()
         self._set_by_user = False
 
     def begin(self, epoch: int) -> Iterator[Any]:
-        """A fresh iteration. The sampler is told the epoch, unless somebody else has begun to tell it."""
-        self._set_by_user = self._set_by_user or self._epochs() != self._seen
+        """Return a new iterator. The sampler's epoch is set first, unless the user's code has begun to set it."""
+        self._set_by_user = self._set_by_user or self._epochs() != self._last_epochs
         if not self._set_by_user:
-            for each in self._epochal:
+            for each in self._with_epoch:
                 each.set_epoch(epoch)
-        self._seen = self._epochs()
+        self._last_epochs = self._epochs()
         return iter(self.sampler)
 
     def _epochs(self) -> list[Any]:
-        return [getattr(each, "epoch", None) for each in self._epochal]
+        return [getattr(each, "epoch", None) for each in self._with_epoch]
 
     def identity(self) -> dict[str, str | int | bool]:
-        """All that can be known of an order that is not ours; that it repeats itself is for the user to see to."""
+        """Return the sampler's type and length. Whether it repeats its order is up to the user and cannot be known."""
         known: dict[str, str | int | bool] = {"sampler": type(self.sampler).__name__}
         try:
             known["sampler_length"] = len(self.sampler)  # type: ignore[arg-type]
@@ -99,46 +98,46 @@ class UserOrder:
 
 
 class SamplerOrder(UserOrder):
-    """Indices one by one, cut into batches."""
+    """The indices of a sampler, cut into batches."""
 
-    def __init__(self, sampler: Iterable[Any], cut: BatchPlan) -> None:
+    def __init__(self, sampler: Iterable[Any], batch_plan: BatchPlan) -> None:
         super().__init__(sampler)
-        self._cut = cut
+        self._batch_plan = batch_plan
 
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
-        """Batches of the sampler's indices."""
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+        """Yield batches of the sampler's indices."""
         indices = self.begin(epoch)
         _skip(indices, position)
-        size = self._cut.batch_size
-        while len(samples := _ids(islice(indices, size))) == size:
+        size = self._batch_plan.batch_size
+        while len(samples := _as_ids(islice(indices, size))) == size:
             position += size
-            yield BatchIndices(samples, position)
-        if len(samples) and not self._cut.drop_last:
-            yield BatchIndices(samples, position + len(samples))
+            yield BatchRequest(epoch, samples, position)
+        if len(samples) and not self._batch_plan.drop_last:
+            yield BatchRequest(epoch, samples, position + len(samples))
 
-    def count(self) -> int:
-        """As a DataLoader counts."""
-        return self._cut.count(len(self.sampler))  # type: ignore[arg-type]
+    def num_batches(self) -> int:
+        """Return the number of batches, as a DataLoader counts them."""
+        return self._batch_plan.num_batches(len(self.sampler))  # type: ignore[arg-type]
 
 
 class BatchSamplerOrder(UserOrder):
-    """Batches as they come, of whatever size."""
+    """The batches of a batch sampler, of any size."""
 
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
-        """The batch sampler's batches."""
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+        """Yield the batch sampler's batches."""
         end = 0
         for batch in self.begin(epoch):
-            samples = _ids(batch)
+            samples = _as_ids(batch)
             begin, end = end, end + len(samples)
             if begin < position < end:
-                raise _not_repeatable(f"its batches do not meet at sample {position} any more")
+                raise _not_repeatable(f"no batch of it begins at sample {position} any more")
             if begin >= position:
-                yield BatchIndices(samples, end)
+                yield BatchRequest(epoch, samples, end)
         if end < position:
             raise _not_repeatable(f"it ends after {end} samples, before sample {position}")
 
-    def count(self) -> int:
-        """As a DataLoader counts."""
+    def num_batches(self) -> int:
+        """Return the number of batches, as a DataLoader counts them."""
         return len(self.sampler)  # type: ignore[arg-type]
 
 
@@ -148,15 +147,15 @@ def _skip(indices: Iterator[Any], count: int) -> None:
         raise _not_repeatable(f"it ends after {skipped} samples, before sample {count}")
 
 
-def _not_repeatable(how: str) -> SettingError:
+def _not_repeatable(reason: str) -> SettingError:
     return SettingError(
-        f"the sampler does not repeat the epoch that is resumed: {how}",
+        f"the sampler does not repeat the epoch that is resumed: {reason}",
         stage="plan",
         advice="Use a sampler whose order depends on its seed and epoch alone",
     )
 
 
-def _ids(indices: Any) -> Ids:
+def _as_ids(indices: Any) -> Ids:
     try:
         return np.array([operator.index(index) for index in indices], np.int64)
     except TypeError as error:

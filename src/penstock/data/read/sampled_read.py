@@ -1,8 +1,9 @@
-"""Blocks for batches that a sampler picks: its samples in the order of their place, neighbours in one read.
+"""The blocks of batches that a sampler picks: read in the order of the shards, neighbouring samples in one read.
 
-The engine wants samples and blocks with numbers of their own. A pick is numbered by how many came before it and by the
-sample it is, so the same sample may come again; a block belongs to one batch. No number ever comes again, in no epoch.
-A batch is known from when it is drawn until it, or one after it, is delivered, and a batch is laid out after that.
+The engine needs samples and blocks with unique numbers. A pick is one use of a sample: it is numbered by how many picks
+came before it and by the sample, so a sample may be picked several times. A block belongs to a single batch. No number
+is used twice, not even in different epochs. A batch is laid out when the engine asks for its blocks, and is kept until
+it, or a later batch, has been delivered and another batch is laid out.
 """
 
 from __future__ import annotations
@@ -15,302 +16,302 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import NO_BLOCK, NO_BLOCK_START
+from penstock.core.contracts import NO_BLOCK, NO_BLOCK_START, TaskRows
 from penstock.core.slab_layout import PAGE
-from penstock.data.read.block_layout import GAP_BYTES, PARTS, SPAN, WIDTH, Extent, lay_out, part_rows, to_read_apart
-from penstock.data.read.byte_ranges import OpenedShards
-from penstock.data.read.page_cache_read import WorkerReads
+from penstock.core.types import Ids
+from penstock.data.read.block_layout import (
+    FIRST_PART,
+    GAP_BYTES,
+    PART_COLUMNS,
+    SHARD_BITS,
+    Extent,
+    join_ranges,
+    mark_worker_reads,
+    part_rows,
+)
+from penstock.data.read.page_cache_read import WorkerReadable
 from penstock.data.read.sample_index import SampleIndex
+from penstock.data.read.shard_reader import ShardReader
 from penstock.errors import SettingError
 from penstock.options import CacheOptions
 
-Ids = NDArray[np.int64]
-
-MOST_READS = 8
-"""Of a block, about: a batch of 32 samples that lie apart is still shared out over four readers."""
+MAX_BLOCK_READS = 8
+"""About how many reads a block has at most: a batch of 32 samples that lie apart is divided between four readers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledBlock:
-    """A part of a batch, and how it lies in the arena."""
+    """Some samples of a batch, and how they lie in the arena."""
 
     samples: slice
-    """Which of the batch's, in the order of their place."""
+    """Positions in the batch's samples, sorted by number."""
     reads: Mapping[int, list[Extent]]
-    """By shard, ascending; none if workers read for themselves."""
+    """What to read, by shard in ascending order; empty if workers read the samples themselves."""
     rows: Ids
     size: int
+    """Bytes of the arena that the block takes."""
 
 
-def lay_out_samples(dataset: SampleIndex, samples: Ids, block_bytes: int) -> Iterator[SampledBlock]:
-    """The blocks of these samples, which ascend; one that is longer than `block_bytes` has a block of its own."""
-    shards = np.searchsorted(dataset.firsts, samples, side="right") - 1
-    rows = _rows(dataset, samples, shards)
-    offsets, lengths = rows[:, PARTS::WIDTH], rows[:, PARTS + 1 :: WIDTH]
-    other_shard = np.diff(shards, prepend=shards[0]) > 0
-    cuts = _cuts(_far(offsets, other_shard), lengths, block_bytes)
-    other_block = np.zeros_like(other_shard)
-    other_block[cuts[1:-1]] = True
-    extents, places, size = lay_out(_far(offsets, other_shard | other_block), lengths)
-    starts = np.flatnonzero(np.concatenate(([True], (other_shard | other_block)[1:])))
-    blocks = np.cumsum(other_block)
-    reads, bases = _reads(extents, shards[starts].tolist(), blocks[starts].tolist())
-    rows[:, PARTS::WIDTH] = places - np.array(bases)[blocks][:, None]
-    for block, (base, end) in enumerate(zip(bases, (*bases[1:], size), strict=True)):
+def lay_out_samples(sample_index: SampleIndex, samples: Ids, block_bytes: int) -> Iterator[SampledBlock]:
+    """Yield the blocks of these samples, which are sorted; one longer than `block_bytes` has a block of its own."""
+    shards = sample_index.shards_of(samples)
+    rows = _rows_in_shards(sample_index, samples, shards)
+    offsets, lengths = rows[:, FIRST_PART::PART_COLUMNS], rows[:, FIRST_PART + 1 :: PART_COLUMNS]
+    new_shard = np.diff(shards, prepend=shards[0]) > 0
+    cuts = _cut(_separate(offsets, new_shard), lengths, block_bytes)
+    new_block = np.zeros_like(new_shard)
+    new_block[cuts[1:-1]] = True
+    extents, part_offsets, size = join_ranges(_separate(offsets, new_shard | new_block), lengths)
+    run_starts = np.flatnonzero(np.concatenate(([True], (new_shard | new_block)[1:])))
+    blocks = np.cumsum(new_block)
+    reads, starts = _reads_of_blocks(extents, shards[run_starts].tolist(), blocks[run_starts].tolist())
+    rows[:, FIRST_PART::PART_COLUMNS] = part_offsets - np.array(starts)[blocks][:, None]
+    for block, (start, end) in enumerate(zip(starts, (*starts[1:], size), strict=True)):
         inside = slice(cuts[block], cuts[block + 1])
-        yield SampledBlock(inside, reads[block], rows[inside], end - base)
+        yield SampledBlock(inside, reads[block], rows[inside], end - start)
 
 
-def to_be_read_apart(dataset: SampleIndex, samples: Ids) -> SampledBlock:
-    """All of these samples, which ascend, for workers that read for themselves: a block that nobody fetches."""
-    shards = np.searchsorted(dataset.firsts, samples, side="right") - 1
-    return SampledBlock(slice(0, len(samples)), {}, to_read_apart(_rows(dataset, samples, shards), shards), 0)
+def lay_out_for_workers(sample_index: SampleIndex, samples: Ids) -> SampledBlock:
+    """Return one block of all these samples, which are sorted, for workers that read themselves: it is never read."""
+    shards = sample_index.shards_of(samples)
+    rows = mark_worker_reads(_rows_in_shards(sample_index, samples, shards), shards)
+    return SampledBlock(slice(0, len(samples)), {}, rows, 0)
 
 
-def _rows(dataset: SampleIndex, samples: Ids, shards: Ids) -> Ids:
-    """As workers are told them, but for the offsets: these are still within the shards."""
+def _rows_in_shards(sample_index: SampleIndex, samples: Ids, shards: Ids) -> Ids:
+    """Return the rows of these samples, with offsets in the shards."""
     firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
     return np.concatenate(
         [
-            part_rows(dataset, int(shards[first]), samples[first:last] - dataset.firsts[shards[first]])
+            part_rows(sample_index, int(shards[first]), samples[first:last] - sample_index.first_samples[shards[first]])
             for first, last in zip(firsts, (*firsts[1:], len(samples)), strict=True)
         ]
     )
 
 
-def _far(offsets: Ids, apart: NDArray[np.bool_]) -> Ids:
-    """With the samples from each of those on far behind the ones before."""
-    return offsets + (np.cumsum(apart)[:, None] << SPAN)
+def _separate(offsets: Ids, is_new: NDArray[np.bool_]) -> Ids:
+    """Move the offsets from each new shard or block on far behind those before, so that they are not joined."""
+    return offsets + (np.cumsum(is_new)[:, None] << SHARD_BITS)
 
 
-def _cuts(offsets: Ids, lengths: Ids, block_bytes: int) -> list[int]:
-    """Where blocks begin, and the end: as many samples as make MOST_READS reads or `block_bytes` bytes."""
+def _cut(offsets: Ids, lengths: Ids, block_bytes: int) -> list[int]:
+    """Return where blocks begin, and the end: a block has about MAX_BLOCK_READS reads or `block_bytes` bytes at most."""
     starts, ends = np.sort(offsets, axis=1), np.sort(offsets + lengths, axis=1)
     pieces = 1 + (starts[:, 1:] > ends[:, :-1] + GAP_BYTES).sum(axis=1)
     gaps = np.concatenate(([0], np.maximum(0, starts[1:, 0] - ends[:-1, -1])))
     near = (gaps <= GAP_BYTES) & (pieces == 1)
     cuts, reads, size = [0], 0, 0
     columns = (near.tolist(), pieces.tolist(), gaps.tolist(), lengths.sum(axis=1).tolist())
-    for place, (is_near, of_sample, gap, own_bytes) in enumerate(zip(*columns, strict=True)):
-        reads += of_sample if not is_near or not place else 0
-        size += own_bytes + (gap if is_near else 0)
-        if place and (reads > MOST_READS or size > block_bytes):
-            cuts.append(place)
-            reads, size = of_sample, own_bytes
+    for position, (is_near, sample_reads, gap, sample_bytes) in enumerate(zip(*columns, strict=True)):
+        reads += sample_reads if not is_near or not position else 0
+        size += sample_bytes + (gap if is_near else 0)
+        if position and (reads > MAX_BLOCK_READS or size > block_bytes):
+            cuts.append(position)
+            reads, size = sample_reads, sample_bytes
     return [*cuts, len(offsets)]
 
 
-def _reads(
+def _reads_of_blocks(
     extents: list[Extent], shards: list[int], blocks: list[int]
 ) -> tuple[list[dict[int, list[Extent]]], list[int]]:
-    """The reads of each block, and where its memory would begin if all blocks lay behind each other.
+    """Return the reads of each block, and where it would begin if all blocks lay one behind the other.
 
-    `shards` and `blocks` are of each run of samples that lies far behind the one before.
+    `shards` and `blocks` are those of each run of samples that `_separate` has moved.
     """
     reads: list[dict[int, list[Extent]]] = []
-    bases: list[int] = []
+    starts: list[int] = []
     for extent in extents:
-        run, offset = divmod(extent.offset, 1 << SPAN)
-        if blocks[run] == len(bases):
-            bases.append(extent.at - offset % PAGE)
+        run, offset = divmod(extent.offset, 1 << SHARD_BITS)
+        if blocks[run] == len(starts):
+            starts.append(extent.block_offset - offset % PAGE)
             reads.append({})
-        moved = Extent(offset, extent.length, extent.at - bases[-1])
+        moved = Extent(offset, extent.length, extent.block_offset - starts[-1])
         reads[-1].setdefault(shards[run], []).append(moved)
-    return reads, bases
+    return reads, starts
 
 
 @dataclass(frozen=True, slots=True)
-class SampledBlockTable:
-    """What was read for picks so far: some batches more than are delivered, until an epoch is over."""
+class SampledReadCounts:
+    """What has been delivered and read so far. Until an epoch ends, more batches are read than are delivered."""
 
     batches: int = 0
-    """Delivered."""
+    """Batches delivered."""
     samples: int = 0
-    """Of which so many."""
+    """Samples delivered."""
     reads: int = 0
-    """Requests to the storage: samples that lie together have one."""
+    """Requests to the storage; samples that lie together share one."""
     bytes_read: int = 0
     bytes_wanted: int = 0
-    """By the picks; the rest lies between them."""
+    """Bytes of the picks' wanted parts; the other bytes read lie between them."""
 
-    def since(self, before: SampledBlockTable) -> SampledBlockTable:
-        """What happened between the two."""
-        return SampledBlockTable(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+    def since(self, before: SampledReadCounts) -> SampledReadCounts:
+        """Return the difference from earlier counts."""
+        return SampledReadCounts(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
 @dataclass(slots=True, eq=False)
-class _DrawnBatch:
-    """One batch."""
+class _PickedBatch:
+    """One batch that the sampler has given."""
 
     picks: Ids
     position: int
-    """How many picks the epoch had before it."""
+    """Picks of the epoch before this batch."""
     blocks: tuple[int, ...] = ()
-    """Once the engine has asked for them."""
+    """Its blocks, once it is laid out."""
 
 
-class SampledBlockSource(WorkerReads):
-    """As `ShardSupply`, of samples that were picked. `draw` and `deliver` run in the training loop's thread."""
+class SampledBlockSource(WorkerReadable):
+    """The blocks of picked samples.
+
+    `add_batch` and `mark_delivered` are called in the training loop's thread, `read_block` in reader threads, and the
+    other methods of a block source in the engine's scheduler thread.
+    """
 
     def __init__(
-        self, dataset: SampleIndex, block_bytes: int, *, direct: bool = False, cache: CacheOptions | None = None
+        self, sample_index: SampleIndex, block_bytes: int, *, direct: bool = False, cache: CacheOptions | None = None
     ) -> None:
-        for path, index in zip(dataset.paths, dataset.indexes, strict=True):
+        for path, index in zip(sample_index.paths, sample_index.indexes, strict=True):
             if index.compression is not None:
                 raise SettingError(
                     "a sampler cannot pick from a compressed shard, which is read from its start each time",
                     shard=path,
                     advice="Unpack it with 'penstock shards pack', or leave the order to the loader (shuffle=True)",
                 )
-        self._total = len(dataset)
+        self._total = len(sample_index)
         self._block_bytes = block_bytes
-        self._files = OpenedShards(dataset.paths, dataset.indexes, direct=direct, cache=cache)
-        super().__init__(dataset, self._files.local, worth_it=not direct)
+        self._reader = ShardReader(sample_index.paths, sample_index.indexes, direct=direct, cache=cache)
+        super().__init__(sample_index, self._reader.local, worth_it=not direct)
         self._next_block = 0
         self._next_pick = 0
-        self._delivered = -1
-        """The last pick that was."""
-        self._drawn: deque[_DrawnBatch] = deque()
-        self._new: dict[int, _DrawnBatch] = {}
-        """By their first pick: batches that are not laid out yet. The engine does that: the loop has steps to do."""
+        self._last_delivered = -1
+        """The last pick that was delivered."""
+        self._batches_kept: deque[_PickedBatch] = deque()
+        self._not_laid_out: dict[int, _PickedBatch] = {}
+        """Batches by their first pick. The engine's thread lays them out, to keep that work off the training loop."""
         self._blocks: dict[int, SampledBlock] = {}
         self._places: dict[int, tuple[int, int]] = {}
-        """Of each pick: its block, and its row there."""
+        """The block of each pick, and its row there."""
         self._batches = self._samples = self._reads = self._bytes_read = self._bytes_wanted = 0
-        self._counting = threading.Lock()
+        self._count_lock = threading.Lock()
 
-    def draw(self, samples: Ids, position: int) -> Ids:
-        """The numbers of these picks; `position` is how many the epoch had before them."""
+    def add_batch(self, samples: Ids, position: int) -> Ids:
+        """Return picks of these samples; `position` is the number of picks of the epoch before them."""
         total = self._total
         for wrong in samples[(samples < 0) | (samples >= total)]:
             raise SettingError(f"the sampler gave {wrong}, and there are {total} samples", stage="plan")
         picks = np.arange(self._next_pick, self._next_pick + len(samples)) * total + samples
         self._next_pick += len(samples)
-        drawn = _DrawnBatch(picks, position)
-        self._drawn.append(drawn)
+        batch = _PickedBatch(picks, position)
+        self._batches_kept.append(batch)
         if len(picks):
-            self._new[int(picks[0])] = drawn
+            self._not_laid_out[int(picks[0])] = batch
         return picks
 
-    def own_numbers(self, picks: Ids) -> Ids:
-        """Which samples they are."""
+    def sample_numbers(self, picks: Ids) -> Ids:
+        """Return the sample of each pick."""
         return picks % self._total
 
     def worker_read_bytes(self, samples: Ids) -> int:
-        """Bytes of these picks that workers read for themselves."""
-        return super().worker_read_bytes(self.own_numbers(samples))
+        """Return the bytes of these picks that workers read themselves."""
+        return super().worker_read_bytes(self.sample_numbers(samples))
 
-    def deliver(self, picks: Ids) -> None:
-        """They have arrived: what was drawn up to them is forgotten when the engine looks again."""
+    def mark_delivered(self, picks: Ids) -> None:
+        """Count a delivered batch. Its blocks, and those of earlier batches, are dropped when another is laid out."""
         self._batches += 1
         self._samples += len(picks)
-        if len(picks):
-            self._delivered = max(self._delivered, int(picks[-1]))  # any of a batch's is above all before it
+        if len(picks):  # all picks of a batch are above those of the batches before, so any of them will do
+            self._last_delivered = max(self._last_delivered, int(picks[-1]))
 
-    def _forget(self) -> None:
-        while self._drawn and self._is_delivered(self._drawn[0]):
-            done = self._drawn.popleft()
-            for number in done.blocks:
+    def _drop_delivered(self) -> None:
+        while self._batches_kept and self._is_delivered(self._batches_kept[0]):
+            batch = self._batches_kept.popleft()
+            for number in batch.blocks:
                 del self._blocks[number]
-            for pick in done.picks.tolist():
-                self._places.pop(pick, None)  # one of a pass that was given up may have met nobody
-                self._new.pop(pick, None)
+            for pick in batch.picks.tolist():
+                self._places.pop(pick, None)  # a batch of an epoch that was left early may never have been laid out
+                self._not_laid_out.pop(pick, None)
 
-    def _is_delivered(self, drawn: _DrawnBatch) -> bool:
-        return not len(drawn.picks) or int(drawn.picks[0]) <= self._delivered
-
-    @property
-    def waiting(self) -> int:
-        """Batches that are drawn and not delivered."""
-        return sum(not self._is_delivered(drawn) for drawn in list(self._drawn))
+    def _is_delivered(self, batch: _PickedBatch) -> bool:
+        return not len(batch.picks) or int(batch.picks[0]) <= self._last_delivered
 
     @property
-    def counted(self) -> SampledBlockTable:
-        """All so far."""
-        with self._counting:
-            return SampledBlockTable(self._batches, self._samples, self._reads, self._bytes_read, self._bytes_wanted)
+    def undelivered_batches(self) -> int:
+        """Batches that were added and are not delivered."""
+        return sum(not self._is_delivered(batch) for batch in list(self._batches_kept))
 
-    # -- the engine's side -----------------------------------------------------------------------------------
+    @property
+    def counts(self) -> SampledReadCounts:
+        """What has been delivered and read so far."""
+        with self._count_lock:
+            return SampledReadCounts(self._batches, self._samples, self._reads, self._bytes_read, self._bytes_wanted)
 
-    def uses(self, block: int) -> int:
-        """How many picks lie in it; none if it is of an epoch that was given up."""
+    # -- called by the engine --------------------------------------------------------------------------------
+
+    def block_uses(self, block: int) -> int:
+        """Return the number of picks in the block; 0 if it belongs to an epoch that was left early."""
         found = self._blocks.get(block)
         return 0 if found is None else len(found.rows)
 
     def blocks_of(self, samples: Ids) -> Ids:
-        """The block of each pick; of a batch as it was drawn, if it is asked for the first time."""
-        drawn = self._new.pop(int(samples[0]), None) if len(samples) else None
-        if drawn is not None:
-            self._forget()
-            self._lay_out(drawn)
+        """Return the block to read for each pick. When a batch is asked for the first time, it is laid out."""
+        batch = self._not_laid_out.pop(int(samples[0]), None) if len(samples) else None
+        if batch is not None:
+            self._drop_delivered()
+            self._lay_out(batch)
         blocks = (self._places[pick][0] for pick in samples.tolist())
         return np.array([block if self._blocks[block].reads else NO_BLOCK for block in blocks], np.int64)
 
-    def _lay_out(self, drawn: _DrawnBatch) -> None:
-        samples = self.own_numbers(drawn.picks)
+    def _lay_out(self, batch: _PickedBatch) -> None:
+        samples = self.sample_numbers(batch.picks)
         order = np.argsort(samples, kind="stable")
-        places = drawn.position + order
-        if self.straight:
-            block = to_be_read_apart(self.dataset, samples[order])
+        positions = batch.position + order
+        if self.workers_read:
+            block = lay_out_for_workers(self.sample_index, samples[order])
             blocks: Iterable[SampledBlock] = [block]
-            self._count(block.rows, reads=block.rows[:, PARTS::WIDTH].size)
+            self._count(block.rows, reads=block.rows[:, FIRST_PART::PART_COLUMNS].size)
         else:
-            blocks = lay_out_samples(self.dataset, samples[order], self._block_bytes)
-        drawn.blocks = tuple(self._add(block, drawn.picks[order[block.samples]], places) for block in blocks)
+            blocks = lay_out_samples(self.sample_index, samples[order], self._block_bytes)
+        batch.blocks = tuple(self._add(block, batch.picks[order[block.samples]], positions) for block in blocks)
 
-    def _add(self, block: SampledBlock, picks: Ids, places: Ids) -> int:
+    def _add(self, block: SampledBlock, picks: Ids, positions: Ids) -> int:
         number, self._next_block = self._next_block, self._next_block + 1
-        # for the dice: a sample that comes again has another fate, the same in every run
-        block.rows[:, 1] = places[block.samples]
+        # The position seeds the random draws: a sample that is picked again gets others, the same in every run.
+        block.rows[:, 1] = positions[block.samples]
         self._blocks[number] = block
         self._places.update((pick, (number, row)) for row, pick in enumerate(picks.tolist()))
         return number
 
     def block_bytes(self, block: int) -> int:
-        """What it takes in the arena."""
+        """Return the bytes of the arena that the block takes."""
         return self._blocks[block].size
 
     def read_block(self, block: int, into: memoryview) -> int:
-        """Read it, in the order of place."""
+        """Read the block, shard after shard in ascending order, and return the bytes read."""
         found = self._blocks.get(block)
         if found is None:
             return 0
-        count = sum(self._files.read(shard, extents, into) for shard, extents in found.reads.items())
+        count = sum(self._reader.read(shard, extents, into) for shard, extents in found.reads.items())
         self._count(found.rows, sum(map(len, found.reads.values())), count)
         return count
 
     def _count(self, rows: Ids, reads: int, bytes_read: int | None = None) -> None:
-        """What these rows are about has been read, or will be; no more than that if it is not said how much."""
-        wanted = int(rows[:, PARTS + 1 :: WIDTH].sum())
-        with self._counting:
+        """Count the reads for these rows. Without `bytes_read`, only the wanted bytes are read."""
+        wanted = int(rows[:, FIRST_PART + 1 :: PART_COLUMNS].sum())
+        with self._count_lock:
             self._reads += reads
             self._bytes_read += wanted if bytes_read is None else bytes_read
             self._bytes_wanted += wanted
 
-    def task_rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
-        """What workers are told."""
-        rows = np.empty((len(samples), PARTS + WIDTH * self.dataset.parts[0].shape[1]), np.int64)
-        for at, pick in enumerate(samples.tolist()):
+    def task_rows(self, samples: Ids, slots: Ids, block_starts: Ids) -> TaskRows:
+        """Return the rows of these picks, see `block_layout`."""
+        rows = np.empty((len(samples), FIRST_PART + PART_COLUMNS * self.sample_index.parts[0].shape[1]), np.int64)
+        for position, pick in enumerate(samples.tolist()):
             block, row = self._places[pick]
-            rows[at] = self._blocks[block].rows[row]
+            rows[position] = self._blocks[block].rows[row]
         rows[:, 0] = slots
-        rows[:, PARTS::WIDTH] += np.where(bases != NO_BLOCK_START, bases, 0)[:, None]
+        rows[:, FIRST_PART::PART_COLUMNS] += np.where(block_starts != NO_BLOCK_START, block_starts, 0)[:, None]
         return rows
-
-    def rng_ids(self, samples: Ids) -> Ids:
-        """Return the place in the epoch at which the sampler gave each sample.
-
-        So a sample that the sampler gives twice gets other random draws the second time, the same in every run. A
-        sample of an earlier batch, which replaces one of a batch that is bad as a whole, is not known any more; then
-        the numbers of the samples themselves are returned.
-        """
-        places, blocks = self._places, self._blocks
-        try:
-            found = [places[sample] for sample in samples.tolist()]
-            return np.array([blocks[block].rows[row, 1] for block, row in found], np.int64)
-        except KeyError:
-            return samples
 
     def close(self) -> None:
         """Close the shards."""
-        self._files.close()
+        self._reader.close()

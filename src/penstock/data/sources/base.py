@@ -1,98 +1,103 @@
-"""What the loader asks of whatever it is fed with: shards, or a map-style dataset."""
+"""What the loader needs to know of a source: of shards, of shards read by a sampler, or of a map-style dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from penstock.core.contracts import BlockSource, WorkerProgram, no_worker_reads
+from penstock.core.contracts import BatchRequest, BlockSource, EpochRequest, WorkerProgram
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.batch.delivery import SampleNames
-from penstock.data.order.batches import BatchIndices
+from penstock.core.types import Ids
 from penstock.data.order.checkpoint import Identity
-
-Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class EpochShare:
-    """What is left of an epoch for this rank."""
-
-    portions: Iterator[BatchIndices]
-    """Its batches; without end where a sampler has none."""
-    uses: Callable[[int], int]
-    """How many of its samples a block has."""
-    whole: bool = False
-    """Whether each batch must be made by one worker."""
-    worker_read_bytes: Callable[[Ids], int] = no_worker_reads
-    """Bytes of samples that no block has: workers read them for themselves."""
+from penstock.errors import PenstockError
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSizes:
-    """What is read at a time, for the plan of memory."""
+    """How much is read at a time, for the division of memory between arena, slabs and workers."""
 
     block_sizes: Ids
-    """About how much each block takes; none where nothing is read."""
+    """About how many bytes each block takes; empty where nothing is read."""
     blocks_in_use: int
-    """On this rank, at any moment."""
+    """Blocks that this rank uses at a time."""
     remote: bool = False
-    """Every read waits for a network."""
+    """Whether every read waits for a network."""
+
+
+class SampleNames(Protocol):
+    """The part of a source that delivery needs: it completes batches and says where a sample comes from."""
+
+    def assemble(self, values: dict[str, Any], samples: Ids) -> Any:
+        """Return the batch for the training loop, from arrays or tensors and lists by name."""
+        ...
+
+    def location(self, sample: int, suffix: str | None = None) -> tuple[str, str, int | None]:
+        """Return shard, member and, if there is one, offset of that part of a sample; without a suffix, of the sample."""
+        ...
+
+
+def add_location(error: PenstockError, sample: int, names: SampleNames) -> PenstockError:
+    """Add shard, member and offset to the error of a sample, unless it has them.
+
+    A worker knows only the suffix of a member's name.
+    """
+    if error.shard is not None:
+        return error
+    shard, member, offset = names.location(sample, error.member)
+    error.member = member
+    return error.at(shard=shard, offset=offset)
 
 
 class Source(SampleNames, Protocol):
-    """Samples, their order and what is done to them."""
+    """The samples of a loader, their order and their keys, and what workers do with them."""
 
     @property
-    def supply(self) -> BlockSource:
-        """The engine's side of it."""
+    def block_source(self) -> BlockSource:
+        """Where the engine finds the bytes of the samples."""
         ...
 
     @property
-    def own_code(self) -> bool:
-        """Whether workers run nothing of the user's."""
+    def runs_user_code(self) -> bool:
+        """Whether workers run code of the user, such as a transform or a dataset."""
         ...
 
     def __len__(self) -> int:
-        """Samples there are to deliver, over all ranks."""
+        """Return the number of samples in an epoch, over all ranks."""
         ...
 
-    def count(self) -> int:
-        """Batches of an epoch on this rank."""
+    def num_batches(self) -> int:
+        """Return the number of batches in an epoch on this rank."""
         ...
 
-    def per_rank(self) -> int:
-        """Samples of an epoch on this rank."""
+    def samples_per_rank(self) -> int:
+        """Return the number of samples in an epoch on this rank."""
         ...
 
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
-        """This rank's batches of the epoch from that position on; nothing is begun by asking."""
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+        """Yield this rank's batches of the epoch from that position on. This does not begin the epoch."""
         ...
 
-    def share(self, epoch: int, position: int) -> EpochShare:
-        """The same, to be delivered now."""
+    def begin_epoch(self, epoch: int, position: int) -> EpochRequest:
+        """Begin an epoch at that position, and return its batches, to be delivered now."""
         ...
 
-    def reading(self) -> ReadSizes:
-        """How much arena it would like."""
+    def read_sizes(self) -> ReadSizes:
+        """Return how much arena the source can use."""
         ...
 
-    def layout(self, batch_size: int) -> SlabLayout:
-        """The slots of a batch of at most that many samples, as the first sample has them."""
+    def slab_layout(self, batch_size: int) -> SlabLayout:
+        """Return the layout of a batch of at most that many samples, inferred from the first samples."""
         ...
 
-    def work(self, layout: SlabLayout) -> WorkerProgram:
-        """What workers run."""
+    def worker_program(self, layout: SlabLayout) -> WorkerProgram:
+        """Return what workers run."""
         ...
 
     def identity(self) -> Identity:
-        """What decides the order of an epoch."""
+        """Return what decides the order of an epoch, by name."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds open."""
+        """Close the files that are open."""
         ...

@@ -1,4 +1,4 @@
-"""Everything the loader needs to know of a map-style dataset: anything with __getitem__ and __len__."""
+"""A source of samples in a map-style dataset: any object with __getitem__ and __len__."""
 
 from __future__ import annotations
 
@@ -11,186 +11,188 @@ from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.core.contracts import NO_BLOCK, WorkerProgram
+from penstock.core.contracts import NO_BLOCK, BatchRequest, EpochRequest, WorkerProgram
 from penstock.core.slab_layout import SlabLayout, SlotSpec
-from penstock.data.batch.delivery import locate
+from penstock.core.types import Ids
 from penstock.data.batch.pytree import ROOT, as_leaf, flatten, skeleton, unflatten
-from penstock.data.decode.map_samples import CollateProgram, DatasetProgram, DatasetSamples
+from penstock.data.decode.dataset_program import CollateProgram, DatasetProgram, DatasetSamples
 from penstock.data.decode.rng import restore_global_rngs
-from penstock.data.order.batches import BatchIndices
 from penstock.data.order.sampler import BatchOrder, SeededOrder
-from penstock.data.sources.base import EpochShare, ReadSizes
+from penstock.data.sources.base import ReadSizes, add_location
 from penstock.errors import PenstockError, SampleError, SettingError
 
-Ids = NDArray[np.int64]
 OnError = Literal["raise", "skip", "replace"]
-NOTHING: Ids = np.zeros(0, np.int64)
-TRIES = 16
-"""Samples looked at for one that is good, where bad ones are not to end the epoch."""
+NO_SAMPLES: Ids = np.zeros(0, np.int64)
+MAX_TRIES = 16
+"""Samples tried until one is good, where bad samples do not end the epoch."""
 
 
-def is_dataset(given: object) -> bool:
-    """Whether it is a map-style dataset rather than shards: indexed, of a known length, and not a list of paths."""
-    data = sys.modules.get("torch.utils.data")
-    if data is not None and isinstance(given, data.IterableDataset):
+def is_dataset(data: object) -> bool:
+    """Return whether `data` is a map-style dataset rather than shards.
+
+    A dataset can be indexed, has a length, and is not a list of paths.
+    """
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is not None and isinstance(data, torch_data.IterableDataset):
         raise SettingError(
             "an IterableDataset gives its samples in its own order and cannot be spread over workers sample by sample",
             advice="Give a map-style dataset (__getitem__ and __len__), or the shards themselves",
         )
-    if isinstance(given, str | os.PathLike | Mapping) or not (
-        hasattr(given, "__getitem__") and hasattr(given, "__len__")
-    ):
+    if isinstance(data, str | os.PathLike | Mapping) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return False
-    return not (isinstance(given, Sequence) and all(isinstance(each, str | os.PathLike) for each in given))
+    return not (isinstance(data, Sequence) and all(isinstance(each, str | os.PathLike) for each in data))
 
 
 class DatasetBlockSource:
-    """Nothing to fetch: workers ask the dataset themselves."""
+    """A block source without blocks: workers get the samples from the dataset themselves."""
 
     def blocks_of(self, samples: Ids) -> Ids:
-        """No blocks."""
+        """Return NO_BLOCK for each sample."""
         return np.full(len(samples), NO_BLOCK, np.int64)
 
     def block_bytes(self, block: int) -> int:
-        """Never asked."""
+        """Raise an error: there are no blocks, so this is not called."""
         raise NotImplementedError
 
     def read_block(self, block: int, into: memoryview) -> int:
-        """Never asked."""
+        """Raise an error: there are no blocks, so this is not called."""
         raise NotImplementedError
 
-    def task_rows(self, samples: Ids, slots: Ids, bases: Ids) -> Ids:
-        """Slot and index."""
+    def task_rows(self, samples: Ids, slots: Ids, block_starts: Ids) -> Ids:
+        """Return rows of slot and index."""
         return np.stack((slots, samples), axis=1)
-
-    def rng_ids(self, samples: Ids) -> Ids:
-        """Return the indices themselves: each sample seeds its random draws by its index."""
-        return samples
 
 
 @dataclass(frozen=True)
 class _SampleStructure:
-    """What one sample looks like, and so all of them."""
+    """The structure of one sample, and so of all of them."""
 
     skeleton: Any
     leaves: dict[str, str]
-    """As `DatasetProgram` has them."""
+    """As in `DatasetProgram`."""
     slots: dict[str, SlotSpec]
     torch_dtypes: dict[str, str]
-    """Of leaves whose numbers numpy does not have."""
+    """The torch dtypes that numpy does not have, by leaf."""
 
 
 class DatasetSource:
-    """A dataset, and who picks its samples. A batch is what the dataset's samples make of it, with nothing added."""
+    """A map-style dataset and the order of its samples. Batches contain what the samples contain, without keys."""
 
-    own_code = False
+    runs_user_code = True
 
     def __init__(
         self,
         samples: DatasetSamples,
-        picks: BatchOrder,
+        batch_order: BatchOrder,
         collate_fn: Callable[[list[Any]], Any] | None,
         on_error: OnError,
     ) -> None:
         self.dataset = samples.dataset
-        self.supply = DatasetBlockSource()
+        self.block_source = DatasetBlockSource()
         self._samples = samples
-        self._picks = picks
+        self._batch_order = batch_order
         self._collate_fn = collate_fn
         self._on_error = on_error
-        self._first: Ids = NOTHING
-        """The first batch of the share begun last: what it looks like is what all look like."""
-        self._look: _SampleStructure | None = None
+        self._first: Ids = NO_SAMPLES
+        """The first batch of the epoch begun last: all samples are expected to have the structure of its first one."""
+        self._structure: _SampleStructure | None = None
 
     def __len__(self) -> int:
-        return self._picks.samples if isinstance(self._picks, SeededOrder) else len(self.dataset)
+        return self._batch_order.samples if isinstance(self._batch_order, SeededOrder) else len(self.dataset)
 
-    def count(self) -> int:
-        """Batches of an epoch on this rank."""
-        return self._picks.count()
+    def num_batches(self) -> int:
+        """Return the number of batches in an epoch on this rank."""
+        return self._batch_order.num_batches()
 
-    def per_rank(self) -> int:
-        """Samples of an epoch on this rank."""
-        return sum(len(portion.samples) for portion in self.portions(0, 0))
+    def samples_per_rank(self) -> int:
+        """Return the number of samples in an epoch on this rank."""
+        return sum(len(request.samples) for request in self.batch_requests(0, 0))
 
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
-        """This rank's batches of the epoch from that position on."""
-        return self._picks.portions(epoch, position)
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+        """Yield this rank's batches of the epoch from that position on."""
+        return self._batch_order.batch_requests(epoch, position)
 
-    def share(self, epoch: int, position: int) -> EpochShare:
-        """The same, to be delivered now, as far as anybody asks for it."""
-        portions = self.portions(epoch, position)
-        first = next(portions, None)
+    def begin_epoch(self, epoch: int, position: int) -> EpochRequest:
+        """Return the epoch's batches; all but the first are drawn only as they are iterated over."""
+        requests = self.batch_requests(epoch, position)
+        first = next(requests, None)
         if first is None:
-            return EpochShare(iter(()), NOTHING.item)
+            return EpochRequest(iter(()), NO_SAMPLES.item)
         self._first = first.samples
-        return EpochShare(chain([first], portions), NOTHING.item, whole=self._collate_fn is not None)
-
-    def reading(self) -> ReadSizes:
-        """Nothing is read by us."""
-        return ReadSizes(NOTHING, 0)
-
-    def layout(self, batch_size: int) -> SlabLayout:
-        """Slots for the leaves that have a shape; none where a collate_fn makes the batches."""
+        batches: Iterator[BatchRequest] = chain([first], requests)
         if self._collate_fn is not None:
-            return SlabLayout({}, sys.maxsize)  # no slots: a batch of any size fits
-        self._look = _look_at(self._first_sample())
-        return SlabLayout(self._look.slots, batch_size)
+            batches = (replace(request, one_worker=True) for request in batches)
+        return EpochRequest(batches, NO_SAMPLES.item)
 
-    def work(self, layout: SlabLayout) -> WorkerProgram:
-        """What workers run."""
+    def read_sizes(self) -> ReadSizes:
+        """Return no blocks: the engine reads nothing."""
+        return ReadSizes(NO_SAMPLES, 0)
+
+    def slab_layout(self, batch_size: int) -> SlabLayout:
+        """Return slots for the leaves that have a shape; no slots where a collate_fn makes the batches."""
+        if self._collate_fn is not None:
+            return SlabLayout({}, sys.maxsize)  # without slots a batch of any size fits
+        self._structure = _inspect(self._first_sample())
+        return SlabLayout(self._structure.slots, batch_size)
+
+    def worker_program(self, layout: SlabLayout) -> WorkerProgram:
+        """Return what workers run."""
         if self._collate_fn is not None:
             return CollateProgram(self._samples, self._collate_fn, self._on_error)
-        assert self._look is not None
-        return DatasetProgram(self._samples, layout, self._look.leaves)
+        assert self._structure is not None
+        return DatasetProgram(self._samples, layout, self._structure.leaves)
 
     def _first_sample(self) -> Any:
-        """The first good one, made here. The dataset itself stays untouched if it is still to be sent to processes:
-        many open their files at the first access, and can be pickled only before it."""
+        """Return the first good sample, made in this process.
+
+        If the dataset is still to be sent to worker processes, a copy of it makes the sample: many datasets open
+        their files at the first access, and can be pickled only before it.
+        """
         samples = self._samples
-        if samples.apart:
+        if samples.in_processes:
             samples = replace(samples, dataset=_copy(samples.dataset))
         failure: PenstockError | None = None
-        for index in self._first[: 1 if self._on_error == "raise" else TRIES].tolist():
+        for index in self._first[: 1 if self._on_error == "raise" else MAX_TRIES].tolist():
             with restore_global_rngs():
                 sample = next(samples.fetch([index], 0))
             if not isinstance(sample, PenstockError):
                 return sample
-            failure = failure or locate(sample, index, self)
-        raise failure or SettingError("the first batch is empty: nobody can tell what samples look like", stage="plan")
+            failure = failure or add_location(sample, index, self)
+        raise failure or SettingError(
+            "the first batch is empty, so the structure of the samples is not known", stage="plan"
+        )
 
-    def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int | None]:
-        """The dataset's type and the index; there are no parts and no offset."""
+    def location(self, sample: int, suffix: str | None = None) -> tuple[str, str, int | None]:
+        """Return the dataset's type and the sample's index; a dataset has no parts and no offsets."""
         return type(self.dataset).__name__, str(sample), None
 
-    def finish(self, values: dict[str, Any], samples: Ids) -> Any:
-        """Leaves put together as the samples are, or the batch as collate_fn made it."""
+    def assemble(self, values: dict[str, Any], samples: Ids) -> Any:
+        """Return the leaves put together as in the samples, or the batch that collate_fn made."""
         if self._collate_fn is not None:
             if not len(samples):
                 raise SampleError("every sample of a batch is bad: collate_fn has nothing to work on", stage="collate")
             return values[ROOT][0]
-        assert self._look is not None
-        leaves = {name: values.get(name, []) for name in self._look.leaves}
-        for name, dtype in self._look.torch_dtypes.items():
-            leaves[name] = _viewed_as(dtype, leaves[name], name)
-        return unflatten(self._look.skeleton, leaves)
+        assert self._structure is not None
+        leaves = {name: values.get(name, []) for name in self._structure.leaves}
+        for name, dtype in self._structure.torch_dtypes.items():
+            leaves[name] = _view_as(dtype, leaves[name], name)
+        return unflatten(self._structure.skeleton, leaves)
 
     def identity(self) -> dict[str, str | int | bool]:
-        """What decides the order of an epoch."""
-        return {"kind": "map", "length": len(self.dataset), **self._picks.identity()}
+        """Return what decides the order of an epoch."""
+        return {"kind": "map", "length": len(self.dataset), **self._batch_order.identity()}
 
     def __repr__(self) -> str:
         return f"{type(self.dataset).__name__} of {len(self.dataset)}"
 
     def close(self) -> None:
-        """The dataset is not ours to close."""
+        """Leave the dataset as it is: it belongs to the user."""
 
 
 def _copy(dataset: Any) -> Any:
     try:
-        return pickle.loads(pickle.dumps(dataset))  # noqa: S301 (our own bytes)
+        return pickle.loads(pickle.dumps(dataset))  # noqa: S301 (this process made the bytes)
     except Exception as error:
         raise SettingError(
             f"the dataset cannot be sent to worker processes: {type(error).__name__}: {error}",
@@ -199,7 +201,7 @@ def _copy(dataset: Any) -> Any:
         ) from error
 
 
-def _look_at(sample: Any) -> _SampleStructure:
+def _inspect(sample: Any) -> _SampleStructure:
     leaves: dict[str, str] = {}
     slots: dict[str, SlotSpec] = {}
     torch_dtypes: dict[str, str] = {}
@@ -213,8 +215,8 @@ def _look_at(sample: Any) -> _SampleStructure:
     return _SampleStructure(skeleton(sample), leaves, slots, torch_dtypes)
 
 
-def _viewed_as(dtype: str, value: Any, name: str) -> Any:
-    """A tensor of bits as the numbers they are."""
+def _view_as(dtype: str, value: Any, name: str) -> Any:
+    """Return a tensor of integers viewed as the torch dtype whose bits they are."""
     if isinstance(value, np.ndarray):
-        raise SettingError(f"numpy has no {dtype}, which {name} is", advice='Use device="cpu"')
+        raise SettingError(f"{name} is {dtype}, a type that numpy does not have", advice='Use device="cpu"')
     return value.view(getattr(sys.modules["torch"], dtype))

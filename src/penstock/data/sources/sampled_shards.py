@@ -1,4 +1,4 @@
-"""Shards whose order is the user's: a sampler or a batch_sampler says which sample comes when."""
+"""A source of samples in shards, in the order of the user's sampler or batch sampler."""
 
 from __future__ import annotations
 
@@ -8,104 +8,109 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.core.contracts import WorkerProgram
+from penstock.core.contracts import BatchRequest, EpochRequest, WorkerProgram
 from penstock.core.format import format_bytes
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.order.batches import BatchIndices
+from penstock.core.types import Ids
 from penstock.data.order.sampler import BatchOrder
-from penstock.data.read.sampled_read import MOST_READS, SampledBlockSource, SampledBlockTable
-from penstock.data.sources.base import EpochShare, ReadSizes
-from penstock.data.sources.shards import UNDER_WAY, ShardSource
+from penstock.data.read.sampled_read import MAX_BLOCK_READS, SampledBlockSource, SampledReadCounts
+from penstock.data.sources.base import ReadSizes
+from penstock.data.sources.shards import BATCHES_IN_MEMORY, ShardSource
 
 log = logging.getLogger("penstock")
 
-Ids = NDArray[np.int64]
-
 
 class SampledShardSource:
-    """What a sample is, is for the shards' own feed to say; only where it is read, and when, is decided here."""
+    """Shards read in the order of a sampler. The `ShardSource` inside it decides everything but order and reading.
 
-    def __init__(self, shards: ShardSource, picks: BatchOrder, batch_size: int) -> None:
-        """`batch_size` is what a batch usually has; where a batch_sampler decides, a guess."""
+    A request's samples are picks: a pick is one use of a sample in an epoch, see `SampledBlockSource`.
+    """
+
+    def __init__(self, shards: ShardSource, batch_order: BatchOrder, batch_size: int) -> None:
+        """`batch_size` is the usual size of a batch; where a batch_sampler decides it, an estimate."""
         self._shards = shards
-        self._picks = picks
+        self._batch_order = batch_order
         self._batch_size = batch_size
         self._block_bytes = shards.order_settings.block_bytes
-        self.supply = SampledBlockSource(
-            shards.dataset, self._block_bytes, direct=not shards.page_cache, cache=shards.cache
+        self.block_source = SampledBlockSource(
+            shards.sample_index, self._block_bytes, direct=not shards.page_cache, cache=shards.cache
         )
-        self._before = SampledBlockTable()
-        """When this epoch began."""
+        self._counts_before = SampledReadCounts()
+        """The counts when this epoch began."""
         self._all_drawn = False
+        """Whether the sampler has given all batches of this epoch."""
 
     @property
-    def own_code(self) -> bool:
-        """Whether workers run nothing of the user's."""
-        return self._shards.own_code
+    def runs_user_code(self) -> bool:
+        """Whether workers run code of the user."""
+        return self._shards.runs_user_code
 
     def __len__(self) -> int:
-        return len(self._shards.dataset)
+        return len(self._shards.sample_index)
 
-    def count(self) -> int:
-        """Batches of an epoch on this rank."""
-        return self._picks.count()
+    def num_batches(self) -> int:
+        """Return the number of batches in an epoch on this rank."""
+        return self._batch_order.num_batches()
 
-    def per_rank(self) -> int:
-        """Samples of an epoch on this rank."""
-        return sum(len(portion.samples) for portion in self.portions(0, 0))
+    def samples_per_rank(self) -> int:
+        """Return the number of samples in an epoch on this rank."""
+        return sum(len(request.samples) for request in self.batch_requests(0, 0))
 
-    def portions(self, epoch: int, position: int) -> Iterator[BatchIndices]:
-        """The sampler's batches of the epoch from that position on."""
-        return self._picks.portions(epoch, position)
+    def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
+        """Yield the sampler's batches of the epoch from that position on, by the samples' own numbers."""
+        return self._batch_order.batch_requests(epoch, position)
 
-    def share(self, epoch: int, position: int) -> EpochShare:
-        """The same, to be delivered now, drawn as far as anybody asks for it."""
-        self._before, self._all_drawn = self.supply.counted, False
-        self.supply.look()
-        return EpochShare(
-            self._drawn(self.portions(epoch, position)),
-            self.supply.uses,
-            worker_read_bytes=self.supply.worker_read_bytes,
+    def begin_epoch(self, epoch: int, position: int) -> EpochRequest:
+        """Decide whether workers read, and return the epoch's batches; the sampler is iterated only as they are."""
+        self._counts_before, self._all_drawn = self.block_source.counts, False
+        self.block_source.choose_readers()
+        return EpochRequest(
+            self._picked(self.batch_requests(epoch, position)),
+            self.block_source.block_uses,
+            self.block_source.worker_read_bytes,
         )
 
-    def _drawn(self, portions: Iterator[BatchIndices]) -> Iterator[BatchIndices]:
-        for portion in portions:
-            samples = portion.samples
-            yield BatchIndices(self.supply.draw(samples, portion.end - len(samples)), portion.end)
+    def _picked(self, requests: Iterator[BatchRequest]) -> Iterator[BatchRequest]:
+        """Yield the batches with picks as samples. A pick's random draws are seeded by its position in the epoch."""
+        for request in requests:
+            begin = request.end - len(request.samples)
+            picks = self.block_source.add_batch(request.samples, begin)
+            yield replace(request, samples=picks, rng_ids=np.arange(begin, request.end))
         self._all_drawn = True
 
-    def reading(self) -> ReadSizes:
-        """A block is a few samples, or as many neighbours as `block_bytes` hold, or one long sample."""
-        samples = self.supply.wanted_bytes
-        blocks = np.minimum(MOST_READS * samples, np.maximum(samples, self._block_bytes))
-        return ReadSizes(np.append(blocks, self._block_bytes), UNDER_WAY * -(-self._batch_size // MOST_READS))
+    def read_sizes(self) -> ReadSizes:
+        """Return sizes for blocks of a few samples, of as many neighbours as `block_bytes` holds, or of a long one."""
+        samples = self.block_source.wanted_bytes
+        blocks = np.minimum(MAX_BLOCK_READS * samples, np.maximum(samples, self._block_bytes))
+        blocks_per_batch = -(-self._batch_size // MAX_BLOCK_READS)
+        return ReadSizes(np.append(blocks, self._block_bytes), BATCHES_IN_MEMORY * blocks_per_batch)
 
-    def layout(self, batch_size: int) -> SlabLayout:
-        """As the first samples have it."""
-        return self._shards.layout(batch_size)
+    def slab_layout(self, batch_size: int) -> SlabLayout:
+        """Return the layout of a batch, inferred from the first samples."""
+        return self._shards.slab_layout(batch_size)
 
-    def work(self, layout: SlabLayout) -> WorkerProgram:
-        """What workers run."""
-        return replace(self._shards.work(layout), files=self.supply.straight_files())
+    def worker_program(self, layout: SlabLayout) -> WorkerProgram:
+        """Return what workers run."""
+        return replace(self._shards.worker_program(layout), files=self.block_source.worker_files())
 
-    def where(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
-        """Shard, name and offset of that part of a pick."""
-        return self._shards.where(int(self.supply.own_numbers(np.array([sample]))[0]), suffix)
+    def location(self, sample: int, suffix: str | None = None) -> tuple[str, str, int]:
+        """Return shard, member and offset of that part of a pick."""
+        return self._shards.location(int(self.block_source.sample_numbers(np.array([sample]))[0]), suffix)
 
-    def finish(self, values: dict[str, Any], samples: Ids) -> dict[str, Any]:
-        """The fields, and the samples' keys."""
-        batch = self._shards.finish(values, self.supply.own_numbers(samples))
-        self.supply.deliver(samples)
-        if self._all_drawn and not self.supply.waiting:
-            log.info("read by a sampler, %s", self._told(self.supply.counted.since(self._before)))
+    def assemble(self, values: dict[str, Any], samples: Ids) -> dict[str, Any]:
+        """Return the fields and the samples' keys, and note that these picks are delivered."""
+        batch = self._shards.assemble(values, self.block_source.sample_numbers(samples))
+        self.block_source.mark_delivered(samples)
+        if self._all_drawn and not self.block_source.undelivered_batches:
+            counts = self.block_source.counts.since(self._counts_before)
+            log.info("read by a sampler, %s", self._read_summary(counts))
         return batch
 
-    def _told(self, read: SampledBlockTable) -> str:
-        """What the sampler's order costs, and what the shards' own would."""
+    def _read_summary(self, read: SampledReadCounts) -> str:
+        """Say how much a batch in the sampler's order reads, and how many reads the shards' own order would need."""
         batches = max(1, read.batches)
-        own_blocks = len(self._shards.supply.blocks) * read.samples / len(self)
+        own_blocks = len(self._shards.block_source.blocks) * read.samples / len(self)
         return (
             f"each of {read.batches:,} batches: {read.samples / batches:.3g} samples in {read.reads / batches:.3g} "
             f"reads of {format_bytes(read.bytes_read / max(1, read.reads))}, {format_bytes(read.bytes_read / batches)} "
@@ -114,15 +119,16 @@ class SampledShardSource:
         )
 
     def identity(self) -> dict[str, str | int | bool]:
-        """The shards, and what can be known of the sampler."""
-        return {"kind": "picked", "fingerprint": self._shards.identity()["fingerprint"], **self._picks.identity()}
+        """Return the shards' fingerprint, and what can be known of the sampler."""
+        fingerprint = self._shards.identity()["fingerprint"]
+        return {"kind": "picked", "fingerprint": fingerprint, **self._batch_order.identity()}
 
     def __repr__(self) -> str:
-        """With what a batch has cost so far."""
-        read = self.supply.counted
-        return f"{self._shards!r} by a sampler" + (f" ({self._told(read)})" if read.batches else "")
+        """Describe the shards, and what a batch has cost so far."""
+        read = self.block_source.counts
+        return f"{self._shards!r} by a sampler" + (f" ({self._read_summary(read)})" if read.batches else "")
 
     def close(self) -> None:
         """Close the shards."""
-        self.supply.close()
+        self.block_source.close()
         self._shards.close()

@@ -289,4 +289,4 @@ def test_decoding_on_the_gpu_cannot_be_combined_with_a_transform(shard):
 @pytest.mark.parametrize(("decode", "threads"), [("cpu", 0), ("auto", 0), ("hybrid", 2), ("gpu", 2)])
 def test_cores_are_left_to_the_sender_threads_where_the_gpu_always_decodes(decode, threads):
     fields = {"image": Image(".jpg", size=64, decode=decode)}
-    assert DevicePlan(fields, "cuda", 0, transformed=False).senders == threads
+    assert DevicePlan(fields, "cuda", 0, transformed=False).sender_threads == threads

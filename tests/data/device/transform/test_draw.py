@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.data.decode.rng import global_rngs
+from penstock.data.decode.rng import uniform_draws
 from penstock.data.device.transform.draw import GREY, draw_transforms
 from penstock.data.fields import GpuTransform, Image
 from penstock.errors import SettingError
@@ -12,18 +12,18 @@ MANY = np.arange(5000)
 
 
 def test_random_numbers_of_a_sample_depend_only_on_seed_epoch_and_sample():
-    alone = global_rngs(7, 3, np.array([42]), 9)
-    assert np.array_equal(global_rngs(7, 3, np.arange(40, 45), 9)[2:3], alone)
+    alone = uniform_draws(7, 3, np.array([42]), 9)
+    assert np.array_equal(uniform_draws(7, 3, np.arange(40, 45), 9)[2:3], alone)
     for other in (
-        global_rngs(8, 3, np.array([42]), 9),
-        global_rngs(7, 4, np.array([42]), 9),
-        global_rngs(7, 3, np.array([43]), 9),
+        uniform_draws(8, 3, np.array([42]), 9),
+        uniform_draws(7, 4, np.array([42]), 9),
+        uniform_draws(7, 3, np.array([43]), 9),
     ):
         assert not np.any(other == alone)
 
 
 def test_random_numbers_are_uniform_and_uncorrelated():
-    numbers = global_rngs(0, 0, MANY, 6)
+    numbers = uniform_draws(0, 0, MANY, 6)
     assert numbers.min() >= 0
     assert numbers.max() < 1
     assert np.abs(numbers.mean(axis=0) - 0.5).max() < 0.02

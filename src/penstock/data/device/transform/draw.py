@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.decode.rng import global_rngs
+from penstock.data.decode.rng import uniform_draws
 from penstock.data.fields.gpu_transform import GpuTransform
 
 Ids = NDArray[np.int64]
@@ -44,7 +44,7 @@ def draw_transforms(
     transform: GpuTransform, input_size: tuple[int, int], seed: int, epoch: int, samples: Ids
 ) -> DrawnTransforms:
     """Draw the choices for images of that height and width."""
-    uniform = global_rngs(seed, epoch, samples, RANDOM_NUMBERS)
+    uniform = uniform_draws(seed, epoch, samples, RANDOM_NUMBERS)
     return DrawnTransforms(
         _boxes(transform, input_size, uniform[:, :4]).astype(np.float32)
         if transform.output_size(input_size) != input_size or transform.crop != "none"

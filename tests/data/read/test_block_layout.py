@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.data.read.reader import RowCache
+from penstock.data.read.block_layout import RowCache
 
 WIDTH = 3
 

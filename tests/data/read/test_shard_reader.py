@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from penstock.data.read import open_files as openfiles
-from penstock.data.read.byte_ranges import Extent, OpenedShards
+from penstock.data.read.block_layout import Extent
+from penstock.data.read.shard_reader import ShardReader
 from penstock.errors import StorageError
 from penstock.shards.scan import scan_shard
 from penstock.storage.mounts import identify_storage
@@ -30,8 +31,8 @@ def shards(tmp_path):
 @pytest.fixture
 def opened(shards, monkeypatch):
     """Open shards of which at most two stay so."""
-    monkeypatch.setattr(openfiles, "MOST_OPEN", 2)
-    reader = OpenedShards([str(path) for path in shards], [scan_shard(path) for path in shards])
+    monkeypatch.setattr(openfiles, "MAX_OPEN_FILES", 2)
+    reader = ShardReader([str(path) for path in shards], [scan_shard(path) for path in shards])
     yield reader
     reader.close()
 
@@ -169,7 +170,7 @@ def test_closing_is_possible_wherever_a_collection_of_garbage_falls(shards):
             shut.close()  # as a finalizer would that runs just then, in this very thread
             return super().pop(*arguments)
 
-    shut = OpenedShards([str(path) for path in shards], [scan_shard(path) for path in shards])
+    shut = ShardReader([str(path) for path in shards], [scan_shard(path) for path in shards])
     head(shut, 0)
     shut.local._open = Garbage(shut.local._open)
     reader = threading.Thread(target=head, args=(shut, 0), daemon=True)
@@ -184,7 +185,7 @@ def test_closing_is_possible_wherever_a_collection_of_garbage_falls(shards):
 
 @pytest.fixture
 def direct(shards):
-    reader = OpenedShards([str(path) for path in shards], [scan_shard(path) for path in shards], direct=True)
+    reader = ShardReader([str(path) for path in shards], [scan_shard(path) for path in shards], direct=True)
     yield reader
     reader.close()
 
@@ -201,7 +202,7 @@ def test_reads_around_the_page_cache_bring_the_same_bytes(direct, shards):
     with mmap.mmap(-1, len(data) + 3 * 4096) as memory:
         for extent in extents_of(data):
             assert direct.read(0, [extent], memoryview(memory)) == extent.length
-            found = memory[extent.at : extent.at + extent.length]
+            found = memory[extent.block_offset : extent.block_offset + extent.length]
             assert found == data[extent.offset : extent.offset + extent.length]
 
 
@@ -210,7 +211,7 @@ def test_memory_that_is_not_aligned_is_filled_the_ordinary_way(direct, shards):
     memory = bytearray(len(data) + 3 * 4096 + 1)
     for extent in extents_of(data):
         direct.read(0, [extent], memoryview(memory)[1:])
-        found = memory[1 + extent.at : 1 + extent.at + extent.length]
+        found = memory[1 + extent.block_offset : 1 + extent.block_offset + extent.length]
         assert found == data[extent.offset : extent.offset + extent.length]
 
 
@@ -232,7 +233,7 @@ def test_they_leave_nothing_in_the_page_cache(tmp_path):
     if choose_method(shard, identify_storage(shard)) is not ReadMethod.DIRECT:
         pytest.skip("this file system has no reads around the page cache")
     pages = shard.stat().st_size // 4096
-    reader = OpenedShards([str(shard)], [scan_shard(shard)], direct=True)
+    reader = ShardReader([str(shard)], [scan_shard(shard)], direct=True)
     with open(shard, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         left = forget(file, mapped)
         assert left < pages // 4

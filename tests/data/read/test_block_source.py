@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
-from penstock.data.read import reader as read
+from penstock.data.read import block_source as block_source_module
 from penstock.data.read.block_layout import GAP_BYTES, NO_CRC
-from penstock.data.read.reader import ShardBlockSource
+from penstock.data.read.block_source import ShardBlockSource
 from penstock.data.read.sample_index import make_sample_index
 from penstock.errors import PairingError, StorageError, TarError
 from penstock.shards.index import IndexBinding
@@ -25,20 +25,20 @@ def supply_of(paths, wanted, block_bytes=BLOCK_BYTES):
     return ShardBlockSource(make_sample_index([str(path) for path in paths], indexes, whole, wanted), block_bytes)
 
 
-def filled(supply, block):
-    memory = bytearray(supply.block_bytes(block))
-    supply.read_block(block, memoryview(memory))
+def filled(block_source, block):
+    memory = bytearray(block_source.block_bytes(block))
+    block_source.read_block(block, memoryview(memory))
     return memory
 
 
-def read_parts(supply, samples):
+def read_parts(block_source, samples):
     """By sample, the bytes that rows point at, with all the blocks side by side in one arena."""
     bases, arena = [], bytearray(b"\xaa" * 100)
-    for block in range(len(supply.blocks)):
+    for block in range(len(block_source.blocks)):
         bases.append(len(arena))
-        arena += filled(supply, block)
+        arena += filled(block_source, block)
     samples = np.asarray(samples, np.int64)
-    rows = supply.task_rows(samples, np.arange(len(samples)), np.array(bases)[supply.blocks_of(samples)])
+    rows = block_source.task_rows(samples, np.arange(len(samples)), np.array(bases)[block_source.blocks_of(samples)])
     assert rows[:, 0].tolist() == list(range(len(samples)))
     assert rows[:, 1].tolist() == samples.tolist()
     return [
@@ -65,50 +65,50 @@ def counted(monkeypatch):
 @pytest.mark.parametrize("compression", [None, "gz", "zst"])
 def test_rows_point_at_the_right_bytes_in_every_kind_of_shard(tmp_path, order, compression):
     paths = make_shards(tmp_path, SA1B, samples=10, shards=2, order=order, compression=compression, scale=0.1)
-    supply = supply_of(paths, [("_features.npz",), (".jpg",)])
-    assert len(supply.blocks) == 2 if compression else len(supply.blocks) > 2
+    block_source = supply_of(paths, [("_features.npz",), (".jpg",)])
+    assert len(block_source.blocks) == 2 if compression else len(block_source.blocks) > 2
     samples = np.random.default_rng(0).permutation(10)
-    for sample, found in zip(samples.tolist(), read_parts(supply, samples), strict=True):
-        number = next(number for number in range(10) if SA1B.key(number) == supply.dataset.key(sample))
+    for sample, found in zip(samples.tolist(), read_parts(block_source, samples), strict=True):
+        number = next(number for number in range(10) if SA1B.key(number) == block_source.sample_index.key(sample))
         parts = sample_parts(SA1B, number, scale=0.1)
         assert found == [(parts["_features.npz"], 0), (parts[".jpg"], 0)]
-    supply.close()
+    block_source.close()
 
 
 def test_blocks_of_different_places_in_the_arena_may_be_asked_for_in_one_call(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=12, shards=3, scale=0.1)
-    supply = supply_of(paths, [(".cls",)], 1)
+    block_source = supply_of(paths, [(".cls",)], 1)
     samples = np.array([11, 0, 5])
     slots = np.array([2, 0, 1])
-    inside = supply.task_rows(samples, slots, np.zeros(3, np.int64))[:, 2]
-    rows = supply.task_rows(samples, slots, np.array([10000, 20000, 30000]))
+    inside = block_source.task_rows(samples, slots, np.zeros(3, np.int64))[:, 2]
+    rows = block_source.task_rows(samples, slots, np.array([10000, 20000, 30000]))
     assert rows[:, 0].tolist() == [2, 0, 1]
     assert (rows[:, 2] - inside).tolist() == [10000, 20000, 30000]
 
 
 def test_parts_keep_their_place_within_a_page_so_that_whole_pages_can_be_read(tmp_path):
     paths = make_shards(tmp_path, SA1B, samples=12, order="shuffled", scale=0.1)
-    supply = supply_of(paths, [(".jpg",)], 1 << 16)
-    index = supply.dataset.indexes[0]
-    for block in range(len(supply.blocks)):
-        first, last = supply.blocks.first_samples[block : block + 2]
+    block_source = supply_of(paths, [(".jpg",)], 1 << 16)
+    index = block_source.sample_index.indexes[0]
+    for block in range(len(block_source.blocks)):
+        first, last = block_source.blocks.first_samples[block : block + 2]
         samples = np.arange(first, last)
-        rows = supply.task_rows(samples, samples, np.zeros(len(samples), np.int64))
-        offsets = index.offsets[supply.dataset.parts[0][samples, 0]]
+        rows = block_source.task_rows(samples, samples, np.zeros(len(samples), np.int64))
+        offsets = index.offsets[block_source.sample_index.parts[0][samples, 0]]
         assert ((rows[:, 2] - offsets) % 4096 == 0).all()
-        assert supply.block_bytes(block) % 4096 == 0
+        assert block_source.block_bytes(block) % 4096 == 0
 
 
 @pytest.mark.parametrize("order", ["adjacent", "interleaved"])
 def test_a_block_of_neighbours_is_one_read(tmp_path, counted, order):
     paths = make_shards(tmp_path, IMAGENET, samples=12, order=order, scale=0.1)
-    supply = supply_of(paths, [(".jpg",), (".cls",)], 4000)
-    assert len(supply.blocks) > 1
+    block_source = supply_of(paths, [(".jpg",), (".cls",)], 4000)
+    assert len(block_source.blocks) > 1
     counted.clear()
-    for block in range(len(supply.blocks)):
-        filled(supply, block)
-    assert len(counted) == len(supply.blocks)
-    supply.close()
+    for block in range(len(block_source.blocks)):
+        filled(block_source, block)
+    assert len(counted) == len(block_source.blocks)
+    block_source.close()
 
 
 def far_apart(tmp_path, gap_bytes):
@@ -127,31 +127,31 @@ def far_apart(tmp_path, gap_bytes):
 
 
 def test_parts_that_lie_far_apart_are_read_without_what_is_between(tmp_path, counted):
-    supply = far_apart(tmp_path, 2 * GAP_BYTES)
+    block_source = far_apart(tmp_path, 2 * GAP_BYTES)
     counted.clear()
-    assert [[data for data, _ in parts] for parts in read_parts(supply, [0, 1])] == [[b"1", b"33"], [b"2", b"44"]]
+    assert [[data for data, _ in parts] for parts in read_parts(block_source, [0, 1])] == [[b"1", b"33"], [b"2", b"44"]]
     assert len(counted) == 2
-    assert sum(count for _, count in counted) <= supply.block_bytes(0) < GAP_BYTES
-    supply.close()
+    assert sum(count for _, count in counted) <= block_source.block_bytes(0) < GAP_BYTES
+    block_source.close()
 
 
 def test_a_small_gap_is_read_over(tmp_path, counted):
-    supply = far_apart(tmp_path, GAP_BYTES // 2)
+    block_source = far_apart(tmp_path, GAP_BYTES // 2)
     counted.clear()
-    assert [[data for data, _ in parts] for parts in read_parts(supply, [0, 1])] == [[b"1", b"33"], [b"2", b"44"]]
+    assert [[data for data, _ in parts] for parts in read_parts(block_source, [0, 1])] == [[b"1", b"33"], [b"2", b"44"]]
     assert len(counted) == 1
-    supply.close()
+    block_source.close()
 
 
 def test_only_the_wanted_parts_are_read(tmp_path, counted):
     (path,) = make_shards(tmp_path, SA1B, samples=6, order="grouped", scale=0.3)
-    supply = supply_of([path], [(".jpg",)], 1 << 30)
+    block_source = supply_of([path], [(".jpg",)], 1 << 30)
     total = sum(len(sample_parts(SA1B, number, scale=0.3)[".jpg"]) for number in range(6))
     counted.clear()
-    read_bytes = supply.read_block(0, memoryview(bytearray(supply.block_bytes(0))))
+    read_bytes = block_source.read_block(0, memoryview(bytearray(block_source.block_bytes(0))))
     assert total <= read_bytes <= total + 6 * 1024
     assert read_bytes == sum(count for _, count in counted) < path.stat().st_size / 2
-    supply.close()
+    block_source.close()
 
 
 def test_which_parts_are_wanted_does_not_change_the_blocks(tmp_path):
@@ -166,56 +166,60 @@ def test_which_parts_are_wanted_does_not_change_the_blocks(tmp_path):
 
 def test_a_part_wanted_by_two_fields_is_read_once(tmp_path):
     paths = make_shards(tmp_path, SA1B, samples=3, scale=0.1)
-    supply = supply_of(paths, [("_features.npz",), ("_features.npz",)], 1 << 30)
-    first, second = read_parts(supply, [1])[0]
+    block_source = supply_of(paths, [("_features.npz",), ("_features.npz",)], 1 << 30)
+    first, second = read_parts(block_source, [1])[0]
     assert first == second
-    assert supply.block_bytes(0) < paths[0].stat().st_size
-    supply.close()
+    assert block_source.block_bytes(0) < paths[0].stat().st_size
+    block_source.close()
 
 
 def test_the_first_alternative_that_a_sample_has_is_taken(tmp_path):
     path = tmp_path / "mixed.tar"
     path.write_bytes(tar_bytes([("a.cls", b"1"), ("a.id", b"11"), ("b.id", b"2"), ("c.cls", b"3")]))
-    supply = supply_of([path], [(".cls", ".id")])
-    assert read_parts(supply, [0, 1, 2]) == [[(b"1", 0)], [(b"2", 1)], [(b"3", 0)]]
-    supply.close()
+    block_source = supply_of([path], [(".cls", ".id")])
+    assert read_parts(block_source, [0, 1, 2]) == [[(b"1", 0)], [(b"2", 1)], [(b"3", 0)]]
+    block_source.close()
 
 
 def test_empty_parts_have_no_bytes_and_do_no_harm(tmp_path):
     path = tmp_path / "empty.tar"
     path.write_bytes(tar_bytes([("a.cls", b""), ("a.id", b"1"), ("b.cls", b""), ("b.id", b"")]))
-    supply = supply_of([path], [(".cls",), (".id",)])
-    assert read_parts(supply, [0, 1]) == [[(b"", 0), (b"1", 0)], [(b"", 0), (b"", 0)]]
-    supply.close()
+    block_source = supply_of([path], [(".cls",), (".id",)])
+    assert read_parts(block_source, [0, 1]) == [[(b"", 0), (b"1", 0)], [(b"", 0), (b"", 0)]]
+    block_source.close()
 
 
 def test_shards_without_a_whole_sample_are_stepped_over(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=9, shards=3, scale=0.1)
     indexes = [scan_shard(path) for path in paths]
     whole = [np.arange(0), np.arange(3), np.arange(0)]
-    supply = ShardBlockSource(
+    block_source = ShardBlockSource(
         make_sample_index([str(path) for path in paths], indexes, whole, [(".cls",)]), BLOCK_BYTES
     )
-    assert [supply.dataset.key(sample) for sample in range(3)] == [IMAGENET.key(number) for number in (3, 4, 5)]
-    assert [parts[0][0] for parts in read_parts(supply, [0, 1, 2])] == [b"3", b"4", b"5"]
-    supply.close()
+    assert [block_source.sample_index.key(sample) for sample in range(3)] == [
+        IMAGENET.key(number) for number in (3, 4, 5)
+    ]
+    assert [parts[0][0] for parts in read_parts(block_source, [0, 1, 2])] == [b"3", b"4", b"5"]
+    block_source.close()
 
 
 def test_samples_that_were_left_out_are_not_numbered(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=8, shards=2, scale=0.1)
     indexes = [scan_shard(path) for path in paths]
     whole = [np.array([1, 3]), np.array([0, 2, 3])]
-    supply = ShardBlockSource(make_sample_index([str(path) for path in paths], indexes, whole, [(".cls",)]), 1)
-    assert len(supply.dataset) == 5
-    assert [supply.dataset.key(sample) for sample in range(5)] == [IMAGENET.key(number) for number in (1, 3, 4, 6, 7)]
-    assert [parts[0][0] for parts in read_parts(supply, range(5))] == [b"1", b"3", b"4", b"6", b"0"]
-    supply.close()
+    block_source = ShardBlockSource(make_sample_index([str(path) for path in paths], indexes, whole, [(".cls",)]), 1)
+    assert len(block_source.sample_index) == 5
+    assert [block_source.sample_index.key(sample) for sample in range(5)] == [
+        IMAGENET.key(number) for number in (1, 3, 4, 6, 7)
+    ]
+    assert [parts[0][0] for parts in read_parts(block_source, range(5))] == [b"1", b"3", b"4", b"6", b"0"]
+    block_source.close()
 
 
 def test_a_sample_says_where_it_lies(tmp_path):
     paths = make_shards(tmp_path, MULTICAMERA, samples=4, shards=2, scale=0.05)
-    supply = supply_of(paths, [(".calib.npz",), (".back.jpg",)])
-    shard, key, offset = supply.dataset.where(3)
+    block_source = supply_of(paths, [(".calib.npz",), (".back.jpg",)])
+    shard, key, offset = block_source.sample_index.location(3)
     assert (shard, key) == (str(paths[1]), MULTICAMERA.key(3))
     back = sample_parts(MULTICAMERA, 3, scale=0.05)[".back.jpg"]
     assert paths[1].read_bytes()[offset : offset + len(back)] == back
@@ -233,33 +237,35 @@ def test_a_sample_without_a_wanted_part_is_named(tmp_path):
 @pytest.mark.parametrize("change", ["size", "mtime"])
 def test_a_shard_that_has_changed_is_refused_and_no_descriptor_is_left(tmp_path, compression, change):
     (path,) = make_shards(tmp_path, IMAGENET, samples=4, compression=compression, scale=0.1)
-    supply = supply_of([path], [(".jpg",)])
+    block_source = supply_of([path], [(".jpg",)])
     if change == "size":
         path.write_bytes(path.read_bytes() + bytes(512))
     else:
         os.utime(path, ns=(0, 1))
-    memory = memoryview(bytearray(supply.block_bytes(0)))
+    memory = memoryview(bytearray(block_source.block_bytes(0)))
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         with pytest.raises(StorageError, match="has changed since it was indexed") as caught:
-            supply.read_block(0, memory)
+            block_source.read_block(0, memory)
         assert caught.value.shard == str(path)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_shard_that_is_cut_short_under_us_names_shard_and_offset(tmp_path):
     (path,) = make_shards(tmp_path, IMAGENET, samples=12, scale=0.1)
-    supply = supply_of([path], [(".jpg",), (".cls",)], 4000)
-    filled(supply, 0)
+    block_source = supply_of([path], [(".jpg",), (".cls",)], 4000)
+    filled(block_source, 0)
     cut = path.stat().st_size // 2
     os.truncate(path, cut)
     half = next(
-        b for b in range(len(supply.blocks)) if supply.dataset.where(supply.blocks.first_samples[b + 1])[2] > cut
+        b
+        for b in range(len(block_source.blocks))
+        if block_source.sample_index.location(block_source.blocks.first_samples[b + 1])[2] > cut
     )
     with pytest.raises(StorageError, match="ends before its index says") as caught:
-        filled(supply, half)
+        filled(block_source, half)
     assert (caught.value.shard, caught.value.offset, caught.value.stage) == (str(path), cut, "read")
-    supply.close()
+    block_source.close()
 
 
 @pytest.mark.parametrize("compression", ["gz", "zst"])
@@ -269,66 +275,66 @@ def test_a_compressed_shard_that_is_cut_short_names_shard_and_offset(tmp_path, c
     path.write_bytes(corrupt.truncate(path.read_bytes(), path.stat().st_size // 2))
     facts = path.stat()
     index = dataclasses.replace(index, binding=IndexBinding(facts.st_size, facts.st_mtime_ns))
-    supply = ShardBlockSource(
+    block_source = ShardBlockSource(
         make_sample_index([str(path)], [index], [np.arange(12)], [("_features.npz",)]), BLOCK_BYTES
     )
     with pytest.raises(TarError, match="cut short") as caught:
-        filled(supply, 0)
+        filled(block_source, 0)
     assert caught.value.shard == str(path)
     assert 0 < caught.value.offset < index.data_length
 
 
 def test_a_failing_disk_names_shard_and_offset(tmp_path, monkeypatch):
     (path,) = make_shards(tmp_path, IMAGENET, samples=4, scale=0.1)
-    supply = supply_of([path], [(".jpg",)])
+    block_source = supply_of([path], [(".jpg",)])
 
     def preadv(fd, buffers, offset):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "preadv", preadv)
     with pytest.raises(StorageError, match="cannot read: Input/output error") as caught:
-        filled(supply, 0)
+        filled(block_source, 0)
     assert (caught.value.shard, caught.value.offset) == (str(path), 512)
-    supply.close()
+    block_source.close()
 
 
 def test_a_read_that_falls_short_is_gone_on_with(tmp_path, monkeypatch):
     (path,) = make_shards(tmp_path, IMAGENET, samples=4, scale=0.1)
-    supply = supply_of([path], [(".jpg",)], 1 << 30)
-    whole = filled(supply, 0)
+    block_source = supply_of([path], [(".jpg",)], 1 << 30)
+    whole = filled(block_source, 0)
     real = os.preadv
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: real(fd, [buffers[0][:700]], offset))
-    assert filled(supply, 0) == whole
-    supply.close()
+    assert filled(block_source, 0) == whole
+    block_source.close()
 
 
 def test_only_so_many_layouts_are_kept_and_the_others_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "GROUPS", 2)
-    monkeypatch.setattr(read, "GROUP", 2)
+    monkeypatch.setattr(block_source_module, "MAX_LAYOUT_GROUPS", 2)
+    monkeypatch.setattr(block_source_module, "GROUP_BLOCKS", 2)
     paths = make_shards(tmp_path, IMAGENET, samples=10, scale=0.1)
-    supply = supply_of(paths, [(".cls",)], 1)
+    block_source = supply_of(paths, [(".cls",)], 1)
     for _ in range(2):
-        assert [parts[0][0] for parts in read_parts(supply, range(10))] == [
+        assert [parts[0][0] for parts in read_parts(block_source, range(10))] == [
             b"%d" % (number % 7) for number in range(10)
         ]
-    assert len(supply.blocks) == 10
-    assert supply._layouts.cache_info().currsize == 2
-    supply.close()
+    assert len(block_source.blocks) == 10
+    assert block_source._layouts.cache_info().currsize == 2
+    block_source.close()
 
 
 def test_the_layouts_of_neighbouring_blocks_are_made_at_once(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=40, shards=2, scale=0.1)
-    supply = supply_of(paths, [(".cls",), (".jpg",)], 1)
-    read_parts(supply, range(40))
-    assert len(supply.blocks) == 40
-    assert supply._layouts.cache_info().misses == 2 * 3  # 20 blocks a shard, 8 at a time
-    supply.close()
+    block_source = supply_of(paths, [(".cls",), (".jpg",)], 1)
+    read_parts(block_source, range(40))
+    assert len(block_source.blocks) == 40
+    assert block_source._layouts.cache_info().misses == 2 * 3  # 20 blocks a shard, 8 at a time
+    block_source.close()
 
 
 def test_rows_have_the_crc_of_parts_where_the_index_has_it(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=4, shards=2, scale=0.1)
     plain, packed = (scan_shard(path) for path in paths)
-    packed = dataclasses.replace(packed, crcs=np.arange(packed.parts, dtype=np.uint32) + (1 << 31))
+    packed = dataclasses.replace(packed, crcs=np.arange(packed.part_count, dtype=np.uint32) + (1 << 31))
     dataset = make_sample_index(
         [str(path) for path in paths], [plain, packed], [np.arange(2)] * 2, [(".cls",), (".jpg",)]
     )
@@ -346,8 +352,8 @@ def packed_part(index, sample, suffix):
 
 def test_a_part_of_a_sample_says_where_it_lies(tmp_path):
     paths = make_shards(tmp_path, MULTICAMERA, samples=4, shards=2, scale=0.05)
-    supply = supply_of(paths, [(".back.jpg",), (".calib.npz",)])
-    shard, member, offset = supply.dataset.where(3, ".calib.npz")
+    block_source = supply_of(paths, [(".back.jpg",), (".calib.npz",)])
+    shard, member, offset = block_source.sample_index.location(3, ".calib.npz")
     assert (shard, member) == (str(paths[1]), MULTICAMERA.key(3) + ".calib.npz")
     calibration = sample_parts(MULTICAMERA, 3, scale=0.05)[".calib.npz"]
     assert paths[1].read_bytes()[offset : offset + len(calibration)] == calibration
@@ -355,10 +361,10 @@ def test_a_part_of_a_sample_says_where_it_lies(tmp_path):
 
 def test_closing_gives_the_descriptors_back(tmp_path):
     paths = make_shards(tmp_path, IMAGENET, samples=4, shards=4, scale=0.1)
-    supply = supply_of(paths, [(".jpg",)])
+    block_source = supply_of(paths, [(".jpg",)])
     before = len(os.listdir("/proc/self/fd"))
     for block in range(4):
-        filled(supply, block)
+        filled(block_source, block)
     assert len(os.listdir("/proc/self/fd")) == before + 4
-    supply.close()
+    block_source.close()
     assert len(os.listdir("/proc/self/fd")) == before

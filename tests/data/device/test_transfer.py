@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.data.device.device_stage import SlabBatch
-from penstock.data.device.host import HostTransfer, copy, lease
+from penstock.data.batch.decoded_batch import DecodedBatch
+from penstock.data.batch.slab_pool import copy_arrays, lease_arrays
+from penstock.data.device.transfer import HostTransfer
 
 
 def delivered(arrays, device):
-    return HostTransfer(device).receive(SlabBatch(arrays, 0, np.arange(4), 0)).tensors
+    return HostTransfer(device).receive(DecodedBatch(arrays, 0, np.arange(4), 0, np.arange(4))).tensors
 
 
 class Loan:
@@ -28,7 +29,7 @@ class Loan:
         }
         arrays["image"][:] = np.arange(12).reshape(4, 3)
         arrays["label"][:] = range(4)
-        self.arrays = lease(arrays, self.view, self._count)
+        self.arrays = lease_arrays(arrays, self.view, self._count)
 
     def _count(self):
         self.back += 1
@@ -113,7 +114,7 @@ def test_tensors_elsewhere_do_not_keep_the_slab(loan):
 
 
 def test_a_copy_is_memory_of_its_own(loan):
-    copied = copy(loan.take())
+    copied = copy_arrays(loan.take())
     gc.collect()
     loan.view[0] = 55
     assert loan.back == 1

@@ -1,4 +1,4 @@
-"""What workers do with the rows of a map-style dataset: ask it for samples, and put them where the batch will be."""
+"""What workers do with the rows of a map-style dataset: get the samples, and write them where the batch will be."""
 
 from __future__ import annotations
 
@@ -10,33 +10,31 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.core.contracts import BAD_SAMPLE, Task, TaskRunner
+from penstock.core.contracts import BAD_SAMPLE, Extras, Task, TaskRunner
 from penstock.core.slab_layout import SlabLayout
-from penstock.data.batch.bad_samples import replacement_slots
+from penstock.core.types import Arrays
+from penstock.data.batch.decoded_batch import replacement_slots
 from penstock.data.batch.pytree import ROOT, as_leaf, flatten
 from penstock.data.decode.rng import sample_rng, seed_global_rngs
 from penstock.errors import PenstockError, SampleError
 
 SampleTransform = Callable[[Any, np.random.Generator], Any]
-Arrays = Mapping[str, NDArray[Any]]
-Extras = list[tuple[int, str, Any]]
 
 
 @dataclass(frozen=True)
 class DatasetSamples:
-    """Picklable: a dataset, and what is done to each of its samples."""
+    """A dataset and the transform of its samples. Picklable if both are."""
 
     dataset: Any
     seed: int
     transform: SampleTransform | None
-    apart: bool
-    """Whether it runs in processes of its own: there, and only there, the shared dice are ours to throw."""
+    in_processes: bool
+    """Whether worker processes get the samples. Only there may the global random generators be seeded."""
 
     def fetch(self, indices: Sequence[int], epoch: int) -> Iterator[Any]:
-        """Each sample, or in its place the SampleError that says why not."""
-        several = self._several(indices, epoch)
+        """Yield each sample, or in its place the SampleError that says why there is none."""
+        several = self._fetch_together(indices, epoch)
         if several is None:
             return (_attempt(self.one, index, epoch) for index in indices)
         return (
@@ -44,65 +42,69 @@ class DatasetSamples:
         )
 
     def one(self, index: int, epoch: int) -> Any:
-        """One sample, or whatever the user's code raises."""
-        self._throw(index, epoch)
+        """Return one sample; the user's code may raise anything."""
+        self._seed(index, epoch)
         return self._transformed(self.dataset[index], index, epoch)
 
-    def _several(self, indices: Sequence[int], epoch: int) -> list[Any] | None:
-        """All at once where the dataset can; None where it cannot, or fails: one by one shows whose fault it is."""
-        if len(indices) == 1 or not gives_several(self.dataset):
+    def _fetch_together(self, indices: Sequence[int], epoch: int) -> list[Any] | None:
+        """Return all samples by `__getitems__`.
+
+        Return None if the dataset does not have that method or it fails: fetching the samples one by one shows which
+        of them is bad.
+        """
+        if len(indices) == 1 or not has_getitems(self.dataset):
             return None
-        self._throw(indices[0], epoch)
+        self._seed(indices[0], epoch)
         try:
             samples = list(self.dataset.__getitems__(list(indices)))
         except Exception:
             return None
         return samples if len(samples) == len(indices) else None
 
-    def _throw(self, index: int, epoch: int) -> None:
-        if self.apart:
+    def _seed(self, index: int, epoch: int) -> None:
+        if self.in_processes:
             seed_global_rngs(self.seed, epoch, index)
 
     def _transformed(self, sample: Any, index: int, epoch: int) -> Any:
         return sample if self.transform is None else self.transform(sample, sample_rng(self.seed, epoch, index))
 
 
-def gives_several(dataset: Any) -> bool:
-    """Whether the dataset has a way of its own to give several samples; torch's Subset only passes the question on."""
-    data = sys.modules.get("torch.utils.data")
-    while data is not None and isinstance(dataset, data.Subset):
+def has_getitems(dataset: Any) -> bool:
+    """Return whether the dataset implements `__getitems__`; torch's Subset only calls that of the dataset inside it."""
+    torch_data = sys.modules.get("torch.utils.data")
+    while torch_data is not None and isinstance(dataset, torch_data.Subset):
         dataset = dataset.dataset
     return callable(getattr(dataset, "__getitems__", None))
 
 
 @dataclass(frozen=True)
 class DatasetProgram:
-    """Samples of one structure, into slabs."""
+    """The worker program for datasets: writes samples of one structure into slabs."""
 
     samples: DatasetSamples
     layout: SlabLayout
     leaves: Mapping[str, str]
-    """Every leaf of a sample; behind the name what it looks like in a slab, or nothing if it does not go there."""
+    """Dtype and shape of every leaf of a sample, as text, by name; empty for a leaf that does not go into the slab."""
 
     def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
-        """A function from tasks to what does not fit into a slab."""
+        """Return a function that writes a task's samples into their slab."""
 
         def run(task: Task) -> Extras:
             arrays = self.layout.arrays(slabs, task.slab_start)
             slots, indices = task.rows.T.tolist()
             extras: Extras = []
             for slot, sample in zip(slots, self.samples.fetch(indices, task.epoch), strict=True):
-                placed = sample if isinstance(sample, PenstockError) else _attempt(self._place, slot, sample, arrays)
-                extras += [(slot, BAD_SAMPLE, placed)] if isinstance(placed, PenstockError) else placed
+                stored = sample if isinstance(sample, PenstockError) else _attempt(self._store, slot, sample, arrays)
+                extras += [(slot, BAD_SAMPLE, stored)] if isinstance(stored, PenstockError) else stored
             return extras
 
         return run
 
-    def _place(self, slot: int, sample: Any, arrays: Arrays) -> Extras:
-        """Write what fits into the slot; what does not is returned."""
+    def _store(self, slot: int, sample: Any, arrays: Arrays) -> Extras:
+        """Write the leaves that fit into the slot, and return the others."""
         leaves = flatten(sample)
         if leaves.keys() != self.leaves.keys():
-            raise SampleError(_other_leaves(self.leaves, leaves), stage="batch", advice=_ADVICE)
+            raise SampleError(_different_leaves(self.leaves, leaves), stage="batch", advice=_ADVICE)
         extras: Extras = []
         for name, value in leaves.items():
             if name not in arrays:
@@ -119,14 +121,14 @@ class DatasetProgram:
 
 @dataclass(frozen=True)
 class CollateProgram:
-    """Whole batches, made by the user's collate_fn."""
+    """The worker program for datasets with a collate_fn of the user, which makes whole batches."""
 
     samples: DatasetSamples
     collate_fn: Callable[[list[Any]], Any]
     on_error: Literal["raise", "skip", "replace"]
 
     def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
-        """A function from tasks, each a whole batch, to the batch: under the first good slot, where it stays."""
+        """Return a function that makes the batch of a task. The batch is returned as an extra of the first good slot."""
 
         def run(task: Task) -> Extras:
             slots, indices = task.rows.T.tolist()
@@ -134,15 +136,14 @@ class CollateProgram:
             bad: Extras = [
                 (slot, BAD_SAMPLE, s) for slot, s in zip(slots, samples, strict=True) if isinstance(s, PenstockError)
             ]
-            good = [place for place, sample in enumerate(samples) if not isinstance(sample, PenstockError)]
+            good = [position for position, sample in enumerate(samples) if not isinstance(sample, PenstockError)]
             if not good or (bad and self.on_error == "raise"):
                 return bad
             used = good if self.on_error == "skip" else replacement_slots(good, len(samples))
-            batch = _attempt(self.collate_fn, [samples[place] for place in used], stage="collate")
+            batch = _attempt(self.collate_fn, [samples[position] for position in used], stage="collate")
             if isinstance(batch, PenstockError):
-                return bad + [
-                    (slots[place], BAD_SAMPLE, copy(batch)) for place in good
-                ]  # each is to be told where it was
+                # Each sample gets an error of its own, to which its location is added.
+                return bad + [(slots[position], BAD_SAMPLE, copy(batch)) for position in good]
             return [*bad, (slots[good[0]], ROOT, batch)]
 
         return run
@@ -151,18 +152,21 @@ class CollateProgram:
 _ADVICE = "Give every sample one shape, or a collate_fn that makes a batch of them"
 
 
-def _other_leaves(expected: Mapping[str, str], found: Mapping[str, Any]) -> str:
+def _different_leaves(expected: Mapping[str, str], found: Mapping[str, Any]) -> str:
     missing, new = (sorted(a.keys() - b.keys()) for a, b in ((expected, found), (found, expected)))
     return f"{missing[0]} is missing, which the first sample had" if missing else f"the first sample had no {new[0]}"
 
 
 def _attempt(call: Callable[..., Any], *arguments: Any, stage: str = "dataset") -> Any:
-    """What the user's code gives, or an error of ours with its traceback as a note: theirs may not be picklable."""
+    """Call the user's code and return its result, or its error as a SampleError.
+
+    The error's traceback becomes a note: the error itself may not be picklable.
+    """
     try:
         return call(*arguments)
     except PenstockError as error:
         return error
     except (Exception, SystemExit) as error:
-        ours = SampleError(f"{type(error).__name__}: {error}", stage=stage)
-        ours.add_note(traceback.format_exc())
-        return ours
+        sample_error = SampleError(f"{type(error).__name__}: {error}", stage=stage)
+        sample_error.add_note(traceback.format_exc())
+        return sample_error

@@ -3,9 +3,9 @@
 import numpy as np
 
 from penstock.core.slab_layout import PAGE, SlabLayout, SlotSpec
-from penstock.data.batch.infer_layout import LOOKS, infer_layout
 from penstock.data.fields import Array, Image, Json, Label
 from penstock.data.fields.gpu_image import GpuDecodedImage
+from penstock.data.sources.shards import SIZED_SAMPLES, infer_layout
 
 FIELDS = {"picture": Image(".jpg"), "label": Label(".cls"), "meta": Json(".json"), "boxes": Array(".npy", ragged=True)}
 
@@ -25,7 +25,7 @@ def test_what_has_one_shape_has_a_slot_and_what_has_many_has_half_as_much_room_a
 
 def test_the_largest_of_the_first_few_samples_counts():
     few = [sample(boxes=np.zeros(size)) for size in (1, 9, 4, 2)]
-    assert len(few) == LOOKS
+    assert len(few) == SIZED_SAMPLES
     assert look(*few, sample(boxes=np.zeros(99))).ragged_bytes["boxes"] == 9 * 8 * 3 // 2
 
 
