@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from penstock.core.cores import usable_cores
 from penstock.core.stats import EngineStats, GpuTimes, LoaderStats
@@ -98,8 +98,6 @@ class Loader:
             place. It runs in the training loop's thread; use it for what cannot be done sample by sample.
         device (str or torch.device, default "cpu"): Where batches are delivered. With "cuda" or "cuda:1" they are
             copied from pinned memory beside the training step. "numpy" delivers arrays and does not import torch.
-        static_buffers (bool, default False): Whether every batch is delivered in the same tensors, as CUDA graphs need
-            it. A batch is then overwritten when the next one is requested.
         max_samples (int, default None): The most samples of an epoch, over all ranks. None: all. Set it for a quick
             trial.
         num_workers (int, default None): Processes or threads that decode. None: up to 8 at first, and up to the number
@@ -117,9 +115,9 @@ class Loader:
         errors (ErrorOptions, default None): What is done about bad samples: `on_error`, `max_bad_fraction`,
             `bad_samples_path`.
         engine (EngineOptions, default None): How the work is run: `executor`, `memory_bytes`, `timeout_s`,
-            `worker_affinity`.
-        verbose (bool, default False): Whether a status line is printed on stderr every five seconds.
-        progress (bool, default False): Whether a progress bar is shown for each epoch.
+            `worker_affinity`, `static_buffers`.
+        progress (bool or "lines", default False): Whether a progress bar is shown for each epoch on stderr. "lines"
+            prints a status line every five seconds instead, with the rate and what each stage of the pipeline did.
         prefetch_factor (int, default None): Refused: as many batches are made ahead as `memory_bytes` has space for.
         pin_memory (bool, default None): Accepted if it says what holds anyway: memory is pinned if and only if `device`
             is a GPU.
@@ -141,7 +139,6 @@ class Loader:
         transform: Transform | SampleTransform | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
         device: Device = "cpu",
-        static_buffers: bool = False,
         max_samples: int | None = None,
         num_workers: int | None = None,
         rank: int | None = None,
@@ -151,8 +148,7 @@ class Loader:
         on_error: ErrorPolicy | None = None,
         errors: ErrorOptions | None = None,
         engine: EngineOptions | None = None,
-        verbose: bool = False,
-        progress: bool = False,
+        progress: bool | Literal["lines"] = False,
         prefetch_factor: int | None = None,
         pin_memory: bool | None = None,
         persistent_workers: bool | None = None,
@@ -171,7 +167,6 @@ class Loader:
             collate_fn=collate_fn,
             transform=transform,
             device=str(device),
-            static_buffers=static_buffers,
             num_workers=num_workers,
             rank=rank,
             world_size=world_size,
@@ -183,11 +178,11 @@ class Loader:
         self._device_plan = DevicePlan(fields, self._options.device, seed, transformed=transform is not None)
         self._source = make_source(shards, self._device_plan.fields, self._options)
         self._batch_transform = batch_transform
-        self._static_buffers = StaticBuffers() if static_buffers else None
+        self._static_buffers = StaticBuffers() if engine.static_buffers else None
         self._position = Position()
         self._timer = DeliveryTimer()
-        self._ticker = StatusTicker() if verbose else None
-        self._progress = progress
+        self._ticker = StatusTicker() if progress == "lines" else None
+        self._show_bar = progress is True
         self._engine: Engine | None = None
         self._delivery: Delivery | None = None
         self._slab_samples = 0
@@ -312,7 +307,7 @@ class Loader:
         lookahead = current.lookahead
         self._current = current
         finished = False
-        bar = EpochBar(epoch, self._position.samples, len(self._source)) if self._progress else None
+        bar = EpochBar(epoch, self._position.samples, len(self._source)) if self._show_bar else None
         self._timer.begin()
         try:
             while not lookahead.exhausted:  # runs once, unless a batch comes that is larger than all before it

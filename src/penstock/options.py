@@ -112,6 +112,9 @@ class EngineOptions:
     worker_affinity: bool = False
     """Whether each worker process is bound to one core, those near the memory of this process first. It helps on
     machines with several memory nodes that run nothing else."""
+    static_buffers: bool = False
+    """Whether every batch is delivered in the same tensors, as CUDA graphs need it. A batch is then overwritten when
+    the next one is requested."""
 
     def __post_init__(self) -> None:
         if self.executor not in ("auto", "process", "thread"):
@@ -136,7 +139,6 @@ class LoaderOptions:
     collate_fn: Callable[[list[Any]], Any] | None = None
     transform: Callable[..., Any] | None = None
     device: str = "cpu"
-    static_buffers: bool = False
     num_workers: int | None = None
     """At least 1: `in_process` has replaced 0."""
     rank: int | None = None
@@ -149,7 +151,7 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
         check_count("num_workers", self.num_workers)
-        if self.static_buffers and self.device == "numpy":
+        if self.engine.static_buffers and self.device == "numpy":
             raise SettingError(
                 "static_buffers needs tensors, and device='numpy' delivers arrays", advice='Use device="cpu" or "cuda"'
             )

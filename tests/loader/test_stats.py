@@ -72,7 +72,7 @@ def test_numbers_cannot_be_changed(make):
 
 def test_verbose_prints_a_status_line_now_and_then(make, capsys, monkeypatch):
     monkeypatch.setattr(status, "LINE_S", 0.0)
-    for _ in make(verbose=True):
+    for _ in make(progress="lines"):
         pass
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 6

@@ -142,11 +142,11 @@ def test_a_config_declares_transforms_and_its_errors_name_the_key(shards):
         "shards": [str(path) for path in shards],
         "fields": {"image": image},
         "batch_size": 8,
-        "static_buffers": True,
+        "engine": {"executor": "thread", "static_buffers": True},
     }
     with pytest.raises(SettingError, match=r"fields\.image\.gpu_transform.*needs a size"):
         penstock.Loader.from_config(config)
     transform["size"] = 24
-    loader = penstock.Loader.from_config({**config, "engine": {"executor": "thread"}, "num_workers": 1})
+    loader = penstock.Loader.from_config({**config, "num_workers": 1})
     assert {batch["image"].shape for batch in loader} == {(8, 3, 24, 24)}
     loader.close()
