@@ -1,4 +1,4 @@
-"""A /sys that tests build themselves, mounts for those who may mount, and a cache folder of their own."""
+"""Fixtures: a fake /sys, tmpfs mounts (as root), and a cache folder for each test."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ def _own_cache_folder(tmp_path_factory, monkeypatch):
 
 
 class SysTree:
-    """Builds block devices as /sys shows them."""
+    """A folder with block devices as /sys shows them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -62,7 +62,7 @@ def _tmpfs(folder, options):
 
 @pytest.fixture
 def mount_tmpfs(tmp_path):
-    """Mounts a tmpfs with given options, for those who may mount."""
+    """A function that mounts a tmpfs with the given options; the test is skipped where that is not allowed."""
     from contextlib import ExitStack
 
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
@@ -75,6 +75,6 @@ def mount_tmpfs(tmp_path):
             try:
                 return stack.enter_context(_tmpfs(folder, options))
             except (OSError, subprocess.CalledProcessError):
-                pytest.skip("this machine lets nobody mount a tmpfs")
+                pytest.skip("this machine does not allow a tmpfs to be mounted")
 
         yield mount

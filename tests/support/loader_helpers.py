@@ -10,7 +10,7 @@ def keys_of(batches):
     return [key for batch in batches for key in batch["__key__"]]
 
 
-def settle(tier):
+def wait_for_copies(tier):
     """Wait until the cache's staging threads have dealt with every shard that was requested."""
     threads, tier._threads = tier._threads, None
     if threads is None:
@@ -20,7 +20,7 @@ def settle(tier):
     for thread in threads._threads:
         thread.join(60)
         assert not thread.is_alive()
-    tier._under_way.clear()
+    tier._pending.clear()
 
 
 def loader_settings(**settings):

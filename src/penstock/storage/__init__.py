@@ -1,1 +1,1 @@
-"""Where bytes live: what kind of storage a path is on, what it can do, and a cache in front of it."""
+"""Access to bytes, wherever they are stored: local files, object stores, and a cache of shards on a fast disk."""

@@ -15,7 +15,7 @@ FIELDS = {"image": penstock.Image(".jpg", size=32)}
 
 def wait_for_copies(loader):
     """Wait until every shard that was requested has been copied."""
-    loading.settle(loader._source.block_source._reader._copies.tier)
+    loading.wait_for_copies(loader._source.block_source._reader._copies.tier)
 
 
 def epoch(loader):

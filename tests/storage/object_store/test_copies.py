@@ -39,7 +39,7 @@ def opened(tmp_path):
 
 def wait_for_copies(shards):
     """Wait until every shard that was requested has been copied."""
-    loading.settle(shards._copies.tier)
+    loading.wait_for_copies(shards._copies.tier)
 
 
 def read(shards, number, size):

@@ -412,6 +412,6 @@ def test_a_url_is_copied_into_the_cache_like_a_file(url, bucket, tmp_path):
         assert os.pread(shard.fd, len(DATA) + 1, 0) == DATA[::-1]
 
 
-def test_a_url_that_cannot_be_staged_is_an_error(url, tmp_path):
-    with pytest.raises(StorageError, match="cannot be staged"):
+def test_a_url_that_cannot_be_copied_is_an_error(url, tmp_path):
+    with pytest.raises(StorageError, match="cannot be copied into the cache"):
         ShardCache(tmp_path / "fast", 100).open(url)

@@ -1,7 +1,7 @@
-"""A job of its own process that opens shards through a cache and says what it got.
+"""A script that opens shards through a cache in its own process and reports what it read.
 
 Run as: cachejob.py DIRECTORY BUDGET ROUNDS SHARD... ; prints one JSON line.
-With `--hang-in-copy` it says "copying" once the copy of its first shard is half done, and waits to be killed.
+With `--hang-in-copy` it prints "copying" once the copy of its first shard is half done, and waits to be killed.
 """
 
 import hashlib
@@ -37,9 +37,9 @@ def main():
     for _ in range(int(rounds)):
         for path in shards:
             with cache.open(path) as shard:
-                got = hashlib.sha256(os.pread(shard.fd, shard.size_bytes, 0)).digest()
+                digest = hashlib.sha256(os.pread(shard.fd, shard.size_bytes, 0)).digest()
             with open(path, "rb") as stream:
-                wrong += got != hashlib.sha256(stream.read()).digest()
+                wrong += digest != hashlib.sha256(stream.read()).digest()
     stats = cache.stats()
     fallbacks = {reason.name: count for reason, count in stats.fallbacks.items()}
     print(json.dumps({"wrong": wrong, "hits": stats.hits, "staged": stats.staged, "fallbacks": fallbacks}))

@@ -1,3 +1,5 @@
+"""A shard cache copies, evicts and shares shards, and falls back to direct reads when its disk fails."""
+
 import errno
 import json
 import logging
@@ -43,21 +45,21 @@ def entries(folder):
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("entry-"))
 
 
-def litter(folder):
+def leftovers(folder):
     return [path.name for path in folder.iterdir() if path.name.startswith(("part-", "lock-"))]
 
 
-def test_the_first_open_stages_and_the_second_hits(shards, fast):
+def test_the_first_open_copies_the_shard_and_the_second_is_a_hit(shards, fast):
     cache = ShardCache(fast, 10 * SIZE)
     for _ in range(2):
         assert content(cache, shards[0]) == (shards[0].read_bytes(), True)
     stats = cache.stats()
     assert (stats.hits, stats.misses, stats.staged, stats.staged_bytes) == (1, 1, 1, SIZE)
-    assert litter(fast) == []
+    assert leftovers(fast) == []
     assert entries(fast)[0].endswith(".tar")
 
 
-def test_staging_ahead_makes_the_first_open_a_hit(shards, fast):
+def test_staging_before_use_makes_the_first_open_a_hit(shards, fast):
     cache = ShardCache(fast, 10 * SIZE)
     assert cache.stage(shards[0])
     assert cache.stage(shards[0])
@@ -65,13 +67,13 @@ def test_staging_ahead_makes_the_first_open_a_hit(shards, fast):
     assert (cache.stats().hits, cache.stats().staged) == (1, 1)
 
 
-def test_the_least_recently_used_goes_first(shards, fast):
+def test_the_least_recently_used_entry_is_evicted_first(shards, fast):
     cache = ShardCache(fast, 2 * SIZE)
     content(cache, shards[0])
     content(cache, shards[1])
     for age, path in ((100, shards[0]), (50, shards[1])):
         os.utime(cache._files.entry(ShardVersion.of(path)), (age, age))
-    content(cache, shards[0])  # used again: now the younger one
+    content(cache, shards[0])  # its last use is now the more recent one
     content(cache, shards[2])
     assert content(cache, shards[0])[1]
     assert cache.stats().hits == 2
@@ -79,7 +81,7 @@ def test_the_least_recently_used_goes_first(shards, fast):
     assert (cache.stats().evicted, cache.stats().evicted_bytes) == (1, SIZE)
 
 
-def test_an_open_shard_outlives_its_eviction(shards, fast):
+def test_an_open_copy_stays_readable_after_its_eviction(shards, fast):
     cache = ShardCache(fast, SIZE)
     with cache.open(shards[0]) as shard:
         content(ShardCache(fast, SIZE), shards[1])
@@ -96,7 +98,7 @@ def test_a_changed_shard_is_a_new_entry(shards, fast):
     assert cache.stats().hits == 0
 
 
-def test_links_share_the_entry_of_what_they_point_to(shards, fast, tmp_path):
+def test_a_symbolic_link_shares_the_entry_of_its_target(shards, fast, tmp_path):
     (tmp_path / "link.tar").symlink_to(shards[0])
     cache = ShardCache(fast, 10 * SIZE)
     content(cache, shards[0])
@@ -104,12 +106,12 @@ def test_links_share_the_entry_of_what_they_point_to(shards, fast, tmp_path):
     assert cache.stats().hits == 1
 
 
-def test_an_empty_shard_is_staged_too(fast, tmp_path):
+def test_an_empty_shard_is_copied(fast, tmp_path):
     (tmp_path / "empty.tar").write_bytes(b"")
     assert content(ShardCache(fast, SIZE), tmp_path / "empty.tar") == (b"", True)
 
 
-def test_a_shard_above_the_budget_is_read_where_it_lies_and_evicts_nobody(shards, fast):
+def test_a_shard_larger_than_the_budget_is_read_directly_and_evicts_nothing(shards, fast):
     small = shards[0]
     os.truncate(small, 10)
     cache = ShardCache(fast, SIZE - 1)
@@ -119,7 +121,7 @@ def test_a_shard_above_the_budget_is_read_where_it_lies_and_evicts_nobody(shards
     assert len(entries(fast)) == 1
 
 
-def test_a_reason_is_counted_each_time_and_said_once(shards, fast, caplog):
+def test_a_reason_is_counted_each_time_and_logged_once(shards, fast, caplog):
     cache = ShardCache(fast, SIZE - 1)
     with caplog.at_level(logging.INFO):
         for path in shards:
@@ -129,7 +131,7 @@ def test_a_reason_is_counted_each_time_and_said_once(shards, fast, caplog):
     assert "larger than the cache's budget" in caplog.text
 
 
-def test_files_of_others_in_the_directory_are_neither_counted_nor_removed(shards, fast):
+def test_unrelated_files_in_the_directory_are_neither_counted_nor_removed(shards, fast):
     fast.mkdir()
     (fast / "thesis.tex").write_bytes(bytes(10 * SIZE))
     cache = ShardCache(fast, SIZE)
@@ -138,7 +140,7 @@ def test_files_of_others_in_the_directory_are_neither_counted_nor_removed(shards
     assert (fast / "thesis.tex").exists()
 
 
-def test_an_entry_that_lost_bytes_is_staged_again(shards, fast):
+def test_a_truncated_entry_is_copied_again(shards, fast):
     cache = ShardCache(fast, 10 * SIZE)
     content(cache, shards[0])
     os.truncate(fast / entries(fast)[0], 5)
@@ -146,7 +148,7 @@ def test_an_entry_that_lost_bytes_is_staged_again(shards, fast):
     assert cache.stats().staged == 2
 
 
-def test_a_link_planted_as_an_entry_is_not_followed(shards, fast, tmp_path):
+def test_a_symbolic_link_in_place_of_an_entry_is_not_followed(shards, fast, tmp_path):
     cache = ShardCache(fast, 10 * SIZE)
     fast.mkdir()
     (tmp_path / "bait").write_bytes(bytes(SIZE))
@@ -155,14 +157,14 @@ def test_a_link_planted_as_an_entry_is_not_followed(shards, fast, tmp_path):
     assert (tmp_path / "bait").read_bytes() == bytes(SIZE)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="mode bits are a POSIX thing")
-def test_copies_are_readable_by_their_owner_alone(shards, fast):
+@pytest.mark.skipif(os.name != "posix", reason="mode bits exist on POSIX only")
+def test_only_the_owner_can_read_a_copy(shards, fast):
     cache = ShardCache(fast, 10 * SIZE)
     with cache.open(shards[0]) as shard:
         assert shard.path.stat().st_mode & 0o077 == 0
 
 
-def test_a_copy_that_the_disk_damaged_is_never_used(shards, fast, monkeypatch):
+def test_a_copy_damaged_by_the_disk_is_not_used(shards, fast, monkeypatch):
     def flip(path):
         with open(path, "r+b") as stream:
             first = stream.read(1)
@@ -173,10 +175,10 @@ def test_a_copy_that_the_disk_damaged_is_never_used(shards, fast, monkeypatch):
     cache = ShardCache(fast, 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
     assert dict(cache.stats().fallbacks) == {CacheFallback.DAMAGED: 1}
-    assert (entries(fast), litter(fast)) == ([], [])
+    assert (entries(fast), leftovers(fast)) == ([], [])
 
 
-def test_a_shard_that_changes_while_it_is_copied_is_not_kept(shards, fast, monkeypatch):
+def test_a_shard_that_changes_during_its_copy_is_not_cached(shards, fast, monkeypatch):
     copy = staging._copy
 
     def change(stream, target):
@@ -188,7 +190,7 @@ def test_a_shard_that_changes_while_it_is_copied_is_not_kept(shards, fast, monke
     cache = ShardCache(fast, 10 * SIZE)
     assert content(cache, shards[0])[1] is False
     assert dict(cache.stats().fallbacks) == {CacheFallback.CHANGED: 1}
-    assert (entries(fast), litter(fast)) == ([], [])
+    assert (entries(fast), leftovers(fast)) == ([], [])
 
 
 def test_an_interrupted_copy_leaves_nothing(shards, fast, monkeypatch):
@@ -199,17 +201,17 @@ def test_an_interrupted_copy_leaves_nothing(shards, fast, monkeypatch):
     monkeypatch.setattr(staging, "_copy", interrupt)
     with pytest.raises(KeyboardInterrupt):
         ShardCache(fast, 10 * SIZE).open(shards[0])
-    assert (entries(fast), litter(fast)) == ([], [])
+    assert (entries(fast), leftovers(fast)) == ([], [])
 
 
-def test_a_copy_under_way_elsewhere_is_not_waited_for_and_its_room_is_counted(shards, fast, monkeypatch):
-    copying, go_on = threading.Event(), threading.Event()
+def test_an_unfinished_copy_is_not_waited_for_and_counts_towards_the_budget(shards, fast, monkeypatch):
+    copying, resume = threading.Event(), threading.Event()
     copy = staging._copy
 
     def wait(stream, target):
         if stream.name == os.fspath(shards[0]):
             copying.set()
-            assert go_on.wait(60)
+            assert resume.wait(60)
         return copy(stream, target)
 
     monkeypatch.setattr(staging, "_copy", wait)
@@ -219,13 +221,13 @@ def test_a_copy_under_way_elsewhere_is_not_waited_for_and_its_room_is_counted(sh
     assert copying.wait(60)
     assert content(cache, shards[0])[1] is False
     assert content(cache, shards[1])[1] is False
-    go_on.set()
+    resume.set()
     stager.join()
     assert dict(cache.stats().fallbacks) == {CacheFallback.BUSY: 1, CacheFallback.NO_SPACE: 1}
     assert content(cache, shards[0]) == (shards[0].read_bytes(), True)
 
 
-def test_a_lock_that_is_never_free_is_not_waited_for_forever(shards, fast):
+def test_a_lock_that_stays_taken_leads_to_a_direct_read(shards, fast):
     cache = ShardCache(fast, 10 * SIZE)
     cache._files.lock_timeout_s = 0.0
     fast.mkdir()
@@ -234,19 +236,19 @@ def test_a_lock_that_is_never_free_is_not_waited_for_forever(shards, fast):
     assert dict(cache.stats().fallbacks) == {CacheFallback.LOCKED: 1}
 
 
-def test_a_full_disk_is_a_reason_to_read_directly(shards, mount_tmpfs):
+def test_a_full_disk_leads_to_a_direct_read(shards, mount_tmpfs):
     cache = ShardCache(mount_tmpfs("tiny", "size=64k"), 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
     assert dict(cache.stats().fallbacks) == {CacheFallback.FULL: 1}
 
 
-def test_a_disk_without_inodes_is_full_too(shards, mount_tmpfs):
+def test_a_disk_without_free_inodes_counts_as_full(shards, mount_tmpfs):
     cache = ShardCache(mount_tmpfs("tiny", "nr_inodes=1"), 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
     assert dict(cache.stats().fallbacks) == {CacheFallback.FULL: 1}
 
 
-def test_a_read_only_directory_still_serves_what_it_holds(shards, mount_tmpfs):
+def test_copies_in_a_read_only_directory_are_still_read(shards, mount_tmpfs):
     folder = mount_tmpfs("fast", "size=1m")
     ShardCache(folder, 10 * SIZE).stage(shards[0])
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
@@ -256,14 +258,14 @@ def test_a_read_only_directory_still_serves_what_it_holds(shards, mount_tmpfs):
     assert dict(cache.stats().fallbacks) == {CacheFallback.READ_ONLY: 1}
 
 
-def test_a_directory_that_is_a_file_is_a_reason_to_read_directly(shards, fast):
+def test_a_file_in_place_of_the_directory_leads_to_a_direct_read(shards, fast):
     fast.write_text("oops")
     cache = ShardCache(fast, 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
     assert dict(cache.stats().fallbacks) == {CacheFallback.BROKEN: 1}
 
 
-def test_a_directory_that_breaks_in_the_middle_is_a_reason_too(shards, fast, monkeypatch):
+def test_an_io_error_during_a_copy_leads_to_a_direct_read(shards, fast, monkeypatch):
     def fail(path):
         raise OSError(errno.EIO, "Input/output error")
 
@@ -271,55 +273,55 @@ def test_a_directory_that_breaks_in_the_middle_is_a_reason_too(shards, fast, mon
     cache = ShardCache(fast, 10 * SIZE)
     assert content(cache, shards[0]) == (shards[0].read_bytes(), False)
     assert dict(cache.stats().fallbacks) == {CacheFallback.BROKEN: 1}
-    assert litter(fast) == []
+    assert leftovers(fast) == []
 
 
-def test_a_shard_that_is_not_there_is_our_own_error(tmp_path, fast):
+def test_a_missing_shard_is_a_storage_error(tmp_path, fast):
     with pytest.raises(StorageError, match=r"gone\.tar"):
         ShardCache(fast, SIZE).open(tmp_path / "gone.tar")
 
 
 @pytest.mark.parametrize("budget", [0, -1])
-def test_a_cache_without_room_is_refused(budget, fast):
+def test_a_budget_that_is_not_positive_is_refused(budget, fast):
     with pytest.raises(SettingError):
         ShardCache(fast, budget)
 
 
-def start(fast, budget, rounds, *shards, hang=False):
+def start_job(fast, budget, rounds, *shards, hang=False):
     arguments = [str(fast), str(budget), str(rounds), *map(str, shards)]
     flags = ["--hang-in-copy"] if hang else []
     return subprocess.Popen([sys.executable, str(JOB), *flags, *arguments], stdout=subprocess.PIPE, text=True)
 
 
-def result(process):
+def job_result(process):
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     return json.loads(output)
 
 
-def test_jobs_that_want_the_same_shards_share_them(shards, fast):
-    results = [result(job) for job in [start(fast, 10 * SIZE, 20, *shards) for _ in range(3)]]
+def test_concurrent_jobs_share_their_copies(shards, fast):
+    results = [job_result(job) for job in [start_job(fast, 10 * SIZE, 20, *shards) for _ in range(3)]]
     assert [one["wrong"] for one in results] == [0, 0, 0]
-    assert sum(one["staged"] for one in results) == len(shards)  # nobody copied what another had
+    assert sum(one["staged"] for one in results) == len(shards)  # no job copied what another had copied
     assert len(entries(fast)) == len(shards)
-    assert litter(fast) == []
+    assert leftovers(fast) == []
 
 
-def test_jobs_that_fight_over_a_small_budget_read_right_and_keep_to_it(shards, fast):
-    jobs = [start(fast, 2 * SIZE, 15, *order) for order in (shards, shards[::-1], shards[2:] + shards[:2])]
-    assert [result(job)["wrong"] for job in jobs] == [0, 0, 0]
+def test_concurrent_jobs_with_a_small_budget_read_correctly_and_keep_to_it(shards, fast):
+    jobs = [start_job(fast, 2 * SIZE, 15, *order) for order in (shards, shards[::-1], shards[2:] + shards[:2])]
+    assert [job_result(job)["wrong"] for job in jobs] == [0, 0, 0]
     assert sum((fast / name).stat().st_size for name in entries(fast)) <= 2 * SIZE
-    assert litter(fast) == []
+    assert leftovers(fast) == []
 
 
-def test_what_a_killed_job_left_half_copied_is_cleaned_up(shards, fast):
-    job = start(fast, SIZE, 1, shards[0], hang=True)
+def test_an_unfinished_copy_of_a_killed_job_is_removed(shards, fast):
+    job = start_job(fast, SIZE, 1, shards[0], hang=True)
     assert job.stdout.readline() == "copying\n"
     cache = ShardCache(fast, SIZE)
-    assert content(cache, shards[0])[1] is False  # it lives: not our turn
-    assert len(litter(fast)) == 2
+    assert content(cache, shards[0])[1] is False  # the other job is alive and holds the lock
+    assert len(leftovers(fast)) == 2
     job.kill()
     job.communicate()
-    assert content(cache, shards[1]) == (shards[1].read_bytes(), True)  # its room is free again
-    assert litter(fast) == []
+    assert content(cache, shards[1]) == (shards[1].read_bytes(), True)  # its space is free again
+    assert leftovers(fast) == []
     assert dict(cache.stats().fallbacks) == {CacheFallback.BUSY: 1}

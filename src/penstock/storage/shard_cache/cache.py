@@ -1,4 +1,7 @@
-"""Shards of a slow storage, staged to a fast directory within a byte budget; shared safely by many jobs."""
+"""A cache that copies shards of a slow storage into a fast directory, within a budget of bytes.
+
+Several jobs may share the directory safely.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY"
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What one `ShardCache` did since it was made. The jobs beside it count for themselves."""
+    """Counters of one `ShardCache` since it was created. Every job counts for itself."""
 
     hits: int
     misses: int
@@ -33,12 +36,12 @@ class CacheStats:
     evicted: int
     evicted_bytes: int
     fallbacks: Mapping[CacheFallback, int]
-    """How often staging was not possible, by reason; those shards were read where they lie."""
+    """How often a copy was not possible, by reason; those shards were read from where they lie."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedShard:
-    """An open shard. Read through `fd`: the file stays readable even when another job evicts its name."""
+    """An open shard. Read it through `fd`: the file stays readable even when another job evicts its name."""
 
     path: Path
     fd: int
@@ -46,7 +49,7 @@ class CachedShard:
     from_cache: bool
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self.fd)
 
     def __enter__(self) -> Self:
@@ -59,10 +62,10 @@ class CachedShard:
 
 
 class ShardCache:
-    """`with cache.open(path) as shard:` reads from the fast directory when it can, else from `path` itself.
+    """A cache in a directory: `with cache.open(path) as shard:` opens the copy if possible, else `path` itself.
 
-    Least recently used shards go out first. With shards that are read in turn and do not all fit, that makes
-    every read a miss: give a budget that holds an epoch's shards, or stage only those that fit.
+    The least recently used shards are evicted first. If shards are read in turn and do not all fit, every read is a
+    miss: choose a budget that holds an epoch's shards, or stage only those that fit.
     """
 
     def __init__(self, directory: str | Path, budget_bytes: int) -> None:
@@ -74,7 +77,7 @@ class ShardCache:
         self._files = CacheDirectory(Path(directory), budget_bytes, self._evicted)
 
     def open(self, path: str | Path) -> CachedShard:
-        """The shard, from the cache where it is there or can be staged now."""
+        """Open a shard: its copy if there is one or it can be copied now, else the shard itself."""
         source = ShardVersion.of(path)
         shard = self.open_copy(source)
         if shard is None and self.copy_in(source) is None:
@@ -82,18 +85,18 @@ class ShardCache:
         return shard or _open_direct(source)
 
     def stage(self, path: str | Path) -> bool:
-        """Bring a shard in ahead of its use; whether it is in the cache now."""
+        """Copy a shard before its use; return whether it is in the cache now."""
         source = ShardVersion.of(path)
         return self._files.has_copy(source) or self.copy_in(source) is None
 
     def open_copy(self, source: ShardVersion) -> CachedShard | None:
-        """The copy of that very version of a shard, if there is one now."""
+        """Open the copy of exactly this version of a shard; None if there is none."""
         shard = self._open_entry(source)
         self._count(**{"misses" if shard is None else "hits": 1})
         return shard
 
     def copy_in(self, source: ShardVersion, stopped: Callable[[], bool] | None = None) -> CacheFallback | None:
-        """Copy that version of a shard, unless it is there; None is success, else the reason why it is not there."""
+        """Copy this version of a shard unless the cache has it; return None on success, else the reason."""
         if source.size_bytes > self._files.budget_bytes:
             return self._fall_back(CacheFallback.TOO_LARGE, source)
         try:
@@ -115,12 +118,12 @@ class ShardCache:
         return None
 
     def discard(self, source: ShardVersion, copy: CachedShard) -> None:
-        """Let go of a copy that is not what it should be, so that no later job trusts it."""
-        with contextlib.suppress(OSError):  # a read-only directory, or another was quicker
+        """Remove a damaged copy, so that no later job uses it."""
+        with contextlib.suppress(OSError):  # the directory is read-only, or another job has removed it
             self._files.remove(source, os.fstat(copy.fd))
 
     def stats(self) -> CacheStats:
-        """The counters so far."""
+        """Return the counters."""
         names = ("hits", "misses", "staged", "staged_bytes", "evicted", "evicted_bytes")
         with self._counting:
             numbers = {name: self._counts[name] for name in names}
@@ -130,12 +133,12 @@ class ShardCache:
         entry = self._files.entry(source)
         try:
             fd = os.open(entry, _READ_FLAGS | getattr(os, "O_NOFOLLOW", 0))
-        except OSError:  # not there, or not usable: staging will find out why
+        except OSError:  # missing or unusable: copying will report why
             return None
         if not is_copy_of(source, os.fstat(fd)):
             os.close(fd)
             return None
-        with contextlib.suppress(OSError):  # a read-only directory still serves
+        with contextlib.suppress(OSError):  # copies in a read-only directory can still be read
             os.utime(entry)
         return CachedShard(entry, fd, source.size_bytes, from_cache=True)
 
@@ -147,25 +150,25 @@ class ShardCache:
             self._counts.update(amounts)
 
     def _fall_back(self, reason: CacheFallback, source: ShardVersion, error: OSError | None = None) -> CacheFallback:
-        """Count it, and say it once per reason."""
+        """Count a failed copy, and log it once per reason."""
         with self._counting:
             self._fallbacks[reason] += 1
             first = self._fallbacks[reason] == 1
         if first:
-            # Two jobs that want one shard at once is how it should be; everything else is worth a look.
+            # Two jobs that want one shard at the same time are normal; the other reasons deserve attention.
             level = logging.INFO if reason in (CacheFallback.BUSY, CacheFallback.STOPPED) else logging.WARNING
             detail = f" ({error})" if error else ""
-            _LOG.log(level, "%s%s; reading %s where it lies (said once)", reason, detail, source.path)
+            _LOG.log(level, "%s%s; reading %s from where it lies (logged once)", reason, detail, source.path)
         return reason
 
 
 def _open_direct(source: ShardVersion) -> CachedShard:
     if is_remote(source.path):
         raise StorageError(
-            "cannot be staged now, and an object cannot be opened where it lies",
+            "cannot be copied into the cache now, and an object cannot be opened as a file",
             shard=source.path,
             stage="cache",
-            advice="Give the cache room for it, or read the URL itself",
+            advice="Give the cache enough space for it, or read the URL itself",
         )
     try:
         fd = os.open(source.path, _READ_FLAGS)

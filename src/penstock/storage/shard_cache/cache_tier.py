@@ -1,8 +1,8 @@
-"""A cache of shards on a fast disk, filled aside while they are read where they lie: nobody waits for a copy.
+"""A shard cache that is filled in the background while shards are read from where they lie, so no read waits for a copy.
 
-Above it is memory: copies are files, and the kernel's page cache holds what was read of them last. Only as many
-shards are kept as fit, the first of the list: with a cache that is too small, and least recently used shards going out,
-an epoch would find nothing of what the last one had left.
+Copies are files, so the kernel's page cache holds what was read of them last. Only the first shards of the list that
+fit into the cache are copied: if a cache that is too small evicted the least recently used shards, an epoch would find
+none of the copies that the last one had made.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from penstock.storage.shard_cache.directory import CacheDirectory
 log = logging.getLogger("penstock")
 
 STAGING_THREADS = 4
-"""Shards copied at a time, with four requests in flight each, beside 16 to 32 that training waits for. Where they get
-half of a store that is full, the first epoch takes 2 (1 - 1/e) = 1.26 times as long, and after two all is copied."""
+"""Shards copied at a time, with four requests in flight each, beside the 16 to 32 reads that training waits for. If the
+copies get half of the bandwidth of a saturated store, the first epoch takes 2 (1 - 1/e) = 1.26 times as long, and after
+two epochs everything is copied."""
 RETRY_AFTER_S = 5.0
-"""Until a shard is tried again that another rank or job was at, or for which there was no room."""
+"""Seconds until a shard is tried again that another rank or job was copying, or for which there was no space."""
 DISK_RETRY_AFTER_S = 60.0
-"""Until anything is tried again after the cache's disk was full or broken."""
+"""Seconds until any copy is tried again after the cache's disk was full or broken."""
 DISK_SHARE = 0.8
-"""Of the room on its disk, taken where nobody has said how much."""
+"""Fraction of the free space on the cache's disk that is used if the user sets no limit."""
 STOP_TIMEOUT_S = 1.5
-"""For copies under way to stop; a thread that is still in a request ends after it, and cleans up then."""
+"""Seconds that unfinished copies get to stop; a thread that is still in a request ends after it, and cleans up then."""
 
 _TEMPORARY_REASONS = frozenset({CacheFallback.BUSY, CacheFallback.LOCKED, CacheFallback.NO_SPACE})
 _DISK_REASONS = frozenset({CacheFallback.FULL, CacheFallback.READ_ONLY, CacheFallback.BROKEN})
@@ -53,7 +54,7 @@ def cache_budget(options: CacheOptions) -> int:
 
 
 class ShardTier:
-    """Gives the copy of a shard where there is one; where there is none, has it made for later. For many threads."""
+    """The copies of a list of shards. A copy that does not exist yet is made in the background. Thread-safe."""
 
     def __init__(
         self, options: CacheOptions, sources: Sequence[ShardVersion], now: Callable[[], float] = time.monotonic
@@ -61,62 +62,65 @@ class ShardTier:
         budget = cache_budget(options)
         self._cache = ShardCache(os.path.abspath(options.folder), budget)
         self._sources = _shards_that_fit(sources, budget)
-        """Those that are kept, by number."""
+        """The shards that are copied, by their number in the list."""
         self._now = now
         self._lock = threading.Lock()
-        self._under_way: set[int] = set()
+        self._pending: set[int] = set()
+        """Shards that are queued or being copied."""
         self._retry_at_s: dict[int, float] = {}
+        """Time before which a shard is not tried again."""
         self._disk_retry_at_s = 0.0
+        """Time before which no shard is tried."""
         self._threads: _StagingThreads | None = None
-        kept = sum(source.size_bytes for source in self._sources.values())
-        log.info("cache: %d of %d shards (%.1f GB) fit into it", len(self._sources), len(sources), kept / 1e9)
+        cached_bytes = sum(source.size_bytes for source in self._sources.values())
+        log.info("cache: %d of %d shards (%.1f GB) fit into it", len(self._sources), len(sources), cached_bytes / 1e9)
 
     def open(self, shard: int) -> CachedShard | None:
-        """Its copy, to be closed after use; None where there is none yet."""
+        """Return the open copy of a shard, which the caller closes; None, and request a copy, if there is none yet."""
         source = self._sources.get(shard)
         if source is None:
             return None
-        found = self._cache.open_copy(source)
-        if found is None:
+        copy = self._cache.open_copy(source)
+        if copy is None:
             self._request_copy(shard)
-        return found
+        return copy
 
     def discard(self, shard: int, copy: CachedShard) -> None:
-        """That copy could not be read, or not as it should be: it goes, and the shard is read where it lies now."""
+        """Remove a copy that is unreadable or damaged; from now on the shard is read from where it lies."""
         with self._lock:
             source = self._sources.pop(shard, None)
         if source is not None:
             self._cache.discard(source, copy)
 
     def stats(self) -> CacheStats:
-        """What the cache did for us so far."""
+        """Return the counters of this process."""
         return self._cache.stats()
 
     def close(self) -> None:
-        """Copies under way are given up; the next shard that is missing starts it all again."""
+        """Stop unfinished copies. The next shard without a copy starts the threads again."""
         with self._lock:
-            crew, self._threads = self._threads, None
-            self._under_way.clear()
-        if crew is not None:
-            crew.stop()
+            threads, self._threads = self._threads, None
+            self._pending.clear()
+        if threads is not None:
+            threads.stop()
 
     def _request_copy(self, shard: int) -> None:
         now = self._now()
         with self._lock:
-            resting = now < max(self._disk_retry_at_s, self._retry_at_s.get(shard, 0.0))
-            if resting or shard in self._under_way or shard not in self._sources:
+            too_early = now < max(self._disk_retry_at_s, self._retry_at_s.get(shard, 0.0))
+            if too_early or shard in self._pending or shard not in self._sources:
                 return
-            self._under_way.add(shard)
+            self._pending.add(shard)
             if self._threads is None:
                 self._threads = _StagingThreads(self._stage)
             self._threads.wanted.put(shard)
 
-    def _stage(self, shard: int, crew: _StagingThreads) -> None:
+    def _stage(self, shard: int, threads: _StagingThreads) -> None:
         source = self._sources.get(shard)
-        reason = None if source is None else self._cache.copy_in(source, crew.stopped.is_set)
+        reason = None if source is None else self._cache.copy_in(source, threads.stopped.is_set)
         with self._lock:
-            if self._threads is crew:
-                self._under_way.discard(shard)
+            if self._threads is threads:
+                self._pending.discard(shard)
             if reason in _TEMPORARY_REASONS:
                 self._retry_at_s[shard] = self._now() + RETRY_AFTER_S
             elif reason in _DISK_REASONS:
@@ -126,10 +130,11 @@ class ShardTier:
 
 
 class _StagingThreads:
-    """Threads that stage what is wanted, until they are stopped."""
+    """Threads that copy the requested shards until they are stopped."""
 
     def __init__(self, stage: Callable[[int, _StagingThreads], None]) -> None:
         self.wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        """Numbers of the requested shards; None ends one thread."""
         self.stopped = threading.Event()
         self._stage = stage
         self._threads = [
@@ -140,25 +145,25 @@ class _StagingThreads:
             thread.start()
 
     def stop(self) -> None:
-        """Come to an end soon."""
+        """Let the threads end, and join them with a timeout."""
         self.stopped.set()
         for _ in self._threads:
             self.wanted.put(None)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for thread in self._threads:
-            if thread is not threading.current_thread():  # a finalizer may run anywhere
+            if thread is not threading.current_thread():  # a finalizer may run in any thread
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _serve(self) -> None:
         while (shard := self.wanted.get()) is not None and not self.stopped.is_set():
             try:
                 self._stage(shard, self)
-            except Exception:  # reading goes on without the cache
+            except Exception:  # reading continues without the cache
                 log.warning("a shard could not be put into the cache", exc_info=True)
 
 
 def _shards_that_fit(sources: Sequence[ShardVersion], budget: int) -> dict[int, ShardVersion]:
-    """By number, the first ones that fit; the same on every rank that has the same list."""
+    """Return the first shards that fit, by number; the result is the same on every rank with the same list."""
     fitting: dict[int, ShardVersion] = {}
     for number, source in enumerate(sources):
         if source.size_bytes <= budget:

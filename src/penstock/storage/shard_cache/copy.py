@@ -1,4 +1,4 @@
-"""One shard's way into the cache: copied, made durable, read back and compared."""
+"""Copy one shard into the cache: write it, sync it to the disk, read it back and compare the checksums."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SUFFIX = re.compile(r"(\.[A-Za-z0-9]{1,8}){1,2}$")
 
 
 class CacheFallback(StrEnum):
-    """Why a shard is read where it lies instead of from the cache."""
+    """The reasons why a shard is read from where it lies instead of from the cache."""
 
     TOO_LARGE = "the shard is larger than the cache's budget"
     BUSY = "another job is staging the shard"
-    NO_SPACE = "copies under way hold the budget"
+    NO_SPACE = "unfinished copies take up the budget"
     FULL = "the cache's disk is full"
     READ_ONLY = "the cache's directory cannot be written"
     LOCKED = "the cache's lock was not free in time"
@@ -38,11 +38,11 @@ class CacheFallback(StrEnum):
     DAMAGED = "the copy does not match the shard"
     UNREADABLE = "the shard could not be read"
     BROKEN = "the cache's directory does not work"
-    STOPPED = "nobody wants it any more"
+    STOPPED = "the copy was cancelled"
 
     @classmethod
     def of(cls, error: OSError) -> CacheFallback:
-        """The reason behind an error of the cache's directory."""
+        """Return the reason for an error of the cache's directory."""
         if isinstance(error, TimeoutError):
             return cls.LOCKED
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -54,18 +54,18 @@ class CacheFallback(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShardVersion:
-    """A shard as it is now: when it changes, it is another source and gets another entry."""
+    """A shard in its current version. After a change it is another version and gets another entry in the cache."""
 
     path: str
-    """Or a URL."""
+    """Resolved path of a file, or a URL."""
     size_bytes: int
     mtime_ns: int
     etag: str | None = None
-    """Of an object in a store."""
+    """ETag of an object in a store."""
 
     @classmethod
     def of(cls, path: str | Path) -> ShardVersion:
-        """Look at a shard."""
+        """Return the current version of a shard."""
         if is_remote(path):
             file = RemoteFile(os.fspath(path))
             return cls(file.path, file.size, file.mtime_ns, file.etag)
@@ -73,32 +73,32 @@ class ShardVersion:
         try:
             status = Path(real).stat()
         except OSError as error:
-            raise StorageError(f"cannot look at the shard: {error}", shard=str(path), stage="cache") from error
+            raise StorageError(f"cannot inspect the shard: {error}", shard=str(path), stage="cache") from error
         return cls(real, status.st_size, status.st_mtime_ns)
 
     @property
     def digest(self) -> str:
-        """The name of its entry."""
+        """Return the hash that names its entry."""
         identity = f"{self.path}\0{self.size_bytes}\0{self.mtime_ns}" + (f"\0{self.etag}" if self.etag else "")
         return hashlib.sha256(os.fsencode(identity)).hexdigest()[:32]
 
     @property
     def suffix(self) -> str:
-        """`.tar`, `.tar.zst`: readers tell the compression by it."""
+        """Return the file name's suffix, such as `.tar.zst`, from which readers infer the compression."""
         match = _SUFFIX.search(self.path)
         return match[0] if match else ""
 
     def stream(self) -> FileIO | BufferedReader:
-        """Its bytes, from the start; of an object, those of this version only."""
+        """Open a stream over its bytes; for an object, over those of this version only."""
         if is_remote(self.path):
             return RemoteFile(self.path, ObjectVersion(self.size_bytes, self.etag, self.mtime_ns)).stream()
         return open(self.path, "rb", buffering=0)
 
 
 def copy_verified(source: ShardVersion, part: Path, stopped: Callable[[], bool] | None = None) -> CacheFallback | None:
-    """Copy to `part` and compare what the disk gives back with what was read; None is success.
+    """Copy to `part` and compare what the disk returns with what was read; return None on success.
 
-    Errors of the cache's side are raised as the system raises them. Before each read `stopped` is asked.
+    Errors of the cache's disk are raised as OSError. `stopped` is called before each read and cancels the copy.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -120,21 +120,21 @@ def copy_verified(source: ShardVersion, part: Path, stopped: Callable[[], bool] 
 
 
 class _CancellableStream:
-    """A stream that ends with an error as soon as nobody wants it any more."""
+    """A stream that raises InterruptedError once the copy is cancelled."""
 
     def __init__(self, stream: FileIO | BufferedReader, stopped: Callable[[], bool]) -> None:
         self._stream = stream
         self._stopped = stopped
 
     def readinto(self, buffer: bytearray) -> int | None:
-        """As the stream does it."""
+        """Read into the buffer, as the stream does."""
         if self._stopped():
             raise InterruptedError
         return self._stream.readinto(buffer)
 
 
 def _unchanged(source: ShardVersion, stream: FileIO | BufferedReader) -> bool:
-    """Whether the file is as it was; a store has compared every request itself."""
+    """Return whether the file has not changed; for an object, the store has checked every request."""
     if is_remote(source.path):
         return True
     status = os.fstat(stream.fileno())
@@ -142,7 +142,7 @@ def _unchanged(source: ShardVersion, stream: FileIO | BufferedReader) -> bool:
 
 
 def file_crc32(path: Path, size_bytes: int) -> int | None:
-    """Checksum of a file; None when it does not have that size."""
+    """Return the CRC32 of a file; None if it does not have that size."""
     crc, total, buffer = 0, 0, bytearray(_COPY_BYTES)
     with open(path, "rb", buffering=0) as stream:
         while count := stream.readinto(buffer):
@@ -152,7 +152,7 @@ def file_crc32(path: Path, size_bytes: int) -> int | None:
 
 
 def _copy(stream: FileIO | BufferedReader | _CancellableStream, target: FileIO) -> int | None:
-    """Checksum of all that was read; None when the source failed."""
+    """Copy all bytes and return their CRC32; None if the source failed."""
     crc, buffer = 0, bytearray(_COPY_BYTES)
     while True:
         try:
@@ -168,7 +168,7 @@ def _copy(stream: FileIO | BufferedReader | _CancellableStream, target: FileIO) 
 
 
 def _reserve_space(fd: int, size_bytes: int) -> None:
-    """Take the room now: a full disk is better known before gigabytes are copied than after."""
+    """Reserve the space at once, so that a full disk is detected before gigabytes are copied."""
     if not size_bytes or not hasattr(os, "posix_fallocate"):
         return
     try:

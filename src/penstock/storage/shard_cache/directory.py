@@ -1,9 +1,13 @@
-"""The directory of a shard cache: who may stage what, and who has to go. Safe between processes.
+"""The directory of a shard cache: which process may copy which shard, and which entries are evicted.
 
-It holds `entry-HASH.tar` (whole, verified shards; their mtime is the last use), `part-HASH` (copies under
-way, already as long as they will be, so that the budget counts them) and `lock-HASH` (held by whoever
-copies; the system frees it when a process dies, which is how the parts of dead jobs are known).
-Decisions are made under `directory.lock`; bytes are copied outside it; a hit takes no lock at all.
+Several processes may use the directory at once. It holds
+
+- `entry-HASH.tar`: whole, verified shards; their modification time is the time of their last use;
+- `part-HASH`: unfinished copies, created with their final length, so that the budget counts them;
+- `lock-HASH`: held by the process that copies. The system frees it when the process dies, so a part without a held
+  lock belongs to a dead process.
+
+Decisions are made under `directory.lock`, bytes are copied outside it, and a hit takes no lock.
 """
 
 from __future__ import annotations
@@ -22,18 +26,18 @@ from penstock.storage.shard_cache.copy import CacheFallback, ShardVersion
 
 _NAME = re.compile(r"(?P<role>entry|part|lock)-(?P<digest>[0-9a-f]{32})(\.[A-Za-z0-9.]+)?")
 LOCK_TIMEOUT_S = 10.0
-"""Decisions take milliseconds; a job that waits longer for the lock reads directly instead."""
+"""Seconds. Decisions take milliseconds; a job that waits longer for the lock reads the shard itself instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagingClaim:
-    """The right to stage one shard, held through its lock."""
+    """The right to copy one shard, held through its lock."""
 
     part: Path
     lock: FileLock
 
     def release(self) -> None:
-        """Leave nothing behind; after a success the part has been renamed and is not there any more."""
+        """Remove the part and the lock; after a success the part has been renamed already."""
         with contextlib.suppress(OSError):
             self.part.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -42,7 +46,7 @@ class StagingClaim:
 
 
 class CacheDirectory:
-    """Decisions over the shared files. Errors are the system's own: the cache makes reasons of them."""
+    """The files of a cache, and the decisions about them. Errors are raised as OSError."""
 
     def __init__(self, path: Path, budget_bytes: int, on_evict: Callable[[int], None]) -> None:
         self.path = path
@@ -51,50 +55,53 @@ class CacheDirectory:
         self._on_evict = on_evict
 
     def entry(self, source: ShardVersion) -> Path:
-        """Where a shard's copy is, or would be."""
+        """Return the path of a shard's copy, whether it exists or not."""
         return self.path / f"entry-{source.digest}{source.suffix}"
 
     def has_copy(self, source: ShardVersion) -> bool:
-        """Whether a whole copy is there."""
+        """Return whether there is a whole copy."""
         try:
             return is_copy_of(source, self.entry(source).lstat())
         except OSError:
             return False
 
     def used_bytes(self) -> int:
-        """Of all copies, those under way counted whole; 0 where there is no such directory."""
+        """Return the bytes of all copies, unfinished ones counted whole; 0 if there is no such directory."""
         try:
             return sum(status.st_size for _, status in self._scan("entry", "part"))
         except OSError:
             return 0
 
     def claim(self, source: ShardVersion) -> StagingClaim | CacheFallback | None:
-        """Decide who stages: we (a claim), nobody any more (None: it is there), or not we (a reason)."""
+        """Decide whether the caller copies a shard.
+
+        Return a claim if it does, None if there is a copy already, and a reason if the shard cannot be copied now.
+        """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
-            self._sweep()
+            self._remove_dead_copies()
             if self.has_copy(source):
                 return None
             claim = StagingClaim(self.path / f"part-{source.digest}", self._entry_lock(source.digest))
             if not _try_lock(claim.lock):
                 return CacheFallback.BUSY
             try:
-                self.entry(source).unlink(missing_ok=True)  # there, but not whole
-                room = self._evict_for(source.size_bytes)
-                if room:
+                self.entry(source).unlink(missing_ok=True)  # an entry that is not whole
+                has_space = self._evict_for(source.size_bytes)
+                if has_space:
                     _create(claim.part, source.size_bytes)
             except BaseException:
                 claim.release()
                 raise
-            if not room:
+            if not has_space:
                 claim.release()
-            return claim if room else CacheFallback.NO_SPACE
+            return claim if has_space else CacheFallback.NO_SPACE
 
     def publish(self, claim: StagingClaim, source: ShardVersion) -> None:
-        """Turn a verified part into an entry; under the lock, or a count might see it twice or not at all."""
+        """Rename a verified part to its entry; without the lock, a count might include it twice or not at all."""
         with self._locked():
             claim.part.replace(self.entry(source))
-        with contextlib.suppress(OSError):  # not every system can sync a directory
+        with contextlib.suppress(OSError):  # not every platform can sync a directory
             fd = os.open(self.path, os.O_RDONLY)
             try:
                 os.fsync(fd)
@@ -102,25 +109,25 @@ class CacheDirectory:
                 os.close(fd)
 
     def remove(self, source: ShardVersion, status: os.stat_result) -> None:
-        """The entry of a shard, if it still is that file and not one that another job has made since."""
+        """Remove the entry of a shard, if it is still that file and not one that another job has made since."""
         with self._locked():
             if os.path.samestat(self.entry(source).lstat(), status):
                 self.entry(source).unlink()
 
-    def _sweep(self) -> None:
-        """Remove the parts and locks of jobs that died."""
+    def _remove_dead_copies(self) -> None:
+        """Remove the parts and locks of dead processes."""
         for digest in {name["digest"] for name, _ in self._scan("part", "lock")}:
             lock = self._entry_lock(digest)
             if _try_lock(lock):
                 StagingClaim(self.path / f"part-{digest}", lock).release()
 
     def _evict_for(self, needed_bytes: int) -> bool:
-        """Evict, least recently used first, until the budget holds; nothing where that would not help."""
-        held = sum(status.st_size for _, status in self._scan("part"))
-        if held + needed_bytes > self.budget_bytes:
+        """Evict the least recently used entries until the shard fits; evict none if that cannot help."""
+        unfinished = sum(status.st_size for _, status in self._scan("part"))
+        if unfinished + needed_bytes > self.budget_bytes:
             return False
-        entries = sorted(self._scan("entry"), key=lambda found: found[1].st_mtime_ns)
-        used = held + sum(status.st_size for _, status in entries)
+        entries = sorted(self._scan("entry"), key=lambda entry: entry[1].st_mtime_ns)
+        used = unfinished + sum(status.st_size for _, status in entries)
         for name, status in entries:
             if used + needed_bytes <= self.budget_bytes:
                 break
@@ -131,7 +138,7 @@ class CacheDirectory:
         return used + needed_bytes <= self.budget_bytes
 
     def _scan(self, *roles: str) -> Iterator[tuple[re.Match[str], os.stat_result]]:
-        """Our own files of these roles; anything else in the directory is not ours to count or remove."""
+        """Yield the cache's files of these roles; other files are neither counted nor removed."""
         for child in list(os.scandir(self.path)):
             name = _NAME.fullmatch(child.name)
             if name and name["role"] in roles:
@@ -147,12 +154,12 @@ class CacheDirectory:
 
 
 def is_copy_of(source: ShardVersion, status: os.stat_result) -> bool:
-    """Whether a file can be the whole copy of a shard; its bytes were verified before it got its name."""
+    """Return whether a file can be the whole copy of a shard; its bytes were verified before it was renamed."""
     return stat.S_ISREG(status.st_mode) and status.st_size == source.size_bytes
 
 
 def _create(part: Path, size_bytes: int) -> None:
-    # Readable by its owner alone: the shard may be too.
+    # Only the owner may read it, since the shard itself may be as private.
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.truncate(fd, size_bytes)
