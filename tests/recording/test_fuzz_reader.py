@@ -1,4 +1,4 @@
-"""Damage of every kind: a recording loads, or is refused with an error of ours."""
+"""Random damage: a recording loads, or loading it raises RecordingError."""
 
 import gzip
 import math
@@ -47,7 +47,7 @@ TOKENS = [
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory):
+def recorded(tmp_path_factory):
     """A recording with every kind of line."""
     path = tmp_path_factory.mktemp("fuzz") / "run.jsonl"
     recorder = Recorder(path, RunLine(command=("train.py",)))
@@ -68,60 +68,60 @@ def real(tmp_path_factory):
     return path.read_bytes()
 
 
-def mutated(data, dice):
+def mutated(data, rng):
     data = bytearray(data)
-    for _ in range(dice.choice([1, 1, 2, 5, 30])):
-        at = dice.randrange(len(data))
-        match dice.randrange(5):
+    for _ in range(rng.choice([1, 1, 2, 5, 30])):
+        at = rng.randrange(len(data))
+        match rng.randrange(5):
             case 0:
-                data[at] = dice.randrange(256)
+                data[at] = rng.randrange(256)
             case 1:
-                data[at] ^= 1 << dice.randrange(8)
+                data[at] ^= 1 << rng.randrange(8)
             case 2:
-                data[at : at + dice.randrange(1, 9)] = dice.choice(TOKENS)
+                data[at : at + rng.randrange(1, 9)] = rng.choice(TOKENS)
             case 3:
-                del data[at : at + dice.randrange(1, 200)]
+                del data[at : at + rng.randrange(1, 200)]
             case _:
-                data[at:at] = data[dice.randrange(len(data)) :][: dice.randrange(1, 200)]
+                data[at:at] = data[rng.randrange(len(data)) :][: rng.randrange(1, 200)]
         if not data:
             return b"\n"
     return bytes(data)
 
 
 def check(path):
-    """What a loaded recording promises to those who judge it."""
+    """Load a file and assert what `Recording` promises; return whether it was a recording."""
     try:
-        back = load(path)
+        recording = load(path)
     except RecordingError:
         return False
-    for line in (*back.epochs, *back.steps, *back.fetches, *back.hops, *back.epoch_ends):
-        assert line.loader in back.loaders
+    for line in (*recording.epochs, *recording.steps, *recording.fetches, *recording.hops, *recording.epoch_ends):
+        assert line.loader in recording.loaders
         assert math.isfinite(line.at_s)
         assert line.at_s >= 0
-    for step in back.steps:
+    for step in recording.steps:
         assert min(step.wait_s, step.step_s, *step.phases.values(), 0.0) == 0.0
-    assert all(sample.seconds > 0 for sample in back.system)
-    assert all(note.isprintable() for note in back.notes)
+    assert all(sample.seconds > 0 for sample in recording.system)
+    assert all(note.isprintable() for note in recording.notes)
     return True
 
 
-def test_three_thousand_damaged_recordings(real, tmp_path):
-    dice = random.Random(4)
+def test_damaged_recordings_load_or_raise_a_recording_error(recorded, tmp_path):
+    rng = random.Random(4)
     path = tmp_path / "run.jsonl"
     loaded = 0
     for _ in range(3000):
-        path.write_bytes(mutated(real, dice))
+        path.write_bytes(mutated(recorded, rng))
         loaded += check(path)
     assert loaded > 2000
 
 
-def test_three_hundred_damaged_compressed_recordings(real, tmp_path):
-    dice = random.Random(5)
+def test_damaged_compressed_recordings_load_or_raise_a_recording_error(recorded, tmp_path):
+    rng = random.Random(5)
     path = tmp_path / "run.jsonl.gz"
-    packed = gzip.compress(real)
+    compressed = gzip.compress(recorded)
     refused = 0
     for _ in range(300):
-        path.write_bytes(mutated(packed, dice))
+        path.write_bytes(mutated(compressed, rng))
         refused += not check(path)
     assert refused > 0
 
@@ -138,7 +138,17 @@ json = st.recursive(
         st.fixed_dictionaries(
             {"kind": st.sampled_from(["run", "loader", "step", "fetch", "hops", "system", "where", "end", "pass"])},
             optional=dict.fromkeys(
-                ["loader", "batch", "at_s", "wait_s", "step_s", "worker", "looks", "number", "seconds"],
+                [
+                    "loader",
+                    "batch",
+                    "at_s",
+                    "wait_s",
+                    "step_s",
+                    "worker",
+                    "looks",
+                    "number",
+                    "seconds",
+                ],  # glossary: allow
                 st.integers(-3, 5) | st.floats() | st.none(),
             )
             | dict.fromkeys(["phases", "hops", "states", "settings", "processes", "machine", "version", "pass"], json),
@@ -146,7 +156,7 @@ json = st.recursive(
         max_size=6,
     )
 )
-def test_lines_that_are_almost_right(tmp_path_factory, lines):
+def test_lines_with_wrong_values_load_or_raise_a_recording_error(tmp_path_factory, lines):
     import json as plain_json
 
     path = tmp_path_factory.getbasetemp() / "almost.jsonl"

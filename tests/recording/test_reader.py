@@ -1,4 +1,4 @@
-"""Loading recordings in every state they come in."""
+"""Loading complete, damaged, compressed and unrelated files."""
 
 import gzip
 import os
@@ -6,8 +6,7 @@ import os
 import pytest
 
 from penstock.errors import RecordingError
-from penstock.recording import bounds
-from penstock.recording import reader as load_module
+from penstock.recording import bounds, reader
 from penstock.recording.format import (
     VERSION,
     EndLine,
@@ -27,7 +26,7 @@ from penstock.recording.format import (
     SystemLine,
 )
 from penstock.recording.ranks import load_ranks
-from penstock.recording.reader import is_recording, load, need_run
+from penstock.recording.reader import is_recording, load, require_training_run
 from penstock.recording.writer import Recorder
 
 LINES = (
@@ -80,41 +79,41 @@ def write(tmp_path):
     return write
 
 
-def test_every_kind_of_line_comes_back_as_it_was(tmp_path):
-    back = load(record(tmp_path / "run.jsonl"))
-    assert back.run == RunLine(command=("train.py",), machine=Machine(cores=16))
-    assert back.loaders == {0: LINES[0]}
+def test_every_kind_of_line_is_loaded_as_it_was_written(tmp_path):
+    loaded = load(record(tmp_path / "run.jsonl"))
+    assert loaded.run == RunLine(command=("train.py",), machine=Machine(cores=16))
+    assert loaded.loaders == {0: LINES[0]}
     everything = (
-        *back.epochs,
-        *back.steps,
-        *back.fetches,
-        *back.stack_samples,
-        *back.hops,
-        *back.system,
-        *back.storage,
-        *back.events,
-        *back.epoch_ends,
-        back.end,
+        *loaded.epochs,
+        *loaded.steps,
+        *loaded.fetches,
+        *loaded.stack_samples,
+        *loaded.hops,
+        *loaded.system,
+        *loaded.storage,
+        *loaded.events,
+        *loaded.epoch_ends,
+        loaded.end,
     )
     assert set(map(repr, everything)) == set(map(repr, LINES[1:]))
-    assert back.notes == ()
+    assert loaded.notes == ()
 
 
-def test_the_tables_of_the_reader_know_every_kind():
+def test_reader_and_bounds_know_every_kind_of_line():
     kinds = {RunLine, *map(type, LINES)}
-    assert set(bounds.NUMBERS) == kinds
-    assert len(load_module._KINDS) == len(kinds)
+    assert set(bounds.CHECKED_NUMBERS) == kinds
+    assert len(reader._KINDS) == len(kinds)
 
 
-def test_a_line_cut_short_at_the_end_costs_that_line_only(tmp_path):
+def test_a_line_cut_short_at_the_end_is_skipped_and_the_rest_loads(tmp_path):
     path = record(tmp_path / "run.jsonl")
     path.write_bytes(path.read_bytes()[:-8])
-    back = load(path)
-    assert (len(back.steps), back.end) == (2, None)
-    assert back.notes == ("1 line skipped: cut short at the end (line 13)",)
+    loaded = load(path)
+    assert (len(loaded.steps), loaded.end) == (2, None)
+    assert loaded.notes == ("1 line skipped: cut short at the end (line 13)",)
 
 
-def test_a_file_may_be_cut_anywhere(tmp_path):
+def test_a_file_cut_at_any_byte_still_loads(tmp_path):
     path = record(tmp_path / "run.jsonl")
     whole = path.read_bytes()
     first = whole.index(b"\n")
@@ -123,24 +122,24 @@ def test_a_file_may_be_cut_anywhere(tmp_path):
         assert load(path).run.machine.cores == 16
 
 
-def test_blank_lines_are_nothing_to_talk_about(write):
-    back = load(write("\n" + HEAD + "  \n\n" + STEP + "\r\n"))
-    assert (len(back.steps), back.notes) == (1, ())
+def test_blank_lines_are_ignored_without_a_note(write):
+    loaded = load(write("\n" + HEAD + "  \n\n" + STEP + "\r\n"))
+    assert (len(loaded.steps), loaded.notes) == (1, ())
 
 
-def test_garbage_between_good_lines_is_counted_with_its_first_places(write):
-    back = load(write(HEAD + "garbage\n" * 5 + STEP + "\x00\xff\n"))
-    assert len(back.steps) == 1
-    assert back.notes == ("6 lines skipped: not JSON (line 3; line 4; line 5; …)",)
+def test_garbage_lines_are_counted_and_the_first_places_are_named(write):
+    loaded = load(write(HEAD + "garbage\n" * 5 + STEP + "\x00\xff\n"))
+    assert len(loaded.steps) == 1
+    assert loaded.notes == ("6 lines skipped: not JSON (line 3; line 4; line 5; …)",)
 
 
 @pytest.mark.parametrize(
     ("line", "note"),
     [
-        ('{"kind":"weather","sun":true}', "1 line skipped: of a kind that is not known here (line 3: weather)"),
-        ('{"kind":["step"]}', "1 line skipped: of a kind that is not known here (line 3: ['step'])"),
-        ("[1,2]", "1 line skipped: of a kind that is not known here (line 3: None)"),
-        ('{"kind":"\\u001b[31m"}', "1 line skipped: of a kind that is not known here (line 3: \\x1b[31m)"),
+        ('{"kind":"weather","sun":true}', "1 line skipped: of an unknown kind (line 3: weather)"),
+        ('{"kind":["step"]}', "1 line skipped: of an unknown kind (line 3: ['step'])"),
+        ("[1,2]", "1 line skipped: of an unknown kind (line 3: None)"),
+        ('{"kind":"\\u001b[31m"}', "1 line skipped: of an unknown kind (line 3: \\x1b[31m)"),
         (
             '{"kind":"event","what":3,"at_s":1}',
             "1 line skipped: damaged (line 3: Expected `str`, got `int` - at `$.what`)",
@@ -154,9 +153,9 @@ def test_garbage_between_good_lines_is_counted_with_its_first_places(write):
     ],
 )
 def test_a_line_that_cannot_be_used_is_skipped_and_noted(write, line, note):
-    back = load(write(HEAD + line + "\n" + STEP))
-    assert (len(back.steps), back.events) == (1, ())
-    assert back.notes == (note,)
+    loaded = load(write(HEAD + line + "\n" + STEP))
+    assert (len(loaded.steps), loaded.events) == (1, ())
+    assert loaded.notes == (note,)
 
 
 @pytest.mark.parametrize(
@@ -174,53 +173,53 @@ def test_a_line_that_cannot_be_used_is_skipped_and_noted(write, line, note):
         '{"kind":"end","at_s":-3}\n',
     ],
 )
-def test_times_and_numbers_that_cannot_be_cost_their_line(write, line):
-    back = load(write(HEAD + line))
-    assert (back.steps, back.system, back.hops, back.end) == ((), (), (), None)
-    assert back.notes == ("1 line skipped: a time or a number that cannot be (line 3)",)
+def test_a_line_with_an_impossible_number_is_skipped(write, line):
+    loaded = load(write(HEAD + line))
+    assert (loaded.steps, loaded.system, loaded.hops, loaded.end) == ((), (), (), None)
+    assert loaded.notes == ("1 line skipped: a time or a number that is impossible (line 3)",)
 
 
-def test_fields_added_by_a_later_version_are_no_trouble(write):
-    back = load(write(HEAD + STEP.replace("}", ',"colour":"red"}')))
-    assert (len(back.steps), back.notes) == (1, ())
+def test_unknown_fields_are_ignored(write):
+    loaded = load(write(HEAD + STEP.replace("}", ',"colour":"red"}')))
+    assert (len(loaded.steps), loaded.notes) == (1, ())
 
 
 @pytest.mark.parametrize(
     "line",
     [f'{{"kind":"run","version":{VERSION + 1}}}\n', f'{{"kind":"run","version":{VERSION + 1},"rank":"first"}}\n'],
 )
-def test_a_newer_recording_is_refused_with_the_way_out(write, line):
+def test_a_newer_recording_is_refused_with_advice(write, line):
     with pytest.raises(RecordingError, match="newer penstock") as caught:
         load(write(line + STEP))
     assert caught.value.advice == "Update penstock to read it"
 
 
-def test_a_clock_that_went_back_is_noted_and_nothing_is_dropped(write):
+def test_a_clock_that_went_back_is_noted_and_no_line_is_dropped(write):
     steps = "".join(STEP.replace('"at_s":1', f'"at_s":{at}') for at in (10, 11, 4, 5))
-    back = load(write(HEAD + steps + '{"kind":"system","at_s":9}\n{"kind":"system","at_s":8.5}\n'))
-    assert (len(back.steps), len(back.system)) == (4, 2)
-    assert back.notes == ("the clock went back 2×, by up to 7 s",)
+    loaded = load(write(HEAD + steps + '{"kind":"system","at_s":9}\n{"kind":"system","at_s":8.5}\n'))
+    assert (len(loaded.steps), len(loaded.system)) == (4, 2)
+    assert loaded.notes == ("the clock went back 2×, by up to 7 s",)
 
 
-def test_steps_of_two_passes_that_overlap_are_no_clock_going_back(write):
+def test_steps_of_two_overlapping_epochs_are_not_taken_for_a_clock_that_went_back(write):
     other = STEP.replace('"loader":0', '"loader":0,"pass":1').replace('"at_s":1', '"at_s":0.5')
     assert load(write(HEAD + STEP + other)).notes == ()
 
 
-def test_without_a_first_line_the_rest_is_still_read(write):
-    back = load(write(STEP))
-    assert back.run == RunLine()
-    assert back.loaders == {0: LoaderLine(loader=0)}
-    assert back.notes == (
+def test_without_the_first_line_the_rest_is_still_loaded(write):
+    loaded = load(write(STEP))
+    assert loaded.run == RunLine()
+    assert loaded.loaders == {0: LoaderLine(loader=0)}
+    assert loaded.notes == (
         "the first line is missing: machine and command are not known",
         "loaders named but not described: 1, the first is number 0",
     )
 
 
-def test_two_runs_in_one_file_are_noticed(write):
-    back = load(write('{"kind":"run","pid":1}\n{"kind":"run","pid":2}\n'))
-    assert back.run.pid == 1
-    assert back.notes == ("2 runs have written to this file; their lines are mixed",)
+def test_two_runs_in_one_file_are_noted(write):
+    loaded = load(write('{"kind":"run","pid":1}\n{"kind":"run","pid":2}\n'))
+    assert loaded.run.pid == 1
+    assert loaded.notes == ("2 runs have written to this file; their lines are mixed",)
 
 
 @pytest.mark.parametrize(
@@ -235,25 +234,25 @@ def test_two_runs_in_one_file_are_noticed(write):
         (b"\x1f\x8b", "none of its lines"),
     ],
 )
-def test_what_is_no_recording_is_said_to_be_none(write, content, message):
+def test_a_file_that_is_not_a_recording_is_refused(write, content, message):
     with pytest.raises(RecordingError, match=message):
         load(write(content))
 
 
-def test_a_long_file_of_something_else_is_given_up_early(write, monkeypatch):
-    taken = []
-    real = load_module._LineCollector._mend
+def test_a_long_file_of_another_format_is_refused_early(write, monkeypatch):
+    decoded = []
+    original = reader._LineCollector._decode_leniently
     monkeypatch.setattr(
-        load_module._LineCollector,
-        "_mend",
-        lambda self, number, *rest: taken.append(number) or real(self, number, *rest),
+        reader._LineCollector,
+        "_decode_leniently",
+        lambda self, number, *rest: decoded.append(number) or original(self, number, *rest),
     )
     with pytest.raises(RecordingError, match="none of its lines"):
         load(write("loss 0.3\n" * 5000))
-    assert len(taken) == load_module.STRANGE_LINES_MAX
+    assert len(decoded) == reader.UNKNOWN_LINES_MAX
 
 
-def test_a_file_that_is_not_there_or_a_folder_is_an_error_of_ours(tmp_path):
+def test_a_missing_file_or_a_folder_raises_a_recording_error(tmp_path):
     with pytest.raises(RecordingError, match="No such file"):
         load(tmp_path / "none.jsonl")
     with pytest.raises(RecordingError, match=r"cannot read .*: (Is a directory|Permission denied)"):
@@ -262,32 +261,32 @@ def test_a_file_that_is_not_there_or_a_folder_is_an_error_of_ours(tmp_path):
         load("a\0b")
 
 
-def test_a_compressed_recording_loads_whatever_it_is_called(tmp_path):
+def test_a_compressed_recording_loads_under_any_name(tmp_path):
     plain = record(tmp_path / "run.jsonl")
     packed = tmp_path / "other.name"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
     assert load(packed) == load(plain)
 
 
-def test_a_compressed_recording_cut_short_gives_what_it_holds(tmp_path):
+def test_a_compressed_recording_cut_short_loads_up_to_the_cut(tmp_path):
     steps = [StepLine(loader=0, batch=at, at_s=at / 7, wait_s=0.01, step_s=0.09) for at in range(5000)]
     plain = record(tmp_path / "run.jsonl", lines=(LINES[0], *steps))
     packed = gzip.compress(plain.read_bytes())
     plain.write_bytes(packed[: len(packed) // 2])
-    back = load(plain)
-    assert 2000 < len(back.steps) < 3000
-    assert "damaged or cut short" in back.notes[-1]
+    loaded = load(plain)
+    assert 2000 < len(loaded.steps) < 3000
+    assert "damaged or cut short" in loaded.notes[-1]
 
 
-def test_compressed_recordings_that_were_joined_load_as_one(tmp_path):
+def test_concatenated_compressed_recordings_load_as_one(tmp_path):
     plain = record(tmp_path / "run.jsonl")
     packed = tmp_path / "run.jsonl.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()[:200]) + gzip.compress(plain.read_bytes()[200:]))
     assert load(packed) == load(plain)
 
 
-def test_sizes_are_capped_before_anything_is_read_and_while_inflating(tmp_path, monkeypatch):
-    monkeypatch.setattr(load_module, "FILE_BYTES_MAX", 1 << 16)
+def test_too_large_files_are_refused_before_reading_and_while_inflating(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "FILE_BYTES_MAX", 1 << 16)
     sparse = tmp_path / "sparse.jsonl"
     with sparse.open("wb") as file:
         file.truncate((1 << 16) + 1)
@@ -300,18 +299,18 @@ def test_sizes_are_capped_before_anything_is_read_and_while_inflating(tmp_path, 
         load(bomb)
 
 
-def test_a_line_longer_than_any_of_ours_is_skipped_and_the_next_one_read(write, monkeypatch):
-    monkeypatch.setattr(load_module, "LINE_BYTES_MAX", 1000)
+def test_a_line_that_is_too_long_is_skipped_and_the_next_one_is_read(write, monkeypatch):
+    monkeypatch.setattr(reader, "LINE_BYTES_MAX", 1000)
     long = '{"kind":"event","what":"' + "a" * 4321 + '","at_s":1}\n'
     fits = STEP[:-2] + " " * (999 - len(STEP)) + "}\n"
     assert len(fits) == 999
     exact = STEP[:-2] + " " * (1000 - len(STEP)) + "}\n"
-    back = load(write(HEAD + long + fits + exact + long + STEP + "x" * 3000))
-    assert len(back.steps) == 3
-    assert back.notes == ("3 lines skipped: longer than 0 MiB (line 3; line 6; line 8)",)
+    loaded = load(write(HEAD + long + fits + exact + long + STEP + "x" * 3000))
+    assert len(loaded.steps) == 3
+    assert loaded.notes == ("3 lines skipped: longer than 0 MiB (line 3; line 6; line 8)",)
 
 
-def test_a_recording_is_known_by_its_beginning(tmp_path, write):
+def test_a_recording_is_recognised_by_its_first_bytes(tmp_path, write):
     path = record(tmp_path / "other.jsonl")
     packed = tmp_path / "packed"
     packed.write_bytes(gzip.compress(path.read_bytes()))
@@ -323,7 +322,7 @@ def test_a_recording_is_known_by_its_beginning(tmp_path, write):
     assert not is_recording(tmp_path / "none")
 
 
-def test_the_collector_is_on_again_whatever_happened(tmp_path):
+def test_garbage_collection_is_enabled_again_after_success_and_after_an_error(tmp_path):
     import gc
 
     load(record(tmp_path / "run.jsonl"))
@@ -340,20 +339,20 @@ def ranks(folder, count, name="run{}.jsonl", **fields):
 
 
 @pytest.mark.parametrize("name", ["run{}.jsonl", "a.b[1]{}.jsonl", "bare{}"])
-def test_ranks_beside_a_recording_come_with_it_by_rank(tmp_path, name):
+def test_recordings_of_other_ranks_in_the_folder_are_loaded_in_order(tmp_path, name):
     found = load_ranks(ranks(tmp_path, 12, name))
     assert [recording.run.rank for recording in found] == list(range(12))
     assert found[0].notes == ()
 
 
-def test_compressed_ranks_are_found_too(tmp_path):
+def test_compressed_recordings_of_other_ranks_are_found(tmp_path):
     for path in sorted(ranks(tmp_path, 3).parent.iterdir()):
         (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     assert [recording.run.rank for recording in load_ranks(tmp_path / "run.jsonl.gz")] == [0, 1, 2]
 
 
-def test_one_process_is_one_rank_and_files_of_other_names_do_not_disturb(tmp_path):
+def test_files_of_other_names_are_not_taken_for_ranks(tmp_path):
     path = ranks(tmp_path, 1)
     for name in ("run.rankA.jsonl", "run2.rank1.jsonl", "run.rank1.html"):
         (tmp_path / name).write_text("x")
@@ -371,7 +370,7 @@ def test_missing_and_broken_ranks_are_noted(tmp_path):
     assert found[0].notes[1] == "the recordings of 2 of 4 ranks are missing"
 
 
-def test_a_rank_that_an_earlier_run_left_behind_is_left_out_and_noted(tmp_path):
+def test_a_rank_of_an_earlier_run_is_left_out_and_noted(tmp_path):
     path = ranks(tmp_path, 2)
     record(tmp_path / "run.rank2.jsonl", RunLine(rank=2, world_size=4, began_unix_s=1e9))
     record(tmp_path / "run.rank1.jsonl", RunLine(rank=1, world_size=2, began_unix_s=1e9 - 86400))
@@ -383,8 +382,8 @@ def test_a_rank_that_an_earlier_run_left_behind_is_left_out_and_noted(tmp_path):
     )
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name")
-def test_a_recording_may_come_through_a_pipe(tmp_path):
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_recording_can_be_loaded_from_a_pipe(tmp_path):
     import threading
 
     plain = record(tmp_path / "run.jsonl")
@@ -396,13 +395,13 @@ def test_a_recording_may_come_through_a_pipe(tmp_path):
     writer.join()
 
 
-def test_a_probe_is_marked_and_is_no_run(tmp_path):
+def test_the_recording_of_a_probe_is_marked_and_refused_as_a_training_run(tmp_path):
     for probe in ("", "compute"):
         Recorder(tmp_path / "run.jsonl", RunLine(probe=probe)).close()
         found = load(tmp_path / "run.jsonl")
         assert found.run.probe == probe
         if probe:
             with pytest.raises(RecordingError, match=r"of a probe \(compute\), not of a run"):
-                need_run(found)
+                require_training_run(found)
         else:
-            need_run(found)
+            require_training_run(found)

@@ -1,4 +1,4 @@
-"""The recorder: what reaches the file, and what never reaches the training."""
+"""The recorder: which lines reach the file, and that no error reaches the training."""
 
 import errno
 import gc
@@ -10,9 +10,10 @@ import sys
 import threading
 
 import pytest
+from tests.support.waiting import wait_until
 
 from penstock.errors import RecordingError
-from penstock.recording import writer as write
+from penstock.recording import writer
 from penstock.recording.format import EndLine, EpochStartLine, EventLine, LoaderLine, LoaderSetting, RunLine, StepLine
 from penstock.recording.reader import load
 from penstock.recording.writer import Recorder
@@ -26,11 +27,11 @@ def step(batch, **fields):
 
 @pytest.fixture
 def slow_writer(monkeypatch):
-    """The thread writes at close only, so that what waits is the test's to know."""
-    monkeypatch.setattr(write, "WRITE_EVERY_S", 3600.0)
+    """Let the thread write at close only, so that the test knows what is in the queue."""
+    monkeypatch.setattr(writer, "WRITE_EVERY_S", 3600.0)
 
 
-def test_what_was_put_is_in_the_file_after_close_in_order(tmp_path):
+def test_all_lines_are_in_the_file_in_order_after_close(tmp_path):
     path = tmp_path / "run.jsonl"
     recorder = Recorder(path, RunLine(pid=7, command=("train.py", "--lr", "1")))
     lines = [
@@ -42,29 +43,29 @@ def test_what_was_put_is_in_the_file_after_close_in_order(tmp_path):
     for line in lines:
         recorder.put(line)
     recorder.close()
-    back = load(path)
-    assert back.run == RunLine(pid=7, command=("train.py", "--lr", "1"))
-    assert back.loaders == {0: lines[0]}
-    assert back.steps == tuple(lines[2:-1])
-    assert (back.end, back.notes) == (lines[-1], ())
+    loaded = load(path)
+    assert loaded.run == RunLine(pid=7, command=("train.py", "--lr", "1"))
+    assert loaded.loaders == {0: lines[0]}
+    assert loaded.steps == tuple(lines[2:-1])
+    assert (loaded.end, loaded.notes) == (lines[-1], ())
 
 
-def test_the_first_line_is_in_the_file_at_once(tmp_path, slow_writer):
+def test_the_run_line_is_written_immediately(tmp_path, slow_writer):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine(pid=7))
     assert load(tmp_path / "run.jsonl").run.pid == 7
     recorder.close()
 
 
-def test_lines_reach_the_file_without_a_close(tmp_path, monkeypatch):
+def test_lines_are_written_without_a_close(tmp_path, monkeypatch):
     written = threading.Event()
-    real = write._write_all
+    original = writer._write_all
 
     def write_all(fd, data):
-        real(fd, data)
+        original(fd, data)
         if b'"step"' in data:
             written.set()
 
-    monkeypatch.setattr(write, "_write_all", write_all)
+    monkeypatch.setattr(writer, "_write_all", write_all)
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
     recorder.put(step(0))
     assert written.wait(30)
@@ -90,19 +91,18 @@ def test_a_killed_run_leaves_a_file_that_loads(tmp_path):
     path = tmp_path / "run.jsonl"
     child = subprocess.Popen([sys.executable, "-c", KILLED, str(path)])
     try:
-        while not path.exists() or path.stat().st_size < 2000:
-            assert child.poll() is None
-            threading.Event().wait(0.02)
+        wait_until(lambda: path.exists() and path.stat().st_size >= 2000, "2000 bytes of the recording")
+        assert child.poll() is None
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    back = load(path)
-    assert [step.batch for step in back.steps] == list(range(len(back.steps)))
-    assert len(back.steps) > 10
-    assert back.end is None
+    loaded = load(path)
+    assert [step.batch for step in loaded.steps] == list(range(len(loaded.steps)))
+    assert len(loaded.steps) > 10
+    assert loaded.end is None
 
 
-def test_a_file_of_that_name_is_replaced(tmp_path):
+def test_an_existing_file_is_replaced(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text("old\n" * 1000)
     Recorder(path, RunLine(pid=3)).close()
@@ -110,32 +110,30 @@ def test_a_file_of_that_name_is_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("make", [lambda folder: folder, lambda folder: folder / "no" / "run.jsonl"])
-def test_a_place_that_cannot_be_written_is_refused_at_birth_with_advice(tmp_path, make):
+def test_a_path_that_cannot_be_written_is_refused_at_construction_with_advice(tmp_path, make):
     with pytest.raises(RecordingError, match="cannot record to") as caught:
         Recorder(make(tmp_path), RunLine())
     assert "folder that exists" in caught.value.advice
 
 
-def test_a_name_that_no_system_takes_is_refused_too():
+def test_an_invalid_file_name_is_refused():
     with pytest.raises(RecordingError, match="null"):
         Recorder("a\0b", RunLine())
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_disk_that_is_full_at_birth_is_refused():
+def test_a_disk_that_is_full_at_construction_is_refused():
     with pytest.raises(RecordingError, match="No space left"):
         Recorder("/dev/full", RunLine())
 
 
-def test_a_disk_that_fills_up_ends_the_recording_with_one_warning_and_no_error(
-    tmp_path, monkeypatch, caplog, slow_writer
-):
+def test_a_disk_that_fills_up_ends_the_recording_with_one_warning(tmp_path, monkeypatch, caplog, slow_writer):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
 
     def full(fd, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(write, "_write_all", full)
+    monkeypatch.setattr(writer, "_write_all", full)
     for batch in range(1500):
         recorder.put(step(batch))
     with caplog.at_level(logging.WARNING, "penstock"):
@@ -162,21 +160,21 @@ print(recorder.dropped)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on a file's size")
-def test_a_file_that_may_not_grow_keeps_what_it_took_and_the_script_goes_on(tmp_path):
+def test_a_file_size_limit_ends_the_recording_and_not_the_script(tmp_path):
     path = tmp_path / "run.jsonl"
     done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=True)
     assert "stopped: [Errno 27] File too large" in done.stderr
-    assert int(done.stdout) == 1000  # the part that was written cannot be known line by line
-    back = load(path)
-    assert [step.batch for step in back.steps] == list(range(len(back.steps)))
-    assert 0 < len(back.steps) < 100
-    assert any("cut short at the end" in note for note in back.notes)
+    assert int(done.stdout) == 1000  # a write of several lines fails or succeeds as a whole
+    loaded = load(path)
+    assert [step.batch for step in loaded.steps] == list(range(len(loaded.steps)))
+    assert 0 < len(loaded.steps) < 100
+    assert any("cut short at the end" in note for note in loaded.notes)
 
 
-def test_lines_that_come_after_the_disk_refused_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "WRITE_EVERY_S", 0.001)
+def test_lines_after_a_write_error_are_counted_as_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "WRITE_EVERY_S", 0.001)
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
-    monkeypatch.setattr(write, "_write_all", lambda fd, data: 1 / 0)
+    monkeypatch.setattr(writer, "_write_all", lambda fd, data: 1 / 0)
     recorder.put(step(0))
     recorder._thread.join(30)
     recorder.put(step(1))
@@ -184,20 +182,20 @@ def test_lines_that_come_after_the_disk_refused_are_counted(tmp_path, monkeypatc
     recorder.close()
 
 
-def test_lines_beyond_what_may_wait_are_dropped_and_told_in_the_end_line(tmp_path, monkeypatch, slow_writer):
-    monkeypatch.setattr(write, "WAITING_MAX", 10)
+def test_lines_beyond_the_queue_limit_are_dropped_and_counted_in_the_end_line(tmp_path, monkeypatch, slow_writer):
+    monkeypatch.setattr(writer, "QUEUE_LINES_MAX", 10)
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
     for batch in range(25):
         recorder.put(step(batch))
     recorder.put(EndLine(at_s=30.0))
     recorder.close()
-    back = load(tmp_path / "run.jsonl")
-    assert [step.batch for step in back.steps] == list(range(10))
-    assert back.end.dropped == recorder.dropped == 15
-    assert any(note.startswith("15 lines were lost while recording") for note in back.notes)
+    loaded = load(tmp_path / "run.jsonl")
+    assert [step.batch for step in loaded.steps] == list(range(10))
+    assert loaded.end.dropped == recorder.dropped == 15
+    assert any(note.startswith("15 lines were lost while recording") for note in loaded.notes)
 
 
-def test_nothing_is_written_after_close_and_a_second_close_does_nothing(tmp_path):
+def test_after_close_nothing_is_written_and_a_second_close_does_nothing(tmp_path):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
     recorder.close()
     recorder.put(step(0))
@@ -208,66 +206,66 @@ def test_nothing_is_written_after_close_and_a_second_close_does_nothing(tmp_path
 
 @needs_fork
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_writes_nothing_of_its_own_and_nothing_twice(tmp_path, slow_writer):
+def test_a_forked_child_writes_neither_its_own_lines_nor_the_parents(tmp_path, slow_writer):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
     recorder.put(step(0))
     child = os.fork()
     if child == 0:
         recorder.put(step(1))
         recorder.close()
-        os._exit(len(recorder._waiting))
+        os._exit(len(recorder._queue))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     recorder.put(step(2))
     recorder.close()
     assert [step.batch for step in load(tmp_path / "run.jsonl").steps] == [0, 2]
 
 
-class Sulky:
+class RaisingRepr:
     def __repr__(self):
         raise RuntimeError("no")
 
 
-def test_settings_of_any_type_are_written_by_their_repr_and_those_without_one_are_counted(tmp_path):
+def test_settings_of_any_type_are_written_as_their_repr_or_counted_as_dropped(tmp_path):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
     recorder.put(LoaderLine(loader=0, settings={"sampler": LoaderSetting(requested=range(3), in_force={1, 2})}))
-    recorder.put(LoaderLine(loader=1, settings={"sampler": LoaderSetting(requested=Sulky())}))
+    recorder.put(LoaderLine(loader=1, settings={"sampler": LoaderSetting(requested=RaisingRepr())}))
     recorder.put(step(0))
     recorder.put(EndLine(at_s=1.0))
     recorder.close()
-    back = load(tmp_path / "run.jsonl")
-    assert back.loaders == {
+    loaded = load(tmp_path / "run.jsonl")
+    assert loaded.loaders == {
         0: LoaderLine(loader=0, settings={"sampler": LoaderSetting(requested="range(0, 3)", in_force=[1, 2])})
     }
-    assert (back.steps, back.end.dropped) == ((step(0),), 1)
+    assert (loaded.steps, loaded.end.dropped) == ((step(0),), 1)
 
 
-def test_an_argument_that_is_not_utf8_does_not_cost_the_line(tmp_path):
+def test_an_argument_that_is_not_utf8_is_written_with_question_marks(tmp_path):
     Recorder(tmp_path / "run.jsonl", RunLine(command=("train.py", "\udcff.tar"))).close()
     assert load(tmp_path / "run.jsonl").run.command == ("train.py", "?.tar")
 
 
-def test_a_number_that_is_none_is_left_out_when_read_back(tmp_path):
+def test_nan_and_infinity_are_left_out_when_loaded(tmp_path):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
     recorder.put(step(0, phases={"forward": float("nan"), "backward": 0.5}))
     recorder.put(StepLine(loader=0, batch=1, at_s=1.0, wait_s=float("nan"), step_s=0.0))
     recorder.put(EventLine(what="gc", at_s=2.0, seconds=float("inf")))
     recorder.close()
-    back = load(tmp_path / "run.jsonl")
-    assert back.steps == (step(0, phases={"backward": 0.5}),)
-    assert back.events == (EventLine(what="gc", at_s=2.0),)
-    assert back.notes[0] == "2 lines used without the numbers that are null in them (line 2; line 4)"
-    assert back.notes[1].startswith("1 line skipped: damaged (line 3: ")
+    loaded = load(tmp_path / "run.jsonl")
+    assert loaded.steps == (step(0, phases={"backward": 0.5}),)
+    assert loaded.events == (EventLine(what="gc", at_s=2.0),)
+    assert loaded.notes[0] == "2 lines used without the numbers that are null in them (line 2; line 4)"
+    assert loaded.notes[1].startswith("1 line skipped: damaged (line 3: ")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/null"), reason="no /dev/null")
-def test_a_device_may_be_recorded_to():
+def test_a_device_file_can_be_recorded_to():
     recorder = Recorder("/dev/null", RunLine())
     recorder.put(step(0))
     recorder.close()
     assert recorder.dropped == 0
 
 
-def test_threads_may_put_at_the_same_time_and_lose_nothing(tmp_path):
+def test_lines_of_concurrent_threads_are_all_written(tmp_path):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
     threads = [
         threading.Thread(target=lambda at=at: [recorder.put(step(at * 1000 + i)) for i in range(1000)])
@@ -281,10 +279,10 @@ def test_threads_may_put_at_the_same_time_and_lose_nothing(tmp_path):
     assert sorted(step.batch for step in load(tmp_path / "run.jsonl").steps) == list(range(4000))
 
 
-def test_a_closed_recorder_is_not_kept_alive(tmp_path):
+def test_a_closed_recorder_is_garbage_collected(tmp_path):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
     recorder.close()
-    before = len(write._alive)
+    before = len(writer._alive)
     del recorder
     gc.collect()
-    assert len(write._alive) < before
+    assert len(writer._alive) < before

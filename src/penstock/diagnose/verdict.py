@@ -16,7 +16,7 @@ from penstock.diagnose.impact import compute_impact
 from penstock.diagnose.rules import all_rules
 from penstock.diagnose.suspect import Answer, Rule, RuledOut, Suspect
 from penstock.model.bootstrap import bootstrap
-from penstock.recording.reader import Recording, need_run
+from penstock.recording.reader import Recording, require_training_run
 
 GAIN_MIN = 0.05
 """A smaller gain is not worth a change, and is within what runs differ by."""
@@ -110,7 +110,7 @@ def diagnose(recording: Recording) -> Diagnosis:
 
 def diagnose_run(recording: Recording) -> RunDiagnosis:
     """Return the diagnosis of a run with the evidence and the answers of the rules for each of its loaders."""
-    need_run(recording)
+    require_training_run(recording)
     loaders = tuple(map(LoaderDiagnosis, gather(recording)))
     return RunDiagnosis(recording, loaders, _diagnosis(recording, loaders))
 

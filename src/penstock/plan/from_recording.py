@@ -22,7 +22,7 @@ from penstock.plan.proposal import Proposal, propose
 from penstock.plan.scenario_from_evidence import place_of, settings_of, workload_of
 from penstock.plan.setting_changes import MIN_GAIN
 from penstock.plan.step_changes import step_changes
-from penstock.recording.reader import Recording, need_run
+from penstock.recording.reader import Recording, require_training_run
 
 MODEL_ERROR = 0.15
 """A model that is further off than this on the run as it was is told, with both numbers."""
@@ -50,7 +50,7 @@ def plan_from_recording(
     without `batch_bytes` it is taken to be what was read for it, which decoded pictures exceed.
     """
     profile_goal(profile)  # refused before anything else
-    need_run(recording)
+    require_training_run(recording)
     machine, seen = recording.run.machine, gather(recording)
     evidence = next((each for each in seen if len(each.loop.steps) >= STEPS_MIN and each.loop.cycle_s > 0), None)
     if evidence is None:

@@ -1,1 +1,1 @@
-"""The record of a run: append-only JSON lines, written while it goes, read on any machine, with or without torch."""
+"""The recording of a run: JSON lines that are appended while it runs and can be read on any machine, without torch."""

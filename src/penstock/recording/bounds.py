@@ -1,4 +1,7 @@
-"""Times and numbers that a run can have: what lies outside is damage, and would spoil every sum it gets into."""
+"""Ranges of the times and numbers in a recording.
+
+The reader skips a line with a number outside its range: the line is damaged, and the number would corrupt every sum.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ from penstock.recording.format import (
 )
 
 LARGEST = 10 * 365 * 86400.0
-"""No run takes ten years, and none has so many batches."""
+"""Ten years in seconds: no run takes longer, and no count of batches is larger."""
 
 
-def plausible(line: AnyLine) -> bool:
-    """Whether all its times and numbers can be."""
-    numbers = NUMBERS[type(line)](line)
+def is_plausible(line: AnyLine) -> bool:
+    """Return whether all numbers of the line that are checked lie between 0 and LARGEST."""
+    numbers = CHECKED_NUMBERS[type(line)](line)
     return not numbers or (min(numbers) >= 0 and max(numbers) <= LARGEST)
 
 
-NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
+CHECKED_NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
     RunLine: lambda run: (run.rank, run.world_size - 1),
     LoaderLine: lambda loader: (loader.loader, loader.dataset_size or 0, loader.batches or 0),
     EpochStartLine: lambda line: (line.loader, line.epoch, line.at_s),
@@ -69,7 +72,7 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
         fetch.reads,
         fetch.opens,
     ),
-    StackSamplesLine: lambda where: (where.at_s, where.samples, *where.states.values(), *where.functions.values()),
+    StackSamplesLine: lambda line: (line.at_s, line.samples, *line.states.values(), *line.functions.values()),
     HopsLine: lambda hops: (
         hops.loader,
         hops.at_s,
@@ -80,7 +83,7 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
     ),
     SystemLine: lambda system: (
         system.at_s,
-        system.seconds or -1,  # a window without time has no rates
+        system.seconds or -1,  # an interval of length 0 has no rates
         system.cpu,
         system.iowait,
         system.steal,
@@ -90,4 +93,4 @@ NUMBERS: dict[type[AnyLine], Callable[[Any], tuple[float, ...]]] = {
     EventLine: lambda event: (event.at_s, event.seconds),
     EndLine: lambda end: (end.at_s, end.dropped),
 }
-"""Of each kind, what must lie between 0 and LARGEST."""
+"""The numbers of each kind of line that must lie between 0 and LARGEST."""

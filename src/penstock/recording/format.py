@@ -1,7 +1,8 @@
-"""What a recording is made of: one class per kind of line.
+"""The lines of a recording: one class for each kind of line.
 
-Times (`at_s`) are seconds since the run began, on one clock for all processes of the machine. What is not known is None
-or left out; a reader fills in the default. Fields may be added; a change of meaning takes a new VERSION.
+Times named `at_s` are seconds since the run started, on one clock that all processes of the machine share. A value that
+is not known is None or is left out of the line; a reader fills in the default. Fields may be added. A change of meaning
+takes a new VERSION. Some attributes have another name in the file, which `msgspec.field(name=...)` gives.
 """
 
 from __future__ import annotations
@@ -12,37 +13,38 @@ import msgspec
 
 VERSION = 1
 PROFILED_PHASES = frozenset({"forward", "backward", "optimizer", "h2d", "sampler"})
-"""Phases that only steps with `profiled` have. Whatever else there is of phases is seen in every step."""
+"""Phases that only profiled steps have (`StepLine.profiled`). All other phases are recorded in every step."""
 
 
 def is_profiled_phase(path: str) -> bool:
-    """Whether a phase is known only of steps that were looked at."""
+    """Return whether a phase, given as outer/inner, is recorded in profiled steps only."""
     return path.rpartition("/")[2] in PROFILED_PHASES
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
-    """Root of all kinds."""
+    """Base of all kinds of lines. The JSON key `kind` holds the tag of the class."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One accelerator as its driver describes it."""
+    """One GPU as its driver describes it."""
 
     name: str
     memory_bytes: int = 0
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the run had to work with."""
+    """Cores, memory, GPUs and software versions of the machine."""
 
     cores: int = 1
     usable_cores: int = 1
-    """By affinity and cgroup quota."""
+    """Cores that the process may use, by CPU affinity and cgroup quota."""
     quota_cores: float | None = None
-    """What the cgroup's quota allows, if it sets one."""
+    """Cores that the cgroup's CPU quota allows; None without a quota."""
     memory_bytes: int = 0
     memory_limit_bytes: int | None = None
+    """Memory limit of the cgroup; None if there is none, or none below the machine's memory."""
     shared_bytes: int | None = None
-    """What /dev/shm holds, through which torch's workers deliver; None where there is none."""
+    """Size of /dev/shm, through which torch's workers deliver batches; None on systems without it."""
     platform: str = ""
     python: str = ""
     torch: str | None = None
@@ -50,193 +52,203 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunLine(Line, frozen=True, kw_only=True, tag="run"):
-    """The first line."""
+    """The first line: what ran, when, as which rank and on which machine."""
 
     version: int = VERSION
     penstock: str = ""
     began_unix_s: float = 0.0
+    """Start of the run, in seconds since 1970."""
     command: tuple[str, ...] = ()
     rank: int = 0
     world_size: int = 1
     pid: int = 0
     machine: Machine = Machine()
     probe: str = ""
-    """compute: its steps were given one batch over and over, and say nothing about data. Empty: a run."""
+    """Empty for a training run; "compute" for a probe, whose steps got one batch repeatedly and did not wait."""
 
 
 class LoaderSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """As requested and as in force: where they differ, somebody clamped it on the way."""
+    """One setting of a loader as requested and as in force. If they differ, it was changed after the request."""
 
     requested: Any = None
     in_force: Any = None
 
 
 class LoaderLine(Line, frozen=True, kw_only=True, tag="loader"):
-    """A loader the run iterates over."""
+    """A loader that the run iterates over, with its settings."""
 
     loader: int
-    """Its number in this run, by which other lines refer to it."""
+    """Number of the loader in this run; other lines refer to it."""
     name: str = ""
-    """What the script calls it, as far as it can be told: train, val."""
+    """Name of the loader in the script, such as train or val; empty if it is not known."""
     type: str = "iterable"
     """torch, penstock or iterable."""
     settings: dict[str, LoaderSetting] = {}
-    """num_workers, prefetch_factor, pin_memory, persistent_workers, in_order, multiprocessing_context, batch_size …"""
+    """Settings by name: num_workers, prefetch_factor, pin_memory, persistent_workers, in_order, batch_size …"""
     dataset: str = ""
-    """Its class."""
+    """Qualified name of the dataset's class."""
     dataset_size: int | None = None
+    """Samples of the dataset; None if it has no length."""
     batches: int | None = None
-    """Per pass."""
+    """Batches of one epoch; None if the loader has no length."""
 
 
 class EpochStartLine(Line, frozen=True, kw_only=True, tag="pass"):
-    """One iteration over a loader begins: an epoch, usually."""
+    """The start of an epoch, that is of one iteration over a loader."""
 
     loader: int
     epoch: int = msgspec.field(name="number")
+    """Index of the iteration over this loader, from 0."""
     at_s: float
 
 
 class EpochEndLine(Line, frozen=True, kw_only=True, tag="pass_end"):
-    """It ends: "done", "left" (break) or "raised"."""
+    """The end of an epoch."""
 
     loader: int
     epoch: int = msgspec.field(name="number")
     at_s: float
     how: str = "done"
+    """done, left (the training loop stopped before the last batch) or raised."""
 
 
 class StepLine(Line, frozen=True, kw_only=True, tag="step"):
-    """One batch and what the training loop did with it."""
+    """One step: the wait for a batch and the work of the training loop on it."""
 
     loader: int
     epoch: int = msgspec.field(name="pass", default=0)
     batch: int
-    """Its number in the pass, from 0."""
+    """Index of the batch in the epoch, from 0."""
     at_s: float
-    """When the loop asked for it."""
+    """When the training loop requested the batch."""
     wait_s: float
-    """Until it came: the loop's time in the loader."""
+    """Seconds from the request to the batch: the time of the training loop inside the loader."""
     idle_s: float | None = None
-    """Of it, until a worker's batch began to arrive, whoever's it was; the rest is taking batches over."""
+    """Seconds of `wait_s` before a batch of any worker began to arrive; the rest is receiving batches."""
     step_s: float
-    """From then until the loop asked for the next: the loop's own time."""
+    """Seconds from the batch to the request for the next one: the training loop's own work."""
     samples: int | None = None
+    """Samples of the batch; None if it is not known."""
     phases: dict[str, float] = {}
-    """Seconds by name, on the host's clock. A phase inside another is named outer/inner and counted in both.
+    """Seconds by phase, on the host's clock. A phase inside another one is named outer/inner and counted in both.
 
-    Names we give ourselves: forward, backward, optimizer, h2d, sync (waiting for the device: .item() and its kin),
-    gc, sampler (inside the wait), checkpoint, log.
+    The hooks record these names: forward, backward, optimizer, h2d, sync (waiting for the GPU, as in `.item()`), gc,
+    checkpoint, log, evaluation and sampler, which is a part of the wait.
     """
-    profiled: bool = msgspec.field(name="looked", default=True)
-    """Whether the phases in PROFILED_PHASES were looked at, and `idle_s`. Where steps are short only some are: in the others
-    such a phase is not 0 but not known.
+    profiled: bool = msgspec.field(name="looked", default=True)  # glossary: allow
+    """Whether PROFILED_PHASES and `idle_s` were measured. If steps are short, only a sample of them is profiled; in the
+    other steps these phases are not 0 but unknown.
     """
     device_phases: dict[str, float] = {}
-    """The same on the device's clock, where events were read."""
+    """Seconds by phase on the GPU's clock, if GPU events were recorded."""
     ready: int | None = None
-    """Batches that had arrived when the loop asked, this one included."""
+    """Batches that had arrived when the batch was requested, including the batch itself."""
     outstanding: int | None = None
-    """Tasks given to workers and not yet taken by the loop; most of them may not have been started."""
+    """Tasks that workers had been given and the training loop had not taken; most of them may not have been started."""
     worker: int | None = None
-    """Whose batch it was."""
+    """The worker that made the batch."""
 
 
 class FetchLine(Line, frozen=True, kw_only=True, tag="fetch"):
-    """One batch as its worker made it (worker -1: the main process, when there are no workers)."""
+    """One batch as its worker made it. Worker -1 is the main process, for loaders without workers."""
 
     loader: int
     epoch: int = msgspec.field(name="pass", default=0)
     batch: int
+    """Index of the batch in the epoch; -1 if it is not known."""
     worker: int
     at_s: float
     fetch_s: float
-    """All of it: samples, collate."""
+    """Seconds for the whole batch: all samples and collating."""
     collate_s: float = 0.0
+    """Seconds of `fetch_s` in which samples were collated."""
     cpu_s: float = 0.0
-    """Of the worker's thread, user and system."""
+    """CPU seconds of the worker's main thread, user and system."""
     queue_s: float = 0.0
-    """Runnable, but waiting for a core."""
+    """Seconds in which that thread was runnable but waited for a core."""
     gc_s: float = 0.0
-    """In full collections of the worker's garbage collector."""
+    """Seconds in full collections of the worker's garbage collector."""
     samples: int = 0
     slowest_s: float = 0.0
-    """The slowest sample."""
+    """Seconds of the slowest sample."""
     read_bytes: int = 0
-    """Through read calls, from whatever lies beneath."""
+    """Bytes returned by read calls, whether from the page cache, a disk or the network."""
     device_bytes: int = 0
-    """Of them, from a block device: not from the page cache."""
+    """Bytes that came from a block device, not from the page cache."""
     reads: int = 0
-    """Read calls."""
+    """Number of read calls."""
     opens: int = 0
-    """Files opened."""
+    """Number of files opened."""
 
 
 class StackSamplesLine(Line, frozen=True, kw_only=True, tag="where"):
-    """Where a thread was, looked at some times a second: counts by state and by function."""
+    """Stack samples of one thread, counted by state and by function."""
 
     loader: int = -1
     worker: int | None = None
-    """None: the main thread."""
+    """None: the main thread of the training process."""
     at_s: float
-    samples: int = msgspec.field(name="looks")
+    samples: int = msgspec.field(name="looks")  # glossary: allow
+    """Number of stack samples."""
     states: dict[str, int] = {}
-    """running, read (file input), open (metadata), lock, sleep, network, write, other: by the system call it is in.
-
-    For workers only while they make a batch; for the main thread only outside the loader.
+    """Samples by the system call that the thread was in: running, read (file input), open (metadata), lock, sleep,
+    network, write, other. Workers are sampled only while they make a batch, the main thread only outside the loader.
     """
     functions: dict[str, int] = {}
-    """Innermost functions of Python, module:function; the most frequent dozen."""
+    """Samples by the innermost Python function, as module:function; the most frequent dozen."""
 
 
 class StoreRequests(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the process asked of object stores, sums since its start. Nothing of where they are."""
+    """Requests of the process to object stores: sums since its start, without any address."""
 
     answers: int = 0
-    """To requests for a range of bytes."""
+    """Answers to requests for a range of bytes."""
     bytes_read: int = 0
     answer_s: float = 0.0
-    """From asking until the answer began to come, of all of them."""
+    """Seconds from a request to the first byte of its answer, summed over all requests."""
     body_s: float = 0.0
-    """From then until its last byte."""
+    """Seconds from the first byte to the last one, summed likewise."""
     retries: int = 0
 
 
 class HopsLine(Line, frozen=True, kw_only=True, tag="hops"):
-    """A penstock.Loader's hops, sums since its start: name → (busy_s, starved_s, blocked_s)."""
+    """The hops of a `penstock.Loader`: sums since its start."""
 
     loader: int
     at_s: float
     hops: dict[str, tuple[float, float, float]] = {}
+    """Hop → (busy_s, starved_s, blocked_s)."""
     workers: int = 0
     readers: int = 0
-    lookahead: int = msgspec.field(name="look_ahead", default=0)
+    lookahead: int = msgspec.field(name="look_ahead", default=0)  # glossary: allow
+    """Batches that the engine works on ahead of the training loop."""
     ready: int = 0
+    """Batches that wait for the training loop."""
     bytes_read: int = 0
     store: StoreRequests | None = None
-    """None where no store was asked. Several loaders of a process share it."""
+    """None if no object store was used. Several loaders of one process share these sums."""
     changes: tuple[str, ...] = ()
-    """New since the last such line."""
-    gpu_times: tuple[float, float, float] | None = msgspec.field(name="card", default=None)
-    """By a GPU's own clock, sums since its start: copying_s, exposed_s, stalled_s. None where batches stay here."""
+    """Changes that the autotuner made since the last such line."""
+    gpu_times: tuple[float, float, float] | None = msgspec.field(name="card", default=None)  # glossary: allow
+    """copying_s, exposed_s and stalled_s on the GPU's clock, sums since its start; None if batches stay on the host."""
 
 
 class ProcessLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One process of the run over the last second, in seconds per second."""
+    """One process of the run over the last second. Times are in seconds per second."""
 
     worker: int | None = None
-    """None: the main process; -2: others that the run started."""
+    """None: the main process; -2: another process that the run started."""
     loader: int = -1
     cpu: float = 0.0
-    """Of all its threads."""
+    """CPU time of all its threads."""
     thread_cpu: float | None = None
-    """Of its main thread, which makes batches in a worker and trains in the main process."""
+    """CPU time of its main thread, which makes the batches in a worker and trains in the main process."""
     queue: float = 0.0
-    """Of that thread: runnable without a core."""
+    """Time in which that thread was runnable but waited for a core."""
     cores: int | None = None
-    """That it may run on."""
+    """Number of cores that it may run on."""
     memory_bytes: int = 0
-    """PSS where the system tells, else RSS."""
+    """PSS if the system reports it, else RSS."""
 
 
 class DiskLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -246,16 +258,18 @@ class DiskLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     read_bytes_s: float = 0.0
     write_bytes_s: float = 0.0
     reads_s: float = 0.0
+    """Reads per second."""
     busy: float = 0.0
     """Share of the time with at least one request in flight."""
     in_flight: float = 0.0
-    """Mean number of requests."""
+    """Mean number of requests in flight."""
 
 
 class GpuLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One accelerator at one moment."""
+    """One GPU at one moment."""
 
     utilisation: float = 0.0
+    """Share of the driver's last sampling interval in which a kernel ran."""
     memory_used_bytes: int = 0
 
 
@@ -264,75 +278,81 @@ class SystemLine(Line, frozen=True, kw_only=True, tag="system"):
 
     at_s: float
     seconds: float = 1.0
-    """The window, really."""
+    """Actual length of the interval."""
     cpu: float = 0.0
-    """Cores in use, by all processes of the machine."""
+    """Cores in use by all processes of the machine."""
     iowait: float = 0.0
-    """Cores idle with a read or write outstanding."""
+    """Cores that were idle with a read or write outstanding."""
     steal: float = 0.0
-    """Cores' worth taken by the hypervisor."""
+    """Cores taken by the hypervisor."""
     load: float = 0.0
-    """Runnable or in uninterruptible sleep, the last minute's mean."""
+    """Load average of the last minute: tasks that are runnable or in uninterruptible sleep."""
     others_cpu: float = 0.0
-    """Cores in use by processes that are not of this run."""
+    """Cores in use by processes that do not belong to this run."""
     processes: tuple[ProcessLoad, ...] = ()
     disks: tuple[DiskLoad, ...] = ()
     memory_free_bytes: int = 0
     memory_used_bytes: int = 0
-    """By the run: all its processes."""
+    """Memory of all processes of the run."""
     swap_used_bytes: int = 0
     swapped_in_bytes_s: float = 0.0
     major_faults_s: float = 0.0
+    """Page faults per second that waited for a disk."""
     throttled: float | None = None
-    """Share of the time in which the cgroup's quota held us back."""
+    """Share of the time in which the cgroup's CPU quota throttled the run."""
     pressure: dict[str, float] = {}
-    """PSI: cpu, io, memory → share of the window in which some task waited for it."""
+    """Pressure stall information (PSI): cpu, io, memory → share of the interval in which some task waited for it."""
     network_bytes_s: float = 0.0
+    """Bytes received and sent per second."""
     gpus: tuple[GpuLoad, ...] = ()
 
 
 class StorageLine(Line, frozen=True, kw_only=True, tag="storage"):
-    """What the storage under the workers' files gave after the run, read as they read: one reader, then all together.
+    """Throughput of the storage under the workers' files, measured after the run with reads like theirs.
 
-    Bytes per second in all. It decides what the run's own times cannot: whether reads share a device, wait each on
-    its own, or get in each other's way.
+    The rates are bytes per second of all readers together. They decide what the times of the run cannot: whether reads
+    share a device, each wait on their own, or slow each other down.
     """
 
     loader: int
     folder: str = ""
     readers: int
+    """Readers in the measurements named together."""
     read_bytes: int
-    """Of one read."""
+    """Bytes of one read."""
     sequential_alone: float = msgspec.field(name="in_row_alone")
-    """Each reader its own file from beginning to end."""
+    """One reader reads a file from its beginning to its end."""
     sequential_together: float = msgspec.field(name="in_row_together")
+    """Each reader reads a file of its own from its beginning to its end."""
     random_alone: float = msgspec.field(name="scattered_alone")
-    """At random places."""
+    """One reader reads at random offsets."""
     random_together: float = msgspec.field(name="scattered_together")
+    """All readers read at random offsets."""
     cold: bool = True
-    """Whether the page cache was kept out of it."""
+    """Whether the page cache was empty for all files."""
 
 
 class EventLine(Line, frozen=True, kw_only=True, tag="event"):
-    """Something that happened once: gc, worker_started, files, probe, checkpoint, raised, watcher_failed."""
+    """A single event: gc, worker_started, files, probe, checkpoint, raised or watcher_failed."""
 
     what: str
     at_s: float
     seconds: float = 0.0
+    """Duration; 0 for an event without one."""
     loader: int | None = None
     worker: int | None = None
     detail: dict[str, Any] = {}
 
 
 class EndLine(Line, frozen=True, kw_only=True, tag="end"):
-    """The last line of a run that was not killed."""
+    """The last line. It is missing if the run was killed."""
 
     at_s: float
     exit_code: int = 0
     how: str = "done"
-    """done, raised, interrupted."""
+    """done, raised or interrupted."""
     dropped: int = 0
-    """Lines that were lost because writing could not keep up or failed."""
+    """Lines that were lost because writing failed or could not keep up."""
 
 
 AnyLine = (

@@ -1,4 +1,4 @@
-"""The recordings of all ranks of one run, found beside each other."""
+"""Loading the recordings of all ranks of one run, which lie in one folder."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from pathlib import Path
 from penstock.errors import RecordingError, printable
 from penstock.recording.reader import Recording, load
 
-APART_S = 3600.0
-"""Ranks of one run begin within minutes; a file that is further off was left by another run."""
+START_SPREAD_MAX_S = 3600.0
+"""Ranks of one run start within minutes of each other. A recording that starts later or earlier is of another run."""
 
 
 def load_ranks(path: str | Path) -> tuple[Recording, ...]:
-    """The recording and those of the other ranks beside it (run.jsonl, run.rank1.jsonl, …), by rank.
+    """Load a recording and those of the other ranks beside it (run.jsonl, run.rank1.jsonl, …), ordered by rank.
 
-    What is missing or left from another run is noted in the first of them.
+    Notes about ranks that are missing and files of other runs are added to the first recording.
     """
     first = load(path)
     found, notes = {first.run.rank: first}, []
-    for beside in _beside(Path(path)):
+    for neighbour in _rank_files_beside(Path(path)):
         try:
-            other = load(beside)
+            other = load(neighbour)
         except RecordingError as error:
             notes.append(str(error))
             continue
-        apart_s = abs(other.run.began_unix_s - first.run.began_unix_s)
-        if other.run.world_size != first.run.world_size or other.run.rank in found or apart_s > APART_S:
-            notes.append(f"{printable(beside.name)} is of another run and was left out")
+        start_spread_s = abs(other.run.began_unix_s - first.run.began_unix_s)
+        same_world = other.run.world_size == first.run.world_size
+        if not same_world or other.run.rank in found or start_spread_s > START_SPREAD_MAX_S:
+            notes.append(f"{printable(neighbour.name)} is of another run and was left out")
             continue
         found[other.run.rank] = other
-    absent = first.run.world_size - len(found)
-    if absent > 0:
-        notes.append(f"the recordings of {absent} of {first.run.world_size} ranks are missing")
+    missing = first.run.world_size - len(found)
+    if missing > 0:
+        notes.append(f"the recordings of {missing} of {first.run.world_size} ranks are missing")
     lowest, *others = (found[rank] for rank in sorted(found))
     return replace(lowest, notes=(*lowest.notes, *notes)), *others
 
 
-def _beside(path: Path) -> list[Path]:
+def _rank_files_beside(path: Path) -> list[Path]:
     name, compressed = path.name.removesuffix(".gz"), path.name.endswith(".gz")
     stem, dot, suffix = name.rpartition(".")
     pattern = f"{glob.escape(stem or suffix)}.rank*{glob.escape(dot + suffix if stem else '')}{'.gz' * compressed}"
-    return sorted(beside for beside in path.parent.glob(pattern) if re.search(r"\.rank\d{1,6}(\.|$)", beside.name))
+    return sorted(file for file in path.parent.glob(pattern) if re.search(r"\.rank\d{1,6}(\.|$)", file.name))

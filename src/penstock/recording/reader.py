@@ -1,4 +1,7 @@
-"""Reading a recording back, whatever state it is in: cut short, damaged, compressed."""
+"""Loading a recording, also one that is cut short, damaged or compressed.
+
+Lines that cannot be used are skipped and reported as notes of the `Recording`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ import msgspec
 
 from penstock.core.format import format_count
 from penstock.errors import RecordingError, printable
-from penstock.recording.bounds import plausible
+from penstock.recording.bounds import is_plausible
 from penstock.recording.format import (
     VERSION,
     AnyLine,
@@ -37,40 +40,44 @@ from penstock.recording.format import (
 )
 
 GZIP = b"\x1f\x8b"
-"""How such a file begins."""
+"""First bytes of a gzip file."""
+INPUT_BYTES = 4096
+"""Compressed bytes read at a time. They inflate to 4 MiB at most, so a malicious file cannot fill the memory."""
+GZIP_WBITS = 31
+"""zlib: a window of 32 KiB, with the header and checksum of gzip."""
 
 
 class GzipLines(io.RawIOBase):
-    """Gives all there is before the damage; the standard library's reader would throw its last buffer away."""
+    """A readable stream of a gzip file that gives all data before damage; `gzip.open` would lose its last buffer."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self.damaged = False
+        """Whether the file is damaged or cut short, as far as it has been read."""
         self._file = file
-        self._inflater = zlib.decompressobj(wbits=31)
-        self._left = memoryview(b"")
+        self._inflater = zlib.decompressobj(wbits=GZIP_WBITS)
+        self._unread = memoryview(b"")
         self._ended = False
 
     def readable(self) -> bool:
-        """For io.BufferedReader."""
+        """Return True: `io.BufferedReader` requires it."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """What comes next; nothing after the end, nor after damage."""
-        while not self._left and not self._ended:
-            self._left = memoryview(self._more())
-        part = self._left[: len(buffer)]
+        """Fill the buffer with the next bytes; return 0 at the end of the file and after damage."""
+        while not self._unread and not self._ended:
+            self._unread = memoryview(self._inflate_more())
+        part = self._unread[: len(buffer)]
         buffer[: len(part)] = part
-        self._left = self._left[len(part) :]
+        self._unread = self._unread[len(part) :]
         return len(part)
 
-    def _more(self) -> bytes:
-        """From 4 KiB come 4 MiB at most: no bomb."""
-        data = self._inflater.unused_data or self._file.read(4096)
+    def _inflate_more(self) -> bytes:
+        data = self._inflater.unused_data or self._file.read(INPUT_BYTES)
         if not data:
             self._ended, self.damaged = True, not self._inflater.eof
             return b""
-        if self._inflater.eof:  # files joined by cat
-            self._inflater = zlib.decompressobj(wbits=31)
+        if self._inflater.eof:  # another gzip file follows, appended by cat
+            self._inflater = zlib.decompressobj(wbits=GZIP_WBITS)
         try:
             return self._inflater.decompress(data)
         except zlib.error:
@@ -79,11 +86,13 @@ class GzipLines(io.RawIOBase):
 
 
 FILE_BYTES_MAX = 2 << 30
-"""Inflated, if it is compressed: some ten million steps."""
+"""Largest recording, uncompressed: about ten million steps."""
 LINE_BYTES_MAX = 1 << 20
-STRANGE_LINES_MAX = 1000
-"""A file that begins with so many lines none of which is good is something else."""
-_EXAMPLES = 3
+"""Longer lines are skipped, so that no more than this is in memory."""
+UNKNOWN_LINES_MAX = 1000
+"""A file is refused if none of its first lines, up to this number, is a line of a recording."""
+EXAMPLES_MAX = 3
+"""Places that a note names."""
 
 _DECODER: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 _KINDS = {kind.__struct_config__.tag for kind in AnyLine.__args__}
@@ -91,10 +100,10 @@ _KINDS = {kind.__struct_config__.tag for kind in AnyLine.__args__}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A run as it was recorded: the lines of each kind, in the order of the file.
+    """A recorded run: the lines of each kind, in the order of the file.
 
-    Every loader that a pass, a step, a fetch or a line of hops names is in `loaders`; their times are finite and not
-    negative.
+    `loaders` holds every loader that an epoch, a step, a fetch or a line of hops names. The times of these lines are
+    finite and not negative.
     """
 
     run: RunLine
@@ -109,28 +118,31 @@ class Recording:
     storage: tuple[StorageLine, ...] = ()
     events: tuple[EventLine, ...] = ()
     end: EndLine | None = None
-    """None: the run was killed, or still goes."""
+    """None: the run was killed, or is still running."""
     notes: tuple[str, ...] = ()
-    """What was wrong with the file, in words."""
+    """Descriptions of what was wrong with the file."""
 
 
 def load(path: str | Path) -> Recording:
-    """All that can still be read. Raises only where that is nothing, or where reading on would be wrong."""
+    """Load every line that can be read.
+
+    Raises RecordingError if there is none, or if the file is too large or was written by a newer penstock.
+    """
     try:
-        with open(path, "rb") as file, _collector_paused():
+        with open(path, "rb") as file, _gc_paused():
             if os.fstat(file.fileno()).st_size > FILE_BYTES_MAX:
                 raise _too_large(path)
-            pile = _LineCollector(path)
-            for number, raw in _lines(path, file, pile):
-                pile.take(number, raw)
-            return pile.recording()
+            collector = _LineCollector(path)
+            for number, raw in _lines(path, file, collector):
+                collector.add(number, raw)
+            return collector.recording()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise RecordingError(f"cannot read {path}: {reason}") from error
 
 
-def need_run(recording: Recording) -> None:
-    """Refused where it is of a probe, whose steps had no data to wait for."""
+def require_training_run(recording: Recording) -> None:
+    """Raise RecordingError if the recording is of a probe, whose steps did not wait for data."""
     if recording.run.probe:
         raise RecordingError(
             f"this is the recording of a probe ({printable(recording.run.probe)}), not of a run: it waited for no data",
@@ -139,20 +151,20 @@ def need_run(recording: Recording) -> None:
 
 
 def is_recording(path: str | Path) -> bool:
-    """Whether it begins like one; a training log does not."""
+    """Return whether the file begins like a recording; a training log does not."""
     try:
         with open(path, "rb") as file:
-            begin = file.read(4096)
-        if begin.startswith(GZIP):
-            begin = zlib.decompressobj(wbits=31).decompress(begin, 64)
+            start = file.read(INPUT_BYTES)
+        if start.startswith(GZIP):
+            start = zlib.decompressobj(wbits=GZIP_WBITS).decompress(start, 64)
     except (OSError, zlib.error):
         return False
-    return begin.lstrip().startswith(b'{"kind":')
+    return start.lstrip().startswith(b'{"kind":')
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Millions of lines and not one cycle: looking for garbage again and again is a third of the time."""
+def _gc_paused() -> Iterator[None]:
+    """Pause garbage collection: the lines hold no cycles, and searching for them takes a third of the loading time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -163,78 +175,84 @@ def _collector_paused() -> Iterator[None]:
 
 
 class _LineCollector:
-    """Sorts lines by kind as they come, and keeps account of those it cannot use."""
+    """Sorts the lines of a file by kind and counts those that it cannot use."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = path
         self._by_kind: dict[type[AnyLine], list[Any]] = defaultdict(list)
         self._problems: Counter[str] = Counter()
-        self._places: dict[str, list[str]] = defaultdict(list)
+        """Number of lines by problem."""
+        self._examples: dict[str, list[str]] = defaultdict(list)
 
-    def take(self, number: int, raw: bytes) -> None:
-        """One line of the file; typed decoding is the quick way, and only what it refuses is looked at closely."""
+    def add(self, number: int, raw: bytes) -> None:
+        """Add one line of the file. Typed decoding is fast; only a line that it refuses is decoded step by step."""
         try:
             line = _DECODER.decode(raw)
         except (ValueError, RecursionError) as error:
-            mended = self._mend(number, raw, error)
-            if mended is None:
-                if not self._by_kind and number >= STRANGE_LINES_MAX:
+            repaired = self._decode_leniently(number, raw, error)
+            if repaired is None:
+                if not self._by_kind and number >= UNKNOWN_LINES_MAX:
                     raise self._no_recording() from None
                 return
-            line = mended
-        if not plausible(line):
-            self.problem("skipped: a time or a number that cannot be", number)
+            line = repaired
+        if not is_plausible(line):
+            self.add_problem("skipped: a time or a number that is impossible", number)
             return
         if type(line) is RunLine and line.version > VERSION:
-            raise self._newer()
+            raise self._newer_version()
         self._by_kind[type(line)].append(line)
 
-    def problem(self, what: str, number: int, detail: str = "") -> None:
-        """To be told in a note, with the first few places."""
+    def add_problem(self, what: str, number: int, detail: str = "") -> None:
+        """Count a problem for a note, which names the first few places."""
         self._problems[what] += 1
-        if self._problems[what] <= _EXAMPLES:
-            self._places[what].append(f"line {number}{': ' if detail else ''}{printable(detail[:120])}")
+        if self._problems[what] <= EXAMPLES_MAX:
+            self._examples[what].append(f"line {number}{': ' if detail else ''}{printable(detail[:120])}")
 
-    def _mend(self, number: int, raw: bytes, error: Exception) -> AnyLine | None:
-        """JSON has no NaN, a null stands in its place: what can be left out is."""
+    def _decode_leniently(self, number: int, raw: bytes, error: Exception) -> AnyLine | None:
+        """Decode a line without its nulls; return None if that fails too.
+
+        JSON has no NaN, so a null is written in its place; a field with a default can be left out.
+        """
         if not raw.strip():
             return None
         try:
-            thing = msgspec.json.decode(raw)
+            decoded = msgspec.json.decode(raw)
         except (ValueError, RecursionError):
-            self.problem("skipped: not JSON" if raw.endswith(b"\n") else "skipped: cut short at the end", number)
+            self.add_problem("skipped: not JSON" if raw.endswith(b"\n") else "skipped: cut short at the end", number)
             return None
-        kind = thing.get("kind") if isinstance(thing, dict) else None
-        if kind == "run" and isinstance(thing.get("version"), int) and thing["version"] > VERSION:
-            raise self._newer()
+        kind = decoded.get("kind") if isinstance(decoded, dict) else None
+        if kind == "run" and isinstance(decoded.get("version"), int) and decoded["version"] > VERSION:
+            raise self._newer_version()
         if not isinstance(kind, str) or kind not in _KINDS:
-            self.problem("skipped: of a kind that is not known here", number, str(kind))
+            self.add_problem("skipped: of an unknown kind", number, str(kind))
             return None
         try:
-            line: AnyLine = msgspec.convert(_without_nulls(thing), AnyLine)
+            line: AnyLine = msgspec.convert(_without_nulls(decoded), AnyLine)
         except (ValueError, RecursionError):
-            self.problem("skipped: damaged", number, str(error))
+            self.add_problem("skipped: damaged", number, str(error))
             return None
-        self.problem("used without the numbers that are null in them", number)
+        self.add_problem("used without the numbers that are null in them", number)
         return line
 
     def recording(self) -> Recording:
-        """Of all lines taken."""
+        """Return the recording of all lines that were added."""
         if not self._by_kind:
             raise self._no_recording()
-        of = self._by_kind
-        notes = [_note(count, what, self._places[what]) for what, count in self._problems.items()]
-        runs, ends = of[RunLine], of[EndLine]
+        lines = self._by_kind
+        notes = [_note(count, what, self._examples[what]) for what, count in self._problems.items()]
+        runs, ends = lines[RunLine], lines[EndLine]
         if not runs:
             notes.append("the first line is missing: machine and command are not known")
         if len(runs) > 1:
             notes.append(f"{len(runs)} runs have written to this file; their lines are mixed")
         if ends and ends[-1].dropped:
             notes.append(f"{ends[-1].dropped} lines were lost while recording: the disk was too slow or full")
-        loaders = {loader.loader: loader for loader in of[LoaderLine]}
+        loaders = {loader.loader: loader for loader in lines[LoaderLine]}
         named = {
             line.loader
-            for line in chain(of[EpochStartLine], of[EpochEndLine], of[StepLine], of[FetchLine], of[HopsLine])
+            for line in chain(
+                lines[EpochStartLine], lines[EpochEndLine], lines[StepLine], lines[FetchLine], lines[HopsLine]
+            )
         }
         missing = sorted(named - loaders.keys())
         if missing:
@@ -243,29 +261,29 @@ class _LineCollector:
         return Recording(
             run=runs[0] if runs else RunLine(),
             loaders=loaders,
-            epochs=tuple(of[EpochStartLine]),
-            epoch_ends=tuple(of[EpochEndLine]),
-            steps=tuple(of[StepLine]),
-            fetches=tuple(of[FetchLine]),
-            stack_samples=tuple(of[StackSamplesLine]),
-            hops=tuple(of[HopsLine]),
-            system=tuple(of[SystemLine]),
-            storage=tuple(of[StorageLine]),
-            events=tuple(of[EventLine]),
+            epochs=tuple(lines[EpochStartLine]),
+            epoch_ends=tuple(lines[EpochEndLine]),
+            steps=tuple(lines[StepLine]),
+            fetches=tuple(lines[FetchLine]),
+            stack_samples=tuple(lines[StackSamplesLine]),
+            hops=tuple(lines[HopsLine]),
+            system=tuple(lines[SystemLine]),
+            storage=tuple(lines[StorageLine]),
+            events=tuple(lines[EventLine]),
             end=ends[-1] if ends else None,
-            notes=(*notes, *_clock_notes(of[StepLine], of[SystemLine])),
+            notes=(*notes, *_clock_notes(lines[StepLine], lines[SystemLine])),
         )
 
     def _no_recording(self) -> RecordingError:
         what = "none of its lines is one of a recording" if self._problems else "it is empty"
         return RecordingError(f"{self._path} is not a recording: {what}", advice="`penstock run` makes one")
 
-    def _newer(self) -> RecordingError:
+    def _newer_version(self) -> RecordingError:
         return RecordingError(f"{self._path} was made by a newer penstock", advice="Update penstock to read it")
 
 
-def _lines(path: str | Path, file: io.BufferedReader, pile: _LineCollector) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers, from 1; never more than a line in memory."""
+def _lines(path: str | Path, file: io.BufferedReader, collector: _LineCollector) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with their numbers, from 1. No more than one line is in memory."""
     inflated = GzipLines(file) if file.peek(2)[:2] == GZIP else None
     source = file if inflated is None else io.BufferedReader(inflated)
     number, left_bytes, skipping = 1, FILE_BYTES_MAX, False
@@ -277,11 +295,11 @@ def _lines(path: str | Path, file: io.BufferedReader, pile: _LineCollector) -> I
         if whole and not skipping:
             yield number, raw
         elif not skipping:
-            pile.problem(f"skipped: longer than {LINE_BYTES_MAX >> 20} MiB", number)
+            collector.add_problem(f"skipped: longer than {LINE_BYTES_MAX >> 20} MiB", number)
         skipping = not whole
         number += whole
     if inflated is not None and inflated.damaged:
-        pile.problem("and all after it lost: the compressed data is damaged or cut short", number)
+        collector.add_problem("and all after it lost: the compressed data is damaged or cut short", number)
 
 
 def _too_large(path: str | Path) -> RecordingError:
@@ -290,25 +308,25 @@ def _too_large(path: str | Path) -> RecordingError:
     )
 
 
-def _without_nulls(thing: Any) -> Any:
-    if isinstance(thing, dict):
-        return {name: _without_nulls(value) for name, value in thing.items() if value is not None}
-    if isinstance(thing, list):
-        return [_without_nulls(value) for value in thing]
-    return thing
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
-def _note(count: int, what: str, places: Sequence[str]) -> str:
-    shown = "; ".join(places) + ("; …" if count > len(places) else "")
+def _note(count: int, what: str, examples: Sequence[str]) -> str:
+    shown = "; ".join(examples) + ("; …" if count > len(examples) else "")
     return f"{format_count(count, 'line')} {what} ({shown})"
 
 
 def _clock_notes(steps: Sequence[StepLine], system: Sequence[SystemLine]) -> Iterator[str]:
-    """Times of one pass and of the system's samples only ever grow, unless a clock was set back or files were mixed."""
+    """Report times that decrease within an epoch or the system's lines: a clock was set back, or files were mixed."""
     times: dict[object, list[float]] = defaultdict(list)
     for step in steps:
         times[step.loader, step.epoch].append(step.at_s)
     times["system"] = [sample.at_s for sample in system]
-    jumps_s = [now - then for series in times.values() for then, now in pairwise(series) if now < then]
-    if jumps_s:
-        yield f"the clock went back {len(jumps_s)}×, by up to {-min(jumps_s):.3g} s"
+    decreases_s = [now - then for series in times.values() for then, now in pairwise(series) if now < then]
+    if decreases_s:
+        yield f"the clock went back {len(decreases_s)}×, by up to {-min(decreases_s):.3g} s"

@@ -15,7 +15,7 @@ from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.diagnose.rules import all_rules
 from penstock.diagnose.verdict import diagnose
 from penstock.diagnose.worker_curve import rates_over_workers
-from penstock.recording.bounds import plausible
+from penstock.recording.bounds import is_plausible
 from penstock.recording.format import (
     DiskLoad,
     EndLine,
@@ -386,5 +386,5 @@ def any_recording(draw):
 @given(any_recording())
 def test_whatever_loads_is_diagnosed_with_finite_numbers(recording):
     lines = (*recording.steps, *recording.fetches, *recording.system, *recording.stack_samples, *recording.storage)
-    assert all(map(plausible, lines)), "load() would not have let it in"
+    assert all(map(is_plausible, lines)), "load() would not have let it in"
     assert_sane(recording)

@@ -23,7 +23,7 @@ from penstock.plan.scenario_from_evidence import workload_of
 from penstock.plan.worker_count import MAX_WORKERS
 from penstock.probe.results import ProbedValues
 from penstock.recording.format import HopsLine
-from penstock.recording.reader import Recording, need_run
+from penstock.recording.reader import Recording, require_training_run
 
 ALREADY = 1.5
 """Times the requests that blocks would take: a run that makes no more than so many reads in blocks already."""
@@ -147,7 +147,7 @@ IN_STEP = (
 
 def need_from_recording(recording: Recording) -> RankNeed:
     """Of the loader that cost most waiting."""
-    need_run(recording)
+    require_training_run(recording)
     seen = gather(recording)
     evidence = next((each for each in seen if len(each.loop.steps) >= STEPS_MIN and each.loop.cycle_s > 0), None)
     if evidence is None:
