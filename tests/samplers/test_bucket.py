@@ -13,7 +13,9 @@ TABLE = MetadataTable.of(length=LENGTHS)
 
 
 @given(st.integers(1, 90), st.integers(1, 9), st.integers(1, 4), st.integers(1, 5))
-def test_every_sample_comes_once_and_ranks_have_as_many_batches_of_the_same_sizes(samples, batch, world_size, window):
+def test_every_sample_occurs_once_and_ranks_have_equally_many_batches_of_the_same_sizes(
+    samples, batch, world_size, window
+):
     table = MetadataTable.of(length=LENGTHS[:samples])
     ranks = [
         list(BucketSampler(table, batch, window=window, rank=rank, world_size=world_size)) for rank in range(world_size)
@@ -44,14 +46,14 @@ def test_ranks_of_a_step_have_similar_lengths():
         assert max(longest) - min(longest) <= 30
 
 
-def test_drop_last_leaves_out_other_ones_each_epoch():
+def test_drop_last_leaves_out_other_samples_each_epoch():
     sampler = BucketSampler(MetadataTable.of(length=LENGTHS[:95]), 10, drop_last=True)
     first, second = ({sample for batch in sampler for sample in batch} for _ in range(2))
     assert len(first) == len(second) == 90
     assert first != second
 
 
-def test_it_goes_on_where_a_state_says_on_any_number_of_ranks():
+def test_a_state_can_be_resumed_on_another_number_of_ranks():
     sampler = BucketSampler(TABLE, 20)
     whole = list(sampler)
     state = sampler.state_dict(batches=7)
@@ -62,10 +64,10 @@ def test_it_goes_on_where_a_state_says_on_any_number_of_ranks():
     assert steps == [sorted(batch) for batch in whole[7:]]
 
 
-def test_what_cannot_be_sorted_or_batched_is_refused():
+def test_lengths_that_cannot_be_sorted_or_batched_are_refused():
     with pytest.raises(SettingError, match="below 0"):
         BucketSampler(MetadataTable.of(length=[-1, 2]), 1)
-    with pytest.raises(SettingError, match="words"):
+    with pytest.raises(SettingError, match="strings"):
         BucketSampler(MetadataTable.of(length=["long"]), 1)
     with pytest.raises(SettingError, match="no batch"):
         BucketSampler(MetadataTable.of(length=[1, 2]), 3, drop_last=True)

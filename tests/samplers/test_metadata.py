@@ -1,4 +1,4 @@
-"""Metadata is read once: of shards from their small parts alone, of any other dataset by a function."""
+"""Reading metadata once: of shards from their small parts alone, of any other dataset by a function."""
 
 import json
 import logging
@@ -13,8 +13,7 @@ from penstock.data.fields import Image, Label
 from penstock.data.read.block_source import ShardBlockSource
 from penstock.datasets import ShardDataset
 from penstock.errors import DecodeError, PairingError, SampleError, SettingError
-from penstock.samplers import MetadataTable, read_metadata
-from penstock.samplers import metadata as metadata_room
+from penstock.samplers import MetadataTable, metadata, read_metadata
 from penstock.testing import REID, make_shards
 from penstock.testing.tar_writer import write_tar
 
@@ -35,17 +34,17 @@ def dataset(shards):
 
 
 @pytest.fixture
-def fills(monkeypatch):
-    """Blocks that were read."""
+def reads(monkeypatch):
+    """Return the list of blocks that were read so far."""
     seen = []
-    fill = ShardBlockSource.read_block
+    read_block = ShardBlockSource.read_block
     monkeypatch.setattr(
-        ShardBlockSource, "read_block", lambda self, block, into: (seen.append(block), fill(self, block, into))[1]
+        ShardBlockSource, "read_block", lambda self, block, into: (seen.append(block), read_block(self, block, into))[1]
     )
     return seen
 
 
-def test_of_shards_it_is_what_their_json_parts_say(dataset):
+def test_metadata_of_shards_is_that_of_their_json_parts(dataset):
     table = read_metadata(dataset, ".json")
     assert list(table.columns) == ["identity", "camera", "modality"]
     assert [table.row(number)["identity"] for number in range(SAMPLES)] == [int(each["id"]) for each in dataset]
@@ -56,9 +55,9 @@ def test_of_shards_it_is_what_their_json_parts_say(dataset):
 def test_parts_may_lie_anywhere_in_plain_and_in_compressed_shards(tmp_path, shards, dataset, order, compression):
     make_shards(tmp_path, REID, samples=SAMPLES, shards=3, order=order, scale=0.1, compression=compression)
     other = ShardDataset(tmp_path, {"id": Label(".json", key="identity")})
-    mine, theirs = read_metadata(other, ".json"), read_metadata(dataset, ".json")
-    by_key = {dataset[number]["__key__"]: theirs.row(number) for number in range(SAMPLES)}
-    assert [mine.row(number) for number in range(SAMPLES)] == [by_key[each["__key__"]] for each in other]
+    table, reference = read_metadata(other, ".json"), read_metadata(dataset, ".json")
+    by_key = {dataset[number]["__key__"]: reference.row(number) for number in range(SAMPLES)}
+    assert [table.row(number) for number in range(SAMPLES)] == [by_key[each["__key__"]] for each in other]
 
 
 def test_the_part_need_not_be_a_field_of_the_dataset(shards):
@@ -66,15 +65,15 @@ def test_the_part_need_not_be_a_field_of_the_dataset(shards):
     assert set(table.column("camera").codes()[1]) == {1, 2, 3, 4, 5, 6}
 
 
-def test_the_second_time_nothing_is_read(shards, fills):
+def test_shards_are_not_read_a_second_time(shards, reads):
     first = read_metadata(ShardDataset(shards, FIELDS), ".json")
-    assert fills
-    fills.clear()
+    assert reads
+    reads.clear()
     again = read_metadata(ShardDataset(shards, FIELDS), ".json")
-    assert fills == []
+    assert reads == []
     assert again.fingerprint == first.fingerprint
     read_metadata(ShardDataset(shards, FIELDS), ".json", columns=["camera"])
-    assert fills, "another question has another answer"
+    assert reads, "other columns are cached separately"
 
 
 def test_shards_that_changed_in_place_are_read_again(tmp_path):
@@ -89,29 +88,29 @@ def test_shards_that_changed_in_place_are_read_again(tmp_path):
     assert (before.row(0)["identity"], after.row(0)["identity"]) == (2, 9)
 
 
-def test_a_kept_file_that_is_damaged_is_not_believed(shards, fills, private_cache):
+def test_a_damaged_cache_file_is_ignored(shards, reads, private_cache):
     read_metadata(ShardDataset(shards, FIELDS), ".json")
-    (kept,) = (private_cache / "metadata").glob("*.json")
-    record = json.loads(kept.read_bytes())
+    (file,) = (private_cache / "metadata").glob("*.json")
+    record = json.loads(file.read_bytes())
     record["columns"]["modality"]["words"].pop()
-    kept.write_text(json.dumps(record))
-    fills.clear()
+    file.write_text(json.dumps(record))
+    reads.clear()
     assert len(read_metadata(ShardDataset(shards, FIELDS), ".json")) == SAMPLES
-    assert fills
+    assert reads
 
 
-def test_where_nothing_can_be_kept_it_is_read_every_time(shards, fills, tmp_path, monkeypatch):
+def test_without_a_cache_metadata_is_read_every_time(shards, reads, tmp_path, monkeypatch):
     dataset = ShardDataset(shards, FIELDS)
     monkeypatch.setenv("PENSTOCK_CACHE", str(shards / "reid-000000.tar" / "impossible"))
     for _ in range(2):
-        fills.clear()
+        reads.clear()
         read_metadata(dataset, ".json")
-        assert fills
+        assert reads
 
 
-def test_of_keys_nothing_is_read_at_all(dataset, fills):
+def test_metadata_of_keys_needs_no_read(dataset, reads):
     table = read_metadata(dataset, lambda key: {"person": int(key[:4]), "camera": key[5:7]}, of="key")
-    assert fills == []
+    assert reads == []
     assert table.row(0) == {"person": 2, "camera": "c1"}
 
 
@@ -122,20 +121,20 @@ def test_a_sample_without_the_part_is_named(tmp_path):
         read_metadata(dataset, ".json")
 
 
-def test_a_part_that_is_no_json_is_named_with_its_offset(tmp_path):
+def test_an_error_about_an_invalid_json_part_reports_its_offset(tmp_path):
     write_tar(tmp_path / "a.tar", [("1.jpg", b"x"), ("1.json", b"{}"), ("2.jpg", b"x"), ("2.json", b"{")], None)
     with pytest.raises(DecodeError) as caught:
         read_metadata(ShardDataset(tmp_path / "a.tar", {"image": Image(".jpg")}), ".json")
     assert (caught.value.member, caught.value.offset) == ("2.json", 3584)
 
 
-def test_a_key_that_the_function_cannot_read_is_named(dataset):
+def test_an_error_of_the_function_names_the_key(dataset):
     with pytest.raises(SampleError, match=r"ValueError.*0002_c1s1"):
         read_metadata(dataset, lambda key: {"id": int(key)}, of="key")
 
 
 class Faces(Dataset):
-    """A dataset as people write them."""
+    """A typical map-style dataset."""
 
     def __init__(self, identities):
         self.identities = identities
@@ -149,10 +148,10 @@ class Faces(Dataset):
 
 def describe(sample):
     image, identity = sample
-    return {"identity": identity, "brightness": image.mean(), "throw": np.random.random()}
+    return {"identity": identity, "brightness": image.mean(), "random": np.random.random()}
 
 
-def say(sample):
+def identity_of(sample):
     return {"identity": sample[1]}
 
 
@@ -167,7 +166,7 @@ def test_any_dataset_is_described_by_a_function_in_order(workers):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_dice_of_the_training_lie_as_before(workers):
+def test_the_global_random_generators_are_restored(workers):
     before = torch.get_rng_state(), np.random.get_state()[1:3]
     read_metadata(Faces([1, 2, 3]), describe, workers=workers)
     assert torch.equal(before[0], torch.get_rng_state())
@@ -189,28 +188,28 @@ def made():
     return lambda: Counted.made
 
 
-def test_the_second_time_only_a_few_samples_are_looked_at(made):
-    first = read_metadata(Counted(list(range(100))), say, workers=0)
+def test_only_a_few_samples_are_read_a_second_time(made):
+    first = read_metadata(Counted(list(range(100))), identity_of, workers=0)
     assert made() == 100
-    again = read_metadata(Counted(list(range(100))), say, workers=0)
-    assert made() <= 100 + metadata_room.LOOKED_AT
+    again = read_metadata(Counted(list(range(100))), identity_of, workers=0)
+    assert made() <= 100 + metadata.CHECKED_SAMPLES
     assert again.fingerprint == first.fingerprint
 
 
-def test_a_dataset_that_holds_something_else_is_read_anew(made):
-    read_metadata(Counted(list(range(100))), say, workers=0)
-    table = read_metadata(Counted(list(range(1, 101))), say, workers=0)
+def test_a_dataset_with_other_content_is_read_again(made):
+    read_metadata(Counted(list(range(100))), identity_of, workers=0)
+    table = read_metadata(Counted(list(range(1, 101))), identity_of, workers=0)
     assert made() == 200
     assert table.row(0) == {"identity": 1}
 
 
-def test_a_file_that_changed_under_the_dataset_is_found_out(tmp_path, caplog):
+def test_a_changed_file_that_the_dataset_opens_is_noticed(tmp_path, caplog):
     path = tmp_path / "labels.json"
     path.write_text(json.dumps(list(range(50))))
-    read_metadata(FromFile(path), say, workers=0)
+    read_metadata(FromFile(path), identity_of, workers=0)
     path.write_text(json.dumps(list(range(100, 150))))
     with caplog.at_level(logging.WARNING, "penstock"):
-        table = read_metadata(FromFile(path), say, workers=0)
+        table = read_metadata(FromFile(path), identity_of, workers=0)
     assert table.row(3) == {"identity": 103}
     assert "changed" in caplog.text
 
@@ -226,15 +225,15 @@ class FromFile(Dataset):
         return None, json.loads(self.path.read_text())[index]
 
 
-def test_a_fingerprint_of_the_users_is_taken_at_its_word(made):
-    read_metadata(Counted(list(range(100))), say, fingerprint="v1", workers=0)
-    read_metadata(Counted(list(range(100))), say, fingerprint="v1", workers=0)
+def test_a_fingerprint_of_the_user_replaces_the_check(made):
+    read_metadata(Counted(list(range(100))), identity_of, fingerprint="v1", workers=0)
+    read_metadata(Counted(list(range(100))), identity_of, fingerprint="v1", workers=0)
     assert made() == 100
-    read_metadata(Counted(list(range(100))), say, fingerprint="v2", workers=0)
+    read_metadata(Counted(list(range(100))), identity_of, fingerprint="v2", workers=0)
     assert made() == 200
 
 
-def test_a_function_with_other_values_in_it_is_another_one(made):
+def test_a_function_with_other_bound_values_is_cached_separately(made):
     def shifted(by):
         return lambda sample: {"identity": sample[1] + by}
 
@@ -243,11 +242,11 @@ def test_a_function_with_other_values_in_it_is_another_one(made):
     assert made() == 4
 
 
-def test_what_cannot_be_pickled_is_read_and_not_kept(private_cache, caplog):
+def test_metadata_of_a_dataset_that_cannot_be_pickled_is_not_cached(private_cache, caplog):
     dataset = Faces([1, 2, 3])
     dataset.lock = open(os.devnull)  # noqa: SIM115
     with caplog.at_level(logging.WARNING, "penstock"):
-        assert len(read_metadata(dataset, say, workers=0)) == 3
+        assert len(read_metadata(dataset, identity_of, workers=0)) == 3
     dataset.lock.close()
     assert "fingerprint" in caplog.text
     assert not list(private_cache.glob("metadata/*.json"))
@@ -266,16 +265,16 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "arguments", "word"),
+    ("dataset", "arguments", "message"),
     [
-        (Faces([]), (say,), "empty"),
+        (Faces([]), (identity_of,), "empty"),
         (Faces([1]), (".json",), "ShardDataset"),
-        (Stream(), (say,), "map-style"),
-        (7, (say,), "map-style"),
+        (Stream(), (identity_of,), "map-style"),
+        (7, (identity_of,), "map-style"),
     ],
 )
-def test_what_has_no_metadata_is_refused(dataset, arguments, word):
-    with pytest.raises(SettingError, match=word):
+def test_datasets_without_metadata_are_refused(dataset, arguments, message):
+    with pytest.raises(SettingError, match=message):
         read_metadata(dataset, *arguments)
 
 
@@ -284,10 +283,10 @@ def test_settings_that_would_be_ignored_are_refused(dataset):
         with pytest.raises(SettingError, match="shards need neither"):
             read_metadata(dataset, ".json", **settings)
     with pytest.raises(SettingError, match="Use sample or key"):
-        read_metadata(dataset, say, of="keys")
+        read_metadata(dataset, identity_of, of="keys")
 
 
-def test_every_kind_of_number_survives_being_kept(private_cache):
+def test_every_type_of_value_survives_caching(private_cache):
     values = {
         "byte": [-3, 100],
         "long": [-(2**62), 2**62],

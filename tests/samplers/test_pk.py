@@ -1,4 +1,4 @@
-"""Identity-balanced batches, as a training sees them."""
+"""Identity-balanced batches: their content, epochs and ranks, resuming, use in loaders."""
 
 import json
 import logging
@@ -7,12 +7,12 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from tests.support.made_metadata import crowd, people
+from tests.support.made_metadata import random_table, table_of
 from torch.utils.data import DataLoader, TensorDataset
 
 import penstock
 from penstock.data.fields import Label
-from penstock.data.read import page_cache_read as straight
+from penstock.data.read import page_cache_read
 from penstock.datasets import ShardDataset
 from penstock.errors import SettingError
 from penstock.samplers import MetadataTable, PKColumns, PKSampler, read_metadata
@@ -30,7 +30,7 @@ def identities(table, batch):
 
 
 def test_a_batch_has_p_identities_with_k_samples_each():
-    table = crowd()
+    table = random_table()
     sampler = PKSampler(table, P, K)
     batches = list(sampler)
     assert len(batches) == len(sampler) > 20
@@ -41,38 +41,38 @@ def test_a_batch_has_p_identities_with_k_samples_each():
         assert all(type(sample) is int for sample in batch)
 
 
-def test_a_sample_comes_at_most_once_an_epoch_and_nearly_all_do():
-    table = crowd()
+def test_most_samples_occur_once_an_epoch_and_none_twice():
+    table = random_table()
     drawn = [sample for batch in PKSampler(table, P, K) for sample in batch]
     assert len(drawn) == len(set(drawn))
     assert len(drawn) > 0.85 * len(table)
 
 
-def test_over_the_epochs_every_sample_comes():
-    table = crowd()
+def test_every_sample_occurs_within_some_epochs():
+    table = random_table()
     sampler = PKSampler(table, P, K)
     assert {sample for _ in range(8) for batch in sampler for sample in batch} == set(range(len(table)))
 
 
-def test_ensure_gives_every_identity_of_a_batch_that_modality():
-    table = crowd(modalities=("ir", "ir", "ir", "sketch", "rgb"))
+def test_ensure_gives_each_identity_of_a_batch_that_modality():
+    table = random_table(modalities=("ir", "ir", "ir", "sketch", "rgb"))
     plain = [
         values(table, "modality", batch[at : at + K]) for batch in PKSampler(table, P, K) for at in range(0, 16, 4)
     ]
-    assert not all("rgb" in lights for lights in plain), "else this would prove nothing"
+    assert not all("rgb" in modalities for modalities in plain), "without `ensure` some identities lack it"
     for batch in PKSampler(table, P, K, ensure="rgb"):
         assert all("rgb" in values(table, "modality", batch[at : at + K]) for at in range(0, len(batch), K))
 
 
-def test_an_identity_without_the_ensured_modality_never_comes_and_is_counted():
-    table = people("rrrr", "iiii", "riii", "ssrr")
+def test_an_identity_without_the_ensured_modality_is_left_out_and_counted():
+    table = table_of("rrrr", "iiii", "riii", "ssrr")
     sampler = PKSampler(table, 3, 2, ensure="rgb")
-    assert sampler.found.left_out == 1
+    assert sampler.summary.left_out == 1
     assert {number for batch in sampler for number in values(table, "identity", batch)} == {0, 2, 3}
 
 
-def test_where_something_must_wait_it_is_of_incomplete_identities():
-    table = people("rirs", "rrii", "srir", "rrrr", "irrs")
+def test_with_prefer_complete_only_samples_of_incomplete_identities_wait():
+    table = table_of("rirs", "rrii", "srir", "rrrr", "irrs")
     sampler = PKSampler(table, 3, 4, prefer_complete=True)
     assert len(sampler) == 1
     for _ in range(5):
@@ -80,45 +80,45 @@ def test_where_something_must_wait_it_is_of_incomplete_identities():
         assert set(values(table, "identity", batch)) == {0, 2, 4}
 
 
-def test_every_batch_gets_its_share_of_complete_identities():
-    table = people(*["rrii"] * 12, *["rrrr"] * 12)
+def test_complete_identities_are_spread_over_the_batches():
+    table = table_of(*["rrii"] * 12, *["rrrr"] * 12)
     for batch in PKSampler(table, 4, 2, prefer_complete=True):
         complete = {number for number in values(table, "identity", batch) if number < 12}
         assert len(complete) == 2
 
 
 def test_too_few_samples_are_repeated():
-    table = people("r", "ri", "rrii")
+    table = table_of("r", "ri", "rrii")
     sampler = PKSampler(table, 3, 4)
     (batch,) = sampler
     assert [len(set(batch[at : at + 4])) for at in range(0, 12, 4)].count(4) == 1
     assert Counter(values(table, "identity", batch)) == {0: 4, 1: 4, 2: 4}
-    assert sampler.found.short == 2
+    assert sampler.summary.short == 2
 
 
-def test_without_modalities_identities_are_enough():
+def test_modalities_are_optional():
     table = MetadataTable.of(pid=[number % 5 for number in range(50)])
     sampler = PKSampler(table, 2, 5, columns=PKColumns(identity="pid"))
     assert len(list(sampler)) == 5
-    assert sampler.found.pairable == 5
+    assert sampler.summary.pairable == 5
 
 
-def test_it_says_what_it_found():
-    table = people("rrii", "rrrr", "iiss", "r", "rris")
-    found = PKSampler(table, 2, 4, ensure="rgb").found
+def test_the_summary_counts_identities_batches_and_waiting_samples():
+    table = table_of("rrii", "rrrr", "iiss", "r", "rris")
+    found = PKSampler(table, 2, 4, ensure="rgb").summary
     assert (found.identities, found.pairable, found.left_out, found.short) == (5, 3, 1, 1)
     assert (found.batches, found.waiting) == (2, 0)
     assert str(found) == (
-        "5 identities, 3 pairable (60.0%), 1 left out for want of the ensured modality, "
-        "1 with too few samples, which are repeated; 2 batches an epoch, 0 samples wait for another one"
+        "5 identities, 3 pairable (60.0%), 1 left out because they lack the ensured modality, "
+        "1 with too few samples, which are repeated; 2 batches an epoch, 0 samples wait for another epoch"
     )
 
 
 # -- epochs and ranks ------------------------------------------------------------------------------------------
 
 
-def test_the_order_is_of_seed_and_epoch_and_each_pass_is_the_next_epoch():
-    one, same, other = (PKSampler(crowd(), P, K, seed=seed) for seed in (1, 1, 2))
+def test_the_order_depends_on_seed_and_epoch_and_each_iteration_is_the_next_epoch():
+    one, same, other = (PKSampler(random_table(), P, K, seed=seed) for seed in (1, 1, 2))
     first, second = list(one), list(one)
     assert first == list(same) != list(other)
     assert first != second
@@ -127,8 +127,8 @@ def test_the_order_is_of_seed_and_epoch_and_each_pass_is_the_next_epoch():
     assert list(same) == second
 
 
-def test_a_pass_that_was_left_is_not_gone_on_with():
-    sampler, same = (PKSampler(crowd(), P, K) for _ in range(2))
+def test_an_iteration_that_was_left_early_is_not_continued():
+    sampler, same = (PKSampler(random_table(), P, K) for _ in range(2))
     next(iter(sampler))
     assert sampler.epoch == 0
     same.set_epoch(1)
@@ -139,8 +139,8 @@ def test_a_pass_that_was_left_is_not_gone_on_with():
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
-def test_ranks_have_as_many_batches_and_no_sample_in_common(world_size):
-    table = crowd()
+def test_ranks_have_equally_many_batches_and_no_sample_in_common(world_size):
+    table = random_table()
     ranks = [list(PKSampler(table, P, K, rank=rank, world_size=world_size)) for rank in range(world_size)]
     alone = list(PKSampler(table, P, K))
     assert {len(rank) for rank in ranks} == {len(alone) // world_size}
@@ -153,22 +153,22 @@ def test_ranks_have_as_many_batches_and_no_sample_in_common(world_size):
 def test_ranks_come_from_the_launchers_environment(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert list(PKSampler(crowd(), P, K)) == list(PKSampler(crowd(), P, K, rank=1, world_size=2))
+    assert list(PKSampler(random_table(), P, K)) == list(PKSampler(random_table(), P, K, rank=1, world_size=2))
 
 
 # -- resuming --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("after", [0, 1, 7, 10**6])
-def test_it_goes_on_with_the_very_next_batch(after):
-    sampler = PKSampler(crowd(), P, K)
+def test_a_loaded_state_continues_with_the_next_batch(after):
+    sampler = PKSampler(random_table(), P, K)
     list(sampler)
     expected = []
     for number, batch in enumerate(sampler):
         if number >= after:
             expected.append(batch)
     state = json.loads(json.dumps(sampler.state_dict(batches=min(after, len(sampler)))))
-    other = PKSampler(crowd(), P, K)
+    other = PKSampler(random_table(), P, K)
     other.load_state_dict(state)
     following = list(other)
     if after < len(sampler):
@@ -177,8 +177,8 @@ def test_it_goes_on_with_the_very_next_batch(after):
         assert (other.epoch, following) == (2, list(sampler))
 
 
-def test_without_a_number_the_place_is_after_what_was_drawn():
-    sampler, other = (PKSampler(crowd(), P, K) for _ in range(2))
+def test_a_state_without_a_number_of_batches_is_after_those_that_were_drawn():
+    sampler, other = (PKSampler(random_table(), P, K) for _ in range(2))
     batches = iter(sampler)
     drawn = [next(batches) for _ in range(3)]
     other.load_state_dict(sampler.state_dict())
@@ -186,21 +186,21 @@ def test_without_a_number_the_place_is_after_what_was_drawn():
     assert len(drawn) == 3
 
 
-def test_the_place_is_the_same_on_every_rank():
-    ranks = [PKSampler(crowd(), P, K, rank=rank, world_size=2) for rank in range(2)]
+def test_the_state_is_the_same_on_every_rank():
+    ranks = [PKSampler(random_table(), P, K, rank=rank, world_size=2) for rank in range(2)]
     for sampler in ranks:
         batches = iter(sampler)
         for _ in range(3):
             next(batches)
-    alone = PKSampler(crowd(), P, K)
+    alone = PKSampler(random_table(), P, K)
     whole = list(alone)
     assert ranks[0].state_dict() == ranks[1].state_dict() == alone.state_dict(batches=6)
     alone.load_state_dict(ranks[0].state_dict())
     assert list(alone) == whole[6:]
 
 
-def test_an_epoch_that_is_set_during_a_pass_is_the_next_one():
-    sampler, other = (PKSampler(crowd(), P, K) for _ in range(2))
+def test_an_epoch_that_is_set_during_an_iteration_is_the_next_one():
+    sampler, other = (PKSampler(random_table(), P, K) for _ in range(2))
     batches = iter(sampler)
     next(batches)
     sampler.set_epoch(5)
@@ -209,8 +209,8 @@ def test_an_epoch_that_is_set_during_a_pass_is_the_next_one():
     assert list(sampler) == list(other)
 
 
-def test_a_run_that_was_resumed_counts_from_where_it_began():
-    first, second, third = (PKSampler(crowd(), P, K) for _ in range(3))
+def test_a_resumed_sampler_counts_batches_from_where_it_resumed():
+    first, second, third = (PKSampler(random_table(), P, K) for _ in range(3))
     whole = list(first)
     second.load_state_dict(first.state_dict(batches=5))
     list(second)
@@ -218,16 +218,16 @@ def test_a_run_that_was_resumed_counts_from_where_it_began():
     assert list(third) == whole[7:]
 
 
-def test_setting_the_epoch_of_a_state_keeps_its_place():
-    sampler, other = (PKSampler(crowd(), P, K) for _ in range(2))
+def test_setting_the_epoch_of_a_loaded_state_keeps_its_position():
+    sampler, other = (PKSampler(random_table(), P, K) for _ in range(2))
     whole = list(sampler)
     other.load_state_dict(sampler.state_dict(batches=5))
     other.set_epoch(0)
     assert list(other) == whole[5:]
 
 
-def test_a_job_goes_on_on_another_number_of_ranks():
-    table = crowd()
+def test_a_state_can_be_loaded_on_another_number_of_ranks():
+    table = random_table()
     whole = list(PKSampler(table, P, K))
     two = PKSampler(table, P, K, rank=0, world_size=2)
     list(two)
@@ -243,23 +243,23 @@ def test_a_job_goes_on_on_another_number_of_ranks():
 
 @pytest.mark.parametrize("settings", [{"seed": 3}, {"ensure": "rgb"}, {"prefer_complete": True}])
 def test_a_state_of_other_settings_is_refused(settings):
-    state = PKSampler(crowd(), P, K).state_dict()
+    state = PKSampler(random_table(), P, K).state_dict()
     with pytest.raises(SettingError, match=next(iter(settings))):
-        PKSampler(crowd(), P, K, **settings).load_state_dict(state)
+        PKSampler(random_table(), P, K, **settings).load_state_dict(state)
 
 
 def test_a_state_of_other_metadata_is_refused():
-    state = PKSampler(crowd(), P, K).state_dict()
+    state = PKSampler(random_table(), P, K).state_dict()
     with pytest.raises(SettingError, match="state"):
-        PKSampler(crowd(seed=1), P, K).load_state_dict(state)
+        PKSampler(random_table(seed=1), P, K).load_state_dict(state)
 
 
 # -- in loaders ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchs_loader_takes_it_as_batch_sampler(workers):
-    table = crowd()
+def test_a_torch_dataloader_accepts_it_as_batch_sampler(workers):
+    table = random_table()
     loader = DataLoader(
         TensorDataset(torch.arange(len(table))), batch_sampler=PKSampler(table, P, K), num_workers=workers
     )
@@ -269,8 +269,8 @@ def test_torchs_loader_takes_it_as_batch_sampler(workers):
     assert len(loader) == len(sampler)
 
 
-def test_our_loader_takes_it_tells_it_the_epoch_and_resumes_with_it():
-    table = crowd()
+def test_a_penstock_loader_accepts_it_sets_its_epoch_and_resumes_it():
+    table = random_table()
 
     def loader():
         return penstock.Loader(
@@ -296,7 +296,7 @@ def test_our_loader_takes_it_tells_it_the_epoch_and_resumes_with_it():
     second.close()
 
 
-def test_over_a_shard_dataset_the_samples_are_those_of_the_metadata(tmp_path):
+def test_samples_of_a_shard_dataset_are_those_of_the_metadata(tmp_path):
     make_shards(tmp_path, REID, samples=60, shards=3, scale=0.05)
     dataset = ShardDataset(tmp_path, {"id": Label(".json", key="identity")})
     sampler = PKSampler(read_metadata(dataset, ".json"), 3, 2)
@@ -306,8 +306,8 @@ def test_over_a_shard_dataset_the_samples_are_those_of_the_metadata(tmp_path):
         assert len(pairs[:, 0].unique()) == 3
 
 
-def test_over_shards_the_loader_says_what_the_order_costs(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(straight, "is_in_memory", lambda _dataset: False)
+def test_a_loader_over_shards_logs_the_cost_of_the_order(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(page_cache_read, "is_in_memory", lambda _dataset: False)
     make_shards(tmp_path, REID, samples=60, shards=3, scale=0.05)
     fields = {"id": Label(".json", key="identity")}
     sampler = PKSampler(read_metadata(ShardDataset(tmp_path, fields), ".json"), 3, 2)
@@ -317,22 +317,24 @@ def test_over_shards_the_loader_says_what_the_order_costs(tmp_path, caplog, monk
     with caplog.at_level(logging.INFO, "penstock"):
         for epoch in range(2):
             batches = [batch["id"] for batch in loader]
-            told = [each.message for each in caplog.records if each.message.startswith("read by a sampler")]
-            assert len(told) == epoch + 1
-    counted = loader._source.block_source.counts
-    assert counted.batches == 2 * len(batches) == 2 * len(sampler)
-    assert counted.samples == 6 * counted.batches
-    assert 1 <= counted.reads / counted.batches <= 3  # one for each shard that a batch has samples of: they are short
-    assert f"each of {len(sampler)} batches: 6 samples in" in told[-1]
-    assert f"by a sampler (each of {counted.batches} batches: 6 samples" in repr(loader)
+            messages = [each.message for each in caplog.records if each.message.startswith("read by a sampler")]
+            assert len(messages) == epoch + 1
+    counts = loader._source.block_source.counts
+    assert counts.batches == 2 * len(batches) == 2 * len(sampler)
+    assert counts.samples == 6 * counts.batches
+    assert (
+        1 <= counts.reads / counts.batches <= 3
+    )  # one for each shard that a batch has samples of, because they are short
+    assert f"each of {len(sampler)} batches: 6 samples in" in messages[-1]
+    assert f"by a sampler (each of {counts.batches} batches: 6 samples" in repr(loader)
     loader.close()
 
 
-# -- what cannot be ----------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "settings", "word"),
+    ("arguments", "settings", "message"),
     [
         ((0, 4), {}, "identities=0"),
         ((4, True), {}, "instances"),
@@ -346,15 +348,15 @@ def test_over_shards_the_loader_says_what_the_order_costs(tmp_path, caplog, monk
         ((3, 2), {"rank": 0, "world_size": 4}, "4 ranks"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_the_reason(arguments, settings, word):
-    table = people("rrii", "rrrr", "iiss")
+def test_impossible_settings_are_refused_with_the_reason(arguments, settings, message):
+    table = table_of("rrii", "rrrr", "iiss")
     with pytest.raises(SettingError) as caught:
         PKSampler(table, *arguments, **settings)
-    assert word in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("settings", [{"ensure": "rgb"}, {"prefer_complete": True}])
-def test_modalities_that_are_not_known_cannot_be_asked_for(settings):
+def test_settings_for_modalities_need_a_column_of_modalities(settings):
     with pytest.raises(SettingError, match="modality"):
         PKSampler(MetadataTable.of(identity=[1, 1, 2, 2]), 2, 2, **settings)
 

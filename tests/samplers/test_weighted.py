@@ -1,4 +1,4 @@
-"""Weights and classes."""
+"""Weighted and class-balanced batches."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ def drawn(sampler):
 
 
 @given(st.lists(st.floats(0, 100), min_size=8, max_size=60).filter(lambda weights: sum(weights) > 1), st.integers(0, 9))
-def test_each_sample_comes_as_often_as_its_weight_says_give_or_take_one(weights, seed):
+def test_each_sample_occurs_in_proportion_to_its_weight_up_to_one_draw(weights, seed):
     sampler = WeightedSampler(MetadataTable.of(number=range(len(weights))), weights, 4, seed=seed)
     times = Counter(drawn(sampler))
     total = len(sampler) * 4
@@ -30,7 +30,7 @@ def test_an_epoch_is_as_long_as_the_dataset_rounded_up_to_whole_batches():
     assert [len(batch) for batch in sampler] == [4, 4, 4]
 
 
-def test_weights_may_be_a_column_and_every_epoch_is_another_order():
+def test_weights_may_be_a_column_and_every_epoch_has_another_order():
     table = MetadataTable.of(weight=[1.0, 3.0] * 20)
     sampler = WeightedSampler(table, "weight", 8, seed=3)
     first, second = drawn(sampler), drawn(sampler)
@@ -38,13 +38,13 @@ def test_weights_may_be_a_column_and_every_epoch_is_another_order():
     assert first == drawn(WeightedSampler(table, [1.0, 3.0] * 20, 8, seed=3))
 
 
-def test_ranks_share_the_draws_of_an_epoch():
+def test_ranks_divide_the_draws_of_an_epoch():
     table = MetadataTable.of(weight=[1.0, 2.0, 3.0, 4.0] * 8)
     ranks = [drawn(WeightedSampler(table, "weight", 4, rank=rank, world_size=2)) for rank in range(2)]
     assert Counter(ranks[0]) + Counter(ranks[1]) == Counter(drawn(WeightedSampler(table, "weight", 4)))
 
 
-def test_classes_come_equally_often_and_so_do_the_samples_of_each():
+def test_classes_occur_equally_often_and_so_do_the_samples_of_each():
     labels = ["cat"] * 70 + ["dog"] * 25 + ["newt"] * 5
     sampler = BalancedSampler(MetadataTable.of(label=labels), 10)
     for _ in range(5):
@@ -57,7 +57,7 @@ def test_classes_come_equally_often_and_so_do_the_samples_of_each():
     )
 
 
-def test_it_goes_on_where_a_state_says_and_refuses_one_of_other_weights():
+def test_a_state_can_be_resumed_and_one_of_other_weights_is_refused():
     table = MetadataTable.of(weight=[1.0, 3.0] * 20)
     sampler, other = (WeightedSampler(table, "weight", 8) for _ in range(2))
     whole = list(sampler)
@@ -70,7 +70,7 @@ def test_it_goes_on_where_a_state_says_and_refuses_one_of_other_weights():
 @pytest.mark.parametrize(
     "weights", [[1.0], [0.0, 0.0, 0.0], [1.0, -1.0, 1.0], [1.0, float("nan"), 1.0], [1.0, float("inf"), 1.0]]
 )
-def test_weights_that_make_no_sense_are_refused(weights):
+def test_invalid_weights_are_refused(weights):
     with pytest.raises(SettingError, match="weights"):
         WeightedSampler(MetadataTable.of(number=[1, 2, 3]), weights, 2)
 

@@ -1,4 +1,4 @@
-"""Made-up people, seen in several lights, for the tests of samplers."""
+"""Made-up metadata of identities in several modalities, for the tests of samplers."""
 
 import random
 
@@ -7,18 +7,18 @@ from penstock.samplers import MetadataTable
 MODALITIES = ("rgb", "ir", "sketch")
 
 
-def crowd(identities=20, samples=400, seed=0, modalities=MODALITIES):
-    """Samples of as many identities, dealt out at random: some have many, some few."""
-    dice = random.Random(seed)
+def random_table(identities=20, samples=400, seed=0, modalities=MODALITIES):
+    """Return samples of random identities: some have many samples, some few."""
+    rng = random.Random(seed)
     return MetadataTable.of(
-        identity=[dice.randrange(identities) for _ in range(samples)],
-        modality=[dice.choice(modalities) for _ in range(samples)],
-        camera=[dice.randrange(6) for _ in range(samples)],
+        identity=[rng.randrange(identities) for _ in range(samples)],
+        modality=[rng.choice(modalities) for _ in range(samples)],
+        camera=[rng.randrange(6) for _ in range(samples)],
     )
 
 
-def people(*persons):
-    """One string for each person, a letter for each sample: `people("rri", "r")`."""
+def table_of(*identities):
+    """Return a table of one string for each identity with a letter for each sample: `table_of("rri", "r")`."""
     names = {"r": "rgb", "i": "ir", "s": "sketch"}
-    rows = [(person, names[letter]) for person, letters in enumerate(persons) for letter in letters]
-    return MetadataTable.of(identity=[person for person, _ in rows], modality=[light for _, light in rows])
+    rows = [(identity, names[letter]) for identity, letters in enumerate(identities) for letter in letters]
+    return MetadataTable.of(identity=[identity for identity, _ in rows], modality=[modality for _, modality in rows])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.support.made_metadata import crowd
+from tests.support.made_metadata import random_table
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
 ]
-TABLE = crowd(identities=12, samples=144)
+TABLE = random_table(identities=12, samples=144)
 PEOPLE = 12
 EPOCHS = 2
 MAX_NORM = 0.05

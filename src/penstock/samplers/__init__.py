@@ -1,4 +1,4 @@
-"""Batch samplers that use per-sample metadata (P×K, weighted, balanced, by length), and the metadata reader."""
+"""Batch samplers that use the metadata of each sample (P×K, weighted, balanced, by length), and the metadata reader."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.samplers.bucket import BucketSampler
-    from penstock.samplers.identity_columns import PKColumns
     from penstock.samplers.metadata import read_metadata
-    from penstock.samplers.pk import PKSampler
+    from penstock.samplers.pk import PKColumns, PKSampler
     from penstock.samplers.table import MetadataTable
     from penstock.samplers.weighted import BalancedSampler, WeightedSampler
 
@@ -26,7 +25,7 @@ _MODULES = {
     "BalancedSampler": "weighted",
     "BucketSampler": "bucket",
     "MetadataTable": "table",
-    "PKColumns": "identity_columns",
+    "PKColumns": "pk",
     "PKSampler": "pk",
     "WeightedSampler": "weighted",
     "read_metadata": "metadata",

@@ -1,4 +1,4 @@
-"""Batches of samples of about the same length: little padding, and ranks that are done at about the same time."""
+"""Batches of samples of about the same length: little padding, and ranks that finish a step at about the same time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.samplers.table import MetadataTable
 
 
 class BucketSampler(OrderedBatches):
-    """Every sample once an epoch, in batches of similar length; the batches come in random order.
+    """Every sample once an epoch, in batches of similar length; the order of the batches is random.
 
-    The samples are shuffled, and sorted by length among so many steps' worth of them (`window`): a larger window pads
-    less and mixes less. All ranks of a step take from the same neighbourhood. What does not fill a step on all ranks
-    comes last, as a smaller batch that may repeat up to one sample less than there are ranks, or is left out with
-    `drop_last`: other ones in each epoch.
+    The samples are shuffled, and sorted by length within the samples of `window` steps: a larger window pads less and
+    shuffles less. All ranks of a step take neighbouring lengths. Samples that do not fill a step on all ranks come
+    last, as a smaller batch that may repeat up to one sample less than there are ranks, or are left out with
+    `drop_last`, other ones in each epoch.
     """
 
     def __init__(
@@ -45,22 +45,22 @@ class BucketSampler(OrderedBatches):
 
     @property
     def samples(self) -> int:
-        """All of them."""
+        """Number of samples of the table."""
         return len(self._lengths)
 
     def order(self, epoch: int) -> Ids:
-        """Steps of similar lengths in random order; the rest, if there is one, comes last."""
+        """Return steps of similar lengths in random order, then the samples that do not fill a step."""
         rng = self.rng(epoch)
         shuffled = rng.permutation(self.samples)
-        each = self.batch_size * self.ranks.world_size
-        steps = self.samples // each
-        body, rest = shuffled[: steps * each], shuffled[steps * each :]
-        windows = np.arange(len(body)) // (self._window * each)
-        by_length = body[np.lexsort((self._lengths[body], windows))].reshape(steps, each)
+        step = self.batch_size * self.ranks.world_size
+        steps = self.samples // step
+        full, rest = shuffled[: steps * step], shuffled[steps * step :]
+        windows = np.arange(len(full)) // (self._window * step)
+        by_length = full[np.lexsort((self._lengths[full], windows))].reshape(steps, step)
         return np.concatenate((by_length[rng.permutation(steps)].ravel(), rest))
 
     def identity(self) -> Identity:
-        """A step is the same on any number of ranks, for the same batch over all of them."""
+        """Return what determines the order: with the same global batch, a step is the same on any number of ranks."""
         return {
             "kind": type(self).__name__,
             "seed": self.seed,
@@ -71,18 +71,18 @@ class BucketSampler(OrderedBatches):
         }
 
     def padding(self, epoch: int = 0) -> float:
-        """The share of an epoch's batches, on this rank, that is padding if each is padded to its longest sample."""
+        """Return the fraction of an epoch's batches on this rank that is padding, if each is padded to its longest."""
         return _padding(self._lengths, [request.samples for request in self.batch_requests(epoch, 0)])
 
     def __str__(self) -> str:
-        plain = np.array_split(self.rng(0).permutation(self.samples), max(1, self.samples // self.batch_size))
+        random_batches = np.array_split(self.rng(0).permutation(self.samples), max(1, self.samples // self.batch_size))
         return (
             f"{self.samples:,} samples, {len(self):,} batches of {self.batch_size} on each of "
             f"{self.ranks.world_size} ranks; {self.padding():.1%} padding, in random batches "
-            f"{_padding(self._lengths, plain):.1%}"
+            f"{_padding(self._lengths, random_batches):.1%}"
         )
 
 
 def _padding(lengths: NDArray[np.float64], batches: list[Ids]) -> float:
-    taken = sum(float(lengths[batch].max()) * len(batch) for batch in batches)
-    return 1 - sum(float(lengths[batch].sum()) for batch in batches) / taken if taken else 0.0
+    padded = sum(float(lengths[batch].max()) * len(batch) for batch in batches)
+    return 1 - sum(float(lengths[batch].sum()) for batch in batches) / padded if padded else 0.0

@@ -1,11 +1,11 @@
-"""Groups of K samples of one identity, and batches of P such groups: a pure function of the samples and the dice.
+"""Groups of K samples of one identity, and batches of P such groups: a pure function of the samples and the RNG.
 
-An identity with n samples makes n // K groups, so that a sample comes at most once an epoch; the rest waits for
-another one. With fewer than K samples it makes one group, in which they are repeated in turn. Where one modality is
-ensured, each group begins with a sample of it; an identity that has fewer of these than groups gives them again.
-Modalities and cameras are spread evenly over the groups.
+An identity with n samples makes n // K groups, so that a sample occurs at most once an epoch; the remaining samples
+wait for another epoch. With fewer than K samples it makes one group, in which they are repeated in turn. Where a
+modality is ensured, each group begins with a sample of it; an identity that has fewer of these than groups repeats
+them. Modalities and cameras are spread evenly over the groups.
 
-Everything that does not change from epoch to epoch is reckoned out beforehand: an epoch is two sorts and a few gathers.
+Everything that does not change from epoch to epoch is computed once: an epoch takes two sorts and a few gathers.
 """
 
 from __future__ import annotations
@@ -15,133 +15,134 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+from penstock.core.types import Ids
+
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class GroupMembers:
-    """The samples to be drawn, identity after identity and in it cell after cell (one modality, one camera)."""
+    """The samples that groups are made of, sorted by identity, then by cell (one modality at one camera)."""
 
     samples: Ids
     owners: Ids
-    """Identity of each, from 0 on, ascending."""
+    """Identity of each sample, numbered from 0 on, ascending."""
     cells: Ids
-    """Cell of each, from 0 on, ascending."""
+    """Cell of each sample, numbered from 0 on, ascending."""
     ensured: Flags | None
-    """Whether it can begin a group; None where all can."""
+    """Whether each sample can begin a group; None where all can."""
     identities: Ids
-    """The identities themselves, as they were numbered before."""
+    """The caller's number of each identity."""
 
 
 def make_members(identities: Ids, cells: Ids, ensured: Flags | None) -> GroupMembers:
-    """From one entry for each sample of a dataset; identities without an ensured sample are left out."""
+    """Sort the samples of a dataset, given one entry for each; leave out identities without an ensured sample."""
     samples = np.arange(len(identities))
     if ensured is not None:
         samples = samples[np.isin(identities, np.unique(identities[ensured]))]
     samples = samples[np.lexsort((cells[samples], identities[samples]))]
     known, owners = np.unique(identities[samples], return_inverse=True)
-    _, inside = np.unique(owners * (int(cells.max()) + 1) + cells[samples], return_inverse=True)
-    return GroupMembers(samples, owners, inside, None if ensured is None else ensured[samples], known)
+    _, cell_numbers = np.unique(owners * (int(cells.max()) + 1) + cells[samples], return_inverse=True)
+    return GroupMembers(samples, owners, cell_numbers, None if ensured is None else ensured[samples], known)
 
 
 class Grouping:
-    """How the members of each epoch make groups."""
+    """The division of the members into groups, which is drawn again for each epoch."""
 
     def __init__(self, members: GroupMembers, instances: int) -> None:
         self.members = members
-        counts = np.bincount(members.owners)
-        self._starts = np.cumsum(counts) - counts
-        self._cell_counts = np.bincount(members.cells)
-        cell_starts = np.cumsum(self._cell_counts) - self._cell_counts
-        self._places = np.arange(len(members.samples)) - cell_starts[members.cells]
-        self.counts = _groups(members, counts, instances)
-        """Groups that each identity makes."""
+        sizes = np.bincount(members.owners)
+        self._starts = np.cumsum(sizes) - sizes
+        self._cell_sizes = np.bincount(members.cells)
+        cell_starts = np.cumsum(self._cell_sizes) - self._cell_sizes
+        self._index_in_cell = np.arange(len(members.samples)) - cell_starts[members.cells]
+        self.counts = _group_counts(members, sizes, instances)
+        """Number of groups of each identity."""
         self.starts = np.cumsum(self.counts) - self.counts
-        """The first group of each."""
-        self._heads = self._heads_of(counts)
-        self._at = self._members_of_groups(counts, instances)
+        """Number of the first group of each identity."""
+        self._heads = self._head_counts(sizes)
+        self._positions = self._group_positions(sizes, instances)
 
     def draw(self, rng: np.random.Generator) -> Ids:
-        """(groups, K): the samples of every group, those of an identity behind each other."""
-        drawn: Ids = self.members.samples[self._sequence(rng)[self._at]]
+        """Return (groups, K): the samples of every group; the groups of an identity are neighbours."""
+        drawn: Ids = self.members.samples[self._shuffled(rng)[self._positions]]
         return drawn
 
-    def _sequence(self, rng: np.random.Generator) -> Ids:
-        """The members of each identity in random order, its cells evenly mixed; those that begin groups first."""
+    def _shuffled(self, rng: np.random.Generator) -> Ids:
+        """Shuffle the members of each identity with evenly mixed cells, and put those that begin groups first."""
         members = self.members
         count = len(members.samples)
         order = np.argsort(members.cells + rng.random(count))
-        if len(self._cell_counts) > len(members.identities):
-            along = (self._places + rng.random(count)) / self._cell_counts[members.cells]
-            order = order[np.argsort(members.owners + along)]
+        if len(self._cell_sizes) > len(members.identities):
+            spread = (self._index_in_cell + rng.random(count)) / self._cell_sizes[members.cells]
+            order = order[np.argsort(members.owners + spread)]
         if members.ensured is None:
             return order
-        able = members.ensured[order]
-        before: Ids = np.cumsum(able) - able
-        heads = able & (before - before[self._starts][members.owners] < self._heads[members.owners])
+        ensured = members.ensured[order]
+        before: Ids = np.cumsum(ensured) - ensured
+        heads = ensured & (before - before[self._starts][members.owners] < self._heads[members.owners])
         return order[np.argsort(2 * members.owners + ~heads, kind="stable")]
 
-    def _heads_of(self, counts: Ids) -> Ids:
-        """Samples of each identity that are set aside to begin groups."""
+    def _head_counts(self, sizes: Ids) -> Ids:
+        """Return how many samples of each identity are reserved to begin groups."""
         if self.members.ensured is None:
-            return np.zeros_like(counts)
+            return np.zeros_like(sizes)
         return np.minimum(self.counts, np.bincount(self.members.owners, self.members.ensured).astype(np.int64))
 
-    def _members_of_groups(self, counts: Ids, instances: int) -> Ids:
-        """(groups, K): places in the sequence. Behind the end of an identity its samples come again from the first."""
-        owners = np.repeat(np.arange(len(counts)), self.counts)
+    def _group_positions(self, sizes: Ids, instances: int) -> Ids:
+        """Return (groups, K): positions in the shuffled members; after the last of an identity its first come again."""
+        owners = np.repeat(np.arange(len(sizes)), self.counts)
         number = np.arange(len(owners)) - self.starts[owners]
-        heads, count = self._heads[owners], counts[owners]
+        heads, size = self._heads[owners], sizes[owners]
         if self.members.ensured is None:
             inside = number[:, None] * instances + np.arange(instances)
         else:
             rest = (heads + number * (instances - 1))[:, None] + np.arange(instances - 1)
             inside = np.concatenate(((number % heads)[:, None], rest), axis=1)
-        return self._starts[owners][:, None] + inside % count[:, None]
+        return self._starts[owners][:, None] + inside % size[:, None]
 
 
-def _groups(members: GroupMembers, counts: Ids, instances: int) -> Ids:
+def _group_counts(members: GroupMembers, sizes: Ids, instances: int) -> Ids:
     if members.ensured is None:
-        return np.maximum(1, counts // instances)
-    able = np.bincount(members.owners, members.ensured).astype(np.int64)
+        return np.maximum(1, sizes // instances)
+    ensured = np.bincount(members.owners, members.ensured).astype(np.int64)
     if instances == 1:
-        return able
-    full = counts // instances
-    return np.maximum(1, np.where(able >= full, full, (counts - able) // (instances - 1)))
+        return ensured
+    full = sizes // instances
+    return np.maximum(1, np.where(ensured >= full, full, (sizes - ensured) // (instances - 1)))
 
 
-def most_batches(groups: Ids, identities: int) -> int:
-    """The most batches of so many different identities each that can be made of these groups."""
-    fewest, most = 0, int(groups.sum()) // identities
-    while fewest < most:
-        middle = (fewest + most + 1) // 2
+def max_batches(groups: Ids, identities: int) -> int:
+    """Return the most batches of that many different identities that can be made of these numbers of groups."""
+    low, high = 0, int(groups.sum()) // identities
+    while low < high:
+        middle = (low + high + 1) // 2
         if int(np.minimum(groups, middle).sum()) >= middle * identities:
-            fewest = middle
+            low = middle
         else:
-            most = middle - 1
-    return fewest
+            high = middle - 1
+    return low
 
 
-def deal(grouping: Grouping, order: Ids, batches: int, identities: int, rng: np.random.Generator) -> Ids:
-    """(batches, P): the groups of every batch, none of them of the same identity.
+def assign_groups(grouping: Grouping, order: Ids, batches: int, identities: int, rng: np.random.Generator) -> Ids:
+    """Return (batches, P): the groups of every batch, no two of the same identity.
 
-    `order` says which identities are dealt out first. Row after row is filled, one place of every batch at a time; an
-    identity that begins in one row and ends in the next has fewer groups than there are batches, so that the next row
-    can put it where the row before has not.
+    `order` gives the identities that are assigned first. The batches are filled row by row, one group of every batch at
+    a time. An identity whose groups begin in one row and end in the next has no more groups than there are batches, so
+    in the next row it can be put into batches that it is not in yet.
     """
     counts = np.minimum(grouping.counts[order], batches)
     owners = np.repeat(order, counts)[: batches * identities].reshape(identities, batches)
     first = grouping.starts[order] - (np.cumsum(counts) - counts)
     groups = (np.repeat(first, counts) + np.arange(counts.sum()))[: owners.size].reshape(owners.shape)
-    dealt, whose = np.empty_like(groups), np.full(batches, -1)
+    assigned, last_owners = np.empty_like(groups), np.full(batches, -1)
     for row, row_owners in zip(range(identities), owners, strict=True):
         free = rng.permutation(batches)
-        taken = whose == row_owners[0]
+        taken = last_owners == row_owners[0]
         if taken.any():
             carried = int((row_owners == row_owners[0]).sum())
             free = free[np.argsort(taken[free], kind="stable")]
             free[carried:] = rng.permutation(free[carried:])
-        dealt[row, free] = groups[row]
-        whose[free] = row_owners
-    return np.ascontiguousarray(dealt.T)
+        assigned[row, free] = groups[row]
+        last_owners[free] = row_owners
+    return np.ascontiguousarray(assigned.T)

@@ -1,4 +1,4 @@
-"""Samples as often as their weights say, give or take one; and classes alike often, however rare they are."""
+"""Samplers that draw each sample in proportion to its weight, or each class equally often, however rare it is."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from penstock.samplers.table import Column, MetadataTable
 
 
 class WeightedSampler(OrderedBatches):
-    """Batches in which sample i comes n · wᵢ / Σw times an epoch, rounded up or down; `weights` may name a column.
+    """Batches in which sample i occurs n · wᵢ / Σw times an epoch, rounded up or down; `weights` may name a column.
 
     An epoch is as long as the dataset, rounded up to whole batches; on several ranks up to one batch less than there
-    are ranks is left out. A sample of weight 0 never comes.
+    are ranks is left out. A sample of weight 0 never occurs.
     """
 
     def __init__(
@@ -33,34 +33,35 @@ class WeightedSampler(OrderedBatches):
         world_size: int | None = None,
     ) -> None:
         super().__init__(batch_size, seed, find_ranks(rank, world_size, None), drop_last=True)
-        every = table.numbers(weights) if isinstance(weights, str) else np.asarray(weights, np.float64)
-        _check(every, len(table))
-        self._members: Ids = np.flatnonzero(every > 0)
-        self._weights = every[self._members]
+        all_weights = table.numbers(weights) if isinstance(weights, str) else np.asarray(weights, np.float64)
+        _check(all_weights, len(table))
+        self._members: Ids = np.flatnonzero(all_weights > 0)
+        self._weights = all_weights[self._members]
         self._samples = -(-len(table) // batch_size) * batch_size
-        self._fingerprint = MetadataTable({"weight": Column(every)}).fingerprint
+        self._fingerprint = MetadataTable({"weight": Column(all_weights)}).fingerprint
         self.check_any()
 
     @property
     def samples(self) -> int:
-        """Draws of an epoch."""
+        """Number of draws in an epoch."""
         return self._samples
 
     def order(self, epoch: int) -> Ids:
-        """Evenly spaced points on a line on which every sample has a length: none is favoured by chance."""
+        """Draw evenly spaced points on a line of which each sample takes a length: no sample is favoured by chance."""
         rng = self.rng(epoch)
         members = self.shuffled(rng)
         ends = np.cumsum(self._weights[members])
         points = (np.arange(self.samples) + rng.random()) * (ends[-1] / self.samples)
-        drawn = np.minimum(np.searchsorted(ends, points, side="right"), len(ends) - 1)  # a rounding error at the end
+        # the minimum guards against a rounding error at the end of the line
+        drawn = np.minimum(np.searchsorted(ends, points, side="right"), len(ends) - 1)
         return rng.permutation(self._members[members[drawn]])
 
     def shuffled(self, rng: np.random.Generator) -> Ids:
-        """How the samples lie on that line."""
+        """Return the order of the samples on that line."""
         return rng.permutation(len(self._members))
 
     def identity(self) -> Identity:
-        """Seed, batch and all weights."""
+        """Return what determines the order: seed, batch size and all weights."""
         return {
             "kind": type(self).__name__,
             "seed": self.seed,
@@ -70,15 +71,15 @@ class WeightedSampler(OrderedBatches):
         }
 
     def __str__(self) -> str:
-        often = self.samples * self._weights / self._weights.sum()
+        draws = self.samples * self._weights / self._weights.sum()
         return (
-            f"{len(self._members):,} samples of weight above 0, each {often.min():.3g} to {often.max():.3g} times an "
+            f"{len(self._members):,} samples of weight above 0, each {draws.min():.3g} to {draws.max():.3g} times an "
             f"epoch; {len(self):,} batches of {self.batch_size} on each of {self.ranks.world_size} ranks"
         )
 
 
 class BalancedSampler(WeightedSampler):
-    """Every class equally often, give or take one; inside a class every sample equally often, give or take one."""
+    """Batches with each class equally often, up to one draw, and each sample of a class equally often, up to one."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class BalancedSampler(WeightedSampler):
         self._counts = counts
 
     def shuffled(self, rng: np.random.Generator) -> Ids:
-        """Class after class: so each has a stretch of the same length, and its own share of the points."""
+        """Return the samples class by class, so that each class takes a part of the line and its share of the points."""
         return np.argsort(self._classes + rng.random(len(self._classes)))
 
     def __str__(self) -> str:

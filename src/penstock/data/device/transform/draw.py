@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.types import Ids
 from penstock.data.decode.rng import uniform_draws
 from penstock.data.fields.gpu_transform import GpuTransform
 
-Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 RANDOM_NUMBERS = 9
