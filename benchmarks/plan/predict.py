@@ -18,11 +18,11 @@ from benchmarks.plan.times import Times
 from benchmarks.result import in_turns
 from penstock.diagnose.evidence.evidence import gather
 from penstock.errors import PenstockError
-from penstock.plan.from_recording import samples_per_batch
+from penstock.plan.from_diagnosis import samples_per_batch
 from penstock.plan.predict import Prediction, thinned
 from penstock.plan.profiles import profile_goal
 from penstock.plan.scenario import Scenario, TrainingContext
-from penstock.plan.scenario_from_evidence import settings_of, workload_of
+from penstock.plan.scenario_from_evidence import observed_settings, observed_workload
 from penstock.recording.reader import Recording, load
 from penstock.tuner.result import Setting
 
@@ -75,13 +75,13 @@ def judge(of: Load, folder: Path, times: Times) -> Iterator[Judged]:
 def predictions(recording: Recording, settings: tuple[Setting, ...]) -> dict[Setting, tuple[float, Prediction]]:
     """Samples per second between starts: the measured rate times the model's gain, as a plan tells it."""
     evidence = gather(recording)[0]
-    workload, notes = workload_of(evidence)
+    workload, notes = observed_workload(evidence)
     if workload is None:
         raise PenstockError(f"nothing can be predicted from {recording.run.command}: {'; '.join(notes)}")
     each = samples_per_batch(evidence)
     now = Scenario(
         workload=thinned(workload),
-        settings=settings_of(evidence),
+        settings=observed_settings(evidence),
         place=TrainingContext(),
         profile_goal=profile_goal("balanced"),
         samples_per_batch=each,

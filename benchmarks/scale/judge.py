@@ -10,9 +10,10 @@ from statistics import median
 from benchmarks.scale.real import Course, run_ranks
 from benchmarks.scale.toys import SHARED, TOYS, Toy
 from penstock.core.cores import usable_cores
-from penstock.plan.fleet.cluster import Cluster, hit_share
-from penstock.plan.fleet.forecast import FleetEpoch, epoch_of
-from penstock.plan.fleet.rank_need import RankNeed, need_from_recording
+from penstock.diagnose.verdict import diagnose_run
+from penstock.plan.fleet.cluster import Cluster, cache_hit_share
+from penstock.plan.fleet.forecast import FleetEpoch, forecast_epoch
+from penstock.plan.fleet.rank_need import RankNeed, need_from_diagnosis
 from penstock.recording.reader import load
 
 WITHIN = 0.15
@@ -65,7 +66,7 @@ def recorded(toy: Toy, folder: Path, steps: int = RECORDED_STEPS) -> RankNeed:
     record = folder / f"{toy.name.replace(' ', '-')}.jsonl"
     record.unlink(missing_ok=True)
     run_ranks(Course(toy=toy, folder=folder, steps=steps, record=record))
-    return need_from_recording(load(record))
+    return need_from_diagnosis(diagnose_run(load(record)))
 
 
 def predicted(need: RankNeed, toy: Toy, *, nodes: int = 1, ranks_per_node: int = 1, hits: float = 0.0) -> FleetEpoch:
@@ -73,7 +74,7 @@ def predicted(need: RankNeed, toy: Toy, *, nodes: int = 1, ranks_per_node: int =
     site = Cluster(
         nodes=nodes, gpus_per_node=ranks_per_node, cores=usable_cores() / nodes, store_bytes_s=toy.store_bytes_s
     )
-    return epoch_of(need, site, "", hits)
+    return forecast_epoch(need, site, "", hits)
 
 
 def _with_caches(folder: Path) -> Iterator[Judged]:
@@ -87,7 +88,7 @@ def _with_caches(folder: Path) -> Iterator[Judged]:
         runs.append(run_ranks(course))
     holding = Cluster(nodes=nodes, gpus_per_node=each, cache_bytes=1.0)  # all of a dataset of this size
     for epoch, rans in enumerate(zip(*runs, strict=True), 1):
-        hits = hit_share(holding, 1.0, epoch)
+        hits = cache_hit_share(holding, 1.0, epoch)
         said = predicted(need, SHARED, nodes=nodes, ranks_per_node=each, hits=hits)
         measured, found = median(ran.samples_s for ran in rans), median(ran.hits for ran in rans)
         ranks = f"{nodes} × {each}, epoch {epoch}"

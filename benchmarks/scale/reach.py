@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.core.format import format_byte_rate, format_number
-from penstock.plan.fleet.cluster import Cluster, bounds, fleet_demand, hit_share
-from penstock.plan.fleet.forecast import BLOCK_BYTES, epoch_of, lanes_for
+from penstock.plan.fleet.cluster import Cluster, cache_hit_share, cluster_bounds, fleet_demand
+from penstock.plan.fleet.forecast import BLOCK_BYTES, forecast_epoch, plan_lanes
 from penstock.plan.fleet.rank_need import RankNeed
 
 GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -95,9 +95,9 @@ def reach(training: Training, numbers: Sequence[int] = GPUS) -> Iterator[tuple[s
     need = training.need()
     for gpus in numbers:
         site = site_of(gpus)
-        asked, first = fleet_demand(need, site), epoch_of(need, site, "first", 0.0)
+        asked, first = fleet_demand(need, site), forecast_epoch(need, site, "first", 0.0)
         later = [
-            epoch_of(need, site, name, hit_share(site, need.dataset_bytes, number)).samples_s
+            forecast_epoch(need, site, name, cache_hit_share(site, need.dataset_bytes, number)).samples_s
             for name, number in (("second", 2), ("later", None))
         ]
         assert asked.store_bytes_s is not None
@@ -107,8 +107,8 @@ def reach(training: Training, numbers: Sequence[int] = GPUS) -> Iterator[tuple[s
             f"{site.nodes:,}",
             format_byte_rate(asked.store_bytes_s),
             format_number(asked.store_requests_s),
-            f"{lanes_for(site.ranks, need.dataset_bytes).lanes:,}",
-            bounds(need, site)[0].name.replace("_", " "),
+            f"{plan_lanes(site.ranks, need.dataset_bytes).lanes:,}",
+            cluster_bounds(need, site)[0].name.replace("_", " "),
             format_number(first.limits[0].samples_s),
             format_number(first.samples_s),
             f"{first.samples_s / asked.samples_s:.0%}",

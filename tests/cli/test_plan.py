@@ -60,7 +60,7 @@ def test_a_cause_with_a_remedy_whose_gain_nobody_knows_is_a_change_all_the_same(
 
     def code(wait_share):
         found = Plan(source="recording", fingerprint={}, changes=(trial,), wait_share=wait_share)
-        monkeypatch.setattr("penstock.cli.plan.plan_from_recording", lambda recording, profile: found)
+        monkeypatch.setattr("penstock.cli.plan.plan_from_diagnosis", lambda run, profile: found)
         return planned(record()).exit_code
 
     assert (code(0.0), code(0.05), code(0.5), code(None)) == (0, 0, 1, 3)

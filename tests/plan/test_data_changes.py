@@ -6,7 +6,9 @@ import pytest
 from tests.support.made_recordings import SAMPLES, Made
 
 from penstock.diagnose.evidence.evidence import gather
-from penstock.plan.data_changes import causes, data_changes, model_gain
+from penstock.diagnose.verdict import LoaderDiagnosis
+from penstock.plan.data_changes import data_changes
+from penstock.plan.predict import gain_of_edit
 from penstock.recording.format import StackSamplesLine
 
 MB = 1 << 20
@@ -30,7 +32,7 @@ SCATTERED = {
 }
 
 
-def evidence(functions=None, **made):
+def loader(functions=None, **made):
     recording = Made(**made).recording()
     if functions:
         states = made.get("states", {})
@@ -43,23 +45,23 @@ def evidence(functions=None, **made):
             functions=functions,
         )
         recording = replace(recording, stack_samples=(looks,))
-    return gather(recording)[0]
+    return LoaderDiagnosis(gather(recording)[0])
 
 
 def changes(functions=None, **made):
-    return {change.name: change for change in data_changes(evidence(functions, **made))}
+    return {change.name: change for change in data_changes(loader(functions, **made))}
 
 
 # -- the cores are full --------------------------------------------------------------------------------------------
 
 
-def test_smaller_pictures_where_workers_decode_them():
+def test_smaller_images_where_workers_decode_them():
     found = changes({"PIL.ImageFile:ImageFile.load": 80, "mine:augment": 20}, **DECODING)
-    assert list(found) == ["pictures"]
+    assert list(found) == ["images"]
     # 2 cores, 200 ms of decoding and 10 ms of the step per batch: of the decoding 40% stay
-    assert found["pictures"].gain == pytest.approx(0.21 / 0.09 - 1, rel=0.1)
-    assert "80% of the looks" in found["pictures"].reason
-    assert "assumes that half the side" in found["pictures"].reason
+    assert found["images"].gain == pytest.approx(0.21 / 0.09 - 1, rel=0.1)
+    assert "80% of their stack samples" in found["images"].reason
+    assert "assumes that half the side" in found["images"].reason
 
 
 def test_another_codec_where_workers_unpack_arrays():
@@ -69,10 +71,10 @@ def test_another_codec_where_workers_unpack_arrays():
     assert "zstd takes 20% of deflate's time" in found["arrays"].reason
 
 
-def test_pictures_and_arrays_the_larger_gain_first():
+def test_images_and_arrays_the_larger_gain_first():
     found = changes({"PIL.Image:Image.resize": 60, "zipfile:ZipFile.open": 40}, **DECODING)
-    assert list(found) == ["pictures", "arrays"]
-    assert found["pictures"].gain > found["arrays"].gain > 0
+    assert list(found) == ["images", "arrays"]
+    assert found["images"].gain > found["arrays"].gain > 0
 
 
 @pytest.mark.parametrize("functions", [None, {"mine:decode": 90, "PILLAGE:go": 10}])
@@ -84,14 +86,14 @@ def test_without_a_known_library_no_gain_is_said(functions):
 
 
 def test_packing_costs_bytes_and_the_time_to_make_every_sample_once():
-    cost = changes({"PIL.Image:open": 90}, **DECODING)["pictures"].cost
+    cost = changes({"PIL.Image:open": 90}, **DECODING)["images"].cost
     assert "up to 105 GB written once" in cost  # 100 000 samples of 1 MiB
     assert "min at the measured" in cost
     assert "samples/s" in cost
 
 
 def test_a_cost_that_cannot_be_known_is_not_made_up():
-    found = changes({"PIL.Image:open": 90}, **{**DECODING, "fetch": {}})["pictures"]
+    found = changes({"PIL.Image:open": 90}, **{**DECODING, "fetch": {}})["images"]
     assert "GB" not in found.cost
     assert "samples/s" in found.cost
 
@@ -108,11 +110,11 @@ def test_a_full_disk_wants_a_faster_one():
     assert "MB/s" in found["cache"].cost
 
 
-def test_a_full_disk_of_pictures_wants_fewer_bytes_too():
+def test_a_full_disk_of_images_wants_fewer_bytes_too():
     found = changes({"PIL.ImageFile:ImageFile.load": 5, "tarfile:read": 95}, **FULL_DISK)
-    assert set(found) == {"cache", "pictures"}
-    assert found["pictures"].gain > 1
-    assert found["pictures"].reason.startswith("The storage is full")
+    assert set(found) == {"cache", "images"}
+    assert found["images"].gain > 1
+    assert found["images"].reason.startswith("The storage is full")
 
 
 def test_a_disk_as_fast_as_the_one_that_would_be_proposed_is_left_alone():
@@ -120,7 +122,7 @@ def test_a_disk_as_fast_as_the_one_that_would_be_proposed_is_left_alone():
         "fetch": {"read_bytes": 80 * MB, "reads": 160},
         "after": {"sequential_alone": 1600 * MB, "sequential_together": 1650 * MB},
     }
-    assert causes(evidence(**{**FULL_DISK, **fast}), "storage_bandwidth")
+    assert "storage_bandwidth" in loader(**{**FULL_DISK, **fast}).suspects
     assert changes(**{**FULL_DISK, **fast}) == {}
 
 
@@ -160,8 +162,8 @@ def test_a_long_way_wants_a_near_copy():
 def test_bytes_that_nobody_counted_give_no_gain():
     found = changes(cpu_s=0.01, alone_s=0.2, states={"network": 80})
     assert found["cache"].gain is None
-    assert "how many bytes were read" in found["cache"].reason
-    assert "not seen" in found["cache"].cost
+    assert "the number of bytes read" in found["cache"].reason
+    assert "not recorded" in found["cache"].cost
 
 
 def test_waiting_for_a_timer_is_not_cured_by_a_disk():
@@ -181,9 +183,9 @@ def test_no_cause_in_the_data_no_change_to_it(made):
 
 def test_without_fetches_nothing_is_said():
     recording = replace(Made(**FULL_DISK).recording(), fetches=())
-    assert data_changes(gather(recording)[0]) == ()
+    assert data_changes(LoaderDiagnosis(gather(recording)[0])) == ()
 
 
 def test_a_gain_is_a_hundredfold_at_most():
-    workload = evidence(cpu_s=0.05, step_s=0.0, handover_s=0.0, step_cpu=0.0).workload
-    assert model_gain(workload, lambda run: run.with_(cpu_s=run.cpu_s * 0)) == 99.0
+    workload = loader(cpu_s=0.05, step_s=0.0, handover_s=0.0, step_cpu=0.0).evidence.workload
+    assert gain_of_edit(workload, lambda run: run.with_(cpu_s=run.cpu_s * 0)) == 99.0

@@ -3,15 +3,18 @@
 import pytest
 from tests.support.made_store import MadeStore
 
-from penstock.plan.from_recording import plan_from_recording
+from penstock.diagnose.verdict import diagnose_run
+from penstock.plan.from_diagnosis import plan_from_diagnosis
 
 
 def changes(made):
-    return {(change.scope, change.name): change for change in plan_from_recording(made.recording()).changes}
+    return {
+        (change.scope, change.name): change for change in plan_from_diagnosis(diagnose_run(made.recording())).changes
+    }
 
 
 def test_latency_asks_for_requests_in_flight():
-    plan = plan_from_recording(MadeStore(answer_s=0.03, body_s=0.005).recording())
+    plan = plan_from_diagnosis(diagnose_run(MadeStore(answer_s=0.03, body_s=0.005).recording()))
     assert plan.loader == {"reading": {"num_readers": 40}}
     (change,) = plan.changes
     assert (change.scope, change.now, change.gain) == ("loader", 16, pytest.approx(1.5, rel=0.01))

@@ -7,6 +7,7 @@ import pytest
 from tests.support.made_recordings import Made
 
 from penstock.diagnose.evidence.evidence import gather
+from penstock.diagnose.verdict import LoaderDiagnosis
 from penstock.plan.step_changes import step_changes
 from penstock.recording.format import Gpu, GpuLoad
 
@@ -16,7 +17,7 @@ CYCLE = 0.0202
 
 def changes(recording=None, **made):
     recording = Made(**made).recording() if recording is None else recording
-    return {change.name: change for change in step_changes(gather(recording)[0])}
+    return {change.name: change for change in step_changes(LoaderDiagnosis(gather(recording)[0]))}
 
 
 def with_gpu(used=30, **made):

@@ -26,12 +26,12 @@ from penstock.cli.fleet import (
 )
 from penstock.core.plan import Plan, Profile
 from penstock.diagnose.ranks.verdict import most_waiting_rank
-from penstock.diagnose.verdict import WAIT_SHARE_HEALTHY
+from penstock.diagnose.verdict import WAIT_SHARE_HEALTHY, diagnose_run
 from penstock.errors import RecordingError, SettingError, printable
 from penstock.plan.document import plan_document, save_plan
-from penstock.plan.fleet.rank_need import RankNeed, need_from_probes, need_from_recording
+from penstock.plan.fleet.rank_need import RankNeed, need_from_diagnosis, need_from_probes
+from penstock.plan.from_diagnosis import plan_from_diagnosis
 from penstock.plan.from_probes import NO_STEP, StepFacts, plan_from_probes
-from penstock.plan.from_recording import plan_from_recording
 from penstock.probe.results import read_probes
 from penstock.probe.step import read_script_probe
 from penstock.recording.ranks import load_ranks
@@ -143,7 +143,7 @@ def plan(
             found = _for_dataset(dataset, batch_size, step_ms, profile)
         else:
             assert run is not None
-            found = plan_from_recording(most_waiting_rank(load_ranks(run)), profile=profile)
+            found = plan_from_diagnosis(diagnose_run(most_waiting_rank(load_ranks(run))), profile=profile)
     except RecordingError as error:
         typer.echo(f"penstock: {error}", err=True)
         raise typer.Exit(console.USAGE) from error
@@ -191,7 +191,7 @@ def _need(run: Path | None, probes: Path | None, step_ms: float | None) -> RankN
     if probes is not None:
         return need_from_probes(read_probes(probes), _step(run, step_ms))
     assert run is not None
-    return need_from_recording(most_waiting_rank(load_ranks(run)))
+    return need_from_diagnosis(diagnose_run(most_waiting_rank(load_ranks(run))))
 
 
 def _step(run: Path | None, step_ms: float | None) -> StepFacts:

@@ -30,9 +30,9 @@ from penstock.demo.stages import (
     with_exact_pixels,
     with_loader,
 )
-from penstock.diagnose.verdict import diagnose
+from penstock.diagnose.verdict import RunDiagnosis, diagnose_run
 from penstock.plan.document import save_plan
-from penstock.plan.from_recording import plan_from_recording
+from penstock.plan.from_diagnosis import plan_from_diagnosis
 from penstock.recording.reader import Recording, load
 from penstock.report.plan import plan_text
 from penstock.verify.measures import main_loader
@@ -84,8 +84,9 @@ class DemoRun:
         began = time.monotonic()
         lot = self._make()
         before = self._run(as_reported(lot, self.size, self.seconds))
-        recording, diagnosis = self._diagnose(before)
-        plan = self._plan(recording)
+        diagnosed = self._diagnose(before)
+        recording, diagnosis = diagnosed.recording, diagnosed.diagnosis
+        plan = self._plan(diagnosed)
         tuned = self._run(as_planned(before.stage, plan))
         self._diagnose(tuned)
         ours = self._run(with_loader(before.stage, self._loader_gain(recording, before, lot)))
@@ -124,18 +125,17 @@ class DemoRun:
             said(f"{stage.title}: {measured.samples_s:,.0f} images/s, {waiting}")
         return measured
 
-    def _diagnose(self, measured: StageResult) -> tuple[Recording, Diagnosis]:
+    def _diagnose(self, measured: StageResult) -> RunDiagnosis:
         """As `penstock run` does it."""
         add_storage_recheck(measured.recording)
-        recording = load(measured.recording)
-        diagnosis = diagnose(recording)
-        self.tell.show(verdict_text(diagnosis))
-        return recording, diagnosis
+        diagnosed = diagnose_run(load(measured.recording))
+        self.tell.show(verdict_text(diagnosed.diagnosis))
+        return diagnosed
 
-    def _plan(self, recording: Recording) -> Plan:
+    def _plan(self, diagnosed: RunDiagnosis) -> Plan:
         path = self.folder / "plan.yaml"
         with self.tell.doing("planned", "asking the model") as said:
-            plan = plan_from_recording(recording)
+            plan = plan_from_diagnosis(diagnosed)
             save_plan(plan, path)
             said(f"written to {path}")
         self.tell.show(Group(Text(), plan_text(plan), Text()))

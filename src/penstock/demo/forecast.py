@@ -14,8 +14,8 @@ import numpy as np
 from penstock.core.cores import usable_cores
 from penstock.data.fields import Array, Field, Image
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.plan.from_recording import samples_per_batch
 from penstock.plan.predict import predict
+from penstock.plan.scenario_from_evidence import samples_per_batch
 from penstock.probe.decode import input_from_shard, probe_decode
 from penstock.probe.results import DecodePoint
 

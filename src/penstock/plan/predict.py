@@ -15,6 +15,7 @@ simulated rate is cut to the lowest bound, because a finite simulation may use u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isinf
 from typing import Literal
@@ -22,9 +23,10 @@ from typing import Literal
 import numpy as np
 
 from penstock.core.plan import ThroughputLimit
+from penstock.diagnose.verdict import GAIN_MAX
 from penstock.model.bounds import Bound, Demands, bounds
 from penstock.model.simulation_input import CPU, IO, SERIAL, Floats
-from penstock.model.workload import Workload
+from penstock.model.workload import Workload, gain
 from penstock.plan.storage_model import StoredWorkload
 
 CROSSOVER = 1.5
@@ -122,6 +124,12 @@ def thinned(workload: Workload, max_batches: int = MAX_BATCHES) -> Workload:
         return workload
     first = np.linspace(0, rounds - 1, kept).astype(np.int64) * window
     return workload.take((first[:, None] + np.arange(window)).ravel())
+
+
+def gain_of_edit(workload: Workload, edit: Callable[[Workload], Workload]) -> float:
+    """Return the gain in samples per second of the edited workload, limited to a hundredfold as in a diagnosis."""
+    run = thinned(workload)
+    return min(gain(run, edit(run)), GAIN_MAX)
 
 
 def is_even(workload: Workload) -> bool:

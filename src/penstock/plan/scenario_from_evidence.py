@@ -1,6 +1,8 @@
-"""From what was seen of a loader to what a proposal starts from: the run, its settings, its place."""
+"""From the evidence of a recording to the start of a proposal: the workload, the settings and the context of the run."""
 
 from __future__ import annotations
+
+from math import isnan
 
 import numpy as np
 
@@ -10,47 +12,49 @@ from penstock.diagnose.evidence.ipc import BUSY_THREADS
 from penstock.diagnose.evidence.storage_waits import REMOTE, StorageWaits, storage_waits
 from penstock.diagnose.rules import cpu_oversubscribed, lock_contention
 from penstock.diagnose.suspect import Remedy, Suspect
+from penstock.diagnose.verdict import LoaderDiagnosis
 from penstock.model.workload import STRAGGLES, Workload
-from penstock.plan.scenario import LoaderSettings, TrainingContext, WorkerStartCost
+from penstock.plan.scenario import NO_START_COST, LoaderSettings, TrainingContext, WorkerStartCost
 from penstock.plan.storage_model import on_storage
 
 IN_ORDER_SINCE = (2, 6)
-"""The torch that brought the setting."""
-USUAL = 0.9
-"""Of the batches wait no longer than usual."""
+"""The torch version that introduced the setting in_order."""
+USUAL_WAIT_QUANTILE = 0.9
+"""Quantile of the batches' waits up to which a wait counts as usual."""
 UNDETERMINED = (
-    "Workers wait for bytes, and nothing that was seen says whether they share one device: no gain is expected of "
+    "Workers wait for bytes, and the recording does not show whether they share one device: no gain is expected of "
     "more workers. Halve num_workers: the same rate says they do, half the rate says each waits on its own"
 )
 
 
-# -- the run -------------------------------------------------------------------------------------------------------
+# -- the workload --------------------------------------------------------------------------------------------------
 
 
-def workload_of(evidence: Evidence) -> tuple[Workload | None, tuple[str, ...]]:
-    """The run with its waiting sorted by what it is for, and what could not be sorted; None without fetches.
+def observed_workload(evidence: Evidence) -> tuple[Workload | None, tuple[str, ...]]:
+    """Return the run as a workload whose waiting is divided by its cause, and notes on what could not be divided.
 
-    Waiting alone scales with the workers; waiting for one device, or for one lock, does not.
+    Waiting for latency scales with the number of workers; waiting for one device or one lock does not. The workload is
+    None if no fetch of a worker was recorded.
     """
     workload = evidence.workload
     if workload is None:
-        return None, ("What workers did was not seen: nothing is proposed for their number",)
-    workload = _with_lock(_with_own(workload, evidence), evidence)
-    seen = storage_waits(evidence)
-    if seen is None or seen.remote > REMOTE or seen.manner == "apart":
+        return None, ("The workers' fetches were not recorded: nothing is proposed for their number",)
+    workload = _with_lock(_with_loop_work(workload, evidence), evidence)
+    waits = storage_waits(evidence)
+    if waits is None or waits.remote > REMOTE or waits.manner == "apart":
         return workload, ()
-    return _with_device(workload, evidence, seen), (UNDETERMINED,) if seen.manner is None else ()
+    return _with_device(workload, evidence, waits), (UNDETERMINED,) if waits.manner is None else ()
 
 
-def _with_own(workload: Workload, evidence: Evidence) -> Workload:
-    """What the loop does for itself while it takes a batch stays, whoever makes the batch: it belongs to the step."""
-    seen_s = mean(evidence.loop.phase_s("sampler")) + evidence.contention.interpreter_s
-    own_s = np.minimum(seen_s, workload.handover_s)
+def _with_loop_work(workload: Workload, evidence: Evidence) -> Workload:
+    """Move the loop's own work while it receives a batch to the step: it stays, however the batch is made."""
+    observed_s = mean(evidence.loop.phase_s("sampler")) + evidence.contention.interpreter_s
+    own_s = np.minimum(observed_s, workload.handover_s)
     return workload.with_(handover_s=workload.handover_s - own_s, step_s=workload.step_s + own_s)
 
 
 def _with_lock(workload: Workload, evidence: Evidence) -> Workload:
-    """Whoever waits for a lock waits for its holders: all of them together fill the time from batch to batch."""
+    """Turn waiting for a lock into the time that it is held: its holders together fill the time between batches."""
     if evidence.workers.states.get("lock", 0.0) < lock_contention.LEAST:
         return workload
     locked_s = workload.alone_s * evidence.workers.blocked_in("lock")
@@ -58,43 +62,50 @@ def _with_lock(workload: Workload, evidence: Evidence) -> Workload:
     return workload.with_(alone_s=workload.alone_s - locked_s, serial_s=held_s)
 
 
-def _with_device(workload: Workload, evidence: Evidence, seen: StorageWaits) -> Workload:
-    """On a storage that gives so much to one reader and so much to all; both follow from what the run got.
+def _with_device(workload: Workload, evidence: Evidence, waits: StorageWaits) -> Workload:
+    """Return the workload on a storage whose curve for one and for many readers follows from the rate of the run.
 
-    A batch's usual wait is for the device; what is far beyond it came late, and holds up nobody else. The median would
-    not be usual: where the system reads ahead, one batch waits for what several find read.
+    The usual wait of a batch is for the device; what is far beyond it is late and delays no other worker. The median
+    would not be usual: where the system reads ahead, one batch waits for data that several batches then find in memory.
     """
-    io_s = np.minimum(workload.alone_s, STRAGGLES * np.quantile(workload.alone_s, USUAL))
+    io_s = np.minimum(workload.alone_s, STRAGGLES * np.quantile(workload.alone_s, USUAL_WAIT_QUANTILE))
     rate = 1 / evidence.loop.cycle_s
     in_flight = min(rate * float(io_s.mean()), float(max(1, workload.workers)))
     if in_flight <= 0:
         return workload
-    together, readers = (1.0, 2) if seen.together is None else (seen.together, max(2, seen.readers))
-    if seen.manner == "share":
-        together = max(1.0, together)  # a little less than one gets alone is chance
-    one_head = seen.manner == "thrash"
-    if one_head:
-        readers, in_flight = 2, 2.0  # between two the head goes back and forth as it does between many
+    together, readers = (1.0, 2) if waits.together is None else (waits.together, max(2, waits.readers))
+    if waits.manner == "share":
+        together = max(1.0, together)  # a little less than the rate of one reader is measurement noise
+    single_head = waits.manner == "thrash"
+    if single_head:
+        readers, in_flight = 2, 2.0  # the head moves between two readers as it does between many
     scale = float(np.interp(in_flight, (0, 1, readers), (0, 1, together)))
-    # In batches, not in bytes: reads that nobody could count take their time all the same.
+    # The curve counts batches, not bytes: reads whose bytes could not be counted take time all the same.
     curve = ((1.0, rate / scale, 0.0), (float(readers), rate / scale * together, 0.0))
     waiting_s = {"alone_s": workload.alone_s - io_s, "io_s": io_s}
-    ahead = not one_head and _reads_ahead(evidence)
-    return on_storage(workload.with_(**waiting_s), curve, batch_bytes=1.0, single_head=one_head, ahead=ahead)
+    ahead = not single_head and _system_reads_ahead(evidence)
+    return on_storage(workload.with_(**waiting_s), curve, batch_bytes=1.0, single_head=single_head, ahead=ahead)
 
 
-def _reads_ahead(evidence: Evidence) -> bool:
-    """Most batches found their bytes in memory, and few had the device bring those of many."""
-    brought = np.array([fetch.device_bytes for fetch in evidence.workers.fetches])
+def _system_reads_ahead(evidence: Evidence) -> bool:
+    """Return whether most batches found their bytes in memory and a few made the device read those of many."""
+    device = np.array([fetch.device_bytes for fetch in evidence.workers.fetches])
     read = np.array([fetch.read_bytes for fetch in evidence.workers.fetches])
-    return bool(len(read)) and float(np.median(brought)) == 0 and float(brought.sum()) > float(read.sum()) / 2
+    return bool(len(read)) and float(np.median(device)) == 0 and float(device.sum()) > float(read.sum()) / 2
 
 
-# -- its settings --------------------------------------------------------------------------------------------------
+def samples_per_batch(evidence: Evidence) -> float:
+    """Return the counted samples per batch, else the batch size in force; NaN where neither is known."""
+    size = evidence.settings.in_force("batch_size")
+    counted = evidence.loop.samples_per_batch
+    return float(size) if isnan(counted) and isinstance(size, int) and size > 0 else counted
 
 
-def settings_of(evidence: Evidence) -> LoaderSettings:
-    """As in force; torch's own where a recording does not say."""
+# -- the settings --------------------------------------------------------------------------------------------------
+
+
+def observed_settings(evidence: Evidence) -> LoaderSettings:
+    """Return the settings in force; torch's defaults where the recording does not have them."""
     context = evidence.settings.in_force("multiprocessing_context")
     return LoaderSettings(
         num_workers=evidence.settings.num_workers,
@@ -106,14 +117,15 @@ def settings_of(evidence: Evidence) -> LoaderSettings:
     )
 
 
-# -- its place -----------------------------------------------------------------------------------------------------
+# -- the context ---------------------------------------------------------------------------------------------------
 
 
-def place_of(evidence: Evidence, batch_bytes: int | None = None) -> TrainingContext:
-    """The machine and the training, as recorded. A batch is at least the bytes that were read for it."""
+def observed_context(loader: LoaderDiagnosis, batch_bytes: int | None = None) -> TrainingContext:
+    """Return the machine and the training as recorded; without `batch_bytes` a batch has the bytes read for it."""
+    evidence = loader.evidence
     machine = evidence.recording.run.machine
     read_bytes = mean([fetch.read_bytes for fetch in evidence.workers.fetches])
-    dealt = evidence.workers.effective_workers
+    effective = evidence.workers.effective_workers
     return TrainingContext(
         platform=machine.platform,
         gpus=len(machine.gpus),
@@ -122,14 +134,14 @@ def place_of(evidence: Evidence, batch_bytes: int | None = None) -> TrainingCont
         shared_free_bytes=machine.shared_bytes,
         batch_bytes=batch_bytes if batch_bytes is not None else round(read_bytes) or None,
         worker_bytes=max(_worker_memory(evidence), default=None),
-        worker_start=_start(evidence),
+        worker_start=_worker_start(evidence),
         epoch_batches=evidence.loader.batches,
         epochs=max(2, len({step.epoch for step in (*evidence.loop.first_steps, *evidence.loop.steps)})),
-        dataset_workers=dealt if dealt < evidence.settings.num_workers else None,
+        dataset_workers=effective if effective < evidence.settings.num_workers else None,
         copy_s=mean(evidence.loop.phase_s("h2d")),
         device_s=evidence.loop.device_s("h2d"),
         threads_per_worker=evidence.machine.threads_per_worker,
-        single_thread_remedy=_uncrowded(evidence),
+        single_thread_remedy=_single_thread_remedy(loader),
     )
 
 
@@ -141,8 +153,8 @@ def _has_in_order(evidence: Evidence) -> bool:
 
 
 def _free_bytes(evidence: Evidence) -> int | None:
-    """The least that was free, and what the workers held; None where nobody looked."""
-    free = [look.memory_free_bytes for look in evidence.machine.system if look.memory_free_bytes > 0]
+    """Return the lowest free memory plus what the workers held; None where the machine was not sampled."""
+    free = [sample.memory_free_bytes for sample in evidence.machine.system if sample.memory_free_bytes > 0]
     if not free:
         return None
     return min(free) + round(evidence.settings.num_workers * mean(_worker_memory(evidence)))
@@ -152,26 +164,30 @@ def _worker_memory(evidence: Evidence) -> list[int]:
     return [process.memory_bytes for process in evidence.machine.worker_processes if process.memory_bytes > 0]
 
 
-def _start(evidence: Evidence) -> WorkerStartCost:
-    """From later passes where there are any: the first one also fills caches."""
+def _worker_start(evidence: Evidence) -> WorkerStartCost:
+    """Return the cost from later epochs where there are any: the first one also fills caches."""
     waits = evidence.loop.startup_s[1:] if len(evidence.loop.startup_s) > 1 else evidence.loop.startup_s
     if not len(waits):
-        return WorkerStartCost(0.0)
-    usual = mean(evidence.loop.wait_s)
+        return NO_START_COST
+    usual_s = mean(evidence.loop.wait_s)
     return WorkerStartCost.measured(
-        float(np.median(waits)), usual, evidence.workers.mean_fetch_s, evidence.settings.num_workers
+        float(np.median(waits)), usual_s, evidence.workers.mean_fetch_s, evidence.settings.num_workers
     )
 
 
-def _extra_cores(evidence: Evidence) -> float:
-    """That all workers' other threads used."""
-    mine = evidence.machine.worker_processes
-    return sum(p.cpu - p.thread_cpu for p in mine if p.thread_cpu is not None) / max(1, len(evidence.machine.system))
+def _helper_thread_cores(evidence: Evidence) -> float:
+    """Return the cores that the other threads of all workers used."""
+    processes = evidence.machine.worker_processes
+    extra = sum(p.cpu - p.thread_cpu for p in processes if p.thread_cpu is not None)
+    return extra / max(1, len(evidence.machine.system))
 
 
-def _uncrowded(evidence: Evidence) -> Remedy | None:
-    """The rule's own cure, where it is threads that crowd the cores and not the number of workers."""
-    if evidence.machine.threads_per_worker < cpu_oversubscribed.EXTRA_THREADS or _extra_cores(evidence) < BUSY_THREADS:
+def _single_thread_remedy(loader: LoaderDiagnosis) -> Remedy | None:
+    """Return the remedy of the rule, if threads crowd the cores and not the number of workers."""
+    evidence = loader.evidence
+    if evidence.machine.threads_per_worker < cpu_oversubscribed.EXTRA_THREADS:
         return None
-    answer = cpu_oversubscribed.check(evidence)
+    if _helper_thread_cores(evidence) < BUSY_THREADS:
+        return None
+    answer = loader.answers.get("cpu_oversubscribed")
     return answer.remedy if isinstance(answer, Suspect) else None

@@ -1,8 +1,8 @@
-"""What could be changed about the training step itself. A gain only where the recording and the model say one.
+"""Changes to the training step itself, with a gain only where the recording and the model give one.
 
-What the loop does beside the model (logging, waiting for the device, Python) has been timed, so its gain is known. What
-precision, compilation or memory layout would give depends on the model, and no recording tells: those are named only
-where the step is what takes the time, as things to try, with what speaks for trying.
+The loop's work beside the model (logging, waiting for the device, Python) has been timed, so the gain of removing it is
+known. The gain of precision, compilation or memory layout depends on the model, and no recording shows it: those are
+named only where the step takes most of the time, as changes to try, with the facts that speak for them.
 """
 
 from __future__ import annotations
@@ -17,114 +17,118 @@ from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules import all_rules
 from penstock.diagnose.rules.small_batch import ENOUGH
 from penstock.diagnose.suspect import RuledOut
-from penstock.diagnose.verdict import GAIN_MIN, STEPS_MIN
+from penstock.diagnose.verdict import GAIN_MIN, LoaderDiagnosis
 from penstock.model.edits import with_step
-from penstock.plan.data_changes import causes, model_gain
+from penstock.plan.predict import gain_of_edit
 
-ACCUMULATED = 4
-"""Batches per optimizer step that are proposed: three of four optimizer steps saved, most of what there is to save."""
-LEAST_OPTIMIZER = 0.2
-"""Of the time per step: below it a larger effective batch, which changes the training, is not worth proposing."""
+ACCUMULATION_STEPS = 4
+"""Proposed batches per optimizer step: three of four optimizer steps are saved, which is most of the possible gain."""
+MIN_OPTIMIZER_SHARE = 0.2
+"""Share of the step below which a larger effective batch, which changes the training, is not worth proposing."""
 HOST_BOUND = 0.8
-"""The device busy for less than this share of the step waits for the host to start its work."""
+"""Busy share of the device below which it waits for the host to launch its work."""
 FULL = 0.9
-"""Of the device's memory in use: no room for a larger batch."""
+"""Share of the device's memory in use from which on a larger batch does not fit."""
+MIN_STEP_SHARE = 0.05
+"""Share of the time between batches that no change removes."""
 
 
-class _StepRemedy(NamedTuple):
-    """Of a cause that lies in the loop: the setting, as it is, as it should be."""
+class StepRemedy(NamedTuple):
+    """The change that removes a cause in the training loop: its name, the current state and the proposed one."""
 
     name: str
     now: str
     then: str
 
 
-CURES = {
-    "host_sync": _StepRemedy("sync", "the device is waited for in every step", "losses read every 50 steps"),
-    "logging_overhead": _StepRemedy("logging", "in the loop", "every 50 steps, from a thread, no fsync"),
-    "main_process_python": _StepRemedy(
+STEP_REMEDIES = {
+    "host_sync": StepRemedy("sync", "the device is waited for in every step", "losses read every 50 steps"),
+    "logging_overhead": StepRemedy("logging", "in the loop", "every 50 steps, from a thread, no fsync"),
+    "main_process_python": StepRemedy(
         "python", "beside the model, in every step", "every 50 steps, or in another process"
     ),
-    "gc_pauses": _StepRemedy(
-        "gc", "collects whenever Python likes", "gc.freeze() after set-up, collect between epochs"
+    "gc_pauses": StepRemedy(
+        "gc", "automatic, in the middle of steps", "gc.freeze() after set-up, collect between epochs"
     ),
 }
-"""By the rule that finds it."""
+"""The remedy for each rule about the training loop."""
 
 
-def step_changes(evidence: Evidence) -> tuple[Change, ...]:
-    """The one with the largest gain first; what is only to be tried comes last."""
-    if len(evidence.loop.steps) < STEPS_MIN or evidence.loop.cycle_s <= 0:
+def step_changes(loader: LoaderDiagnosis) -> tuple[Change, ...]:
+    """Return the changes to the step, sorted by gain; those that can only be tried come last."""
+    evidence = loader.evidence
+    if not loader.has_enough_steps or evidence.loop.cycle_s <= 0:
         return ()
-    found = [*_in_the_loop(evidence), *_batch_size(evidence), *_accumulation(evidence), *_copying(evidence)]
-    if isinstance(all_rules()["compute_bound"](evidence), RuledOut):
-        named = {change.name for change in found}
-        found += [change for change in _to_try(_DeviceFacts.of(evidence)) if change.name not in named]
+    found = [*_loop_changes(loader), *_batch_size(loader), *_accumulation(evidence), *_copies(loader)]
+    if isinstance(loader.answers["compute_bound"], RuledOut):
+        names = {change.name for change in found}
+        found += [change for change in _changes_to_try(DeviceUse.of(evidence)) if change.name not in names]
     worth = [change for change in found if change.gain is None or change.gain >= GAIN_MIN]
     return tuple(sorted(worth, key=lambda change: -1.0 if change.gain is None else change.gain, reverse=True))
 
 
-# -- what was timed --------------------------------------------------------------------------------------------------
+# -- changes with a known gain -----------------------------------------------------------------------------------
 
 
-def _in_the_loop(evidence: Evidence) -> Iterator[Change]:
-    for rule, suspect in causes(evidence, *CURES).items():
-        cure = CURES[rule]
-        yield Change(
-            scope="step",
-            name=cure.name,
-            now=cure.now,
-            then=cure.then,
-            reason=f"{suspect.summary}: {suspect.evidence[0]}",
-            gain=_with_supply(evidence, suspect.gain or 0.0),
-        )
+def _loop_changes(loader: LoaderDiagnosis) -> Iterator[Change]:
+    for rule, remedy in STEP_REMEDIES.items():
+        if suspect := loader.suspects.get(rule):
+            yield Change(
+                scope="step",
+                name=remedy.name,
+                now=remedy.now,
+                then=remedy.then,
+                reason=f"{suspect.summary}: {suspect.evidence[0]}",
+                gain=_gain_with_loading(loader.evidence, suspect.gain or 0.0),
+            )
 
 
-def _batch_size(evidence: Evidence) -> Iterator[Change]:
-    """Where a run had batches of several sizes, and the larger ones were quicker per sample."""
-    for suspect in causes(evidence, "small_batch").values():
-        sizes = np.array([step.samples or 0 for step in evidence.loop.steps])
-        each, times = np.unique(sizes, return_counts=True)
+def _batch_size(loader: LoaderDiagnosis) -> Iterator[Change]:
+    """Propose the largest batch size of a run that had several, if larger ones were faster per sample."""
+    if suspect := loader.suspects.get("small_batch"):
+        sizes = np.array([step.samples or 0 for step in loader.evidence.loop.steps])
+        values, counts = np.unique(sizes, return_counts=True)
         yield Change(
             scope="step",
             name="batch_size",
             now=int(np.median(sizes)),
-            then=int(each[times >= ENOUGH].max()),
+            then=int(values[counts >= ENOUGH].max()),
             reason=f"{suspect.summary} ({'; '.join(suspect.evidence)}); a sweep over sizes finds where it stops",
-            gain=_with_supply(evidence, suspect.gain or 0.0),
-            cost="memory for the larger batch; the learning rate wants scaling with it",
+            gain=_gain_with_loading(loader.evidence, suspect.gain or 0.0),
+            cost="memory for the larger batch; the learning rate should be scaled with it",
         )
 
 
 def _accumulation(evidence: Evidence) -> Iterator[Change]:
-    """The optimizer's time was measured; done for every fourth batch, it costs a quarter."""
-    optimizer_s = _optimizer_s(evidence)
-    if optimizer_s < LEAST_OPTIMIZER * evidence.loop.cycle_s:
+    """Propose gradient accumulation where the optimizer takes a large part of the step."""
+    optimizer_s, cycle_s = _optimizer_s(evidence), evidence.loop.cycle_s
+    if optimizer_s < MIN_OPTIMIZER_SHARE * cycle_s:
         return
+    saved_s = optimizer_s * (1 - 1 / ACCUMULATION_STEPS)
+    gain = cycle_s / max(cycle_s - saved_s, MIN_STEP_SHARE * cycle_s) - 1
     yield Change(
         scope="step",
         name="accumulation",
         now=None,
-        then=ACCUMULATED,
-        reason=f"The optimizer takes {format_ms(optimizer_s)} of {format_ms(evidence.loop.cycle_s)} per step; done "
-        f"once for {ACCUMULATED} batches it takes a quarter of that",
-        gain=_with_supply(evidence, _gain(evidence.loop.cycle_s, optimizer_s * (1 - 1 / ACCUMULATED))),
-        cost=f"the effective batch is {ACCUMULATED} times as large: the learning rate wants scaling with it",
+        then=ACCUMULATION_STEPS,
+        reason=f"The optimizer takes {format_ms(optimizer_s)} of {format_ms(cycle_s)} per step; done "
+        f"once for {ACCUMULATION_STEPS} batches it takes a quarter of that",
+        gain=_gain_with_loading(evidence, gain),
+        cost=f"the effective batch is {ACCUMULATION_STEPS} times as large: the learning rate should be scaled with it",
     )
 
 
 def _optimizer_s(evidence: Evidence) -> float:
-    """Of a step, by the clock of whoever sets the pace, the device or the host."""
+    """Return the optimizer's seconds per step, on the clock of the device or of the host, whichever limits the step."""
     if evidence.loop.device_s() < HOST_BOUND * mean(evidence.loop.busy_s):
         return mean(evidence.loop.phase_s("optimizer"))
     return evidence.loop.device_s() - evidence.loop.device_s("optimizer")
 
 
-def _copying(evidence: Evidence) -> Iterator[Change]:
-    for suspect in causes(evidence, "pageable_copy").values():
+def _copies(loader: LoaderDiagnosis) -> Iterator[Change]:
+    if suspect := loader.suspects.get("pageable_copy"):
         yield Change(
             scope="step",
             name="copy",
@@ -134,68 +138,70 @@ def _copying(evidence: Evidence) -> Iterator[Change]:
         )
 
 
-def _gain(cycle_s: float, saved_s: float) -> float:
-    return cycle_s / max(cycle_s - saved_s, 0.05 * cycle_s) - 1
-
-
-def _with_supply(evidence: Evidence, gain: float) -> float:
-    """What is left of a shorter step's gain if the data comes no sooner: the model runs the shorter step."""
+def _gain_with_loading(evidence: Evidence, gain: float) -> float:
+    """Return the gain of a shorter step if data does not come sooner: the model runs the shorter step."""
     workload = evidence.workload
     if workload is None:
         return gain
     saved_s = evidence.loop.cycle_s * (1 - 1 / (1 + gain))
-    return min(gain, model_gain(workload, lambda run: with_step(run, np.maximum(run.step_s - saved_s, 0.0))))
+    return min(gain, gain_of_edit(workload, lambda run: with_step(run, np.maximum(run.step_s - saved_s, 0.0))))
 
 
-# -- what is only to be tried ----------------------------------------------------------------------------------------
+# -- changes to try ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _DeviceFacts:
-    """What is known of the device while steps ran."""
+class DeviceUse:
+    """How much of the device the steps used."""
 
     evidence: Evidence
     busy: float | None
     """Share of the step, by the device's own clock; None where it was not read."""
     memory: float | None
-    """Share in use at the most; None where nobody looked."""
+    """Largest share of the memory in use; None where it was not sampled."""
 
     @classmethod
-    def of(cls, evidence: Evidence) -> _DeviceFacts:
+    def of(cls, evidence: Evidence) -> DeviceUse:
+        """Compute the shares from the evidence."""
         step_s, device_s = mean(evidence.loop.busy_s), evidence.loop.device_s()
         used = [
             load.memory_used_bytes / gpu.memory_bytes
-            for look in evidence.machine.system
-            for gpu, load in zip(evidence.recording.run.machine.gpus, look.gpus, strict=False)
+            for sample in evidence.machine.system
+            for gpu, load in zip(evidence.recording.run.machine.gpus, sample.gpus, strict=False)
             if gpu.memory_bytes
         ]
         return cls(evidence, device_s / step_s if device_s and step_s > 0 else None, max(used, default=None))
 
     @property
     def waits_for_host(self) -> bool:
+        """Whether the device is idle for a noticeable part of the step."""
         return self.busy is not None and self.busy < HOST_BOUND
 
     @property
-    def words(self) -> str:
-        taken = f"The step takes {1 - self.evidence.loop.wait_share:.0%} of the time ({self.evidence.loop.step_text})"
-        return taken if self.busy is None else f"{taken}, the device is busy for {min(1.0, self.busy):.0%} of it"
+    def text(self) -> str:
+        """The shares in words."""
+        loop = self.evidence.loop
+        text = f"The step takes {1 - loop.wait_share:.0%} of the time ({loop.step_text})"
+        return text if self.busy is None else f"{text}, the device is busy for {min(1.0, self.busy):.0%} of it"
 
 
-def _to_try(device: _DeviceFacts) -> Iterator[Change]:
-    """Named only where there is a device: a step on the CPU has other remedies."""
+def _changes_to_try(device: DeviceUse) -> Iterator[Change]:
+    """Propose changes only where there is a device: a step on the CPU has other remedies."""
     if not device.evidence.recording.run.machine.gpus:
         return
-    not_known = "what it gives depends on the model and is not known before it is tried"
+    unknown = "the gain depends on the model and is not known before it is tried"
     if device.waits_for_host:
-        yield _trial("compile", "torch.compile", f"{device.words}: it waits for the host; {not_known}")
+        yield _change_to_try("compile", "torch.compile", f"{device.text}: it waits for the host; {unknown}")
     else:
-        yield _trial("precision", "bfloat16 (torch.autocast)", f"{device.words}; {not_known}")
-        yield _trial("compile", "torch.compile", f"{device.words}; {not_known}")
-        yield _trial("channels_last", "model and pictures", f"{device.words}; for convolutions only; {not_known}")
+        yield _change_to_try("precision", "bfloat16 (torch.autocast)", f"{device.text}; {unknown}")
+        yield _change_to_try("compile", "torch.compile", f"{device.text}; {unknown}")
+        yield _change_to_try("channels_last", "model and images", f"{device.text}; for convolutions only; {unknown}")
     if device.memory is None or device.memory < FULL:
-        room = "" if device.memory is None else f", and {device.memory:.0%} of the device's memory is the most in use"
-        yield _trial("batch_size", "larger", f"{device.words}{room}: a sweep says at which size samples/s stop rising")
+        memory = "" if device.memory is None else f", and at most {device.memory:.0%} of the device's memory is in use"
+        yield _change_to_try(
+            "batch_size", "larger", f"{device.text}{memory}: a sweep says at which size samples/s stop rising"
+        )
 
 
-def _trial(name: str, then: str, reason: str) -> Change:
+def _change_to_try(name: str, then: str, reason: str) -> Change:
     return Change(scope="step", name=name, now=None, then=then, reason=reason)

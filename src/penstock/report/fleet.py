@@ -11,8 +11,8 @@ from rich.text import Text
 
 from penstock.core.format import NOT_KNOWN, format_byte_rate, format_bytes, format_duration, format_number
 from penstock.errors import printable
-from penstock.plan.fleet.cluster import MEANING
-from penstock.plan.fleet.forecast import ENOUGH_BLOCKS, FleetEpoch, FleetPlan, PackedForecast
+from penstock.plan.fleet.cluster import BOUND_NAMES
+from penstock.plan.fleet.forecast import MIN_BLOCKS_PER_LANE, FleetEpoch, FleetPlan, PackedForecast
 from penstock.report.text import table
 
 EPOCH_COLUMNS = ("epoch", "from caches", "samples/s", "of the GPUs' own", "store gives", "requests/s", "takes", "reads")
@@ -79,7 +79,7 @@ def bound_rows(plan: FleetPlan) -> list[tuple[str, str, str]]:
     order = ("bites first", "bites next")
     limits = plan.epochs[0].limits
     return [
-        (MEANING[limit.name], format_number(limit.samples_s), order[at] if at < len(order) else "")
+        (BOUND_NAMES[limit.name], format_number(limit.samples_s), order[at] if at < len(order) else "")
         for at, limit in enumerate(limits)
     ]
 
@@ -96,7 +96,7 @@ def _packed(each: PackedForecast) -> tuple[str, ...]:
         _rate(asked.store_bytes_s),
         _count(asked.store_requests_s),
         format_number(asked.node_cores),
-        MEANING[each.first.name],
+        BOUND_NAMES[each.first.name],
         format_number(each.first.samples_s),
     )
 
@@ -132,7 +132,7 @@ def fleet_sentences(plan: FleetPlan) -> Iterator[str]:
 def _first_bound(plan: FleetPlan, first: FleetEpoch) -> str:
     share = first.samples_s / plan.demanded.samples_s
     rate = f"{format_number(first.samples_s)} samples/s in the first epoch, {share:.0%} of what the GPUs could take"
-    return f"{rate}. The first bound: {MEANING[first.limits[0].name]}."
+    return f"{rate}. The first bound: {BOUND_NAMES[first.limits[0].name]}."
 
 
 def _of_lanes(plan: FleetPlan) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _of_lanes(plan: FleetPlan) -> Iterator[str]:
     )
     if not lanes.enough:
         yield (
-            f"The dataset is too small for so many ranks: {lanes.lanes:,} lanes want {ENOUGH_BLOCKS} blocks each, and "
+            f"The dataset is too small for so many ranks: {lanes.lanes:,} lanes want {MIN_BLOCKS_PER_LANE} blocks each, and "
             f"it has {lanes.blocks:,}."
         )
 

@@ -8,9 +8,9 @@ from penstock.data.order.ranks import find_ranks
 from penstock.errors import SettingError
 from penstock.options import BLOCK_BYTES, LANES
 from penstock.plan.fleet import forecast as outlook
-from penstock.plan.fleet.cluster import Cluster, bounds, fleet_demand, hit_share
-from penstock.plan.fleet.forecast import ENOUGH_BLOCKS, StorePrice, epoch_of, lanes_for, plan_fleet
-from penstock.plan.fleet.rank_need import expected_most, half_the_side, in_blocks
+from penstock.plan.fleet.cluster import Cluster, cache_hit_share, cluster_bounds, fleet_demand
+from penstock.plan.fleet.forecast import MIN_BLOCKS_PER_LANE, StorePrice, forecast_epoch, plan_fleet, plan_lanes
+from penstock.plan.fleet.rank_need import expected_maximum, in_blocks, with_half_side
 
 RANKS = 32
 
@@ -46,7 +46,9 @@ def test_what_was_not_counted_is_not_known():
 
 def test_each_bound_is_capacity_over_demand():
     found = by_name(
-        bounds(need(), site(network_bytes_s=4e9, store_bytes_s=8e9, store_requests_s=16e3, cache_bytes_s=1e9), 0.5)
+        cluster_bounds(
+            need(), site(network_bytes_s=4e9, store_bytes_s=8e9, store_requests_s=16e3, cache_bytes_s=1e9), 0.5
+        )
     )
     assert found["step"] == pytest.approx(1 / STEP_S)
     assert found["cores"] == pytest.approx(64 / (8 * 0.2))
@@ -67,25 +69,25 @@ def test_each_bound_is_capacity_over_demand():
     ],
 )
 def test_the_first_that_bites_is_named_and_what_is_not_known_bounds_nothing(limits, first):
-    found = bounds(need(), site(**limits))
+    found = cluster_bounds(need(), site(**limits))
     assert found[0].name == first
     assert len(found) == 3 + len(limits.keys() - {"cores"})
 
 
 def test_too_few_workers_are_a_bound_too():
-    found = bounds(need(workers=1), site())
+    found = cluster_bounds(need(workers=1), site())
     assert (found[0].name, found[0].rate) == ("loader", pytest.approx(1 / 0.25))
 
 
 def test_a_loop_that_makes_its_batches_itself_has_the_step_beside():
-    assert by_name(bounds(need(workers=0), site()))["loader"] == pytest.approx(1 / (0.25 + STEP_S))
+    assert by_name(cluster_bounds(need(workers=0), site()))["loader"] == pytest.approx(1 / (0.25 + STEP_S))
 
 
 def test_the_slowest_of_many_is_as_slow_as_the_slowest_seen():
     steps = np.array([0.1] * 9 + [0.2])
-    assert expected_most(steps, 1) == pytest.approx(0.11)
-    assert expected_most(steps, 2) == pytest.approx(0.1 + 0.1 * (1 - 0.81))
-    assert expected_most(steps, 1024) == pytest.approx(0.2)
+    assert expected_maximum(steps, 1) == pytest.approx(0.11)
+    assert expected_maximum(steps, 2) == pytest.approx(0.1 + 0.1 * (1 - 0.81))
+    assert expected_maximum(steps, 1024) == pytest.approx(0.2)
 
 
 # -- caches ----------------------------------------------------------------------------------------------------------
@@ -93,15 +95,19 @@ def test_the_slowest_of_many_is_as_slow_as_the_slowest_seen():
 
 def test_a_node_meets_more_of_the_dataset_with_every_epoch():
     four = site(cache_bytes=1e15)
-    assert [hit_share(four, 1e12, epoch) for epoch in (1, 2, 3)] == [0.0, pytest.approx(0.25), pytest.approx(7 / 16)]
-    assert hit_share(four, 1e12, None) == 1.0
-    assert hit_share(site(nodes=1, cache_bytes=1e15), 1e12, 2) == 1.0
+    assert [cache_hit_share(four, 1e12, epoch) for epoch in (1, 2, 3)] == [
+        0.0,
+        pytest.approx(0.25),
+        pytest.approx(7 / 16),
+    ]
+    assert cache_hit_share(four, 1e12, None) == 1.0
+    assert cache_hit_share(site(nodes=1, cache_bytes=1e15), 1e12, 2) == 1.0
 
 
 def test_a_cache_has_no_more_than_it_holds():
-    assert hit_share(site(cache_bytes=1e11), 1e12, None) == pytest.approx(0.1)
-    assert hit_share(site(), 1e12, None) == 0.0
-    assert hit_share(site(cache_bytes=1e11), None, None) == 0.0
+    assert cache_hit_share(site(cache_bytes=1e11), 1e12, None) == pytest.approx(0.1)
+    assert cache_hit_share(site(), 1e12, None) == 0.0
+    assert cache_hit_share(site(cache_bytes=1e11), None, None) == 0.0
 
 
 # -- lanes -----------------------------------------------------------------------------------------------------------
@@ -109,24 +115,24 @@ def test_a_cache_has_no_more_than_it_holds():
 
 @pytest.mark.parametrize("ranks", [1, 6, 8, 48, 64, 96, 1024])
 def test_lanes_are_such_that_the_loader_takes_them(ranks):
-    found = lanes_for(ranks, None)
+    found = plan_lanes(ranks, None)
     assert found.lanes >= LANES
     assert find_ranks(0, ranks, found.lanes).world_size == ranks
-    assert lanes_for(1, None).lanes == LANES
+    assert plan_lanes(1, None).lanes == LANES
 
 
 def test_blocks_are_made_smaller_until_each_lane_has_some():
-    plenty = lanes_for(1024, 1e15)
+    plenty = plan_lanes(1024, 1e15)
     assert (plenty.block_bytes, plenty.enough) == (BLOCK_BYTES, True)
-    few = lanes_for(1024, 1024 * ENOUGH_BLOCKS * 300e3)
+    few = plan_lanes(1024, 1024 * MIN_BLOCKS_PER_LANE * 300e3)
     assert few.block_bytes == BLOCK_BYTES // 8
     assert few.enough
-    assert few.blocks >= ENOUGH_BLOCKS * 1024
+    assert few.blocks >= MIN_BLOCKS_PER_LANE * 1024
 
 
 def test_a_dataset_too_small_for_so_many_ranks_is_said_to_be():
-    assert not lanes_for(1024, 1e6).enough
-    assert lanes_for(1024, 1e6).least_bytes == 1024 * ENOUGH_BLOCKS * BLOCK_BYTES
+    assert not plan_lanes(1024, 1e6).enough
+    assert plan_lanes(1024, 1e6).least_bytes == 1024 * MIN_BLOCKS_PER_LANE * BLOCK_BYTES
 
 
 # -- packing ---------------------------------------------------------------------------------------------------------
@@ -142,7 +148,7 @@ def test_blocks_take_fewer_requests_and_fewer_waits():
 def test_what_is_read_in_blocks_already_gains_nothing():
     assert in_blocks(need(batch_requests=BATCH_BYTES / BLOCK_BYTES)) is None
     assert in_blocks(need(batch_requests=None)) is None
-    assert half_the_side(need(batch_bytes=None)) is None
+    assert with_half_side(need(batch_bytes=None)) is None
 
 
 def test_packing_that_lifts_the_bound_says_which_one_comes_next():
@@ -158,7 +164,7 @@ def test_packing_that_lifts_the_bound_says_which_one_comes_next():
 
 
 def test_a_fleet_that_is_bound_by_its_store_gets_what_the_store_gives():
-    epoch = epoch_of(need(), site(store_bytes_s=1e9), "first", 0.0)
+    epoch = forecast_epoch(need(), site(store_bytes_s=1e9), "first", 0.0)
     assert epoch.by == "simulation"
     assert epoch.samples_s == pytest.approx(1e9 / BATCH_BYTES * BATCH, rel=0.05)
     assert epoch.store_bytes_s == pytest.approx(1e9, rel=0.05)
@@ -166,7 +172,7 @@ def test_a_fleet_that_is_bound_by_its_store_gets_what_the_store_gives():
 
 
 def test_a_fleet_that_is_bound_by_its_steps_waits_for_nothing():
-    epoch = epoch_of(need(), site(store_bytes_s=1e12), "first", 0.0)
+    epoch = forecast_epoch(need(), site(store_bytes_s=1e12), "first", 0.0)
     assert epoch.limits[0].name == "step"
     assert epoch.samples_s == pytest.approx(RANKS * BATCH / STEP_S, rel=0.02)
     assert epoch.data_share < 0.02
@@ -192,8 +198,8 @@ def test_epochs_are_told_apart_only_where_a_cache_makes_them_differ():
 
 
 def test_so_many_ranks_that_simulating_takes_too_long_are_left_to_the_laws(monkeypatch):
-    monkeypatch.setattr(outlook, "MOST_EVENTS", 100)
-    epoch = epoch_of(need(), site(), "first", 0.0)
+    monkeypatch.setattr(outlook, "MAX_EVENTS", 100)
+    epoch = forecast_epoch(need(), site(), "first", 0.0)
     assert (epoch.by, epoch.data_share) == ("laws", None)
     assert epoch.samples_s == pytest.approx(epoch.limits[0].samples_s)
 
@@ -203,9 +209,9 @@ def test_what_is_not_known_is_said():
     assert "--store-bandwidth" in notes
     assert "--network" not in notes
     assert "--dataset-bytes" in notes
-    assert "taken to be all alike" in notes
+    assert "assumed to be all alike" in notes
     vary = plan_fleet(need(step_s=np.linspace(0.1, 0.2, 20), batch_bytes=None), site())
-    assert "vary as steps of one rank do" in " ".join(vary.notes)
+    assert "vary as the steps of one rank do" in " ".join(vary.notes)
     assert "Bytes were not counted" in " ".join(vary.notes)
     assert vary.slowest_s > vary.step_s
 

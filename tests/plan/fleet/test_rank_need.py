@@ -8,14 +8,19 @@ import pytest
 from tests.support.fleet_needs import probed
 from tests.support.made_recordings import SAMPLES, Made
 
+from penstock.diagnose.verdict import diagnose_run
 from penstock.errors import RecordingError, SettingError
 from penstock.options import BLOCK_BYTES
-from penstock.plan.fleet.rank_need import need_from_probes, need_from_recording
+from penstock.plan.fleet.rank_need import need_from_diagnosis, need_from_probes
 from penstock.plan.from_probes import NO_STEP, StepFacts
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
 from penstock.recording.format import HopsLine, LoaderLine, RunLine
 
 READS = {"read_bytes": 8_000_000, "reads": 16}
+
+
+def need_from_recording(recording):
+    return need_from_diagnosis(diagnose_run(recording))
 
 
 def test_a_recording_of_torchs_loader_says_what_its_batches_took_and_read():

@@ -5,8 +5,8 @@ import time
 import pytest
 
 import penstock
-from penstock.diagnose.verdict import diagnose
-from penstock.plan.from_recording import plan_from_recording
+from penstock.diagnose.verdict import diagnose, diagnose_run
+from penstock.plan.from_diagnosis import plan_from_diagnosis
 from penstock.recording.format import Machine, RunLine, StepLine
 from penstock.recording.reader import Recording
 from penstock.testing import REID, make_shards
@@ -52,7 +52,7 @@ def test_a_slow_first_byte_is_diagnosed_as_latency_and_more_readers_are_planned(
     recording = record_steps(loader)
     diagnosis = diagnose(recording)
     assert diagnosis.findings[0].rule == "latency_bound", diagnosis
-    assert plan_from_recording(recording).loader["reading"]["num_readers"] > 2
+    assert plan_from_diagnosis(diagnose_run(recording)).loader["reading"]["num_readers"] > 2
 
 
 def test_low_bandwidth_is_diagnosed_and_a_cache_is_planned(make_loader, remote, proxy):
@@ -61,7 +61,9 @@ def test_low_bandwidth_is_diagnosed_and_a_cache_is_planned(make_loader, remote, 
     recording = record_steps(loader)
     diagnosis = diagnose(recording)
     assert diagnosis.findings[0].rule == "storage_bandwidth", diagnosis
-    assert ("data", "cache") in {(change.scope, change.name) for change in plan_from_recording(recording).changes}
+    assert ("data", "cache") in {
+        (change.scope, change.name) for change in plan_from_diagnosis(diagnose_run(recording)).changes
+    }
 
 
 def test_a_recording_does_not_contain_the_address_of_the_store(make_loader, remote, bucket, tmp_path):

@@ -11,10 +11,11 @@ from tests.support.paths import DATA_FILES
 
 from penstock.core.plan import Plan
 from penstock.diagnose.evidence.evidence import gather
+from penstock.diagnose.verdict import diagnose_run
 from penstock.errors import SettingError
-from penstock.plan.from_recording import plan_from_recording
+from penstock.plan.from_diagnosis import plan_from_diagnosis
 from penstock.plan.predict import predict
-from penstock.plan.scenario_from_evidence import UNDETERMINED, place_of, settings_of, workload_of
+from penstock.plan.scenario_from_evidence import UNDETERMINED, observed_context, observed_settings, observed_workload
 from penstock.recording.format import Gpu, LoaderLine, LoaderSetting, ProcessLoad, RunLine
 from penstock.recording.reader import Recording, load
 
@@ -31,12 +32,16 @@ LESS = {
 """What the storage gave to one reader and to all."""
 
 
+def plan_for_recording(recording, profile="balanced", **options):
+    return plan_from_diagnosis(diagnose_run(recording), profile, **options)
+
+
 def thrashing(readers):
     return 1.0 if readers == 1 else 1 / readers**0.7
 
 
 def plan(made, **how):
-    return plan_from_recording(made.recording(), **how)
+    return plan_for_recording(made.recording(), **how)
 
 
 def change(found, name):
@@ -142,21 +147,21 @@ def test_rates_count_the_start_of_workers_and_say_so():
     found = plan(Made(passes=6, count=25, startup_s=0.6, settings={"persistent_workers": False}))
     assert found.samples_s == pytest.approx(25 * SAMPLES / (25 * 0.0202 + 0.6), rel=0.05)
     assert found.planned_samples_s > 1.5 * found.samples_s
-    assert any("start of workers counted in" in note for note in found.notes)
+    assert any("Rates are those of whole epochs with the start of workers" in note for note in found.notes)
 
 
 def test_a_dataset_that_deals_to_few_workers_gets_no_more():
     recording = Made(workers=4, cpu_s=0.1, step_s=0.01, dataset_size=None).recording()
     fetches = tuple(msgspec.structs.replace(fetch, worker=fetch.batch % 2) for fetch in recording.fetches)
-    found = plan_from_recording(replace(recording, fetches=fetches))
+    found = plan_for_recording(replace(recording, fetches=fetches))
     assert change(found, "num_workers") is None
-    assert any("deals its samples itself, and to 2 of 4" in note for note in found.notes)
+    assert any("divides its samples itself, between 2 of 4" in note for note in found.notes)
 
 
 def test_a_model_of_a_shared_device_gives_the_rate_that_was_measured():
     made = Made(workers=4, cpu_s=0.005, io_s=0.05, after=SHARED, **READING)
     evidence = gather(made.recording())[0]
-    workload, notes = workload_of(evidence)
+    workload, notes = observed_workload(evidence)
     assert notes == ()
     assert predict(workload).batches_s == pytest.approx(1 / evidence.loop.cycle_s, rel=0.1)
 
@@ -166,7 +171,7 @@ def test_a_model_of_a_shared_device_gives_the_rate_that_was_measured():
 
 def test_settings_are_those_in_force():
     given = {"pin_memory": True, "persistent_workers": True, "in_order": False, "multiprocessing_context": "spawn"}
-    found = settings_of(gather(Made(settings=given).recording())[0])
+    found = observed_settings(gather(Made(settings=given).recording())[0])
     assert (found.num_workers, found.prefetch_factor) == (4, 2)
     assert (found.pin_memory, found.persistent_workers, found.in_order) == (True, True, False)
     assert found.multiprocessing_context == "spawn"
@@ -186,7 +191,7 @@ def test_threads_that_crowd_the_cores_are_seen():
     )
     looks = {"processes": processes, "memory_free_bytes": 1 << 30}
     made = Made(cores=2, workers=4, cpu_s=0.012, step_s=0.02, system=looks)
-    place = place_of(gather(made.recording())[0])
+    place = observed_context(diagnose_run(made.recording()).loaders[0])
     assert place.threads_per_worker == pytest.approx(3)
     assert place.single_thread_remedy is not None
     assert place.worker_bytes == 100 * MB
@@ -197,7 +202,7 @@ def test_memory_is_checked_against_what_was_free_while_it_ran():
     worker = ProcessLoad(loader=0, worker=0, cpu=0.9, memory_bytes=100 * MB)
     looks = {"processes": (ProcessLoad(cpu=0.1), worker), "memory_free_bytes": 2000 * MB}
     made = Made(workers=1, cpu_s=0.16, step_s=0.01, system=looks)
-    tight, unknown = (plan_from_recording(made.recording(), batch_bytes=size) for size in (100 * MB, None))
+    tight, unknown = (plan_for_recording(made.recording(), batch_bytes=size) for size in (100 * MB, None))
     assert tight.memory_bytes <= 1100 * MB
     assert tight.dataloader["num_workers"] < unknown.dataloader["num_workers"]
     assert unknown.memory_bytes is None
@@ -210,7 +215,7 @@ def test_more_is_not_proposed_than_shared_memory_holds():
     recording = Made(workers=1, cpu_s=0.16, step_s=0.01, system=looks).recording()
     container = structs.replace(recording.run, machine=structs.replace(recording.run.machine, shared_bytes=64 * MB))
     tight, roomy = (
-        plan_from_recording(each, batch_bytes=10 * MB) for each in (replace(recording, run=container), recording)
+        plan_for_recording(each, batch_bytes=10 * MB) for each in (replace(recording, run=container), recording)
     )
     assert (tight.dataloader["num_workers"] * tight.dataloader["prefetch_factor"] + 1) * 10 * MB <= 64 * MB
     assert tight.dataloader["num_workers"] < roomy.dataloader["num_workers"]
@@ -219,7 +224,9 @@ def test_more_is_not_proposed_than_shared_memory_holds():
 def test_what_was_changed_on_the_way_is_told():
     recording = Made().recording()
     recording.loaders[0].settings["num_workers"] = LoaderSetting(requested=32, in_force=4)
-    assert any("num_workers was asked to be 32 and is 4" in note for note in plan_from_recording(recording).notes)
+    assert any(
+        "num_workers=32 was requested, but 4 is in force" in note for note in plan_for_recording(recording).notes
+    )
 
 
 def test_a_pinned_setting_is_told_and_stays():
@@ -232,7 +239,7 @@ def test_a_pinned_setting_is_told_and_stays():
 
 
 def test_nothing_iterated_over():
-    found = plan_from_recording(Recording(run=RunLine(), loaders={}))
+    found = plan_for_recording(Recording(run=RunLine(), loaders={}))
     assert found.changes == ()
     assert "0 steps are too few" in found.notes[-1]
 
@@ -246,18 +253,20 @@ def test_few_steps_are_too_few():
 
 def test_workers_that_nobody_saw():
     recording = Made(workers=1, cpu_s=0.05, step_s=0.01).recording()
-    found = plan_from_recording(replace(recording, fetches=()))
+    found = plan_for_recording(replace(recording, fetches=()))
     assert change(found, "num_workers") is None
     assert found.samples_s > 0
     assert found.limits[0].name == "step"
-    assert any("was not seen" in note for note in found.notes)
+    assert any("fetches were not recorded" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("kind", "words"), [("penstock", "itself while it runs"), ("iterable", "none of torch's")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [("penstock", "itself while it runs"), ("iterable", "not a torch DataLoader")]
+)
 def test_other_loaders_have_no_such_settings(kind, words):
     recording = Made().recording()
     told = {**{name: getattr(recording.loaders[0], name) for name in ("loader", "settings", "batches")}, "type": kind}
-    found = plan_from_recording(replace(recording, loaders={0: LoaderLine(**told)}))
+    found = plan_for_recording(replace(recording, loaders={0: LoaderLine(**told)}))
     assert found.dataloader == {}
     assert any(words in note for note in found.notes)
 
@@ -270,7 +279,7 @@ def test_a_loop_that_does_nothing_with_its_batches():
 
 def test_an_unknown_profile_is_refused_before_anything_else():
     with pytest.raises(SettingError, match="profile"):
-        plan_from_recording(Recording(run=RunLine(), loaders={}), profile="fast")
+        plan_for_recording(Recording(run=RunLine(), loaders={}), profile="fast")
 
 
 # -- real runs -----------------------------------------------------------------------------------------------------
@@ -279,7 +288,7 @@ def test_an_unknown_profile_is_refused_before_anything_else():
 @pytest.mark.parametrize("run", ["plain", "item", "pageable"])
 def test_real_trainings_can_be_planned(run):
     recording = load(DATA / f"resnet50_{run}.jsonl.gz")
-    found = plan_from_recording(recording)
+    found = plan_for_recording(recording)
     assert isinstance(found, Plan)
     assert found.samples_s > 0
     assert found.limits
@@ -290,7 +299,7 @@ def test_real_trainings_can_be_planned(run):
 def test_a_real_training_that_copies_from_pageable_memory_should_pin_it():
     recording = load(DATA / "resnet50_pageable.jsonl.gz")
     machine = msgspec.structs.replace(recording.run.machine, gpus=(Gpu(name="H200"),))
-    pin = change(plan_from_recording(replace(recording, run=RunLine(machine=machine))), "pin_memory")
+    pin = change(plan_for_recording(replace(recording, run=RunLine(machine=machine))), "pin_memory")
     assert pin.then is True
     plain = gather(load(DATA / "resnet50_plain.jsonl.gz"))[0]  # the same training with pinned memory
     pageable = gather(recording)[0]
@@ -299,4 +308,4 @@ def test_a_real_training_that_copies_from_pageable_memory_should_pin_it():
 
 def test_a_plan_is_the_same_each_time():
     made = Made(workers=2, cpu_s=np.resize([0.05, 0.09], 200), step_s=0.01).recording()
-    assert plan_from_recording(made) == plan_from_recording(made)
+    assert plan_for_recording(made) == plan_for_recording(made)
