@@ -1,4 +1,4 @@
-"""A local file, read at any offset by anybody."""
+"""Local files are read at any offset by any thread, and opened again when a file server has forgotten them."""
 
 import errno
 import os
@@ -21,19 +21,19 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize(("offset", "length"), [(0, 10), (100, 0), (5000, 240), (0, len(DATA)), (10239, 1)])
-def test_reads_what_lies_there(path, offset, length):
+def test_a_read_returns_the_bytes_at_its_offset(path, offset, length):
     with LocalFile(path) as file:
         assert file.read_at(offset, length) == DATA[offset : offset + length]
 
 
-def test_only_the_end_of_the_file_makes_a_read_short(path):
+def test_a_read_is_short_only_at_the_end_of_the_file(path):
     with LocalFile(path) as file:
         assert file.read_at(len(DATA) - 3, 100) == DATA[-3:]
         assert file.read_at(len(DATA), 100) == b""
         assert file.read_at(len(DATA) + 10**12, 100) == b""
 
 
-def test_a_read_that_the_system_cuts_short_is_finished(path, monkeypatch):
+def test_a_short_system_call_is_continued(path, monkeypatch):
     whole = local.pread
     monkeypatch.setattr(local, "pread", lambda fd, length, offset: whole(fd, min(length, 7), offset))
     with LocalFile(path) as file:
@@ -41,7 +41,7 @@ def test_a_read_that_the_system_cuts_short_is_finished(path, monkeypatch):
         assert file.read_at(len(DATA) - 10, 100) == DATA[-10:]
 
 
-def test_size_and_mtime_are_those_of_the_opening(path):
+def test_size_and_mtime_are_those_at_opening(path):
     os.utime(path, ns=(0, 1_234_567_891))
     with LocalFile(path) as file:
         path.write_bytes(b"other")
@@ -49,7 +49,7 @@ def test_size_and_mtime_are_those_of_the_opening(path):
         assert repr(file) == f"LocalFile({str(path)!r}, size={len(DATA)})"
 
 
-def test_threads_do_not_disturb_each_other(path):
+def test_threads_read_one_file_concurrently(path):
     wrong = []
 
     def read(file, start):
@@ -66,13 +66,13 @@ def test_threads_do_not_disturb_each_other(path):
     assert wrong == []
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_an_error_with_its_path(tmp_path):
     with pytest.raises(StorageError, match="cannot open") as caught:
         LocalFile(tmp_path / "none.tar")
     assert caught.value.where() == {"shard": str(tmp_path / "none.tar"), "stage": "open"}
 
 
-def test_a_directory_is_refused_and_its_descriptor_given_back(tmp_path):
+def test_a_directory_is_refused_and_its_descriptor_closed(tmp_path):
     with LocalFile(__file__) as before:
         free = before.fd
     with pytest.raises(StorageError) as caught:
@@ -83,13 +83,13 @@ def test_a_directory_is_refused_and_its_descriptor_given_back(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
-def test_a_named_pipe_is_refused_rather_than_waited_for(tmp_path):
+def test_a_named_pipe_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe.tar")
     with pytest.raises(StorageError, match="not a regular file"):
         LocalFile(tmp_path / "pipe.tar")
 
 
-def test_closing_twice_is_harmless_and_reading_afterwards_is_an_error_of_ours(path):
+def test_closing_twice_is_harmless_and_a_later_read_is_a_storage_error(path):
     file = LocalFile(path)
     file.close()
     file.close()
@@ -99,7 +99,7 @@ def test_closing_twice_is_harmless_and_reading_afterwards_is_an_error_of_ours(pa
 
 
 def failing(code, times, real=local.pread):
-    """A pread that fails so many times, as a file server's does; `failed` counts."""
+    """Return a pread that fails so many times, as on a failing file server; `failed` counts the failures."""
 
     def read(fd, length, offset):
         if read.failed < times:
@@ -111,7 +111,7 @@ def failing(code, times, real=local.pread):
     return read
 
 
-def test_a_file_that_the_server_forgot_is_opened_anew(path, monkeypatch):
+def test_a_stale_file_is_opened_again(path, monkeypatch):
     with LocalFile(path) as file:
         fd = file.fd
         monkeypatch.setattr(local, "pread", failing(errno.ESTALE, local.MAX_REOPENS))
@@ -119,7 +119,7 @@ def test_a_file_that_the_server_forgot_is_opened_anew(path, monkeypatch):
         assert file.fd == fd
 
 
-def test_a_file_that_stays_forgotten_is_an_error_that_says_so(path, monkeypatch):
+def test_a_file_that_stays_stale_is_an_error(path, monkeypatch):
     with LocalFile(path) as file:
         read = failing(errno.ESTALE, 100)
         monkeypatch.setattr(local, "pread", read)
@@ -128,7 +128,7 @@ def test_a_file_that_stays_forgotten_is_an_error_that_says_so(path, monkeypatch)
         assert read.failed == local.MAX_REOPENS + 1
 
 
-def test_a_file_that_was_replaced_meanwhile_is_not_read(path, tmp_path, monkeypatch):
+def test_a_stale_file_that_was_replaced_is_not_read(path, tmp_path, monkeypatch):
     with LocalFile(path) as file:
         other = tmp_path / "other"
         other.write_bytes(DATA[::-1])
@@ -140,7 +140,7 @@ def test_a_file_that_was_replaced_meanwhile_is_not_read(path, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ETIMEDOUT])
-def test_a_lost_server_is_told_at_once(path, monkeypatch, code):
+def test_an_unreachable_server_is_an_error_without_retries(path, monkeypatch, code):
     with LocalFile(path) as file:
         read = failing(code, 100)
         monkeypatch.setattr(local, "pread", read)

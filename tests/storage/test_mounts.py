@@ -1,3 +1,5 @@
+"""The mount, the filesystem and the disks of a path are found in mountinfo and /sys."""
+
 from __future__ import annotations
 
 import os
@@ -33,49 +35,49 @@ def mount_point(path, text=LAPTOP):
     return mount and (mount.mount_point, mount.source)
 
 
-def test_escapes_are_undone():
+def test_octal_escapes_are_decoded():
     assert unescape(r"a\040b\011c\134d") == "a b\tc\\d"
     assert mount_point("/mnt/my shards,old/0.tar") == ("/mnt/my shards,old", "/dev/sda1")
 
 
-def test_a_name_that_only_begins_alike_is_not_below_a_mount():
+def test_a_path_with_the_same_prefix_is_not_below_the_mount():
     assert mount_point("/database/0.tar") == ("/", "/dev/nvme0n1p2")
     assert mount_point("/data") == ("/data", "/dev/sdb1")
 
 
-def test_a_bind_mount_keeps_its_root_and_its_own_read_only_flag():
+def test_a_bind_mount_has_its_own_root_and_read_only_flag():
     mount = mount_of("/data/0.tar", parse_mountinfo(LAPTOP))
     assert mount is not None
     assert (mount.root, mount.read_only) == ("/exports/data", True)
 
 
-def test_the_last_of_stacked_mounts_wins():
+def test_the_last_of_stacked_mounts_is_returned():
     text = "30 1 8:1 / / rw - ext4 /dev/a rw\n31 30 8:2 / /d rw - ext4 /dev/b rw\n32 31 8:3 / /d rw - ext4 /dev/c rw"
     assert mount_point("/d/x", text) == ("/d", "/dev/c")
 
 
-def test_a_mount_hidden_under_a_later_one_is_not_the_answer():
+def test_a_mount_hidden_under_a_later_one_is_not_returned():
     text = "30 1 8:1 / / rw - ext4 /dev/a rw\n31 30 8:2 / /d/e rw - ext4 /dev/b rw\n32 30 8:3 / /d rw - ext4 /dev/c rw"
     assert mount_point("/d/e/x", text) == ("/d", "/dev/c")
 
 
-def test_without_a_visible_root_the_longest_mount_counts():
+def test_without_a_visible_root_the_longest_mount_point_is_returned():
     text = "31 7 8:2 / /d rw - ext4 /dev/b rw\n32 7 8:3 / /d/e rw - ext4 /dev/c rw"
     assert mount_point("/d/e/x", text) == ("/d/e", "/dev/c")
     assert mount_point("/other", text) is None
 
 
-def test_mounts_that_claim_each_other_as_parents_end():
+def test_mounts_that_name_each_other_as_parents_do_not_loop():
     text = "1 1 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /d rw - ext4 /dev/b rw\n1 2 8:1 / /d rw - ext4 /dev/a rw"
     assert mount_point("/d/x", text) == ("/d", "/dev/b")
 
 
-def test_lines_of_another_shape_are_left_out():
+def test_malformed_lines_are_skipped():
     assert parse_mountinfo("\nnonsense\n1 2 3 - x\nx y 8:1 / / rw - ext4 /dev/a rw\n") == ()
 
 
 @given(st.text(), st.text(alphabet="/ab"))
-def test_any_text_parses_and_any_path_gets_an_answer(text, path):
+def test_any_text_is_parsed_and_any_path_has_a_mount(text, path):
     mounts = parse_mountinfo(text + "\n30 1 8:1 / / rw - ext4 /dev/a rw")
     assert mount_of("/" + path.strip("/"), mounts) is not None
 
@@ -84,13 +86,13 @@ ROOT = "30 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n"
 
 
 @pytest.fixture
-def see(sys_tree):
-    """Identify a path over given mounts and the test's own /sys."""
+def identify_at(sys_tree):
+    """A function that identifies a path from given mounts and the test's own /sys."""
 
-    def see(path, *lines):
+    def identify_at(path, *lines):
         return storage_from_mountinfo(Path(path), ROOT + "\n".join(lines), sys_tree.root)
 
-    return see
+    return identify_at
 
 
 @pytest.mark.parametrize(
@@ -110,16 +112,16 @@ def see(sys_tree):
         ("tmpfs", "tmpfs", "tmpfs"),
     ],
 )
-def test_the_filesystem_decides_where_there_is_no_disk(see, filesystem, source, kind):
-    storage = see("/d/0.tar", f"50 30 0:53 / /d rw - {filesystem} {source} rw,vers=4.2")
+def test_a_filesystem_without_a_disk_determines_the_kind(identify_at, filesystem, source, kind):
+    storage = identify_at("/d/0.tar", f"50 30 0:53 / /d rw - {filesystem} {source} rw,vers=4.2")
     assert (storage.kind, storage.source, storage.mount_point) == (kind, source, "/d")
     assert storage.rotational is None
 
 
-def test_a_partition_leads_to_its_disk(see, sys_tree):
+def test_a_partition_is_resolved_to_its_disk(identify_at, sys_tree):
     sys_tree.disk("nvme0n1", "259:0", 0, device__model="Samsung SSD 990 PRO", device__transport="pcie")
     sys_tree.partition("nvme0n1", "nvme0n1p2", "259:2")
-    storage = see("/home/me")
+    storage = identify_at("/home/me")
     assert (storage.kind, storage.rotational) == (StorageKind.NVME, False)
     assert storage.chain == (
         "/ (ext4, /dev/nvme0n1p2)",
@@ -129,9 +131,9 @@ def test_a_partition_leads_to_its_disk(see, sys_tree):
 
 
 @pytest.mark.parametrize(("flag", "kind"), [(1, "hdd"), (0, "ssd")])
-def test_a_sata_disk_is_what_its_flag_says(see, sys_tree, flag, kind):
+def test_the_rotational_flag_determines_the_kind_of_a_sata_disk(identify_at, sys_tree, flag, kind):
     sys_tree.disk("sda", "8:0", flag, device__vendor="ATA", device__model="WDC WD80")
-    storage = see("/d", "50 30 8:0 / /d rw - xfs /dev/sda rw")
+    storage = identify_at("/d", "50 30 8:0 / /d rw - xfs /dev/sda rw")
     assert (storage.kind, storage.rotational) == (kind, bool(flag))
 
 
@@ -147,17 +149,17 @@ def test_a_sata_disk_is_what_its_flag_says(see, sys_tree, flag, kind):
         ("zram0", {}, "ram"),
     ],
 )
-def test_disks_that_are_not_what_their_flag_says_are_named(see, sys_tree, name, files, kind):
+def test_virtual_network_and_memory_disks_are_recognised_despite_their_flag(identify_at, sys_tree, name, files, kind):
     sys_tree.disk(name, "254:0", 1, **files)
-    assert see("/d", f"50 30 254:0 / /d rw - ext4 /dev/{name} rw").kind == kind
+    assert identify_at("/d", f"50 30 254:0 / /d rw - ext4 /dev/{name} rw").kind == kind
 
 
-def test_encryption_on_lvm_is_seen_through(see, sys_tree):
+def test_encryption_and_lvm_are_resolved_to_the_disk_below(identify_at, sys_tree):
     sys_tree.disk("nvme0n1", "259:0", 0)
     sys_tree.partition("nvme0n1", "nvme0n1p2", "259:2")
     sys_tree.disk("dm-0", "253:0", 0, slaves=["nvme0n1p2"], dm__name="luks", dm__uuid="CRYPT-LUKS2-12ab-luks")
     sys_tree.disk("dm-1", "253:1", 0, slaves=["dm-0"], dm__name="vg-data", dm__uuid="LVM-abc")
-    storage = see("/d", "50 30 253:1 / /d rw - ext4 /dev/mapper/vg-data rw")
+    storage = identify_at("/d", "50 30 253:1 / /d rw - ext4 /dev/mapper/vg-data rw")
     assert storage.kind is StorageKind.NVME
     assert storage.chain[1:] == (
         "dm-1 (LVM vg-data)",
@@ -167,43 +169,43 @@ def test_encryption_on_lvm_is_seen_through(see, sys_tree):
     )
 
 
-def test_an_array_is_as_slow_as_its_slowest_disk(see, sys_tree):
+def test_an_array_is_as_slow_as_its_slowest_disk(identify_at, sys_tree):
     sys_tree.disk("sda", "8:0", 0)
     sys_tree.disk("sdb", "8:16", 1)
     sys_tree.disk("md0", "9:0", 0, slaves=["sda", "sdb"], md__level="raid1")
-    storage = see("/d", "50 30 9:0 / /d rw - ext4 /dev/md0 rw")
+    storage = identify_at("/d", "50 30 9:0 / /d rw - ext4 /dev/md0 rw")
     assert (storage.kind, storage.rotational) == (StorageKind.HDD, True)
     assert storage.chain[1:] == ("md0 (raid1)", "sda", "sdb")
 
 
-def test_devices_that_are_each_others_slaves_end(see, sys_tree):
+def test_devices_that_are_each_others_slaves_do_not_loop(identify_at, sys_tree):
     sys_tree.disk("dm-0", "253:0", 0)
     sys_tree.disk("dm-1", "253:1", 0, slaves=["dm-0"])
     folder = sys_tree.root / "class" / "block" / "dm-0" / "slaves"
     folder.mkdir()
     (folder / "dm-1").symlink_to(sys_tree.root / "class" / "block" / "dm-1")
-    assert see("/d", "50 30 253:1 / /d rw - ext4 /dev/dm-1 rw").kind is StorageKind.UNKNOWN
+    assert identify_at("/d", "50 30 253:1 / /d rw - ext4 /dev/dm-1 rw").kind is StorageKind.UNKNOWN
 
 
 @pytest.mark.parametrize("source", ["/dev/sda1", "/dev/mapper/pool"])
-def test_an_anonymous_number_is_resolved_through_the_source(see, sys_tree, source):
+def test_an_anonymous_device_number_is_resolved_through_the_source(identify_at, sys_tree, source):
     sys_tree.disk("sda", "8:0", 1)
     sys_tree.partition("sda", "sda1", "8:1")
     sys_tree.disk("dm-3", "253:3", 1, slaves=["sda1"], dm__name="pool", dm__uuid="CRYPT-x")
-    storage = see("/d", f"50 30 0:44 /@home /d rw - btrfs {source} rw,subvol=/@home")
+    storage = identify_at("/d", f"50 30 0:44 /@home /d rw - btrfs {source} rw,subvol=/@home")
     assert (storage.kind, storage.filesystem) == (StorageKind.HDD, "btrfs")
 
 
-def test_zfs_hides_its_disks_and_that_is_said(see):
-    storage = see("/d", "50 30 0:44 / /d rw - zfs tank/data rw")
+def test_zfs_is_unknown_with_disks_that_are_not_visible(identify_at):
+    storage = identify_at("/d", "50 30 0:44 / /d rw - zfs tank/data rw")
     assert storage.kind is StorageKind.UNKNOWN
     assert "not visible" in storage.chain[-1]
 
 
-def test_a_loop_device_leads_to_its_file(see, sys_tree):
+def test_a_loop_device_is_resolved_to_the_disk_of_its_file(identify_at, sys_tree):
     sys_tree.disk("loop0", "7:0", 0, loop__backing_file="/images/data.img")
     sys_tree.disk("sda", "8:0", 1)
-    storage = see(
+    storage = identify_at(
         "/d",
         "50 30 7:0 / /d ro - squashfs /dev/loop0 ro",
         "51 30 8:0 / /images rw - ext4 /dev/sda rw",
@@ -212,7 +214,7 @@ def test_a_loop_device_leads_to_its_file(see, sys_tree):
     assert storage.chain[1] == "loop0 on the file /images/data.img"
 
 
-def test_an_overlay_is_seen_through_to_the_layer_that_holds_the_file(see, sys_tree, tmp_path):
+def test_an_overlay_is_resolved_to_the_layer_that_holds_the_file(identify_at, sys_tree, tmp_path):
     sys_tree.disk("sda", "8:0", 1)
     sys_tree.disk("sdb", "8:16", 0)
     upper, lower, work = (tmp_path / name for name in ("up:per", "lower", "work"))
@@ -224,14 +226,14 @@ def test_an_overlay_is_seen_through_to_the_layer_that_holds_the_file(see, sys_tr
         f"51 30 8:0 / {upper} rw - ext4 /dev/sda rw",
         f"52 30 8:16 / {lower} rw - ext4 /dev/sdb rw",
     )
-    assert see("/m/0.tar", *lines).kind is StorageKind.SSD
-    assert see("/m", *lines).kind is StorageKind.HDD
-    assert see("/m", *lines).filesystem == "overlay"
+    assert identify_at("/m/0.tar", *lines).kind is StorageKind.SSD
+    assert identify_at("/m", *lines).kind is StorageKind.HDD
+    assert identify_at("/m", *lines).filesystem == "overlay"
 
 
-def test_the_newer_spelling_of_lower_layers_is_read(see, sys_tree, tmp_path):
+def test_the_newer_mount_option_for_lower_layers_is_read(identify_at, sys_tree, tmp_path):
     sys_tree.disk("sda", "8:0", 1)
-    storage = see(
+    storage = identify_at(
         "/m",
         f"50 30 0:60 / /m ro - overlay none ro,lowerdir+=/gone,lowerdir+={tmp_path}",
         f"51 30 8:0 / {tmp_path} rw - ext4 /dev/sda rw",
@@ -246,13 +248,13 @@ DOCKER_ROOT = (
 )
 
 
-def test_inside_a_container_the_layers_are_invisible_and_that_is_said(sys_tree):
+def test_inside_a_container_the_layers_are_reported_as_not_visible(sys_tree):
     storage = storage_from_mountinfo(Path("/workspace"), DOCKER_ROOT, sys_tree.root)
     assert storage.kind is StorageKind.OVERLAY
     assert "not visible" in storage.chain[-1]
 
 
-def test_docker_gives_its_disk_away_by_the_files_it_binds(sys_tree):
+def test_docker_s_disk_is_inferred_from_the_files_it_binds(sys_tree):
     sys_tree.disk("nvme0n1", "259:0", 0)
     hosts = f"710 700 259:0 /var/lib/docker/containers/{DOCKER_ID}/hosts /etc/hosts rw - ext4 /dev/nvme0n1 rw\n"
     storage = storage_from_mountinfo(Path("/workspace"), DOCKER_ROOT + hosts, sys_tree.root)
@@ -260,14 +262,14 @@ def test_docker_gives_its_disk_away_by_the_files_it_binds(sys_tree):
     assert "inferred from /etc/hosts" in storage.chain[1]
 
 
-def test_a_volume_inside_a_container_is_judged_on_its_own(sys_tree):
+def test_a_volume_inside_a_container_is_identified_separately(sys_tree):
     sys_tree.disk("sda", "8:0", 1)
     volume = "720 700 8:0 /srv/sa1b /data ro - xfs /dev/sda rw\n"
     storage = storage_from_mountinfo(Path("/data/0.tar"), DOCKER_ROOT + volume, sys_tree.root)
     assert (storage.kind, storage.read_only) == (StorageKind.HDD, True)
 
 
-def test_no_mount_at_all_is_unknown(sys_tree):
+def test_a_path_without_a_mount_is_unknown(sys_tree):
     assert storage_from_mountinfo(Path("/d"), "", sys_tree.root).kind is StorageKind.UNKNOWN
 
 
@@ -277,38 +279,38 @@ PARTITIONS = [
 ]
 
 
-def test_without_mountinfo_the_partitions_speak():
+def test_without_mountinfo_partitions_are_used():
     storage = storage_from_partitions(Path("/Volumes/data/0.tar"), PARTITIONS)
     assert (storage.kind, storage.source, storage.read_only) == (StorageKind.SMB, "//me@nas/data", False)
     root = storage_from_partitions(Path("/Users/me"), PARTITIONS)
     assert (root.kind, root.filesystem, root.read_only) == (StorageKind.UNKNOWN, "apfs", True)
 
 
-def test_a_mapped_drive_is_remote():
+def test_a_mapped_network_drive_is_remote():
     drive = SimpleNamespace(device="Z:\\", mountpoint="Z:\\", fstype="NTFS", opts="rw,remote")
     assert storage_from_partitions(Path("Z:\\sa1b\\0.tar"), [drive]).kind is StorageKind.SMB
     assert storage_from_partitions(Path("C:\\x"), [drive]).kind is StorageKind.UNKNOWN
 
 
-def test_this_machine_s_own_paths_are_identified(tmp_path):
+def test_a_path_of_this_machine_is_identified(tmp_path):
     storage = identify_storage(tmp_path)
     assert storage.path == tmp_path.resolve()
     assert Path(storage.mount_point).is_mount()
 
 
-def test_links_are_followed_and_missing_paths_take_their_nearest_parent(tmp_path):
+def test_links_are_followed_and_missing_paths_use_their_nearest_parent(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert identify_storage(tmp_path / "link" / "not" / "yet").path == (tmp_path / "real").resolve()
 
 
-def test_a_path_that_cannot_be_resolved_is_our_own_error():
+def test_a_path_that_cannot_be_resolved_is_a_storage_error():
     with pytest.raises(StorageError, match="cannot resolve"):
         identify_storage("a\0b")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="mounting is Linux here")
-def test_a_real_tmpfs_is_seen_as_one(mount_tmpfs):
+@pytest.mark.skipif(sys.platform != "linux", reason="tests mount filesystems on Linux only")
+def test_a_real_tmpfs_is_recognised(mount_tmpfs):
     folder = mount_tmpfs("small tmpfs", "size=1m")
     storage = identify_storage(folder / "x")
     assert (storage.kind, storage.mount_point) == (StorageKind.TMPFS, os.fspath(folder))

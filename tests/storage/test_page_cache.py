@@ -1,4 +1,4 @@
-"""When data goes through the page cache, with the memory the test says."""
+"""Whether data fits into the page cache, and reads that bypass it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from penstock.storage import page_cache
-from penstock.storage import page_cache as pagecache
 from penstock.storage.kinds import StorageKind
 from penstock.storage.mounts import identify_storage
 from penstock.storage.page_cache import ColdFile, ReadMethod, choose_method, drop_pages, is_cached
@@ -18,13 +17,13 @@ from penstock.storage.page_cache import ColdFile, ReadMethod, choose_method, dro
 GiB = 1 << 30
 
 
-@pytest.mark.parametrize(("size", "held"), [(0, True), (4 * GiB, True), (4 * GiB + 1, False), (100 * GiB, False)])
-def test_data_is_cached_if_it_takes_at_most_half_of_the_free_memory(monkeypatch, size, held):
-    monkeypatch.setattr(pagecache, "free_bytes", lambda: 8 * GiB)
-    assert pagecache.fits_in_page_cache(size) is held
+@pytest.mark.parametrize(("size", "mapping"), [(0, True), (4 * GiB, True), (4 * GiB + 1, False), (100 * GiB, False)])
+def test_data_fits_up_to_half_of_the_free_memory(monkeypatch, size, mapping):
+    monkeypatch.setattr(page_cache, "free_bytes", lambda: 8 * GiB)
+    assert page_cache.fits_in_page_cache(size) is mapping
 
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="page cache control is Linux")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the page cache can be controlled on Linux only")
 
 
 @pytest.fixture
@@ -37,16 +36,16 @@ def file(tmp_path):
 @pytest.fixture
 def disk_file(file):
     if identify_storage(file).kind.in_memory:
-        pytest.skip("the temporary directory is memory: nothing there can be cold")
+        pytest.skip("the temporary directory is in memory, where no read is cold")
     return file
 
 
 TRIES = 200
-"""A busy kernel keeps pages it is just writing or reading for somebody, for a moment."""
+"""Attempts: a busy kernel keeps pages for a moment while another process reads or writes them."""
 
 
 @pytest.mark.parametrize("method", list(ReadMethod))
-def test_every_method_reads_the_true_bytes(disk_file, method):
+def test_every_method_reads_the_file_s_bytes(disk_file, method):
     with mmap.mmap(-1, 65536) as buffer, ColdFile(disk_file, method) as cold:
         cold.drop(random=True)
         assert cold.read_into(buffer, 8192, 65536) == 65536
@@ -54,7 +53,7 @@ def test_every_method_reads_the_true_bytes(disk_file, method):
 
 
 @linux
-def test_dropped_pages_are_really_gone(disk_file):
+def test_dropped_pages_are_not_cached(disk_file):
     with open(disk_file, "rb") as stream:
         stream.read()
         pages = range(0, 1 << 20, 1 << 16)
@@ -65,28 +64,28 @@ def test_dropped_pages_are_really_gone(disk_file):
 
 
 @linux
-def test_pages_that_stay_are_not_called_dropped(disk_file):
-    with open(disk_file, "rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as held:
-        assert len(bytes(held)) == 1 << 20  # mapped pages survive the advice
+def test_pages_that_stay_cached_are_not_reported_as_dropped(disk_file):
+    with open(disk_file, "rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        assert len(bytes(mapping)) == 1 << 20  # mapped pages survive the advice
         assert not drop_pages(disk_file)
 
 
 @linux
-def test_where_direct_reads_are_refused_pages_are_dropped(disk_file, monkeypatch):
+def test_without_direct_reads_pages_are_dropped(disk_file, monkeypatch):
     monkeypatch.setattr(page_cache, "_direct_works", lambda path: False)
     storage = identify_storage(disk_file)
     assert ReadMethod.DROPPED in (choose_method(disk_file, storage) for _ in range(TRIES))
 
 
 @linux
-def test_what_can_be_neither_is_warm_and_says_so(disk_file, monkeypatch):
+def test_a_file_whose_pages_cannot_be_dropped_is_read_warm(disk_file, monkeypatch):
     monkeypatch.setattr(page_cache, "_direct_works", lambda path: False)
-    with open(disk_file, "rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as held:
-        assert len(bytes(held)) == 1 << 20
+    with open(disk_file, "rb") as stream, mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        assert len(bytes(mapping)) == 1 << 20
         assert choose_method(disk_file, identify_storage(disk_file)) is ReadMethod.WARM
 
 
-def test_memory_and_filesystems_with_their_own_cache_are_never_called_cold(file):
+def test_memory_and_filesystems_with_their_own_cache_are_read_warm(file):
     storage = identify_storage(file)
     assert choose_method(file, replace(storage, kind=StorageKind.TMPFS)) is ReadMethod.WARM
     assert choose_method(file, replace(storage, filesystem="zfs")) is ReadMethod.WARM

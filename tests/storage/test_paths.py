@@ -1,4 +1,4 @@
-"""From what a user writes to a list of shards."""
+"""Files, folders, globs and brace ranges expand to a list of shards."""
 
 from pathlib import Path
 
@@ -18,31 +18,31 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_folder_stands_for_its_shards_in_order(folder):
+def test_a_folder_expands_to_its_sorted_shards(folder):
     assert expand_shard_paths(".") == ["a.tar", "b.tar", "c.tar.gz", "d.tgz", "e.TAR.ZST", "f.tar.zstd"]
 
 
-def test_a_path_object_is_as_good_as_a_string(folder):
+def test_path_objects_are_accepted(folder):
     assert expand_shard_paths(folder / "a.tar") == [str(folder / "a.tar")]
     assert expand_shard_paths([Path("a.tar"), "b.tar"]) == ["a.tar", "b.tar"]
 
 
-def test_a_named_file_is_taken_whatever_its_name(folder):
+def test_an_existing_file_is_accepted_whatever_its_name(folder):
     assert expand_shard_paths("notes.txt") == ["notes.txt"]
 
 
-def test_a_glob_takes_shards_only(folder):
+def test_a_glob_matches_only_shards(folder):
     assert expand_shard_paths("*") == ["a.tar", "b.tar", "c.tar.gz", "d.tgz", "e.TAR.ZST", "f.tar.zstd"]
     assert expand_shard_paths("a.*") == ["a.tar"]
     assert expand_shard_paths("**/z.tar") == ["deep/er/z.tar"]
 
 
-def test_a_file_whose_name_looks_like_a_glob_is_found(folder):
+def test_a_file_name_with_glob_characters_is_found(folder):
     (folder / "[1].tar").touch()
     assert expand_shard_paths("[1].tar") == ["[1].tar"]
 
 
-def test_each_shard_comes_once_in_the_order_given(folder):
+def test_each_shard_is_returned_once_in_the_given_order(folder):
     assert expand_shard_paths(["b.tar", "*.tar", "b.tar"]) == ["b.tar", "a.tar"]
 
 
@@ -77,7 +77,7 @@ def test_braces_expand_as_in_a_shell(pattern, names):
 
 
 @pytest.mark.parametrize("pattern", ["{0..99999999999}", "{0..1999}{0..1999}"])
-def test_an_absurd_range_is_refused_before_it_fills_the_memory(pattern):
+def test_a_huge_range_is_refused_before_it_is_expanded(pattern):
     with pytest.raises(SettingError, match=str(MAX_EXPANDED)):
         expand_braces(pattern)
 
@@ -89,7 +89,7 @@ def test_braces_that_are_neither_range_nor_list_are_refused(pattern):
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict"),
+    ("name", "expected"),
     [
         ("a.tar", True),
         ("x/A.TAR.GZ", True),
@@ -104,5 +104,5 @@ def test_braces_that_are_neither_range_nor_list_are_refused(pattern):
         ("tar", False),
     ],
 )
-def test_a_shard_is_known_by_its_name(name, verdict):
-    assert is_shard_name(name) is verdict
+def test_shard_names_are_recognised(name, expected):
+    assert is_shard_name(name) is expected

@@ -1,4 +1,7 @@
-"""What disk is under a block device, read from /sys: partitions, dm, md, loop. Pure over a given root."""
+"""Find the physical disks below a block device (partition, dm, md, loop) in /sys.
+
+The functions take the root of /sys as an argument, so that tests can build their own.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,34 @@ from penstock.storage.kinds import StorageKind, slowest_kind
 _MEMORY = re.compile(r"(zram|ram|pmem)\d")
 _NETWORK = re.compile(r"(nbd|rbd|drbd)\d")
 _VIRTUAL = re.compile(r"(vd|xvd)[a-z]")
-_VIRTUAL_VENDORS = ("QEMU", "VMware", "Msft", "Google", "Xen", "Amazon Elastic Block Store", "nvme_card-pd")
+_VIRTUAL_VENDORS = (
+    "QEMU",
+    "VMware",
+    "Msft",
+    "Google",
+    "Xen",
+    "Amazon Elastic Block Store",
+    "nvme_card-pd",  # glossary: allow
+)
 _DM_KINDS = {"CRYPT": "dm-crypt", "LVM": "LVM", "mpath": "multipath", "RAID": "dm-raid"}
 _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The physical (or virtual) disks that serve a block device."""
+    """The physical or virtual disks below a block device."""
 
     kind: StorageKind
     rotational: bool | None
-    """The kernel's flag: True when any disk below claims to spin. Often wrong on virtual disks."""
+    """The kernel's flag: True if any disk below reports that it rotates. Often wrong on virtual disks."""
     chain: tuple[str, ...]
-    """From the device down to the disks, in words."""
+    """Descriptions of the layers, from the device down to the disks."""
     backing_file: str | None = None
-    """For a loop device: the file that holds its bytes; the answer lies on that file's own mount."""
+    """The file that holds the bytes of a loop device; the disks are those of that file's mount."""
 
 
 def disk_under(device: str, sys_root: Path, depth: int = 0) -> Disk | None:
-    """The disk under MAJOR:MINOR, or None where /sys does not know that device."""
+    """Return the disk below the device MAJOR:MINOR, or None if /sys does not list that device."""
     entry = sys_root / "dev" / "block" / device
     if depth > _MAX_DEPTH or not entry.exists():
         return None
@@ -43,7 +54,7 @@ def disk_under(device: str, sys_root: Path, depth: int = 0) -> Disk | None:
 
 
 def device_of_source(source: str, sys_root: Path) -> str | None:
-    """MAJOR:MINOR of a mount source such as /dev/mapper/root, for filesystems that hide it (btrfs)."""
+    """Return MAJOR:MINOR of a mount source such as /dev/mapper/root, for filesystems that hide it (btrfs)."""
     for candidate in (source, os.path.realpath(source)):
         if not candidate.startswith("/dev/"):
             continue
@@ -71,7 +82,7 @@ def _disk_of_folder(folder: Path, sys_root: Path, depth: int) -> Disk:
 
 
 def _combine_disks(label: str, disks: list[Disk]) -> Disk:
-    """One device over several: as slow as the slowest of them."""
+    """Return one disk that stands for several; it is as slow as the slowest of them."""
     if not disks:
         return Disk(StorageKind.UNKNOWN, None, (label, "nothing visible below it"))
     flags = [disk.rotational for disk in disks if disk.rotational is not None]
@@ -110,7 +121,7 @@ def _label(folder: Path) -> str:
 
 
 def _vendor_and_model(folder: Path) -> str:
-    """Vendor and model as the disk tells them; virtio gives a PCI number, which says nothing."""
+    """Return vendor and model as the disk reports them; virtio's PCI numbers are left out, since they say nothing."""
     words = [_read_text(folder / "device" / name) or "" for name in ("vendor", "model")]
     return " ".join(word for word in words if word and not word.startswith("0x"))
 

@@ -1,4 +1,4 @@
-"""The kinds of storage Penstock tells apart, and what each filesystem's name says."""
+"""The kinds of storage that Penstock distinguishes, and which of them a filesystem's name implies."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from enum import StrEnum
 
 
 class StorageKind(StrEnum):
-    """What a path lies on, as far as the system tells: a claim, where `penstock.probe.storage` measures."""
+    """The kind of storage under a path, as the system reports it; `penstock.probe.storage` measures it."""
 
     NVME = "nvme"
     SSD = "ssd"
     HDD = "hdd"
     VIRTUAL_DISK = "virtual disk"
-    """A disk a hypervisor shows: what is below it cannot be seen from here."""
+    """A disk provided by a hypervisor; the hardware below it is not visible."""
     NETWORK_DISK = "network disk"
     """A block device over a network: nbd, rbd, drbd, NVMe over fabrics."""
     NFS = "nfs"
@@ -25,22 +25,22 @@ class StorageKind(StrEnum):
     OBJECT_STORE = "object store"
     """A bucket or a web server, read by requests for ranges."""
     HOST_SHARE = "host share"
-    """A folder of the host shown to a virtual machine: virtiofs, 9p, vboxsf."""
+    """A folder of the host in a virtual machine: virtiofs, 9p, vboxsf."""
     TMPFS = "tmpfs"
     RAM = "ram"
     """A block device in memory: zram, brd, pmem."""
     OVERLAY = "overlay"
-    """An overlay of which nothing below can be seen."""
+    """An overlay filesystem whose layers are not visible."""
     UNKNOWN = "unknown"
 
     @property
     def in_memory(self) -> bool:
-        """Reads never reach a disk or a network: cold and warm are the same."""
+        """Whether reads never reach a disk or a network, so that cold and warm reads are the same."""
         return self in (StorageKind.TMPFS, StorageKind.RAM)
 
     @property
     def remote(self) -> bool:
-        """Reads cross a network: latency is hidden by reads in flight, and a server's cache may answer."""
+        """Whether reads cross a network: concurrent reads hide its latency, and the server may have a cache."""
         return self in _REMOTE
 
 
@@ -88,12 +88,12 @@ _BY_FILESYSTEM = {
 
 
 def kind_of_filesystem(filesystem: str) -> StorageKind | None:
-    """The kind a filesystem's name alone decides; None where the disk below it does."""
+    """Return the kind that a filesystem's name implies; None if it depends on the disk below."""
     if filesystem.startswith("fuse."):
         return StorageKind.FUSE
     return _BY_FILESYSTEM.get(filesystem)
 
 
 def slowest_kind(kinds: Iterable[StorageKind]) -> StorageKind:
-    """What an array of these disks is to be taken for."""
+    """Return the slowest kind, which determines the speed of an array of disks."""
     return min(kinds, key=_SLOWEST_FIRST.index)

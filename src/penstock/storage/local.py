@@ -1,4 +1,8 @@
-"""A local file read at any offset, by any thread, without a shared position."""
+"""Local files that any thread can read at any offset, without a shared position.
+
+`LocalFile` opens a file anew when a file server has forgotten it. `ForwardStream` makes a stream of any file that can
+be read at an offset, local or remote.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from penstock.errors import StorageError
 Wanted = TypeVar("Wanted")
 Result = TypeVar("Result")
 
-# A named pipe must not make us wait for its writer; on files O_NONBLOCK means nothing.
+# O_NONBLOCK keeps the opening of a named pipe from waiting for its writer; it has no effect on regular files.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 STREAM_BYTES = 256 << 10
-"""Of a stream, read at once."""
+"""Bytes that a stream reads at once."""
 MAX_REOPENS = 3
-"""How often a read begins anew when the server of a network file system has forgotten the file."""
+"""How often a read is repeated when the server of a network file system has forgotten the file (ESTALE)."""
 _ADVICE = {
     errno.ESTALE: "The file server no longer knows this file: it was replaced, or the server was set up anew",
     errno.EIO: "The disk failed, or the file server does not answer",
@@ -33,28 +37,28 @@ _ADVICE = {
 
 
 def read_into_buffers(read: Callable[[list[memoryview], int], int], buffers: Sequence[memoryview], offset: int) -> int:
-    """Read on from there into these, one after the other, until a read gives nothing; how many bytes came.
+    """Fill the buffers one after the other from `offset` on, until a read returns nothing; return the bytes read.
 
-    A signal or a network file system may cut a read short.
+    The read is repeated for the rest, since a signal or a network file system may cut it short.
     """
-    rest, at = [buffer for buffer in buffers if len(buffer)], offset
-    while rest:
-        count = read(rest, at)
+    remaining, position = [buffer for buffer in buffers if len(buffer)], offset
+    while remaining:
+        count = read(remaining, position)
         if count == 0:
             break
-        at += count
-        while rest and count >= len(rest[0]):
-            count -= len(rest.pop(0))
+        position += count
+        while remaining and count >= len(remaining[0]):
+            count -= len(remaining.pop(0))
         if count:
-            rest[0] = rest[0][count:]
-    return at - offset
+            remaining[0] = remaining[0][count:]
+    return position - offset
 
 
 class LocalFile:
-    """An open file: its size and mtime as they were when it was opened, and `read_at`."""
+    """An open file, with its size and modification time as they were when it was opened."""
 
     etag: str | None = None
-    """Objects in a store have one."""
+    """None for every local file; objects in a store have an ETag."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = str(path)
@@ -71,7 +75,7 @@ class LocalFile:
             raise StorageError(f"is {what}, not a regular file", shard=self.path, stage="open")
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Return up to `length` bytes; fewer only at the end of the file."""
         data = self.retry_when_stale(pread, length, offset)
         while len(data) < length:  # a signal or a network file system may cut a read short
             more = self.retry_when_stale(pread, length - len(data), offset + len(data))
@@ -81,7 +85,7 @@ class LocalFile:
         return data
 
     def retry_when_stale(self, read: Callable[[int, Wanted, int], Result], wanted: Wanted, offset: int) -> Result:
-        """What `read(fd, wanted, offset)` gives; where a file server has forgotten the file, it is opened anew."""
+        """Return `read(fd, wanted, offset)`; if a file server has forgotten the file, open it anew and repeat."""
         reopened = 0
         while True:
             try:
@@ -99,18 +103,18 @@ class LocalFile:
             self._reopen()
 
     def read_into_buffers(self, buffers: Sequence[memoryview], offset: int) -> int:
-        """Read on from there into these, one after the other; how many bytes came: fewer at its end only."""
+        """Fill the buffers from `offset` on; return the bytes read, fewer than requested only at the file's end."""
         return read_into_buffers(partial(self.retry_when_stale, os.preadv), buffers, offset)
 
     def _reopen(self) -> None:
-        """The same file under the same descriptor, whoever reads from it just now; another one is refused."""
+        """Open the file anew under the same descriptor, which other threads may be reading; refuse another file."""
         with LocalFile(self.path) as fresh:
             if (fresh.size, fresh.mtime_ns) != (self.size, self.mtime_ns):
                 raise StorageError("has changed since it was opened", shard=self.path, stage="read")
             os.dup2(fresh.fd, self.fd, inheritable=False)
 
     def stream(self) -> io.BufferedReader:
-        """All of it, from the start."""
+        """Return a stream over the whole file."""
         return io.BufferedReader(ForwardStream(self._read_into), STREAM_BYTES)
 
     def _read_into(self, offset: int, into: memoryview) -> int:
@@ -119,11 +123,14 @@ class LocalFile:
         return len(data)
 
     def raw_reader(self) -> Callable[[list[memoryview], int], int]:
-        """Reads at an offset into memory, with nothing around the system call, which may raise or fall short."""
+        """Return a function that reads at an offset into memory and returns the bytes read.
+
+        It is the bare system call, for speed: it may raise OSError or read fewer bytes than requested.
+        """
         return partial(os.preadv, self.fd) if hasattr(os, "preadv") else copying_reader(self.read_at)
 
     def close(self) -> None:
-        """Give the descriptor back; a second call does nothing."""
+        """Close the descriptor; a second call does nothing."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -139,48 +146,51 @@ class LocalFile:
 
 
 def copying_reader(read_at: Callable[[int, int], bytes]) -> Callable[[list[memoryview], int], int]:
-    """What `raw_reader` gives where memory cannot be read into directly."""
+    """Return a `raw_reader` for files that cannot be read into memory directly."""
 
-    def read_into_buffers(into: list[memoryview], offset: int) -> int:
+    def read(into: list[memoryview], offset: int) -> int:
         data = read_at(offset, len(into[0]))
         into[0][: len(data)] = data
         return len(data)
 
-    return read_into_buffers
+    return read
 
 
 if hasattr(os, "pread"):
     pread = os.pread
-else:  # Windows: seek and read must not be torn apart by another thread
+else:  # Windows has no pread: a lock keeps seek and read of one thread together
     _seek_lock = threading.Lock()
 
     def pread(fd: int, length: int, offset: int, /) -> bytes:
-        """What os.pread does elsewhere."""
+        """Do what os.pread does on other platforms."""
         with _seek_lock:
             os.lseek(fd, offset, os.SEEK_SET)
             return os.read(fd, length)
 
 
 class ForwardStream(io.RawIOBase):
-    """From the start; what the reading bears (a server that forgets, a store that stalls) is borne here too."""
+    """A stream over a file, from its start, for decompressors and tar walks.
+
+    It recovers from whatever `read_into` recovers from: a server that forgets the file, a store that stalls.
+    """
 
     def __init__(self, read_into: Callable[[int, memoryview], int]) -> None:
-        """`read_into` fills memory from an offset on, and says how much of it; 0 at the end."""
+        """Take a function that fills memory from an offset on and returns the bytes read, 0 at the end."""
         super().__init__()
         self._read_into = read_into
         self._position = 0
 
     def readable(self) -> bool:
-        """Yes, and nothing else."""
+        """Return True: the stream can be read, and neither written nor sought in."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """What comes next."""
+        """Read the next bytes into the buffer; return their number."""
         with memoryview(buffer).cast("B") as into:
             count = self._read_into(self._position, into)
         self._position += count
         return count
 
     def tell(self) -> int:  # glossary: allow
-        """Bytes read so far."""
+        """Return the number of bytes read so far."""
         return self._position

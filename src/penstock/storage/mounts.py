@@ -1,4 +1,7 @@
-"""Which mount a path lies on, read from /proc/self/mountinfo. Pure: text in, mounts out."""
+"""Identify the storage under a path: its mount, its filesystem and the disks below.
+
+The facts come from /proc/self/mountinfo and /sys on Linux, and from psutil elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class Mount:
     device: str
     """MAJOR:MINOR. A major of 0 is anonymous: network, memory, overlay, and btrfs too."""
     root: str
-    """The folder of the filesystem that is mounted here; not "/" for bind mounts and subvolumes."""
+    """The folder of the filesystem that is mounted; not "/" for bind mounts and subvolumes."""
     mount_point: str
     filesystem: str
     source: str
@@ -35,16 +38,16 @@ class Mount:
 
     @property
     def read_only(self) -> bool:
-        """Whether the mount or the filesystem under it refuses writes."""
+        """Whether the mount or its filesystem refuses writes."""
         return ("ro", "") in self.options
 
     def values(self, *names: str) -> list[str]:
-        """Every value given under any of these option names, in order."""
+        """Return the values of all options with any of these names, in order."""
         return [value for name, value in self.options if name in names]
 
 
 def parse_mountinfo(text: str) -> tuple[Mount, ...]:
-    """All mounts, in the order they were made; lines that do not have mountinfo's shape are left out."""
+    """Return all mounts in the order in which they were made; malformed lines are skipped."""
     mounts = (_parse_line(line) for line in text.split("\n"))
     return tuple(mount for mount in mounts if mount is not None)
 
@@ -68,7 +71,7 @@ def _parse_line(line: str) -> Mount | None:
 
 
 def _parse_options(text: str) -> tuple[tuple[str, str], ...]:
-    # A comma inside a value arrives as \054, so split first and unescape after.
+    # A comma inside a value is escaped as \054, so the text is split first and unescaped afterwards.
     pairs = (option.partition("=") for option in text.split(",") if option)
     return tuple((name, unescape(value)) for name, _, value in pairs)
 
@@ -79,10 +82,10 @@ def unescape(text: str) -> str:
 
 
 def mount_of(path: str, mounts: tuple[Mount, ...]) -> Mount | None:
-    """The mount an absolute, resolved path lies on.
+    """Return the mount of an absolute, resolved path.
 
-    Walks the tree of mounts as the kernel walks the path, so a mount hidden under a later one is not
-    taken for the answer, which the longest prefix alone would do.
+    The tree of mounts is walked as the kernel walks the path, so a mount that is hidden under a later one is not
+    returned. The longest prefix alone would return it.
     """
     known = {mount.mount_id for mount in mounts}
     roots = [m for m in mounts if m.parent_id not in known or m.parent_id == m.mount_id]
@@ -120,26 +123,26 @@ _ENGINE_FILE = re.compile(r"(?P<home>.*)/containers/[0-9a-f]{64}/(hosts|hostname
 
 @dataclass(frozen=True, slots=True)
 class StorageFacts:
-    """What the system claims about the storage under a path."""
+    """The facts that the system reports about the storage under a path."""
 
     path: Path
     """The resolved path, or its nearest existing parent."""
     mount_point: str
     filesystem: str
     source: str
-    """What is mounted: a device, a server's export, a bucket."""
+    """The source of the mount: a device, an export of a server or a bucket."""
     device: str
-    """MAJOR:MINOR as the mount names it; empty where the platform has none."""
+    """MAJOR:MINOR as the mount names it; empty if the platform has none."""
     kind: StorageKind
     rotational: bool | None
-    """The kernel's flag. It says True on virtual disks that read at gigabytes a second: measure."""
+    """The kernel's flag. It can be True on virtual disks that read at gigabytes per second, so it must be measured."""
     chain: tuple[str, ...]
-    """From the mount down to the disks, in words; says so where the view ends."""
+    """Descriptions of the layers, from the mount down to the disks; the last one says if more is not visible."""
     read_only: bool
 
 
 class Partition(Protocol):
-    """What `psutil.disk_partitions` gives."""
+    """An element of what `psutil.disk_partitions` returns."""
 
     @property
     def device(self) -> str: ...
@@ -152,19 +155,19 @@ class Partition(Protocol):
 
 
 def identify_storage(path: str | Path) -> StorageFacts:
-    """What `path` lies on; a path that is not there yet is judged by its nearest existing parent."""
-    found = nearest_existing_path(Path(path))
+    """Return the facts about the storage under a path, or under its nearest existing parent."""
+    existing = nearest_existing_path(Path(path))
     mountinfo = Path("/proc/self/mountinfo")
     if sys.platform == "linux" and mountinfo.exists():
         text = mountinfo.read_bytes().decode(errors="surrogateescape")
-        return storage_from_mountinfo(found, text, Path("/sys"))
+        return storage_from_mountinfo(existing, text, Path("/sys"))
     import psutil  # not needed on Linux, and slow to import
 
-    return storage_from_partitions(found, psutil.disk_partitions(all=True))
+    return storage_from_partitions(existing, psutil.disk_partitions(all=True))
 
 
 def nearest_existing_path(path: Path) -> Path:
-    """The path with symlinks resolved, or the first of its parents that exists."""
+    """Return the path with symlinks resolved, or the nearest of its parents that exists."""
     try:
         resolved = path.resolve()
         while not resolved.exists() and resolved != resolved.parent:
@@ -175,7 +178,7 @@ def nearest_existing_path(path: Path) -> Path:
 
 
 def storage_from_mountinfo(path: Path, mountinfo: str, sys_root: Path) -> StorageFacts:
-    """`identify_storage` over given texts: `path` is absolute and resolved."""
+    """Return the facts from the text of mountinfo and a root of /sys; `path` is absolute and resolved."""
     mounts = parse_mountinfo(mountinfo)
     mount = mount_of(str(path), mounts)
     if mount is None:
@@ -213,7 +216,7 @@ def _disk_of_mount(path: str, mount: Mount, mounts: tuple[Mount, ...], sys_root:
 
 
 def _disk_of_path(path: str, chain: tuple[str, ...], mounts: tuple[Mount, ...], sys_root: Path, depth: int) -> Disk:
-    """Go on below another path: a loop device's file, a layer of an overlay."""
+    """Return the disk below another path: the file of a loop device, or a layer of an overlay."""
     mount = mount_of(path, mounts)
     if mount is None:
         return Disk(StorageKind.UNKNOWN, None, (*chain, "not visible from here"))
@@ -227,26 +230,29 @@ def _disk_of_overlay(path: str, mount: Mount, mounts: tuple[Mount, ...], sys_roo
     inside = os.path.normpath(os.path.join(mount.root.lstrip("/"), inside))
     for layer in _layers(mount):
         real = Path(layer, inside)
-        # Inside a container a layer's name may exist by chance, in the overlay itself.
+        # Inside a container a folder with the layer's name may exist by chance, in the overlay itself.
         if real.is_absolute() and real.exists() and mount_of(str(real.resolve()), mounts) != mount:
             return _disk_of_path(str(real.resolve()), (f"layer {layer}",), mounts, sys_root, depth)
     engine = _engine_mount(mount, mounts)
     if engine is None:
         return Disk(StorageKind.OVERLAY, None, ("its layers are outside this container and not visible",))
     disk = _disk_of_mount(engine.mount_point, engine, mounts, sys_root, depth + 1)
-    hint = f"its layers are outside this container; inferred from {engine.mount_point}, kept beside them"
+    hint = f"its layers are outside this container; inferred from {engine.mount_point}, stored beside them"
     return replace(disk, chain=(hint, f"{engine.filesystem}, {engine.source}", *disk.chain))
 
 
 def _layers(mount: Mount) -> list[str]:
-    """Upper first: that is the order in which the kernel looks."""
+    """Return the layers, the upper one first, in the order in which the kernel searches them."""
     lowers = [part for value in mount.values("lowerdir") for part in re.split(r"(?<!\\):", value) if part]
     layers = mount.values("upperdir") + lowers + mount.values("lowerdir+", "datadir+")
     return [layer.replace("\\:", ":") for layer in layers]
 
 
 def _engine_mount(overlay: Mount, mounts: tuple[Mount, ...]) -> Mount | None:
-    """Docker binds /etc/hosts and its like from its own folder, where it keeps the layers as well."""
+    """Return a mount from the folder of the container engine, which stores the layers there as well.
+
+    Docker binds /etc/hosts and similar files from that folder into the container.
+    """
     uppers = overlay.values("upperdir")
     for mount in mounts:
         match = _ENGINE_FILE.fullmatch(mount.root)
@@ -258,7 +264,7 @@ def _engine_mount(overlay: Mount, mounts: tuple[Mount, ...]) -> Mount | None:
 
 
 def storage_from_partitions(path: Path, partitions: Iterable[Partition]) -> StorageFacts:
-    """`identify_storage` where there is no mountinfo: macOS, Windows. Disks of these are not told apart."""
+    """Return the facts where there is no mountinfo (macOS, Windows); kinds of disks are not distinguished there."""
     text = os.path.normcase(str(path))
     covering = []
     for partition in partitions:

@@ -1,4 +1,7 @@
-"""What the kernel's page cache holds, and whether it makes sense to read data through it."""
+"""The kernel's page cache: whether data fits into it, whether a page is in it, and reads that bypass it.
+
+`ColdFile` and `choose_method` serve measurements of the storage itself.
+"""
 
 from __future__ import annotations
 
@@ -15,55 +18,55 @@ from penstock.core.cgroups import free_bytes
 from penstock.storage.mounts import StorageFacts
 
 FREE_MEMORY_DIVISOR = 2
-"""Data may take one part in this many of the free memory to be worth caching: the training needs the rest."""
+"""Data is worth caching up to this fraction (1/2) of the free memory: the training needs the rest."""
 
 
 def fits_in_page_cache(size_bytes: int) -> bool:
-    """Whether the cache could keep all of it for the next epoch.
+    """Return whether the page cache can keep all the data for the next epoch.
 
-    If not, every read would push out what is needed later, and pay a copy and half a core's work per GB for it.
+    If it cannot, every read through it evicts pages that are needed later, and pays a copy and half a core per GB/s.
     """
     return size_bytes <= free_bytes() // FREE_MEMORY_DIVISOR
 
 
 def is_cached(fd: int, offset: int) -> bool:
-    """Whether a page is cached: a read that may not wait finds it or fails.
+    """Return whether a page is cached, by a read that must not wait (RWF_NOWAIT).
 
-    Asking starts the read, and a fast disk may be done before the answer: one yes among many proves nothing.
+    The attempt starts the read, and a fast disk may finish it in time: one True among many proves nothing.
     """
     if not hasattr(os, "RWF_NOWAIT"):
         return False
     try:
         return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) > 0
     except OSError as error:
-        # Where the question is not supported (NFS), dropping is taken at its word.
+        # File systems without RWF_NOWAIT (NFS) cannot answer; the dropping of pages is assumed to have worked.
         if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             return False
         raise
 
 
 ALIGNMENT = 4096
-"""O_DIRECT wants offsets, lengths and memory aligned to the device's blocks; no device asks for more."""
+"""Bytes. O_DIRECT needs offsets, lengths and memory aligned to the device's blocks; no device needs more."""
 
 _CACHING_FILESYSTEMS = ("zfs",)
-"""Filesystems that accept O_DIRECT and the dropping of pages, yet answer from a cache of their own."""
+"""Filesystems that accept O_DIRECT and the dropping of pages, but read from a cache of their own."""
 
 _MAX_DROPS = 16
-"""The kernel passes over pages that another core has just touched; the next call gets them."""
+"""How often pages are dropped: the kernel skips pages that another core has just touched; the next call drops them."""
 
 
 class ReadMethod(StrEnum):
-    """How a read gets past the page cache."""
+    """The methods by which a read bypasses the page cache."""
 
     DIRECT = "direct"
     DROPPED = "dropped"
     WARM = "warm"
     REQUESTS = "requests"
-    """To a store: there is no page cache on the way."""
+    """Requests to an object store, which involve no page cache."""
 
 
 class ColdFile:
-    """A file open for measuring reads. Its descriptor may be read by many threads at once."""
+    """A file that is opened to measure reads. Several threads may read its descriptor at once."""
 
     def __init__(self, path: Path, method: ReadMethod) -> None:
         self.path = path
@@ -75,24 +78,26 @@ class ColdFile:
         self.size_bytes = os.fstat(self.fd).st_size
 
     def read_into(self, buffer: mmap.mmap, offset: int, length: int) -> int:
-        """Fill the head of an aligned buffer; returns the bytes read, fewer only at the end of the file."""
+        """Fill the beginning of an aligned buffer; return the bytes read, fewer only at the end of the file."""
         with memoryview(buffer) as whole, whole[:length] as view:
             if hasattr(os, "preadv"):
                 return os.preadv(self.fd, [view], offset)
-            with open(self.path, "rb", buffering=0) as stream:  # Windows: a position per thread
+            with open(
+                self.path, "rb", buffering=0
+            ) as stream:  # Windows has no preadv: open again, for a position of its own
                 stream.seek(offset)
                 return stream.readinto(view) or 0
 
     def drop(self, *, random: bool) -> None:
-        """Forget cached pages, and say how the next reads will come: readahead would warm random ones."""
+        """Drop cached pages, and announce the access pattern: readahead would warm the next random reads."""
         if self.method is ReadMethod.WARM or not hasattr(os, "posix_fadvise"):
             return
-        with contextlib.suppress(OSError):  # advice only; the method was proven when it was chosen
+        with contextlib.suppress(OSError):  # only a hint; the method was tested when it was chosen
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_RANDOM if random else os.POSIX_FADV_SEQUENTIAL)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self.fd)
 
     def __enter__(self) -> Self:
@@ -105,7 +110,7 @@ class ColdFile:
 
 
 def choose_method(path: Path, storage: StorageFacts) -> ReadMethod:
-    """The coldest method that this file's filesystem really supports, found by trying."""
+    """Return the coldest method that works on this file, found by trying."""
     if storage.kind.in_memory or storage.filesystem in _CACHING_FILESYSTEMS:
         return ReadMethod.WARM
     if hasattr(os, "O_DIRECT") and _direct_works(path):
@@ -116,20 +121,20 @@ def choose_method(path: Path, storage: StorageFacts) -> ReadMethod:
 
 
 def drop_pages(path: Path) -> bool:
-    """Write out and drop a file's cached pages; whether they are gone as far as the kernel lets us see."""
+    """Write out and drop a file's cached pages; return whether they are gone, as far as the kernel shows."""
     with ColdFile(path, ReadMethod.DROPPED) as file:
         with contextlib.suppress(OSError):
             os.fsync(file.fd)  # dirty pages are not dropped
-        places = range(0, max(1, file.size_bytes), max(ALIGNMENT, file.size_bytes // 16))
+        offsets = range(0, max(1, file.size_bytes), max(ALIGNMENT, file.size_bytes // 16))
         for _ in range(_MAX_DROPS):
             file.drop(random=True)
-            if sum(is_cached(file.fd, place) for place in places) <= len(places) // 8:
+            if sum(is_cached(file.fd, offset) for offset in offsets) <= len(offsets) // 8:
                 return True
     return False
 
 
 def _direct_works(path: Path) -> bool:
-    # Some filesystems take the flag at open and refuse the read.
+    # Some filesystems accept the flag when opening but refuse the read.
     try:
         with ColdFile(path, ReadMethod.DIRECT) as file, mmap.mmap(-1, ALIGNMENT) as buffer:
             return file.read_into(buffer, 0, ALIGNMENT) > 0

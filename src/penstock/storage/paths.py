@@ -1,4 +1,4 @@
-"""From what a user writes to a list of shards: files, folders, globs, brace ranges; all of these as URLs, too."""
+"""Expand what a user writes into a list of shards: files, folders, globs and brace ranges, local or as URLs."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from penstock.storage.object_store.url import is_remote, split_query
 
 SHARD_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd")
 MAX_EXPANDED = 1_000_000
-"""More shards than anyone has; a range like {0..99999999999} is a typing error."""
+"""More shards than any dataset has; a range like {0..99999999999} is a typing error."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def expand_shard_paths(patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """All shards the patterns name, each once, in order; a pattern that names none is an error."""
+    """Return all shards that the patterns name, each once, in order; a pattern that names none is an error."""
     if isinstance(patterns, str | os.PathLike):
         patterns = [patterns]
-    found: dict[str, str] = {}  # and its query
+    queries: dict[str, str] = {}  # by shard
     for pattern in patterns:
-        front, query = split_query(os.fspath(pattern))  # a query may be secret: no message about the pattern shows it
-        for braceless in expand_braces(front):
+        # A query may be secret, so it is split off before any message can show the pattern.
+        address, query = split_query(os.fspath(pattern))
+        for braceless in expand_braces(address):
             for shard in _matching_shards(f"{braceless}?{query}" if query else braceless):
-                if found.setdefault(shard, query) != query:
+                if queries.setdefault(shard, query) != query:
                     raise SettingError(
                         "is given twice, with different queries",
                         shard=shard,
-                        advice="A query is taken for a signature: what tells two shards apart must be in the path",
+                        advice="A query counts as a signature: what distinguishes two shards must be in the path",
                     )
-    return list(found)
+    return list(queries)
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
-    """`a-{000..002}.tar` and `{train,val}.tar`, as a shell would; zero padding is kept."""
+    """Expand `a-{000..002}.tar` and `{train,val}.tar` as a shell does; zero padding is kept."""
     pieces = _BRACES.split(pattern)
     choices = [[piece] if number % 2 == 0 else _brace_choices(piece, pattern) for number, piece in enumerate(pieces)]
     total = 1
     for choice in choices:
         total *= len(choice)
     if total > MAX_EXPANDED:
-        raise SettingError(f"{pattern!r} stands for {total} names", advice=f"At most {MAX_EXPANDED} are taken.")
+        raise SettingError(f"{pattern!r} stands for {total} names", advice=f"At most {MAX_EXPANDED} are allowed.")
     return ("".join(parts) for parts in product(*choices))
 
 
@@ -60,13 +61,15 @@ def _brace_choices(inside: str, pattern: str) -> list[str]:
     width = max(len(first), len(last)) if padded else 0
     step = 1 if int(first) <= int(last) else -1
     if abs(int(last) - int(first)) > MAX_EXPANDED:
-        raise SettingError(f"{{{inside}}} in {pattern!r} is too long", advice=f"At most {MAX_EXPANDED} are taken.")
+        raise SettingError(f"{{{inside}}} in {pattern!r} is too long", advice=f"At most {MAX_EXPANDED} are allowed.")
     return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
 
 
 def _matching_shards(pattern: str) -> list[str]:
     if is_remote(pattern):
-        from penstock.storage.object_store.listing import find_objects  # brings asyncio: not everybody has a store
+        from penstock.storage.object_store.listing import (
+            find_objects,  # late: it imports asyncio, which local paths do not need
+        )
 
         return find_objects(pattern, is_shard_name)
     path = Path(pattern)
@@ -86,6 +89,6 @@ def _matching_shards(pattern: str) -> list[str]:
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file's name is that of a shard; hidden files are temporaries."""
+    """Return whether a file's name is that of a shard; hidden files are temporary files."""
     base = os.path.basename(name)
     return base.lower().endswith(SHARD_ENDINGS) and not base.startswith(".")

@@ -46,7 +46,7 @@ class ObjectVersion:
         return cls(meta["size"], etag, 0 if etag else int(meta["last_modified"].timestamp()) * 10**9)
 
     def condition(self) -> dict[str, str]:
-        """Return the condition for the store to check; weak ETags never match there, so only the client compares them."""
+        """Return the condition for the store to check. Weak ETags never match there; only the client compares them."""
         return {"if_match": self.etag} if self.etag and not self.etag.startswith("W/") else {}
 
 

@@ -1,4 +1,4 @@
-"""A shard cache that is filled in the background while shards are read from where they lie, so no read waits for a copy.
+"""A shard cache that is filled in the background while shards are read from where they lie: no read waits for a copy.
 
 Copies are files, so the kernel's page cache holds what was read of them last. Only the first shards of the list that
 fit into the cache are copied: if a cache that is too small evicted the least recently used shards, an epoch would find
