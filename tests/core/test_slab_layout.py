@@ -1,4 +1,4 @@
-"""The arithmetic of slabs."""
+"""The layout of arrays, ragged buffers and encoded sizes in a slab."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ SLOTS = {"image": SlotSpec((3, 5, 7), "|u1"), "label": SlotSpec((), "<i8"), "fea
 @pytest.mark.parametrize(
     ("shape", "dtype", "size_bytes"), [((3, 224, 224), "uint8", 150528), ((), "<i8", 8), ((0, 4), "<f4", 0)]
 )
-def test_a_slot_knows_its_bytes(shape, dtype, size_bytes):
+def test_slot_size_is_shape_times_itemsize(shape, dtype, size_bytes):
     assert SlotSpec(shape, dtype).size == size_bytes
 
 
@@ -48,7 +48,7 @@ def test_arrays_are_views_of_the_slab_that_begins_at_start():
     assert not any(memory[2 * layout.size :])
 
 
-def test_a_slab_without_arrays_still_has_a_page():
+def test_a_slab_without_arrays_has_one_page():
     layout = SlabLayout({}, 8)
     assert layout.size == PAGE
     assert layout.arrays(memoryview(bytearray(PAGE))) == {}
@@ -79,29 +79,29 @@ def test_arrays_start_on_pages_do_not_overlap_and_fit_the_slab(specs, batch_size
     assert all(np.all(array == number + 1) for number, array in enumerate(arrays.values()))
 
 
-# -- room for values without a fixed shape -----------------------------------------------------------------------------
+# -- buffers for arrays without a fixed shape --------------------------------------------------------------------------
 
 
-def test_every_slot_has_room_in_whole_pages_behind_the_arrays():
+def test_every_slot_has_ragged_buffers_of_whole_pages_behind_the_arrays():
     layout = SlabLayout(SLOTS, 4, {"boxes": 100, "mask": PAGE + 1})
     memory = memoryview(bytearray(2 * layout.size))
-    rooms = layout.ragged_buffers(memory, layout.size)
-    assert {name: room.shape for name, room in rooms.items()} == {"boxes": (4, PAGE), "mask": (4, 2 * PAGE)}
-    for number, view in enumerate([*layout.arrays(memory, layout.size).values(), *rooms.values()]):
+    buffers = layout.ragged_buffers(memory, layout.size)
+    assert {name: buffer.shape for name, buffer in buffers.items()} == {"boxes": (4, PAGE), "mask": (4, 2 * PAGE)}
+    for number, view in enumerate([*layout.arrays(memory, layout.size).values(), *buffers.values()]):
         view[...] = number + 1
     assert all(np.all(array == number + 1) for number, array in enumerate(layout.arrays(memory, layout.size).values()))
-    assert np.all(rooms["boxes"] == 4)
+    assert np.all(buffers["boxes"] == 4)
     assert layout.size == 3 * PAGE + 4 * 3 * PAGE
     assert not any(memory[: layout.size])
 
 
-def test_room_is_bounded_and_where_it_ends_the_last_slots_have_none():
-    layout = SlabLayout({}, 64, {"picture": 90 << 20, "boxes": 10 << 20})
+def test_ragged_buffers_are_limited_so_that_the_last_slots_have_none():
+    layout = SlabLayout({}, 64, {"image": 90 << 20, "boxes": 10 << 20})
     assert layout.ragged_slots == 2
     assert layout.size == 200 << 20 <= MAX_RAGGED_BYTES
 
 
-def test_a_value_larger_than_all_room_there_may_be_has_none():
+def test_an_array_larger_than_the_limit_has_no_buffers():
     layout = SlabLayout(SLOTS, 4, {"volume": MAX_RAGGED_BYTES + 1})
     assert layout.size == SlabLayout(SLOTS, 4).size
     assert len(layout.ragged_buffers(memoryview(bytearray(layout.size)))["volume"]) == 0
@@ -122,14 +122,13 @@ def test_a_value_larger_than_all_room_there_may_be_has_none():
     ],
     ids=str,
 )
-def test_what_is_placed_is_seen_again_as_it_was(value):
-    room = np.full(PAGE, 0xEE, np.uint8)
-    placed = store_ragged(value, room)
-    seen = placed.array_in(room)
-    assert (seen.dtype, seen.shape) == (value.dtype, value.shape)
-    assert np.array_equal(seen, value)
-    assert np.shares_memory(seen, room) == (value.nbytes > 0)
-    assert np.all(room[value.nbytes :] == 0xEE)
+def test_a_stored_array_is_read_back_unchanged(value):
+    buffer = np.full(PAGE, 0xEE, np.uint8)
+    array = store_ragged(value, buffer).array_in(buffer)
+    assert (array.dtype, array.shape) == (value.dtype, value.shape)
+    assert np.array_equal(array, value)
+    assert np.shares_memory(array, buffer) == (value.nbytes > 0)
+    assert np.all(buffer[value.nbytes :] == 0xEE)
 
 
 @pytest.mark.parametrize(
@@ -146,29 +145,29 @@ def test_what_is_placed_is_seen_again_as_it_was(value):
     ],
     ids=["too large", "objects", "records", "masked", "number", "list", "text", "nothing"],
 )
-def test_what_is_no_plain_array_or_does_not_fit_is_not_placed(value):
-    room = np.full(PAGE, 0xEE, np.uint8)
-    assert store_ragged(value, room) is None
-    assert np.all(room == 0xEE)
+def test_a_value_that_is_not_a_plain_array_or_does_not_fit_is_not_stored(value):
+    buffer = np.full(PAGE, 0xEE, np.uint8)
+    assert store_ragged(value, buffer) is None
+    assert np.all(buffer == 0xEE)
 
 
-def test_room_taken_again_shows_nothing_of_the_value_before():
-    room = np.zeros(PAGE, np.uint8)
-    store_ragged(np.full(500, 7.0), room)
-    assert store_ragged(np.array([[1, 2]]), room) == RaggedView("<i8", (1, 2))
-    assert RaggedView("<i8", (1, 2)).array_in(room).tolist() == [[1, 2]]
+def test_a_reused_buffer_shows_only_the_new_array():
+    buffer = np.zeros(PAGE, np.uint8)
+    store_ragged(np.full(500, 7.0), buffer)
+    assert store_ragged(np.array([[1, 2]]), buffer) == RaggedView("<i8", (1, 2))
+    assert RaggedView("<i8", (1, 2)).array_in(buffer).tolist() == [[1, 2]]
 
 
-def test_notes_lie_behind_everything_else_for_the_arrays_that_have_some():
+def test_encoded_sizes_lie_behind_everything_else_for_the_arrays_that_have_some():
     layout = SlabLayout(SLOTS, 4, {"boxes": 100}, tuple(SLOTS)[:2])
     memory = memoryview(bytearray(2 * layout.size))
-    notes = layout.encoded_sizes(memory, layout.size)
-    assert {name: (each.shape, each.dtype) for name, each in notes.items()} == dict.fromkeys(
+    sizes = layout.encoded_sizes(memory, layout.size)
+    assert {name: (each.shape, each.dtype) for name, each in sizes.items()} == dict.fromkeys(
         tuple(SLOTS)[:2], ((4, ENCODED_SIZE_FIELDS), np.int32)
     )
-    for number, each in enumerate(notes.values()):
+    for number, each in enumerate(sizes.values()):
         each[...] = number + 1
-    assert [int(each.min()) for each in notes.values()] == [1, 2]
+    assert [int(each.min()) for each in sizes.values()] == [1, 2]
     assert not any(each.any() for each in layout.arrays(memory, layout.size).values())
     assert not layout.ragged_buffers(memory, layout.size)["boxes"].any()
-    assert layout.filled_bytes == SlabLayout(SLOTS, 4).filled_bytes, "notes are not copied to a card"
+    assert layout.filled_bytes == SlabLayout(SLOTS, 4).filled_bytes, "encoded sizes are not copied to the GPU"

@@ -51,7 +51,7 @@ def no_worker_reads(samples: Ids) -> int:  # noqa: ARG001
 
 @dataclass(frozen=True, slots=True)
 class EpochRequest:
-    """What is left of an epoch for this rank."""
+    """The rest of an epoch for this rank."""
 
     batches: Iterator[BatchRequest]
     """The batches; an endless iterator where a sampler is endless."""
@@ -88,7 +88,7 @@ TaskRunner = Callable[[Task], Extras]
 
 
 class WorkerProgram(Protocol):
-    """What workers do with a task. Picklable: it is sent to worker processes, or shared by worker threads."""
+    """The work on tasks. Picklable, since it is sent to worker processes; worker threads share it."""
 
     def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
         """Return the function that runs tasks, over the shared memory as mapped in this process."""
@@ -96,7 +96,7 @@ class WorkerProgram(Protocol):
 
 
 class BlockSource(Protocol):
-    """Where the engine finds the bytes of samples.
+    """Gives the engine the bytes of samples, block by block.
 
     `read_block` is called by several reader threads at once, all other methods by the engine's scheduler thread.
     """

@@ -61,7 +61,7 @@ def store_ragged(value: Any, buffer: RaggedBuffer) -> RaggedView | None:
 
 @dataclass(frozen=True)
 class SlabLayout:
-    """Where each array of a batch lies in its slab. Every array starts on a page, as pinning and O_DIRECT require.
+    """The place of each array of a batch in its slab. Every array starts on a page, as pinning and O_DIRECT require.
 
     Behind the arrays lie the buffers for arrays without a fixed shape: `ragged_bytes` for each of them in every slot,
     but MAX_RAGGED_BYTES at most. Where that is not enough, the last slots have no buffers. Behind the buffers lie the

@@ -1,4 +1,4 @@
-"""Sharing an epoch out to ranks and batches."""
+"""How an epoch is divided between ranks and batches."""
 
 from collections import Counter
 
@@ -20,7 +20,7 @@ def shuffled(samples, seed=0):
     return np.random.default_rng(seed).permutation(samples).astype(np.int64)
 
 
-def share(order, batch_size, world_size, drop_last=False, position=0):
+def batches_of_ranks(order, batch_size, world_size, drop_last=False, position=0):
     """The batches of each rank."""
     return [
         [batch.tolist() for batch in rank_batches(order, position, batch_size, RankShare(rank, world_size), drop_last)]
@@ -41,47 +41,48 @@ def share(order, batch_size, world_size, drop_last=False, position=0):
         (0, 10, 4, False, StepCount(0, 0, 0)),
     ],
 )
-def test_steps_are_counted_with_what_is_dropped_or_padded(samples, batch_size, world_size, drop_last, expected):
+def test_steps_and_dropped_or_padded_samples_are_counted(samples, batch_size, world_size, drop_last, expected):
     assert count_steps(samples, batch_size, world_size, drop_last) == expected
 
 
 @given(SAMPLES, st.integers(1, 20), st.sampled_from(WORLDS))
-def test_every_sample_comes_once_over_all_ranks_but_for_the_counted_padding(samples, batch_size, world_size):
+def test_every_sample_is_delivered_once_over_all_ranks_apart_from_the_padding(samples, batch_size, world_size):
     order = shuffled(samples)
     steps = count_steps(samples, batch_size, world_size, drop_last=False)
-    ranks = share(order, batch_size, world_size)
-    seen = Counter(sample for batches in ranks for batch in batches for sample in batch)
-    assert set(seen) == set(range(samples))
-    assert seen.total() == samples + steps.padded
+    ranks = batches_of_ranks(order, batch_size, world_size)
+    counts = Counter(sample for batches in ranks for batch in batches for sample in batch)
+    assert set(counts) == set(range(samples))
+    assert counts.total() == samples + steps.padded
     assert steps.padded < world_size
 
 
 @given(SAMPLES, st.integers(1, 20), st.sampled_from(WORLDS))
-def test_dropping_the_rest_leaves_full_batches_and_counts_what_is_left_out(samples, batch_size, world_size):
+def test_drop_last_gives_full_batches_only_and_counts_the_dropped_samples(samples, batch_size, world_size):
     steps = count_steps(samples, batch_size, world_size, drop_last=True)
-    ranks = share(shuffled(samples), batch_size, world_size, drop_last=True)
-    seen = [sample for batches in ranks for batch in batches for sample in batch]
-    assert len(seen) == len(set(seen)) == samples - steps.dropped
+    ranks = batches_of_ranks(shuffled(samples), batch_size, world_size, drop_last=True)
+    delivered = [sample for batches in ranks for batch in batches for sample in batch]
+    assert len(delivered) == len(set(delivered)) == samples - steps.dropped
     assert {len(batch) for batches in ranks for batch in batches} <= {batch_size}
 
 
 @given(SAMPLES, st.integers(1, 20), st.sampled_from(WORLDS), st.booleans())
-def test_all_ranks_have_equally_many_batches_of_equal_sizes(samples, batch_size, world_size, drop_last):
+def test_all_ranks_have_the_same_number_of_batches_of_the_same_sizes(samples, batch_size, world_size, drop_last):
     steps = count_steps(samples, batch_size, world_size, drop_last)
     sizes = [
-        [len(batch) for batch in batches] for batches in share(shuffled(samples), batch_size, world_size, drop_last)
+        [len(batch) for batch in batches]
+        for batches in batches_of_ranks(shuffled(samples), batch_size, world_size, drop_last)
     ]
-    assert all(of_rank == sizes[0] for of_rank in sizes)
+    assert all(rank_sizes == sizes[0] for rank_sizes in sizes)
     assert len(sizes[0]) == steps.batches
     assert all(sizes[0])
 
 
 @given(SAMPLES, st.sampled_from([8, 16, 40]), st.booleans())
-def test_a_step_holds_the_same_samples_on_any_number_of_ranks(samples, global_batch, drop_last):
+def test_a_step_has_the_same_samples_on_any_number_of_ranks(samples, global_batch, drop_last):
     order = shuffled(samples)
-    alone = share(order, global_batch, 1, drop_last)[0]
+    alone = batches_of_ranks(order, global_batch, 1, drop_last)[0]
     for world_size in WORLDS[1:]:
-        ranks = share(order, global_batch // world_size, world_size, drop_last)
+        ranks = batches_of_ranks(order, global_batch // world_size, world_size, drop_last)
         for step, expected in enumerate(alone):
             together = [sample for batches in ranks for sample in batches[step]]
             assert set(together) >= set(expected)
@@ -91,48 +92,51 @@ def test_a_step_holds_the_same_samples_on_any_number_of_ranks(samples, global_ba
 
 
 @given(SAMPLES, st.integers(1, 12), st.sampled_from(WORLDS), st.integers(0, 60), st.booleans())
-def test_resuming_after_any_step_gives_exactly_the_other_batches(samples, batch_size, world_size, done, drop_last):
+def test_resuming_after_any_step_gives_exactly_the_remaining_batches(samples, batch_size, world_size, done, drop_last):
     order = shuffled(samples)
     position = min(samples, done * batch_size * world_size)
-    whole = share(order, batch_size, world_size, drop_last)
-    rest = share(order, batch_size, world_size, drop_last, position)
-    if drop_last and position == samples:  # what was to be dropped has been passed over
+    whole = batches_of_ranks(order, batch_size, world_size, drop_last)
+    rest = batches_of_ranks(order, batch_size, world_size, drop_last, position)
+    if drop_last and position == samples:  # the samples that would be dropped lie before the position
         assert rest == [[]] * world_size
     else:
         assert rest == [batches[done:] for batches in whole]
 
 
 @given(st.integers(1, 300), st.integers(0, 300), st.integers(1, 12), st.sampled_from(WORLDS))
-def test_resuming_at_any_position_on_any_number_of_ranks_gives_the_rest(samples, position, batch_size, world_size):
+def test_resuming_at_any_position_on_any_number_of_ranks_gives_the_remaining_samples(
+    samples, position, batch_size, world_size
+):
     order = shuffled(samples)
     position = min(position, samples)
-    ranks = share(order, batch_size, world_size, position=position)
+    ranks = batches_of_ranks(order, batch_size, world_size, position=position)
     padded = count_steps(samples - position, batch_size, world_size, drop_last=False).padded
-    seen = Counter(sample for batches in ranks for batch in batches for sample in batch)
-    assert set(order[position:].tolist()) <= set(seen)
-    assert seen.total() == samples - position + padded
+    counts = Counter(sample for batches in ranks for batch in batches for sample in batch)
+    assert set(order[position:].tolist()) <= set(counts)
+    assert counts.total() == samples - position + padded
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3])
-def test_fewer_samples_than_ranks_still_give_every_rank_a_batch(samples):
-    ranks = share(shuffled(samples), 4, 8)
+def test_every_rank_has_a_batch_even_with_fewer_samples_than_ranks(samples):
+    ranks = batches_of_ranks(shuffled(samples), 4, 8)
     assert [len(batches) for batches in ranks] == [1] * 8
     assert [len(batches[0]) for batches in ranks] == [1] * 8
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
-def test_a_rank_reads_only_the_blocks_of_its_own_lanes(world_size):
+def test_a_rank_reads_only_the_blocks_of_its_lanes(world_size):
     lanes, per_block = 16, 5
     blocks = BlockTable(np.arange(0, 64 * per_block + 1, per_block), np.zeros(64, np.int64))
     order = epoch_order(blocks, seed=1, epoch=0, lanes=lanes)
-    of_rank = [
-        {sample // per_block for batch in batches for sample in batch} for batches in share(order, 4, world_size)
+    blocks_of_ranks = [
+        {sample // per_block for batch in batches for sample in batch}
+        for batches in batches_of_ranks(order, 4, world_size)
     ]
-    assert [len(found) for found in of_rank] == [64 // world_size] * world_size
-    assert len(set().union(*of_rank)) == 64
+    assert [len(found) for found in blocks_of_ranks] == [64 // world_size] * world_size
+    assert len(set().union(*blocks_of_ranks)) == 64
 
 
-def test_until_a_lane_runs_dry_a_rank_keeps_to_its_lanes_with_uneven_blocks():
+def test_with_blocks_of_different_sizes_a_rank_reads_its_lanes_until_one_is_empty():
     counts = np.random.default_rng(0).integers(3, 9, 80)
     blocks = BlockTable(np.concatenate(([0], np.cumsum(counts))), np.zeros(80, np.int64))
     lanes, world_size = 8, 4
@@ -140,6 +144,6 @@ def test_until_a_lane_runs_dry_a_rank_keeps_to_its_lanes_with_uneven_blocks():
     owner = np.searchsorted(blocks.first_samples, order, side="right") - 1
     even = lanes * 3 * 10  # every lane has 10 blocks of at least 3 samples
     users = {}
-    for place, block in enumerate(owner[:even].tolist()):
-        users.setdefault(block, set()).add(place % world_size)
+    for position, block in enumerate(owner[:even].tolist()):
+        users.setdefault(block, set()).add(position % world_size)
     assert {len(ranks) for ranks in users.values()} == {1}

@@ -16,7 +16,7 @@ def test_a_position_survives_json():
 
 
 @pytest.mark.parametrize(
-    ("name", "other", "says"),
+    ("name", "other", "message"),
     [
         ("seed", 8, "made with seed 7, this loader has 8"),
         ("shuffle", False, "made with shuffle True, this loader has False"),
@@ -25,14 +25,14 @@ def test_a_position_survives_json():
         ("fingerprint", "abd", "the shards or their samples are not the same"),
     ],
 )
-def test_what_is_different_is_named(name, other, says):
-    with pytest.raises(SettingError, match=says) as caught:
+def test_a_different_setting_is_named(name, other, message):
+    with pytest.raises(SettingError, match=message) as caught:
         read_state(write_state(Position(), IDENTITY), {**IDENTITY, name: other})
     assert "Resume with the shards and settings" in caught.value.advice
 
 
 @pytest.mark.parametrize("version", [None, 0, 2, "1"])
-def test_another_version_is_refused(version):
+def test_a_state_of_another_version_is_refused(version):
     with pytest.raises(SettingError, match=f"version {version!r}"):
         read_state({**write_state(Position(), IDENTITY), "version": version}, IDENTITY)
 
@@ -41,12 +41,12 @@ def test_another_version_is_refused(version):
     ("name", "value"),
     [("epoch", -1), ("epoch", None), ("epoch", 1.5), ("epoch", True), ("position", -1), ("position", "4")],
 )
-def test_nonsense_is_refused(name, value):
+def test_a_value_that_is_not_a_count_is_refused(name, value):
     with pytest.raises(SettingError, match=f"{name} {value!r} in a state is not a whole number"):
         read_state({**write_state(Position(), IDENTITY), name: value}, IDENTITY)
 
 
-def test_a_position_may_be_the_end_but_not_past_it():
+def test_a_position_may_be_the_end_of_the_epoch_but_not_past_it():
     assert read_state(write_state(Position(0, 100), IDENTITY), IDENTITY).samples == 100
     with pytest.raises(SettingError, match="past the end"):
         read_state(write_state(Position(0, 101), IDENTITY), IDENTITY)

@@ -1,4 +1,4 @@
-"""Who we are among the ranks."""
+"""The rank of this process, from arguments, torch.distributed, a launcher or Slurm."""
 
 import subprocess
 import sys
@@ -20,11 +20,11 @@ def launch(monkeypatch, rank, world_size):
     monkeypatch.setenv("WORLD_SIZE", world_size)
 
 
-def test_alone_unless_somebody_says_otherwise():
+def test_there_is_one_rank_by_default():
     assert find_ranks(None, None, 64) == RankShare(0, 1)
 
 
-def test_the_launchers_environment_is_believed(monkeypatch):
+def test_the_launchers_environment_gives_the_rank(monkeypatch):
     launch(monkeypatch, "3", "8")
     assert find_ranks(None, None, 64) == RankShare(3, 8)
 
@@ -37,24 +37,24 @@ def test_tasks_of_a_slurm_step_are_ranks(monkeypatch):
     assert find_ranks(None, None, 64) == RankShare(1, 4)
 
 
-def test_what_is_stated_goes_before_the_environment(monkeypatch):
+def test_arguments_take_precedence_over_the_environment(monkeypatch):
     launch(monkeypatch, "3", "8")
     assert find_ranks(1, 2, 64) == RankShare(1, 2)
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, None), (None, 2)])
-def test_one_of_the_two_alone_is_refused(rank, world_size):
+def test_rank_or_world_size_alone_is_refused(rank, world_size):
     with pytest.raises(SettingError, match="go together"):
         find_ranks(rank, world_size, 64)
 
 
-def test_an_environment_that_is_no_number_is_refused(monkeypatch):
+def test_an_environment_variable_that_is_not_a_number_is_refused(monkeypatch):
     launch(monkeypatch, "first", "8")
     with pytest.raises(SettingError, match=r"RANK=.first. in the environment is not a number"):
         find_ranks(None, None, 64)
 
 
-def test_a_rank_outside_its_world_is_said_to_be_so_and_not_to_be_no_number(monkeypatch):
+def test_a_rank_in_the_environment_that_is_not_below_the_world_size_is_refused(monkeypatch):
     launch(monkeypatch, "8", "8")
     with pytest.raises(SettingError, match=r"^rank 8 is not below world size 8$"):
         find_ranks(None, None, 64)
@@ -66,7 +66,7 @@ def test_ranks_that_do_not_divide_the_lanes_are_refused_with_lanes_that_fit():
     assert "lanes=66" in caught.value.advice
 
 
-def test_torch_distributed_goes_before_the_environment(monkeypatch, tmp_path):
+def test_torch_distributed_takes_precedence_over_the_environment(monkeypatch, tmp_path):
     from torch import distributed
 
     launch(monkeypatch, "3", "8")
@@ -78,7 +78,7 @@ def test_torch_distributed_goes_before_the_environment(monkeypatch, tmp_path):
     assert find_ranks(None, None, 64) == RankShare(3, 8)
 
 
-def test_looking_does_not_import_torch():
+def test_finding_the_rank_does_not_import_torch():
     code = (
         "import sys; from penstock.data.order.ranks import *; find_ranks(None, None, 64); print('torch' in sys.modules)"
     )
@@ -87,9 +87,15 @@ def test_looking_does_not_import_torch():
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
-def test_half_an_environment_is_refused_not_read_as_one_rank(monkeypatch, name):
+def test_an_environment_with_only_one_of_the_two_variables_is_refused(monkeypatch, name):
     for other in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "1")
     with pytest.raises(SettingError, match="is not set"):
         find_ranks(None, None, 64)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0), (3, 1)])
+def test_a_rank_that_is_not_below_the_world_size_is_refused(rank, world_size):
+    with pytest.raises(SettingError, match="is not below world size"):
+        RankShare(rank, world_size)

@@ -1,1 +1,1 @@
-"""From a complete batch in its slab to the batch that the training loop gets."""
+"""Turns a complete batch in its slab into the batch that the training loop gets."""

@@ -1,1 +1,1 @@
-"""What workers do: decode the parts of samples, or get samples from a dataset, and write them into the slab."""
+"""The programs of workers: they decode parts, or get samples from a dataset, and write them into the slab."""

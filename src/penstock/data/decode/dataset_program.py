@@ -1,4 +1,4 @@
-"""What workers do with the rows of a map-style dataset: get the samples, and write them where the batch will be."""
+"""The worker programs for map-style datasets: they get samples from the dataset and write them into the slab."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DatasetSamples:
     """Whether worker processes get the samples. Only there may the global random generators be seeded."""
 
     def fetch(self, indices: Sequence[int], epoch: int) -> Iterator[Any]:
-        """Yield each sample, or in its place the SampleError that says why there is none."""
+        """Return an iterator over the samples, with a SampleError in the place of a sample that failed."""
         several = self._fetch_together(indices, epoch)
         if several is None:
             return (_attempt(self.one, index, epoch) for index in indices)
@@ -128,7 +128,7 @@ class CollateProgram:
     on_error: Literal["raise", "skip", "replace"]
 
     def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
-        """Return a function that makes the batch of a task. The batch is returned as an extra of the first good slot."""
+        """Return a function that makes a task's batch, and returns it as an extra of the first good slot."""
 
         def run(task: Task) -> Extras:
             slots, indices = task.rows.T.tolist()

@@ -1,4 +1,4 @@
-"""What workers do with the rows of a task: find the parts in the arena, decode them, and write them into the slab."""
+"""The worker program for shards: finds parts in the arena, decodes them, and writes them into the slab."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Column(NamedTuple):
 
 
 class _SlabViews(NamedTuple):
-    """Where the samples of a batch are written."""
+    """The places in a slab to which the samples of a batch are written."""
 
     arrays: Mapping[str, NDArray[Any]]
     ragged: Mapping[str, RaggedBuffer]
@@ -49,7 +49,7 @@ class _SlabViews(NamedTuple):
 
 
 class _PartBytes(NamedTuple):
-    """Where a worker finds the bytes of a part: in the arena, or in a file that it reads itself."""
+    """Finds the bytes of a part: in the arena, or in a file that the worker reads itself."""
 
     arena: memoryview
     files: PageCacheFiles | None
@@ -85,7 +85,7 @@ class Decoder:
     seed: int
     transform: Transform | None = None
     files: PageCacheFiles | None = None
-    """Where workers read the parts that are not in the arena."""
+    """The files in which workers read the parts that are not in the arena."""
 
     def start(self, arena: memoryview, slabs: memoryview) -> TaskRunner:
         """Return a function that decodes a task's samples into their slab."""

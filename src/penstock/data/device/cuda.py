@@ -33,10 +33,10 @@ FREE_SLABS = 2
 """Slabs that are never being copied: one to be filled, and one that is complete."""
 SINGLE = TransferLookahead(1, 1)
 IN_PAIRS, PAIR_BYTES = TransferLookahead(1, 2), 16 << 20
-"""For batches up to this size. Steps on small batches are short, and after each step the host's code for sending a
+"""Used for batches up to this size. Steps on small batches are short, and after each step the host's code for sending a
 batch is no longer in the CPU's caches; for the second batch of a pair it is."""
 GPU_DECODED = TransferLookahead(2, 2)
-"""Where the GPU decodes: beside a step that keeps it busy, one batch may take twice as long as another."""
+"""Used where the GPU decodes: beside a step that keeps it busy, one batch may take twice as long as another."""
 POLL_S = 20e-6
 """Seconds between two queries of a copy that is waited for; a tenth of the time that a copy of a few MB takes."""
 _PORTABLE = 1

@@ -1,4 +1,4 @@
-"""What is done to a batch on its device: JPEGs that were left to the GPU are decoded, and images are transformed."""
+"""Works on a batch on its device: decodes the JPEGs that were left to the GPU, and transforms images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SENDER_THREADS = 2
 """Threads that send batches where the GPU decodes: while one waits for the decoder, the other has its images placed."""
 
 DeviceBuffers = dict[str, tuple["torch.Tensor", "torch.Tensor"]]
-"""By name: an array as a tensor, and memory on the device for it."""
+"""An array as a tensor, and memory on the device for it, by name."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -117,7 +117,7 @@ class DeviceStage:
 
 
 def _planes(name: str, image: Image, tensors: Mapping[str, Any]) -> Any:
-    """Return a field's pixels as (samples, 3, height, width); refuse them if the user's transform changed their type."""
+    """Return a field's pixels as (samples, 3, height, width); refuse them if a transform changed shape or dtype."""
     pixels = tensors.get(name)
     shape = (3, *image.sides) if image.layout == "CHW" else (*image.sides, 3)
     if pixels is None or tuple(pixels.shape[1:]) != shape or str(pixels.dtype) != "torch.uint8":
@@ -130,7 +130,7 @@ def _planes(name: str, image: Image, tensors: Mapping[str, Any]) -> Any:
 
 
 class DevicePlan:
-    """What a loader's fields need on the device. Made once per loader; makes a `DeviceStage` for each engine."""
+    """Decides what a loader's fields need on the device; makes a `DeviceStage` for each engine of the loader."""
 
     def __init__(self, fields: Mapping[str, Field] | None, device: str, seed: int, *, transformed: bool) -> None:
         """`transformed`: whether workers run a transform of the user."""
@@ -157,7 +157,7 @@ class DevicePlan:
 
     @property
     def sender_threads(self) -> int:
-        """Threads that decoding on the GPU keeps busy; none for decode="auto", where the GPU decodes nothing at first."""
+        """Threads that decoding on the GPU keeps busy; 0 for decode="auto", where the GPU decodes nothing at first."""
         decodes = any(field.image.decode != "auto" for field in self._gpu_decoded.values())
         return SENDER_THREADS if decodes else 0
 

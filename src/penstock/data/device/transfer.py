@@ -24,7 +24,7 @@ class TransferLookahead:
 
 
 NO_LOOKAHEAD = TransferLookahead(0, 0)
-"""For devices where sending batches early gains nothing."""
+"""Used for devices where sending batches early gains nothing."""
 
 
 class Transfer(Protocol):

@@ -50,7 +50,10 @@ def cut_blocks(sizes: Sequence[Ids], whole_shards: Sequence[bool], block_bytes: 
 
 
 def _block_starts(sizes: Ids, block_bytes: int) -> Ids:
-    """Return the first sample of each block: samples are grouped by the multiple of `block_bytes` below their middle."""
+    """Return the first sample of each block: samples are grouped by the multiple of `block_bytes` below their middles.
+
+    So a block has at most `block_bytes` plus the size of its largest sample.
+    """
     middles = np.cumsum(sizes) - sizes / 2
     numbers = (middles // block_bytes).astype(np.int64)
     return np.flatnonzero(np.diff(numbers, prepend=-1)).astype(np.int64)

@@ -11,7 +11,9 @@ from penstock.errors import SettingError
 VERSION = 1
 
 Identity = Mapping[str, str | int | bool]
-"""What decides an epoch's order, by name: a position means the same samples only where all of it is the same."""
+"""The settings and data that decide an epoch's order, by name.
+
+A position means the same samples only where all of them are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ def write_state(position: Position, identity: Identity) -> dict[str, Any]:
 
 
 def read_state(state: Mapping[str, Any], identity: Identity) -> Position:
-    """Return the position in a state; raise a SettingError that names the difference if its data or order is another."""
+    """Return the position in a state; raise a SettingError if its data or order is another."""
     if state.get("version") != VERSION:
         raise SettingError(f"a state of version {state.get('version')!r} cannot be read by this Penstock")
     for name, expected in identity.items():

@@ -1,1 +1,1 @@
-"""Where the bytes of samples lie in shards, and how they are read: into blocks by reader threads, or by workers."""
+"""Finds the bytes of samples in shards, and reads them: into blocks by reader threads, or by workers."""

@@ -187,7 +187,7 @@ class MixedBlockSource:
         return self._block_source.read_block(int(self._mix.visited_blocks[block]), into)
 
     def task_rows(self, samples: Ids, slots: Ids, block_starts: Ids) -> TaskRows:
-        """Return the rows of these samples. A repeated sample gets new random draws: its number in the mix seeds them."""
+        """Return the rows of these samples. A sample's number in the mix seeds its draws."""
         rows = self._block_source.task_rows(self._mix.sample_numbers(samples), slots, block_starts)
         rows[:, 1] = samples
         return rows

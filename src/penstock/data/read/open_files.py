@@ -17,7 +17,7 @@ MAX_OPEN_FILES = 256
 """Opening a file again costs little compared with a block. A process usually may have 1024 descriptors, and other code
 needs some of them."""
 DESCRIPTOR_SHARE = 4
-"""Where a process may have fewer descriptors, one in this many is used."""
+"""One in this many descriptors is used where a process may have few."""
 
 _DIRECT_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_DIRECT", 0)
 
@@ -73,7 +73,7 @@ class OpenFiles:
         return partial(OpenFiles, direct=self._direct), (self._paths, self._bindings)
 
     def lease(self, shard: int) -> ShardLease:
-        """Return a context manager that gives the open shard, and raises an error at its end if the file has changed."""
+        """Return a context manager for the open shard. Its end raises a StorageError if the file has changed."""
         return ShardLease(self, shard)
 
     def close(self) -> None:

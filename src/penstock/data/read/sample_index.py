@@ -74,8 +74,8 @@ def make_sample_index(
 ) -> SampleIndex:
     """Number the samples of all shards.
 
-    `complete` are, per shard, the numbers of the samples to keep; `wanted` are, per field, the suffixes it accepts. Each
-    of these samples must have one of them.
+    `complete` are, per shard, the numbers of the samples to keep; `wanted` are, per field, the suffixes it accepts.
+    Each of these samples must have one of them for every field.
     """
     columns = zip(paths, indexes, complete, strict=True)
     tables = [_wanted_parts(path, index, numbers, wanted) for path, index, numbers in columns]
@@ -90,7 +90,7 @@ def _wanted_parts(path: str, index: ShardIndex, complete: Ids, wanted: Sequence[
     parts = np.full((len(index), len(wanted)), -1, np.int64)
     choices = np.zeros_like(parts)
     for column, alternatives in enumerate(wanted):
-        for choice, suffix in reversed(list(enumerate(alternatives))):  # the first is written last, so it is preferred
+        for choice, suffix in reversed(list(enumerate(alternatives))):  # the first is written last and wins
             if suffix in index.suffixes:
                 found = np.flatnonzero(index.suffix_ids == index.suffixes.index(suffix))
                 parts[index.sample_ids[found], column] = found

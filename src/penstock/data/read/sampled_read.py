@@ -46,7 +46,7 @@ class SampledBlock:
     samples: slice
     """Positions in the batch's samples, sorted by number."""
     reads: Mapping[int, list[Extent]]
-    """What to read, by shard in ascending order; empty if workers read the samples themselves."""
+    """The extents to read, by shard in ascending order; empty if workers read the samples themselves."""
     rows: Ids
     size: int
     """Bytes of the arena that the block takes."""
@@ -95,7 +95,7 @@ def _separate(offsets: Ids, is_new: NDArray[np.bool_]) -> Ids:
 
 
 def _cut(offsets: Ids, lengths: Ids, block_bytes: int) -> list[int]:
-    """Return where blocks begin, and the end: a block has about MAX_BLOCK_READS reads or `block_bytes` bytes at most."""
+    """Return where blocks begin, and the end. A block has about MAX_BLOCK_READS reads or `block_bytes` at most."""
     starts, ends = np.sort(offsets, axis=1), np.sort(offsets + lengths, axis=1)
     pieces = 1 + (starts[:, 1:] > ends[:, :-1] + GAP_BYTES).sum(axis=1)
     gaps = np.concatenate(([0], np.maximum(0, starts[1:, 0] - ends[:-1, -1])))
@@ -132,7 +132,7 @@ def _reads_of_blocks(
 
 @dataclass(frozen=True, slots=True)
 class SampledReadCounts:
-    """What has been delivered and read so far. Until an epoch ends, more batches are read than are delivered."""
+    """Counts of what has been delivered and read. Until an epoch ends, more batches are read than are delivered."""
 
     batches: int = 0
     """Batches delivered."""
@@ -241,7 +241,7 @@ class SampledBlockSource(WorkerReadable):
 
     @property
     def counts(self) -> SampledReadCounts:
-        """What has been delivered and read so far."""
+        """The counts so far."""
         with self._count_lock:
             return SampledReadCounts(self._batches, self._samples, self._reads, self._bytes_read, self._bytes_wanted)
 

@@ -1,4 +1,4 @@
-"""What the loader needs to know of a source: of shards, of shards read by a sampler, or of a map-style dataset."""
+"""The protocol of a source: shards, shards read by a sampler, or a map-style dataset."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SampleNames(Protocol):
         ...
 
     def location(self, sample: int, suffix: str | None = None) -> tuple[str, str, int | None]:
-        """Return shard, member and, if there is one, offset of that part of a sample; without a suffix, of the sample."""
+        """Return shard, member and, if it has one, offset of that part of a sample; without a suffix, of the sample."""
         ...
 
 
@@ -54,7 +54,7 @@ class Source(SampleNames, Protocol):
 
     @property
     def block_source(self) -> BlockSource:
-        """Where the engine finds the bytes of the samples."""
+        """The block source in which the engine finds the bytes of the samples."""
         ...
 
     @property

@@ -70,7 +70,7 @@ class _SampleStructure:
 
     skeleton: Any
     leaves: dict[str, str]
-    """As in `DatasetProgram`."""
+    """The leaves as `DatasetProgram` has them."""
     slots: dict[str, SlotSpec]
     torch_dtypes: dict[str, str]
     """The torch dtypes that numpy does not have, by leaf."""

@@ -14,7 +14,9 @@ from penstock.storage.paths import expand_shard_paths
 Shards = (
     str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Mapping[str, float] | Mapping[os.PathLike[str], float]
 )
-"""Patterns or paths as `expand_shard_paths` takes them; or a mapping from pattern to weight, the share of the samples it gives."""
+"""Patterns or paths as `expand_shard_paths` takes them; or a mapping from pattern to weight.
+
+A weight is the share of the samples that come from there, relative to the other weights."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ SIZED_SAMPLES = 4
 
 @dataclass(frozen=True, slots=True)
 class OrderSettings:
-    """What decides the order of an epoch, together with the shards."""
+    """The settings that decide the order of an epoch, together with the shards."""
 
     shuffle: bool = False
     seed: int = 0
