@@ -1,4 +1,4 @@
-"""Gradients in bounds."""
+"""Gradient clipping."""
 
 import math
 
@@ -22,7 +22,7 @@ def grads(model):
 
 
 def constant(norm, parameter=None):
-    """A parameter whose gradient has that norm."""
+    """Return a parameter whose gradient has that norm."""
     parameter = nn.Parameter(torch.zeros(4)) if parameter is None else parameter
     parameter.grad = torch.full((4,), norm / 2)
     return parameter
@@ -37,7 +37,7 @@ def test_it_clips_as_torch_does(scale):
     assert all(torch.allclose(a, b) for a, b in zip(grads(ours), grads(theirs), strict=True))
 
 
-def test_parameters_without_a_gradient_are_left_alone():
+def test_parameters_without_a_gradient_are_not_changed():
     model = model_with_gradients()
     model[0].weight.grad = None
     GradClip(0.1)(model.parameters())
@@ -53,7 +53,7 @@ def test_the_norm_of_every_nth_step_is_recorded():
     assert [step for step, _ in clip.recorded] == [0, 3, 6]
 
 
-def test_numbers_are_fetched_only_when_they_are_read(monkeypatch):
+def test_numbers_are_copied_to_the_host_only_when_they_are_read(monkeypatch):
     fetched = []
     for name in ("item", "tolist", "__bool__", "__float__", "__int__"):
         real = getattr(torch.Tensor, name)
@@ -69,7 +69,7 @@ def test_numbers_are_fetched_only_when_they_are_read(monkeypatch):
     assert len(fetched) == 1
 
 
-def test_an_adaptive_bound_is_what_that_share_of_the_norms_was_below():
+def test_an_adaptive_bound_is_the_percentile_of_the_last_norms():
     clip = GradClip(adaptive=0.9, every=1, window=100)
     for number in range(200):
         clip([constant(float(1 + number % 100))])
@@ -106,7 +106,7 @@ def test_a_norm_that_is_not_finite_does_not_become_the_bound():
     lambda weights: torch.optim.AdamW(weights, 0.1, fused=True),
     lambda weights: torch.optim.AdamW(weights, 0.1),
 ])  # fmt: skip
-def test_a_step_with_gradients_that_are_not_finite_is_left_out_and_counted(make, bad):
+def test_a_step_with_gradients_that_are_not_finite_is_skipped_and_counted(make, bad):
     weight, twin = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
     optimizer, plain = make([weight]), make([twin])
     clip = GradClip(1.0)
@@ -133,20 +133,20 @@ def test_a_scalers_gradients_are_unscaled_first():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "message"),
     [
-        ({}, "clip at what"),
+        ({}, "no bound"),
         ({"max_norm": 0}, "max_norm"),
         ({"adaptive": 1.5}, "adaptive"),
         ({"max_norm": 1, "every": 0}, "every"),
         ({"max_norm": 1, "window": -1}, "window"),
     ],
 )
-def test_what_cannot_bound_is_refused(arguments, word):
-    with pytest.raises(SettingError, match=word):
+def test_invalid_bounds_are_refused(arguments, message):
+    with pytest.raises(SettingError, match=message):
         GradClip(**arguments)
 
 
-def test_without_gradients_it_says_so():
+def test_clipping_without_gradients_is_an_error():
     with pytest.raises(SettingError, match="after backward"):
         GradClip(1.0)([nn.Parameter(torch.zeros(1))])

@@ -1,4 +1,4 @@
-"""torch.compile with a way back. The backends here do no compiling of their own: dynamo's part is what is counted."""
+"""torch.compile with a fallback. The backends here compile nothing: the graphs that dynamo makes are counted."""
 
 import logging
 
@@ -21,7 +21,7 @@ def net():
     return nn.Sequential(nn.Linear(4, 3), nn.ReLU())
 
 
-def test_the_result_is_that_of_the_model_and_so_is_all_else():
+def test_results_and_attributes_are_those_of_the_model():
     model = net()
     run = compiled(model, backend="eager")
     batch = torch.randn(5, 4)
@@ -32,7 +32,7 @@ def test_the_result_is_that_of_the_model_and_so_is_all_else():
     assert not model.training
 
 
-def test_compiling_again_is_counted_and_told_when_it_happens_often(caplog):
+def test_recompilations_are_counted_and_many_cause_a_warning(caplog):
     run = compiled(net(), backend="eager", dynamic=False)
     with caplog.at_level(logging.WARNING, "penstock"):
         for size in (2, 2, 3, 4, 2, 5):
@@ -41,7 +41,7 @@ def test_compiling_again_is_counted_and_told_when_it_happens_often(caplog):
     assert caplog.text.count("dynamic=True") == 1
 
 
-def test_a_backend_that_fails_leaves_the_model_as_it_is(caplog):
+def test_the_model_runs_uncompiled_if_the_backend_fails(caplog):
     def broken(graph, inputs):
         raise RuntimeError("no compiler here")
 
@@ -51,18 +51,18 @@ def test_a_backend_that_fails_leaves_the_model_as_it_is(caplog):
     with caplog.at_level(logging.WARNING, "penstock"):
         assert torch.allclose(run(batch), model(batch))
     assert "no compiler here" in run.failure
-    assert "runs as it is" in caplog.text
+    assert "runs uncompiled" in caplog.text
     assert torch.allclose(run(batch), model(batch))
 
 
-def test_an_error_of_the_models_own_comes_through():
+def test_an_error_of_the_model_is_raised():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         compiled(net(), backend="eager")(torch.randn(5, 7))
 
 
 def test_gradients_under_autocast_are_those_of_the_model():
-    class Apart(nn.Module):
-        """How far points lie from one another: a small difference of large numbers."""
+    class Distances(nn.Module):
+        """Returns the mean distance of points: small differences of large numbers."""
 
         def __init__(self):
             super().__init__()
@@ -80,14 +80,14 @@ def test_gradients_under_autocast_are_those_of_the_model():
         return model.layer.weight.grad.clone()
 
     torch.manual_seed(0)
-    model, x = Apart(), torch.randn(32, 8)
-    usual = gradient(model, model, x)
+    model, x = Distances(), torch.randn(32, 8)
+    expected = gradient(model, model, x)
     run = compiled(model, backend="aot_eager")
-    assert torch.allclose(gradient(run, model, x), usual, rtol=1e-3, atol=1e-4 * float(usual.abs().max()))
+    assert torch.allclose(gradient(run, model, x), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
     assert run.failure is None
 
 
-def test_what_torch_is_set_to_is_left_as_it_was():
+def test_settings_of_torch_are_restored():
     from torch._functorch import config
 
     before = config.backward_pass_autocast

@@ -1,4 +1,4 @@
-"""The helpers in other people's loops: each trains to the very weights that a plain PyTorch loop has."""
+"""The helpers in the training loops of frameworks: each trains to the same weights as a plain PyTorch loop."""
 
 import pytest
 import torch
@@ -10,27 +10,27 @@ from penstock.samplers import PKSampler
 from penstock.train import Every, GradClip, Metrics, Prefetcher, accumulate, precision, scale_lr, to_device
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),  # Lightning to torch
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),  # caused by Lightning
     pytest.mark.filterwarnings("ignore:GPU available but not used"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
 ]
 TABLE = random_table(identities=12, samples=144)
-PEOPLE = 12
+IDENTITIES = 12
 EPOCHS = 2
 MAX_NORM = 0.05
-"""So low that it is felt in every step."""
+"""A bound so low that every step is clipped."""
 
 
 class Net(nn.Module):
-    """As HF would have it: called with a batch's names, the loss comes out under its own."""
+    """A model as HF expects it: called with the entries of a batch, it returns a dict with the loss."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.who = nn.Linear(6, PEOPLE)
+        self.classifier = nn.Linear(6, IDENTITIES)
 
     def forward(self, image, identity):
-        return {"loss": nn.functional.cross_entropy(self.who(image), identity)}
+        return {"loss": nn.functional.cross_entropy(self.classifier(image), identity)}
 
 
 def named(samples):
@@ -39,7 +39,7 @@ def named(samples):
 
 
 def batches():
-    """P×K batches of torch's own loader."""
+    """Return P×K batches of a torch DataLoader."""
     images = torch.randn(len(TABLE), 6, generator=torch.Generator().manual_seed(1))
     dataset = TensorDataset(images, torch.from_numpy(TABLE.column("identity").data))
     return DataLoader(dataset, batch_sampler=PKSampler(TABLE, 4, 3, seed=5), collate_fn=named)
@@ -51,7 +51,7 @@ def optimizer_of(model):
 
 @pytest.fixture(scope="module")
 def plain():
-    """Weights and losses of a loop without any helper but the sampler."""
+    """Return the weights and losses of a loop that uses no helper but the sampler."""
     model, losses = Net(), []
     optimizer, loader = optimizer_of(model), batches()
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1 + (step + 1) / 10, 2.0))

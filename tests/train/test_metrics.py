@@ -9,7 +9,7 @@ from penstock.errors import SettingError
 from penstock.train import Metrics
 
 
-def test_means_are_weighted_and_of_tensors_and_numbers_alike():
+def test_means_of_tensors_and_numbers_are_weighted():
     metrics = Metrics()
     metrics.add(loss=torch.tensor(1.0), hits=1, weight=3)
     metrics.add(loss=torch.tensor([4.0]), hits=0)
@@ -27,11 +27,11 @@ def test_a_long_sum_of_half_precision_keeps_its_digits():
     assert metrics.means()["loss"] == pytest.approx(float(torch.tensor(0.1, dtype=torch.float16)), rel=1e-9)
 
 
-def test_adding_fetches_nothing_and_holds_no_graph(monkeypatch):
+def test_adding_copies_nothing_to_the_host_and_holds_no_graph(monkeypatch):
     metrics = Metrics()
     weight = torch.ones(1, requires_grad=True)
     for name in ("item", "tolist", "__bool__", "__float__"):
-        monkeypatch.setattr(torch.Tensor, name, lambda self: pytest.fail("fetched"))
+        monkeypatch.setattr(torch.Tensor, name, lambda self: pytest.fail("copied to the host"))
     for _ in range(3):
         metrics.add(loss=(weight * 2).sum())
     monkeypatch.undo()
@@ -46,7 +46,7 @@ def test_a_nan_stays_visible():
     assert math.isnan(metrics.means()["loss"])
 
 
-def test_what_has_no_mean_is_refused():
+def test_values_without_a_mean_are_refused():
     with pytest.raises(SettingError, match="2 numbers"):
         Metrics().add(loss=torch.zeros(2))
     with pytest.raises(SettingError, match="weight"):

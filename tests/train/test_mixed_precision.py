@@ -8,12 +8,12 @@ from torch import nn
 
 from penstock.errors import PenstockError, SettingError
 from penstock.train import GradClip, precision
-from penstock.train.precision_report import MatrixProduct
+from penstock.train.mixed_precision import MatrixProduct
 
 
 @pytest.fixture(autouse=True)
-def _no_tiles():
-    """Virtual machines may promise AMX and not have it: then oneDNN's bf16 kernels end the process."""
+def _no_onednn():
+    """Disable oneDNN: some virtual machines report AMX without having it, and its bf16 kernels then end the process."""
     before, *_ = torch.backends.mkldnn.set_flags(_enabled=False)
     yield
     torch.backends.mkldnn.set_flags(_enabled=before)
@@ -42,21 +42,21 @@ def train(kind, steps=20, clip=None, **settings):
 
 @pytest.mark.parametrize("kind", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("clip", [None, GradClip(10.0)])
-def test_losses_go_down_alike_in_every_precision(kind, clip):
+def test_losses_decrease_alike_in_every_precision(kind, clip):
     plain, _ = train("fp32")
     losses, _ = train(kind, clip=clip)
     assert losses[-1] < 0.8 * losses[0]
     assert losses == pytest.approx(plain, rel=0.05)
 
 
-def test_autocast_computes_in_the_precision_asked_for():
+def test_autocast_computes_in_the_requested_precision():
     model = net()
     for kind, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)):
         with precision(model, kind).autocast():
             assert model(torch.randn(2, 16)).dtype == dtype
 
 
-def test_a_loss_scale_of_ones_own_stays_and_the_dynamic_one_gives_way():
+def test_a_fixed_loss_scale_is_kept_and_a_dynamic_one_is_reduced():
     for scale, expected in ((512.0, 512.0), ("dynamic", 65536.0 / 2)):
         model = net()
         amp = precision(model, "fp16", loss_scale=scale)
@@ -65,7 +65,7 @@ def test_a_loss_scale_of_ones_own_stays_and_the_dynamic_one_gives_way():
         amp.backward(model(torch.full((1, 16), math.inf)).sum())
         amp.step(optimizer)
         assert amp.scaler.get_scale() == expected
-        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)), "the step is left out"
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)), "the step is skipped"
 
 
 def test_the_scale_survives_a_checkpoint():
@@ -76,7 +76,7 @@ def test_the_scale_survives_a_checkpoint():
     assert precision(net(), "bf16").state_dict() == {}
 
 
-def test_losses_that_are_never_numbers_end_the_training():
+def test_a_run_of_losses_that_are_not_finite_is_an_error():
     model = net()
     amp = precision(model, "bf16", watch=5)
     weight = next(model.parameters())
@@ -85,40 +85,40 @@ def test_losses_that_are_never_numbers_end_the_training():
     amp.backward(weight.sum())
     for _ in range(4):
         amp.backward((weight * math.nan).sum())
-    with pytest.raises(PenstockError, match="5 losses on end"):
+    with pytest.raises(PenstockError, match="5 losses in succession"):
         amp.backward((weight * math.nan).sum())
 
 
-def test_it_says_what_fell_back_and_what_fits_tensor_cores():
+def test_the_report_has_operations_in_32_bits_and_products_that_do_not_fit():
     model = net(inside=20)
-    seen = precision(model, "bf16").look(lambda: model(torch.randn(32, 16)).float().exp().sum())
-    assert set(seen.products) == {
+    report = precision(model, "bf16").inspect(lambda: model(torch.randn(32, 16)).float().exp().sum())
+    assert set(report.products) == {
         MatrixProduct("addmm", (32, 16, 20), "bfloat16"),
         MatrixProduct("addmm", (32, 20, 8), "bfloat16"),
     }
-    assert not any(product.fits for product in seen.products)
-    assert {"exp", "sum"} <= set(seen.in_full)
-    assert "addmm" not in seen.in_full
-    assert "0 of 2 products fit" in str(seen)
+    assert not any(product.fits for product in report.products)
+    assert {"exp", "sum"} <= set(report.in_full)
+    assert "addmm" not in report.in_full
+    assert "0 of 2 products fit" in str(report)
 
 
-def test_products_that_fit_are_told():
+def test_the_report_has_products_that_fit_tensor_cores():
     model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(64, 8))
     images = torch.randn(8, 8, 4, 4)
-    seen = precision(model, "fp16").look(lambda: model(images))
-    assert all(product.fits for product in seen.products)
-    assert {product.operation for product in seen.products} == {"convolution", "addmm"}
-    in_full = precision(model, "fp32").look(lambda: model(images))
+    report = precision(model, "fp16").inspect(lambda: model(images))
+    assert all(product.fits for product in report.products)
+    assert {product.operation for product in report.products} == {"convolution", "addmm"}
+    in_full = precision(model, "fp32").inspect(lambda: model(images))
     assert not any(product.fits for product in in_full.products)
-    assert in_full.in_full == {"convolution": 1, "addmm": 1}, "what only looks at numbers in another way is no work"
+    assert in_full.in_full == {"convolution": 1, "addmm": 1}, "views are not counted"
 
 
-def test_whether_there_are_tensor_cores_is_not_known_of_a_cpu():
+def test_tensor_cores_of_a_cpu_are_not_known():
     assert precision(net(), "bf16").tensor_cores is None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "message"),
     [
         (("fp8",), "bf16, fp16, fp32"),
         (("bf16", 512.0), "no loss_scale"),
@@ -126,9 +126,9 @@ def test_whether_there_are_tensor_cores_is_not_known_of_a_cpu():
         (("fp16", math.nan), "loss_scale"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments, word):
+def test_invalid_settings_are_refused(arguments, message):
     kind, *scale = arguments
-    with pytest.raises(SettingError, match=word):
+    with pytest.raises(SettingError, match=message):
         precision(net(), kind, **({"loss_scale": scale[0]} if scale else {}))
 
 

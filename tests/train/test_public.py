@@ -1,4 +1,4 @@
-"""What users may import, and at what price."""
+"""The public names of samplers and train, and that importing them is cheap."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 from penstock import samplers, train
 
 
-def test_the_public_names_are_these_and_each_is_found():
+def test_the_public_names_are_these_and_can_be_imported():
     assert sorted(train.__all__) == [
         "EvaluationBudget",
         "Every",
@@ -34,7 +34,7 @@ def test_the_public_names_are_these_and_each_is_found():
     assert set(train.__all__) <= set(dir(train))
 
 
-def test_samplers_do_without_torch():
+def test_samplers_do_not_import_torch():
     code = (
         "from penstock.samplers import BalancedSampler, BucketSampler, MetadataTable, PKSampler, WeightedSampler; "
         "table = MetadataTable.of(identity=[1, 1, 2, 2]); print(len(list(PKSampler(table, 2, 2)))); "

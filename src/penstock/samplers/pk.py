@@ -139,7 +139,7 @@ class PKSampler(EpochBatches):
         return groups[assigned].reshape(-1, self.batch_size)
 
     def batch_requests(self, epoch: int, position: int) -> Iterator[BatchRequest]:
-        """Yield this rank's batches: ranks take them in turn; the last ones are left out if not every rank would get one."""
+        """Yield this rank's batches: ranks take them in turn, and the last are left out if not every rank gets one."""
         done, ranks = position // self.batch_size, self.ranks
         batches = self.batches(epoch)[done:]
         steps = len(batches) // ranks.world_size

@@ -79,7 +79,7 @@ class WeightedSampler(OrderedBatches):
 
 
 class BalancedSampler(WeightedSampler):
-    """Batches with each class equally often, up to one draw, and each sample of a class equally often, up to one."""
+    """Batches with each class equally often, up to one draw, and each sample of a class likewise."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class BalancedSampler(WeightedSampler):
         self._counts = counts
 
     def shuffled(self, rng: np.random.Generator) -> Ids:
-        """Return the samples class by class, so that each class takes a part of the line and its share of the points."""
+        """Return the samples class by class, so that each class is a part of the line with its share of points."""
         return np.argsort(self._classes + rng.random(len(self._classes)))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Helpers for a cheap training step: copies beside the step, clipping, metrics, precision, accumulation."""
+"""Helpers for a cheap training step: prefetching, clipping, metrics, precision, accumulation, schedules."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.train.accumulation import accumulate
+    from penstock.train.batch_size import accumulate, scale_lr
     from penstock.train.clip import GradClip
     from penstock.train.compiled import compile
-    from penstock.train.evaluation import EvaluationBudget
-    from penstock.train.every import Every, Throttle
-    from penstock.train.learning_rate import scale_lr
     from penstock.train.metrics import Metrics
     from penstock.train.mixed_precision import precision
-    from penstock.train.prefetch import Prefetcher
-    from penstock.train.transfer import to_device
+    from penstock.train.prefetch import Prefetcher, to_device
+    from penstock.train.schedule import EvaluationBudget, Every, Throttle
 
 __all__ = [
     "EvaluationBudget",
@@ -31,17 +28,17 @@ __all__ = [
     "to_device",
 ]
 _MODULES = {
-    "EvaluationBudget": "evaluation",
-    "Every": "every",
+    "EvaluationBudget": "schedule",
+    "Every": "schedule",
     "GradClip": "clip",
     "Metrics": "metrics",
     "Prefetcher": "prefetch",
-    "Throttle": "every",
-    "accumulate": "accumulation",
+    "Throttle": "schedule",
+    "accumulate": "batch_size",
     "compile": "compiled",
     "precision": "mixed_precision",
-    "scale_lr": "learning_rate",
-    "to_device": "transfer",
+    "scale_lr": "batch_size",
+    "to_device": "prefetch",
 }
 
 

@@ -1,4 +1,4 @@
-"""`torch.compile` that falls back to the model as it is, and counts how often it had to compile again."""
+"""A `torch.compile` that falls back to the uncompiled model, and counts recompilations."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 
 log = logging.getLogger("penstock")
 
-MANY = 3
-"""Recompilations after which it is told: shapes that change from batch to batch cost more than compiling gains."""
+WARN_AFTER = 3
+"""Recompilations until a warning; batches of changing shapes cost more time than compiling saves."""
 
 
 def compile(model: torch.nn.Module, **options: Any) -> CompiledModel:
-    """The model, compiled at its first call with torch.compile's options; where that fails, the model itself.
+    """Return a model that is compiled at its first call, with torch.compile's options, and runs uncompiled if that fails.
 
-    The model stays what it is: its parameters, its `state_dict` and its names. Call what is returned in its place.
-    Under autocast, its gradients are those of the model: torch.compile alone would compute them in 16 bits, too, where
-    the model was called in an autocast and `backward()` is not.
+    The original keeps its parameters, its `state_dict` and its names; call the returned model in its place. Under
+    autocast, the gradients are those of the original: torch.compile alone would compute them in 16 bits too if the
+    model is called in an autocast context and `backward()` is not.
     """
     return CompiledModel(model, options)
 
 
 class CompiledModel:
-    """A model to be called. Everything else about it is the model's."""
+    """A compiled model; all attributes other than its own are those of the original."""
 
     def __init__(self, model: torch.nn.Module, options: dict[str, Any]) -> None:
         self.model = model
@@ -35,12 +35,12 @@ class CompiledModel:
         self.recompiled = 0
         """Calls after the first one that had to compile."""
         self.failure: str | None = None
-        """Why the model runs as it is, if it does."""
+        """The reason why the model runs uncompiled; None if it is compiled."""
         self._calls = 0
         self._run: Any = torch.compile(model, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model is called."""
+        """Call the compiled model; fall back to the original if compiling fails."""
         if self.failure is not None:
             return self.model(*args, **kwargs)
         before = _graphs()
@@ -56,7 +56,7 @@ class CompiledModel:
     def _fall_back(self, error: Exception) -> None:
         self.failure = " ".join(f"{type(error).__name__}: {error}".split("\n\n")[0].split())
         self._run = None
-        log.warning("the model cannot be compiled and runs as it is: %s", self.failure)
+        log.warning("the model cannot be compiled and runs uncompiled: %s", self.failure)
 
     def _count(self, new: int) -> None:
         self._calls += 1
@@ -64,33 +64,33 @@ class CompiledModel:
         if new == 0 or self._calls == 1:
             return
         self.recompiled += 1
-        if self.recompiled == MANY:
+        if self.recompiled == WARN_AFTER:
             log.warning(
-                "compiled again at %d calls of %d: give batches of one shape (drop_last, padding to few lengths), "
-                "or compile with dynamic=True",
+                "the model was compiled again at %d of %d calls: give batches of one shape (drop_last, padding to few "
+                "lengths), or compile with dynamic=True",
                 self.recompiled,
                 self._calls,
             )
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # not set yet: a copy is being made
+        if name == "model":  # it is not set yet while a copy is made
             raise AttributeError(name)
         return getattr(self.model, name)
 
 
 @contextmanager
 def _backward_outside_of_autocast() -> Iterator[None]:
-    """What is compiled now has its backward pass compiled as well, and torch would do that as if in the same autocast.
+    """Compile the backward pass without autocast; torch would compile it in the autocast of the forward pass.
 
-    The difference of two near points, as distances need it, is nothing but noise then.
+    With that, the difference of two near points, which distances need, would be nothing but noise.
     """
     from torch._functorch import config
 
     before = getattr(config, "backward_pass_autocast", None)
-    if not isinstance(before, str):  # an older torch, or somebody has said exactly what is wanted
+    if not isinstance(before, str):  # an older torch, or a setting of the user
         yield
         return
-    config.backward_pass_autocast = "off"  # as its `patch` does, in less time: this is in every step
+    config.backward_pass_autocast = "off"  # faster than `config.patch`, because this runs in every step
     try:
         yield
     finally:
@@ -98,14 +98,14 @@ def _backward_outside_of_autocast() -> Iterator[None]:
 
 
 def _graphs() -> int:
-    """Compiled in this process so far."""
+    """Return the number of graphs compiled in this process so far."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What goes wrong with compiling, rather than with the model."""
+    """Return the exceptions that come from compiling, not from the model."""
     from torch._dynamo.exc import TorchDynamoException
 
     return (TorchDynamoException,)

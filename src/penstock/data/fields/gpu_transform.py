@@ -33,7 +33,7 @@ class GpuTransform:
     flip: float = 0.0
     """Probability that the image is mirrored horizontally."""
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    """Brightness, contrast, saturation: factors within 1 ± the number; hue: rotated by up to ± this part of a circle."""
+    """Brightness, contrast, saturation: factors within 1 ± the number; hue: rotated by ± this part of a circle."""
 
     def __post_init__(self) -> None:
         _check_known("dtype", self.dtype, ("float16", "bfloat16", "float32"))

@@ -1,4 +1,4 @@
-"""What one rank of a real process group does: gloo, and gradients really exchanged."""
+"""One rank of a real process group (gloo), which accumulates gradients under DDP."""
 
 import json
 from pathlib import Path
@@ -30,9 +30,9 @@ def gradients_of(model):
     return torch.cat([each.grad.flatten() for each in model.parameters()]).tolist()
 
 
-def accumulating(rank, world_size, folder, batches, n):
-    """Every step's gradients, and how often gradients were exchanged, into a file of the rank's own."""
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
+def run_rank(rank, world_size, folder, batches, n):
+    """Write the gradients of each step, and the steps of each exchange, into a file of this rank."""
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
     exchanged, found = [], []
 
     def counted(group, bucket):
