@@ -90,7 +90,7 @@ def test_taking_a_batch_is_long_where_another_thread_holds_the_interpreter():
 
 def waiting_for_threads(cpu, states, functions):
     """Workers whose own thread waits while others of theirs use so many cores each."""
-    made = Made(workers=4, cores=2, cpu_s=0.008, alone_s=0.25, step_s=0.012).recording()
+    made = Made(workers=4, cores=2, cpu_s=0.008, latency_s=0.25, step_s=0.012).recording()
     looks = StackSamplesLine(loader=0, worker=0, at_s=1.0, samples=100, states=states, functions=functions)
     return with_processes(
         replace(made, stack_samples=(looks,)), {"cpu": 0.1, "thread_cpu": 0.1}, {"cpu": cpu, "thread_cpu": 0.03}
@@ -149,14 +149,14 @@ def test_without_collections_a_worker_answers_at_once_who_hands_a_batch_over():
     assert evidence.ipc.receive_cpu_s == pytest.approx(0.012, rel=0.1)
     assert evidence.ipc.undisturbed_receive_cpu_s == pytest.approx(0.001, rel=0.1)
     cured = all_rules()["gc_pauses"](evidence).remedy(evidence.workload)
-    assert cured.handover_s.max() == evidence.ipc.undisturbed_receive_cpu_s < evidence.workload.handover_s.min()
+    assert cured.receive_s.max() == evidence.ipc.undisturbed_receive_cpu_s < evidence.workload.receive_s.min()
 
 
 # -- what handing over costs the worker, and what cores are wanted at once -----------------------------------------
 
 
 def test_what_workers_compute_beside_their_fetches_is_handing_over_up_to_what_taking_costs():
-    made = Made(workers=2, cores=2, cpu_s=0.02, step_s=0.012, handover_s=0.002).recording()
+    made = Made(workers=2, cores=2, cpu_s=0.02, step_s=0.012, receive_s=0.002).recording()
     cycle_s = gather(made)[0].loop.cycle_s
 
     def beside(seconds):
@@ -234,8 +234,8 @@ def test_the_first_start_of_a_run_is_no_loss_that_persistent_workers_could_save(
 # -- slow for a while, and slow now and then ----------------------------------------------------------------------
 
 
-def latent(alone_s):
-    made = Made(workers=4, count=400, cpu_s=0.002, alone_s=alone_s, step_s=0.01, cores=16, states={"sleep": 80})
+def latent(latency_s):
+    made = Made(workers=4, count=400, cpu_s=0.002, latency_s=latency_s, step_s=0.01, cores=16, states={"sleep": 80})
     return made.recording()
 
 
@@ -256,7 +256,7 @@ def test_late_reads_are_a_tail_only_where_another_reader_does_not_make_them_late
         workers=4,
         count=400,
         cpu_s=0.002,
-        alone_s=np.where(np.arange(400) % 7 < 2, 0.25, 0.02),
+        latency_s=np.where(np.arange(400) % 7 < 2, 0.25, 0.02),
         step_s=0.01,
         cores=16,
         states={"read": 85},

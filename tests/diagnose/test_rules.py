@@ -22,7 +22,9 @@ CAUSES = {
     "no_overlap": Made(workers=0, cpu_s=0.02),
     "decode_bound": Made(cores=2, cpu_s=0.2, step_s=0.01),
     "too_few_workers": Made(workers=1, cpu_s=0.05, step_s=0.01),
-    "noisy_neighbour": Made(cores=2, workers=2, cpu_s=0.03, step_s=0.01, burners=2.0, main={"queue": 0.3, "cpu": 0.5}),
+    "noisy_neighbour": Made(
+        cores=2, workers=2, cpu_s=0.03, step_s=0.01, competitors=2.0, main={"queue": 0.3, "cpu": 0.5}
+    ),
     "cpu_quota": Made(
         cores=1,
         workers=2,
@@ -35,12 +37,12 @@ CAUSES = {
     "lagging_worker": Made(workers=4, lag={2: 0.3}, step_s=0.01),
     "straggler_samples": Made(workers=4, count=400, cpu_s=STRAGGLING, step_s=0.01, cores=16),
     "tail_latency": Made(
-        workers=4, count=400, cpu_s=0.005, alone_s=STRAGGLING - 0.015, step_s=0.01, cores=16, states={"read": 60}
+        workers=4, count=400, cpu_s=0.005, latency_s=STRAGGLING - 0.015, step_s=0.01, cores=16, states={"read": 60}
     ),
     "slow_collate": Made(workers=2, cpu_s=0.08, step_s=0.02, collate=0.7, cores=2),
-    "lock_contention": Made(workers=4, cpu_s=0.01, alone_s=0.15, states={"lock": 80}),
+    "lock_contention": Made(workers=4, cpu_s=0.01, latency_s=0.15, states={"lock": 80}),
     "latency_bound": Made(
-        workers=4, cpu_s=0.01, alone_s=0.2, states={"network": 80}, fetch={"read_bytes": MB, "reads": 16}
+        workers=4, cpu_s=0.01, latency_s=0.2, states={"network": 80}, fetch={"read_bytes": MB, "reads": 16}
     ),
     "storage_bandwidth": Made(
         workers=4,
@@ -75,13 +77,13 @@ CAUSES = {
     "small_files": Made(
         workers=4,
         cpu_s=0.01,
-        alone_s=0.2,
+        latency_s=0.2,
         states={"open": 60, "read": 20},
         fetch={"opens": SAMPLES, "read_bytes": 65536, "reads": 32},
     ),
     "memory_pressure": Made(system={"pressure": {"memory": 0.4}, "swapped_in_bytes_s": 5e7}),
-    "ipc_copy": Made(handover_s=0.01),
-    "sampler_overhead": Made(phases={"sampler": 0.006}, handover_s=0.0065),
+    "ipc_copy": Made(receive_s=0.01),
+    "sampler_overhead": Made(phases={"sampler": 0.006}, receive_s=0.0065),
     "worker_startup": Made(passes=6, count=25, startup_s=0.6, settings={"persistent_workers": False}),
     "gc_pauses": Made(events=tuple(EventLine(what="gc", at_s=float(at), seconds=0.4) for at in range(3))),
     "host_sync": Made(phases={"forward": 0.004, "backward": 0.004, "sync": 0.012}),
@@ -102,7 +104,7 @@ def test_the_cause_comes_first(cause):
 HEALTHY = {
     "a loop that finds its batches ready": Made(),
     "a step that is slower than everything": Made(step_s=0.2, cpu_s=0.1),
-    "no loading at all": Made(cpu_s=0.0, handover_s=0.0),
+    "no loading at all": Made(cpu_s=0.0, receive_s=0.0),
     "evaluation every now and then": Made(phases={"evaluation": 0.001}),
     "few cores, all in use, but in time": Made(cores=2, workers=2, cpu_s=0.015, step_s=0.02, main={"cpu": 0.5}),
 }
@@ -123,7 +125,7 @@ def test_every_rule_has_a_page_and_is_named_as_its_file():
 
 
 def test_waiting_that_nobody_saw_the_reason_of_is_undetermined_and_asks_for_an_experiment():
-    recording = Made(workers=4, cpu_s=0.001, alone_s=0.2).recording()
+    recording = Made(workers=4, cpu_s=0.001, latency_s=0.2).recording()
     found = diagnose(recording)
     assert found.verdict in ("undetermined", "findings")
     assert found.experiment or found.findings[0].experiment

@@ -143,7 +143,7 @@ def test_what_reading_in_a_row_would_give_is_not_guessed():
 def test_a_file_per_sample_wants_shards():
     found = changes(
         cpu_s=0.01,
-        alone_s=0.2,
+        latency_s=0.2,
         states={"open": 60, "read": 20},
         fetch={"opens": SAMPLES, "read_bytes": 65536, "reads": 32},
     )
@@ -154,20 +154,20 @@ def test_a_file_per_sample_wants_shards():
 
 
 def test_a_long_way_wants_a_near_copy():
-    found = changes(cpu_s=0.01, alone_s=0.2, states={"network": 80}, fetch={"read_bytes": MB, "reads": 16})
+    found = changes(cpu_s=0.01, latency_s=0.2, states={"network": 80}, fetch={"read_bytes": MB, "reads": 16})
     assert list(found) == ["cache"]
     assert found["cache"].gain > 1
 
 
 def test_bytes_that_nobody_counted_give_no_gain():
-    found = changes(cpu_s=0.01, alone_s=0.2, states={"network": 80})
+    found = changes(cpu_s=0.01, latency_s=0.2, states={"network": 80})
     assert found["cache"].gain is None
     assert "the number of bytes read" in found["cache"].reason
     assert "not recorded" in found["cache"].cost
 
 
 def test_waiting_for_a_timer_is_not_cured_by_a_disk():
-    assert changes(cpu_s=0.01, alone_s=0.2, states={"sleep": 80}, fetch={"read_bytes": MB, "reads": 16}) == {}
+    assert changes(cpu_s=0.01, latency_s=0.2, states={"sleep": 80}, fetch={"read_bytes": MB, "reads": 16}) == {}
 
 
 # -- nothing to say ------------------------------------------------------------------------------------------------
@@ -187,5 +187,5 @@ def test_without_fetches_nothing_is_said():
 
 
 def test_a_gain_is_a_hundredfold_at_most():
-    workload = loader(cpu_s=0.05, step_s=0.0, handover_s=0.0, step_cpu=0.0).evidence.workload
-    assert gain_of_edit(workload, lambda run: run.with_(cpu_s=run.cpu_s * 0)) == 99.0
+    workload = loader(cpu_s=0.05, step_s=0.0, receive_s=0.0, step_cpu=0.0).evidence.workload
+    assert gain_of_edit(workload, lambda run: run.replace(cpu_s=run.cpu_s * 0)) == 99.0

@@ -52,7 +52,7 @@ def change(found, name):
 
 
 def test_the_measured_rate_is_samples_over_the_cycle():
-    found = plan(Made(step_s=0.02, handover_s=0.0, cpu_s=0.001))
+    found = plan(Made(step_s=0.02, receive_s=0.0, cpu_s=0.001))
     assert found.samples_s == pytest.approx(SAMPLES / 0.02, rel=0.02)
     assert found.most_gain == pytest.approx(0.0, abs=0.02)
     assert found.source == "recording"
@@ -100,7 +100,7 @@ def test_changes_come_with_the_largest_gain_first(profile):
 
 
 def test_latency_takes_more_workers():
-    slow = Made(workers=4, cpu_s=0.01, alone_s=0.2, states={"network": 80}, fetch={"read_bytes": MB, "reads": 16})
+    slow = Made(workers=4, cpu_s=0.01, latency_s=0.2, states={"network": 80}, fetch={"read_bytes": MB, "reads": 16})
     found = plan(slow)
     assert change(found, "num_workers").then > 8
     assert found.loader["reading"]["num_readers"] > 4
@@ -121,13 +121,13 @@ def test_a_thrashing_disk_takes_fewer():
 
 
 def test_waiting_that_nobody_could_sort_promises_nothing_and_names_the_experiment():
-    found = plan(Made(workers=4, cpu_s=0.005, alone_s=0.2, **READING))
+    found = plan(Made(workers=4, cpu_s=0.005, latency_s=0.2, **READING))
     assert change(found, "num_workers") is None
     assert UNDETERMINED in found.notes
 
 
 def test_a_lock_is_not_cured_by_more_workers():
-    found = plan(Made(workers=4, cpu_s=0.01, alone_s=0.15, states={"lock": 80}))
+    found = plan(Made(workers=4, cpu_s=0.01, latency_s=0.15, states={"lock": 80}))
     assert change(found, "num_workers") is None
 
 
@@ -138,7 +138,7 @@ def test_a_lagging_worker_is_waited_for_only_in_order():
 
 
 def test_what_the_sampler_takes_is_not_saved_by_going_without_workers():
-    found = plan(Made(phases={"sampler": 0.006}, handover_s=0.0065, cpu_s=0.004))
+    found = plan(Made(phases={"sampler": 0.006}, receive_s=0.0065, cpu_s=0.004))
     assert change(found, "num_workers") is None
     assert found.planned_samples_s == pytest.approx(found.samples_s, rel=0.01)
 

@@ -14,9 +14,9 @@ from penstock.plan.predict import CROSSOVER, MAX_BATCHES, is_even, predict, serv
 from penstock.plan.storage_model import StorageReads, on_storage
 
 
-def run(count=60, workers=4, *, step_s=0.01, handover_s=0.0, cpu_s=0.0, alone_s=0.0, **others):
+def run(count=60, workers=4, *, step_s=0.01, receive_s=0.0, cpu_s=0.0, latency_s=0.0, **others):
     """A workload of equal batches, but for what is given as an array."""
-    columns = {"step_s": step_s, "handover_s": handover_s, "cpu_s": cpu_s, "alone_s": alone_s}
+    columns = {"step_s": step_s, "receive_s": receive_s, "cpu_s": cpu_s, "latency_s": latency_s}
     who = np.arange(count) % workers if workers else np.full(count, -1)
     given = {"workers": workers, "prefetch": 2, "in_order": True, "cores": 64.0, "worker": who, **others}
     return Workload(**given, **{name: np.atleast_1d(values) for name, values in columns.items()})
@@ -30,7 +30,7 @@ def near(rate, rel=0.03):
 
 
 def test_slow_workers_give_w_over_s_and_the_step_would_bind_next():
-    found = predict(run(workers=8, alone_s=1.6, step_s=0.02), samples_per_batch=32)
+    found = predict(run(workers=8, latency_s=1.6, step_s=0.02), samples_per_batch=32)
     assert (found.batches_s, found.samples_s) == (near(5), near(160))
     assert (found.binding.name, found.next.name) == ("workers", "step")
     assert found.next.samples_s == near(1600)
@@ -41,18 +41,18 @@ def test_slow_workers_give_w_over_s_and_the_step_would_bind_next():
 def test_thirty_two_workers_with_a_slow_batch_of_twenty_seconds_give_the_reports_rate_whatever_the_prefetch():
     # FACTS.md: 31 fast steps of C and one of S - 31·C. With C = 0.7 s and a slow one of 20 s, S is 41.7 s.
     for prefetch in (2, 12, 16):
-        assert predict(run(96, 32, alone_s=41.7, step_s=0.7, prefetch=prefetch)).batches_s == near(32 / 41.7)
+        assert predict(run(96, 32, latency_s=41.7, step_s=0.7, prefetch=prefetch)).batches_s == near(32 / 41.7)
 
 
 def test_a_slow_step_sets_the_pace_and_supply_can_give_nothing():
-    found = predict(run(alone_s=0.01, step_s=0.1))
+    found = predict(run(latency_s=0.01, step_s=0.1))
     assert found.batches_s == near(10)
     assert found.binding.name == "step"
     assert found.most_gain == near(0.0)
 
 
 def test_taking_batches_over_is_the_main_process_s_own_time():
-    found = predict(run(alone_s=0.01, step_s=0.06, handover_s=0.04))
+    found = predict(run(latency_s=0.01, step_s=0.06, receive_s=0.04))
     assert found.batches_s == near(10)
     assert (found.binding.name, found.next.name) == ("main", "step")
     assert found.most_gain == near(2 / 3)
@@ -78,31 +78,33 @@ def test_without_workers_the_loop_has_no_more_than_its_part_of_a_core():
 
 
 def test_strangers_take_their_share_of_the_cores():
-    alone, beside = (predict(run(workers=2, cpu_s=0.1, cores=2.0, step_s=0.001, burners=b)).batches_s for b in (0, 2))
+    alone, beside = (
+        predict(run(workers=2, cpu_s=0.1, cores=2.0, step_s=0.001, competitors=b)).batches_s for b in (0, 2)
+    )
     assert beside < 0.7 * alone
 
 
 def test_a_lagging_worker_holds_all_up_in_order_and_only_itself_out_of_order():
-    alone_s = np.where(np.arange(80) % 4 == 2, 0.4, 0.1)
-    lagging = run(80, 4, alone_s=alone_s, step_s=0.001)
+    latency_s = np.where(np.arange(80) % 4 == 2, 0.4, 0.1)
+    lagging = run(80, 4, latency_s=latency_s, step_s=0.001)
     assert predict(lagging).batches_s == near(4 / 0.4, 0.05)
-    assert predict(lagging.with_(in_order=False)).batches_s == near(3 / 0.1 + 1 / 0.4, 0.08)
+    assert predict(lagging.replace(in_order=False)).batches_s == near(3 / 0.1 + 1 / 0.4, 0.08)
     assert service_s(lagging) == near(0.4)
 
 
 def test_a_lag_stays_with_one_worker_when_there_are_more_of_them():
-    alone_s = np.where(np.arange(80) % 4 == 2, 0.4, 0.1)
-    eight = with_workers(run(80, 4, alone_s=alone_s, step_s=0.001), 8)
+    latency_s = np.where(np.arange(80) % 4 == 2, 0.4, 0.1)
+    eight = with_workers(run(80, 4, latency_s=latency_s, step_s=0.001), 8)
     assert predict(eight).batches_s == near(8 / 0.4, 0.05)
 
 
 def test_start_ups_count():
-    assert predict(run(100, alone_s=0.0, step_s=0.01, startup_s=1.0)).batches_s == near(50)
+    assert predict(run(100, latency_s=0.0, step_s=0.01, startup_s=1.0)).batches_s == near(50)
 
 
 def test_uneven_batches_are_simulated_and_lose_what_no_law_sees():
     dice = np.random.default_rng(3)
-    found = predict(run(400, 4, alone_s=np.where(dice.random(400) < 0.05, 0.4, 0.02), step_s=0.01))
+    found = predict(run(400, 4, latency_s=np.where(dice.random(400) < 0.05, 0.4, 0.02), step_s=0.01))
     assert found.by == "simulation"
     assert 0.1 < found.lost < 0.9
 
@@ -117,11 +119,11 @@ def test_a_run_that_takes_no_time_has_no_limits():
 
 
 def test_a_loop_that_does_nothing_could_gain_without_end():
-    assert predict(run(alone_s=0.1, step_s=0.0)).most_gain == inf
+    assert predict(run(latency_s=0.1, step_s=0.0)).most_gain == inf
 
 
 def test_a_long_run_is_thinned_to_rounds_of_all_workers():
-    long = run(10_000, 4, alone_s=np.resize([0.1, 0.2, 0.3, 0.4], 10_000))
+    long = run(10_000, 4, latency_s=np.resize([0.1, 0.2, 0.3, 0.4], 10_000))
     short = thinned(long)
     assert len(short) <= MAX_BATCHES
     assert list(short.worker[:8]) == [0, 1, 2, 3, 0, 1, 2, 3]
@@ -220,13 +222,13 @@ runs = st.builds(
     st.just(48),
     st.integers(0, 12),
     step_s=st.floats(0.0, 0.1),
-    handover_s=st.sampled_from([0.0, 0.002]),
+    receive_s=st.sampled_from([0.0, 0.002]),
     cpu_s=seconds,
-    alone_s=seconds,
+    latency_s=seconds,
     cores=st.sampled_from([1.0, 2.0, 4.0, 16.0]),
     prefetch=st.integers(1, 4),
     in_order=st.booleans(),
-    burners=st.sampled_from([0.0, 0.0, 1.0]),
+    competitors=st.sampled_from([0.0, 0.0, 1.0]),
 )
 
 
@@ -256,10 +258,10 @@ def test_more_cores_are_never_worse(workload, more):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 12), seconds, st.integers(1, 4))
-def test_twice_the_service_halves_a_rate_that_workers_set(workers, alone_s, prefetch):
-    step_s = alone_s / workers / (2 * CROSSOVER)
+def test_twice_the_service_halves_a_rate_that_workers_set(workers, latency_s, prefetch):
+    step_s = latency_s / workers / (2 * CROSSOVER)
     once, twice = (
-        predict(run(48, workers, alone_s=times * alone_s, step_s=step_s, prefetch=prefetch)) for times in (1, 2)
+        predict(run(48, workers, latency_s=times * latency_s, step_s=step_s, prefetch=prefetch)) for times in (1, 2)
     )
     assert once.binding.name == twice.binding.name == "workers"
     assert twice.batches_s == near(once.batches_s / 2, 0.01)
@@ -267,7 +269,7 @@ def test_twice_the_service_halves_a_rate_that_workers_set(workers, alone_s, pref
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 12), seconds, st.floats(0.001, 0.1), st.integers(2, 12))
-def test_prefetch_changes_nothing_for_equal_batches(workers, alone_s, step_s, prefetch):
-    workload = run(48, workers, alone_s=alone_s, step_s=step_s)
+def test_prefetch_changes_nothing_for_equal_batches(workers, latency_s, step_s, prefetch):
+    workload = run(48, workers, latency_s=latency_s, step_s=step_s)
     assert is_even(workload)
     assert predict(with_prefetch(workload, prefetch)).batches_s == near(predict(workload).batches_s, 0.02)

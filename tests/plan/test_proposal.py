@@ -23,8 +23,8 @@ DICE = np.random.default_rng(7)
 STRAGGLING = np.where(DICE.random(400) < 0.04, 0.4, 0.02)
 
 
-def run(count=80, workers=4, *, step_s=0.01, cpu_s=0.0, alone_s=0.0, handover_s=0.0002, **others):
-    columns = {"step_s": step_s, "handover_s": handover_s, "cpu_s": cpu_s, "alone_s": alone_s}
+def run(count=80, workers=4, *, step_s=0.01, cpu_s=0.0, latency_s=0.0, receive_s=0.0002, **others):
+    columns = {"step_s": step_s, "receive_s": receive_s, "cpu_s": cpu_s, "latency_s": latency_s}
     who = np.arange(count) % workers if workers else np.full(count, -1)
     given = {"workers": workers, "prefetch": 2, "in_order": True, "cores": 16.0, "worker": who, **others}
     return Workload(**given, **{name: np.atleast_1d(values) for name, values in columns.items()})
@@ -56,7 +56,7 @@ def test_workers_that_cannot_keep_up_get_help_up_to_what_the_step_takes():
 
 
 def test_strangers_on_the_cores_do_not_keep_it_from_more_workers():
-    found = ask(run(workers=1, cpu_s=0.2, step_s=0.005, cores=16.0, burners=1.0))
+    found = ask(run(workers=1, cpu_s=0.2, step_s=0.005, cores=16.0, competitors=1.0))
     assert change(found, "num_workers").then > 8
 
 
@@ -73,7 +73,7 @@ def test_no_more_workers_than_cores_have_use_for():
 
 
 def test_latency_takes_many_workers_because_waiting_costs_no_core():
-    assert change(ask(run(workers=4, alone_s=0.4, cpu_s=0.001, step_s=0.02, cores=2.0)), "num_workers").then >= 18
+    assert change(ask(run(workers=4, latency_s=0.4, cpu_s=0.001, step_s=0.02, cores=2.0)), "num_workers").then >= 18
 
 
 def test_a_full_device_gets_no_more_readers():
@@ -89,7 +89,7 @@ def test_a_thrashing_disk_gets_fewer():
 
 
 def test_tiny_samples_are_better_made_in_the_loop():
-    found = ask(run(workers=4, cpu_s=0.0002, handover_s=0.002, step_s=0.002))
+    found = ask(run(workers=4, cpu_s=0.0002, receive_s=0.002, step_s=0.002))
     assert change(found, "num_workers").then == 0
     assert "prefetch_factor" not in found.kwargs
     assert "persistent_workers" not in found.kwargs
@@ -164,7 +164,7 @@ def test_the_memory_profile_takes_fewer_workers_for_nothing_but_memory():
 
 
 def test_prefetch_is_not_touched_where_batches_are_equal():
-    assert change(ask(run(workers=4, prefetch=2, alone_s=0.1, step_s=0.02)), "prefetch_factor") is None
+    assert change(ask(run(workers=4, prefetch=2, latency_s=0.1, step_s=0.02)), "prefetch_factor") is None
 
 
 def test_prefetch_rides_over_batches_that_vary():
@@ -176,22 +176,22 @@ def test_prefetch_rides_over_batches_that_vary():
 
 
 def test_order_is_given_up_only_for_a_worker_that_lags_and_says_what_it_costs():
-    lagging = run(80, 4, alone_s=np.where(np.arange(80) % 4 == 1, 0.4, 0.04), step_s=0.01)
+    lagging = run(80, 4, latency_s=np.where(np.arange(80) % 4 == 1, 0.4, 0.04), step_s=0.01)
     found = change(ask(lagging, pinned={"num_workers"}), "in_order")
     assert found.then is False
     assert found.gain > 0.5
     assert "order" in found.cost
-    assert change(ask(run(workers=4, alone_s=0.4), pinned={"num_workers"}), "in_order") is None
+    assert change(ask(run(workers=4, latency_s=0.4), pinned={"num_workers"}), "in_order") is None
 
 
 def test_a_worker_that_lags_is_no_reason_for_more_of_them_unless_order_must_stay():
-    lagging = run(80, 4, alone_s=np.where(np.arange(80) % 4 == 1, 0.4, 0.04), step_s=0.01)
+    lagging = run(80, 4, latency_s=np.where(np.arange(80) % 4 == 1, 0.4, 0.04), step_s=0.01)
     assert change(ask(lagging), "in_order").then is False
     assert change(ask(lagging, pinned={"in_order"}), "num_workers").then > 8
 
 
 def test_order_is_not_given_up_where_torch_does_not_know_how():
-    lagging = run(80, 4, alone_s=np.where(np.arange(80) % 4 == 1, 0.4, 0.04), step_s=0.01)
+    lagging = run(80, 4, latency_s=np.where(np.arange(80) % 4 == 1, 0.4, 0.04), step_s=0.01)
     assert change(ask(lagging, replace(LINUX, has_in_order=False)), "in_order") is None
 
 
@@ -265,7 +265,7 @@ def test_kwargs_are_those_that_torch_takes_together():
     torch_data = pytest.importorskip("torch.utils.data")
     for workload in (
         run(workers=0, cpu_s=0.02, step_s=0.02),
-        run(workers=4, cpu_s=0.0002, handover_s=0.002, step_s=0.002),
+        run(workers=4, cpu_s=0.0002, receive_s=0.002, step_s=0.002),
     ):
         kwargs = ask(workload).kwargs
         assert torch_data.DataLoader(range(8), **kwargs).num_workers == kwargs["num_workers"]
@@ -281,7 +281,7 @@ def test_gains_count_from_what_was_measured_where_the_model_says_less():
 
 def test_a_model_that_has_the_run_too_slow_has_it_too_slow_with_other_settings_as_well():
     """Two workers on two cores beside a loop that computes: less crowded than the model thinks."""
-    crowded = run(workers=2, cpu_s=0.012, step_s=0.018, step_cpu_s=np.array([0.018]), cores=2.0, burners=0.5)
+    crowded = run(workers=2, cpu_s=0.012, step_s=0.018, step_cpu_s=np.array([0.018]), cores=2.0, competitors=0.5)
     said = predict(crowded).batches_s
     measured = 1.1 * said
     now = Scenario(
@@ -293,7 +293,7 @@ def test_a_model_that_has_the_run_too_slow_has_it_too_slow_with_other_settings_a
     )
     same = now.with_settings(num_workers=2)
     assert same.batches_s == pytest.approx(measured)
-    assert now.with_settings(num_workers=0).batches_s <= predict(crowded.with_(workers=0)).bounds[0].rate
+    assert now.with_settings(num_workers=0).batches_s <= predict(crowded.replace(workers=0)).bounds[0].rate
 
 
 def test_a_profile_of_another_name_is_refused():
@@ -316,7 +316,7 @@ seconds = st.floats(0.001, 0.2)
         st.integers(0, 8),
         step_s=st.floats(0.001, 0.1),
         cpu_s=seconds,
-        alone_s=seconds,
+        latency_s=seconds,
         cores=st.sampled_from([1.0, 2.0, 8.0]),
         prefetch=st.integers(1, 12),
     ),

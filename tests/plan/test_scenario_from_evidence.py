@@ -50,11 +50,11 @@ def test_a_start_is_read_off_later_passes():
 
 
 def test_late_answers_hold_up_nobody_but_their_own_batch():
-    alone_s = [0.1] * 190 + [2.0] * 10
-    evidence = seen(Made(workers=4, cpu_s=0.001, alone_s=alone_s, states={"read": 90}))
+    latency_s = [0.1] * 190 + [2.0] * 10
+    evidence = seen(Made(workers=4, cpu_s=0.001, latency_s=latency_s, states={"read": 90}))
     workload, _ = observed_workload(evidence)
     assert isinstance(workload, StoredWorkload)
-    assert workload.alone_s.max() == pytest.approx(1.8, rel=0.01)  # all but twice the usual wait
+    assert workload.latency_s.max() == pytest.approx(1.8, rel=0.01)  # all but twice the usual wait
     assert workload.io_s.max() == pytest.approx(2 * workload.io_s.min())
 
 
@@ -67,7 +67,7 @@ def test_a_head_between_two_readers_is_as_slow_as_between_many(recorded):
     workload, _ = observed_workload(evidence)
     measured = 1 / evidence.loop.cycle_s
     for workers in (2, 4, 8):
-        assert predict(workload.with_(workers=workers)).batches_s == pytest.approx(measured, rel=0.1)
+        assert predict(workload.replace(workers=workers)).batches_s == pytest.approx(measured, rel=0.1)
     assert workload.reads.bytes_s(1) == pytest.approx(10 * measured, rel=0.05)
 
 
@@ -86,7 +86,7 @@ def test_batches_that_find_their_data_read_ahead_wait_for_the_device_with_the_ot
     workload, _ = observed_workload(evidence)
     measured = 1 / evidence.loop.cycle_s
     for workers, prefetch in ((1, 8), (4, 2)):  # one worker needs a stock for the loop to eat while it waits
-        changed = workload.with_(workers=workers, prefetch=prefetch)
+        changed = workload.replace(workers=workers, prefetch=prefetch)
         assert predict(changed).batches_s == pytest.approx(measured, rel=0.1)
 
 
@@ -107,7 +107,7 @@ def test_a_device_that_reads_ahead_gives_its_rate_to_however_few_ask():
     workload, _ = observed_workload(evidence)
     assert workload.reads.ahead
     for workers in (0, 1, 4):
-        found = predict(workload.with_(workers=workers))
+        found = predict(workload.replace(workers=workers))
         assert found.batches_s == pytest.approx(1 / evidence.loop.cycle_s, rel=0.1)
         assert found.binding.name == "bandwidth"
 

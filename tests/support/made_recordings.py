@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.model.simulation_input import ALONE, CPU, IO, WorkerPool, batches
+from penstock.model.simulation_data import CPU, IO, LATENCY, WorkerPool, make_batch_costs
 from penstock.model.simulator import simulate
 from penstock.recording.format import (
     EpochStartLine,
@@ -41,13 +41,13 @@ class Made:
     count: int = 200
     cores: float = 8
     step_s: float = 0.02
-    handover_s: float = 0.0002
+    receive_s: float = 0.0002
     cpu_s: object = 0.01
-    alone_s: object = 0.0
+    latency_s: object = 0.0
     io_s: object = 0.0
     lag: dict = field(default_factory=dict)
     """Worker → seconds more for each of its batches, computing."""
-    burners: float = 0.0
+    competitors: float = 0.0
     storage: object = None
     states: dict = field(default_factory=dict)
     """Of the workers' looks, beside running."""
@@ -102,14 +102,14 @@ class Made:
         )
 
     def _pass(self, number, begin_s):
-        work = {"cpu_s": self.cpu_s, "alone_s": self.alone_s, "io_s": self.io_s}
-        needs = batches(self.count, step_s=self.step_s, handover_s=self.handover_s, **work)
+        work = {"cpu_s": self.cpu_s, "latency_s": self.latency_s, "io_s": self.io_s}
+        needs = make_batch_costs(self.count, step_s=self.step_s, receive_s=self.receive_s, **work)
         lag = np.zeros((4, self.workers if self.lag else 0))
         for worker, seconds in self.lag.items():
             lag[CPU, worker] = seconds
         more = {"storage": self.storage} if self.storage else {}
-        crew = WorkerPool(self.workers, self.prefetch, True, self.cores, self.burners, lag=lag, **more)
-        trace = simulate(needs, crew)
+        pool = WorkerPool(self.workers, self.prefetch, True, self.cores, self.competitors, lag=lag, **more)
+        result = simulate(needs, pool)
         first = begin_s + self.startup_s
         steps = [
             StepLine(
@@ -126,22 +126,22 @@ class Made:
                 phases=dict(self.phases),
             )
             for at, (asked, wait, ready, worker) in enumerate(
-                zip(trace.asked_s, trace.wait_s, trace.ready, trace.worker, strict=True)
+                zip(result.requested_s, result.wait_s, result.ready_batches, result.worker, strict=True)
             )
         ]
-        return steps, self._fetches(number, first, needs, trace, lag), first + trace.end_s
+        return steps, self._fetches(number, first, needs, result, lag), first + result.end_s
 
-    def _fetches(self, number, first, needs, trace, lag):
+    def _fetches(self, number, first, needs, result, lag):
         free, made = {}, []
         for at in range(self.count):
-            worker, finished = int(trace.worker[at]), float(trace.finished_s[at])
+            worker, finished = int(result.worker[at]), float(result.finished_s[at])
             given = (
-                float(trace.yielded_s[at - self.workers * self.prefetch]) if at >= self.workers * self.prefetch else 0
+                float(result.received_s[at - self.workers * self.prefetch]) if at >= self.workers * self.prefetch else 0
             )
             begin = max(given, free.get(worker, 0.0))
             free[worker] = finished
             cpu = float(needs.work[CPU, at]) + (float(lag[CPU, worker]) if lag.shape[1] else 0.0)
-            waited = float(needs.work[ALONE, at])
+            waited = float(needs.work[LATENCY, at])
             waited += (finished - begin - cpu - waited) if needs.work[IO].any() else 0.0
             elapsed = max(finished - begin, cpu + waited) if self.workers else cpu + waited
             made.append(
@@ -171,7 +171,7 @@ class Made:
             *(ProcessLoad(loader=0, worker=worker, cpu=cpu / self.workers) for worker in range(self.workers)),
         )
         return tuple(
-            SystemLine(at_s=float(at), **{"others_cpu": self.burners, "processes": processes, **self.system})
+            SystemLine(at_s=float(at), **{"others_cpu": self.competitors, "processes": processes, **self.system})
             for at in np.arange(0.0, end_s, 1.0)
         )
 

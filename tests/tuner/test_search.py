@@ -22,15 +22,15 @@ def search(curve, guess, most=MOST, give_away=0.03):
     return measured
 
 
-def workload(*, cpu_s=0.0, alone_s=0.0, step_s=0.0, cores=4.0, count=60, **fields):
+def workload(*, cpu_s=0.0, latency_s=0.0, step_s=0.0, cores=4.0, count=60, **fields):
     return Workload(
         workers=1,
         prefetch=2,
         in_order=True,
         cores=cores,
         cpu_s=np.resize(np.asarray(cpu_s, float), count),
-        alone_s=np.resize(np.asarray(alone_s, float), count),
-        handover_s=np.zeros(1),
+        latency_s=np.resize(np.asarray(latency_s, float), count),
+        receive_s=np.zeros(1),
         step_s=np.full(1, step_s),
         worker=np.zeros(count, np.int64),
         **fields,
@@ -93,7 +93,9 @@ def test_the_guess_for_computing_workers_is_the_number_of_cores():
 
 
 def test_the_guess_for_waiting_workers_is_as_many_as_cover_the_step():
-    assert model_guess(workload(alone_s=0.1, step_s=0.01, cores=2.0), MOST, 0.03) == pytest.approx(ceil(0.1 / 0.01), 1)
+    assert model_guess(workload(latency_s=0.1, step_s=0.01, cores=2.0), MOST, 0.03) == pytest.approx(
+        ceil(0.1 / 0.01), 1
+    )
 
 
 def test_the_guess_is_one_at_least_even_where_the_step_sets_the_pace():
@@ -101,12 +103,12 @@ def test_the_guess_is_one_at_least_even_where_the_step_sets_the_pace():
 
 
 def test_even_batches_ask_for_neither_depth_nor_disorder():
-    assert variants(workload(alone_s=0.02, step_s=0.01), Setting(2)) == ()
-    assert variants(workload(alone_s=0.02), Setting()) == ()
+    assert variants(workload(latency_s=0.02, step_s=0.01), Setting(2)) == ()
+    assert variants(workload(latency_s=0.02), Setting()) == ()
 
 
 def test_uneven_batches_ask_for_depth():
-    uneven = workload(alone_s=[0.004] * 12 + [0.08], step_s=0.008, count=130)
+    uneven = workload(latency_s=[0.004] * 12 + [0.08], step_s=0.008, count=130)
     found = variants(uneven, Setting(4))
     assert any(setting.prefetch > 2 for setting in found)
     assert all(model_rate(uneven, setting) > 1.03 * model_rate(uneven, Setting(4)) for setting in found)

@@ -42,11 +42,11 @@ def expected_samples_s(seen: Evidence, point: DecodePoint) -> float | None:
     if seen.workload is None:
         return None
     per_batch, nothing = samples_per_batch(seen), np.zeros(1)
-    ours = seen.workload.with_(
+    ours = seen.workload.replace(
         workers=point.workers,
         prefetch=AHEAD,
         cpu_s=np.full(1, per_batch * point.cpu_s_per_sample),
-        alone_s=nothing,
-        handover_s=nothing,
+        latency_s=nothing,
+        receive_s=nothing,
     )
     return predict(ours, per_batch).samples_s

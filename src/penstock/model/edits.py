@@ -1,112 +1,113 @@
-"""The same run with one thing otherwise: small functions from workload to workload.
+"""The same run with one thing changed: small functions from workload to workload.
 
-What the rate of the edited run gains is what the thing cost.
+The cost of the thing is the gain of the changed workload over the original.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from penstock.core.arrays import Bools, Floats
 from penstock.errors import SettingError
-from penstock.model.simulation_input import PARTS, Floats, column
-from penstock.model.workload import Workload, stragglers
+from penstock.model.simulation_data import STAGES, batch_column
+from penstock.model.workload import Workload, find_stragglers
 
 # -- other settings, another machine -------------------------------------------------------------------------------
 
 
 def with_workers(workload: Workload, workers: int) -> Workload:
-    """More or fewer."""
-    return workload.with_(workers=workers)
+    """Return the workload with another number of workers."""
+    return workload.replace(workers=workers)
 
 
-def overlapped(workload: Workload, workers: int) -> Workload:
-    """A loop that makes its batches itself, with so many workers to do it meanwhile."""
+def overlap_with_workers(workload: Workload, workers: int) -> Workload:
+    """Return the workload of a loop without workers, with so many workers that make the batches during its steps."""
     if workload.workers:
-        raise SettingError(f"{workload.workers} workers overlap with the loop already")
+        raise SettingError(f"the workload has {workload.workers} workers already, which overlap with the loop")
     return with_workers(workload, workers)
 
 
 def with_prefetch(workload: Workload, prefetch: int) -> Workload:
-    """More or less ahead per worker."""
-    return workload.with_(prefetch=prefetch)
+    """Return the workload with another number of batches requested ahead per worker."""
+    return workload.replace(prefetch=prefetch)
 
 
 def out_of_order(workload: Workload) -> Workload:
-    """Batches in the order in which they are made."""
-    return workload.with_(in_order=False)
+    """Return the workload with batches delivered in the order in which they are made."""
+    return workload.replace(in_order=False)
 
 
 def with_cores(workload: Workload, cores: float) -> Workload:
-    """More or fewer."""
-    return workload.with_(cores=cores)
+    """Return the workload with another number of cores."""
+    return workload.replace(cores=cores)
 
 
 def with_step(workload: Workload, step_s: ArrayLike) -> Workload:
-    """Another time per step, one for all or one each; it computes the same share of it as before."""
-    new = column("step_s", step_s, len(workload))
+    """Return the workload with other step times, one for all or one for each; the share that computes stays the same."""
+    new = batch_column("step_s", step_s, len(workload))
     share = np.divide(workload.step_cpu_s, workload.step_s, out=np.zeros(len(workload)), where=workload.step_s > 0)
-    return workload.with_(step_s=new, step_cpu_s=new * share)
+    return workload.replace(step_s=new, step_cpu_s=new * share)
 
 
-# -- one cost gone -------------------------------------------------------------------------------------------------
+# -- one cost removed ----------------------------------------------------------------------------------------------
 
 
 def without_cpu(workload: Workload) -> Workload:
-    """Making batches takes no computing."""
-    return workload.with_(cpu_s=np.zeros(1))
+    """Return the workload with batches that need no computing."""
+    return workload.replace(cpu_s=np.zeros(1))
 
 
 def without_io(workload: Workload) -> Workload:
-    """Storage that answers at once."""
-    return workload.with_(io_s=np.zeros(1))
+    """Return the workload with shared storage that delivers at once."""
+    return workload.replace(io_s=np.zeros(1))
 
 
-def without_alone(workload: Workload) -> Workload:
-    """No latency, no timers."""
-    return workload.with_(alone_s=np.zeros(1))
+def without_latency(workload: Workload) -> Workload:
+    """Return the workload without latencies and timers."""
+    return workload.replace(latency_s=np.zeros(1))
 
 
 def without_lock(workload: Workload) -> Workload:
-    """What was done under the lock takes as long as before, side by side."""
-    return workload.with_(serial_s=np.zeros(1), alone_s=workload.alone_s + workload.serial_s)
+    """Return the workload with the work under the lock done in parallel, each part taking as long as before."""
+    return workload.replace(lock_s=np.zeros(1), latency_s=workload.latency_s + workload.lock_s)
 
 
 def without_ipc(workload: Workload) -> Workload:
-    """Batches change hands for nothing."""
-    return workload.with_(handover_s=np.zeros(1))
+    """Return the workload with batches that cost nothing to receive."""
+    return workload.replace(receive_s=np.zeros(1))
 
 
-def without_burners(workload: Workload) -> Workload:
-    """Nobody else on the cores."""
-    return workload.with_(burners=0.0)
+def without_competitors(workload: Workload) -> Workload:
+    """Return the workload without processes outside the run on its cores."""
+    return workload.replace(competitors=0.0)
 
 
 def without_startup(workload: Workload) -> Workload:
-    """Passes that begin at once."""
-    return workload.with_(startup_s=0.0)
+    """Return the workload with epochs whose first batch is ready at once."""
+    return workload.replace(startup_s=0.0)
 
 
 def without_lag(workload: Workload, worker: int) -> Workload:
-    """One worker's batches cost what the others' cost at the median."""
-    mine = workload.worker == worker
-    if mine.all() or not mine.any():
+    """Return the workload with one worker's batches at the median cost of the others' batches."""
+    batches = workload.worker == worker
+    if batches.all() or not batches.any():
         return workload  # a resample may hold none of its batches, or no others to compare with
-    return _with_work(workload, mine, np.median(workload.work[:, ~mine], axis=1))
+    return _with_work(workload, batches, np.median(workload.work[:, ~batches], axis=1))
 
 
 def without_stragglers(workload: Workload) -> Workload:
-    """They cost what the others of their worker cost at the median."""
-    slow = stragglers(workload)
-    found = workload
-    for worker in np.unique(workload.worker[slow]):
-        mine = workload.worker == worker
-        usual = mine & ~slow if (mine & ~slow).any() else ~slow
-        found = _with_work(found, mine & slow, np.median(workload.work[:, usual], axis=1))
-    return found
+    """Return the workload with stragglers at the median cost of the same worker's other batches."""
+    stragglers = find_stragglers(workload)
+    edited = workload
+    for worker in np.unique(workload.worker[stragglers]):
+        batches = workload.worker == worker
+        typical = batches & ~stragglers if (batches & ~stragglers).any() else ~stragglers
+        edited = _with_work(edited, batches & stragglers, np.median(workload.work[:, typical], axis=1))
+    return edited
 
 
-def _with_work(workload: Workload, which: NDArray[np.bool_], cost_s: Floats) -> Workload:
+def _with_work(workload: Workload, batches: Bools, cost_s: Floats) -> Workload:
     work = workload.work.copy()
-    work[:, which] = cost_s[:, None]
-    return workload.with_(**dict(zip(PARTS, work, strict=True)))
+    work[:, batches] = cost_s[:, None]
+    return workload.replace(**dict(zip(STAGES, work, strict=True)))

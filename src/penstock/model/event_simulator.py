@@ -1,9 +1,9 @@
-"""The simulator where workers are in each other's way: from event to event, each resource with a clock of its own.
+"""The event-driven simulator, for workers that slow each other down; each shared resource has a clock of its own.
 
-A real batch waits, reads and computes sample by sample. Taken as one wait, one read and one computation in a fixed
-order, equal workers would all read at once and then all compute at once, which no real crew keeps up. So each batch
-begins somewhere else in the round of its parts: a rate within some per cent of what single samples give, for one event
-more per batch.
+A real batch waits, reads and computes sample by sample. If each batch were simulated as one wait, one read and one
+computation in a fixed order, equal workers would all read at once and then all compute at once, which real workers do not
+stay in step to do. So each batch begins at another point in the cycle of its stages. The simulated rate is then within a few
+per cent of the rate with single samples, for one more event per batch.
 """
 
 from __future__ import annotations
@@ -15,121 +15,125 @@ from math import inf
 
 import numpy as np
 
-from penstock.model.simulation_input import ALONE, CPU, IO, PARTS, SERIAL, BatchCosts, SimulatedRun, WorkerPool
+from penstock.model.simulation_data import CPU, IO, LATENCY, LOCK, STAGES, BatchCosts, SimulatedRun, WorkerPool
 
 
 class SharedResource:
-    """A resource that serves all who are there at once, at a speed that depends on how many there are.
+    """A resource that serves all its clients at once, at a speed that depends on their number.
 
-    Its own clock counts the seconds of service that each of them got, so what somebody is still owed needs no
-    touching when others come and go.
+    Its own clock counts the seconds of service that each client received, so a client's remaining service needs no update
+    when others enter or leave.
     """
 
-    __slots__ = ("_jobs", "_served", "_speed", "_speeds", "_then", "next_s")
+    __slots__ = ("_clients", "_served_s", "_speed", "_speeds", "_updated_s", "next_done_s")
 
     def __init__(self, speeds: Sequence[float]) -> None:
-        """`speeds` are those that each gets with one, two… of them there."""
+        """`speeds` holds the speed for each client with one, two… clients."""
         self._speeds = speeds
-        self._jobs: list[tuple[float, int]] = []
-        self._served = self._then = 0.0
+        self._clients: list[tuple[float, int]] = []
+        """Heap of (service at which the client is done, client)."""
+        self._served_s = self._updated_s = 0.0
         self._speed = 1.0
-        self.next_s = inf
-        """When the next one is done, if nobody comes."""
+        self.next_done_s = inf
+        """When the next client is done, if no other enters."""
 
     def __len__(self) -> int:
-        """How many are there."""
-        return len(self._jobs)
+        """Return the number of clients."""
+        return len(self._clients)
 
-    def enter(self, now: float, work_s: float, who: int) -> None:
-        """Stay until served for so long."""
-        self._served += (now - self._then) * self._speed
-        heappush(self._jobs, (self._served + work_s, who))
-        self._plan(now)
+    def enter(self, now: float, service_s: float, client: int) -> None:
+        """Add a client that needs so many seconds of service."""
+        self._served_s += (now - self._updated_s) * self._speed
+        heappush(self._clients, (self._served_s + service_s, client))
+        self._update(now)
 
     def leave(self) -> int:
-        """The one who is done, at `next_s`."""
-        self._served, who = heappop(self._jobs)
-        self._plan(self.next_s)
-        return who
+        """Remove and return the client that is done at `next_done_s`."""
+        self._served_s, client = heappop(self._clients)
+        self._update(self.next_done_s)
+        return client
 
-    def _plan(self, now: float) -> None:
-        self._then = now
-        if not self._jobs:
-            self._served, self.next_s = 0.0, inf
+    def _update(self, now: float) -> None:
+        self._updated_s = now
+        if not self._clients:
+            self._served_s, self.next_done_s = 0.0, inf
             return
-        self._speed = self._speeds[len(self._jobs) - 1]
-        # The sum of many small services may be a hair beyond what the first was owed.
-        self.next_s = now + max(0.0, self._jobs[0][0] - self._served) / self._speed
+        self._speed = self._speeds[len(self._clients) - 1]
+        # By rounding, the sum of many small services may exceed what the first client needs.
+        self.next_done_s = now + max(0.0, self._clients[0][0] - self._served_s) / self._speed
 
 
-BACKWARDS = tuple(reversed(range(len(PARTS))))
-GOLDEN = 0.6180339887498949
-"""Its multiples, less their whole parts, lie evenly between 0 and 1 however many there are."""
+_REVERSED_STAGES = tuple(reversed(range(len(STAGES))))
+GOLDEN_RATIO = 0.6180339887498949
+"""The fractional parts of its multiples are spread evenly between 0 and 1, however many there are."""
 LOOP = -1
-"""Among the numbers of workers."""
+"""Number of the training loop among the numbers of the workers."""
 
-Turn = tuple[int, float]
-"""At a part of the work, for so many seconds."""
+StageTime = tuple[int, float]
+"""(stage, seconds)."""
 
 
 class EventSimulation:
-    """One run; the state is what everybody is doing now."""
+    """One simulated run; its state is what each worker and the training loop do at the current time."""
 
-    def __init__(self, batches: BatchCosts, crew: WorkerPool, steps: int) -> None:
-        self._crew, self._count, self._steps = crew, len(batches), steps
+    def __init__(self, batches: BatchCosts, pool: WorkerPool, steps: int) -> None:
+        self._pool, self._count, self._steps = pool, len(batches), steps
         self._work = batches.work.tolist()
-        lag = crew.lag if crew.lag.shape[1] else np.zeros((len(PARTS), crew.workers))
+        lag = pool.lag if pool.lag.shape[1] else np.zeros((len(STAGES), pool.workers))
         self._lag = lag.tolist()
-        self._handover_s, self._step_s = batches.handover_s.tolist(), batches.step_s.tolist()
+        self._receive_s, self._step_s = batches.receive_s.tolist(), batches.step_s.tolist()
         self._step_cpu_s = batches.step_cpu_s.tolist()
 
-        numbers = range(1, crew.workers + 2)  # all of them, and the loop
-        self._cores = SharedResource([crew.core_share(number) for number in numbers])
-        self._storage = SharedResource([crew.storage(number) / number for number in numbers])
+        numbers = range(1, pool.workers + 2)  # all workers, and the loop
+        self._cores = SharedResource([pool.core_share(number) for number in numbers])
+        self._storage = SharedResource([pool.storage(number) / number for number in numbers])
         self._timers: list[tuple[float, int]] = []
+        """Heap of (time, worker or LOOP)."""
         self._lock: deque[tuple[int, float]] = deque()
-        """Who holds it, then who waits for it."""
+        """(worker, seconds) of the holder of the lock, then of those that wait for it."""
 
-        self._tasks: list[deque[int]] = [deque() for _ in range(crew.workers)]
-        self._making = [-1] * crew.workers
-        self._part = [ALONE] * crew.workers
-        self._plan: list[list[Turn]] = [[] for _ in range(crew.workers)]
-        self._given = 0
+        self._tasks: list[deque[int]] = [deque() for _ in range(pool.workers)]
+        self._batch_in_work = [-1] * pool.workers
+        self._stage = [LATENCY] * pool.workers
+        self._remaining: list[list[StageTime]] = [[] for _ in range(pool.workers)]
+        """Stages that each worker has still to do for its batch, the next one last."""
+        self._assigned = 0
+        """Number of batches that were assigned to workers."""
 
         self._finished_s = [inf] * self._count
         self._maker = [-1] * self._count
-        self._arrived: deque[int] = deque()
-        """Made and not yet taken, in the order of making: what in_order=False takes from."""
-        self._taking = -1
-        self._then: Callable[[float], None] = self._ask
-        """What the loop does when its timer or its computing is over."""
+        self._ready: deque[int] = deque()
+        """Batches in the order in which they were made; with in_order=False the loop receives them in this order."""
+        self._receiving = -1
+        self._when_loop_done: Callable[[float], None] = self._request
+        """Called when the timer or the computation of the loop ends."""
         self._waiting = False
-        self._asked_s: list[float] = []
-        self._yielded_s: list[float] = []
-        self._batch: list[int] = []
+        self._requested_s: list[float] = []
+        self._received_s: list[float] = []
+        self._batches: list[int] = []
 
     def run(self) -> SimulatedRun:
-        """To the end of the last step."""
-        for at in range(min(self._crew.tasks, self._count)):
-            self._give(at % self._crew.workers, 0.0)
-        self._ask(0.0)
+        """Simulate until the last step ends."""
+        for task in range(min(self._pool.outstanding_tasks, self._count)):
+            self._assign(task % self._pool.workers, 0.0)
+        self._request(0.0)
         now, cores, storage, timers = 0.0, self._cores, self._storage, self._timers
-        while not (self._waiting and len(self._yielded_s) == self._steps):
-            now = min(cores.next_s, storage.next_s, timers[0][0] if timers else inf)
+        while not (self._waiting and len(self._received_s) == self._steps):
+            now = min(cores.next_done_s, storage.next_done_s, timers[0][0] if timers else inf)
             if timers and timers[0][0] <= now:
-                who = heappop(timers)[1]
-            elif cores.next_s <= now:
-                who = cores.leave()
+                client = heappop(timers)[1]
+            elif cores.next_done_s <= now:
+                client = cores.leave()
             else:
-                who = storage.leave()
-            if who == LOOP:
-                self._then(now)
+                client = storage.leave()
+            if client == LOOP:
+                self._when_loop_done(now)
             else:
-                self._part_done(who, now)
+                self._end_stage(client, now)
         return SimulatedRun(
-            np.array(self._asked_s[: self._steps]),
-            np.array(self._yielded_s),
-            np.array(self._batch),
+            np.array(self._requested_s[: self._steps]),
+            np.array(self._received_s),
+            np.array(self._batches),
             np.array(self._finished_s),
             np.array(self._maker),
             now,
@@ -137,122 +141,125 @@ class EventSimulation:
 
     # -- workers -----------------------------------------------------------------------------------------------
 
-    def _give(self, who: int, now: float) -> None:
-        """The next task to this worker."""
-        if self._given == self._count:
+    def _assign(self, worker: int, now: float) -> None:
+        """Assign the next batch to a worker."""
+        if self._assigned == self._count:
             return
-        self._tasks[who].append(self._given)
-        self._given += 1
-        self._next_task(who, now)
+        self._tasks[worker].append(self._assigned)
+        self._assigned += 1
+        self._begin_tasks(worker, now)
 
-    def _next_task(self, who: int, now: float) -> None:
-        """If it is idle and has one; a task without work is done at once."""
-        tasks = self._tasks[who]
-        while tasks and self._making[who] < 0:
-            self._making[who] = tasks.popleft()
-            self._plan[who] = self._parts_of(self._making[who], who)
-            self._proceed(who, now)
+    def _begin_tasks(self, worker: int, now: float) -> None:
+        """Begin the next task of an idle worker; tasks without work end at once, and the one after begins."""
+        tasks = self._tasks[worker]
+        while tasks and self._batch_in_work[worker] < 0:
+            self._batch_in_work[worker] = tasks.popleft()
+            self._remaining[worker] = self._stages_of(self._batch_in_work[worker], worker)
+            self._begin_stage(worker, now)
 
-    def _parts_of(self, batch: int, who: int) -> list[Turn]:
-        """Last first."""
+    def _stages_of(self, batch: int, worker: int) -> list[StageTime]:
+        """Return the stages that take time, the first one last."""
         work, lag = self._work, self._lag
-        parts = [(part, seconds) for part in BACKWARDS if (seconds := work[part][batch] + lag[part][who]) > 0]
-        return turned(parts, batch * GOLDEN % 1.0) if len(parts) > 1 else parts
+        stages = [(s, seconds) for s in _REVERSED_STAGES if (seconds := work[s][batch] + lag[s][worker]) > 0]
+        return rotate_stages(stages, batch * GOLDEN_RATIO % 1.0) if len(stages) > 1 else stages
 
-    def _proceed(self, who: int, now: float) -> None:
-        """To the next part of its batch, or to its end."""
-        if self._plan[who]:
-            self._part[who], seconds = self._plan[who].pop()
-            self._enter(who, seconds, now)
+    def _begin_stage(self, worker: int, now: float) -> None:
+        """Begin the next stage of the worker's batch; if there is none, the batch is made."""
+        if self._remaining[worker]:
+            self._stage[worker], seconds = self._remaining[worker].pop()
+            self._enter(worker, seconds, now)
             return
-        batch = self._making[who]
-        self._finished_s[batch], self._maker[batch], self._making[who] = now, who, -1
-        self._arrived.append(batch)
+        batch = self._batch_in_work[worker]
+        self._finished_s[batch], self._maker[batch], self._batch_in_work[worker] = now, worker, -1
+        self._ready.append(batch)
         if self._waiting:
-            self._look(now)
+            self._receive_if_ready(now)
 
-    def _enter(self, who: int, seconds: float, now: float) -> None:
-        part = self._part[who]
-        if part == CPU:
-            self._cores.enter(now, seconds, who)
-        elif part == IO:
-            self._storage.enter(now, seconds, who)
-        elif part == ALONE:
-            heappush(self._timers, (now + seconds, who))
+    def _enter(self, worker: int, seconds: float, now: float) -> None:
+        stage = self._stage[worker]
+        if stage == CPU:
+            self._cores.enter(now, seconds, worker)
+        elif stage == IO:
+            self._storage.enter(now, seconds, worker)
+        elif stage == LATENCY:
+            heappush(self._timers, (now + seconds, worker))
         else:
-            self._lock.append((who, seconds))
+            self._lock.append((worker, seconds))
             if len(self._lock) == 1:
-                heappush(self._timers, (now + seconds, who))
+                heappush(self._timers, (now + seconds, worker))
 
-    def _part_done(self, who: int, now: float) -> None:
-        if self._part[who] == SERIAL:
+    def _end_stage(self, worker: int, now: float) -> None:
+        if self._stage[worker] == LOCK:
             self._lock.popleft()
             if self._lock:
-                heir, held_s = self._lock[0]
-                heappush(self._timers, (now + held_s, heir))
-        self._proceed(who, now)
-        self._next_task(who, now)
+                next_holder, seconds = self._lock[0]
+                heappush(self._timers, (now + seconds, next_holder))
+        self._begin_stage(worker, now)
+        self._begin_tasks(worker, now)
 
-    # -- the loop ----------------------------------------------------------------------------------------------
+    # -- the training loop -------------------------------------------------------------------------------------
 
-    def _ask(self, now: float) -> None:
-        self._asked_s.append(now)
+    def _request(self, now: float) -> None:
+        self._requested_s.append(now)
         self._waiting = True
-        if len(self._yielded_s) < self._steps:
-            self._look(now)
+        if len(self._received_s) < self._steps:
+            self._receive_if_ready(now)
 
-    def _look(self, now: float) -> None:
-        """Take the batch whose turn it is, if it is there."""
-        if self._crew.in_order:
-            batch = len(self._yielded_s)
+    def _receive_if_ready(self, now: float) -> None:
+        """Begin to receive the next batch if it is made."""
+        if self._pool.in_order:
+            batch = len(self._received_s)
             if self._finished_s[batch] > now:
                 return
-        elif self._arrived:
-            batch = self._arrived.popleft()
+        elif self._ready:
+            batch = self._ready.popleft()
         else:
             return
-        self._waiting, self._taking = False, batch
-        if self._handover_s[batch] > 0:
-            self._compute(self._handover_s[batch], self._got, now)
+        self._waiting, self._receiving = False, batch
+        if self._receive_s[batch] > 0:
+            self._compute(self._receive_s[batch], self._begin_step, now)
         else:
-            self._got(now)
+            self._begin_step(now)
 
-    def _got(self, now: float) -> None:
-        step = len(self._yielded_s)
-        self._yielded_s.append(now)
-        self._batch.append(self._taking)
-        self._give(self._maker[self._taking], now)
-        computing_s = self._step_cpu_s[step]
-        if computing_s > 0:
-            self._compute(computing_s, self._computed, now)
+    def _begin_step(self, now: float) -> None:
+        step = len(self._received_s)
+        self._received_s.append(now)
+        self._batches.append(self._receiving)
+        self._assign(self._maker[self._receiving], now)
+        if self._step_cpu_s[step] > 0:
+            self._compute(self._step_cpu_s[step], self._wait_for_device, now)
         else:
-            self._loop_for(self._step_s[step], self._ask, now)
+            self._set_loop_timer(self._step_s[step], self._request, now)
 
-    def _computed(self, now: float) -> None:
-        step = len(self._yielded_s) - 1
-        self._loop_for(self._step_s[step] - self._step_cpu_s[step], self._ask, now)
+    def _wait_for_device(self, now: float) -> None:
+        """Spend the part of the step that needs no core."""
+        step = len(self._received_s) - 1
+        self._set_loop_timer(self._step_s[step] - self._step_cpu_s[step], self._request, now)
 
     def _compute(self, seconds: float, then: Callable[[float], None], now: float) -> None:
-        """On the cores, for the loop: it stays on one of them and shares that with those who are there."""
-        self._then = then
-        others = len(self._cores) + self._crew.burners
-        self._cores.enter(now, seconds * self._crew.crowding(others), LOOP)
+        """Let the loop compute: it stays on one of the cores and shares it with the processes there."""
+        self._when_loop_done = then
+        others = len(self._cores) + self._pool.competitors
+        self._cores.enter(now, seconds * self._pool.wake_up_slowdown(others), LOOP)
 
-    def _loop_for(self, seconds: float, then: Callable[[float], None], now: float) -> None:
-        self._then = then
+    def _set_loop_timer(self, seconds: float, then: Callable[[float], None], now: float) -> None:
+        self._when_loop_done = then
         heappush(self._timers, (now + seconds, LOOP))
 
 
-def turned(parts: list[Turn], share: float) -> list[Turn]:
-    """The same parts begun after this share of them, what lies before it coming last; both lists are last first."""
-    ahead = parts.copy()
-    skip_s = share * sum(seconds for _, seconds in parts)
-    behind: list[Turn] = []
-    while len(ahead) > 1 and skip_s >= ahead[-1][1]:
-        behind.append(ahead.pop())
-        skip_s -= behind[-1][1]
-    part, seconds = ahead.pop()
+def rotate_stages(stages: list[StageTime], share: float) -> list[StageTime]:
+    """Return the same stages begun after this share of their time; the share before it comes at the end.
+
+    In both lists the first stage is the last element. The stage at the split point occurs twice.
+    """
+    rest = stages.copy()
+    skip_s = share * sum(seconds for _, seconds in stages)
+    moved: list[StageTime] = []
+    while len(rest) > 1 and skip_s >= rest[-1][1]:
+        moved.append(rest.pop())
+        skip_s -= moved[-1][1]
+    stage, seconds = rest.pop()
     skip_s = min(skip_s, seconds)
     if skip_s > 0:
-        behind.append((part, skip_s))
-    return [*reversed(behind), *ahead, (part, seconds - skip_s)]
+        moved.append((stage, skip_s))
+    return [*reversed(moved), *rest, (stage, seconds - skip_s)]

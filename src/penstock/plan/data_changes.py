@@ -157,11 +157,11 @@ def _cheaper_samples(run: DataUse) -> Iterator[Change]:
             then="zstd, or raw where the storage can bear it",
             reason=f"The cores are full, and workers unpack NPZ files in {arrays:.0%} of their stack samples; assumes "
             f"that zstd takes {ZSTD_TIME:.0%} of deflate's time (`penstock shards pack --arrays auto` measures it)",
-            gain=gain_of_edit(run.workload, lambda workload: workload.with_(cpu_s=workload.cpu_s * left)),
+            gain=gain_of_edit(run.workload, lambda workload: workload.replace(cpu_s=workload.cpu_s * left)),
             cost=run.cost_of_packing(),
         )
     if run.limited_by_cpu and max(images, arrays) < MIN_SHARE:
-        most = gain_of_edit(run.workload, lambda workload: workload.with_(cpu_s=workload.cpu_s * 0))
+        most = gain_of_edit(run.workload, lambda workload: workload.replace(cpu_s=workload.cpu_s * 0))
         yield Change(
             scope="data",
             name="preparation",
@@ -180,7 +180,7 @@ def _smaller_images(run: DataUse, share: float) -> Change:
     full = "The cores are full" if run.limited_by_cpu else "The storage is full"
 
     def edit(workload: Workload) -> Workload:
-        return workload.with_(cpu_s=workload.cpu_s * cpu_left, alone_s=workload.alone_s * wait_left)
+        return workload.replace(cpu_s=workload.cpu_s * cpu_left, latency_s=workload.latency_s * wait_left)
 
     return Change(
         scope="data",
@@ -208,7 +208,9 @@ def _fewer_files(run: DataUse) -> Iterator[Change]:
             now=f"{opens:.1f} opened per sample",
             then="shards (`penstock shards pack`)",
             reason=f"{opening:.0%} of the workers' waiting is in opening files; assumes that shards are opened once",
-            gain=gain_of_edit(run.workload, lambda workload: workload.with_(alone_s=workload.alone_s * (1 - opening))),
+            gain=gain_of_edit(
+                run.workload, lambda workload: workload.replace(latency_s=workload.latency_s * (1 - opening))
+            ),
             cost=run.cost_of_packing(),
         )
     elif "random_access" in run.causes:
@@ -283,6 +285,8 @@ def _gain_on_storage(run: DataUse, batch_s: float) -> float:
     """Return the gain if the waiting for data is replaced by `batch_s` for each batch at a storage that all share."""
 
     def edit(workload: Workload) -> Workload:
-        return workload.with_(alone_s=workload.alone_s * (1 - run.read_share), io_s=np.full(len(workload), batch_s))
+        return workload.replace(
+            latency_s=workload.latency_s * (1 - run.read_share), io_s=np.full(len(workload), batch_s)
+        )
 
     return gain_of_edit(run.workload, edit)

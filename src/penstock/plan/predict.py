@@ -22,10 +22,11 @@ from typing import Literal
 
 import numpy as np
 
+from penstock.core.arrays import Floats
 from penstock.core.plan import ThroughputLimit
 from penstock.diagnose.verdict import GAIN_MAX
 from penstock.model.bounds import Bound, Demands, bounds
-from penstock.model.simulation_input import CPU, IO, SERIAL, Floats
+from penstock.model.simulation_data import CPU, IO, LOCK
 from penstock.model.workload import Workload, gain
 from penstock.plan.storage_model import StoredWorkload
 
@@ -100,7 +101,7 @@ def predict(workload: Workload, samples_per_batch: float = 1.0) -> Prediction:
     """Predict the rate of a workload; give it a storage curve with `on_storage`, other settings with its edits."""
     in_flight = _in_flight(workload)
     if isinstance(workload, StoredWorkload) and workload.reads.ahead:  # the device is then a bound of its own
-        workload = workload.with_(io_s=np.zeros(1))
+        workload = workload.replace(io_s=np.zeros(1))
     found = bounds(_demands(workload, in_flight))
     lowest = found[0].rate if found else inf
     by_laws = _laws_suffice(workload, found)
@@ -123,7 +124,7 @@ def thinned(workload: Workload, max_batches: int = MAX_BATCHES) -> Workload:
     if len(workload) <= max_batches or rounds <= kept:
         return workload
     first = np.linspace(0, rounds - 1, kept).astype(np.int64) * window
-    return workload.take((first[:, None] + np.arange(window)).ravel())
+    return workload.select((first[:, None] + np.arange(window)).ravel())
 
 
 def gain_of_edit(workload: Workload, edit: Callable[[Workload], Workload]) -> float:
@@ -134,7 +135,7 @@ def gain_of_edit(workload: Workload, edit: Callable[[Workload], Workload]) -> fl
 
 def is_even(workload: Workload) -> bool:
     """Return whether all batches and all steps cost about the same, on every worker."""
-    return not workload.lags_s and variation(workload.work.sum(axis=0)) <= EVEN and variation(workload.step_s) <= EVEN
+    return not workload.lags and variation(workload.work.sum(axis=0)) <= EVEN and variation(workload.step_s) <= EVEN
 
 
 def service_s(workload: Workload) -> float:
@@ -167,7 +168,7 @@ def _laws_suffice(workload: Workload, found: tuple[Bound, ...]) -> bool:
     if not found:
         return True
     computing = workload.workers + 1 if workload.cpu_s.any() else 1
-    if workload.burners or computing > workload.cores or workload.prefetch < 2 or not is_even(workload):
+    if workload.competitors or computing > workload.cores or workload.prefetch < 2 or not is_even(workload):
         return False
     if not workload.workers:
         return True
@@ -184,13 +185,13 @@ def _demands(workload: Workload, in_flight: float | None) -> Demands:
         main_s = float(plain.sum()) + step_s
         return Demands(workers=0, cores=_cores(workload), cpu_s=cpu_s, main_s=main_s, step_s=step_s, **stored)
     lag = _lags(workload).mean(axis=1) if workload.in_order else np.zeros(len(plain))
-    receive_s = float(workload.handover_s.mean())
+    receive_s = float(workload.receive_s.mean())
     return Demands(
         workers=workload.workers,
         service_s=service_s(workload),
         cores=_cores(workload),
         cpu_s=float(plain[CPU] + lag[CPU] + receive_s + workload.step_cpu_s.mean()),
-        serial_s=float(plain[SERIAL] + lag[SERIAL]),
+        lock_s=float(plain[LOCK] + lag[LOCK]),
         main_s=receive_s + step_s if receive_s > 0 else 0.0,
         step_s=step_s,
         **stored,
@@ -223,20 +224,20 @@ def _in_flight(workload: Workload) -> float | None:
 
 def _cores(workload: Workload) -> float:
     """Return the cores left to the run: other programs get the same share per process as each process of the run."""
-    if not workload.burners:
+    if not workload.competitors:
         return workload.cores
     processes = workload.workers + 1
-    return processes * workload.crew().core_share(processes)
+    return processes * workload.worker_pool().core_share(processes)
 
 
 def _plain_s(workload: Workload) -> Floats:
     """Return the mean seconds of each part of making a batch, without the lag of slow workers."""
-    return np.asarray(workload.plain_work.mean(axis=1))
+    return np.asarray(workload.work_without_lags.mean(axis=1))
 
 
 def _lags(workload: Workload) -> Floats:
     """Return the extra seconds of slow workers: a row per part, a column per worker."""
-    lag = workload.crew().lag
+    lag = workload.worker_pool().lag
     return lag if lag.shape[1] else np.zeros((len(lag), max(1, workload.workers)))
 
 

@@ -124,7 +124,7 @@ class Scenario:
         settings = replace(self.settings, **changes)
         if not edits:
             return replace(self, settings=settings)
-        return self._with_workload(self.workload.with_(**edits), settings)
+        return self._with_workload(self.workload.replace(**edits), settings)
 
     def with_remedy(self, remedy: Remedy) -> Self:
         """Return the scenario with the workload edited and the same settings."""

@@ -13,7 +13,7 @@ from penstock.diagnose.evidence.storage_waits import REMOTE, StorageWaits, stora
 from penstock.diagnose.rules import cpu_oversubscribed, lock_contention
 from penstock.diagnose.suspect import Remedy, Suspect
 from penstock.diagnose.verdict import LoaderDiagnosis
-from penstock.model.workload import STRAGGLES, Workload
+from penstock.model.workload import STRAGGLER_MEDIANS, Workload
 from penstock.plan.scenario import NO_START_COST, LoaderSettings, TrainingContext, WorkerStartCost
 from penstock.plan.storage_model import on_storage
 
@@ -49,17 +49,17 @@ def observed_workload(evidence: Evidence) -> tuple[Workload | None, tuple[str, .
 def _with_loop_work(workload: Workload, evidence: Evidence) -> Workload:
     """Move the loop's own work while it receives a batch to the step: it stays, however the batch is made."""
     observed_s = mean(evidence.loop.phase_s("sampler")) + evidence.contention.interpreter_s
-    own_s = np.minimum(observed_s, workload.handover_s)
-    return workload.with_(handover_s=workload.handover_s - own_s, step_s=workload.step_s + own_s)
+    own_s = np.minimum(observed_s, workload.receive_s)
+    return workload.replace(receive_s=workload.receive_s - own_s, step_s=workload.step_s + own_s)
 
 
 def _with_lock(workload: Workload, evidence: Evidence) -> Workload:
     """Turn waiting for a lock into the time that it is held: its holders together fill the time between batches."""
     if evidence.workers.states.get("lock", 0.0) < lock_contention.LEAST:
         return workload
-    locked_s = workload.alone_s * evidence.workers.blocked_in("lock")
+    locked_s = workload.latency_s * evidence.workers.blocked_in("lock")
     held_s = locked_s * min(1.0, evidence.loop.cycle_s / max(float(locked_s.mean()), 1e-9))
-    return workload.with_(alone_s=workload.alone_s - locked_s, serial_s=held_s)
+    return workload.replace(latency_s=workload.latency_s - locked_s, lock_s=held_s)
 
 
 def _with_device(workload: Workload, evidence: Evidence, waits: StorageWaits) -> Workload:
@@ -68,7 +68,7 @@ def _with_device(workload: Workload, evidence: Evidence, waits: StorageWaits) ->
     The usual wait of a batch is for the device; what is far beyond it is late and delays no other worker. The median
     would not be usual: where the system reads ahead, one batch waits for data that several batches then find in memory.
     """
-    io_s = np.minimum(workload.alone_s, STRAGGLES * np.quantile(workload.alone_s, USUAL_WAIT_QUANTILE))
+    io_s = np.minimum(workload.latency_s, STRAGGLER_MEDIANS * np.quantile(workload.latency_s, USUAL_WAIT_QUANTILE))
     rate = 1 / evidence.loop.cycle_s
     in_flight = min(rate * float(io_s.mean()), float(max(1, workload.workers)))
     if in_flight <= 0:
@@ -82,9 +82,9 @@ def _with_device(workload: Workload, evidence: Evidence, waits: StorageWaits) ->
     scale = float(np.interp(in_flight, (0, 1, readers), (0, 1, together)))
     # The curve counts batches, not bytes: reads whose bytes could not be counted take time all the same.
     curve = ((1.0, rate / scale, 0.0), (float(readers), rate / scale * together, 0.0))
-    waiting_s = {"alone_s": workload.alone_s - io_s, "io_s": io_s}
+    waiting_s = {"latency_s": workload.latency_s - io_s, "io_s": io_s}
     ahead = not single_head and _system_reads_ahead(evidence)
-    return on_storage(workload.with_(**waiting_s), curve, batch_bytes=1.0, single_head=single_head, ahead=ahead)
+    return on_storage(workload.replace(**waiting_s), curve, batch_bytes=1.0, single_head=single_head, ahead=ahead)
 
 
 def _system_reads_ahead(evidence: Evidence) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from penstock.core.format import format_bytes
 from penstock.core.plan import TORCH_PREFETCH_FACTOR, Change
 from penstock.model.edits import with_step
-from penstock.model.workload import stragglers
+from penstock.model.workload import find_stragglers
 from penstock.plan.predict import LIMIT_NAMES, service_s, variation
 from penstock.plan.profiles import smallest_within
 from penstock.plan.scenario import NO_START_COST, Scenario, spawns_by_default
@@ -173,7 +173,7 @@ def prefetch_factor(builder: ProposalBuilder) -> None:
 
 def in_order_for_lag(builder: ProposalBuilder) -> None:
     """Propose in_order=False for lagging workers, before more workers, which would only dilute the lagging one."""
-    if lags := len(builder.now.workload.lags_s):
+    if lags := len(builder.now.workload.lags):
         _out_of_order(
             builder, f"{lags} of the workers {'lag' if lags > 1 else 'lags'}, and in order all others wait for it"
         )
@@ -181,7 +181,7 @@ def in_order_for_lag(builder: ProposalBuilder) -> None:
 
 def in_order_for_stragglers(builder: ProposalBuilder) -> None:
     """Propose in_order=False for single slow batches, after the prefetch, which covers them and keeps the order."""
-    if slow := float(stragglers(builder.now.workload).mean()):
+    if slow := float(find_stragglers(builder.now.workload).mean()):
         _out_of_order(builder, f"{slow:.1%} of the batches take far longer than the rest, which wait for them in order")
 
 

@@ -19,7 +19,7 @@ from math import inf
 import numpy as np
 
 from penstock.errors import SettingError
-from penstock.model.simulation_input import WorkerPool
+from penstock.model.simulation_data import WorkerPool
 from penstock.model.workload import Workload
 
 Curve = Sequence[tuple[float, float, float]]
@@ -112,11 +112,11 @@ class StoredWorkload(Workload):
 
     reads: StorageReads
 
-    def crew(self) -> WorkerPool:
+    def worker_pool(self) -> WorkerPool:
         """Return the worker pool of the workload, with this storage."""
         reads, single = self.reads, self.reads.batches_s(1.0)
         return replace(
-            super().crew(), storage=lambda readers: reads.batches_s(reads.depth(readers, self.workers)) / single
+            super().worker_pool(), storage=lambda readers: reads.batches_s(reads.depth(readers, self.workers)) / single
         )
 
 

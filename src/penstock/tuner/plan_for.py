@@ -66,7 +66,7 @@ class _ModelOnlyTuning(TuningRun):
         cost = self._step_cost(service)
         room = worker_limit(self._trials, service, self._ways.memory_share)
         settings = TORCH_DEFAULTS if self._given is None else _settings(pattern)
-        workload = workload_of(pattern, service, cost).with_(
+        workload = workload_of(pattern, service, cost).replace(
             workers=settings.num_workers, prefetch=settings.prefetch_factor
         )
         machine = machine_facts()

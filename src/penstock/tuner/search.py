@@ -40,7 +40,7 @@ ORDER_WORTH = 0.05
 def model_guess(workload: Workload, most: int, rate_tolerance: float) -> int:
     """Where to begin: the smallest number of workers that the model holds to be as good as the best, 1 at least."""
     return smallest_within(
-        lambda workers: workload.with_(workers=workers).steady_rate, counts(most)[1:], rate_tolerance
+        lambda workers: workload.replace(workers=workers).steady_rate, counts(most)[1:], rate_tolerance
     )
 
 
@@ -104,7 +104,7 @@ def variants(workload: Workload, chosen: Setting, *, deeper: bool = True, loose:
 def model_rate(workload: Workload, setting: Setting) -> float:
     """Batches per second."""
     in_order = setting.in_order and workload.in_order
-    return workload.with_(workers=setting.workers, prefetch=setting.prefetch, in_order=in_order).steady_rate
+    return workload.replace(workers=setting.workers, prefetch=setting.prefetch, in_order=in_order).steady_rate
 
 
 def choose(rates: Mapping[Setting, float], rate_tolerance: float, *, step_known: bool) -> Setting:
@@ -141,8 +141,8 @@ def workload_of(pattern: DataLoader[Any], service: WorkerCost, cost: StepCost) -
         in_order=bool(getattr(pattern, "in_order", True)),
         cores=cores if quota is None else min(cores, quota),
         cpu_s=service.cpu_s + service.sending_s,
-        alone_s=service.waiting_s,
-        handover_s=np.full(1, service.handover_s),
+        latency_s=service.waiting_s,
+        receive_s=np.full(1, service.handover_s),
         step_s=np.full(1, cost.step_s),
         step_cpu_s=np.full(1, cost.cpu_s),
         worker=np.zeros(len(service.cpu_s), np.int64),
@@ -152,7 +152,7 @@ def workload_of(pattern: DataLoader[Any], service: WorkerCost, cost: StepCost) -
 def expected(workload: Workload, service: WorkerCost, setting: Setting) -> float:
     """Batches per second, by the model. Who makes batches himself has none to send."""
     if not setting.workers:
-        return model_rate(workload.with_(cpu_s=service.cpu_s), setting)
+        return model_rate(workload.replace(cpu_s=service.cpu_s), setting)
     return model_rate(workload, setting)
 
 

@@ -190,7 +190,7 @@ class TuningRun:
             step_known=self._question.step_known,
             cores=workload.cores,
             guess=guess,
-            limit=next((bound.name for bound in bounds(workload.with_(workers=guess).demands())), "nothing"),
+            limit=next((bound.name for bound in bounds(workload.replace(workers=guess).demands())), "nothing"),
             chosen=chosen,
             rate_tolerance=self._ways.rate_tolerance,
             samples_s=samples_s,

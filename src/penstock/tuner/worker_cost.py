@@ -13,8 +13,8 @@ import psutil
 import torch
 from torch.utils.data import DataLoader
 
+from penstock.core.arrays import Floats
 from penstock.errors import PenstockError, SettingError
-from penstock.model.simulation_input import Floats
 from penstock.recording.format import FetchLine
 from penstock.tuner.measure import running
 from penstock.watcher.dataloader.main_process import make_iterator, take_wait_parts, worker_pids

@@ -33,7 +33,7 @@ def test_the_rank_that_computes_longer_is_named_and_judged():
 
 
 def test_a_rank_that_waits_for_its_storage_is_told_from_one_that_computes():
-    _, found = diagnose_ranks(job(Made(alone_s=0.15), Made()))
+    _, found = diagnose_ranks(job(Made(latency_s=0.15), Made()))
     assert found.ranks.holder == 0
     assert "most of the difference is waiting for storage, the network or a lock" in found.ranks.sentence
 

@@ -24,7 +24,7 @@ def need_from_recording(recording):
 
 
 def test_a_recording_of_torchs_loader_says_what_its_batches_took_and_read():
-    found = need_from_recording(Made(fetch=READS, handover_s=0.0, step_cpu=0.0).recording())
+    found = need_from_recording(Made(fetch=READS, receive_s=0.0, step_cpu=0.0).recording())
     assert found.samples_per_batch == SAMPLES
     assert (found.batch_bytes, found.batch_requests) == (8_000_000, 16)
     assert found.cpu_s.mean() == pytest.approx(0.01, rel=0.05)
@@ -35,7 +35,7 @@ def test_a_recording_of_torchs_loader_says_what_its_batches_took_and_read():
 
 
 def test_waiting_for_bytes_is_kept_apart_from_computing():
-    found = need_from_recording(Made(alone_s=0.03, fetch=READS).recording())
+    found = need_from_recording(Made(latency_s=0.03, fetch=READS).recording())
     assert found.waited_s.mean() == pytest.approx(0.03, rel=0.1)
 
 

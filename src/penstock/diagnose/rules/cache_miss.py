@@ -38,7 +38,7 @@ def check(evidence: Evidence) -> Answer:
         summary=f"Every epoch reads its {per_pass / 1e9:.1f} GB from the disk again",
         evidence=(f"{again:.0%} of the bytes of later passes come from a disk, not from memory",),
         advice="Fewer bytes (penstock shards pack), more memory, or a cache on a local SSD",
-        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - blocked)),
+        remedy=lambda workload: workload.replace(latency_s=workload.latency_s * (1 - blocked)),
     )
 
 

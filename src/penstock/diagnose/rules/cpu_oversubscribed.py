@@ -74,7 +74,7 @@ def _held_together(evidence: Evidence) -> Suspect:
             f"the main process may run on {evidence.machine.cores:g} cores, a worker on {evidence.machine.worker_cores:g}",
         ),
         advice="Lift the workers' affinity: os.sched_setaffinity in worker_init_fn, taskset, numactl, KMP_AFFINITY",
-        remedy=lambda workload: workload.with_(cores=evidence.machine.cores),
+        remedy=lambda workload: workload.replace(cores=evidence.machine.cores),
     )
 
 
@@ -86,4 +86,4 @@ def _uncrowded(workload: Workload, evidence: Evidence) -> Workload:
     """
     loop = min(workload.cores / 2, evidence.contention.step_cpu * (1 - evidence.loop.wait_share))
     cpu_s = np.minimum(workload.cpu_s, np.quantile(workload.cpu_s, QUICK))
-    return workload.with_(step_cpu_s=workload.step_cpu_s * 0, cores=workload.cores - loop, cpu_s=cpu_s)
+    return workload.replace(step_cpu_s=workload.step_cpu_s * 0, cores=workload.cores - loop, cpu_s=cpu_s)

@@ -71,4 +71,4 @@ def _crowds_the_loop(evidence: Evidence) -> bool:
 
 def _free(workload: Workload, own_threads: float) -> Workload:
     """Decoding for nothing: how far the next limit lets it go. Nor is a part of the waits left, for own threads."""
-    return replace(workload, cpu_s=workload.cpu_s * 0, alone_s=workload.alone_s * (1 - own_threads))
+    return replace(workload, cpu_s=workload.cpu_s * 0, latency_s=workload.latency_s * (1 - own_threads))

@@ -57,7 +57,7 @@ def _in_workers(evidence: Evidence) -> Answer:
             f"worker, for {format_ms(float(np.median(evidence.workers.gc_s[collecting])))}",
         ),
         advice="gc.freeze() in worker_init_fn; fewer small objects per sample",
-        remedy=lambda workload: workload.with_(
-            cpu_s=np.minimum(workload.cpu_s, most_s), handover_s=np.full(1, evidence.ipc.undisturbed_receive_cpu_s)
+        remedy=lambda workload: workload.replace(
+            cpu_s=np.minimum(workload.cpu_s, most_s), receive_s=np.full(1, evidence.ipc.undisturbed_receive_cpu_s)
         ),
     )

@@ -40,5 +40,5 @@ def check(evidence: Evidence) -> Answer:
             "per step to get it",
         ),
         advice="Send tensors, not lists or arrays; smaller dtypes; pin_memory=True; or penstock.Loader",
-        remedy=lambda workload: workload.with_(handover_s=workload.handover_s - min(taking, workload.handover_s.min())),
+        remedy=lambda workload: workload.replace(receive_s=workload.receive_s - min(taking, workload.receive_s.min())),
     )

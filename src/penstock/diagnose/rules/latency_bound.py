@@ -77,7 +77,9 @@ def _of_store(seen: StoreReads) -> Answer:
 
 def _at_once(workload: Workload) -> Workload:
     """No answer takes its usual time; those that are late beyond that stay late."""
-    return workload.with_(alone_s=workload.alone_s - np.minimum(workload.alone_s, np.median(workload.alone_s)))
+    return workload.replace(
+        latency_s=workload.latency_s - np.minimum(workload.latency_s, np.median(workload.latency_s))
+    )
 
 
 def _strength(seen: StorageWaits) -> float:

@@ -43,5 +43,5 @@ def check(evidence: Evidence) -> Answer:
             *top_function(evidence),
         ),
         advice="Give each worker its own handle, or hold the lock for less",
-        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - locked)),
+        remedy=lambda workload: workload.replace(latency_s=workload.latency_s * (1 - locked)),
     )

@@ -36,5 +36,5 @@ def check(evidence: Evidence) -> Answer:
             f"{format_ms(evidence.loop.cycle_s * (1 - evidence.loop.wait_share))}: each waits for the other",
         ),
         advice=f"num_workers={workers} (with persistent_workers=True)",
-        remedy=lambda workload: with_workers(workload, workers).with_(handover_s=np.full(1, RECEIVE_MIN_S)),
+        remedy=lambda workload: with_workers(workload, workers).replace(receive_s=np.full(1, RECEIVE_MIN_S)),
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.worker_cpu import FULL
 from penstock.diagnose.suspect import Answer, Suspect
-from penstock.model.edits import without_burners
+from penstock.model.edits import without_competitors
 
 LEAST_CORES = 0.25
 LEAST_QUEUE = 0.1
@@ -36,5 +36,5 @@ def check(evidence: Evidence) -> Answer:
             f"the main process {evidence.machine.main_queue:.0%}",
         ),
         advice="Give the run cores of its own, or move the other job",
-        remedy=without_burners,
+        remedy=without_competitors,
     )

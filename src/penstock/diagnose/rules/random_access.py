@@ -40,5 +40,5 @@ def check(evidence: Evidence) -> Answer:
             f"{reads:.0f} reads/s of {seen.bytes_per_read / 1024:.1f} KiB: only {seen.read_bytes / 1e6:.1f} MB/s",
         ),
         advice="Put samples into shards and read them in blocks (penstock.Loader); or a cache on an SSD",
-        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * 0),
+        remedy=lambda workload: workload.replace(latency_s=workload.latency_s * 0),
     )

@@ -32,5 +32,5 @@ def check(evidence: Evidence) -> Answer:
             f"{seen.read_bytes / 1e6:.0f} MB/s in all",
         ),
         advice="Fewer workers, or penstock.Loader with num_readers=1: reading and decoding are then two settings",
-        remedy=lambda workload: workload.with_(alone_s=workload.alone_s / alone),
+        remedy=lambda workload: workload.replace(latency_s=workload.latency_s / alone),
     )

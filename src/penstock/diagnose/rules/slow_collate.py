@@ -40,7 +40,7 @@ def check(evidence: Evidence) -> Answer:
             f"collate_fn is {evidence.settings.in_force('collate_fn') or 'not known by name'}",
         ),
         advice="Stack into one allocation, pad in numpy, and move what is done sample by sample out of collate_fn",
-        remedy=lambda workload: workload.with_(
-            cpu_s=workload.cpu_s * (1 - share), alone_s=workload.alone_s * (1 - share)
+        remedy=lambda workload: workload.replace(
+            cpu_s=workload.cpu_s * (1 - share), latency_s=workload.latency_s * (1 - share)
         ),
     )

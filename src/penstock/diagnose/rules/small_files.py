@@ -41,7 +41,7 @@ def check(evidence: Evidence) -> Answer:
             f"{seen.opens_per_sample:.1f} files opened per sample, {seen.bytes_per_read / 1024:.1f} KiB per read",
         ),
         advice="Put the files into shards (tar) and read those",
-        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * (1 - gone)),
+        remedy=lambda workload: workload.replace(latency_s=workload.latency_s * (1 - gone)),
     )
 
 

@@ -40,7 +40,7 @@ def check(evidence: Evidence) -> Answer:
             *_device(seen),
         ),
         advice="Fewer bytes per sample (penstock shards pack), or a faster disk or cache under the shards",
-        remedy=lambda workload: workload.with_(alone_s=workload.alone_s * 0),
+        remedy=lambda workload: workload.replace(latency_s=workload.latency_s * 0),
         experiment="Halve num_workers: the same rate says it is the storage, half the rate says each read is slow",
     )
 

@@ -10,10 +10,10 @@ from math import inf
 
 import numpy as np
 
+from penstock.core.arrays import Floats
 from penstock.errors import SettingError
 from penstock.model.bounds import Bound
-from penstock.model.ranks import PLACES
-from penstock.model.simulation_input import Floats
+from penstock.model.rank_simulator import RANK_STAGES
 from penstock.plan.data_changes import SSD_BYTES_S
 from penstock.plan.fleet.rank_need import RankNeed, expected_maximum
 
@@ -135,13 +135,13 @@ def batch_stages(need: RankNeed, site: Cluster, hits: float = 0.0) -> Floats:
     network_s = _seconds(read, site.network_bytes_s) * missed
     cache_s = read * hits / site.cache_bytes_s
     rows = {
-        "alone_s": np.maximum(need.waited_s * missed - store_s - network_s, 0.0),
+        "latency_s": np.maximum(need.waited_s * missed - store_s - network_s, 0.0),
         "store_s": np.full(len(need.cpu_s), store_s),
         "network_s": np.full(len(need.cpu_s), network_s),
         "cache_s": np.full(len(need.cpu_s), cache_s),
         "cpu_s": need.cpu_s,
     }
-    return np.stack([rows[name] for name in PLACES])
+    return np.stack([rows[name] for name in RANK_STAGES])
 
 
 def _seconds(amount: float, rate: float | None) -> float:

@@ -14,8 +14,8 @@ import numpy as np
 
 from penstock.core.format import format_bytes
 from penstock.core.plan import ThroughputLimit
-from penstock.model.ranks import PLACES, RankGroup, SynchronousRun, simulate_ranks
-from penstock.model.workload import WARM_UP
+from penstock.model.rank_simulator import RANK_STAGES, RankGroup, SynchronousRun, simulate_ranks
+from penstock.model.workload import WARM_UP_ROUNDS
 from penstock.options import BLOCK_BYTES, LANES
 from penstock.plan.fleet.cluster import (
     Cluster,
@@ -184,7 +184,7 @@ def forecast_epoch(
     found = cluster_bounds(need, site, hits)
     run = simulate_fleet(need, site, hits)
     per_step = need.samples_per_batch * site.ranks
-    steps_s = found[0].rate if run is None else min(found[0].rate, run.steps_s)
+    steps_s = found[0].rate if run is None else min(found[0].rate, run.steps_per_s)
     missed = 1 - hits
     amounts = (need.batch_bytes, need.batch_requests)
     from_store = [None if amount is None else amount * missed * site.ranks for amount in amounts]
@@ -219,12 +219,12 @@ def simulate_fleet(need: RankNeed, site: Cluster, hits: float = 0.0) -> Synchron
         step_s=need.step_s,
         step_cpu_s=need.step_cpu_s,
     )
-    pool = group.crew()
-    warm_up = max(pool.window, WARM_UP * pool.tasks)
-    steps = ceil(max(MIN_STEPS, MIN_STEP_DRAWS / group.number) / pool.window) * pool.window
-    if (warm_up + steps) * group.number * len(PLACES) > MAX_EVENTS:
-        warm_up = max(pool.window, pool.tasks)
-    if (warm_up + steps) * group.number * len(PLACES) > MAX_EVENTS:
+    pool = group.worker_pool()
+    warm_up = max(pool.window, WARM_UP_ROUNDS * pool.outstanding_tasks)
+    steps = ceil(max(MIN_STEPS, MIN_STEP_DRAWS / group.ranks) / pool.window) * pool.window
+    if (warm_up + steps) * group.ranks * len(RANK_STAGES) > MAX_EVENTS:
+        warm_up = max(pool.window, pool.outstanding_tasks)
+    if (warm_up + steps) * group.ranks * len(RANK_STAGES) > MAX_EVENTS:
         return None
     return simulate_ranks(group, steps, warm_up)
 

@@ -11,11 +11,10 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from penstock.core.arrays import mean
+from penstock.core.arrays import Floats, mean
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.verdict import STEPS_MIN, RunDiagnosis
 from penstock.errors import RecordingError, SettingError
-from penstock.model.simulation_input import Floats
 from penstock.model.workload import Workload
 from penstock.options import BLOCK_BYTES
 from penstock.plan.data_changes import HALF_SIDE
@@ -69,9 +68,9 @@ class RankNeed:
         """Take the times from a workload; a lock belongs to one rank, so waiting for it counts as waiting."""
         return cls(
             cpu_s=workload.cpu_s,
-            waited_s=workload.alone_s + workload.io_s + workload.serial_s,
-            step_s=workload.step_s + workload.handover_s,
-            step_cpu_s=workload.step_cpu_s + workload.handover_s,
+            waited_s=workload.latency_s + workload.io_s + workload.lock_s,
+            step_s=workload.step_s + workload.receive_s,
+            step_cpu_s=workload.step_cpu_s + workload.receive_s,
             workers=workload.workers,
             prefetch=workload.prefetch,
             cores=workload.cores,
