@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.doctor import doctor
 from penstock.errors import StorageError
-from penstock.plan.doctor.check import Check, CheckStatus, not_known
+from penstock.plan.doctor.check import Check, CheckStatus, unknown_check
 from penstock.plan.doctor.examine import DoctorReport
 from penstock.plan.doctor.examine import examine as really_examine
 from penstock.probe.storage_curve import CurvePoint, OpenStat, StorageCurve
@@ -62,7 +62,7 @@ def _plenty_of_room(monkeypatch):
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
     """A machine without a fault, unless the test gives other rows: what is wrong with the real one is its affair."""
-    rows = {"machine": (Check("cores", "16 of 16", "Plenty."), not_known("GPU", "No driver.")), "script": ()}
+    rows = {"machine": (Check("cores", "16 of 16", "Plenty."), unknown_check("GPU", "No driver.")), "script": ()}
     monkeypatch.setattr("penstock.cli.doctor.examine", lambda script: DoctorReport(**rows))
     return rows
 
@@ -163,7 +163,7 @@ def test_without_a_path_the_machine_alone_is_looked_at():
     assert any(words[:4] == ["–", "GPU", "not", "known"] for words in lines)
 
 
-@pytest.mark.parametrize(("mark", "sign"), [(CheckStatus.LOOK, "!"), (CheckStatus.BAD, "✗")])
+@pytest.mark.parametrize(("mark", "sign"), [(CheckStatus.ATTENTION, "!"), (CheckStatus.BAD, "✗")])
 def test_one_fault_of_the_machine_exits_1(machine, mark, sign):
     machine["machine"] = (Check("swap", "8 GB used", "Short of memory.", mark),)
     result = run()

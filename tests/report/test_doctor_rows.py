@@ -33,5 +33,5 @@ def test_names_are_shown_not_obeyed():
 
 def test_rows_about_a_storage_become_checks():
     found = list(as_checks([StorageRow("kind", "nvme", "Fast."), StorageRow("random", "slow", "Seeks.", ok=False)]))
-    assert [check.mark for check in found] == [CheckStatus.GOOD, CheckStatus.LOOK]
+    assert [check.mark for check in found] == [CheckStatus.GOOD, CheckStatus.ATTENTION]
     assert (found[0].name, found[0].value, found[0].meaning) == ("kind", "nvme", "Fast.")

@@ -47,7 +47,7 @@ def test_decoding_is_told_per_core_and_by_how_workers_scale():
     assert "keeps 98% of its speed: the cores are really there" in found["decode, 2 workers"].meaning
     assert found["decode, 2 workers"].mark is CheckStatus.GOOD
     assert "keeps 50% of its speed: cores share" in found["decode, 4 workers"].meaning
-    assert found["decode, 4 workers"].mark is CheckStatus.LOOK
+    assert found["decode, 4 workers"].mark is CheckStatus.ATTENTION
 
 
 def test_cores_that_others_use_are_told_from_cores_that_share():
@@ -55,7 +55,7 @@ def test_cores_that_others_use_are_told_from_cores_that_share():
     found = rows(decode=busy)
     assert "2 ms of a core for a sample, but each worker got only 36% of a core" in found["decode, 1 worker"].meaning
     assert "only 20% of a core: somebody else computes here" in found["decode, 2 workers"].meaning
-    assert {check.mark for check in found.values()} == {CheckStatus.LOOK}
+    assert {check.mark for check in found.values()} == {CheckStatus.ATTENTION}
 
 
 def test_better_than_perfect_scaling_is_not_more_than_all():
@@ -65,7 +65,7 @@ def test_better_than_perfect_scaling_is_not_more_than_all():
 
 def test_bad_samples_are_said():
     check = rows(decode=replace(DECODE, bad=2))["decode, bad"]
-    assert (check.value, check.mark) == ("2 of 18", CheckStatus.LOOK)
+    assert (check.value, check.mark) == ("2 of 18", CheckStatus.ATTENTION)
 
 
 def test_the_hand_over_bounds_one_worker_and_the_loop():

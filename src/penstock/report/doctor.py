@@ -10,7 +10,7 @@ from penstock.plan.doctor.check import Check, CheckStatus
 from penstock.report.storage import StorageRow
 from penstock.report.text import table
 
-SIGNS = {CheckStatus.GOOD: "✓", CheckStatus.LOOK: "!", CheckStatus.BAD: "✗", CheckStatus.OPEN: "–"}
+SIGNS = {CheckStatus.GOOD: "✓", CheckStatus.ATTENTION: "!", CheckStatus.BAD: "✗", CheckStatus.UNKNOWN: "–"}
 
 
 def check_table(title: str, checks: Iterable[Check]) -> Table:
@@ -22,4 +22,4 @@ def check_table(title: str, checks: Iterable[Check]) -> Table:
 def as_checks(rows: Iterable[StorageRow]) -> Iterator[Check]:
     """Rows about a storage, in the same table."""
     for row in rows:
-        yield Check(row.name, row.value, row.meaning, CheckStatus.GOOD if row.ok else CheckStatus.LOOK)
+        yield Check(row.name, row.value, row.meaning, CheckStatus.GOOD if row.ok else CheckStatus.ATTENTION)

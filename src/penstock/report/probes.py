@@ -44,7 +44,7 @@ def probe_rows(probes: Probes) -> Iterator[Check]:
     }
     for name, (result, words) in rows.items():
         if isinstance(result, SkippedProbe):
-            yield Check(name, "skipped", result.reason, CheckStatus.OPEN)
+            yield Check(name, "skipped", result.reason, CheckStatus.UNKNOWN)
         elif result is not None:
             yield from words(result)
 
@@ -77,12 +77,12 @@ def _decode(rates: DecodeRates) -> Iterator[Check]:
                 _workers(point.workers),
                 _rate(point),
                 meaning,
-                CheckStatus.LOOK if scaling < CROWDED else CheckStatus.GOOD,
+                CheckStatus.ATTENTION if scaling < CROWDED else CheckStatus.GOOD,
             )
     if rates.bad:
         value = f"{rates.bad} of {rates.bad + rates.samples}"
         meaning = "Samples that did not decode, or have another shape; `penstock shards check` names them."
-        yield Check("decode, bad", value, meaning, CheckStatus.LOOK)
+        yield Check("decode, bad", value, meaning, CheckStatus.ATTENTION)
 
 
 def _crowded(point: DecodePoint) -> Check:
@@ -91,7 +91,7 @@ def _crowded(point: DecodePoint) -> Check:
         f"{format_duration(point.cpu_s_per_sample)} of a core for a sample, but each worker got only "
         f"{point.cores_per_worker:.0%} of a core: somebody else computes here, or a quota holds it back."
     )
-    return Check(_workers(point.workers), _rate(point), meaning, CheckStatus.LOOK)
+    return Check(_workers(point.workers), _rate(point), meaning, CheckStatus.ATTENTION)
 
 
 def _rate(point: DecodePoint) -> str:

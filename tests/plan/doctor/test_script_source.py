@@ -1,3 +1,5 @@
+"""DataLoader calls found in the source of a script."""
+
 import pytest
 
 from penstock.errors import SettingError
@@ -11,10 +13,10 @@ def calls(tmp_path, source):
 
 
 def values(call):
-    return {name: said.value if said.known else said.text for name, said in call.arguments.items()}
+    return {name: argument.value if argument.known else argument.text for name, argument in call.arguments.items()}
 
 
-def test_literals_are_read_and_the_rest_are_torchs_defaults(tmp_path):
+def test_literals_are_read_and_other_arguments_have_torch_defaults(tmp_path):
     (call,) = calls(tmp_path, "\nloader = DataLoader(ds, batch_size=24, num_workers=32, prefetch_factor=12)\n")
     assert call.line == 2
     assert values(call) == {
@@ -24,7 +26,7 @@ def test_literals_are_read_and_the_rest_are_torchs_defaults(tmp_path):
         "pin_memory": False,
         "persistent_workers": False,
     }
-    assert [name for name, said in call.arguments.items() if said.given] == [
+    assert [name for name, argument in call.arguments.items() if argument.given] == [
         "batch_size",
         "num_workers",
         "prefetch_factor",
@@ -36,13 +38,13 @@ def test_literals_are_read_and_the_rest_are_torchs_defaults(tmp_path):
     [
         "import torch\ntorch.utils.data.DataLoader(ds, num_workers=3)",
         "from torch.utils import data\ndata.DataLoader(ds, num_workers=3)",
-        "from torch.utils.data import DataLoader as Feed\nFeed(ds, num_workers=3)",
+        "from torch.utils.data import DataLoader as Batches\nBatches(ds, num_workers=3)",
         "DataLoader(ds, 8, True, None, None, 3)",
         "W = 3\nDataLoader(ds, num_workers=W)",
         "W: int = 3\ndef main():\n    return [DataLoader(ds, num_workers=W)]",
     ],
 )
-def test_every_way_to_write_it_is_seen(tmp_path, source):
+def test_every_form_of_the_call_is_found(tmp_path, source):
     (call,) = calls(tmp_path, source)
     assert values(call)["num_workers"] == 3
 
@@ -62,29 +64,29 @@ def test_every_way_to_write_it_is_seen(tmp_path, source):
         ("DataLoader(ds, num_workers=True)", "True"),
     ],
 )
-def test_what_only_running_tells_is_not_guessed(tmp_path, source, text):
+def test_values_known_only_at_run_time_are_not_guessed(tmp_path, source, text):
     (call,) = calls(tmp_path, source)
     assert not call["num_workers"].known
     assert call["num_workers"].text == text
 
 
-def test_a_keyword_is_known_though_others_are_hidden(tmp_path):
+def test_keyword_is_known_beside_expanded_arguments(tmp_path):
     (call,) = calls(tmp_path, "DataLoader(ds, num_workers=4, **more)")
     assert values(call)["num_workers"] == 4
     assert values(call)["pin_memory"] == "**more"
 
 
-def test_long_expressions_are_cut(tmp_path):
+def test_long_expressions_are_shortened(tmp_path):
     (call,) = calls(tmp_path, f"DataLoader(ds, num_workers={'f(' * 30}1{')' * 30})")
     assert len(call["num_workers"].text) == 41
 
 
-def test_calls_come_by_line(tmp_path):
+def test_calls_are_sorted_by_line(tmp_path):
     found = calls(tmp_path, "def late():\n    DataLoader(a, num_workers=1)\n\nDataLoader(b, num_workers=2)\n")
     assert [call.line for call in found] == [2, 4]
 
 
-def test_a_script_without_one_has_none(tmp_path):
+def test_script_without_a_dataloader_has_no_calls(tmp_path):
     assert calls(tmp_path, "loader = penstock.Loader('s/', fields)\nx.loader(1)()\n") == ()
 
 
@@ -98,17 +100,17 @@ def test_a_script_without_one_has_none(tmp_path):
         (b"x = 1\n" * (SOURCE_BYTES_MAX // 6 + 1), "longer than 4 MiB"),
     ],
 )
-def test_what_is_no_script_is_refused_in_one_sentence(tmp_path, content, words):
+def test_file_that_is_no_script_is_refused(tmp_path, content, words):
     file = tmp_path / "train.py"
     file.write_bytes(content)
     with pytest.raises(SettingError, match=words):
         loader_calls(file)
 
 
-def test_a_script_that_cannot_be_opened_is_refused(tmp_path):
+def test_unreadable_script_is_refused(tmp_path):
     with pytest.raises(SettingError, match="cannot be read"):
         loader_calls(tmp_path)
 
 
-def test_a_script_is_not_run_and_its_sins_are_its_own(tmp_path):
+def test_script_is_not_run_and_its_warnings_are_suppressed(tmp_path):
     assert calls(tmp_path, "import re\nre.compile('\\d')\nraise SystemExit(9)\n") == ()

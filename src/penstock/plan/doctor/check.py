@@ -1,4 +1,4 @@
-"""What one look says: a name, what was found, what it means for training, and whether somebody should act."""
+"""One row of the doctor's table: a name, the value found, its meaning for training, and whether to act."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ NOT_KNOWN = "not known"
 
 
 class CheckStatus(StrEnum):
-    """How a row is to be taken."""
+    """Whether a row needs action; `penstock doctor --json` prints the values."""
 
     GOOD = "good"
-    LOOK = "look"
+    ATTENTION = "look"  # glossary: allow
     """Training works, and loses something here."""
     BAD = "bad"
-    """Training fails here, or crawls."""
-    OPEN = "open"
-    """Not known, or not there: nothing to judge."""
+    """Training fails here, or is very slow."""
+    UNKNOWN = "open"
+    """The value is not known or does not exist, so it is not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class Check:
     name: str
     value: str
     meaning: str
-    """One sentence, or two."""
+    """One or two sentences."""
     mark: CheckStatus = CheckStatus.GOOD
 
     @property
     def ok(self) -> bool:
-        """Nothing to act on. What is not known is no fault of the machine's."""
-        return self.mark in (CheckStatus.GOOD, CheckStatus.OPEN)
+        """Whether nothing needs action; a value that is not known is no fault of the machine."""
+        return self.mark in (CheckStatus.GOOD, CheckStatus.UNKNOWN)
 
 
-def not_known(name: str, why: str) -> Check:
-    """The system does not tell: said, and never an error."""
-    return Check(name, NOT_KNOWN, why, CheckStatus.OPEN)
+def unknown_check(name: str, reason: str) -> Check:
+    """Return a row for a value that the system does not report; this is never an error."""
+    return Check(name, NOT_KNOWN, reason, CheckStatus.UNKNOWN)

@@ -1,4 +1,4 @@
-"""All looks in their order. Whatever one of them cannot know becomes a row that says so."""
+"""All checks in their order; a value that one of them cannot find out becomes a row that says so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.plan.doctor.check import Check, not_known
+from penstock.plan.doctor.check import Check, unknown_check
 from penstock.plan.doctor.gpu import gpu_checks
 from penstock.plan.doctor.machine import (
     MemoryFacts,
@@ -17,27 +17,28 @@ from penstock.plan.doctor.machine import (
     read_start_method,
     version_checks,
 )
-from penstock.plan.doctor.script import MachineFacts, script_checks
+from penstock.plan.doctor.script import ScriptContext, script_checks
+from penstock.plan.worker_count import WorkerResources, machine_cores
 from penstock.recording.format import Machine
 from penstock.watcher.machine.facts import gpu_handles, machine_facts
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """The rows, by what was looked at."""
+    """The rows about the machine, and about a script if there is one."""
 
     machine: tuple[Check, ...]
     script: tuple[Check, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Nothing to act on."""
+        """Whether no row needs action."""
         return all(check.ok for check in (*self.machine, *self.script))
 
 
 def examine(script: Path | None = None) -> DoctorReport:
-    """Look at this machine; with a script, at its DataLoaders too. Takes under a second, and imports no torch."""
-    machine = _facts()
+    """Check this machine, and the DataLoaders of a script if one is given."""
+    machine = _machine_facts()
     memory = read_memory(machine)
     rows = (
         *_rows("cores", lambda: core_checks(machine)),
@@ -48,28 +49,30 @@ def examine(script: Path | None = None) -> DoctorReport:
     )
     if script is None:
         return DoctorReport(rows)
-    return DoctorReport(rows, _rows("script", lambda: script_checks(script, _here(machine, memory))))
+    return DoctorReport(rows, _rows("script", lambda: script_checks(script, _script_context(machine, memory))))
 
 
-def _facts() -> Machine:
+def _machine_facts() -> Machine:
     try:
         return machine_facts()
-    except Exception:  # a system that tells nothing is still looked at by the rest
+    except Exception:  # the other checks still run on a system that reports nothing
         return Machine()
 
 
-def _here(machine: Machine, memory: MemoryFacts) -> MachineFacts:
-    return MachineFacts(
-        cores=machine.usable_cores,
+def _script_context(machine: Machine, memory: MemoryFacts) -> ScriptContext:
+    return ScriptContext(
+        resources=WorkerResources(
+            cores=machine_cores(machine),
+            free_bytes=memory.free_bytes,
+            shared_free_bytes=None if memory.shm is None else memory.shm.free_bytes,
+        ),
         gpus=len(machine.gpus),
         start_method=read_start_method(),
-        free_bytes=memory.free_bytes,
-        shm_free_bytes=None if memory.shm is None else memory.shm.free_bytes,
     )
 
 
-def _rows(name: str, look: Callable[[], Iterable[Check]]) -> tuple[Check, ...]:
+def _rows(name: str, checks: Callable[[], Iterable[Check]]) -> tuple[Check, ...]:
     try:
-        return tuple(look())
-    except Exception as error:  # one look that fails must not cost the others
-        return (not_known(name, f"Looking failed: {type(error).__name__}: {error}."),)
+        return tuple(checks())
+    except Exception as error:  # a check that fails must not prevent the others
+        return (unknown_check(name, f"The check failed: {type(error).__name__}: {error}."),)

@@ -1,4 +1,8 @@
-"""A script's DataLoaders against this machine: what is known before the first step."""
+"""Checks of a script's DataLoaders against this machine, before the first step.
+
+The number of workers is judged by the limit of plan/worker_count.py, which `plan` and `tune` use too. Nothing has been
+measured, so the workers are assumed to compute all the time: `penstock run` shows whether they wait instead.
+"""
 
 from __future__ import annotations
 
@@ -6,174 +10,186 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.core.format import format_bytes, format_count
+from penstock.core.format import format_bytes
+from penstock.core.plan import TORCH_PREFETCH_FACTOR
 from penstock.errors import SettingError
 from penstock.plan.doctor.check import Check, CheckStatus
 from penstock.plan.doctor.script_source import LoaderCall, SourceArgument, loader_calls
 from penstock.plan.memory import torch_need
+from penstock.plan.worker_count import WorkerDemand, WorkerLimit, WorkerResources, worker_limit
 
-CROWDED = 4
-"""Workers to a core from which on they mostly wait for each other."""
-DEEP = 4
-"""Batches ahead of each worker beyond which only very uneven samples gain."""
-PREFETCH = 2
-"""torch's own."""
-PICTURE_BYTES = 3 * 224 * 224 * 4
-"""A common sample: where not even this fits, hardly anything does."""
-SEEN_WHEN_RUN = "Known only when it runs: `penstock run` sees it."
+DEEP_PREFETCH = 4
+"""Prefetch factor above which only very uneven samples gain."""
+COMMON_SAMPLE_BYTES = 3 * 224 * 224 * 4
+"""A 224×224 image as float32: if not even this fits, hardly any sample does."""
+KNOWN_AT_RUN_TIME = "Known only when it runs: `penstock run` records it."
+COMPUTING = WorkerDemand(computing_share=1.0)
+"""Workers that compute all the time, as the doctor assumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineFacts:
-    """The machine, as far as a DataLoader's settings depend on it."""
+class ScriptContext:
+    """The facts about the machine on which the settings of a DataLoader depend."""
 
-    cores: int
+    resources: WorkerResources
     gpus: int
     start_method: str
-    free_bytes: int | None = None
-    shm_free_bytes: int | None = None
     worker_bytes: int | None = None
-    """What a worker takes for itself; None: measured on this process."""
+    """Private memory of a worker; None: measured on this process."""
+
+    @property
+    def worker_limit(self) -> WorkerLimit:
+        """The limit on the number of workers, as far as it is known before a run."""
+        return worker_limit(self.resources, COMPUTING)
 
 
-def script_checks(path: Path, here: MachineFacts) -> Iterator[Check]:
-    """Rows for each DataLoader; a script that cannot be read, or has none, is a row too."""
+def script_checks(path: Path, context: ScriptContext) -> Iterator[Check]:
+    """Yield rows for each DataLoader; a script that cannot be read, or has none, is a row too."""
     try:
         calls = loader_calls(path)
     except SettingError as error:
         yield Check("script", "cannot be read", f"{error}", CheckStatus.BAD)
         return
     if not calls:
-        meaning = "It is made elsewhere, or not by that name: `penstock run` sees every one, whoever makes it."
-        yield Check("DataLoader", "none in the source", meaning, CheckStatus.OPEN)
+        meaning = "It is created elsewhere, or not by that name: `penstock run` finds each one, wherever it is created."
+        yield Check("DataLoader", "none in the source", meaning, CheckStatus.UNKNOWN)
     for call in calls:
-        for check in _call_checks(call, here):
+        for check in _call_checks(call, context):
             yield Check(f"line {call.line} {check.name}", check.value, check.meaning, check.mark)
 
 
-def _call_checks(call: LoaderCall, here: MachineFacts) -> Iterator[Check]:
-    yield _workers(call, here)
+def _call_checks(call: LoaderCall, context: ScriptContext) -> Iterator[Check]:
+    yield _workers(call, context)
     if call["prefetch_factor"].given:
         yield _prefetch(call)
-    if call["pin_memory"].given or here.gpus:
-        yield _pinned(call, here)
+    if call["pin_memory"].given or context.gpus:
+        yield _pin_memory(call, context)
     if call["persistent_workers"].given or _worker_count(call):
-        yield _persistent(call, here)
+        yield _persistent_workers(call, context)
     if _worker_count(call):
-        yield from _held(call, here)
+        yield from _batch_memory(call, context)
 
 
-def _workers(call: LoaderCall, here: MachineFacts) -> Check:
-    said, cores = call["num_workers"], here.cores
-    if not said.known:
-        return _open("num_workers", said)
-    count, value = said.value, _value(said)
+def _workers(call: LoaderCall, context: ScriptContext) -> Check:
+    argument = call["num_workers"]
+    if not argument.known:
+        return _unknown("num_workers", argument)
+    count, value, cores = argument.value, _shown(argument), context.resources.cores or 1
     if count < 0:
         return Check("num_workers", value, "torch refuses a negative number.", CheckStatus.BAD)
     if count == 0:
         meaning = "The training loop makes every batch itself: right only for data that is in memory already."
-        return Check("num_workers", value, meaning, CheckStatus.LOOK)
-    if count > cores:
-        share = f"{count} workers share {format_count(cores, 'core')}: "
-        if count >= CROWDED * cores:
-            meaning = share + "each decodes at a fraction of its speed, and all of them hold batches in memory."
-            return Check("num_workers", value, meaning, CheckStatus.BAD)
-        return Check(
-            "num_workers", value, share + "more than cores pay only where they wait for storage.", CheckStatus.LOOK
+        return Check("num_workers", value, meaning, CheckStatus.ATTENTION)
+    limit = context.worker_limit.workers
+    if count > limit:
+        meaning = (
+            f"{count} workers share {_cores(cores)}, and more than {limit} mostly wait for each other: each decodes "
+            "at a fraction of its speed, and all of them hold batches in memory."
         )
-    return Check("num_workers", value, f"No more than {format_count(cores, 'core')}: each worker can have its own.")
+        return Check("num_workers", value, meaning, CheckStatus.BAD)
+    if count > cores:
+        meaning = f"{count} workers share {_cores(cores)}: more than cores pay only where they wait for storage."
+        return Check("num_workers", value, meaning, CheckStatus.ATTENTION)
+    return Check("num_workers", value, f"No more than {_cores(cores)}: each worker can have its own.")
 
 
 def _prefetch(call: LoaderCall) -> Check:
-    said, workers = call["prefetch_factor"], call["num_workers"]
-    if not said.known:
-        return _open("prefetch_factor", said)
-    depth, value = said.value, _value(said)
+    argument, workers = call["prefetch_factor"], call["num_workers"]
+    if not argument.known:
+        return _unknown("prefetch_factor", argument)
+    depth, value = argument.value, _shown(argument)
     if depth is not None and workers.known and workers.value == 0:
         meaning = "torch refuses it without workers."
         return Check("prefetch_factor", value, meaning, CheckStatus.BAD)
     if depth is not None and depth < 1:
-        return Check("prefetch_factor", value, "torch wants one batch ahead at least.", CheckStatus.BAD)
-    if depth is not None and depth > DEEP:
+        return Check("prefetch_factor", value, "torch requires at least one prefetched batch.", CheckStatus.BAD)
+    if depth is not None and depth > DEEP_PREFETCH:
         meaning = "Depth evens out uneven samples and does not raise the mean rate; it holds memory."
-        return Check("prefetch_factor", value, meaning, CheckStatus.LOOK)
-    return Check("prefetch_factor", value, "Batches ahead of each worker: enough to even out common differences.")
+        return Check("prefetch_factor", value, meaning, CheckStatus.ATTENTION)
+    return Check("prefetch_factor", value, "Prefetched batches per worker: enough to even out common differences.")
 
 
-def _pinned(call: LoaderCall, here: MachineFacts) -> Check:
-    said = call["pin_memory"]
-    if not said.known:
-        return _open("pin_memory", said)
-    if said.value and not here.gpus:
-        return Check("pin_memory", _value(said), "Without a GPU torch warns and does not pin.", CheckStatus.OPEN)
-    if said.value:
-        return Check("pin_memory", _value(said), "Copies to the GPU go at the link's speed, and can overlap the step.")
-    if not here.gpus:
-        return Check("pin_memory", _value(said), "There is no GPU here to pin for.")
+def _pin_memory(call: LoaderCall, context: ScriptContext) -> Check:
+    argument = call["pin_memory"]
+    if not argument.known:
+        return _unknown("pin_memory", argument)
+    value = _shown(argument)
+    if argument.value and not context.gpus:
+        return Check("pin_memory", value, "Without a GPU torch warns and does not pin.", CheckStatus.UNKNOWN)
+    if argument.value:
+        return Check("pin_memory", value, "Copies to the GPU run at the link's speed, and can overlap the step.")
+    if not context.gpus:
+        return Check("pin_memory", value, "There is no GPU here to pin for.")
     meaning = "Copies to the GPU go through pageable memory: slower, and never beside the step."
-    return Check("pin_memory", _value(said), meaning, CheckStatus.LOOK)
+    return Check("pin_memory", value, meaning, CheckStatus.ATTENTION)
 
 
-def _persistent(call: LoaderCall, here: MachineFacts) -> Check:
-    said, workers = call["persistent_workers"], call["num_workers"]
-    if not said.known:
-        return _open("persistent_workers", said)
-    if said.value and workers.known and workers.value == 0:
-        return Check("persistent_workers", _value(said), "torch refuses it without workers.", CheckStatus.BAD)
-    if said.value:
-        return Check("persistent_workers", _value(said), "Workers live from epoch to epoch.")
-    if here.start_method == "fork":
+def _persistent_workers(call: LoaderCall, context: ScriptContext) -> Check:
+    argument, workers = call["persistent_workers"], call["num_workers"]
+    if not argument.known:
+        return _unknown("persistent_workers", argument)
+    value, method = _shown(argument), context.start_method
+    if argument.value and workers.known and workers.value == 0:
+        return Check("persistent_workers", value, "torch refuses it without workers.", CheckStatus.BAD)
+    if argument.value:
+        return Check("persistent_workers", value, "Workers live from epoch to epoch.")
+    if method == "fork":
         meaning = "Workers start anew each epoch: by fork that is soon done, but every epoch's first batch waits."
-        return Check("persistent_workers", _value(said), meaning)
-    meaning = f"Workers start anew each epoch: by {here.start_method}, each imports the script and torch again."
-    return Check("persistent_workers", _value(said), meaning, CheckStatus.LOOK)
+        return Check("persistent_workers", value, meaning)
+    meaning = f"Workers start anew each epoch: by {method}, each imports the script and torch again."
+    return Check("persistent_workers", value, meaning, CheckStatus.ATTENTION)
 
 
-def _held(call: LoaderCall, here: MachineFacts) -> Iterator[Check]:
-    """How large a sample may be, so that all batches that may be held at once have room: by the plan's memory model."""
+def _batch_memory(call: LoaderCall, context: ScriptContext) -> Iterator[Check]:
+    """Report how large a sample may be for all outstanding batches to fit, by the memory model of a plan."""
     prefetch, batch = call["prefetch_factor"], call["batch_size"]
     if not prefetch.known or not batch.known or batch.value is None or batch.value < 1:
         return
-    depth = PREFETCH if prefetch.value is None else prefetch.value
-    rooms = _rooms(_worker_count(call), depth, here) if depth > 0 else []
-    if not rooms:
+    depth = TORCH_PREFETCH_FACTOR if prefetch.value is None else prefetch.value
+    limits = _batch_limits(_worker_count(call), depth, context) if depth > 0 else []
+    if not limits:
         return
-    batch_bytes, where = min(rooms)
-    most = format_bytes(batch_bytes / batch.value)
+    batch_bytes, where = min(limits)
+    sample_bytes = batch_bytes / batch.value
     value = f"{_worker_count(call) * depth + 1} batches of {batch.value}"
-    meaning = f"Held at once at most; they fit into {where} if a sample takes less than {most}"
-    if batch_bytes / batch.value < PICTURE_BYTES:
-        meaning += ": not even a 224×224 picture as float32 does"
-        yield Check("batches held", value, f"{meaning}.", CheckStatus.LOOK)
+    meaning = f"Held at once at most; they fit into {where} if a sample takes less than {format_bytes(sample_bytes)}"
+    if sample_bytes < COMMON_SAMPLE_BYTES:
+        meaning += ": not even a 224×224 image as float32 does"
+        yield Check("batches held", value, f"{meaning}.", CheckStatus.ATTENTION)
     else:
         yield Check("batches held", value, f"{meaning}.")
 
 
-def _rooms(workers: int, depth: int, here: MachineFacts) -> list[tuple[float, str]]:
-    """Bytes there are for each batch, and where."""
-    need = torch_need(workers=workers, prefetch=depth, batch_bytes=1, worker_bytes=here.worker_bytes)
-    rooms = []
-    if here.shm_free_bytes is not None:
-        rooms.append((here.shm_free_bytes / need.shared_bytes, f"/dev/shm ({format_bytes(here.shm_free_bytes)})"))
-    if here.free_bytes is not None:
-        left = max(0, here.free_bytes - need.workers_bytes)
-        taken = f"{format_bytes(here.free_bytes)}, less {format_bytes(need.workers_bytes)} for the workers themselves"
-        rooms.append((left / need.batches_bytes, f"free memory ({taken})"))
-    return rooms
+def _batch_limits(workers: int, depth: int, context: ScriptContext) -> list[tuple[float, str]]:
+    """Return the bytes available for each batch in shared memory and in memory, with a text that names the memory."""
+    need = torch_need(workers=workers, prefetch=depth, batch_bytes=1, worker_bytes=context.worker_bytes)
+    shared, free = context.resources.shared_free_bytes, context.resources.free_bytes
+    limits = []
+    if shared is not None:
+        limits.append((shared / need.shared_bytes, f"/dev/shm ({format_bytes(shared)})"))
+    if free is not None:
+        left = max(0, free - need.workers_bytes)
+        text = f"{format_bytes(free)}, less {format_bytes(need.workers_bytes)} for the workers themselves"
+        limits.append((left / need.batches_bytes, f"free memory ({text})"))
+    return limits
 
 
 def _worker_count(call: LoaderCall) -> int:
-    """0 where it is not known."""
-    said = call["num_workers"]
-    return max(0, int(said.value)) if said.known else 0
+    """Return the number of workers; 0 where it is not known."""
+    argument = call["num_workers"]
+    return max(0, int(argument.value)) if argument.known else 0
 
 
-def _open(name: str, said: SourceArgument) -> Check:
-    return Check(name, said.text, SEEN_WHEN_RUN, CheckStatus.OPEN)
+def _unknown(name: str, argument: SourceArgument) -> Check:
+    return Check(name, argument.text, KNOWN_AT_RUN_TIME, CheckStatus.UNKNOWN)
 
 
-def _value(said: SourceArgument) -> str:
-    """As written, or torch's default; a name is shown with what it stands for."""
-    if not said.given:
-        return f"{said.value} (default)"
-    return said.text if said.text == repr(said.value) else f"{said.text} = {said.value}"
+def _shown(argument: SourceArgument) -> str:
+    """Return the argument as written, or torch's default; a name is shown with its value."""
+    if not argument.given:
+        return f"{argument.value} (default)"
+    return argument.text if argument.text == repr(argument.value) else f"{argument.text} = {argument.value}"
+
+
+def _cores(count: float) -> str:
+    return "1 core" if count == 1 else f"{count:g} cores"

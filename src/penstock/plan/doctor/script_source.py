@@ -1,4 +1,4 @@
-"""What a script's source says of its DataLoaders. It is parsed, never run."""
+"""The DataLoader calls in the source of a script, with their arguments. The source is parsed, never run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 from penstock.errors import SettingError
 
 SOURCE_BYTES_MAX = 4 << 20
-"""Longer than any script that somebody wrote."""
+"""Larger than any script written by hand."""
 TEXT_MAX = 40
-"""Characters of an expression that are shown."""
+"""Number of characters of an expression that are shown."""
 DEFAULTS: Mapping[str, Any] = {
     "batch_size": 1,
     "num_workers": 0,
@@ -24,7 +24,7 @@ DEFAULTS: Mapping[str, Any] = {
     "pin_memory": False,
     "persistent_workers": False,
 }
-"""torch's own, where the call does not say."""
+"""torch's values for arguments that the call leaves out."""
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "batch_size": (int, type(None)),
     "num_workers": (int,),
@@ -37,39 +37,39 @@ _POSITIONS = {"batch_size": 1, "num_workers": 5, "pin_memory": 7}
 
 @dataclass(frozen=True, slots=True)
 class SourceArgument:
-    """One argument as the source has it."""
+    """One argument of a call, as written in the source."""
 
     value: Any = None
-    """Means nothing unless it is known."""
+    """The value; meaningless unless it is known."""
     text: str = ""
-    """As it is written; empty where it is left out."""
+    """The expression in the source; empty if the argument is left out."""
     known: bool = True
-    """A literal, a name that only ever stands for one literal, or left out; all else is known when it runs."""
+    """Whether it is a literal, a name bound to one literal only, or left out; other values are known at run time."""
 
     @property
     def given(self) -> bool:
-        """Whether the call says it."""
+        """Whether the call has the argument."""
         return bool(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderCall:
-    """One `DataLoader(…)`."""
+    """One call `DataLoader(…)`."""
 
     line: int
     arguments: Mapping[str, SourceArgument]
-    """All of DEFAULTS."""
+    """The argument of each name in DEFAULTS."""
 
     def __getitem__(self, name: str) -> SourceArgument:
         return self.arguments[name]
 
 
 def loader_calls(path: Path) -> tuple[LoaderCall, ...]:
-    """All calls of DataLoader in the script, by line; SettingError if it is no Python."""
+    """Return all calls of DataLoader in a script, by line; raise SettingError if it is not Python."""
     tree = _parse(path)
     names = {"DataLoader", *_aliases(tree)}
     constants = _constants(tree)
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node.func) in names)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _function_name(node.func) in names)
     return tuple(sorted((_call(node, constants) for node in calls), key=lambda call: call.line))
 
 
@@ -77,12 +77,12 @@ def _parse(path: Path) -> ast.Module:
     source = _read(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the script's own sins, such as "\\d"
+            warnings.simplefilter("ignore")  # about the script's own code, such as "\\d"
             return ast.parse(source)
     except SyntaxError as error:
-        here = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-        raise SettingError(f"{path} is not {here}: line {error.lineno or 0}: {error.msg}") from error
-    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; brackets without end
+        version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        raise SettingError(f"{path} is not {version}: line {error.lineno or 0}: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; brackets nested too deeply
         raise SettingError(f"{path} is not Python: {error}") from error
 
 
@@ -98,20 +98,20 @@ def _read(path: Path) -> bytes:
 
 
 def _aliases(tree: ast.Module) -> Iterator[str]:
-    """`from torch.utils.data import DataLoader as Feed`."""
+    """Yield other names of DataLoader: `from torch.utils.data import DataLoader as Loader`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             yield from (name.asname for name in node.names if name.name == "DataLoader" and name.asname)
 
 
-def _called(function: ast.expr) -> str:
+def _function_name(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr if function.attr == "DataLoader" else ""
     return function.id if isinstance(function, ast.Name) else ""
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Names that are bound once in the whole file, by a plain assignment."""
+    """Return the names that are bound once in the whole file, by a plain assignment."""
     bound: Counter[str] = Counter()
     values: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
@@ -131,19 +131,21 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
 def _call(node: ast.Call, constants: Mapping[str, ast.expr]) -> LoaderCall:
     given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
     starred = any(isinstance(argument, ast.Starred) for argument in node.args)
-    for name, place in _POSITIONS.items():
-        if place < len(node.args) and not starred:
-            given.setdefault(name, node.args[place])
-    hidden = next((f"**{_text(keyword.value)}" for keyword in node.keywords if keyword.arg is None), "")
-    left_out = hidden or ("*…" if starred else "")
+    for name, position in _POSITIONS.items():
+        if position < len(node.args) and not starred:
+            given.setdefault(name, node.args[position])
+    expanded = next((f"**{_text(keyword.value)}" for keyword in node.keywords if keyword.arg is None), "")
+    left_out = expanded or ("*…" if starred else "")
     arguments = {
-        name: _said(name, given[name], constants) if name in given else SourceArgument(default, left_out, not left_out)
+        name: _argument(name, given[name], constants)
+        if name in given
+        else SourceArgument(default, left_out, not left_out)
         for name, default in DEFAULTS.items()
     }
     return LoaderCall(node.lineno, arguments)
 
 
-def _said(name: str, node: ast.expr, constants: Mapping[str, ast.expr]) -> SourceArgument:
+def _argument(name: str, node: ast.expr, constants: Mapping[str, ast.expr]) -> SourceArgument:
     text = _text(node)
     if isinstance(node, ast.Name):
         node = constants.get(node.id, node)
