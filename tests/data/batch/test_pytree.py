@@ -1,4 +1,4 @@
-"""Samples taken apart and batches put together: the same as torch's default_collate, for any structure."""
+"""Samples of any structure, flattened and collated as torch's default_collate does it."""
 
 import collections
 import types
@@ -20,11 +20,11 @@ class Tagged(dict):
 
 
 def collated(samples):
-    """What a loader makes of these samples: leaves side by side, in the structure of the first."""
-    apart = [flatten(sample) for sample in samples]
+    """Collate samples as a loader does: stack the leaves, in the structure of the first sample."""
+    flat = [flatten(sample) for sample in samples]
     leaves = {}
-    for name, first in apart[0].items():
-        values = [sample[name] for sample in apart]
+    for name, first in flat[0].items():
+        values = [sample[name] for sample in flat]
         leaf = as_leaf(first)
         if leaf is None:
             leaves[name] = values
@@ -34,21 +34,21 @@ def collated(samples):
     return unflatten(skeleton(samples[0]), leaves)
 
 
-def assert_same(ours, theirs):
-    assert type(ours) is type(theirs)
-    if isinstance(theirs, torch.Tensor):
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        assert torch.equal(ours, theirs)
-    elif isinstance(theirs, collections.abc.Mapping):
-        assert list(ours) == list(theirs)
-        for key in theirs:
-            assert_same(ours[key], theirs[key])
-    elif isinstance(theirs, list | tuple):
-        assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs, strict=True):
+def assert_same(found, expected):
+    assert type(found) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        assert torch.equal(found, expected)
+    elif isinstance(expected, collections.abc.Mapping):
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
     else:
-        assert ours == theirs
+        assert found == expected
 
 
 DTYPES = ["bool", "uint8", "int16", "int64", "uint16", "float16", "float32", "float64", "complex64"]
@@ -57,7 +57,7 @@ shapes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 
 @st.composite
 def leaf_makers(draw):
-    """A function from a sample's number to a leaf; the same kind for every sample."""
+    """Draw a function from a sample's number to a leaf of one kind."""
     kind = draw(st.sampled_from(["int", "float", "bool", "str", "bytes", "scalar", "array", "tensor", "bfloat16"]))
     shape, dtype = draw(shapes), draw(st.sampled_from(DTYPES))
     return {
@@ -87,7 +87,7 @@ def containers(children):
 
 
 @given(st.recursive(leaf_makers(), containers, max_leaves=6), st.integers(1, 3))
-def test_any_structure_comes_out_as_default_collate_has_it(make, count):
+def test_any_structure_is_collated_as_by_default_collate(make, count):
     samples = [make(i) for i in range(count)]
     assert_same(collated(samples), default_collate([_without_grad(sample) for sample in samples]))
 
@@ -110,10 +110,10 @@ def _without_grad(sample):
     ],
     ids=lambda sample: type(sample).__name__,
 )
-def test_containers_of_other_types_come_out_as_default_collate_has_them(sample):
-    ours, theirs = collated([sample, sample]), default_collate([sample, sample])
-    assert type(ours) is type(theirs)
-    assert_same(*(dict(x) if isinstance(x, collections.abc.Mapping) else list(x) for x in (ours, theirs)))
+def test_containers_of_other_types_are_collated_as_by_default_collate(sample):
+    found, expected = collated([sample, sample]), default_collate([sample, sample])
+    assert type(found) is type(expected)
+    assert_same(*(dict(x) if isinstance(x, collections.abc.Mapping) else list(x) for x in (found, expected)))
 
 
 def test_leaves_are_named_by_their_path():
@@ -144,17 +144,17 @@ def test_leaves_are_named_by_their_path():
     ],
     ids=["none", "str", "bytes", "str array", "object array", "dates", "big endian", "sparse", "elsewhere", "object"],
 )
-def test_what_torch_cannot_hold_as_it_is_fits_no_slab(value):
+def test_a_value_that_torch_cannot_hold_unchanged_is_not_a_leaf_of_a_slab(value):
     assert as_leaf(value) is None
 
 
-def test_a_leaf_tells_what_it_is():
+def test_the_text_of_a_leaf_is_its_dtype_and_shape():
     assert str(as_leaf(np.zeros((2, 3), "float32"))) == "float32[2, 3]"
     assert str(as_leaf(torch.zeros(4, dtype=torch.bfloat16))) == "bfloat16[4]"
     assert str(as_leaf(5)) == "int64[]"
 
 
-def test_the_leaf_of_a_tensor_lies_over_its_memory():
+def test_the_leaf_of_a_tensor_shares_its_memory():
     tensor = torch.zeros(3)
     as_leaf(tensor).array[1] = 5
     assert tensor.tolist() == [0, 5, 0]

@@ -1,4 +1,4 @@
-"""Arrays and tensors over a slab: how long the slab is kept for them."""
+"""Arrays and tensors over a slab, and how long they keep it."""
 
 import gc
 import mmap
@@ -12,17 +12,13 @@ from penstock.data.batch.slab_pool import copy_arrays, lease_arrays
 from penstock.data.device.transfer import HostTransfer
 
 
-def delivered(arrays, device):
-    return HostTransfer(device).receive(DecodedBatch(arrays, 0, np.arange(4), 0, np.arange(4))).tensors
-
-
-class Loan:
-    """A mapping with two arrays, lent out; counts how often it came back."""
+class LeasedSlab:
+    """A mapping with two leased arrays; counts how often it was given back."""
 
     def __init__(self):
         self.map = mmap.mmap(-1, 8192)
         self.view = memoryview(self.map)
-        self.back = 0
+        self.given_back = 0
         arrays = {
             "image": np.ndarray((4, 3), np.uint8, self.view, 0),
             "label": np.ndarray((4,), np.int64, self.view, 4096),
@@ -32,34 +28,34 @@ class Loan:
         self.arrays = lease_arrays(arrays, self.view, self._count)
 
     def _count(self):
-        self.back += 1
+        self.given_back += 1
 
-    def take(self):
+    def take_arrays(self):
         taken, self.arrays = self.arrays, None
         return taken
 
 
 @pytest.fixture
-def loan():
-    return Loan()
+def slab():
+    return LeasedSlab()
 
 
-def test_leased_arrays_are_the_same_memory(loan):
-    arrays = loan.take()
-    loan.view[5] = 99
+def test_leased_arrays_are_the_same_memory(slab):
+    arrays = slab.take_arrays()
+    slab.view[5] = 99
     assert arrays["image"][1, 2] == 99
     assert type(arrays["image"]) is np.ndarray
     assert arrays["image"].flags.writeable
 
 
-def test_a_slab_comes_back_once_when_the_last_array_is_gone(loan):
-    arrays = loan.take()
+def test_a_slab_is_given_back_once_when_its_last_array_is_garbage(slab):
+    arrays = slab.take_arrays()
     del arrays["image"]
     gc.collect()
-    assert loan.back == 0
+    assert slab.given_back == 0
     arrays.clear()
     gc.collect()
-    assert loan.back == 1
+    assert slab.given_back == 1
 
 
 @pytest.mark.parametrize(
@@ -78,44 +74,48 @@ def test_a_slab_comes_back_once_when_the_last_array_is_gone(loan):
     ],
     ids=["slice", "strided", "view", "asarray", "slice of slice", "other dtype", "buffer", "tensor", "view", "back"],
 )
-def test_whatever_still_looks_at_a_slab_keeps_it(loan, make):
-    kept = make(loan.take()["image"])
+def test_every_kind_of_view_keeps_the_slab(slab, make):
+    kept = make(slab.take_arrays()["image"])
     gc.collect()
-    assert loan.back == 0
+    assert slab.given_back == 0
     del kept
     gc.collect()
-    assert loan.back == 1
+    assert slab.given_back == 1
 
 
-def test_a_mapping_cannot_be_closed_under_a_lent_array(loan):
-    arrays = loan.take()
-    loan.view.release()
+def test_a_mapping_cannot_be_closed_while_an_array_is_leased(slab):
+    arrays = slab.take_arrays()
+    slab.view.release()
     with pytest.raises(BufferError):
-        loan.map.close()
+        slab.map.close()
     assert arrays["label"].tolist() == [0, 1, 2, 3]
     arrays.clear()
     gc.collect()
-    loan.map.close()
-    assert loan.map.closed
+    slab.map.close()
+    assert slab.map.closed
 
 
-def test_tensors_on_the_cpu_share_the_memory(loan):
-    tensors = delivered(loan.take(), "cpu")
-    loan.view[0] = 77
+def test_copies_do_not_keep_the_slab(slab):
+    copies = copy_arrays(slab.take_arrays())
+    gc.collect()
+    slab.view[0] = 55
+    assert slab.given_back == 1
+    assert copies["image"][0, 0] == 0
+
+
+def delivered(arrays, device):
+    return HostTransfer(device).receive(DecodedBatch(arrays, 0, np.arange(4), 0, np.arange(4))).tensors
+
+
+def test_tensors_on_the_cpu_share_the_memory(slab):
+    tensors = delivered(slab.take_arrays(), "cpu")
+    slab.view[0] = 77
     assert int(tensors["image"][0, 0]) == 77
     assert tensors["label"].dtype == torch.int64
 
 
-def test_tensors_elsewhere_do_not_keep_the_slab(loan):
-    tensors = delivered(loan.take(), "meta")
+def test_tensors_on_another_device_do_not_keep_the_slab(slab):
+    tensors = delivered(slab.take_arrays(), "meta")
     gc.collect()
     assert tensors["image"].shape == (4, 3)
-    assert loan.back == 1
-
-
-def test_a_copy_is_memory_of_its_own(loan):
-    copied = copy_arrays(loan.take())
-    gc.collect()
-    loan.view[0] = 55
-    assert loan.back == 1
-    assert copied["image"][0, 0] == 0
+    assert slab.given_back == 1
