@@ -217,9 +217,7 @@ def test_a_sample_that_replaces_a_bad_one_keeps_its_rng_id():
 
     rng_ids = []
     deliver = DeliveryOfThreeSlabs(on_error="replace", max_bad_fraction=1)
-    deliver.delivery = Delivery(
-        LAYOUT, deliver.slabs, Names(), ErrorOptions("replace", 1), RecordingTransfer("numpy")
-    )
+    deliver.delivery = Delivery(LAYOUT, deliver.slabs, Names(), ErrorOptions("replace", 1), RecordingTransfer("numpy"))
     deliver(1, [5, 6, 7, 8])
     deliver(2, [5, 6, 7], [bad(1)])
     deliver(0, [9, 10, 11], all_bad())
