@@ -15,7 +15,7 @@ from penstock.datasets import ShardDataset
 from penstock.errors import DecodeError, PairingError, SampleError, SettingError
 from penstock.samplers import MetadataTable, metadata, read_metadata
 from penstock.testing import REID, make_shards
-from penstock.testing.tar_writer import write_tar
+from penstock.testing.shard_maker import write_tar
 
 SAMPLES = 40
 FIELDS = {"image": Image(".jpg", size=(32, 16), fit="stretch"), "id": Label(".json", key="identity")}

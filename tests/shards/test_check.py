@@ -21,7 +21,7 @@ from penstock.shards.pack.write import WORK_FOLDER, pack_shard
 from penstock.shards.scan import index_shard, scan_shard
 from penstock.storage import local
 from penstock.testing import PRESETS, SA1B, corrupt, make_image, make_shards, tar_bytes
-from penstock.testing.tar_writer import write_tar
+from penstock.testing.shard_maker import write_tar
 
 JPEG = encode_jpeg(make_image(40, 60, seed=1), 90)
 NPY = encode_npy(np.arange(500, dtype=np.float32))

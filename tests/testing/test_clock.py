@@ -15,7 +15,7 @@ def wait_a_minute(clock: Clock) -> float:
     return clock.now()
 
 
-def test_sleeping_moves_the_time_and_nothing_else_does():
+def test_only_sleeping_and_advancing_move_the_time():
     clock = FakeClock(start=100.0)
     assert clock.now() == clock.now() == 100.0
     assert wait_a_minute(clock) == 160.0
@@ -23,7 +23,7 @@ def test_sleeping_moves_the_time_and_nothing_else_does():
     assert clock.now() == 160.5
 
 
-def test_time_does_not_run_backwards():
+def test_time_cannot_move_backwards():
     clock = FakeClock()
     for seconds in (-1.0, math.nan, math.inf):
         with pytest.raises(SettingError, match="time cannot move"):
@@ -40,7 +40,7 @@ def test_sleeps_of_many_threads_all_count():
     assert clock.now() == 1000.0
 
 
-def test_the_repr_tells_the_story():
+def test_the_repr_has_the_time_and_the_sleeps():
     clock = FakeClock(start=10.0)
     clock.sleep(2)
     clock.sleep(1.5)

@@ -7,12 +7,12 @@ from penstock.errors import SettingError
 from penstock.testing import make_image
 
 
-def test_same_seed_same_picture_and_another_seed_another():
+def test_images_depend_on_the_seed():
     assert np.array_equal(make_image(60, 90, 5), make_image(60, 90, 5))
     assert not np.array_equal(make_image(60, 90, 5), make_image(60, 90, 6))
 
 
-def test_a_generator_gives_a_new_picture_each_time():
+def test_a_generator_gives_a_new_image_each_time():
     rng = np.random.default_rng(5)
     first, second = make_image(60, 90, rng), make_image(60, 90, rng)
     assert np.array_equal(first, make_image(60, 90, 5))
@@ -20,7 +20,7 @@ def test_a_generator_gives_a_new_picture_each_time():
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1), (7, 9), (301, 303), (1200, 80)])
-def test_any_size_comes_out_as_asked(size):
+def test_any_size_can_be_made(size):
     for seed in range(5):
         pixels = make_image(*size, seed)
         assert pixels.shape == (*size, 3)
@@ -32,8 +32,8 @@ def test_an_impossible_size_is_refused():
         make_image(0, 10, 0)
 
 
-def test_the_spectrum_falls_as_that_of_photographs():
-    """Amplitude about 1/f: log-log slope near -1 for photographs, 0 for noise, far below for a blur."""
+def test_the_spectrum_falls_like_that_of_photographs():
+    """The amplitude of photographs is about 1/f: the log-log slope is near -1; 0 for noise, far below for a blur."""
     slopes = []
     for seed in range(6):
         luma = make_image(512, 512, seed).mean(axis=2) * np.hanning(512) * np.hanning(512)[:, None]
@@ -45,7 +45,7 @@ def test_the_spectrum_falls_as_that_of_photographs():
     assert -1.8 < np.mean(slopes) < -0.8
 
 
-def test_colours_are_used_but_not_saturated():
+def test_images_are_coloured_but_not_saturated():
     pixels = np.stack([make_image(100, 150, seed) for seed in range(20)]).astype(float)
     assert 60 < pixels.mean() < 180
     assert (pixels.max(axis=-1) - pixels.min(axis=-1)).mean() > 10

@@ -41,7 +41,7 @@ def test_imagenet_samples_vary_in_size_within_the_real_range():
     assert {parts[".cls"] for parts in samples} >= {b"0", b"1"}
 
 
-def test_reid_samples_are_small_and_say_who_where_and_how():
+def test_reid_samples_are_small_and_have_identity_camera_and_modality():
     samples = [sample_parts(REID, index) for index in range(12)]
     assert all(4 * KB < len(parts[".jpg"]) < 12 * KB for parts in samples)
     notes = [json.loads(parts[".json"]) for parts in samples]
@@ -50,7 +50,7 @@ def test_reid_samples_are_small_and_say_who_where_and_how():
     assert REID.key(0) == f"{notes[0]['identity']:04d}_c{notes[0]['camera']}s1_000451"
 
 
-def test_multicamera_samples_have_six_views_and_a_calibration_that_scale_leaves_alone():
+def test_multicamera_samples_have_six_views_and_a_calibration_that_is_not_scaled():
     parts = sample_parts(MULTICAMERA, 0, scale=0.1)
     views = [suffix for suffix in parts if suffix.endswith(".jpg")]
     assert len(views) == 6
@@ -73,7 +73,7 @@ def test_content_depends_on_seed_and_number_only(preset):
     assert sample_parts(preset, 3, seed=8, scale=0.1) != wanted
 
 
-def test_no_clock_gets_into_an_npz():
+def test_an_npz_has_no_time_in_it():
     data = sample_parts(SA1B, 0, scale=0.05)["_features.npz"]
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
@@ -89,6 +89,6 @@ def test_no_clock_gets_into_an_npz():
         {"index": 0, "scale": float("nan")},
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(numbers):
+def test_invalid_numbers_are_refused(numbers):
     with pytest.raises(SettingError):
         sample_parts(REID, **numbers)

@@ -77,7 +77,7 @@ def test_pinned_copies_arrive_on_a_gpu():
         assert torch.equal(to_device(batch, "cuda", pin=pin)["x"].cpu(), batch["x"])
 
 
-# -- prefetching ---------------------------------------------------------------------------------------------------------
+# -- prefetching -------------------------------------------------------------------------------------------------------
 
 
 def batches(count=7):

@@ -29,7 +29,7 @@ def test_invalid_intervals_are_refused(kind, value):
         kind(value)
 
 
-# -- evaluations ---------------------------------------------------------------------------------------------------------
+# -- evaluations -------------------------------------------------------------------------------------------------------
 
 
 def run(budget, clock, steps, step_s, evaluation_s):

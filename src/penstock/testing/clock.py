@@ -1,4 +1,4 @@
-"""A clock the test owns: time passes only when told to."""
+"""A clock that the test owns: time passes only when the test or a sleep moves it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class FakeClock:
         self._lock = threading.Lock()
 
     def now(self) -> float:
-        """Seconds since nothing in particular; stands still between `sleep` and `advance`."""
+        """Return seconds since an arbitrary moment; they change only by `sleep` and `advance`."""
         with self._lock:
             return self._now
 
     def sleep(self, seconds: float) -> None:
-        """What the code under test calls: counted, and the time moves on by as much."""
+        """Count a sleep of the code under test, and move the time forward by its length."""
         self._move(seconds, sleeps=1)
 
     def advance(self, seconds: float) -> None:
-        """What the test calls: let time pass though nobody slept."""
+        """Move the time forward without a sleep; the test calls this."""
         self._move(seconds, sleeps=0)
 
     def _move(self, seconds: float, *, sleeps: int) -> None:

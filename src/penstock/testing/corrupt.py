@@ -17,17 +17,17 @@ _EDGE_INTEGERS = tuple(
     )
 )
 _MAX_BLOCK = 64
-"""Blocks moved, removed or inserted stay short, so that a mutant still resembles what it was."""
+"""Longest block that is moved, removed or inserted, so that a mutant still resembles the original."""
 
 
 def truncate(data: bytes, length: int) -> bytes:
-    """Only the first `length` bytes, as after a broken copy."""
+    """Return only the first `length` bytes, as after an interrupted copy."""
     _check_span(data, 0, length)
     return data[:length]
 
 
 def flip_bit(data: bytes, offset: int, bit: int = 0) -> bytes:
-    """One bit inverted, as by a bad cable; bit 0 is the lowest."""
+    """Invert one bit, as a bad cable does; bit 0 is the lowest."""
     _check_span(data, offset, 1)
     if not 0 <= bit <= 7:
         raise SettingError(f"bit {bit} is not within a byte")
@@ -35,27 +35,27 @@ def flip_bit(data: bytes, offset: int, bit: int = 0) -> bytes:
 
 
 def overwrite(data: bytes, offset: int, new: bytes) -> bytes:
-    """`new` in place of as many old bytes; the length stays."""
+    """Replace as many bytes by `new`; the length does not change."""
     _check_span(data, offset, len(new))
     return data[:offset] + new + data[offset + len(new) :]
 
 
 def delete(data: bytes, offset: int, length: int) -> bytes:
-    """`length` bytes gone; what followed moves up."""
+    """Remove `length` bytes; those that follow move forward."""
     _check_span(data, offset, length)
     return data[:offset] + data[offset + length :]
 
 
 def insert(data: bytes, offset: int, new: bytes) -> bytes:
-    """`new` squeezed in before `offset`; what followed moves down."""
+    """Insert `new` before `offset`; the bytes that follow move back."""
     _check_span(data, offset, 0)
     return data[:offset] + new + data[offset:]
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """One small random mutation, for fuzzing: a few microseconds on inputs of some KB.
+    """Apply one small random mutation, for fuzzing; it takes a few microseconds on inputs of some KB.
 
-    Now and then a mutation happens to leave the data as it was (a zero written over a zero).
+    Occasionally a mutation leaves the data unchanged, for example a zero written over a zero.
     """
     if not data:
         return rng.randbytes(1 + int(rng.random() * _MAX_BLOCK))
@@ -67,24 +67,24 @@ def _check_span(data: bytes, offset: int, length: int) -> None:
         raise SettingError(f"bytes {offset}..{offset + length} are not within data of {len(data)} bytes")
 
 
-# The mutations proper. `draw` is Random.random: int(draw() * n) costs a tenth of randrange(n).
+# The single mutations. `draw` is Random.random: int(draw() * n) costs a tenth of randrange(n).
 _Draw = Callable[[], float]
 
 
 def _flip(data: bytes, draw: _Draw) -> bytes:
-    at = int(draw() * len(data))
-    return data[:at] + bytes((data[at] ^ (1 << int(draw() * 8)),)) + data[at + 1 :]
+    index = int(draw() * len(data))
+    return data[:index] + bytes((data[index] ^ (1 << int(draw() * 8)),)) + data[index + 1 :]
 
 
 def _edge_byte(data: bytes, draw: _Draw) -> bytes:
-    at = int(draw() * len(data))
-    return data[:at] + _EDGE_BYTES[int(draw() * len(_EDGE_BYTES))] + data[at + 1 :]
+    index = int(draw() * len(data))
+    return data[:index] + _EDGE_BYTES[int(draw() * len(_EDGE_BYTES))] + data[index + 1 :]
 
 
 def _edge_integer(data: bytes, draw: _Draw) -> bytes:
     new = _EDGE_INTEGERS[int(draw() * len(_EDGE_INTEGERS))][: len(data)]
-    at = int(draw() * (len(data) - len(new) + 1))
-    return data[:at] + new + data[at + len(new) :]
+    index = int(draw() * (len(data) - len(new) + 1))
+    return data[:index] + new + data[index + len(new) :]
 
 
 def _block(data: bytes, draw: _Draw) -> tuple[int, int]:
@@ -113,17 +113,17 @@ def _truncate(data: bytes, draw: _Draw) -> bytes:
 
 
 def _insert_noise(data: bytes, draw: _Draw) -> bytes:
-    at = int(draw() * (len(data) + 1))
+    index = int(draw() * (len(data) + 1))
     noise = int(draw() * (1 << 53)).to_bytes(7, "little")
-    return data[:at] + noise[: 1 + int(draw() * 7)] + data[at:]
+    return data[:index] + noise[: 1 + int(draw() * 7)] + data[index:]
 
 
 def _tweak_digit(data: bytes, draw: _Draw) -> bytes:
-    """Sizes in tar and shapes in NPY are ASCII: change the first digit found after a random place."""
+    """Change the first digit after a random offset: sizes in tar and shapes in NPY are ASCII."""
     start = int(draw() * len(data))
-    for at in range(start, min(len(data), start + _MAX_BLOCK)):
-        if 0x30 <= data[at] <= 0x39:
-            return data[:at] + bytes((0x30 + int(draw() * 10),)) + data[at + 1 :]
+    for index in range(start, min(len(data), start + _MAX_BLOCK)):
+        if 0x30 <= data[index] <= 0x39:
+            return data[:index] + bytes((0x30 + int(draw() * 10),)) + data[index + 1 :]
     return _edge_byte(data, draw)
 
 

@@ -1,7 +1,7 @@
-"""Pictures that look and compress like photographs, made fast enough to fill shards with.
+"""Generated images with the spectrum and the JPEG size of photographs, made fast enough to fill shards.
 
-A scene is painted small (sky, ground, a few objects, light from one side), enlarged, and given fine
-texture and sensor noise out of a pool.
+A small scene is painted (sky, ground, a few objects, light from one side) and enlarged; fine texture and sensor noise
+are added from a pool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from penstock.errors import SettingError
 
 _TILE = 1024
-"""Side of a tile, and so the period after which a texture repeats."""
+"""Side of a tile in pixels, which is the period of a texture."""
 
 _Value = TypeVar("_Value", np.float32, np.int16)
 
@@ -25,7 +25,7 @@ _Value = TypeVar("_Value", np.float32, np.int16)
 def crop(
     texture: Callable[[int, int], NDArray[_Value]], height: int, width: int, rng: np.random.Generator
 ) -> NDArray[_Value]:
-    """A window of that size anywhere in an endless texture, without a copy."""
+    """Return a window of that size at a random place of an endless texture, without a copy."""
     top, left = rng.integers(_TILE, size=2)
     tiled = texture(-(-height // _TILE) + 1, -(-width // _TILE) + 1)
     return tiled[top : top + height, left : left + width]
@@ -33,27 +33,27 @@ def crop(
 
 @functools.lru_cache(maxsize=4)
 def coarse_texture(rows: int, columns: int) -> NDArray[np.float32]:
-    """Clouds, foliage, rock: all scales at once, unit variance; as many tiles as asked for."""
+    """Return tiles of a texture with all scales, like clouds, foliage and rock, of unit variance."""
     return np.tile(spectral_noise(slope=1.0, longest_period=_TILE), (rows, columns))
 
 
 @functools.lru_cache(maxsize=4)
 def fine_texture(rows: int, columns: int) -> NDArray[np.int16]:
-    """Only what a small scene cannot hold, in grey levels; too short-waved for its repeats to be seen."""
+    """Return tiles of the detail that a small scene lacks, in grey levels; too fine for its period to be visible."""
     tile = spectral_noise(slope=1.0, longest_period=48) * 17
     return np.tile(np.rint(tile).astype(np.int16), (rows, columns))
 
 
 @functools.lru_cache(maxsize=4)
 def sensor_noise(rows: int, columns: int) -> NDArray[np.int16]:
-    """What a camera adds in good light, in grey levels."""
+    """Return tiles of the noise of a camera in good light, in grey levels."""
     tile = np.random.default_rng(1).normal(0, 1.3, (_TILE, _TILE))
     return np.tile(np.rint(tile).astype(np.int16), (rows, columns))
 
 
 @functools.lru_cache(maxsize=4)
 def spectral_noise(slope: float, longest_period: int) -> NDArray[np.float32]:
-    """A seamless tile of unit variance: amplitude falls as 1/frequency**slope, nothing below the cut."""
+    """Return a seamless tile of unit variance whose amplitude falls as 1/frequency**slope, without longer periods."""
     rng = np.random.default_rng(0)
     down, across = np.fft.fftfreq(_TILE)[:, None], np.fft.rfftfreq(_TILE)
     frequency = np.hypot(down, across)
@@ -66,35 +66,35 @@ def spectral_noise(slope: float, longest_period: int) -> NDArray[np.float32]:
 
 
 _SCENE_SIDE = 300
-"""The shorter side of the small scene at most; what is enlarged more has softer edges."""
+"""Largest shorter side of the small scene in pixels; stronger enlargement gives softer edges."""
 _FULL_DETAIL = 125.0
-"""The value of a scene's detail plane at which fine texture has its full contrast."""
+"""Value of a scene's detail plane at which the fine texture has full contrast."""
 
 _LUMA = 0
-"""First of a scene's planes: luma, red and blue chroma, and how much fine texture to lay over it."""
+"""Index of the first of a scene's planes: luma, red chroma, blue chroma, and the amount of fine texture."""
 
 
 def make_image(height: int, width: int, seed: int | np.random.Generator, detail: float = 1.0) -> NDArray[np.uint8]:
-    """A natural-looking RGB picture of shape (height, width, 3), the same for the same seed.
+    """Return a photograph-like RGB image of shape (height, width, 3), the same for the same seed.
 
-    `detail` scales fine texture and noise: 0 is a picture out of focus, whose JPEG is a quarter as long.
+    `detail` scales fine texture and noise: 0 gives an image out of focus, whose JPEG is a quarter as long.
     """
     if height < 1 or width < 1:
-        raise SettingError(f"a picture of {height}×{width} pixels cannot be made")
+        raise SettingError(f"an image of {height}×{width} pixels cannot be made")
     rng = np.random.default_rng(seed)
     shrink = -(-min(height, width) // _SCENE_SIDE)
     scene = _scene(-(-height // shrink), -(-width // shrink), rng)
-    luma, red, blue, rough = (cv2.resize(plane, (width, height)) for plane in scene)
+    luma, red, blue, roughness = (cv2.resize(plane, (width, height)) for plane in scene)
     texture = crop(fine_texture, height, width, rng)
     noise = crop(sensor_noise, height, width, rng)
-    relief = cv2.multiply(texture, rough, scale=1 / _FULL_DETAIL, dtype=cv2.CV_16S)
+    relief = cv2.multiply(texture, roughness, scale=1 / _FULL_DETAIL, dtype=cv2.CV_16S)
     relief = cv2.addWeighted(relief, detail, noise, detail, 0)
     luma = cv2.add(luma, relief, dtype=cv2.CV_8U)
     return np.asarray(cv2.cvtColor(cv2.merge((luma, red, blue)), cv2.COLOR_YCrCb2RGB), np.uint8)
 
 
 def _scene(height: int, width: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Sky over ground, objects in front, lit from one side: (4, height, width)."""
+    """Paint sky over ground with objects in front, lit from one side; return planes (4, height, width)."""
     texture = crop(coarse_texture, height, width, rng)
     canvas = _sky(height, rng) + texture * _planes(7, 1.5, -2, 8)
     ridge = height * (rng.uniform(0.25, 0.7) + 0.05 * cv2.blur(texture[:1], (1 + width // 12, 1)))
@@ -117,13 +117,13 @@ def _sky(height: int, rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 def _tone(rng: np.random.Generator) -> NDArray[np.float32]:
-    """The mean of some surface: colours near grey are commoner than vivid ones."""
+    """Return the mean colour of a surface; colours near grey are more frequent than vivid ones."""
     red, blue = rng.normal(128, 11, size=2)
     return _planes(rng.uniform(45, 190), red, blue, rng.uniform(20, 160))
 
 
 def _paint_object(canvas: NDArray[np.float32], rng: np.random.Generator) -> None:
-    """One rounded blob with its own tone and texture, shaded from above, in place."""
+    """Paint a rounded object with its own tone and texture, shaded from above, into the canvas."""
     height, width = canvas.shape[1:]
     size = max(2.0, min(height, width) * rng.uniform(0.08, 0.32))
     centre = rng.uniform((0, height * 0.2), (width, height))
@@ -141,7 +141,7 @@ def _paint_object(canvas: NDArray[np.float32], rng: np.random.Generator) -> None
 
 
 def _outline(rng: np.random.Generator) -> NDArray[np.float64]:
-    """A closed curve of about unit radius: a circle bent by a few harmonics and squeezed."""
+    """Return a closed curve of about unit radius: a circle distorted by a few harmonics and squeezed."""
     angle = np.linspace(0, 2 * np.pi, 72, endpoint=False)
     radius = np.ones_like(angle)
     for harmonic in range(2, 6):

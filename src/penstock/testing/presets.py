@@ -1,4 +1,4 @@
-"""What the samples of well-known kinds of dataset are made of."""
+"""Descriptions of the samples of well-known kinds of datasets: keys, images, arrays, labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NoteWriter = Callable[[int, np.random.Generator], str]
-"""From a sample's number, and chance, to the text of a part."""
+"""A function from a sample's number and a random generator to the text of a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,11 @@ class ImageSpec:
 
     suffix: str
     sizes: tuple[tuple[int, int], ...]
-    """(height, width), one of them drawn for each sample."""
+    """(height, width) of images; one is drawn for each sample."""
     quality: int
-    """JPEG quality, chosen so that the file sizes are those of the real dataset."""
+    """JPEG quality, chosen so that files are as large as those of the real dataset."""
     detail: float = 1.0
-    """How much fine texture and noise: 0 makes a light JPEG, which costs less to decode."""
+    """Factor of fine texture and noise; 0 makes a small JPEG, which costs less to decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ArraySpec:
     shape: tuple[int, ...]
     dtype: str
     spatial: bool = True
-    """The last two axes are a map over the picture, and shrink with it."""
+    """Whether the last two axes are a map over the image, which shrinks with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class NpzSpec:
     suffix: str
     arrays: tuple[ArraySpec, ...]
     compressed: bool = True
-    """Deflated as by `np.savez_compressed`, or stored as by `np.savez`."""
+    """Whether it is deflated as by `np.savez_compressed`, or stored as by `np.savez`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoteSpec:
-    """One small text part of a sample: a label, a JSON."""
+    """One small text part of a sample, such as a label or JSON."""
 
     suffix: str
     write: NoteWriter
@@ -56,11 +56,11 @@ class NoteSpec:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A kind of dataset: how its keys look and which parts make a sample."""
+    """A kind of dataset: its keys, and the parts of a sample."""
 
     name: str
     key: Callable[[int], str]
-    """From a sample's number to its key; different numbers give different keys."""
+    """A function from a sample's number to its key; different numbers give different keys."""
     images: tuple[ImageSpec, ...]
     npzs: tuple[NpzSpec, ...] = ()
     notes: tuple[NoteSpec, ...] = ()
@@ -135,7 +135,7 @@ REID = Preset(
     images=(ImageSpec(".jpg", sizes=((256, 128),), quality=85),),
     notes=(NoteSpec(".json", _reid_note),),
 )
-"""Person re-identification: a small crop (4–12 KB), who is on it, seen by which camera, in what light."""
+"""Person re-identification: a small crop (4–12 KB) with the identity, the camera and the modality."""
 
 MULTICAMERA = Preset(
     name="multicamera",
@@ -152,7 +152,7 @@ MULTICAMERA = Preset(
         ),
     ),
 )
-"""Driving: six cameras at one moment, named the webdataset way, and their calibration."""
+"""Driving: the images of six cameras at one moment, named as webdataset does, and their calibration."""
 
 PRESETS = {preset.name: preset for preset in (SA1B, IMAGENET, REID, MULTICAMERA)}
-"""All of them by name, for command lines."""
+"""All presets by name, for command lines."""

@@ -1,6 +1,6 @@
-"""One sample of a preset, as bytes: the same for the same numbers, wherever and whenever it is made.
+"""Makes one sample of a preset, as bytes: the same bytes for the same numbers.
 
-(With the same versions of numpy, OpenCV and libjpeg-turbo: another encoder writes other bytes.)
+This holds with the same versions of numpy, OpenCV and libjpeg-turbo, because another encoder writes other bytes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from penstock.testing.images import make_image, spectral_noise
 from penstock.testing.presets import ArraySpec, ImageSpec, NpzSpec, Preset
 
 _MIN_SIDE = 8
-"""No picture gets smaller than one JPEG block, however small the scale."""
+"""Smallest side of an image in pixels at any scale: one JPEG block."""
 _CONTOUR = 0.02
-"""Half the height, in standard deviations, of the slice of a smooth field that counts as an edge."""
+"""Values of a smooth field within ± this many standard deviations count as an edge."""
 
 
 def sample_parts(preset: Preset, index: int, seed: int = 0, scale: float = 1.0) -> dict[str, bytes]:
-    """The parts of sample number `index` by suffix; depends on nothing but these four arguments.
+    """Return the parts of sample number `index` by suffix; they depend only on these four arguments.
 
-    `scale` shrinks the sides of pictures and feature maps: 0.1 makes tests fast.
+    `scale` shrinks the sides of images and feature maps; 0.1 makes tests fast.
     """
     if index < 0 or seed < 0:
         raise SettingError(f"sample number and seed start at 0, not {min(index, seed)}")
     if not (math.isfinite(scale) and scale > 0):
-        raise SettingError(f"a scale of {scale} leaves nothing to make")
+        raise SettingError(f"scale={scale} is not a number above 0")
     rng = np.random.default_rng([seed, zlib.crc32(preset.name.encode()), index])
     parts = {spec.suffix: _jpeg(spec, scale, rng) for spec in preset.images}
     parts |= {spec.suffix: _npz(spec, scale, rng) for spec in preset.npzs}
@@ -65,8 +65,8 @@ def _array(spec: ArraySpec, scale: float, rng: np.random.Generator) -> NDArray[n
 
 
 def _smooth_values(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """A run of a pool from anywhere on, times a gain of its own."""
-    # A spectrum this steep is what lets deflate take float16 features down to about 80 %.
+    """Return values from a random offset of a pool, times a random factor."""
+    # With a spectrum this steep, deflate reduces float16 features to about 80 %.
     pool = spectral_noise(slope=2.0, longest_period=1024).ravel()
     start = rng.integers(pool.size)
     run = np.take(pool, np.arange(start, start + count), mode="wrap")

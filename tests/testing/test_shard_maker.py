@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import SettingError
-from penstock.testing import MULTICAMERA, REID, SA1B, make_folder, make_shards, sample_parts
+from penstock.testing import MULTICAMERA, REID, SA1B, make_folder, make_shards, sample_parts, tar_bytes
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -35,7 +35,7 @@ def digest(paths: list[Path]) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
-def test_members_lie_in_the_order_that_was_named(tmp_path):
+def test_members_are_in_the_requested_order(tmp_path):
     def made(order: str) -> list[str]:
         [path] = make_shards(tmp_path / order, SA1B, samples=3, order=order, scale=0.02)
         return [name.removeprefix("sa_00000") for name in names(path)]
@@ -67,7 +67,7 @@ def test_members_lie_in_the_order_that_was_named(tmp_path):
     assert sorted(made("shuffled")) == sorted(made("adjacent"))
 
 
-def test_shuffled_is_shuffled_and_seeded(tmp_path):
+def test_shuffled_members_depend_on_the_seed(tmp_path):
     def made(folder: str, seed: int) -> list[str]:
         [path] = make_shards(tmp_path / folder, REID, samples=20, seed=seed, order="shuffled", scale=0.1)
         return names(path)
@@ -76,7 +76,7 @@ def test_shuffled_is_shuffled_and_seeded(tmp_path):
     assert made("c", 2) != made("a", 1) != sorted(made("a", 1))
 
 
-def test_every_order_holds_the_same_samples_in_the_same_shards(tmp_path):
+def test_every_order_has_the_same_samples_in_the_same_shards(tmp_path):
     made = {
         order: make_shards(tmp_path / order, MULTICAMERA, samples=5, shards=2, seed=3, order=order, scale=0.05)
         for order in ORDERS
@@ -87,7 +87,7 @@ def test_every_order_holds_the_same_samples_in_the_same_shards(tmp_path):
         assert len(held[0]) == (2, 3)[shard] * 7
 
 
-def test_samples_are_spread_evenly_and_all_there(tmp_path):
+def test_all_samples_are_spread_evenly_over_the_shards(tmp_path):
     paths = make_shards(tmp_path, REID, samples=11, shards=3, scale=0.1)
     assert [path.name for path in paths] == [f"reid-{shard:06d}.tar" for shard in range(3)]
     held = [contents(path.read_bytes()) for path in paths]
@@ -110,13 +110,13 @@ def test_a_compressed_shard_is_the_plain_one_compressed(tmp_path, compression, o
 
 
 @pytest.mark.parametrize("compression", [None, "gz", "zst"])
-def test_another_process_makes_identical_bytes(tmp_path, compression):
+def test_another_process_makes_the_same_bytes(tmp_path, compression):
     code = (
         "import sys; from penstock.testing import SA1B, make_shards\n"
         f"make_shards(sys.argv[1], SA1B, samples=4, shards=2, seed=9, compression={compression!r},"
         " order='shuffled', scale=0.04)"
     )
-    here = make_shards(
+    own = make_shards(
         tmp_path / "here",
         SA1B,
         samples=4,
@@ -127,18 +127,18 @@ def test_another_process_makes_identical_bytes(tmp_path, compression):
         scale=0.04,
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "there")], check=True, timeout=120)
-    there = sorted((tmp_path / "there").iterdir())
-    assert [path.name for path in there] == [path.name for path in here]
-    assert digest(there) == digest(here)
+    other = sorted((tmp_path / "there").iterdir())
+    assert [path.name for path in other] == [path.name for path in own]
+    assert digest(other) == digest(own)
 
 
-def test_headers_tell_nothing_of_when_and_by_whom(tmp_path):
+def test_headers_have_no_time_and_no_user(tmp_path):
     [path] = make_shards(tmp_path, REID, samples=1, scale=0.1)
     with tarfile.open(path) as tar:
         assert {(member.mtime, member.uid, member.gid, member.uname) for member in tar} == {(0, 0, 0, "")}
 
 
-def test_a_folder_holds_the_samples_of_the_shards_as_loose_files(tmp_path):
+def test_a_folder_has_the_samples_of_the_shards_as_loose_files(tmp_path):
     [path] = make_shards(tmp_path / "shards", SA1B, samples=3, seed=2, scale=0.03)
     folder = make_folder(tmp_path / "deep" / "loose", SA1B, samples=3, seed=2, scale=0.03)
     loose = {file.name: file.read_bytes() for file in folder.iterdir()}
@@ -155,7 +155,20 @@ def test_a_folder_holds_the_samples_of_the_shards_as_loose_files(tmp_path):
         {"samples": 2, "compression": "bz2"},
     ],
 )
-def test_what_cannot_be_made_is_refused_before_anything_is_written(tmp_path, settings):
+def test_invalid_settings_are_refused_before_anything_is_written(tmp_path, settings):
     with pytest.raises(SettingError):
         make_shards(tmp_path / "shards", REID, **settings)
     assert not (tmp_path / "shards").exists()
+
+
+def test_members_can_be_read_back_even_if_two_have_the_same_name():
+    members = [("a.jpg", b"one"), ("a.jpg", b"two"), ("empty.npz", b""), ("x" * 300 + ".jpg", b"long")]
+    with tarfile.open(fileobj=io.BytesIO(tar_bytes(members))) as tar:
+        assert [(member.name, tar.extractfile(member).read()) for member in tar] == members
+
+
+def test_no_members_make_an_empty_valid_tar():
+    data = tar_bytes([])
+    assert data == bytes(len(data))
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert tar.getnames() == []
