@@ -1,5 +1,4 @@
-"""Penstock keeps a GPU supplied with data: it loads training shards, records where time goes, and explains every
-stall."""
+"""Penstock keeps a GPU supplied with data: it loads shards, records where time goes, and explains every stall."""
 
 from __future__ import annotations
 

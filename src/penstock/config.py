@@ -1,5 +1,4 @@
-"""Makes a loader from a YAML file or a mapping. The keys are the arguments of `penstock.Loader`; option groups are
-nested.
+"""Makes a loader from a YAML file or a mapping, whose keys are the arguments of `penstock.Loader`.
 
     shards: sa1b/*.tar
     fields:
@@ -12,7 +11,7 @@ nested.
     reading: {num_readers: 16}
     errors: {on_error: skip, max_bad_fraction: 0.05}
 
-A plan may set what the config leaves open: see `penstock.plan.document`.
+Option groups are nested mappings. A plan may set what the config leaves open: see `penstock.plan.document`.
 
 Relative paths start at the working directory, as in Python, not at the file. `transform` and `batch_transform` name
 functions, which are imported: a config is as trusted as the script that reads it. No key is ignored: it is used, or
@@ -101,7 +100,7 @@ def _arguments(make: Callable[..., Any], source: Mapping[str, Any]) -> dict[str,
 
 
 class _KeyRefused(Exception):
-    """A SettingError on its way to the caller, which collects the keys that lead to the wrong value."""
+    """A SettingError that is passed up to the caller and collects the keys that lead to the wrong value."""
 
     def __init__(self, path: list[str], reason: str, advice: str | None) -> None:
         super().__init__(reason)
@@ -240,8 +239,7 @@ def _checked(make: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str,
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """Return the value if it is of that type; one that is not among the names of a Literal is refused with the
-    names."""
+    """Return the value if it is of that type; one that is not in a Literal is refused with the names that are."""
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
     if len(kinds) < len(get_args(hint)) and value is None:
         return None

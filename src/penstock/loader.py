@@ -1,5 +1,4 @@
-"""`penstock.Loader`: joins the source (which samples, in which order, how decoded) and the engine (which runs the
-work)."""
+"""`penstock.Loader`: joins a source (samples, their order, how they are decoded) and the engine, which runs the work."""
 
 from __future__ import annotations
 
@@ -381,8 +380,7 @@ class Loader:
         return self._engine, self._delivery
 
     def stats(self) -> LoaderStats:
-        """Return what every hop has done so far and the state of the engine. The difference of two covers the time
-        between."""
+        """Return counters of every hop, and the state of the engine. The difference of two covers the time between."""
         engine = self._engine.stats() if self._engine is not None else self._last_engine_stats
         bad = self._delivery.bad if self._delivery is not None else 0
         position, timer = self._position, self._timer

@@ -166,8 +166,7 @@ class LoaderOptions:
 
 
 def split_samplers(sampler: Any, batch_sampler: Any) -> tuple[Any, Any]:
-    """Return (sampler, batch_sampler). A sampler that gives whole batches, as those of penstock.train, is a batch
-    sampler."""
+    """Return (sampler, batch_sampler); a sampler that gives whole batches, as in penstock.train, is a batch sampler."""
     if batch_sampler is None and hasattr(sampler, "batch_size") and hasattr(sampler, "drop_last"):
         return None, sampler
     return sampler, batch_sampler
@@ -188,8 +187,7 @@ def error_options(on_error: ErrorPolicy | None, errors: ErrorOptions | None) -> 
 
 
 def in_process(num_workers: int | None, engine: EngineOptions) -> tuple[int | None, EngineOptions]:
-    """Return the number of workers and the options of the engine, where `num_workers=0` means one thread in this
-    process."""
+    """Return the number of workers and the engine's options; `num_workers=0` means one thread of this process."""
     check_count("num_workers", num_workers, least=0)
     if num_workers != 0:
         return num_workers, engine
@@ -220,8 +218,7 @@ def check_torch_settings(
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is neither None nor a whole number from `least` on. numpy's integers are whole numbers, a bool is
-    not."""
+    """Refuse what is neither None nor a whole number from `least` on; a bool is refused, numpy's integers are not."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, Integral):

@@ -99,11 +99,11 @@ def window(mb_per_s):
 @pytest.mark.parametrize(("rates", "helped"), [((50, 100, 100, 190), True), ((50, 50, 30, 50), False), ((), None)])
 def test_the_words_of_the_loader_are_understood(rates, helped):
     """As its controller says them."""
-    controller, changes = AutotunePolicy(), []
+    policy, changes = AutotunePolicy(), []
     knobs = Knobs(Knob(8, 1, 32), Knob(4, 4, 4), Knob(4, 4, 4), 0.01)
     for rate in rates:
-        change = controller.look(window(rate), knobs)
+        change = policy.decide(window(rate), knobs)
         if change is not None:
-            knobs = knobs.turned(change)
+            knobs = knobs.changed(change)
             changes.append(str(change))
     assert more_helped(changes) is helped

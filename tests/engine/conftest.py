@@ -1,4 +1,4 @@
-"""What tests of the engine share: fakes that workers can import, engines that must leave nothing behind."""
+"""Fixtures for tests of the engine: engines that must leave nothing behind, and waiting for the scheduler."""
 
 import gc
 import os
@@ -11,8 +11,8 @@ from tests.support.engine_fakes import open_files
 from penstock.engine.engine import Engine
 
 
-def belongings():
-    """Descriptors, threads, child processes, shared memory."""
+def resources():
+    """Descriptors, threads, child processes and shared memory of this process."""
     return {
         "files": open_files(),
         "threads": sorted(thread.name for thread in threading.enumerate()),
@@ -23,41 +23,43 @@ def belongings():
 
 @pytest.fixture
 def leaves_nothing():
-    """After the test everything is as it was before."""
-    gc.collect()  # what other tests have left is theirs, and must not go meanwhile
-    before = belongings()
+    """Check that the test leaves no resources behind."""
+    gc.collect()  # objects of earlier tests must not be collected during this one
+    before = resources()
     yield
-    assert belongings() == before
+    assert resources() == before
 
 
 @pytest.fixture
 def start(leaves_nothing):
-    """Start engines; they are closed at the end, and must leave nothing."""
+    """Start engines, which are closed at the end and must leave nothing."""
     engines = []
 
-    def begin(supply, work, plan):
-        engines.append(Engine(supply, work, plan))
+    def start(source, program, plan):
+        engines.append(Engine(source, program, plan))
         return engines[-1]
 
-    yield begin
+    yield start
     for engine in engines:
         engine.close()
 
 
 @pytest.fixture
 def eventually():
-    """Wait until something is true of the conductor's state, asked in its own thread."""
+    """Wait until a condition on the scheduler's state is true, evaluated in its own thread."""
 
     def wait(engine, condition):
         for _ in range(2000):
             answers = []
-            asked = threading.Event()
-            engine.conductor.post(lambda answers=answers, asked=asked: (answers.append(condition()), asked.set()))
-            assert asked.wait(10), "the conductor does not answer"
+            evaluated = threading.Event()
+            engine.scheduler.post(
+                lambda answers=answers, evaluated=evaluated: (answers.append(condition()), evaluated.set())
+            )
+            assert evaluated.wait(10), "the scheduler does not respond"
             if answers[0]:
                 return
-            asked.clear()
-            asked.wait(0.005)
-        raise AssertionError("it never came true")
+            evaluated.clear()
+            evaluated.wait(0.005)
+        raise AssertionError("the condition never became true")
 
     return wait

@@ -1,3 +1,5 @@
+"""The allocator of the arena."""
+
 from contextlib import closing
 
 import pytest
@@ -17,8 +19,8 @@ def arena(leaves_nothing):
 
 
 def test_a_piece_is_a_whole_number_of_pages_and_starts_on_one(arena):
-    assert [arena.take(1), arena.take(PAGE + 1), arena.take(0)] == [0, PAGE, 3 * PAGE]
-    assert arena.used == 4 * PAGE
+    assert [arena.allocate(1), arena.allocate(PAGE + 1), arena.allocate(0)] == [0, PAGE, 3 * PAGE]
+    assert arena.used_bytes == 4 * PAGE
 
 
 def test_the_size_is_rounded_up_to_pages():
@@ -27,45 +29,44 @@ def test_the_size_is_rounded_up_to_pages():
     arena.close()
 
 
-def test_no_room_is_none_and_changes_nothing(arena):
-    assert arena.take(PAGES * PAGE + 1) is None
-    assert arena.take(PAGES * PAGE) == 0
-    assert arena.take(1) is None
-    arena.give_back(0)
-    assert arena.take(PAGES * PAGE) == 0
+def test_an_allocation_without_a_gap_returns_none_and_changes_nothing(arena):
+    assert arena.allocate(PAGES * PAGE + 1) is None
+    assert arena.allocate(PAGES * PAGE) == 0
+    assert arena.allocate(1) is None
+    arena.free(0)
+    assert arena.allocate(PAGES * PAGE) == 0
 
 
-def test_giving_back_what_was_not_taken_is_an_error(arena):
+def test_freeing_what_is_not_allocated_is_an_error(arena):
     with pytest.raises(KeyError):
-        arena.give_back(PAGE)
+        arena.free(PAGE)
 
 
-@given(
-    st.lists(st.one_of(st.integers(0, 9 * PAGE), st.just("give back")), max_size=60), st.randoms(use_true_random=False)
-)
-def test_pieces_never_overlap_and_gaps_join_again(steps, random):
+@given(st.lists(st.one_of(st.integers(0, 9 * PAGE), st.just("free")), max_size=60), st.randoms(use_true_random=False))
+def test_pieces_never_overlap_and_gaps_are_joined(steps, random):
     with closing(Arena(PAGES * PAGE)) as arena:
-        taken = take_and_give_back(arena, steps, random)
-        assert arena.used == sum(max(PAGE, -(-length // PAGE) * PAGE) for length in taken.values())
-        for start in taken:
-            arena.give_back(start)
-        assert arena.take(arena.size) == 0, "the gaps have not become one"
+        allocated = allocate_and_free(arena, steps, random)
+        assert arena.used_bytes == sum(max(PAGE, -(-length // PAGE) * PAGE) for length in allocated.values())
+        for offset in allocated:
+            arena.free(offset)
+        assert arena.allocate(arena.size) == 0, "the gaps were not joined to one"
 
 
-def take_and_give_back(arena, steps, random):
-    taken = {}
+def allocate_and_free(arena, steps, random):
+    allocated = {}
     for step in steps:
-        if step == "give back":
-            if taken:
-                start = random.choice(sorted(taken))
-                arena.give_back(start)
-                del taken[start]
+        if step == "free":
+            if allocated:
+                offset = random.choice(sorted(allocated))
+                arena.free(offset)
+                del allocated[offset]
             continue
-        start = arena.take(step)
-        if start is None:
+        offset = arena.allocate(step)
+        if offset is None:
             continue
-        assert start % PAGE == 0
-        assert 0 <= start <= start + step <= arena.size
-        assert all(start + max(step, 1) <= other or other + max(length, 1) <= start for other, length in taken.items())
-        taken[start] = step
-    return taken
+        assert offset % PAGE == 0
+        assert 0 <= offset <= offset + step <= arena.size
+        end = offset + max(step, 1)
+        assert all(end <= other or other + max(length, 1) <= offset for other, length in allocated.items())
+        allocated[offset] = step
+    return allocated

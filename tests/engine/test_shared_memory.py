@@ -1,3 +1,5 @@
+"""Memory that processes share."""
+
 import gc
 import os
 import resource
@@ -10,7 +12,7 @@ import pytest
 from penstock.engine.shared_memory import SharedMemory
 
 
-def test_another_process_sees_and_writes_the_same_bytes(leaves_nothing):
+def test_another_process_reads_and_writes_the_same_bytes(leaves_nothing):
     memory = SharedMemory.create(8192, "test")
     memory.view[:5] = b"hello"
     program = (
@@ -24,7 +26,7 @@ def test_another_process_sees_and_writes_the_same_bytes(leaves_nothing):
     memory.close()
 
 
-def test_close_twice_leaves_nothing(leaves_nothing):
+def test_closing_twice_leaves_nothing(leaves_nothing):
     memory = SharedMemory.create(4096, "test")
     memory.close()
     memory.close()
@@ -34,23 +36,23 @@ def test_close_twice_leaves_nothing(leaves_nothing):
 @pytest.mark.parametrize(
     "make", [lambda view: np.ndarray((8192,), np.uint8, view), lambda view: np.frombuffer(view, np.uint8)]
 )
-def test_an_array_stays_readable_after_close(make, leaves_nothing):
+def test_an_array_stays_readable_after_closing(make, leaves_nothing):
     memory = SharedMemory.create(8192, "test")
     array = make(memory.view)
     array[:] = 7
     memory.close()
     gc.collect()
-    assert int(array.sum()) == 7 * 8192  # a mapping that was closed under it would be a segmentation fault
+    assert int(array.sum()) == 7 * 8192  # this would be a segmentation fault if the mapping were closed
     del array, memory
     gc.collect()
 
 
-def test_a_memory_that_is_too_large_leaves_no_descriptor(leaves_nothing):
+def test_a_size_that_is_too_large_leaves_no_descriptor(leaves_nothing):
     with pytest.raises((OSError, OverflowError, ValueError)):
         SharedMemory.create(1 << 62, "test")
 
 
-def test_without_memfd_a_nameless_file_does(monkeypatch, leaves_nothing):
+def test_without_memfd_an_unlinked_file_is_used(monkeypatch, leaves_nothing):
     monkeypatch.delattr(os, "memfd_create")
     memory = SharedMemory.create(4096, "test")
     memory.view[:3] = b"abc"
@@ -59,11 +61,11 @@ def test_without_memfd_a_nameless_file_does(monkeypatch, leaves_nothing):
     memory.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux makes pages in one go")
-def test_settled_memory_is_written_without_a_fault_per_page(leaves_nothing):
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux creates pages in one call")
+def test_prefaulted_memory_is_written_without_a_fault_per_page(leaves_nothing):
     pages = 2048
     memory = SharedMemory.create(pages * 4096, "test")
-    memory.settle(0, memory.size // 2)
+    memory.prefault(0, memory.size // 2)
     array = np.frombuffer(memory.view, np.uint8)
 
     def faults(half):
@@ -71,16 +73,16 @@ def test_settled_memory_is_written_without_a_fault_per_page(leaves_nothing):
         half[::4096] = 1
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    settled, fresh = faults(array[: array.size // 2]), faults(array[array.size // 2 :])
+    prefaulted, fresh = faults(array[: array.size // 2]), faults(array[array.size // 2 :])
     del array
     memory.close()
-    assert settled < pages // 16
+    assert prefaulted < pages // 16
     assert fresh >= pages // 4
 
 
-def test_settling_what_cannot_be_settled_changes_nothing(leaves_nothing):
+def test_prefaulting_outside_the_memory_changes_nothing(leaves_nothing):
     memory = SharedMemory.create(8192, "test")
-    memory.settle(0, -4096)
-    memory.settle(1, 100)
+    memory.prefault(0, -4096)
+    memory.prefault(1, 100)
     assert bytes(memory.view) == bytes(8192)
     memory.close()

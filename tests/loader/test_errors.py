@@ -239,9 +239,9 @@ def first_process(loader):
     """A worker process of a running loader: threads stand in until the first of them has come."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        for seat in tuple(loader._engine.conductor.dispatch.seats):
-            if isinstance(seat.worker, ProcessWorker) and seat.worker.ready:
-                return seat.worker.process
+        for slot in tuple(loader._engine.scheduler.dispatch.workers):
+            if isinstance(slot.worker, ProcessWorker) and slot.worker.ready:
+                return slot.worker.process
         time.sleep(0.01)
     raise AssertionError("no worker process came")
 

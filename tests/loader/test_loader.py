@@ -10,8 +10,8 @@ import torch
 from tests.support.loader_helpers import keys_of
 
 import penstock
-from penstock.engine import memory_budget as budget
 from penstock.errors import PenstockError, SettingError, ShardError
+from penstock.runtime import engine_size
 from penstock.testing import IMAGENET, REID, SA1B, make_shards, tar_bytes
 
 SAMPLES = 30
@@ -243,7 +243,7 @@ def test_tensors_lie_in_the_slab_itself(loader):
 @pytest.mark.parametrize(("device", "executor"), [("cpu", "thread"), ("numpy", "thread"), ("cpu", "process")])
 def test_keeping_every_batch_of_an_epoch_neither_waits_nor_changes_them(loader, device, executor, monkeypatch):
     keeping = loader(shuffle=True, batch_size=2, device=device, executor=executor)
-    monkeypatch.setattr(budget, "MOST_SLABS", 8)
+    monkeypatch.setattr(engine_size, "MAX_SLABS", 8)
     kept, when_new = [], []
     for batch in keeping:
         kept.append(batch)

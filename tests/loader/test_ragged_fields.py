@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.engine import workers as crew
-from penstock.engine.memory_budget import LEAST_ARENA_BYTES, PROCESS_BYTES
+from penstock.runtime.engine_size import MIN_ARENA_BYTES, PROCESS_BYTES
 from penstock.shards.codecs.arrays import encode_npy
 from penstock.testing import IMAGENET, corrupt, make_shards, tar_bytes
 
@@ -17,7 +17,7 @@ LARGE = 13
 """This one is larger than any room that the first samples suggest."""
 FIELDS = {"points": penstock.Array(".npy", ragged=True), "number": penstock.Label(".cls")}
 EXECUTORS = ["thread", "process"]
-FEW_SLABS = LEAST_ARENA_BYTES + (300 << 10)
+FEW_SLABS = MIN_ARENA_BYTES + (300 << 10)
 """Memory for so few that they must be used again within an epoch."""
 
 
@@ -154,12 +154,12 @@ def transforms(tmp_path, monkeypatch):
 def test_no_array_that_has_room_crosses_a_pipe(loader, transforms, monkeypatch):
     answers = []
 
-    def decode_answer(data):
+    def decode_result(data):
         answers.append(len(data))
         return real(data)
 
-    real = crew.decode_answer
-    monkeypatch.setattr(crew, "decode_answer", decode_answer)
+    real = crew.decode_result
+    monkeypatch.setattr(crew, "decode_result", decode_result)
     # with a transform, threads do not stand in for processes: every answer comes over a pipe
     found = delivered(loader(executor="process", transform=transforms.halve, max_samples=LARGE))
     assert found == [(number, stored(number)[::2].tobytes()) for number in range(LARGE)]

@@ -184,7 +184,7 @@ def test_how_a_batch_is_read_is_not_worked_out_in_the_training_loop(loader, monk
 
     monkeypatch.setattr(picked.SampledBlockSource, "_lay_out", lay_out)
     assert len(keys_of(loader(sampler=Scattered(100)))) == 100
-    assert threads == {"penstock-conductor"}
+    assert threads == {"penstock-scheduler"}
 
 
 def test_torch_samplers_work(loader, keys):

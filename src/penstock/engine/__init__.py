@@ -1,1 +1,1 @@
-"""Runs the flow: arena, slabs, workers, and the conductor that keeps them all busy. Knows no tar, no JPEG."""
+"""The engine: runs reading and decoding in parallel, without knowing what the bytes mean."""

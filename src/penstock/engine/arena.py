@@ -1,4 +1,4 @@
-"""The arena: one shared memory for the compressed bytes of all blocks in use, handed out piece by piece."""
+"""The arena: one piece of shared memory for the encoded bytes of all blocks in use, with an allocator."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from penstock.engine.shared_memory import SharedMemory
 
 
 class Arena:
-    """First fit over a list of gaps. Blocks are few (hundreds) and large (MB), so the list stays short."""
+    """A first-fit allocator over a list of gaps. Blocks are few (hundreds) and large (MB), so the list stays short."""
 
     def __init__(self, size: int) -> None:
         size = round_up_to_page(size)
         self.memory = SharedMemory.create(size, "arena")
         self._gaps: list[tuple[int, int]] = [(0, size)]
-        self._taken: dict[int, int] = {}
-        self.used = 0
-        """Bytes handed out."""
+        """(offset, size) of each free piece, in order."""
+        self._allocated: dict[int, int] = {}
+        """Size of each allocated piece, by offset."""
+        self.used_bytes = 0
 
     @property
     def size(self) -> int:
-        """All bytes, free or not."""
+        """Bytes in all, free or not."""
         return self.memory.size
 
-    def take(self, length: int) -> int | None:
-        """Where `length` bytes are free now, page-aligned; None if nowhere."""
+    def allocate(self, length: int) -> int | None:
+        """Return the page-aligned offset of `length` free bytes, which are allocated; None if there is no such gap."""
         need = max(PAGE, round_up_to_page(length))
-        for place, (start, size) in enumerate(self._gaps):
+        for index, (offset, size) in enumerate(self._gaps):
             if size >= need:
-                self._gaps[place : place + 1] = [(start + need, size - need)] if size > need else []
-                self._taken[start] = need
-                self.used += need
-                return start
+                self._gaps[index : index + 1] = [(offset + need, size - need)] if size > need else []
+                self._allocated[offset] = need
+                self.used_bytes += need
+                return offset
         return None
 
-    def give_back(self, start: int) -> None:
-        """Free a piece, joining it with the gaps beside it."""
-        length = self._taken.pop(start)
-        self.used -= length
-        end = start + length
-        place = bisect_left(self._gaps, (start, 0))
-        if place < len(self._gaps) and self._gaps[place][0] == end:
-            end += self._gaps.pop(place)[1]
-        if place > 0 and sum(self._gaps[place - 1]) == start:
-            start = self._gaps.pop(place - 1)[0]
-        insort(self._gaps, (start, end - start))
+    def free(self, offset: int) -> None:
+        """Free a piece, and join it with the gaps beside it."""
+        length = self._allocated.pop(offset)
+        self.used_bytes -= length
+        end = offset + length
+        index = bisect_left(self._gaps, (offset, 0))
+        if index < len(self._gaps) and self._gaps[index][0] == end:
+            end += self._gaps.pop(index)[1]
+        if index > 0 and sum(self._gaps[index - 1]) == offset:
+            offset = self._gaps.pop(index - 1)[0]
+        insort(self._gaps, (offset, end - offset))
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.memory.close()

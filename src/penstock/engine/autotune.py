@@ -1,7 +1,8 @@
-"""Decides what to change while running, from what the hops did since the last look. Pure: no threads, no clock.
+"""Changes the engine's knobs while it runs, according to what the hops did since the last decision.
 
-One change a look, so that its effect can be seen at the next. A knob whose least and most are the same was set by the
-user, or has nowhere to go: it is never touched.
+`AutotunePolicy` decides; it has no threads and no clock. `Autotuner` measures, and applies the decisions. At most one
+knob is changed at a time, so that its effect shows in the next window. A knob whose low and high are equal was set by
+the user, or has no other value; it is never changed.
 """
 
 from __future__ import annotations
@@ -18,99 +19,107 @@ from penstock.engine.dispatch import Dispatch
 from penstock.engine.output_queue import OutputQueue
 from penstock.engine.readers import Readers
 
-WAITS = 0.02
-"""The training loop may wait for this share of its time: below it, nothing is worth changing."""
-FULL = 0.85
-"""A hop that works for more than this share of its time is the bottleneck."""
-HUNGRY = 0.10
-"""Workers that starve for more than this share wait for reading."""
+log = logging.getLogger("penstock")
+
+WINDOW_S = 1.0
+"""Seconds between two decisions: many batches of a fast loader, and soon enough for a slow one."""
+MAX_CHANGES = 100
+"""Changes that are kept for `stats`."""
+TOLERATED_WAIT = 0.02
+"""The fraction of time the training loop may wait; below it, no change is worth while."""
+SATURATED = 0.85
+"""A hop that is busy for more than this fraction of its time is the bottleneck."""
+STARVED = 0.10
+"""Workers that starve for more than this fraction of their time are waiting for reading."""
 HELD_UP = 0.04
-"""Workers that may not begin for more than this share, though the loop waits, have too few batches to work on."""
+"""Workers that are blocked for more than this fraction, while the training loop waits, need more open batches."""
 FASTER = 1.05
-"""Reading has to gain this much by more reads in flight, or they are taken back."""
+"""More reads in flight must increase the read rate by this factor; otherwise the change is undone."""
 HELPED = 1.03
-"""More batches in the making have to gain this much of samples per second, or there will be no more for a while."""
+"""More lookahead must increase the samples per second by this factor; otherwise it is not increased again for a
+while."""
 NO_SLOWER = 0.97
-"""With fewer reads in flight, reading may lose this much and they stay fewer: seeks and servers are spared."""
-HANDOVER = 0.10
-"""If more than this share of a worker's time goes into waiting for the next task, tasks are too small."""
-MOST_TASK_S = 0.064
+"""If fewer reads in flight keep this fraction of the read rate, they stay fewer: seeks and servers are spared."""
+IPC_SHARE = 0.10
+"""If more than this fraction of a worker's time goes into waiting for the next task, tasks are too small."""
+MAX_TASK_S = 0.064
+"""Seconds of work in a task, at most."""
 REST = 60
-"""Looks before a knob that gave nothing is tried again: storage may have become better or worse."""
-SETTLING = 2
-"""Looks from one more look-ahead to the next: in the first, the memory of the new batches is made."""
+"""Windows until a knob that did not help is tried again: the storage may have become better or worse."""
+LOOKAHEAD_REST = 2
+"""Windows between two increases of the lookahead: in the first one, the memory of the new batches is created."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A number that may be turned between two others."""
+    """A number that may be changed within a range."""
 
-    now: int
-    least: int
-    most: int
+    value: int
+    low: int
+    high: int
 
     def __post_init__(self) -> None:
-        assert self.least <= self.now <= self.most, self
+        assert self.low <= self.value <= self.high, self
 
-    def toward(self, value: int) -> int:
-        """The nearest it can go."""
-        return max(self.least, min(self.most, value))
+    def clamp(self, value: int) -> int:
+        """Return the nearest value within the range."""
+        return max(self.low, min(self.high, value))
 
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """All there is to turn."""
+    """All settings that the autotuner may change."""
 
     readers: Knob
     """Reads in flight."""
     workers: Knob
-    look_ahead: Knob
-    """Batches in the making or ready, ahead of the one the training loop has."""
+    lookahead: Knob
+    """Batches being made or ready, ahead of the one the training loop has."""
     task_s: float
-    """Work handed to a worker at a time."""
+    """Seconds of work in one task."""
 
-    def turned(self, change: KnobChange) -> Knobs:
-        """As they stand after a change."""
+    def changed(self, change: KnobChange) -> Knobs:
+        """Return the knobs after a change."""
         new = int(change.new)
         match change.name:
             case "readers":
-                return replace(self, readers=replace(self.readers, now=new))
+                return replace(self, readers=replace(self.readers, value=new))
             case "workers":
-                return replace(self, workers=replace(self.workers, now=new))
-            case "look_ahead":
-                return replace(self, look_ahead=replace(self.look_ahead, now=new))
+                return replace(self, workers=replace(self.workers, value=new))
+            case "lookahead":
+                return replace(self, lookahead=replace(self.lookahead, value=new))
         return replace(self, task_s=change.new)
 
 
 @dataclass(frozen=True, slots=True)
 class TuningWindow:
-    """What happened between two looks."""
+    """The measurements between two decisions."""
 
     seconds: float
     waited_s: float
-    """By the training loop, for a batch."""
+    """Seconds the training loop waited for a batch."""
     bytes_read: int
     read: Hop
     decode: Hop
     decoding_s: float
-    """As the workers themselves count it: the rest of what we saw as busy went into handing over."""
+    """Busy time measured by the workers. The rest of the hop's busy time went into sending tasks and results."""
     tasks: int
     samples: int
 
     @property
     def waited(self) -> float:
-        """Share of the time in which the training loop had nothing to do."""
+        """Fraction of the time in which the training loop waited."""
         return self.waited_s / self.seconds
 
     @property
     def mb_per_s(self) -> float:
-        """Read from storage."""
+        """Read rate."""
         return self.bytes_read / self.seconds / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class KnobChange:
-    """One knob, turned."""
+    """A new value for one knob."""
 
     name: str
     old: float
@@ -123,215 +132,216 @@ class KnobChange:
 
 @dataclass(slots=True)
 class _ReaderTrial:
-    """A change of readers whose effect is yet to be seen."""
+    """A change of the readers whose effect is not known yet."""
 
     old: int
     mb_per_s: float
+    """Read rate before the change."""
 
 
 class AutotunePolicy:
-    """Remembers what was tried, nothing else."""
+    """Decides on changes. Its only state is what it has tried so far."""
 
     def __init__(self) -> None:
         self._trial: _ReaderTrial | None = None
-        self._grown_at: float | None = None
-        """Samples per second before there were more batches in the making, until that can be judged."""
-        self._judged: float | None = None
-        """The same, in the look that judges it: later ones are of other times."""
-        self._rests: dict[str, int] = {}
+        self._rate_before_growth: float | None = None
+        """Samples per second before the lookahead was increased, until the effect can be judged."""
+        self._rate_to_beat: float | None = None
+        """The same value in the window that judges it; not used later, since rates change for other reasons."""
+        self._resting: dict[str, int] = {}
+        """Windows until a knob may be changed again, by its name."""
 
-    def look(self, window: TuningWindow, knobs: Knobs) -> KnobChange | None:
-        """What to turn, if anything."""
-        self._rests = {name: left - 1 for name, left in self._rests.items() if left > 1}
-        if "look_ahead" not in self._rests:
-            self._judged, self._grown_at = self._grown_at, None
+    def decide(self, window: TuningWindow, knobs: Knobs) -> KnobChange | None:
+        """Return a change, if one is worth while."""
+        self._resting = {name: left - 1 for name, left in self._resting.items() if left > 1}
+        if "lookahead" not in self._resting:
+            self._rate_to_beat, self._rate_before_growth = self._rate_before_growth, None
         if self._trial is not None:
             return self._judge(self._trial, window, knobs.readers)
-        if window.waited < WAITS:
+        if window.waited < TOLERATED_WAIT:
             return None
         rules: tuple[Callable[[TuningWindow, Knobs], KnobChange | None], ...] = (
-            _tasks,
-            self._readers,
-            _workers,
-            self._look_ahead,
+            _larger_tasks,
+            self._more_readers,
+            _more_workers,
+            self._more_lookahead,
         )
         return next((change for rule in rules if (change := rule(window, knobs)) is not None), None)
 
-    def _readers(self, window: TuningWindow, knobs: Knobs) -> KnobChange | None:
-        """Reading is the bottleneck: try twice as many reads in flight; where there is no more, try half."""
+    def _more_readers(self, window: TuningWindow, knobs: Knobs) -> KnobChange | None:
+        """If reading is the bottleneck, try twice as many reads in flight."""
         knob = knobs.readers
-        if not _reading_limits(window) or "readers" in self._rests:
+        if not _reading_limits(window) or "readers" in self._resting:
             return None
-        new = knob.toward(2 * knob.now)
-        if new == knob.now:
+        new = knob.clamp(2 * knob.value)
+        if new == knob.value:
             return None
-        self._trial = _ReaderTrial(knob.now, window.mb_per_s)
+        self._trial = _ReaderTrial(knob.value, window.mb_per_s)
         return KnobChange(
             "readers",
-            knob.now,
+            knob.value,
             new,
             f"workers starved {window.decode.starved:.0%} of the time with every read in flight; "
             f"trying for more than {window.mb_per_s:.0f} MB/s",
         )
 
     def _judge(self, trial: _ReaderTrial, window: TuningWindow, knob: Knob) -> KnobChange | None:
-        """Keep what helped; after more was no help, try fewer once; then rest."""
+        """Keep a number of readers that helped. If more did not help, try fewer once, then rest."""
         self._trial = None
         before, after = trial.mb_per_s, window.mb_per_s
-        if knob.now > trial.old:
+        if knob.value > trial.old:
             if after >= FASTER * before:
                 return None
-            fewer = knob.toward(trial.old // 2)
+            fewer = knob.clamp(trial.old // 2)
             if fewer < trial.old and _reading_limits(window):
                 self._trial = _ReaderTrial(trial.old, max(before, after))
-                return KnobChange("readers", knob.now, fewer, f"{after:.0f} MB/s after {before:.0f}: trying fewer")
-            self._rests["readers"] = REST
-            return KnobChange("readers", knob.now, trial.old, f"{after:.0f} MB/s after {before:.0f}: more is no help")
-        fewer = knob.toward(knob.now // 2)
-        if after >= FASTER * before and fewer < knob.now:
-            self._trial = _ReaderTrial(knob.now, after)
-            return KnobChange("readers", knob.now, fewer, f"{after:.0f} MB/s after {before:.0f}: fewer are better")
-        self._rests["readers"] = REST
+                return KnobChange("readers", knob.value, fewer, f"{after:.0f} MB/s after {before:.0f}: trying fewer")
+            self._resting["readers"] = REST
+            return KnobChange("readers", knob.value, trial.old, f"{after:.0f} MB/s after {before:.0f}: more is no help")
+        fewer = knob.clamp(knob.value // 2)
+        if after >= FASTER * before and fewer < knob.value:
+            self._trial = _ReaderTrial(knob.value, after)
+            return KnobChange("readers", knob.value, fewer, f"{after:.0f} MB/s after {before:.0f}: fewer are better")
+        self._resting["readers"] = REST
         if after >= NO_SLOWER * before:
             return None
-        return KnobChange("readers", knob.now, trial.old, f"{after:.0f} MB/s after {before:.0f}: fewer are too few")
+        return KnobChange("readers", knob.value, trial.old, f"{after:.0f} MB/s after {before:.0f}: fewer are too few")
 
-    def _look_ahead(self, window: TuningWindow, knobs: Knobs) -> KnobChange | None:
-        """Workers have nothing to begin and the loop waits all the same: batches wait for single samples, or for the
-        tasks that are in everybody's hands. Have more begun, as long as that helps."""
-        knob = knobs.look_ahead
-        if knob.now == knob.most or window.decode.blocked <= HELD_UP or "look_ahead" in self._rests:
+    def _more_lookahead(self, window: TuningWindow, knobs: Knobs) -> KnobChange | None:
+        """If workers are blocked while the training loop waits, increase the lookahead as long as that helps.
+
+        Then batches wait for single samples, or for the tasks that all workers have already.
+        """
+        knob = knobs.lookahead
+        if knob.value == knob.high or window.decode.blocked <= HELD_UP or "lookahead" in self._resting:
             return None
         rate = window.samples / window.seconds
-        if self._judged is not None and rate < HELPED * self._judged:
-            self._rests["look_ahead"] = REST
+        if self._rate_to_beat is not None and rate < HELPED * self._rate_to_beat:
+            self._resting["lookahead"] = REST
             return None
-        self._grown_at, self._rests["look_ahead"] = rate, SETTLING
+        self._rate_before_growth, self._resting["lookahead"] = rate, LOOKAHEAD_REST
         return KnobChange(
-            "look_ahead",
-            knob.now,
-            knob.toward(knob.now + max(1, knob.now // 2)),
+            "lookahead",
+            knob.value,
+            knob.clamp(knob.value + max(1, knob.value // 2)),
             f"workers waited {window.decode.blocked:.0%} of the time for a batch to be taken "
             f"while the training loop waited {window.waited:.0%} for one to be complete",
         )
 
 
 def _reading_limits(window: TuningWindow) -> bool:
-    return window.read.busy > FULL and window.decode.starved > HUNGRY
+    return window.read.busy > SATURATED and window.decode.starved > STARVED
 
 
-def _workers(window: TuningWindow, knobs: Knobs) -> KnobChange | None:
-    """Decoding is the bottleneck: twice the workers, while there are cores; idle ones would cost no CPU."""
+def _more_workers(window: TuningWindow, knobs: Knobs) -> KnobChange | None:
+    """If decoding is the bottleneck, use twice the workers, up to the number of cores; idle ones would take no CPU."""
     knob = knobs.workers
-    new = knob.toward(2 * knob.now)
-    if window.decode.busy <= FULL or new == knob.now:
+    new = knob.clamp(2 * knob.value)
+    if window.decode.busy <= SATURATED or new == knob.value:
         return None
     return KnobChange(
         "workers",
-        knob.now,
+        knob.value,
         new,
         f"they were busy {window.decode.busy:.0%} of the time while the training loop waited {window.waited:.0%}",
     )
 
 
-def _tasks(window: TuningWindow, knobs: Knobs) -> KnobChange | None:
-    """Workers wait between tasks although there is work: handing over costs too much, so hand over more at a time."""
-    lost = window.decode.busy_s - window.decoding_s
-    if window.tasks < 50 or lost < HANDOVER * window.decode.busy_s or knobs.task_s >= MOST_TASK_S:
+def _larger_tasks(window: TuningWindow, knobs: Knobs) -> KnobChange | None:
+    """If workers wait between tasks although there is work, sending tasks costs too much: send more at a time."""
+    lost_s = window.decode.busy_s - window.decoding_s
+    if window.tasks < 50 or lost_s < IPC_SHARE * window.decode.busy_s or knobs.task_s >= MAX_TASK_S:
         return None
-    share = lost / window.decode.busy_s
-    return KnobChange("task_s", knobs.task_s, min(MOST_TASK_S, 2 * knobs.task_s), f"{share:.0%} went into handing over")
-
-
-log = logging.getLogger("penstock")
-
-LOOK_S = 1.0
-"""Between two looks: many batches for a fast loader, and for a slow one soon enough."""
-KEPT_CHANGES = 100
+    share = lost_s / window.decode.busy_s
+    return KnobChange(
+        "task_s", knobs.task_s, min(MAX_TASK_S, 2 * knobs.task_s), f"{share:.0%} went into sending tasks and results"
+    )
 
 
 class Autotuner:
-    """Owned by the conductor's thread; `stats` may be called from any."""
+    """Measures the hops and applies the decisions. The scheduler's thread owns it; any thread may call `stats`."""
 
     def __init__(
-        self, residency: BlockCache, readers: Readers, dispatch: Dispatch, shelf: OutputQueue, knobs: Knobs
+        self, block_cache: BlockCache, readers: Readers, dispatch: Dispatch, output_queue: OutputQueue, knobs: Knobs
     ) -> None:
         self.knobs = knobs
         self.batches = self.samples = self.reads = self.bytes_read = 0
-        self._residency = residency
+        """Counts since the start of the engine, updated by the scheduler."""
+        self._block_cache = block_cache
         self._readers = readers
         self._dispatch = dispatch
-        self._shelf = shelf
-        self._controller = AutotunePolicy()
+        self._output_queue = output_queue
+        self._policy = AutotunePolicy()
         self._read = HopMeter("read")
         self._decode = HopMeter("decode")
-        self._before: EngineStats | None = None
-        """When the window began."""
-        self._seconds = 0.0
-        """That the window has had before `_since`: pauses do not count, passes may be shorter than a window."""
+        self._window_start: EngineStats | None = None
+        """The counters when the window began."""
+        self._window_s = 0.0
+        """Length of the window before `_since`: pauses do not count, and an epoch may be shorter than a window."""
         self._since: float | None = None
-        self._changes: deque[str] = deque(maxlen=KEPT_CHANGES)
+        """When the window began or was continued; None during a pause."""
+        self._changes: deque[str] = deque(maxlen=MAX_CHANGES)
 
-    def note(self, now: float, reading: HopState | None, decoding: HopState | None) -> None:
-        """What readers and workers do from now on."""
+    def update(self, now: float, reading: HopState | None, decoding: HopState | None) -> None:
+        """Note what readers and workers do from now on."""
         self._read.update(now, reading)
         self._decode.update(now, decoding)
 
     def pause(self, now: float) -> None:
-        """No epoch is under way: the window goes on with the next one."""
+        """Note that no epoch is in progress: the window continues with the next one."""
         if self._since is not None:
-            self._seconds += now - self._since
+            self._window_s += now - self._since
             self._since = None
 
-    def look(self, now: float) -> None:
-        """Once in LOOK_S, see whether something should be turned, and turn it."""
+    def tune(self, now: float) -> None:
+        """Once in WINDOW_S, decide on a change and apply it."""
         if self._since is None:
             self._since = now
-        seconds = self._seconds + now - self._since
-        settled, before = self._dispatch.settled, self._before
-        if settled and before is not None and seconds < LOOK_S:
+        seconds = self._window_s + now - self._since
+        settled, before = self._dispatch.settled, self._window_start
+        if settled and before is not None and seconds < WINDOW_S:
             return
-        stats = self._before = self.stats(now)
-        self._seconds, self._since = 0.0, now
+        stats = self._window_start = self.stats(now)
+        self._window_s, self._since = 0.0, now
         if not settled or before is None:
             return
-        change = self._controller.look(_window(seconds, before, stats), self.knobs)
+        change = self._policy.decide(_window(seconds, before, stats), self.knobs)
         if change is not None:
             self._apply(change)
 
     def _apply(self, change: KnobChange) -> None:
         log.info("%s", change)
         self._changes.append(str(change))
-        self.knobs = self.knobs.turned(change)
+        self.knobs = self.knobs.changed(change)
         match change.name:
             case "readers":
                 self._readers.resize(int(change.new))
-                self._residency.in_flight = int(change.new)
+                self._block_cache.max_reads = int(change.new)
             case "workers":
                 self._dispatch.add_workers(int(change.new - change.old))
             case "task_s":
                 self._dispatch.task_s = change.new
 
     def stats(self, now: float) -> EngineStats:
-        """Everything there is to know at this moment."""
+        """Return all counters and knobs at this moment."""
         return EngineStats(
             read=self._read.hop(now),
             decode=self._decode.hop(now),
-            waited_s=self._shelf.waited_s(now),
+            waited_s=self._output_queue.waited_s(now),
             decoding_s=self._dispatch.busy_s,
             reads=self.reads,
             bytes_read=self.bytes_read,
-            rereads=self._residency.rereads,
+            rereads=self._block_cache.rereads,
             tasks=self._dispatch.tasks,
             samples=self.samples,
             batches=self.batches,
             worker_deaths=self._dispatch.deaths,
-            readers=self.knobs.readers.now,
-            workers=self.knobs.workers.now,
-            lookahead=self.knobs.look_ahead.now,
+            readers=self.knobs.readers.value,
+            workers=self.knobs.workers.value,
+            lookahead=self.knobs.lookahead.value,
             task_s=self.knobs.task_s,
-            arena_used_bytes=self._residency.used_bytes,
-            ready_batches=len(self._shelf),
+            arena_used_bytes=self._block_cache.used_bytes,
+            ready_batches=len(self._output_queue),
             changes=tuple(self._changes),
         )
 

@@ -1,4 +1,4 @@
-"""Which blocks are in the arena: asked for in the order of need, freed when their last sample is decoded."""
+"""Which blocks are in the arena. They are read in the order of need, and freed when their last sample is decoded."""
 
 from __future__ import annotations
 
@@ -15,147 +15,153 @@ from penstock.engine.readers import FetchedBlock, Readers
 from penstock.errors import SettingError
 
 Ids = NDArray[np.int64]
-Uses = Callable[[int], int]
-"""How many samples of a block an epoch will take; none of a block that is not of this epoch."""
+BlockUses = Callable[[int], int]
+"""Returns how many samples of a block an epoch takes; 0 for a block that is not of this epoch."""
 LOADING, READY = "loading", "ready"
-SPARE = 4
-"""One request more for each so many reads in flight waits at the readers: none of them idles until we hear of it."""
+QUEUED_PER_READ = 4
+"""One more request for each so many reads in flight waits in the readers' queue, so that no reader idles until the
+scheduler hears that a read has ended."""
 
 
 @dataclass(slots=True)
 class _CachedBlock:
     start: int
+    """Offset in the arena."""
     length: int
     state: str = LOADING
     pins: int = 0
-    """Samples of it that are with a worker now."""
+    """Samples of the block that are with a worker now."""
 
 
 class BlockCache:
-    """Owned by the conductor's thread alone; readers report through the conductor's events."""
+    """The blocks of an epoch. Only the scheduler's thread uses it; readers report to that thread through events."""
 
-    def __init__(self, arena: Arena, readers: Readers, supply: BlockSource, in_flight: int) -> None:
-        self.in_flight = in_flight
-        """How many reads run at a time: the one knob for I/O concurrency."""
+    def __init__(self, arena: Arena, readers: Readers, block_source: BlockSource, max_reads: int) -> None:
+        self.max_reads = max_reads
+        """How many reads run at a time: the one setting of I/O concurrency."""
         self.loading = 0
-        """Blocks requested and not here yet."""
+        """Blocks that have been requested from the readers and are not read yet."""
         self.blocked = False
-        """Whether the next block waits for room."""
+        """Whether the next block waits for space in the arena."""
         self.rereads = 0
+        """Blocks that were evicted although they were still needed."""
         self._arena = arena
         self._readers = readers
-        self._supply = supply
-        self._uses: Uses = _none
-        self._left: dict[int, int] = {}
-        """Of blocks of this epoch that are decoded in part: samples that are left."""
-        self._here: dict[int, _CachedBlock] = {}
-        self._wanted: deque[int] = deque()
-        self._asked: set[int] = set()
+        self._block_source = block_source
+        self._uses: BlockUses = _no_uses
+        self._remaining: dict[int, int] = {}
+        """Samples still to be decoded, for blocks of this epoch that are decoded in part."""
+        self._cached: dict[int, _CachedBlock] = {}
+        self._queue: deque[int] = deque()
+        """Blocks to be read, in the order of need."""
+        self._queued: set[int] = set()
 
-    def begin(self, uses: Uses) -> None:
-        """A new epoch: `uses` is how many samples of each block it will take."""
+    def begin_epoch(self, uses: BlockUses) -> None:
+        """Begin an epoch that takes `uses(block)` samples of each block."""
         self._uses = uses
-        self._left.clear()
-        self._wanted.clear()
-        self._asked.clear()
+        self._remaining.clear()
+        self._queue.clear()
+        self._queued.clear()
         self.blocked = False
-        unused = [block for block, resident in self._here.items() if resident.state == READY and resident.pins == 0]
-        for block in unused:
-            self._drop(block)
+        unused = [number for number, block in self._cached.items() if block.state == READY and block.pins == 0]
+        for number in unused:
+            self._drop(number)
 
-    def want(self, block: int) -> None:
-        """Ask for a block unless it is here or asked for."""
-        if block not in self._here and block not in self._asked:
-            self._wanted.append(block)
-            self._asked.add(block)
+    def request(self, block: int) -> None:
+        """Put a block into the queue, unless it is cached or queued."""
+        if block not in self._cached and block not in self._queued:
+            self._queue.append(block)
+            self._queued.add(block)
 
-    def pump(self) -> None:
-        """Start as many reads as are allowed and have room."""
+    def start_reads(self) -> None:
+        """Start as many reads as are allowed and find space in the arena."""
         self.blocked = False
-        most = self.in_flight + 1 + self.in_flight // SPARE
-        while self._wanted and self.loading < most:
-            length = self._supply.block_bytes(self._wanted[0])
-            start = self._arena.take(length)
+        limit = self.max_reads + 1 + self.max_reads // QUEUED_PER_READ
+        while self._queue and self.loading < limit:
+            length = self._block_source.block_bytes(self._queue[0])
+            start = self._arena.allocate(length)
             if start is None:
                 self.blocked = True
                 return
-            block = self._wanted.popleft()
-            self._asked.discard(block)
-            self._here[block] = _CachedBlock(start, length)
+            block = self._queue.popleft()
+            self._queued.discard(block)
+            self._cached[block] = _CachedBlock(start, length)
             self.loading += 1
             self._readers.request(block, start, length)
 
     @property
-    def backlog(self) -> int:
-        """Blocks asked for and not yet being read."""
-        return len(self._wanted)
+    def queue_length(self) -> int:
+        """Blocks that are requested and not yet being read."""
+        return len(self._queue)
 
     @property
     def used_bytes(self) -> int:
-        """Of the arena."""
-        return self._arena.used
+        """Allocated bytes of the arena."""
+        return self._arena.used_bytes
 
-    def arrived(self, fetched: FetchedBlock) -> bool:
-        """Note a finished read; whether the block is of use."""
+    def add_fetched(self, fetched: FetchedBlock) -> bool:
+        """Note that a block has been read; return whether it is still needed."""
         self.loading -= 1
-        resident = self._here[fetched.block]
-        resident.state = READY
-        if self._still_used(fetched.block) <= 0:  # asked for by an epoch that was given up
+        self._cached[fetched.block].state = READY
+        if self._still_needed(fetched.block) <= 0:  # it was requested by an epoch that has been abandoned
             self._drop(fetched.block)
             return False
         return True
 
-    def base(self, block: int) -> int | None:
-        """Where the block lies, once it can be read."""
-        resident = self._here.get(block)
-        return resident.start if resident is not None and resident.state == READY else None
+    def start_of(self, block: int) -> int | None:
+        """Return the arena offset of a block; None if it is not read yet."""
+        cached = self._cached.get(block)
+        return cached.start if cached is not None and cached.state == READY else None
 
-    def pin_all(self, blocks: Ids) -> Ids:
-        """Samples of these blocks go to a worker; returns where each one's block lies."""
+    def pin(self, blocks: Ids) -> Ids:
+        """Keep the blocks of these samples, which go to a worker, and return the arena offset of each."""
         return np.array(
-            [NO_BLOCK_START if block == NO_BLOCK else self._pin(block) for block in blocks.tolist()], np.int64
+            [NO_BLOCK_START if block == NO_BLOCK else self._pin_one(block) for block in blocks.tolist()], np.int64
         )
 
-    def _pin(self, block: int) -> int:
-        resident = self._here[block]
-        resident.pins += 1
-        return resident.start
+    def _pin_one(self, block: int) -> int:
+        cached = self._cached[block]
+        cached.pins += 1
+        return cached.start
 
-    def unpin_all(self, blocks: Ids, *, done: bool) -> None:
-        """They come back, decoded or to be tried again."""
+    def unpin(self, blocks: Ids, *, decoded: bool) -> None:
+        """Note that these samples have come back from a worker, decoded or to be tried again."""
         for block in blocks.tolist():
             if block == NO_BLOCK:
                 continue
-            resident = self._here[block]
-            resident.pins -= 1
-            left = self._left[block] = self._still_used(block) - done
-            if resident.pins == 0 and left <= 0:
+            cached = self._cached[block]
+            cached.pins -= 1
+            remaining = self._remaining[block] = self._still_needed(block) - decoded
+            if cached.pins == 0 and remaining <= 0:
                 self._drop(block)
-                del self._left[block]  # an epoch may be without end
+                del self._remaining[block]  # otherwise an endless epoch would fill it
 
-    def make_room(self) -> bool:
-        """Nothing moves: the next block finds no room and nobody will free any. Throw out one that can come again."""
-        if not self._wanted:
+    def evict_one(self) -> bool:
+        """Drop a block that can be read again, for the next block; return False if none is waiting for space.
+
+        The scheduler calls this when the next block finds no space and nothing in progress will free any.
+        """
+        if not self._queue:
             return False
-        for block, resident in self._here.items():
-            if resident.state == READY and resident.pins == 0:
-                self._drop(block)
+        for number, block in self._cached.items():
+            if block.state == READY and block.pins == 0:
+                self._drop(number)
                 self.rereads += 1
                 return True
-        need = self._supply.block_bytes(self._wanted[0])
+        need = self._block_source.block_bytes(self._queue[0])
         raise SettingError(
             f"a block of {need} bytes does not fit into an arena of {self._arena.size}",
             stage="read",
             advice="Give more memory, or pack the shards: a compressed shard must fit in one piece",
         )
 
-    def _still_used(self, block: int) -> int:
-        left = self._left.get(block)
-        return self._uses(block) if left is None else left
+    def _still_needed(self, block: int) -> int:
+        remaining = self._remaining.get(block)
+        return self._uses(block) if remaining is None else remaining
 
     def _drop(self, block: int) -> None:
-        self._arena.give_back(self._here.pop(block).start)
+        self._arena.free(self._cached.pop(block).start)
 
 
-def _none(block: int) -> int:  # noqa: ARG001
+def _no_uses(block: int) -> int:  # noqa: ARG001
     return 0

@@ -1,4 +1,4 @@
-"""Who gets which slots: the earliest batch first, to whoever is free, in pieces of some milliseconds."""
+"""Assigns slots of batches to workers: the earliest batch first, idle workers first, a few milliseconds at a time."""
 
 from __future__ import annotations
 
@@ -18,271 +18,288 @@ from penstock.engine.workers import ProcessWorker, Worker
 from penstock.errors import WorkerCrash
 
 TASK_S = 0.016
-"""Work per task: long enough that handing it over costs little, short enough that nobody waits long for the last.
-Every task costs the training's process, in time that its loop may want, so tasks are as long as can be: where batches
-are ready for the loop, nobody waits for this one; where none is, all that are open are spread over everybody."""
-LEAST_TASK_S = 0.002
-"""Below this, handing over would cost more than is gained by spreading a batch over everybody."""
-DEPTH = 2
-"""Tasks at a worker: one under way and one waiting, so that it does not idle for want of us."""
-SLOW = 3.0
-"""A worker this many times slower than the others gets one task at a time: what waits there waits long."""
-MAX_STILLBORN = 3
-"""Workers that die before they are ready, in a row, before we give up: something is wrong with all of them."""
-MESSAGE_BYTES = 64 << 10
-"""A task's message at most: DEPTH of them fit into a pipe, so handing over never waits for the worker."""
+"""Seconds of work per task: long enough that sending it costs little, short enough that no batch waits long for its
+last task. Every task takes time of the training's process, which its loop may need, so tasks are as long as possible:
+where batches are ready for the training loop, it does not wait for this one; where none is, all open batches are spread
+over all workers."""
+MIN_TASK_S = 0.002
+"""Below this, sending tasks would cost more than is gained by spreading a batch over all workers."""
+TASKS_PER_WORKER = 2
+"""Tasks at a worker: one that it runs, and one that waits, so that it does not idle until the scheduler reacts."""
+SLOW_FACTOR = 3.0
+"""A worker that is this many times slower than the others gets one task at a time: a second one would wait long."""
+MAX_FAILED_STARTS = 3
+"""Workers in a row that may die before they are ready; then the engine fails, since something is wrong with all."""
+MAX_MESSAGE_BYTES = 64 << 10
+"""Size of a task's message: TASKS_PER_WORKER of them fit into a pipe, so sending never waits for the worker."""
 FIRST_ROWS = 64
-"""Samples in a task, at most, until we know how long a row is."""
-GRACE_S = 0.5
-"""From asking a stuck worker for its stack until it is killed: time to print."""
+"""Samples in a task, at most, until the length of a row is known."""
+STACK_GRACE_S = 0.5
+"""Seconds that a stuck worker has to print its stack before it is killed."""
 
 
 @dataclass(slots=True, eq=False)
 class AssignedTask:
-    """A task at a worker."""
+    """A task that a worker has, with the slots of its batch."""
 
     task: Task
     batch: Batch
     slots: Ids
-    strikes: int
-    """Workers that died with it."""
+    crashes: int
+    """Workers that died while they ran it."""
     since: float = 0.0
-    """When it got to the head of its worker's line."""
+    """When it became the first task of its worker."""
 
 
 @dataclass(slots=True, eq=False)
 class WorkerSlot:
-    """A worker and what it has been given, the first of which is under way."""
+    """A worker and its tasks; it runs the first of them, and the others wait."""
 
     worker: Worker
-    given: deque[AssignedTask] = field(default_factory=deque)
+    tasks: deque[AssignedTask] = field(default_factory=deque)
     sample_s: float = 0.0
     """Seconds per sample, a running mean."""
     stopgap: bool = False
-    """A thread that stands in for a process that is still starting."""
+    """Whether it is a thread that works in the place of a process that is still starting."""
     retiring: bool = False
-    """Gets nothing more, and leaves when it has nothing left."""
-    warned: float | None = None
-    """When it was asked for its stack, if it is overdue."""
+    """Whether it gets no more tasks, and is removed when it has none left."""
+    stack_requested_at: float | None = None
+    """When an overdue worker was asked to print its stack."""
 
 
 class Dispatch:
-    """Owned by the conductor's thread."""
+    """The workers and their tasks. Only the scheduler's thread uses it, except for `stop_all`."""
 
-    def __init__(self, supply: BlockSource, slab_bytes: int, deadline_s: float, hire: Callable[[], Worker]) -> None:
-        self.seats: list[WorkerSlot] = []
-        self.tasks = self.deaths = self.under_way = 0
+    def __init__(
+        self, block_source: BlockSource, slab_bytes: int, timeout_s: float, make_worker: Callable[[], Worker]
+    ) -> None:
+        self.workers: list[WorkerSlot] = []
+        self.tasks = self.deaths = self.in_progress = 0
+        """Tasks made, workers that died, and tasks that are with workers now."""
         self.busy_s = 0.0
+        """Seconds that workers spent on tasks."""
         self.task_s = TASK_S
+        """Seconds of work per task; the autotuner changes it."""
         self.sample_s = 0.0
         """Seconds per sample over all workers, a running mean."""
-        self._supply = supply
+        self._block_source = block_source
         self._slab_bytes = slab_bytes
-        self._deadline_s = deadline_s
-        self._hire = hire
-        self._again: deque[AssignedTask] = deque()
-        self._leaving: list[Worker] = []
-        self._dismissed = threading.Event()
-        self._stillborn = 0
-        self._most_rows = FIRST_ROWS
+        self._timeout_s = timeout_s
+        self._make_worker = make_worker
+        self._retries: deque[AssignedTask] = deque()
+        self._removed: list[Worker] = []
+        """Workers that were stopped and may not have ended yet."""
+        self._stopped = threading.Event()
+        self._failed_starts = 0
+        self._max_rows = FIRST_ROWS
 
-    def seat_of(self, worker: object) -> WorkerSlot:
-        """The seat of a worker."""
-        return next(seat for seat in self.seats if seat.worker is worker)
+    def slot_of(self, worker: object) -> WorkerSlot:
+        """Return the slot of a worker."""
+        return next(slot for slot in self.workers if slot.worker is worker)
 
     def pipes(self) -> dict[int, WorkerSlot]:
-        """What to listen to."""
-        return {seat.worker.fileno(): seat for seat in self.seats if isinstance(seat.worker, ProcessWorker)}
+        """Return the descriptors to wait on, each with its worker's slot."""
+        return {slot.worker.fileno(): slot for slot in self.workers if isinstance(slot.worker, ProcessWorker)}
 
-    def seat(self, worker: Worker, *, stopgap: bool = False) -> None:
+    def add(self, worker: Worker, *, stopgap: bool = False) -> None:
         """Let a worker take part."""
-        self.seats.append(WorkerSlot(worker, stopgap=stopgap))
+        self.workers.append(WorkerSlot(worker, stopgap=stopgap))
 
     def add_workers(self, count: int) -> None:
-        """More workers; nobody comes to stay once all have been sent home."""
+        """Make more workers, unless all have been stopped."""
         for _ in range(count):
-            if self._dismissed.is_set():
+            if self._stopped.is_set():
                 return
-            worker = self._hire()
-            self.seat(worker)
-            if self._dismissed.is_set():  # meanwhile, by another thread
+            worker = self._make_worker()
+            self.add(worker)
+            if self._stopped.is_set():  # meanwhile, by another thread
                 worker.stop()
 
-    def relieve(self) -> None:
-        """A process is ready: one that stood in for it may go."""
-        seat = next((seat for seat in self.seats if seat.stopgap and not seat.retiring), None)
-        if seat is not None:
-            seat.retiring = True
-            self._let_go(seat)
+    def retire_stopgap(self) -> None:
+        """Retire one of the threads that work in the place of processes, because a process is ready."""
+        slot = next((slot for slot in self.workers if slot.stopgap and not slot.retiring), None)
+        if slot is not None:
+            slot.retiring = True
+            self._remove_if_retired(slot)
 
-    def _let_go(self, seat: WorkerSlot) -> None:
-        if seat.retiring and not seat.given:
-            seat.worker.stop()
-            self.seats.remove(seat)
-            self._leaving.append(seat.worker)
+    def _remove_if_retired(self, slot: WorkerSlot) -> None:
+        if slot.retiring and not slot.tasks:
+            slot.worker.stop()
+            self.workers.remove(slot)
+            self._removed.append(slot.worker)
 
     @property
     def settled(self) -> bool:
-        """Whether everybody is here to stay and ready."""
-        return all(seat.worker.ready and not seat.stopgap for seat in self.seats)
+        """Whether all workers are ready and none of them is a stopgap."""
+        return all(slot.worker.ready and not slot.stopgap for slot in self.workers)
 
     @property
-    def working(self) -> tuple[int, int]:
-        """How many workers are at a task, and how many could be."""
-        return sum(bool(seat.given) for seat in self.seats), sum(seat.worker.ready for seat in self.seats)
+    def busy_and_ready(self) -> tuple[int, int]:
+        """How many workers have a task, and how many are ready for one or have one."""
+        return sum(bool(slot.tasks) for slot in self.workers), sum(slot.worker.ready for slot in self.workers)
 
-    # -- giving out ------------------------------------------------------------------------------------------
+    # -- assigning ---------------------------------------------------------------------------------------------
 
-    def give_out(self, batches: Collection[Batch], residency: BlockCache, spare_s: float = 0.0) -> None:
-        """Fill every free place at a worker, emptiest workers first, with the earliest slots there are.
+    def assign(self, batches: Collection[Batch], block_cache: BlockCache, buffered_s: float = 0.0) -> None:
+        """Give every worker up to TASKS_PER_WORKER tasks, idle workers first, with the earliest slots that are ready.
 
-        The training loop has batches for so long.
+        `buffered_s` is how long the training loop can go on with complete batches.
         """
-        for depth in range(DEPTH):
-            for seat in self.seats:
+        for depth in range(TASKS_PER_WORKER):
+            for slot in self.workers:
                 if (
-                    seat.worker.ready
-                    and not seat.retiring
-                    and len(seat.given) == depth
-                    and not self._too_slow(seat, depth)
+                    slot.worker.ready
+                    and not slot.retiring
+                    and len(slot.tasks) == depth
+                    and not self._is_too_slow(slot, depth)
                 ):
-                    given = self._next(batches, residency, depth, spare_s)
-                    if given is None:
+                    task = self._next_task(batches, block_cache, depth, buffered_s)
+                    if task is None:
                         return
-                    self._send(seat, given)
+                    self._send(slot, task)
 
-    def _too_slow(self, seat: WorkerSlot, depth: int) -> bool:
-        return depth > 0 and seat.sample_s > SLOW * self.sample_s > 0
+    def _is_too_slow(self, slot: WorkerSlot, depth: int) -> bool:
+        return depth > 0 and slot.sample_s > SLOW_FACTOR * self.sample_s > 0
 
-    def _next(
-        self, batches: Collection[Batch], residency: BlockCache, depth: int, spare_s: float
+    def _next_task(
+        self, batches: Collection[Batch], block_cache: BlockCache, depth: int, buffered_s: float
     ) -> AssignedTask | None:
-        while self._again:
-            given = self._again.popleft()
-            if not given.batch.abandoned:
-                return self._repeat(given, residency)
+        while self._retries:
+            task = self._retries.popleft()
+            if not task.batch.abandoned:
+                return self._repeat(task, block_cache)
         for batch in batches:
-            if not batch.waiting or (batch.request.one_worker and depth > 0):
-                continue  # a whole batch must not wait behind another one while somebody else may become free
-            size = len(batch.request.samples)
-            waited_for = size if batch.request.first_of_epoch else size * len(batches)
-            slots = batch.take(size if batch.request.one_worker else self._chunk(waited_for, spare_s))
-            return self._task(batch, slots, residency, strikes=0)
+            request = batch.request
+            if not batch.ready_count or (request.one_worker and depth > 0):
+                continue  # a batch for one worker must not wait behind another one while a worker may become idle
+            size = len(request.samples)
+            awaited = size if request.first_of_epoch else size * len(batches)
+            slots = batch.take(size if request.one_worker else self._samples_per_task(awaited, buffered_s))
+            return self._make_task(batch, slots, block_cache, crashes=0)
         return None
 
-    def _chunk(self, samples: int, spare_s: float) -> int:
-        """Samples per task: `task_s` of work, but so many are spread over all workers while somebody waits for them."""
-        standing_in = sum(seat.stopgap for seat in self.seats)
-        hands = max(1, standing_in, len(self.seats) - standing_in)  # not both: the ones go as the others come
-        fair = max(1, samples // (2 * hands))
+    def _samples_per_task(self, awaited: int, buffered_s: float) -> int:
+        """Return how many samples make `task_s` of work.
+
+        They are fewer while the training loop waits: then the `awaited` samples are spread over all workers.
+        """
+        stopgaps = sum(slot.stopgap for slot in self.workers)
+        workers = max(1, stopgaps, len(self.workers) - stopgaps)  # not the sum: processes replace the stopgaps
+        fair = max(1, awaited // (2 * workers))
         if self.sample_s == 0:
-            return min(self._most_rows, fair)
-        at_once = max(LEAST_TASK_S, spare_s / 2)  # by then, half of what is ready is left
-        least, most = (round(seconds / self.sample_s) for seconds in (min(at_once, self.task_s), self.task_s))
-        return max(1, min(self._most_rows, max(least, min(fair, most))))
+            return min(self._max_rows, fair)
+        least_s = max(MIN_TASK_S, buffered_s / 2)  # when such a task ends, half of the buffered batches are left
+        least, most = (round(seconds / self.sample_s) for seconds in (min(least_s, self.task_s), self.task_s))
+        return max(1, min(self._max_rows, max(least, min(fair, most))))
 
-    def _task(self, batch: Batch, slots: Ids, residency: BlockCache, strikes: int) -> AssignedTask:
-        bases = residency.pin_all(batch.blocks[slots])
-        rows = self._supply.task_rows(batch.request.samples[slots], slots, bases)
-        self._most_rows = max(1, MESSAGE_BYTES // rows[0].nbytes)
+    def _make_task(self, batch: Batch, slots: Ids, block_cache: BlockCache, crashes: int) -> AssignedTask:
+        block_starts = block_cache.pin(batch.blocks[slots])
+        rows = self._block_source.task_rows(batch.request.samples[slots], slots, block_starts)
+        self._max_rows = max(1, MAX_MESSAGE_BYTES // rows[0].nbytes)
         self.tasks += 1
-        task = Task(
-            self.tasks, batch.slab * self._slab_bytes, batch.request.epoch, np.ascontiguousarray(rows, np.int64)
-        )
-        return AssignedTask(task, batch, slots, strikes)
+        slab_start = batch.slab * self._slab_bytes
+        task = Task(self.tasks, slab_start, batch.request.epoch, np.ascontiguousarray(rows, np.int64))
+        return AssignedTask(task, batch, slots, crashes)
 
-    def _repeat(self, given: AssignedTask, residency: BlockCache) -> AssignedTask:
-        given.batch.under_way += len(given.slots)
-        return self._task(given.batch, given.slots, residency, given.strikes)
+    def _repeat(self, task: AssignedTask, block_cache: BlockCache) -> AssignedTask:
+        task.batch.in_progress += len(task.slots)
+        return self._make_task(task.batch, task.slots, block_cache, task.crashes)
 
-    def _send(self, seat: WorkerSlot, given: AssignedTask) -> None:
-        given.since = time.monotonic()
-        seat.given.append(given)
-        self.under_way += 1
-        seat.worker.send(given.task)
+    def _send(self, slot: WorkerSlot, task: AssignedTask) -> None:
+        task.since = time.monotonic()
+        slot.tasks.append(task)
+        self.in_progress += 1
+        slot.worker.send(task.task)
 
-    # -- taking back -----------------------------------------------------------------------------------------
+    # -- results, and workers that fail --------------------------------------------------------------------------
 
-    def finished(self, seat: WorkerSlot, answer: TaskResult) -> AssignedTask:
-        """Note an answer; workers answer in the order in which they were asked."""
-        given = seat.given.popleft()
-        assert given.task.number == answer.number
-        seat.warned = None
-        self.under_way -= 1
-        if seat.given:
-            seat.given[0].since = time.monotonic()
-        per_sample = answer.busy_s / len(given.slots)
-        seat.sample_s = _mean(seat.sample_s, per_sample)
-        self.sample_s = _mean(self.sample_s, min(per_sample, SLOW * self.sample_s or per_sample))
-        self.busy_s += answer.busy_s
-        self._let_go(seat)
-        return given
+    def finish(self, slot: WorkerSlot, result: TaskResult) -> AssignedTask:
+        """Note a result, and return its task; workers return results in the order of their tasks."""
+        task = slot.tasks.popleft()
+        assert task.task.number == result.number
+        slot.stack_requested_at = None
+        self.in_progress -= 1
+        if slot.tasks:
+            slot.tasks[0].since = time.monotonic()
+        sample_s = result.busy_s / len(task.slots)
+        slot.sample_s = _running_mean(slot.sample_s, sample_s)
+        self.sample_s = _running_mean(self.sample_s, min(sample_s, SLOW_FACTOR * self.sample_s or sample_s))
+        self.busy_s += result.busy_s
+        self._remove_if_retired(slot)
+        return task
 
     def overdue(self) -> list[WorkerSlot]:
-        """Workers that have been at one task for longer than the deadline, and have had time to print their stack."""
+        """Return the workers whose task has exceeded the timeout, after they have had time to print their stack."""
         now = time.monotonic()
-        late = [s for s in self.seats if s.given and now - s.given[0].since > self._deadline_s]
-        for seat in late:
-            if seat.warned is None:
-                seat.warned = now
-                seat.worker.show_stack()
-        return [seat for seat in late if seat.warned is not None and now - seat.warned > GRACE_S]
+        late = [slot for slot in self.workers if slot.tasks and now - slot.tasks[0].since > self._timeout_s]
+        for slot in late:
+            if slot.stack_requested_at is None:
+                slot.stack_requested_at = now
+                slot.worker.print_stack()
+        return [
+            slot
+            for slot in late
+            if slot.stack_requested_at is not None and now - slot.stack_requested_at > STACK_GRACE_S
+        ]
 
-    def bury(self, seat: WorkerSlot, crash: WorkerCrash) -> list[AssignedTask]:
-        """Take a dead worker out, put another in; returns what it had, cut into suspects."""
+    def replace_dead(self, slot: WorkerSlot, crash: WorkerCrash) -> list[AssignedTask]:
+        """Replace a dead worker by a new one, and return its tasks.
+
+        The task that it ran is returned as one task for each sample, so that a sample that kills workers is found.
+        """
         self.deaths += 1
-        self._stillborn = 0 if seat.worker.ready else self._stillborn + 1
-        if self._stillborn >= MAX_STILLBORN:
+        self._failed_starts = 0 if slot.worker.ready else self._failed_starts + 1
+        if self._failed_starts >= MAX_FAILED_STARTS:
             crash.advice = "Workers cannot start: their own error is on stderr"
             raise crash
-        if not seat.worker.replaceable:
+        if not slot.worker.replaceable:
             crash.advice = "A thread cannot be killed: use executor='process', or a longer timeout_s"
             raise crash
-        seat.worker.stop()
-        if not seat.worker.join(0.0):  # what it does then, it does to memory that would be another batch's
+        slot.worker.stop()
+        if not slot.worker.join(0.0):  # if it continued, it would write to memory that holds another batch by then
             crash.advice = "It cannot be killed: it waits for a disk or a file server that does not answer"
             raise crash
-        self.seats.remove(seat)
-        self.under_way -= len(seat.given)
+        self.workers.remove(slot)
+        self.in_progress -= len(slot.tasks)
         self.add_workers(1)
-        suspects = [piece for given in list(seat.given)[:1] for piece in _singly(given)]
-        return suspects + list(seat.given)[1:]
+        suspects = [part for task in list(slot.tasks)[:1] for part in _one_by_one(task)]
+        return suspects + list(slot.tasks)[1:]
 
-    def retry(self, given: AssignedTask) -> None:
-        """Do it again, before anything else."""
-        self._again.append(given)
+    def retry(self, task: AssignedTask) -> None:
+        """Let the task be done again, before any other."""
+        self._retries.append(task)
 
     @property
     def retries(self) -> int:
         """Tasks that wait to be done again."""
-        return len(self._again)
+        return len(self._retries)
 
-    def forget_retries(self) -> None:
-        """A new epoch has begun."""
-        self._again.clear()
+    def clear_retries(self) -> None:
+        """Forget the tasks to be done again, because a new epoch has begun."""
+        self._retries.clear()
 
-    def dismiss_all(self, timeout_s: float) -> None:
-        """Everybody goes home, and is waited for, but not for ever."""
-        self._dismissed.set()
+    def stop_all(self, timeout_s: float) -> None:
+        """Stop the workers and join them, with a timeout."""
+        self._stopped.set()
         deadline = time.monotonic() + timeout_s
-        workers = [seat.worker for seat in self.seats]
+        workers = [slot.worker for slot in self.workers]
         for worker in workers:
             worker.stop()
-        for worker in (*self._leaving, *workers):
+        for worker in (*self._removed, *workers):
             worker.join(max(0.0, deadline - time.monotonic()))
-        self.seats.clear()
-        self._leaving.clear()
+        self.workers.clear()
+        self._removed.clear()
 
 
-def _singly(given: AssignedTask) -> list[AssignedTask]:
-    """One for each sample, each with one more strike; a batch that may not be split stays whole."""
-    if given.batch.request.one_worker:
-        return [replace(given, strikes=given.strikes + 1)]
+def _one_by_one(task: AssignedTask) -> list[AssignedTask]:
+    """Return one task per sample, with one more crash each; a task of a batch for one worker is not divided."""
+    if task.batch.request.one_worker:
+        return [replace(task, crashes=task.crashes + 1)]
     return [
-        AssignedTask(given.task, given.batch, given.slots[at : at + 1], given.strikes + 1)
-        for at in range(len(given.slots))
+        AssignedTask(task.task, task.batch, task.slots[index : index + 1], task.crashes + 1)
+        for index in range(len(task.slots))
     ]
 
 
-def _mean(old: float, new: float) -> float:
+def _running_mean(old: float, new: float) -> float:
     return new if old == 0 else 0.9 * old + 0.1 * new

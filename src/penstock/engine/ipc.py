@@ -1,4 +1,4 @@
-"""What the conductor's thread hears: a bell that any other thread can ring, and its workers' pipes."""
+"""How other threads and worker processes reach the scheduler's thread: a wake-up, and pipes of messages."""
 
 from __future__ import annotations
 
@@ -11,115 +11,121 @@ from multiprocessing import connection
 
 
 class Wakeup:
-    """A pipe to oneself. Its descriptors live as long as somebody holds the bell, so nobody ever rings a stranger's."""
+    """A pipe with which any thread can end the wait of another one.
+
+    Its descriptors stay open as long as the object is referenced, so `wake` never writes to a descriptor that has been
+    closed and reused by another file.
+    """
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
-        self._rung = False
+        self._pending = False
 
     def fileno(self) -> int:
-        """Readable after a ring."""
+        """Return the descriptor that is readable after a call of `wake`."""
         return self._read
 
-    def ring(self) -> None:
-        """Takes no lock and never waits; one ring stands for all until it is heard."""
-        if self._rung:
+    def wake(self) -> None:
+        """End the wait of the other thread. Takes no lock and never blocks; further calls before `clear` do nothing."""
+        if self._pending:
             return
-        self._rung = True
-        with suppress(BlockingIOError):  # full: rung often enough
+        self._pending = True
+        with suppress(BlockingIOError):  # the pipe is full, so the descriptor is readable anyway
             os.write(self._write, b"x")
 
-    def hush(self) -> None:
-        """Forget the rings so far: before looking at what they are about."""
+    def clear(self) -> None:
+        """Forget the calls of `wake` so far. Call it before reading what they are about."""
         with suppress(BlockingIOError):
             os.read(self._read, 65536)
-        self._rung = False
+        self._pending = False
 
     def __del__(self) -> None:
         os.close(self._read)
         os.close(self._write)
 
 
-class Listener:
-    """Waits for any of several descriptors. They change seldom, so what the system is asked is kept between waits."""
+class Poller:
+    """Waits for any of several descriptors. They rarely change, so their registrations are kept between waits."""
 
     def __init__(self) -> None:
-        self._heard: tuple[int, ...] = ()
+        self._registered: tuple[int, ...] = ()
         self._poll = select.poll() if hasattr(select, "poll") else None
 
     def wait(self, descriptors: Iterable[int], timeout_s: float) -> list[int]:
-        """Those that can be read from, or have been closed at the other end."""
-        wanted = tuple(descriptors)
+        """Return the descriptors that are readable, or whose other end has been closed; none after the timeout."""
+        requested = tuple(descriptors)
         if self._poll is None:
-            return connection.wait(wanted, timeout_s)  # type: ignore[return-value]
-        if wanted != self._heard:
-            for descriptor in self._heard:
+            return connection.wait(requested, timeout_s)  # type: ignore[return-value]
+        if requested != self._registered:
+            for descriptor in self._registered:
                 self._poll.unregister(descriptor)
-            for descriptor in wanted:
+            for descriptor in requested:
                 self._poll.register(descriptor, select.POLLIN)
-            self._heard = wanted
+            self._registered = requested
         return [descriptor for descriptor, _ in self._poll.poll(1000 * timeout_s)]
 
 
-_HEAD = struct.Struct("<q")
-_PIECE = 64 << 10
+_LENGTH = struct.Struct("<q")
+"""Written before each message."""
+_READ_BYTES = 64 << 10
 
 
 class Pipe:
-    """One end. Whoever must not wait looks first whether there is something, and takes it."""
+    """One end of a connection that carries whole messages."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._come = bytearray()
+        self._received = bytearray()
 
     def fileno(self) -> int:
-        """To wait on."""
+        """Return the descriptor to wait on."""
         return self._fd
 
     def send(self, message: bytes) -> None:
-        """All of it, once there is room; an OSError if nobody is there to read."""
-        rest = memoryview(_HEAD.pack(len(message)) + message)
+        """Write the whole message, blocking while the pipe is full; an OSError if the other end is closed."""
+        rest = memoryview(_LENGTH.pack(len(message)) + message)
         while rest:
             rest = rest[os.write(self._fd, rest) :]
 
     def receive(self) -> list[bytes]:
-        """What has come, one message at least; EOFError if nothing will come any more."""
-        while not (messages := self.take()):
+        """Wait for at least one message; EOFError if the other end is closed."""
+        while not (messages := self.receive_available()):
             pass
         return messages
 
-    def take(self) -> list[bytes]:
-        """Messages that are whole with what lies ready; none if the rest of one is still to be sent."""
-        self._come += self._more(max(_PIECE, self._missing()))
-        return self._whole()
+    def receive_available(self) -> list[bytes]:
+        """Read once, and return the messages that are complete; none while the rest of one is still to come."""
+        self._received += self._read_some(max(_READ_BYTES, self._missing_bytes()))
+        return self._take_complete()
 
     def close(self) -> None:
-        """A second call does nothing."""
+        """Close the descriptor; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _more(self, most: int) -> bytes:
-        data = os.read(self._fd, most)
+    def _read_some(self, max_bytes: int) -> bytes:
+        data = os.read(self._fd, max_bytes)
         if not data:
             raise EOFError
         return data
 
-    def _missing(self) -> int:
-        """Of the first message; 0 as long as its length is not known."""
-        return _HEAD.size + _HEAD.unpack_from(self._come)[0] - len(self._come) if len(self._come) >= _HEAD.size else 0
+    def _missing_bytes(self) -> int:
+        """Return the bytes that are missing of the first message; 0 as long as its length is not known."""
+        received = self._received
+        return _LENGTH.size + _LENGTH.unpack_from(received)[0] - len(received) if len(received) >= _LENGTH.size else 0
 
-    def _whole(self) -> list[bytes]:
-        """Messages that are complete, taken out."""
+    def _take_complete(self) -> list[bytes]:
+        """Remove the complete messages from what was received, and return them."""
         messages = []
-        at = 0
-        while len(self._come) - at >= _HEAD.size:
-            end = at + _HEAD.size + _HEAD.unpack_from(self._come, at)[0]
-            if end > len(self._come):
+        start = 0
+        while len(self._received) - start >= _LENGTH.size:
+            end = start + _LENGTH.size + _LENGTH.unpack_from(self._received, start)[0]
+            if end > len(self._received):
                 break
-            messages.append(bytes(self._come[at + _HEAD.size : end]))
-            at = end
-        del self._come[:at]
+            messages.append(bytes(self._received[start + _LENGTH.size : end]))
+            start = end
+        del self._received[:start]
         return messages

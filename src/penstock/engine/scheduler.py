@@ -1,9 +1,9 @@
-"""Keeps reads in flight, workers busy and batches in order. One thread decides; nobody else touches the state.
+"""The scheduler: a thread that keeps reads in flight, workers busy and batches in order, and owns their state.
 
-    jobs ─▶ planned (blocks asked for) ─▶ open (a slab taken) ─▶ tasks to workers ─▶ complete, delivered in order
+    requests ─▶ planned (blocks requested) ─▶ open (has a slab) ─▶ tasks to workers ─▶ complete, delivered in order
 
-Others speak to it through `post`: readers when a block has come, threads when a task is done, the consumer when a slab
-is free again. Processes speak through their pipes. It waits for all of these at once.
+Other threads reach it through `post`: readers when a block has been read, worker threads when a task is done, the
+training loop when a slab is free again. Worker processes write to their pipes. It waits for all of these together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,6 @@ import numpy as np
 from penstock.core.contracts import (
     BAD_SAMPLE,
     NO_BLOCK,
-    BatchRequest,
     BlockSource,
     EpochRequest,
     Extras,
@@ -31,373 +30,317 @@ from penstock.core.contracts import (
 from penstock.core.hops import HopState
 from penstock.core.types import Ids
 from penstock.engine.autotune import Autotuner
-from penstock.engine.batch import Batch
+from penstock.engine.batch import MAX_PLANNED, Batch, RequestLookahead
 from penstock.engine.block_cache import BlockCache
 from penstock.engine.dispatch import AssignedTask, Dispatch, WorkerSlot
-from penstock.engine.ipc import Listener, Wakeup
-from penstock.engine.output_queue import LONGEST_WAIT_S, OutputQueue
+from penstock.engine.ipc import Poller, Wakeup
+from penstock.engine.output_queue import MAX_WAIT_S, OutputQueue
 from penstock.engine.readers import FetchedBlock
 from penstock.engine.workers import ProcessWorker
 from penstock.errors import WorkerCrash
 
-PLANNED = 64
-"""Batches whose blocks are asked for before they have a slab, as far as the arena has room."""
-AT_ONCE = 8
-"""Of these, planned in one go: one after each step of the loop would find cold code each time. And no more, so that
-somebody can begin with the first of them: a pass begins while the loop waits."""
-
-
-class RequestLookahead:
-    """Owned by the conductor's thread."""
-
-    def __init__(self, supply: BlockSource, residency: BlockCache) -> None:
-        self._supply = supply
-        self._residency = residency
-        self._requests: Iterator[BatchRequest] | None = None
-        self._planned: deque[tuple[BatchRequest, Ids]] = deque()
-
-    def begin(self, requests: Iterator[BatchRequest] | None) -> None:
-        """Of an epoch; what is left of the one before is dropped."""
-        self._requests = requests
-        self._planned.clear()
-
-    def __len__(self) -> int:
-        return len(self._planned)
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing follows any more."""
-        return self._requests is None and not self._planned
-
-    @property
-    def enough(self) -> bool:
-        """Until there is room for `AT_ONCE` more."""
-        return len(self._planned) > PLANNED - AT_ONCE
-
-    @property
-    def one_worker(self) -> bool:
-        """Whether one worker each makes what was planned last."""
-        return bool(self._planned) and self._planned[-1][0].one_worker
-
-    def grows(self, most: int) -> bool:
-        """Whether `plan` would do something, with so many at most."""
-        return self._requests is not None and not self.enough and self._has_room(most)
-
-    def plan(self, most: int) -> None:
-        """Ask for the blocks of the next `AT_ONCE`, in order, as far as that is of use."""
-        if self.enough:
-            return
-        for _ in range(AT_ONCE):
-            if self._requests is None or not self._has_room(most):
-                return
-            request = next(self._requests, None)
-            if request is None:
-                self._requests = None
-                return
-            blocks = self._supply.blocks_of(request.samples)
-            # All are needed: in the order of their place a disk seeks less. Not by np.unique, whose C++ aborts a
-            # program that ends meanwhile, as it may around a daemon thread.
-            for block in sorted(set(blocks.tolist())):
-                if block != NO_BLOCK:
-                    self._residency.want(block)
-            self._planned.append((request, blocks))
-            self._residency.pump()
-
-    def _has_room(self, most: int) -> bool:
-        return len(self._planned) < most and not self._residency.blocked
-
-    def take(self) -> tuple[BatchRequest, Ids]:
-        """The next job, and the blocks of its samples."""
-        return self._planned.popleft()
-
-
 log = logging.getLogger("penstock")
 
-PUT_OFF_S = 1.0
-"""How long the start of processes waits for the first batch: while they start, they take the cores from it."""
-PAUSE_S, LEAST_PAUSE_S = 0.008, 0.0005
-"""Where the loop has batches, what happens is dealt with after a pause, with all that happens meanwhile: whenever we
-wake, we take the interpreter from the loop, and it is the loop that wakes us when it comes for its next batch."""
-OF_SPARE = 8
-"""The pause is this part of the time for which the loop has batches."""
-AT_FIRST = 1
-"""Batches planned, and in the making, until the first one is complete: what is done for later ones delays it."""
+DEFER_S = 1.0
+"""Seconds that the start of worker processes waits for the first batch: starting them takes cores away from it."""
+MAX_PAUSE_S, MIN_PAUSE_S = 0.008, 0.0005
+"""While the training loop has batches, events are handled after a pause, together with those that arrive meanwhile.
+Each time this thread runs, it takes the GIL from the training loop, and what wakes it is mostly the training loop that
+takes a batch."""
+PAUSE_DIVISOR = 8
+"""The pause is this part of the time for which the complete batches last."""
+FIRST_LIMIT = 1
+"""Batches that are planned, and open, until the first one is complete: work for later batches would delay it."""
+CRASHES_OF_BAD_SAMPLE = 2
+"""A sample that has killed this many workers is bad."""
 
 
 class Scheduler:
-    """The engine's one deciding thread."""
+    """The thread that decides what is read and decoded next."""
 
     def __init__(
-        self, supply: BlockSource, residency: BlockCache, dispatch: Dispatch, shelf: OutputQueue, tuner: Autotuner
+        self,
+        block_source: BlockSource,
+        block_cache: BlockCache,
+        dispatch: Dispatch,
+        output_queue: OutputQueue,
+        autotuner: Autotuner,
     ) -> None:
-        self.residency = residency
+        self.block_cache = block_cache
         self.dispatch = dispatch
-        self.shelf = shelf
-        self.tuner = tuner
-        self._free_slabs = list(range(shelf.slabs))
-        self._agenda = RequestLookahead(supply, residency)
+        self.output_queue = output_queue
+        self.autotuner = autotuner
+        self._free_slabs = list(range(output_queue.slabs))
+        self._lookahead = RequestLookahead(block_source, block_cache)
         self._worker_read_bytes: Callable[[Ids], int] = no_worker_reads
         self._open: deque[Batch] = deque()
+        """Batches that have a slab and are not complete, in order."""
         self._stopping = False
-        self._put_off: tuple[float, Callable[[], None]] | None = None
+        self._deferred: tuple[float, Callable[[], None]] | None = None
+        """An action for later, and the time at which it is due."""
         self._events: deque[Callable[[], None]] = deque()
-        self._given_back: deque[int] = deque()
-        """Slabs that the loop has done with, and we have not seen yet."""
-        self._bell: Wakeup | None = Wakeup()
-        self._listener = Listener()
-        self._thread = threading.Thread(target=self._run, name="penstock-conductor", daemon=True)
+        self._released: deque[int] = deque()
+        """Slabs that the training loop has released and this thread has not handled yet."""
+        self._wakeup: Wakeup | None = Wakeup()
+        self._poller = Poller()
+        self._thread = threading.Thread(target=self._run, name="penstock-scheduler", daemon=True)
 
-    # -- called by others ------------------------------------------------------------------------------------
+    # -- called by other threads -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Let the thread run."""
+        """Start the thread."""
         self._thread.start()
 
     def post(self, event: Callable[[], None]) -> None:
-        """Have the thread do something soon. From any thread, from finalizers too: takes no lock."""
+        """Let the thread call this function soon. Any thread may call it, finalizers too: it takes no lock."""
         self._events.append(event)
-        self._ring()
+        self._wake()
 
-    def put_off(self, deed: Callable[[], None]) -> None:
-        """Do it when the first batch is complete, or soon."""
-        self._put_off = (time.monotonic() + PUT_OFF_S, deed)
+    def defer(self, action: Callable[[], None]) -> None:
+        """Let the thread call this function when the first batch is complete, or after DEFER_S."""
+        self._deferred = (time.monotonic() + DEFER_S, action)
 
     def begin(self, epoch: EpochRequest) -> None:
-        """Start an epoch; what is left of the one before is dropped."""
+        """Begin an epoch, and drop what is left of the one before."""
         self.post(lambda: self._begin(epoch))
 
-    def fetched(self, fetched: FetchedBlock) -> None:
-        """A reader has finished a block."""
+    def block_fetched(self, fetched: FetchedBlock) -> None:
+        """Report that a reader has read a block."""
         self.post(lambda: self._on_fetched(fetched))
 
-    def answered(self, worker: object, answer: TaskResult) -> None:
-        """A thread has finished a task."""
-        self.post(lambda: self._on_answer(self.dispatch.seat_of(worker), answer))
+    def task_done(self, worker: object, result: TaskResult) -> None:
+        """Report that a worker thread has done a task."""
+        self.post(lambda: self._on_result(self.dispatch.slot_of(worker), result))
 
     def release(self, slab: int) -> None:
-        """A delivered slab is no longer looked at. From any thread, from finalizers too: takes no lock."""
-        self._given_back.append(slab)
-        self.remind()
+        """Report that a delivered slab is unused. Any thread may call it, finalizers too: it takes no lock."""
+        self._released.append(slab)
+        self.wake_for_released_slabs()
 
-    def remind(self) -> None:
-        """Of slabs that were given back, when they are more than half as many as batches that are ready.
+    def wake_for_released_slabs(self) -> None:
+        """Wake the thread if the released slabs are more than half as many as the complete batches.
 
-        Waking us costs the loop more than anything else it does for its next batch.
+        Waking it costs the training loop more than anything else that it does to get its next batch.
         """
-        if 2 * len(self._given_back) > len(self.shelf):
-            self._ring()
+        if 2 * len(self._released) > len(self.output_queue):
+            self._wake()
 
-    def _ring(self) -> None:
-        bell = self._bell  # held while it rings, so that it cannot be closed meanwhile
-        if bell is not None:
-            bell.ring()
+    def _wake(self) -> None:
+        wakeup = self._wakeup  # this reference keeps its descriptors open during the call
+        if wakeup is not None:
+            wakeup.wake()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread and the workers."""
+        """Stop the thread and the workers."""
         deadline = time.monotonic() + timeout_s
         self._stopping = True
-        self.shelf.close()
+        self.output_queue.close()
         self.post(lambda: None)
         try:
             if self._thread.is_alive() and threading.current_thread() is not self._thread:
                 self._thread.join(timeout_s)
-        finally:  # a second Ctrl-C
-            self.dispatch.dismiss_all(max(0.0, deadline - time.monotonic()))
+        finally:  # also after a second Ctrl-C
+            self.dispatch.stop_all(max(0.0, deadline - time.monotonic()))
             if not self._thread.is_alive():
-                self._bell = None
+                self._wakeup = None
 
-    # -- the thread ------------------------------------------------------------------------------------------
+    # -- the loop of the thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while not self._stopping:
-                self._happenings()
-                self._agenda.plan(self._most(PLANNED))
+                self._handle_events()
+                self._lookahead.plan(self._limit(MAX_PLANNED))
                 self._open_batches()
-                self.residency.pump()  # after opening, which asks again for what had to leave the arena
-                self.dispatch.give_out(self._open, self.residency, self.shelf.lasts_s())
-                self._unstick()
-                self._account()
+                self.block_cache.start_reads()  # after opening, which requests blocks again that were evicted
+                self.dispatch.assign(self._open, self.block_cache, self.output_queue.buffered_s())
+                self._free_arena_if_stuck()
+                self._measure()
                 self._wait()
-        except BaseException as error:  # whatever it is, the consumer must hear of it instead of waiting for ever
-            self.shelf.fail(error)
+        except BaseException as error:  # any error must reach the training loop, which otherwise would wait forever
+            self.output_queue.fail(error)
 
-    def _happenings(self) -> None:
+    def _handle_events(self) -> None:
         while self._events:
             self._events.popleft()()
-        while self._given_back:
-            self._on_release(self._given_back.popleft())
-        for seat in self.dispatch.overdue():
-            self._on_death(seat, WorkerCrash(f"{seat.worker.name} was stuck for too long", stage="decode"))
+        while self._released:
+            self._on_release(self._released.popleft())
+        for slot in self.dispatch.overdue():
+            self._on_crash(slot, WorkerCrash(f"{slot.worker.name} was stuck for too long", stage="decode"))
 
-    def _do_put_off(self) -> float:
-        """What was put off, if its time has come; returns how long it may still wait."""
-        if self._put_off is None:
-            return LONGEST_WAIT_S
-        due, deed = self._put_off
-        left = due - time.monotonic()
-        if left > 0 and self.tuner.batches == 0:
-            return left
-        self._put_off = None
-        deed()
-        return LONGEST_WAIT_S
+    def _run_deferred(self) -> float:
+        """Call the deferred function if it is due; return for how many seconds the thread may wait."""
+        if self._deferred is None:
+            return MAX_WAIT_S
+        due, action = self._deferred
+        left_s = due - time.monotonic()
+        if left_s > 0 and self.autotuner.batches == 0:
+            return left_s
+        self._deferred = None
+        action()
+        return MAX_WAIT_S
 
     def _wait(self) -> None:
-        timeout_s = self._do_put_off()
-        only_look = self._agenda.grows(self._most(PLANNED))
-        assert self._bell is not None  # not a local: the traceback of a failure would keep it open
+        timeout_s = self._run_deferred()
+        has_work = self._lookahead.can_plan(self._limit(MAX_PLANNED))
+        assert self._wakeup is not None  # not a local variable: the traceback of a failure would keep it open
         pipes = self.dispatch.pipes()
-        heard = self._listener.wait((self._bell.fileno(), *pipes), 0.0 if only_look else timeout_s)
-        if heard and not only_look:
-            self._let_the_loop_go_first()
-        for source in heard:
-            if source in pipes:
-                self._on_pipe(pipes[source])
+        readable = self._poller.wait((self._wakeup.fileno(), *pipes), 0.0 if has_work else timeout_s)
+        if readable and not has_work:
+            self._pause_for_training_loop()
+        for descriptor in readable:
+            if descriptor in pipes:
+                self._on_pipe(pipes[descriptor])
             else:
-                self._bell.hush()
-        if not heard and not only_look:
-            self._in_silence(pipes.values())
+                self._wakeup.clear()
+        if not readable and not has_work:
+            self._on_timeout(pipes.values())
 
-    def _let_the_loop_go_first(self) -> None:
-        pause_s = min(PAUSE_S, self.shelf.lasts_s() / OF_SPARE)
-        if pause_s > LEAST_PAUSE_S:
+    def _pause_for_training_loop(self) -> None:
+        pause_s = min(MAX_PAUSE_S, self.output_queue.buffered_s() / PAUSE_DIVISOR)
+        if pause_s > MIN_PAUSE_S:
             time.sleep(pause_s)
 
-    def _in_silence(self, seats: Iterable[WorkerSlot]) -> None:
-        """An interrupt may have come between a ring and its sound, and a worker may die without a sound."""
-        assert self._bell is not None
-        self._bell.hush()
-        for seat in seats:
-            assert isinstance(seat.worker, ProcessWorker)
+    def _on_timeout(self, slots: Iterable[WorkerSlot]) -> None:
+        """Recover a wake-up that was lost to a signal, and find workers that died without closing their pipe."""
+        assert self._wakeup is not None
+        self._wakeup.clear()
+        for slot in slots:
+            assert isinstance(slot.worker, ProcessWorker)
             try:
-                seat.worker.check()
+                slot.worker.check()
             except WorkerCrash as crash:
-                self._on_death(seat, crash)
+                self._on_crash(slot, crash)
 
-    def _on_pipe(self, seat: WorkerSlot) -> None:
-        assert isinstance(seat.worker, ProcessWorker)
-        was_ready = seat.worker.ready
+    def _on_pipe(self, slot: WorkerSlot) -> None:
+        assert isinstance(slot.worker, ProcessWorker)
+        was_ready = slot.worker.ready
         try:
-            answers = seat.worker.receive()
+            results = slot.worker.receive()
         except WorkerCrash as crash:
-            self._on_death(seat, crash)
+            self._on_crash(slot, crash)
             return
-        if seat.worker.ready and not was_ready:
-            self.dispatch.relieve()
-        for answer in answers:
-            self._on_answer(seat, answer)
+        if slot.worker.ready and not was_ready:
+            self.dispatch.retire_stopgap()
+        for result in results:
+            self._on_result(slot, result)
 
-    # -- epochs, batches, blocks -----------------------------------------------------------------------------
+    # -- epochs, batches, blocks -----------------------------------------------------------------------------------
 
     def _begin(self, epoch: EpochRequest) -> None:
         first = next(epoch.batches, None)
         batches = itertools.chain([] if first is None else [replace(first, first_of_epoch=True)], epoch.batches)
-        self._agenda.begin(None if first is None else batches)
+        self._lookahead.begin(None if first is None else batches)
         self._worker_read_bytes = epoch.worker_read_bytes
         for batch in self._open:
             batch.abandoned = True
-            if batch.under_way == 0:
+            if batch.in_progress == 0:
                 self._free_slabs.append(batch.slab)
         self._open.clear()
-        self.dispatch.forget_retries()
-        self._free_slabs += [batch.slab for batch in self.shelf.clear(None if first is None else first.number)]
-        self.residency.begin(epoch.block_uses)
+        self.dispatch.clear_retries()
+        not_taken = self.output_queue.clear(None if first is None else first.number)
+        self._free_slabs += [batch.slab for batch in not_taken]
+        self.block_cache.begin_epoch(epoch.block_uses)
 
-    def _most(self, usual: int) -> int:
-        """Until the first batch is complete, AT_FIRST; batches that one worker each makes do not delay one another."""
-        return usual if self._agenda.one_worker or self.tuner.batches else AT_FIRST
+    def _limit(self, usual: int) -> int:
+        """Return FIRST_LIMIT until the first batch is complete; batches for one worker each do not delay each other."""
+        return usual if self._lookahead.one_worker or self.autotuner.batches else FIRST_LIMIT
 
     def _open_batches(self) -> None:
-        look_ahead = self.tuner.knobs.look_ahead.now
-        while self._agenda and self._free_slabs and len(self._open) + len(self.shelf) < self._most(look_ahead):
-            request, blocks = self._agenda.take()
+        limit = self._limit(self.autotuner.knobs.lookahead.value)
+        while self._lookahead and self._free_slabs and len(self._open) + len(self.output_queue) < limit:
+            request, blocks = self._lookahead.pop()
             batch = Batch(request, blocks, self._free_slabs.pop())
             needed = set(blocks.tolist()) - {NO_BLOCK}
-            missing = [block for block in needed if self.residency.base(block) is None]
+            missing = [block for block in needed if self.block_cache.start_of(block) is None]
             for block in missing:
-                self.residency.want(block)
-            batch.bytes_here(~np.isin(blocks, missing))
+                self.block_cache.request(block)
+            batch.mark_loaded(~np.isin(blocks, missing))
             self._open.append(batch)
-            if batch.left == 0:
-                self._complete_batch(batch)
+            if batch.remaining == 0:
+                self._complete(batch)
 
     def _on_fetched(self, fetched: FetchedBlock) -> None:
         if fetched.error is not None:
             raise fetched.error
-        self.tuner.reads += 1
-        self.tuner.bytes_read += fetched.bytes_read
-        if self.residency.arrived(fetched):
+        self.autotuner.reads += 1
+        self.autotuner.bytes_read += fetched.bytes_read
+        if self.block_cache.add_fetched(fetched):
             for batch in self._open:
-                batch.bytes_here(batch.blocks == fetched.block)
+                batch.mark_loaded(batch.blocks == fetched.block)
 
-    def _unstick(self) -> None:
-        """Room is made by force only when nothing is left that could make it: no read, no task, nothing to give out."""
-        if not self.residency.blocked or self.residency.loading or self.dispatch.under_way or self.dispatch.retries:
+    def _free_arena_if_stuck(self) -> None:
+        """Evict blocks if the next one has no space and nothing will free any: no read, no task, nothing to assign."""
+        cache, dispatch = self.block_cache, self.dispatch
+        if not cache.blocked or cache.loading or dispatch.in_progress or dispatch.retries:
             return
-        if self._open and not any(batch.waiting for batch in self._open):
-            while self.residency.blocked and self.residency.make_room():
-                self.residency.pump()
+        if self._open and not any(batch.ready_count for batch in self._open):
+            while cache.blocked and cache.evict_one():
+                cache.start_reads()
 
-    def _account(self) -> None:
-        """Tell the tuner who works and why the others do not; then let it look."""
+    def _measure(self) -> None:
+        """Report to the autotuner who is busy and why the others are not, and let it decide on a change."""
         now = time.monotonic()
-        if self._agenda.over and not self._open:
-            self.tuner.note(now, None, None)
-            self.tuner.pause(now)
+        if self._lookahead.exhausted and not self._open:
+            self.autotuner.update(now, None, None)
+            self.autotuner.pause(now)
             return
-        reads = self.residency.in_flight
-        loading, (busy, able) = min(reads, self.residency.loading), self.dispatch.working
-        full = self.residency.blocked or self._agenda.enough
-        reading = HopState(loading, reads - loading, "blocked" if full else "starved")
-        hungry = busy < able and any(batch.waits_for_bytes for batch in self._open)
-        decoding = HopState(busy, able - busy, "starved" if hungry or not self._agenda else "blocked")
-        self.tuner.note(now, reading, decoding)
-        self.tuner.look(now)
+        max_reads = self.block_cache.max_reads
+        loading, (busy, ready) = min(max_reads, self.block_cache.loading), self.dispatch.busy_and_ready
+        no_space = self.block_cache.blocked or self._lookahead.is_full
+        reading = HopState(loading, max_reads - loading, "blocked" if no_space else "starved")
+        starved = busy < ready and any(batch.waits_for_blocks for batch in self._open)
+        decoding = HopState(busy, ready - busy, "starved" if starved or not self._lookahead else "blocked")
+        self.autotuner.update(now, reading, decoding)
+        self.autotuner.tune(now)
 
-    # -- answers and deaths ----------------------------------------------------------------------------------
+    # -- results and crashes ---------------------------------------------------------------------------------------
 
-    def _on_answer(self, seat: WorkerSlot, answer: TaskResult) -> None:
-        given = self.dispatch.finished(seat, answer)
-        self._settle(given, answer.extras)
+    def _on_result(self, slot: WorkerSlot, result: TaskResult) -> None:
+        task = self.dispatch.finish(slot, result)
+        self._finish_slots(task, result.extras)
 
-    def _settle(self, given: AssignedTask, extras: Extras) -> None:
-        batch = given.batch
-        self.residency.unpin_all(batch.blocks[given.slots], done=not batch.abandoned)
-        batch.under_way -= len(given.slots)
+    def _finish_slots(self, task: AssignedTask, extras: Extras) -> None:
+        batch = task.batch
+        self.block_cache.unpin(batch.blocks[task.slots], decoded=not batch.abandoned)
+        batch.in_progress -= len(task.slots)
         if batch.abandoned:
-            if batch.under_way == 0:
+            if batch.in_progress == 0:
                 self._free_slabs.append(batch.slab)
             return
         batch.extras += extras
-        batch.left -= len(given.slots)
-        self.tuner.samples += len(given.slots)
-        self.tuner.bytes_read += self._worker_read_bytes(batch.request.samples[given.slots])
-        if batch.left == 0:
-            self._complete_batch(batch)
+        batch.remaining -= len(task.slots)
+        self.autotuner.samples += len(task.slots)
+        self.autotuner.bytes_read += self._worker_read_bytes(batch.request.samples[task.slots])
+        if batch.remaining == 0:
+            self._complete(batch)
 
-    def _complete_batch(self, batch: Batch) -> None:
+    def _complete(self, batch: Batch) -> None:
         self._open.remove(batch)
-        self.tuner.batches += 1
-        self.shelf.put(batch)
+        self.autotuner.batches += 1
+        self.output_queue.put(batch)
 
     def _on_release(self, slab: int) -> None:
-        self.shelf.release(slab)
+        self.output_queue.release(slab)
         self._free_slabs.append(slab)
 
-    def _on_death(self, seat: WorkerSlot, crash: WorkerCrash) -> None:
-        """Replace the worker; what it was at is done again, sample by sample, so that a killer gives itself away."""
+    def _on_crash(self, slot: WorkerSlot, crash: WorkerCrash) -> None:
+        """Replace the worker. Its task is done again sample by sample, so that a sample that kills workers is found."""
         log.warning("%s; replacing it", crash.reason)
-        for given in self.dispatch.bury(seat, crash):
-            if given.strikes >= 2 and (len(given.slots) == 1 or given.batch.request.one_worker):
-                what = "batch" if given.batch.request.one_worker else "sample"
+        for task in self.dispatch.replace_dead(slot, crash):
+            one_worker = task.batch.request.one_worker
+            if task.crashes >= CRASHES_OF_BAD_SAMPLE and (len(task.slots) == 1 or one_worker):
+                what = "batch" if one_worker else "sample"
                 reason = f"decoding this {what} kills the worker ({crash.reason})"
-                bad: Extras = [(slot, BAD_SAMPLE, WorkerCrash(reason, stage="decode")) for slot in given.slots.tolist()]
-                self._settle(given, bad)
+                bad: Extras = [
+                    (index, BAD_SAMPLE, WorkerCrash(reason, stage="decode")) for index in task.slots.tolist()
+                ]
+                self._finish_slots(task, bad)
                 continue
-            self.residency.unpin_all(given.batch.blocks[given.slots], done=False)
-            given.batch.under_way -= len(given.slots)
-            if given.batch.abandoned:
-                if given.batch.under_way == 0:
-                    self._free_slabs.append(given.batch.slab)
+            self.block_cache.unpin(task.batch.blocks[task.slots], decoded=False)
+            task.batch.in_progress -= len(task.slots)
+            if task.batch.abandoned:
+                if task.batch.in_progress == 0:
+                    self._free_slabs.append(task.batch.slab)
             else:
-                self.dispatch.retry(given)
+                self.dispatch.retry(task)

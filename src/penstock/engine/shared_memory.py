@@ -1,7 +1,7 @@
-"""Memory that several processes see: nameless, so nothing is left behind whatever happens to us.
+"""Memory that several processes share. It has no name, so nothing is left behind if a process is killed.
 
-On Linux a memfd: `multiprocessing.shared_memory` leaves segments in /dev/shm after a crash, and containers give that
-64 MB. Elsewhere an unlinked temporary file, which the page cache keeps in memory.
+On Linux it is a memfd: `multiprocessing.shared_memory` leaves segments in /dev/shm after a crash, and containers often
+limit /dev/shm to 64 MB. Elsewhere it is an unlinked temporary file, which the page cache keeps in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from typing import Self
 
 _POPULATE_WRITE = 23
-"""madvise: make these pages now and map them, whatever they hold. Linux 5.14 and later; no name in Python."""
+"""Advice to madvise: create and map these pages now, and keep their content. Linux 5.14; Python has no name for it."""
 
 
 @cache
@@ -25,16 +25,16 @@ def _libc() -> ctypes.CDLL:
 
 
 def _madvise(address: int, length: int, advice: int) -> None:
-    """Whatever comes of it: it is advice."""
+    """Call madvise and ignore its result: it is only advice."""
     _libc().madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), ctypes.c_int(advice))
 
 
 class SharedMemory:
-    """A mapping and the descriptor it came from; pages cost memory only once they are touched."""
+    """A mapping and the descriptor it was made from. A page takes memory only once it has been touched."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
-        os.set_inheritable(fd, False)  # no program that a worker's code starts is to keep it
+        os.set_inheritable(fd, False)  # programs that a worker's code starts must not keep it open
         self.size = size
         self.map = mmap.mmap(fd, size)
         self.view = memoryview(self.map)
@@ -42,7 +42,7 @@ class SharedMemory:
 
     @classmethod
     def create(cls, size: int, name: str) -> Self:
-        """New memory; `name` shows in /proc/PID/maps and nowhere else."""
+        """Return new memory; its name appears only in /proc/PID/maps."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create(f"penstock-{name}", os.MFD_CLOEXEC)
         else:
@@ -56,32 +56,32 @@ class SharedMemory:
             raise
 
     @classmethod
-    def holding(cls, data: bytes, name: str) -> Self:
-        """New memory with these bytes in it."""
+    def from_bytes(cls, data: bytes, name: str) -> Self:
+        """Return new memory that holds these bytes."""
         memory = cls.create(max(1, len(data)), name)
         memory.view[: len(data)] = data
         return memory
 
-    def settle(self, start: int, length: int) -> None:
-        """Make these pages and map them here, in one call: a fault for every page would cost four times as much.
+    def prefault(self, start: int, length: int) -> None:
+        """Create these pages and map them in this process, in one call.
 
-        Not by `mmap.madvise`, which keeps the interpreter's lock meanwhile. Where the system cannot, or has no memory
-        to give, the faults come as they would have come.
+        A fault for each page would take four times as long. `mmap.madvise` is not used, because it holds the GIL
+        meanwhile. If the system does not support this, or has no memory left, the pages are created by faults as usual.
         """
         if self._address and 0 <= start < start + length <= self.size:
             _madvise(self._address + start, length, _POPULATE_WRITE)
 
     def close(self) -> None:
-        """Let go. The mapping goes when the last view of it goes: a delivered batch may still look at it.
+        """Close the descriptor. The mapping lives until its last view is gone: a delivered batch may still use it.
 
-        It must not be closed by hand: numpy keeps a reference to the mapping but no claim on its buffer, so closing
-        would succeed and leave its arrays pointing at nothing.
+        It must not be closed explicitly: numpy keeps a reference to the mapping but no claim on its buffer, so closing
+        would succeed and leave arrays that point to unmapped memory.
         """
         if self.fd >= 0:
             self._address = 0
             os.close(self.fd)
             self.fd = -1
-            with suppress(BufferError):  # somebody looks through the view itself
+            with suppress(BufferError):  # an array uses the view itself
                 self.view.release()
             del self.map
 

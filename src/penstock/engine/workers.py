@@ -1,4 +1,4 @@
-"""The workers as the conductor sees them: processes and threads behind the same four methods."""
+"""The workers as the scheduler sees them: processes and threads behind the same methods."""
 
 from __future__ import annotations
 
@@ -22,124 +22,125 @@ from penstock.engine.shared_memory import SharedMemory
 from penstock.engine.worker_main import (
     Prefaulter,
     WorkerInit,
-    decode_answer,
+    decode_result,
     encode_task,
     limit_library_threads,
-    timed_run,
+    run_task,
 )
 from penstock.errors import WorkerCrash
 
-KILLED_S = 2.0
-"""For a process that was killed to be gone, at least."""
+KILL_TIMEOUT_S = 2.0
+"""The least time that is waited for a killed process to end."""
 
 
 class Worker(Protocol):
-    """Somebody who runs tasks."""
+    """A process or a thread that runs tasks, one after another."""
 
     name: str
     ready: bool
-    """Whether it has set itself up and can be given tasks."""
+    """Whether it has started and can be given tasks."""
     replaceable: bool
-    """Whether `stop` ends it even in the middle of a task, so that another one can do the task again."""
+    """Whether `stop` ends it even in the middle of a task, so that another worker can repeat the task."""
 
     def send(self, task: Task) -> None:
-        """Hand over a task; it waits there if the worker is busy."""
+        """Give it a task, which waits there if the worker is busy."""
         ...
 
-    def show_stack(self) -> None:
-        """Have it print where it is, to stderr."""
+    def print_stack(self) -> None:
+        """Let it print its stack to stderr."""
         ...
 
     def stop(self) -> None:
-        """End it, now, whatever it is doing, if that can be done."""
+        """End it, at once if it is replaceable."""
         ...
 
     def join(self, timeout_s: float) -> bool:
-        """After `stop`: whether it has ended in about that time."""
+        """Wait, after `stop`, until it has ended or until about the timeout; return whether it has ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """The memory all workers see."""
+    """The memory that all workers share."""
 
     arena: SharedMemory
     slabs: SharedMemory
-    settled: Prefaulter
+    prefaulter: Prefaulter
+    """Used by the threads of this process; a worker process makes its own."""
 
 
 class ProcessWorker:
-    """A worker in a process of its own, with a pipe of its own."""
+    """A worker in a process of its own, connected by a pipe."""
 
     replaceable = True
 
     def __init__(
-        self, name: str, work: SharedMemory, shared: WorkerMemory, main_path: str | None, cores: set[int] | None
+        self, name: str, program: SharedMemory, memory: WorkerMemory, main_path: str | None, cores: set[int] | None
     ) -> None:
         self.name = name
         self.ready = False
-        ours, theirs = socket.socketpair()
-        with theirs:
-            fds = (theirs.fileno(), work.fd, shared.arena.fd, shared.slabs.fd)
+        own_end, worker_end = socket.socketpair()
+        arena, slabs = memory.arena, memory.slabs
+        with worker_end:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _boot(theirs.fileno())],
-                pass_fds=fds,
+                [sys.executable, "-c", _start_code(worker_end.fileno())],
+                pass_fds=(worker_end.fileno(), program.fd, arena.fd, slabs.fd),
                 env=limit_library_threads(dict(os.environ)),
                 stdin=subprocess.DEVNULL,
             )
-        self.pipe = Pipe(ours.detach())
+        self.pipe = Pipe(own_end.detach())
         try:
             if cores and hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(self.process.pid, cores)
         except OSError:
             self.stop()
-            self.join(KILLED_S)
+            self.join(KILL_TIMEOUT_S)
             raise
-        arena, slabs, filled_bytes = shared.arena, shared.slabs, shared.settled.filled_bytes
-        greeting = WorkerInit(work.fd, work.size, arena.fd, arena.size, slabs.fd, slabs.size, filled_bytes, main_path)
-        self._write(pickle.dumps(greeting))
+        filled_bytes = memory.prefaulter.filled_bytes
+        init = WorkerInit(program.fd, program.size, arena.fd, arena.size, slabs.fd, slabs.size, filled_bytes, main_path)
+        self._write(pickle.dumps(init))
 
     def fileno(self) -> int:
-        """Readable when there is an answer, or when the process is gone."""
+        """Return the descriptor that is readable when there is a result, or when the process has ended."""
         return self.pipe.fileno()
 
     def send(self, task: Task) -> None:
-        """Hand over a task; a worker that is gone will be noticed by `receive`."""
+        """Give it a task; if the process has ended, `receive` reports that."""
         self._write(encode_task(task))
 
     def receive(self) -> list[TaskResult]:
-        """Answers, in the order of the tasks; none with the sign of readiness, or while one is still being sent.
+        """Return results in the order of the tasks; none if the message was the ready signal or is incomplete.
 
-        WorkerCrash if the process is gone.
+        Raises WorkerCrash if the process has ended.
         """
         try:
-            messages = self.pipe.take()
+            messages = self.pipe.receive_available()
         except (EOFError, OSError):
             raise self._crash() from None
         if messages and not self.ready:
             self.ready = True
             messages = messages[1:]
-        return list(map(decode_answer, messages))
+        return list(map(decode_result, messages))
 
     def check(self) -> None:
-        """WorkerCrash if the process is gone, and nobody can tell by its pipe: a child that it forked has that open."""
+        """Raise WorkerCrash if the process has ended without closing its pipe: a child that it forked holds it open."""
         if self.process.poll() is not None:
             raise self._crash()
 
-    def show_stack(self) -> None:
-        """Have it print where it is, to stderr."""
+    def print_stack(self) -> None:
+        """Let it print its stack to stderr."""
         if hasattr(signal, "SIGUSR1"):
             self.process.send_signal(signal.SIGUSR1)
 
     def stop(self) -> None:
-        """It holds nothing that needs saving."""
+        """Kill the process; it holds nothing that needs saving."""
         self.pipe.close()
         self.process.kill()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether it has ended: at once, unless the kernel holds it in a read that cannot be broken off."""
+        """Return whether it has ended: at once, unless the kernel holds it in a read that cannot be interrupted."""
         try:
-            self.process.wait(max(timeout_s, KILLED_S))
+            self.process.wait(max(timeout_s, KILL_TIMEOUT_S))
         except subprocess.TimeoutExpired:
             return False
         return True
@@ -148,14 +149,14 @@ class ProcessWorker:
         try:
             self.pipe.send(message)
         except OSError:
-            pass  # it is gone: `receive` will say so
+            pass  # the process has ended: `receive` reports it
 
     def _crash(self) -> WorkerCrash:
-        return WorkerCrash(f"{self.name} died: {self._death()}", stage="decode")
+        return WorkerCrash(f"{self.name} died: {self._cause_of_death()}", stage="decode")
 
-    def _death(self) -> str:
+    def _cause_of_death(self) -> str:
         try:
-            code = self.process.wait(timeout=KILLED_S)
+            code = self.process.wait(timeout=KILL_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return "it closed its pipe"
         return f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
@@ -164,38 +165,42 @@ class ProcessWorker:
 class ThreadWorker:
     """A worker in a thread: for few cores, notebooks, free-threaded Python, and while processes start.
 
-    One that is stuck cannot be replaced: should it wake up, it would write into a slab that has become another batch.
+    A stuck thread cannot be replaced: if it continued later, it would write into a slab that holds another batch.
     """
 
     replaceable = False
 
     def __init__(
-        self, name: str, work: WorkerProgram, shared: WorkerMemory, answered: Callable[[ThreadWorker, TaskResult], None]
+        self,
+        name: str,
+        program: WorkerProgram,
+        memory: WorkerMemory,
+        on_result: Callable[[ThreadWorker, TaskResult], None],
     ) -> None:
         self.name = name
         self.ready = True
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._answered = answered
-        self._runner = work.start(shared.arena.view, shared.slabs.view)
-        self._settled = shared.settled
-        self._thread = threading.Thread(target=self._serve, name=f"penstock-{name}", daemon=True)
+        self._on_result = on_result
+        self._runner = program.start(memory.arena.view, memory.slabs.view)
+        self._prefaulter = memory.prefaulter
+        self._thread = threading.Thread(target=self._serve, name=f"penstock-{name.replace(' ', '-')}", daemon=True)
         self._thread.start()
 
     def send(self, task: Task) -> None:
-        """Put it into the thread's own queue."""
+        """Put the task into the thread's own queue."""
         self._tasks.put(task)
 
-    def show_stack(self) -> None:
-        """All threads' stacks: there is no way to ask for one."""
+    def print_stack(self) -> None:
+        """Print the stacks of all threads: the stack of one cannot be requested."""
         faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)
 
     def stop(self) -> None:
-        """It ends after the task it is at: a thread cannot be killed."""
+        """Let it end after its current task: a thread cannot be killed."""
         self._tasks.put(None)
 
     def join(self, timeout_s: float) -> bool:
-        """Whether it has ended in that time."""
-        if self._thread is not threading.current_thread():  # a finalizer may run anywhere
+        """Return whether it has ended within that time."""
+        if self._thread is not threading.current_thread():  # a finalizer may run in any thread
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -205,18 +210,18 @@ class ThreadWorker:
             task = self._tasks.get()
             if task is None:
                 return
-            answer = timed_run(self._runner, self._settled, task, waiting_since)
+            result = run_task(self._runner, self._prefaulter, task, waiting_since)
             waiting_since = time.perf_counter()
-            self._answered(self, answer)
+            self._on_result(self, result)
 
 
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time one has none
+    except ValueError:  # a real-time signal has no name
         return f"signal {number}"
 
 
-def _boot(pipe_fd: int) -> str:
-    """The child's program: our own search path, then the worker. Nothing of the user's script."""
+def _start_code(pipe_fd: int) -> str:
+    """Return the program of the child: the search path of this process, then the worker, and nothing of the script."""
     return f"import sys; sys.path[:] = {sys.path!r}; from penstock.engine.worker_main import main; main({pipe_fd})"

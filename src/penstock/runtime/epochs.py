@@ -1,5 +1,4 @@
-"""The epochs of a loader. The next epoch is begun while the training loop is still at the last steps of the current
-one.
+"""The epochs of a loader. The next one is begun while the training loop is at the last steps of the current one.
 
 An epoch that begins only when it is requested has nothing prepared: its blocks are read and its first batch is decoded
 while the GPU waits. In a training of short epochs this happens every few seconds.
@@ -14,8 +13,8 @@ from penstock.core.contracts import EpochRequest
 from penstock.data.order.batch_lookahead import BatchLookahead
 from penstock.data.sources.base import Source
 from penstock.data.sources.shards import ShardSource
+from penstock.engine.batch import MAX_PLANNED
 from penstock.engine.engine import Engine
-from penstock.engine.scheduler import PLANNED
 from penstock.errors import PenstockError
 
 REPEATED = 2
@@ -33,15 +32,14 @@ class EpochRun:
 
     def begin(self, engine: Engine, slab_samples: int) -> None:
         """Let the engine make its batches, as far as they fit into slabs of that many samples."""
-        self.lookahead.start(slab_samples, PLANNED + engine.plan.slabs + 1)
+        self.lookahead.start(slab_samples, MAX_PLANNED + engine.plan.slabs + 1)
         engine.begin(replace(self.request, batches=self.lookahead))
 
 
 class EpochSequence:
     """The epochs of one source, in the order in which they are requested.
 
-    The next epoch is predicted only for shards in Penstock's own order: a sampler of the user may change until the
-    epoch begins.
+    The next epoch is predicted only for shards in Penstock's own order: a sampler of the user may change meanwhile.
     """
 
     def __init__(self, source: Source) -> None:
@@ -55,8 +53,10 @@ class EpochSequence:
         """The epoch that the engine has begun although it was not requested yet."""
 
     def start(self, epoch: int, position: int) -> tuple[EpochRun, bool]:
-        """Return the rest of that epoch, and whether the engine has begun it. After one wrong prediction there is no
-        other."""
+        """Return the rest of that epoch, and whether the engine has begun it already.
+
+        After one wrong prediction no further epoch is predicted.
+        """
         self._requested += 1
         predicted, self._predicted = self._predicted, None
         if predicted is not None and (predicted.epoch, 0) == (epoch, position):

@@ -1,5 +1,4 @@
-"""Makes the source of a loader from its options. Options that cannot be used together are refused here, with the
-reason."""
+"""Makes the source of a loader from its options, and refuses options that cannot be used together, with the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from penstock.data.sources.shard_groups import find_shard_groups
 from penstock.data.sources.shards import OrderSettings, ShardSource
 from penstock.errors import SettingError
 from penstock.options import LoaderOptions
-from penstock.runtime.start import choose_executor
+from penstock.runtime.engine_size import choose_executor
 
 GUESSED_BATCH = 64
 """Samples per batch that the first plan of memory assumes where a batch_sampler decides how many there are."""

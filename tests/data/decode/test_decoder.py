@@ -15,7 +15,7 @@ from penstock.data.decode.rng import sample_rng
 from penstock.data.fields import Array, Image, Json, Label, Raw
 from penstock.data.fields.gpu_image import GpuDecodedImage
 from penstock.data.read.block_layout import NO_CRC
-from penstock.engine.worker_main import encode_answer
+from penstock.engine.worker_main import encode_result
 from penstock.errors import DecodeError, SampleError
 from penstock.shards.codecs.arrays import encode_npy
 from penstock.testing.images import make_image
@@ -196,7 +196,7 @@ def test_the_result_of_a_task_is_short_if_its_arrays_are_in_their_buffers():
     fields, layout = {"x": RAGGED["x"]}, RAGGED_LAYOUT
     rows = [row[:6] for row in arena.rows]
     extras, _ = run(Decoder(fields, layout, 0), arena, rows=rows)
-    assert len(encode_answer(TaskResult(0, extras, 0.0, 0.0))) < 60 * len(rows)
+    assert len(encode_result(TaskResult(0, extras, 0.0, 0.0))) < 60 * len(rows)
 
 
 # -- transforms ------------------------------------------------------------------------------------------------------

@@ -37,9 +37,9 @@ def identity(tmp_path, monkeypatch):
 
 @pytest.fixture
 def sent_messages(monkeypatch):
-    """Every message to a worker process, and the pickled work in shared memory."""
+    """Every message to a worker process, and the pickled program in shared memory."""
     messages = []
-    write, holding = ProcessWorker._write, SharedMemory.holding
+    write, from_bytes = ProcessWorker._write, SharedMemory.from_bytes
 
     def spy(self, message):
         messages.append(bytes(message))
@@ -47,10 +47,10 @@ def sent_messages(monkeypatch):
 
     def shared(data, name):
         messages.append(bytes(data))
-        return holding(data, name)
+        return from_bytes(data, name)
 
     monkeypatch.setattr(ProcessWorker, "_write", spy)
-    monkeypatch.setattr(SharedMemory, "holding", shared)
+    monkeypatch.setattr(SharedMemory, "from_bytes", shared)
     return messages
 
 
