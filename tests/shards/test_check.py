@@ -228,7 +228,7 @@ def test_a_stale_index_is_a_flaw_and_its_crcs_are_not_used(packed):
     os.utime(packed, ns=(0, 0))
     (structure,), (flaw,), pieces = run([packed])
     assert (flaw.shard, flaw.kind) == (str(packed), "index")
-    assert "earlier state" in flaw.reason
+    assert "earlier version" in flaw.reason
     assert not structure.with_crc
     assert pieces == []
 

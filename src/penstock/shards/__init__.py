@@ -1,1 +1,4 @@
-"""What a shard is: tar headers, index, pairing, guards, codecs; and the work on shards: pack, check."""
+"""Shards: reading and indexing them, guarding and decoding their parts, packing and checking them.
+
+tar (headers) → pairing (samples) → index (sidecar file) → scan (index of a shard, stored or new) → validate
+"""

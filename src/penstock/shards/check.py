@@ -1,7 +1,7 @@
-"""Verifies shards: structure and pairs from a fresh walk, CRCs where the index has them, and every part by decoding.
+"""Verify shards: structure and pairs from a new scan, CRC32s where the index has them, and every part by decoding.
 
-Bytes are checked in pieces of some tens of MB on all cores. A decoder that selections its process down costs nothing but
-time: the piece is halved until the one sample that does it is found, and that sample is named.
+Bytes are checked in tasks of some tens of MB, on all cores. A decoder that kills its process costs nothing but time:
+its task is halved until the sample that causes it is found, and that sample is reported.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-import deflate
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import Part, Sample
 from penstock.errors import IndexFileError, PenstockError, WorkerCrash
 from penstock.shards.codecs.by_suffix import verify_part
-from penstock.shards.index import IndexBinding, ShardIndex, load_index
+from penstock.shards.index import IndexBinding, ShardIndex, crc32_matches, load_index
 from penstock.shards.open_shard import RemoteShard, open_shard
 from penstock.shards.scan import SCAN_THREADS, may_describe, scan_shard
 from penstock.shards.task_pool import TaskOutcome, run_tasks
@@ -28,6 +27,7 @@ from penstock.shards.validate import check_samples
 from penstock.storage.object_store.url import is_remote
 
 TASK_BYTES = 64 << 20
+"""Bytes of the samples of one task: enough to hide the cost of a task, few enough to occupy all cores."""
 
 _StructureAndTasks = tuple["ShardStructure", "Iterable[CheckTask]"]
 
@@ -45,18 +45,18 @@ class ShardFlaw:
 
 @dataclass(frozen=True, slots=True)
 class CheckTask:
-    """Some samples of one shard whose bytes are to be looked at."""
+    """Some samples of one shard whose bytes are to be checked."""
 
     shard: str
     samples: tuple[Sample, ...]
     decode: bool
     binding: IndexBinding
-    """What the shard looked like when its headers were walked."""
+    """The version of the shard whose headers were scanned."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStructure:
-    """What the headers of one shard say."""
+    """The result of scanning the headers of one shard."""
 
     shard: str
     samples: int
@@ -69,31 +69,31 @@ class ShardStructure:
 def check_shards(
     shards: Iterable[str], *, decode: bool, required: Sequence[str] | None = None, workers: int | None = None
 ) -> Iterator[ShardStructure | tuple[CheckTask, list[ShardFlaw]]]:
-    """First each shard's structure, then, as they are done, the pieces of it that had to be read."""
+    """Yield the structure of each shard, then its tasks, if its bytes are checked, as they are finished."""
     structures: deque[ShardStructure] = deque()
-    again: list[CheckTask] = []
+    halved: list[CheckTask] = []
 
-    def to_do() -> Iterator[CheckTask]:
-        for structure, pieces in _map_ahead(partial(_scan_structure, decode=decode, required=required), shards):
+    def all_tasks() -> Iterator[CheckTask]:
+        for structure, tasks in _map_ahead(partial(_scan_structure, decode=decode, required=required), shards):
             structures.append(structure)
-            yield from pieces
+            yield from tasks
 
-    todo: Iterable[CheckTask] = to_do()
-    while todo:
-        for done in run_tasks(run_check_task, todo, workers):
+    pending: Iterable[CheckTask] = all_tasks()
+    while pending:
+        for outcome in run_tasks(run_check_task, pending, workers):
             yield from _drain(structures)
-            if isinstance(done.error, WorkerCrash) and len(done.task.samples) > 1:
-                again += _split_in_half(done.task)
+            if isinstance(outcome.error, WorkerCrash) and len(outcome.task.samples) > 1:
+                halved += _split_in_half(outcome.task)
             else:
-                yield done.task, _outcome_flaws(done)
-        todo, again = again, []
+                yield outcome.task, _outcome_flaws(outcome)
+        pending, halved = halved, []
     yield from _drain(structures)
 
 
 def _scan_structure(
     shard: str, decode: bool, required: Sequence[str] | None
 ) -> tuple[ShardStructure, Iterable[CheckTask]]:
-    """Walk one shard's headers and pair its parts; a broken shard is a result, not an exception."""
+    """Scan one shard's headers and pair its parts; a broken shard is a result, not an exception."""
     try:
         scanned = scan_shard(shard)
         crcs, complaint = _stored_crcs(shard, scanned)
@@ -108,19 +108,19 @@ def _scan_structure(
         flaws.append(ShardFlaw(shard, None, None, "index", complaint))
     if not len(index):
         flaws.append(ShardFlaw(shard, None, None, "empty", "has no samples"))
-    pieces = _split_into_tasks(shard, index, decode) if decode or crcs is not None else ()
+    tasks = _split_into_tasks(shard, index, decode) if decode or crcs is not None else ()
     size = int(index.lengths.sum())
-    return ShardStructure(shard, len(index), index.part_count, size, crcs is not None, tuple(flaws)), pieces
+    return ShardStructure(shard, len(index), index.part_count, size, crcs is not None, tuple(flaws)), tasks
 
 
-def _map_ahead(work: Callable[[str], _StructureAndTasks], shards: Iterable[str]) -> Iterator[_StructureAndTasks]:
-    """Results in order, a few shards walked ahead in threads: headers come from storage that may be slow."""
+def _map_ahead(function: Callable[[str], _StructureAndTasks], shards: Iterable[str]) -> Iterator[_StructureAndTasks]:
+    """Yield results in order, with a few shards scanned ahead in threads, since their storage may be slow."""
     waiting = iter(shards)
     with ThreadPoolExecutor(SCAN_THREADS) as pool:
-        started = deque(pool.submit(work, shard) for shard in islice(waiting, 2 * SCAN_THREADS))
+        started = deque(pool.submit(function, shard) for shard in islice(waiting, 2 * SCAN_THREADS))
         while started:
             yield started.popleft().result()
-            started.extend(pool.submit(work, shard) for shard in islice(waiting, 1))
+            started.extend(pool.submit(function, shard) for shard in islice(waiting, 1))
 
 
 def _drain(structures: deque[ShardStructure]) -> Iterator[ShardStructure]:
@@ -128,92 +128,92 @@ def _drain(structures: deque[ShardStructure]) -> Iterator[ShardStructure]:
         yield structures.popleft()
 
 
-def _outcome_flaws(done: TaskOutcome[CheckTask, list[ShardFlaw]]) -> list[ShardFlaw]:
-    if isinstance(done.error, WorkerCrash):
-        return [_crash_flaw(done.task, done.error)]
-    if done.error is not None:
-        return [_flaw_from_error(done.task.shard, done.error)]
-    return done.result or []
+def _outcome_flaws(outcome: TaskOutcome[CheckTask, list[ShardFlaw]]) -> list[ShardFlaw]:
+    if isinstance(outcome.error, WorkerCrash):
+        return [_crash_flaw(outcome.task, outcome.error)]
+    if outcome.error is not None:
+        return [_flaw_from_error(outcome.task.shard, outcome.error)]
+    return outcome.result or []
 
 
-def run_check_task(piece: CheckTask) -> list[ShardFlaw]:
-    """The task itself: free of any executor."""
+def run_check_task(task: CheckTask) -> list[ShardFlaw]:
+    """Read and check the bytes of a task; return the flaws found."""
     flaws: list[ShardFlaw] = []
-    places = sorted(
-        ((part.offset, sample.key, part) for sample in piece.samples for part in sample.parts),
-        key=lambda place: place[0],
+    by_offset = sorted(
+        ((part.offset, sample.key, part) for sample in task.samples for part in sample.parts),
+        key=lambda entry: entry[0],
     )
     try:
-        with open_shard(piece.shard) as shard:
-            piece.binding.check(shard)
-            for offset, key, part in places:
+        with open_shard(task.shard) as shard:
+            task.binding.check(shard)
+            for offset, key, part in by_offset:
                 data = shard.read_at(offset, part.length)
-                flaw = _check_part(piece, key, part, data)
-                if flaw is not None and isinstance(shard, RemoteShard):  # it may have come damaged
-                    flaw = _check_part(piece, key, part, shard.reread(offset, part.length))
+                flaw = _check_part(task, key, part, data)
+                if flaw is not None and isinstance(shard, RemoteShard):  # the transfer may have damaged it
+                    flaw = _check_part(task, key, part, shard.reread(offset, part.length))
                 if flaw is not None:
                     flaws.append(flaw)
     except PenstockError as error:
-        flaws.append(_flaw_from_error(piece.shard, error))
+        flaws.append(_flaw_from_error(task.shard, error))
     return flaws
 
 
-def _check_part(piece: CheckTask, key: str, part: Part, data: bytes) -> ShardFlaw | None:
+def _check_part(task: CheckTask, key: str, part: Part, data: bytes) -> ShardFlaw | None:
     name = key + part.suffix
-    if part.crc32 is not None and deflate.crc32(data) != part.crc32:
-        return ShardFlaw(piece.shard, name, part.offset, "crc", "CRC32 does not match the index")
-    if piece.decode:
+    if not crc32_matches(data, part.crc32):
+        return ShardFlaw(task.shard, name, part.offset, "crc", "CRC32 does not match the index")
+    if task.decode:
         try:
             verify_part(part.suffix, data)
         except PenstockError as error:
-            return _flaw_from_error(piece.shard, error.at(member=name, offset=part.offset))
+            return _flaw_from_error(task.shard, error.at(member=name, offset=part.offset))
     return None
 
 
 def _split_into_tasks(shard: str, index: ShardIndex, decode: bool) -> Iterator[CheckTask]:
-    """Runs of samples; a compressed shard can only be read as a whole."""
+    """Yield tasks of consecutive samples; a compressed shard is one task, since it can only be read as a whole."""
     samples = map(index.sample, range(len(index)))
     if index.compression is not None:
         yield CheckTask(shard, tuple(samples), decode, index.binding)
         return
-    held: list[Sample] = []
+    collected: list[Sample] = []
     size = 0
     for sample in samples:
-        held.append(sample)
+        collected.append(sample)
         size += sum(part.length for part in sample.parts)
         if size >= TASK_BYTES:
-            yield CheckTask(shard, tuple(held), decode, index.binding)
-            held, size = [], 0
-    if held:
-        yield CheckTask(shard, tuple(held), decode, index.binding)
+            yield CheckTask(shard, tuple(collected), decode, index.binding)
+            collected, size = [], 0
+    if collected:
+        yield CheckTask(shard, tuple(collected), decode, index.binding)
 
 
-def _stored_crcs(shard: str, fresh: ShardIndex) -> tuple[NDArray[np.uint32] | None, str | None]:
-    """The CRCs of the stored index, if it speaks of the same bytes; else what is wrong with it."""
+def _stored_crcs(shard: str, scanned: ShardIndex) -> tuple[NDArray[np.uint32] | None, str | None]:
+    """Return the CRC32s of the stored index if it describes the same bytes, and else what is wrong with it."""
     try:
         stored = load_index(shard)
     except IndexFileError as error:
         return None, error.reason
     if stored is None:
         return None, None
-    uploaded = is_remote(shard) and may_describe(stored, fresh.binding)  # its columns will tell
-    if stored.binding != fresh.binding and not uploaded:
-        return None, "the stored index is of an earlier state of the shard"
+    uploaded = is_remote(shard) and may_describe(stored, scanned.binding)  # the columns below decide
+    if stored.binding != scanned.binding and not uploaded:
+        return None, "the stored index is of an earlier version of the shard"
     columns = ("starts", "suffix_ids", "offsets", "lengths")
-    same = all(np.array_equal(getattr(stored, column), getattr(fresh, column)) for column in columns)
-    if not same or stored.keys != fresh.keys or stored.suffixes != fresh.suffixes:
+    same = all(np.array_equal(getattr(stored, column), getattr(scanned, column)) for column in columns)
+    if not same or stored.keys != scanned.keys or stored.suffixes != scanned.suffixes:
         return None, "the stored index disagrees with the shard's headers"
     return stored.crcs, None
 
 
-def _split_in_half(piece: CheckTask) -> list[CheckTask]:
-    middle = len(piece.samples) // 2
-    return [replace(piece, samples=half) for half in (piece.samples[:middle], piece.samples[middle:])]
+def _split_in_half(task: CheckTask) -> list[CheckTask]:
+    middle = len(task.samples) // 2
+    return [replace(task, samples=half) for half in (task.samples[:middle], task.samples[middle:])]
 
 
-def _crash_flaw(piece: CheckTask, crash: WorkerCrash) -> ShardFlaw:
-    sample = piece.samples[0]
-    return ShardFlaw(piece.shard, sample.key, sample.parts[0].offset, "crash", f"decoding it: {crash.reason}")
+def _crash_flaw(task: CheckTask, crash: WorkerCrash) -> ShardFlaw:
+    sample = task.samples[0]
+    return ShardFlaw(task.shard, sample.key, sample.parts[0].offset, "crash", f"decoding it: {crash.reason}")
 
 
 def _flaw_from_error(shard: str, error: Exception) -> ShardFlaw:

@@ -1,7 +1,19 @@
-"""The index of one shard: for every sample its key and the byte range of each part.
+"""The index of one shard: for every sample its key and the byte range of each part, in memory and as a sidecar file.
 
-Columns, not objects: a shard of a million samples is six arrays. Parts are stored sample after sample
-(`starts[i]:starts[i + 1]` are the parts of sample i), samples in the order in which their first part lies in the shard.
+`ShardIndex` is made of columns instead of objects, so a shard of a million samples is six arrays. Parts are stored
+sample after sample (`starts[i]:starts[i + 1]` are the parts of sample i), and samples in the order in which their first
+part lies in the shard.
+
+The sidecar file:
+
+    8 bytes   magic, with the version
+    4 bytes   CRC32 of all that follows
+    8 bytes   length of the body, uncompressed
+    rest      zstd(msgpack(_IndexBody)): tables as lists, columns as little-endian bytes
+
+A sidecar is untrusted data: no pickle, sizes are capped before allocation, and every offset is checked against the
+shard before use. It lies beside its shard, in a folder or in a bucket, or in the user's cache directory if that place
+is read-only. `scan.py` decides when a stored index is used.
 """
 
 from __future__ import annotations
@@ -26,6 +38,7 @@ from penstock.core.sample import Part, Sample
 from penstock.core.user_cache import cache_dir
 from penstock.errors import IndexFileError, SampleError, StorageError
 from penstock.shards.codecs import zstd
+from penstock.shards.guards.buffer import Buffer
 from penstock.shards.open_shard import Compression, compression_from_name
 from penstock.shards.pairing import split_names
 from penstock.shards.tar import TarMembers
@@ -35,7 +48,7 @@ from penstock.storage.object_store.url import is_remote
 
 
 class ShardIdentity(Protocol):
-    """What every open shard knows of itself."""
+    """The attributes of an open shard by which its version is recognised."""
 
     path: str
     size: int
@@ -45,79 +58,80 @@ class ShardIdentity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexBinding:
-    """What the shard looked like when it was indexed; another look means another shard."""
+    """The version of a shard that an index describes; a shard with another binding has changed."""
 
     size: int
     mtime_ns: int
-    """0 where there is an ETag."""
+    """Modification time; 0 if there is an ETag."""
     etag: str | None = None
-    """Of an object in a store."""
+    """ETag of an object in a store."""
 
     @classmethod
     def of(cls, shard: ShardIdentity) -> Self:
-        """As an open shard looks."""
+        """Return the binding of an open shard."""
         return cls(shard.size, shard.mtime_ns, shard.etag)
 
     def check(self, shard: ShardIdentity) -> None:
-        """That an open shard still looks so."""
+        """Raise StorageError if an open shard is another version."""
         if IndexBinding.of(shard) != self:
             raise StorageError("has changed since it was indexed", shard=shard.path, stage="read", advice="Start again")
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """Where every part of every sample lies."""
+    """The byte range of every part of every sample of a shard."""
 
     binding: IndexBinding
     compression: Compression | None
     data_length: int
-    """Length of the tar itself: the file's size, or that of the uncompressed stream."""
+    """Length of the tar itself: the size of the file, or of the uncompressed stream."""
     keys: list[str]
     suffixes: list[str]
     starts: NDArray[np.int64]
     """Sample i has the parts starts[i] to starts[i + 1]; one entry more than there are samples."""
     suffix_ids: NDArray[np.uint32]
+    """The position of each part's suffix in `suffixes`."""
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
     crcs: NDArray[np.uint32] | None
-    """CRC32 of each part, where whoever wrote the shard knew it."""
+    """CRC32 of each part; None if the writer of the index did not compute them."""
     other_members: list[tuple[str, int, str]]
-    """(name, offset, what it is) of members that are not files: links, devices, stray data."""
+    """(name, offset, description) of members that are not files: links, devices, stray data."""
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
     def part_count(self) -> int:
-        """How many parts all samples have together."""
+        """Number of parts of all samples together."""
         return len(self.offsets)
 
     def sample(self, number: int) -> Sample:
-        """One sample, as an object."""
+        """Return one sample as an object."""
         first, last = int(self.starts[number]), int(self.starts[number + 1])
-        return Sample(self.keys[number], tuple(self.part(at) for at in range(first, last)))
+        return Sample(self.keys[number], tuple(self.part(part) for part in range(first, last)))
 
-    def part(self, at: int) -> Part:
-        """One part, by its place in the columns."""
-        crc = None if self.crcs is None else int(self.crcs[at])
-        suffix = self.suffixes[int(self.suffix_ids[at])]
-        return Part(suffix, int(self.offsets[at]), int(self.lengths[at]), crc)
+    def part(self, number: int) -> Part:
+        """Return one part as an object, by its position in the columns."""
+        crc = None if self.crcs is None else int(self.crcs[number])
+        suffix = self.suffixes[int(self.suffix_ids[number])]
+        return Part(suffix, int(self.offsets[number]), int(self.lengths[number]), crc)
 
     @cached_property
     def sample_ids(self) -> NDArray[np.int64]:
-        """For each part, the number of its sample."""
+        """The number of each part's sample."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.starts))
 
-    def member_name(self, at: int) -> str:
-        """The member name of a part."""
-        return self.keys[int(self.sample_ids[at])] + self.suffixes[int(self.suffix_ids[at])]
+    def member_name(self, number: int) -> str:
+        """Return the member name of a part, by its position in the columns."""
+        return self.keys[int(self.sample_ids[number])] + self.suffixes[int(self.suffix_ids[number])]
 
     def paired_by(self, suffixes: Sequence[str]) -> ShardIndex:
-        """The same parts, paired by these suffixes instead of those that were inferred."""
+        """Return an index of the same parts, paired by these suffixes instead of by the inferred ones."""
         if not suffixes or set(suffixes) <= set(self.suffixes):
             return self
         by_offset = np.argsort(self.offsets, kind="stable").tolist()
-        names = [self.member_name(at) for at in by_offset]
+        names = [self.member_name(part) for part in by_offset]
         offsets, lengths = (array("q", column[by_offset].tobytes()) for column in (self.offsets, self.lengths))
         opened = OpenedShard(self.binding, self.compression, self.data_length)
         crcs = None if self.crcs is None else self.crcs[by_offset]
@@ -126,7 +140,7 @@ class ShardIndex:
 
 @dataclass(frozen=True, slots=True)
 class OpenedShard:
-    """The facts of an open shard that its index is bound to."""
+    """The facts about an open shard that go into its index."""
 
     binding: IndexBinding
     compression: Compression | None
@@ -139,9 +153,9 @@ def build_index(
     suffixes: Sequence[str] | None = None,
     crcs: NDArray[np.uint32] | None = None,
 ) -> ShardIndex:
-    """Pair the members of a shard; `crcs` are theirs, in the same order."""
+    """Pair the members of a shard into samples; `crcs` belong to the members, in the same order."""
     split = split_names(members.names, suffixes)
-    # Members come by offset and keys are numbered by first appearance, so a stable sort by key is all there is to do.
+    # Members are ordered by offset and keys are numbered by first appearance, so a stable sort by key is enough.
     order = np.argsort(split.key_ids, kind="stable")
     counts = np.bincount(split.key_ids, minlength=len(split.keys))
     return ShardIndex(
@@ -159,16 +173,25 @@ def build_index(
     )
 
 
+def crc32_matches(data: Buffer, expected: int | None) -> bool:
+    """Return whether the bytes of a part have the CRC32 that the index stores; True if it stores none."""
+    return expected is None or deflate.crc32(data) == expected
+
+
+# -- the sidecar file ------------------------------------------------------------------------------------------------
+
 INDEX_MAGIC = b"PSTKIDX1"
 INDEX_SUFFIX = ".pidx"
 MAX_INDEX_BYTES = 4 << 30
-"""About fifty million parts: no shard is that large, so a larger claim is a lie."""
+"""Largest body, about fifty million parts: no shard is that large, so a larger claim is false."""
 INDEX_BYTES_ALWAYS_READ = 64 << 10
-"""May be read of any index, however small its shard is."""
+"""Bytes that may be read of any index, however small its shard is."""
 _INDEX_HEADER = struct.Struct("<8sIQ")
 
 
 class _IndexBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The body of the file. Fields are stored by position, so their order is a part of the format."""
+
     size: int
     mtime_ns: int
     compression: Compression | None
@@ -182,26 +205,26 @@ class _IndexBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     crcs: bytes | None
     notes: list[tuple[str, int, str]]
     etag: str | None = None
-    """Of a shard in an object store; files from before that have none."""
+    """ETag of a shard in an object store; absent in files of older versions."""
 
 
 _DECODER = msgspec.msgpack.Decoder(_IndexBody)
-"""Made here, once: threads that decode into a type for the first time together can crash msgspec (seen with 0.22.0)."""
+"""Created once, on import: threads that first decode a type at the same time can crash msgspec (seen with 0.22.0)."""
 
 
 def index_path_beside(shard: str | os.PathLike[str]) -> Path:
-    """Where the index of a shard lies if its folder can be written."""
+    """Return the path of a shard's index if its folder can be written."""
     return Path(os.fspath(shard) + INDEX_SUFFIX)
 
 
 def index_path_in_cache(shard: str | os.PathLike[str]) -> Path:
-    """Where it lies otherwise: named after the shard's absolute path."""
+    """Return the path of a shard's index in the user's cache, named after the shard's absolute path."""
     path = os.fspath(shard) if is_remote(shard) else os.path.realpath(shard)
     return cache_dir("index") / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + INDEX_SUFFIX)
 
 
 def save_index(index: ShardIndex, shard: str | os.PathLike[str]) -> str | Path:
-    """Write the sidecar, atomically, where it can be written; returns where."""
+    """Write the sidecar atomically, beside the shard if possible, else into the cache; return its path or URL."""
     data = encode_index(index)
     try:
         if is_remote(shard):
@@ -212,40 +235,40 @@ def save_index(index: ShardIndex, shard: str | os.PathLike[str]) -> str | Path:
         return _write_atomically(index_path_in_cache(shard), data)
 
 
-def load_index(shard: str | os.PathLike[str], now: IndexBinding | None = None) -> ShardIndex | None:
-    """The stored index, whatever shard state it describes; None if there is none; IndexFileError if it is bad.
+def load_index(shard: str | os.PathLike[str], current: IndexBinding | None = None) -> ShardIndex | None:
+    """Return the stored index, whatever version it describes; None if there is none; IndexFileError if it is bad.
 
-    The folder may have become read-only with a bad or stale index in it: then the one in the cache counts, if
-    that describes the shard as it is `now`.
+    A folder may have become read-only with a bad or outdated index in it. Then the index in the cache is returned, if
+    it describes the `current` version of the shard.
     """
-    most_bytes = MAX_INDEX_BYTES if now is None else _max_index_bytes(shard, now)
-    other: ShardIndex | IndexFileError | None = None
-    for place in (os.fspath(shard) + INDEX_SUFFIX, os.fspath(index_path_in_cache(shard))):
-        found = _load_index_at(place, most_bytes)
-        if isinstance(found, ShardIndex) and now in (None, found.binding):
-            return found
-        other = found if other is None else other
-    if isinstance(other, IndexFileError):
-        raise other
-    return other
+    max_bytes = MAX_INDEX_BYTES if current is None else _max_index_bytes(shard, current)
+    fallback: ShardIndex | IndexFileError | None = None
+    for path in (os.fspath(shard) + INDEX_SUFFIX, os.fspath(index_path_in_cache(shard))):
+        loaded = _load_index_at(path, max_bytes)
+        if isinstance(loaded, ShardIndex) and current in (None, loaded.binding):
+            return loaded
+        fallback = loaded if fallback is None else fallback
+    if isinstance(fallback, IndexFileError):
+        raise fallback
+    return fallback
 
 
-def _max_index_bytes(shard: str | os.PathLike[str], now: IndexBinding) -> int:
-    """Of the index of a shard: a part selections 512 bytes of it and more, and less than eight times that in its index."""
+def _max_index_bytes(shard: str | os.PathLike[str], current: IndexBinding) -> int:
+    """Return the largest plausible size: a part takes at least 512 bytes of a shard, and less than 8 times that."""
     if compression_from_name(shard) is not None:
         return MAX_INDEX_BYTES
-    return min(MAX_INDEX_BYTES, INDEX_BYTES_ALWAYS_READ + 8 * now.size)
+    return min(MAX_INDEX_BYTES, INDEX_BYTES_ALWAYS_READ + 8 * current.size)
 
 
-def _load_index_at(path: str, most_bytes: int) -> ShardIndex | IndexFileError | None:
-    """What lies there; None if nothing does."""
+def _load_index_at(path: str, max_bytes: int) -> ShardIndex | IndexFileError | None:
+    """Return the index at a path, the error that it is bad, or None if there is no file."""
     try:
         if is_remote(path):
-            return decode_index(read_object(path, most_bytes), most_bytes)
+            return decode_index(read_object(path, max_bytes), max_bytes)
         with LocalFile(path) as file:
-            if file.size > most_bytes:
+            if file.size > max_bytes:
                 raise IndexFileError(f"index file has {file.size} bytes")
-            return decode_index(file.read_at(0, file.size), most_bytes)
+            return decode_index(file.read_at(0, file.size), max_bytes)
     except StorageError:
         return None
     except IndexFileError as error:
@@ -253,7 +276,7 @@ def _load_index_at(path: str, most_bytes: int) -> ShardIndex | IndexFileError | 
 
 
 def encode_index(index: ShardIndex) -> bytes:
-    """The file's bytes."""
+    """Return the bytes of the sidecar file."""
     body = msgspec.msgpack.encode(
         _IndexBody(
             size=index.binding.size,
@@ -276,8 +299,8 @@ def encode_index(index: ShardIndex) -> bytes:
     return INDEX_MAGIC + struct.pack("<I", deflate.crc32(length + packed)) + length + packed
 
 
-def decode_index(data: bytes, most_bytes: int = MAX_INDEX_BYTES) -> ShardIndex:
-    """Parse and check; anything odd is an IndexFileError."""
+def decode_index(data: bytes, max_bytes: int = MAX_INDEX_BYTES) -> ShardIndex:
+    """Parse and check the bytes of a sidecar file; anything invalid is an IndexFileError."""
     if len(data) < _INDEX_HEADER.size or data[:7] != INDEX_MAGIC[:7]:
         raise IndexFileError("is not an index file")
     magic, crc, length = _INDEX_HEADER.unpack_from(data)
@@ -285,7 +308,7 @@ def decode_index(data: bytes, most_bytes: int = MAX_INDEX_BYTES) -> ShardIndex:
         raise IndexFileError(f"index version {magic[7:]!r} is not the one this Penstock reads ({INDEX_MAGIC[7:]!r})")
     if deflate.crc32(data[12:]) != crc:
         raise IndexFileError("index checksum does not match")
-    if length > most_bytes:
+    if length > max_bytes:
         raise IndexFileError(f"index claims {length} bytes")
     try:
         body = _DECODER.decode(zstd.decompress(data[_INDEX_HEADER.size :], max_length=length))
@@ -295,7 +318,7 @@ def decode_index(data: bytes, most_bytes: int = MAX_INDEX_BYTES) -> ShardIndex:
 
 
 def _validate_body(body: _IndexBody) -> ShardIndex:
-    """Columns of equal length, numbers in range: what the rest of the house relies on."""
+    """Check that columns have equal lengths and numbers are in range, which all readers of an index rely on."""
     counts = _parse_column(body.parts_per_sample, "<u4")
     offsets, lengths = _parse_column(body.offsets, "<i8"), _parse_column(body.lengths, "<i8")
     suffix_ids = _parse_column(body.suffix_ids, "<u4")
@@ -338,12 +361,12 @@ def _column_bytes(column: NDArray[Any], dtype: str) -> bytes:
 
 def _parse_column(data: bytes, dtype: str) -> NDArray[Any]:
     if len(data) % np.dtype(dtype).itemsize:
-        raise IndexFileError("index column has a ragged end")
+        raise IndexFileError("the length of an index column is not a multiple of its item size")
     return np.frombuffer(data, dtype)
 
 
 def _write_atomically(path: Path, data: bytes) -> Path:
-    """Write under another name, then rename: a reader sees the old file or the new one, never half of one."""
+    """Write a temporary file and rename it: readers see the old file or the new one, never a part of one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(handle, "wb") as file:

@@ -1,6 +1,6 @@
-"""Opens a shard for reading: plain ones at any offset, compressed ones as a stream that only goes forward.
+"""Open a shard for reading: a plain one at any offset, a compressed one as a stream that goes forward only.
 
-Where it lies, on a disk or in an object store, is told by its name and matters no further.
+The name decides whether it lies on a disk or in an object store; callers need not distinguish the two.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.storage.object_store.url import is_remote
 Compression = Literal["gz", "zst"]
 
 MAX_EXPANSION = 1100
-"""Deflate cannot exceed 1032:1, and real data stays far below: a stream beyond this is a bomb."""
+"""Largest expansion factor. Deflate cannot exceed 1032, and real data stays far below: more is a bomb."""
 UNCHECKED_EXPANSION_BYTES = 256 << 20
-"""Below this much output the ratio is not judged: a small tar of zeros is harmless."""
+"""Bytes of output up to which the factor is not checked, since a small tar of zeros is harmless."""
 _SKIP_BYTES = 1 << 20
 
 
 def compression_from_name(path: str | os.PathLike[str]) -> Compression | None:
-    """What the name says; the walk notices when the name lies."""
+    """Return the compression that the name implies; the tar walk detects a wrong name."""
     name = os.fspath(path).lower()
     if name.endswith((".tar.gz", ".tgz")):
         return "gz"
@@ -37,7 +37,7 @@ def compression_from_name(path: str | os.PathLike[str]) -> Compression | None:
 
 
 class PlainShard(LocalFile):
-    """An open plain shard: `size`, `mtime_ns`, `end` and `read_at` at any offset."""
+    """An open plain shard on a disk, read at any offset."""
 
     compression: Compression | None = None
 
@@ -48,7 +48,7 @@ class PlainShard(LocalFile):
 
 
 class RemoteShard:
-    """The same in an object store, for one reader: whoever reads on from place to place gets ahead of the requests."""
+    """An open plain shard in an object store, for one reader; sequential reads are served by readahead."""
 
     compression: Compression | None = None
 
@@ -58,16 +58,16 @@ class RemoteShard:
         self.size = self.end = self.file.size
         self.mtime_ns = self.file.mtime_ns
         self.etag = self.file.etag
-        ahead = SequentialReadahead(self.file)
-        self.read_at = ahead.read_at
-        self.raw_reader = ahead.raw_reader
+        readahead = SequentialReadahead(self.file)
+        self.read_at = readahead.read_at
+        self.raw_reader = readahead.raw_reader
 
     def reread(self, offset: int, length: int) -> bytes:
-        """From the store itself, whatever is held: for bytes that came damaged."""
+        """Read from the store again, past the readahead: for bytes that arrived damaged."""
         return self.file.read_at(offset, length)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no connection is held open."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,19 +77,19 @@ class RemoteShard:
 
 
 class DecompressedStream(Protocol):
-    """What the decompressors have in common."""
+    """The interface that both decompressors have."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes, nothing at the end."""
+        """Return up to `size` bytes; none at the end."""
         ...
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free the decompressor's memory."""
         ...
 
 
 class CompressedShard:
-    """An open compressed shard. Offsets are those of the uncompressed stream and must not go back."""
+    """An open compressed shard. Offsets are those of the uncompressed stream and must not decrease."""
 
     def __init__(self, path: str | os.PathLike[str], compression: Compression) -> None:
         self._file = RemoteFile(os.fspath(path)) if is_remote(path) else LocalFile(path)
@@ -106,23 +106,23 @@ class CompressedShard:
 
     @property
     def end(self) -> int:
-        """How far the stream has been read: at its end, the length of the tar's data."""
+        """Position up to which the stream has been read; at its end, the length of the tar's data."""
         return self._position
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; what lies before `offset` is decompressed and dropped."""
+        """Return up to `length` bytes; the bytes before `offset` are decompressed and dropped."""
         if offset < self._position:
             raise ValueError(f"{self.path}: a compressed shard cannot go back from {self._position} to {offset}")
         while self._position < offset:
-            if not self._take(min(offset - self._position, _SKIP_BYTES)):
+            if not self._decompress(min(offset - self._position, _SKIP_BYTES)):
                 return b""
-        return self._take(length)
+        return self._decompress(length)
 
     def raw_reader(self) -> Callable[[list[memoryview], int], int]:
-        """There is no quicker way through a stream."""
+        """Return a function that reads into memory; a stream has no faster one than `read_at`."""
         return copying_reader(self.read_at)
 
-    def _take(self, length: int) -> bytes:
+    def _decompress(self, length: int) -> bytes:
         try:
             data = self._stream.read(length)
         except (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError) as error:
@@ -134,7 +134,7 @@ class CompressedShard:
                 advice="Copy the shard again.",
             ) from error
         self._position += len(data)
-        if self._position > UNCHECKED_EXPANSION_BYTES and self._position > MAX_EXPANSION * self._raw.tell():
+        if self._expands_too_much():
             raise TarError(
                 f"expands more than {MAX_EXPANSION} times: refused as a decompression bomb",
                 shard=self.path,
@@ -144,8 +144,12 @@ class CompressedShard:
             )
         return data
 
+    def _expands_too_much(self) -> bool:
+        position = self._position
+        return position > UNCHECKED_EXPANSION_BYTES and position > MAX_EXPANSION * self._raw.tell()  # glossary: allow
+
     def close(self) -> None:
-        """Give the descriptor back; a second call does nothing."""
+        """Close the stream and the file; a second call does nothing."""
         self._stream.close()
         self._raw.close()
         self._file.close()
@@ -161,7 +165,7 @@ AnyShard = PlainShard | RemoteShard | CompressedShard
 
 
 def open_shard(path: str | os.PathLike[str]) -> AnyShard:
-    """The shard, opened as its name says it must be."""
+    """Open a shard as its name requires."""
     compression = compression_from_name(path)
     if compression:
         return CompressedShard(path, compression)

@@ -1,4 +1,7 @@
-"""From a shard to its index: the stored one if it is still true, else a walk over the headers."""
+"""Get the index of a shard: the stored one if it describes the current version, else a new one from the tar headers.
+
+`index_shard` and `index_shards` do this and store new indexes; `scan_shard` always reads the headers.
+"""
 
 from __future__ import annotations
 
@@ -24,31 +27,30 @@ from penstock.storage.object_store.url import is_remote
 log = logging.getLogger("penstock")
 
 SCAN_THREADS = 8
-"""A walk is one short read after another: threads hide the storage's latency, and the pages are read once."""
+"""Shards scanned at a time. A scan is one short read after another, so threads hide the latency of the storage."""
 REMOTE_THREADS = 32
-"""The same for an object store, where a read selections tens of milliseconds and is mostly waiting."""
+"""Shards scanned at a time in an object store, where a read takes tens of milliseconds and is mostly waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedShard:
-    """What became of one shard: its index, or the error that kept it from having one."""
+    """The outcome for one shard: its index, or the error."""
 
     shard: str
     index: ShardIndex | None
     error: PenstockError | None
     rebuilt: bool
-    """Whether the headers were walked now, rather than read from a stored index."""
+    """Whether the headers were read now, rather than a stored index."""
 
 
 def scan_shard(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = None) -> ShardIndex:
-    """Walk the headers now, whatever is stored."""
+    """Build the index from the shard's headers, whatever is stored."""
     path = os.fspath(shard)
     with open_shard(path) as source:
         members = walk_tar(_header_reader(source), path)
         opened = OpenedShard(IndexBinding.of(source), source.compression, source.end)
-        if (
-            not is_remote(path) and _current_binding(path) != opened.binding
-        ):  # a store has compared every request itself
+        # For an object, the store has checked the version with every request.
+        if not is_remote(path) and _current_binding(path) != opened.binding:
             raise ShardError(
                 "changed while it was being indexed",
                 shard=path,
@@ -59,19 +61,19 @@ def scan_shard(shard: str | os.PathLike[str], suffixes: Sequence[str] | None = N
 
 
 def _header_reader(source: AnyShard) -> ByteSource:
-    """As a walk should read it: from a store not header by header."""
+    """Return the source to read headers from: an object is read with readahead, not by a request per header."""
     return HeaderReadahead(source.file) if isinstance(source, RemoteShard) else source
 
 
 def index_shard(shard: str | os.PathLike[str], *, rebuild: bool = False) -> ShardIndex:
-    """The shard's index: stored and still true, or built now and stored."""
+    """Return the index of a shard: the stored one if it is current, else a new one, which is stored."""
     return _load_or_scan(os.fspath(shard), rebuild)[0]
 
 
 def index_shards(
     shards: Sequence[str | os.PathLike[str]], *, rebuild: bool = False, threads: int | None = None
 ) -> Iterator[ScannedShard]:
-    """Index many shards side by side; results come as they are ready, errors as results."""
+    """Index many shards in threads; yield outcomes, errors included, as they become ready."""
     paths = _rotated_by_rank([os.fspath(shard) for shard in shards])
     threads = threads or (REMOTE_THREADS if any(map(is_remote, paths)) else SCAN_THREADS)
     with ThreadPoolExecutor(max_workers=max(1, min(threads, len(paths)))) as pool:
@@ -84,18 +86,18 @@ def index_shards(
 
 
 def _rotated_by_rank(paths: list[str]) -> list[str]:
-    """Ranks of one machine begin at different shards, and come to those that others have indexed by then."""
-    here = local_rank()
-    first = len(paths) * here.rank // here.world_size
+    """Rotate the list so that ranks of one machine start at different shards, and later find indexes of the others."""
+    local = local_rank()
+    first = len(paths) * local.rank // local.world_size
     return paths[first:] + paths[:first]
 
 
 def _index_or_error(path: str, rebuild: bool) -> ScannedShard:
     try:
-        index, fresh = _load_or_scan(path, rebuild)
+        index, rebuilt = _load_or_scan(path, rebuild)
     except PenstockError as error:
         return ScannedShard(path, None, error.at(shard=path), True)
-    return ScannedShard(path, index, None, fresh)
+    return ScannedShard(path, index, None, rebuilt)
 
 
 def _load_or_scan(path: str, rebuild: bool) -> tuple[ShardIndex, bool]:
@@ -104,7 +106,7 @@ def _load_or_scan(path: str, rebuild: bool) -> tuple[ShardIndex, bool]:
         return stored, False
     if local_rank().world_size == 1:
         return _scan_and_save(path), True
-    with keyed_lock("index", path):  # all ranks of this machine want it: one walks, the others find it stored
+    with keyed_lock("index", path):  # all ranks of this machine need it: one scans, the others find it stored
         stored = None if rebuild else _load_current_index(path)
         return (_scan_and_save(path), True) if stored is None else (stored, False)
 
@@ -123,64 +125,66 @@ def _save_or_warn(index: ShardIndex, path: str) -> None:
 
 
 def _load_current_index(path: str) -> ShardIndex | None:
-    """The stored index if it describes the shard as it is now; a notice if it does not."""
-    now = _current_binding(path)
-    if now is None:
-        return None  # the walk will say what is wrong
+    """Return the stored index if it describes the current version of the shard; log a warning if it does not."""
+    current = _current_binding(path)
+    if current is None:
+        return None  # the scan will report the reason
     try:
-        index = load_index(path, now)
+        index = load_index(path, current)
     except IndexFileError as error:
         log.warning("%s; rebuilding it", error)
         return None
     if index is None:
         return None
-    if is_remote(path) and may_describe(index, now) and (adopted := adopt_index(path, index, now)) is not None:
+    if is_remote(path) and may_describe(index, current) and (adopted := adopt_index(path, index, current)) is not None:
         _save_or_warn(adopted, path)
         return adopted
-    if index.binding != now or index.compression != compression_from_name(path):
+    if index.binding != current or index.compression != compression_from_name(path):
         log.warning("%s: the shard has changed since it was indexed; rebuilding its index", path)
         return None
     return index
 
 
 def _current_binding(path: str) -> IndexBinding | None:
-    """What the shard looks like now; None if it cannot be seen."""
+    """Return the binding of the shard's current version; None if it cannot be inspected."""
     try:
         if is_remote(path):
             return IndexBinding.of(RemoteFile(path))
-        facts = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return IndexBinding(facts.st_size, facts.st_mtime_ns)
+    return IndexBinding(status.st_size, status.st_mtime_ns)
 
+
+# -- indexes that were uploaded together with their shard --------------------------------------------------------------
 
 COMPARED_HEADERS = 16
-"""Headers that are compared: the first, the last, and some between."""
+"""Headers compared before an uploaded index is used: the first, the last, and some between."""
 
 
-def may_describe(index: ShardIndex, now: IndexBinding) -> bool:
-    """Whether it speaks of a file that may have become this object."""
-    made_elsewhere = index.binding.etag is None and index.binding != now
+def may_describe(index: ShardIndex, current: IndexBinding) -> bool:
+    """Return whether an index of a local file may describe an object that the file was uploaded as."""
+    of_other_version = index.binding.etag is None and index.binding != current
     plain = index.compression is None and index.crcs is not None and index.part_count > 0
-    return made_elsewhere and plain and index.binding.size == now.size
+    return of_other_version and plain and index.binding.size == current.size
 
 
-def adopt_index(path: str, index: ShardIndex, now: IndexBinding) -> ShardIndex | None:
-    """The index, bound to the object; None if the object's headers are not those that it speaks of."""
+def adopt_index(path: str, index: ShardIndex, current: IndexBinding) -> ShardIndex | None:
+    """Return the index, bound to the object; None if the object's headers are not those that the index describes."""
     by_offset = np.argsort(index.offsets, kind="stable")
-    chosen = by_offset[np.unique(np.linspace(0, index.part_count - 1, COMPARED_HEADERS).astype(np.int64))].tolist()
-    memory = memoryview(bytearray(len(chosen) * TAR_BLOCK))
-    headers = [memory[number * TAR_BLOCK : (number + 1) * TAR_BLOCK] for number in range(len(chosen))]
-    places = [(int(index.offsets[part]) - TAR_BLOCK, header) for part, header in zip(chosen, headers, strict=True)]
-    if any(offset < 0 for offset, _ in places):
+    parts = by_offset[np.unique(np.linspace(0, index.part_count - 1, COMPARED_HEADERS).astype(np.int64))].tolist()
+    memory = memoryview(bytearray(len(parts) * TAR_BLOCK))
+    headers = [memory[number * TAR_BLOCK : (number + 1) * TAR_BLOCK] for number in range(len(parts))]
+    reads = [(int(index.offsets[part]) - TAR_BLOCK, header) for part, header in zip(parts, headers, strict=True)]
+    if any(offset < 0 for offset, _ in reads):
         return None
-    RemoteFile(path, ObjectVersion(now.size, now.etag, now.mtime_ns)).read_ranges(places)
-    same = all(_header_matches(index, part, bytes(header)) for part, header in zip(chosen, headers, strict=True))
-    return replace(index, binding=now) if same else None
+    RemoteFile(path, ObjectVersion(current.size, current.etag, current.mtime_ns)).read_ranges(reads)
+    same = all(_header_matches(index, part, bytes(header)) for part, header in zip(parts, headers, strict=True))
+    return replace(index, binding=current) if same else None
 
 
 def _header_matches(index: ShardIndex, part: int, header: bytes) -> bool:
-    """Name and length; a name too long for one header is not looked for."""
+    """Compare name and length; a name too long for one header never matches."""
     sound = bool(checksums_match(as_header_rows(header))[0])
     length = header[124:135]
     return (

@@ -1,8 +1,9 @@
-"""Walks the headers of a tar: ustar, GNU long names, PAX, base-256 sizes. Never extracts.
+"""Walk the headers of a tar (ustar, GNU long names, PAX, base-256 sizes) without extracting anything.
 
-Written by hand because stdlib `tarfile` yields members without end on a crafted file, and spends most of its time on
-fields we do not need. The walk is in two gears: plain members are hopped over one size field at a time and their
-headers checked by the hundred in numpy; anything else (long names, PAX, odd sizes) is parsed singly.
+The standard library's `tarfile` yields members without end on a crafted file, and spends most of its time on fields
+that are not needed here. This walk has a fast path and a slow path: plain members are stepped over by their size
+fields, and their headers are checked in numpy by the hundred; any other header (long names, PAX, unusual sizes) is
+parsed singly.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from penstock.shards.tar_header import (
 )
 
 MAX_EXTENSION_BYTES = 1 << 20
-"""Longest long-name or PAX record we read: Linux paths end at 4096 bytes, so 1 MiB is already absurd."""
+"""Longest long-name or PAX record that is read. Linux paths end at 4096 bytes, so 1 MiB is far more than needed."""
 MAX_MEMBER_BYTES = 1 << 60
-"""No file is that long; past it, offsets no longer fit the 64 bits that the system and numpy have for them."""
+"""Largest member. No file is that long, and larger offsets would not fit the 64 bits of the system and of numpy."""
 
 _FILE = 0x30
 _REGULAR = frozenset(b"0\0007")
@@ -42,49 +43,49 @@ _GNU_LONG_NAME, _GNU_LONG_LINK, _PAX, _PAX_GLOBAL = b"LKxg"
 _UNREADABLE = {0x53: "a GNU sparse file", 0x4D: "the continuation of a multi-volume archive"}
 _ZEROS = bytes(TAR_BLOCK)
 _ONE_BLOCK_STEP = 2 * TAR_BLOCK
-"""From one header to the next where the data is a single block."""
+"""Bytes from one header to the next if the member's data is a single tar block."""
 _HEADER_PAIR = _ONE_BLOCK_STEP + TAR_BLOCK
-"""What one read brings when it selections the next header along."""
+"""Bytes of one read that includes the next header."""
 
 
 Int64Array: TypeAlias = "array[int]"
-"""64 bits each, side by side: numpy looks at them without copying."""
+"""An array of 64-bit integers, which numpy views without a copy."""
 
 
 class ByteSource(Protocol):
-    """Bytes by offset. A compressed stream only ever goes forward, and knows its end when it gets there."""
+    """Bytes that are read by offset. A compressed stream goes forward only, and knows its end when it reaches it."""
 
     @property
     def end(self) -> int:
-        """Length of the data; for a stream, as far as it has been read."""
+        """Length of the data; for a stream, the position up to which it has been read."""
         ...
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end."""
+        """Return up to `length` bytes; fewer only at the end."""
         ...
 
     def raw_reader(self) -> Callable[[list[memoryview], int], int]:
-        """Reads at an offset into the given memory, as quick as can be; fewer bytes are for `read_at` to judge."""
+        """Return the fastest function that reads at an offset into memory; a short read is repeated by `read_at`."""
         ...
 
 
 @dataclass(slots=True)
 class TarMembers:
-    """The regular files of a tar, in order, as columns; what is not a file is only noted."""
+    """The regular files of a tar in order, as columns, and a list of the other members."""
 
     names: list[str] = field(default_factory=list)
     offsets: Int64Array = field(default_factory=lambda: array("q"))
     """First byte of each member's data."""
     lengths: Int64Array = field(default_factory=lambda: array("q"))
     other_members: list[tuple[str, int, str]] = field(default_factory=list)
-    """(name, header offset, what it is) of links, devices and other things we do not follow."""
+    """(name, header offset, description) of links, devices and other members without data of their own."""
 
     def __len__(self) -> int:
         return len(self.names)
 
 
 def walk_tar(source: ByteSource, shard: str) -> TarMembers:
-    """All members of the tar, or a TarError that says at which header it broke."""
+    """Return all members of the tar; raise TarError with the offset of the header that is invalid."""
     try:
         return _TarWalk(source, shard).run()
     except StorageError:
@@ -94,58 +95,58 @@ def walk_tar(source: ByteSource, shard: str) -> TarMembers:
 
 
 class _TarWalk:
-    """The state of one walk: where we are, what the headers so far said, what a PAX header promised."""
+    """The state of one walk: its position, the members so far, and what extended headers say of the next member."""
 
     def __init__(self, source: ByteSource, shard: str) -> None:
         self.source = source
         self.shard = shard
-        self.found = TarMembers()
+        self.members = TarMembers()
         self.offset = 0
         self.data_end = 0
-        """Where the last member's data ends: the tar is whole only if the file reaches it."""
-        self.promised = False
-        """Whether the last header was an extended one: it speaks of a member that must follow."""
-        self.tiny = False
-        """Whether data of a single block is frequent: a label, a caption. Then two headers are read at once."""
+        """End of the last member's data: the tar is complete only if the file reaches it."""
+        self.member_expected = False
+        """Whether an extended header describes a member that must follow."""
+        self.reads_pairs = False
+        """Whether two headers are read at once, because data of a single block (labels, captions) is frequent."""
         self.next_name: str | None = None
         self.next_size: int | None = None
 
     def run(self) -> TarMembers:
         while True:
-            header = self._run_of_plain_members()
+            header = self._step_over_plain_members()
             if self._is_end(header):
-                return _without_directories(self.found)
-            self._one_by_one(header)
+                return _without_directories(self.members)
+            self._parse_header(header)
 
-    # -- first gear: runs of plain members ------------------------------------------------------------------
+    # -- fast path: runs of plain members ---------------------------------------------------------------------
 
-    def _run_of_plain_members(self) -> bytes:
-        """Hop over plain members until something else comes, and return its header."""
-        while not self.promised:
-            header = self._hop_along()
+    def _step_over_plain_members(self) -> bytes:
+        """Step over plain members, and return the first header that is something else."""
+        while not self.member_expected:
+            header = self._read_run()
             if header is not None:
                 return header
         return self.source.read_at(self.offset, TAR_BLOCK)
 
-    def _hop_along(self) -> bytes | None:
-        """One batch of hops; the header that ended it, if one did."""
+    def _read_run(self) -> bytes | None:
+        """Step over one batch of headers; return the header that ended it, or None if the batch is full."""
         sizes: list[int] = []
-        buffer, fill = header_page.buffer, self.source.raw_reader()
+        buffer, read = header_page.buffer, self.source.raw_reader()
         start = offset = self.offset
         count = step = 0
-        at = SIZE_OFFSET
-        for rows in header_page.pairs if self.tiny else header_page.rows:
+        size_at = SIZE_OFFSET
+        for rows in header_page.pairs if self.reads_pairs else header_page.rows:
             if step == _ONE_BLOCK_STEP and count == _HEADER_PAIR:
-                count = TAR_BLOCK  # this header came along with the last one
+                count = TAR_BLOCK  # this header was read together with the last one
             else:
                 try:
-                    count = fill(rows, offset)
+                    count = read(rows, offset)
                 except StorageError:
                     raise
-                except OSError:  # `read_at` tries again where that helps, and says what is wrong where it does not
+                except OSError:  # `read_at` repeats the read below, and raises the error if it persists
                     count = 0
-            digits, end, kind = unpack_size_and_type(buffer, at)
-            # int() would also take '-1', '+1' and '1_0': only eleven digits and an end go the short way
+            digits, end, kind = unpack_size_and_type(buffer, size_at)
+            # int() would also accept '-1', '+1' and '1_0': only eleven digits and a terminator take the fast path
             if count < TAR_BLOCK or (kind != _FILE and kind not in _REGULAR) or end > 32 or not digits.isdigit():
                 break
             try:
@@ -155,35 +156,35 @@ class _TarWalk:
             sizes.append(size)
             step = size + 1023 & ~511  # its header and its data, padded
             offset += step
-            at += TAR_BLOCK
+            size_at += TAR_BLOCK
         self.offset = offset
-        at -= SIZE_OFFSET
-        other = None if len(sizes) == HEADER_BATCH else bytes(buffer[at : at + min(count, TAR_BLOCK)])
+        header_at = size_at - SIZE_OFFSET
+        other = None if len(sizes) == HEADER_BATCH else bytes(buffer[header_at : header_at + min(count, TAR_BLOCK)])
         if sizes:
-            self._keep(header_page.headers[: len(sizes)], sizes, start)
-        if other is not None and count < TAR_BLOCK:  # the end, or a read that was cut short
+            self._append_run(header_page.headers[: len(sizes)], sizes, start)
+        if other is not None and count < TAR_BLOCK:  # the end, or a short read
             other += self.source.read_at(offset + count, TAR_BLOCK - count)
         return other
 
-    def _keep(self, headers: Headers, sizes: list[int], start: int) -> None:
-        """Check a run of headers, the first of which lies at `start`, and note their members."""
+    def _append_run(self, headers: Headers, sizes: list[int], start: int) -> None:
+        """Check a run of headers, the first of which lies at offset `start`, and append their members."""
         lengths = np.array(sizes, np.int64)
         steps = TAR_BLOCK + (lengths + 511 & ~511)
         offsets = start + TAR_BLOCK + np.cumsum(steps) - steps
-        good = checksums_match(headers)
-        if not good.all():
-            bad = int(np.argmin(good))
+        valid = checksums_match(headers)
+        if not valid.all():
+            bad = int(np.argmin(valid))
             self._refuse_header(headers[bad].tobytes(), int(offsets[bad]) - TAR_BLOCK)
         self.data_end = int(offsets[-1]) + sizes[-1]
-        self.tiny = 4 * int(np.count_nonzero(steps == _ONE_BLOCK_STEP)) > len(sizes)
-        self.found.names += decode_names(headers)
-        self.found.offsets.frombytes(offsets.tobytes())
-        self.found.lengths.frombytes(lengths.tobytes())
+        self.reads_pairs = 4 * int(np.count_nonzero(steps == _ONE_BLOCK_STEP)) > len(sizes)
+        self.members.names += decode_names(headers)
+        self.members.offsets.frombytes(offsets.tobytes())
+        self.members.lengths.frombytes(lengths.tobytes())
 
-    # -- second gear: one header at a time -------------------------------------------------------------------
+    # -- slow path: one header at a time ----------------------------------------------------------------------
 
-    def _one_by_one(self, header: bytes) -> None:
-        """Parse the header that first gear would not take."""
+    def _parse_header(self, header: bytes) -> None:
+        """Parse a header that the fast path does not handle."""
         if not checksums_match(as_header_rows(header))[0]:
             self._refuse_header(header, self.offset)
         kind, size = header[156], self._size(header)
@@ -194,33 +195,33 @@ class _TarWalk:
 
     def _member(self, header: bytes, kind: int, size: int) -> None:
         name = self.next_name if self.next_name is not None else decode_names(as_header_rows(header))[0]
-        self.promised, self.next_name, self.next_size = False, None, None
+        self.member_expected, self.next_name, self.next_size = False, None, None
         if kind in _UNREADABLE:
             raise self._broken(f"member is {_UNREADABLE[kind]}", name)
         if size > MAX_MEMBER_BYTES:
             raise self._broken(f"member claims {size} bytes", name)
         start = self.offset + TAR_BLOCK
         if kind in _WITHOUT_DATA:
-            self.found.other_members.append((name, self.offset, _WITHOUT_DATA[kind]))
+            self.members.other_members.append((name, self.offset, _WITHOUT_DATA[kind]))
             size = 0
         elif kind == _DIRECTORY:
             size = 0
         elif kind not in _REGULAR:
-            self.found.other_members.append((name, self.offset, f"member of unknown type {chr(kind)!r}"))
+            self.members.other_members.append((name, self.offset, f"member of unknown type {chr(kind)!r}"))
         else:
-            self.found.names.append(name)
-            self.found.offsets.append(start)
-            self.found.lengths.append(size)
+            self.members.names.append(name)
+            self.members.offsets.append(start)
+            self.members.lengths.append(size)
         self._advance(size)
 
     def _extension(self, kind: int, size: int) -> None:
-        """A header that says something about the next one."""
+        """Read an extended header, which describes the next member."""
         if size > MAX_EXTENSION_BYTES:
             raise self._broken(f"extended header claims {size} bytes, more than {MAX_EXTENSION_BYTES}")
         data = self.source.read_at(self.offset + TAR_BLOCK, size)
         if len(data) < size:
             raise self._broken("file ends inside an extended header")
-        self.promised = self.promised or kind != _PAX_GLOBAL
+        self.member_expected = self.member_expected or kind != _PAX_GLOBAL
         if kind == _GNU_LONG_NAME:
             self.next_name = decode_text(data.split(b"\0", 1)[0])
         elif kind == _PAX:
@@ -239,17 +240,17 @@ class _TarWalk:
                 raise self._broken("member is a GNU sparse file")
 
     def _pax_records(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Records of the form '<length> <keyword>=<value>\\n', the length counting all of it."""
-        at = 0
-        while at < len(data) and data[at] != 0:
-            space = data.find(b" ", at, at + 8)
-            digits = data[at:space]
-            end = at + int(digits) if space > at and digits.isdigit() else 0
+        """Yield the records '<length> <keyword>=<value>\\n'; the length counts the whole record."""
+        start = 0
+        while start < len(data) and data[start] != 0:
+            space = data.find(b" ", start, start + 8)
+            digits = data[start:space]
+            end = start + int(digits) if space > start and digits.isdigit() else 0
             keyword, equals, value = data[space + 1 : end - 1].partition(b"=")
             if not space < end <= len(data) or data[end - 1 : end] != b"\n" or not equals:
                 raise self._broken("malformed PAX record")
             yield keyword, value
-            at = end
+            start = end
 
     def _advance(self, size: int) -> None:
         self.data_end = self.offset + TAR_BLOCK + size
@@ -257,7 +258,7 @@ class _TarWalk:
 
     def _size(self, header: bytes) -> int:
         raw = header[124:136]
-        if raw[0] & 0x80:  # base-256: the first bit is the flag, the next the sign
+        if raw[0] & 0x80:  # base-256: the first bit is the flag, the second the sign
             if raw[0] & 0x40:
                 raise self._broken("member claims a negative size", decode_names(as_header_rows(header))[0])
             return int.from_bytes(bytes([raw[0] & 0x7F]) + raw[1:])
@@ -268,15 +269,15 @@ class _TarWalk:
             )
         return int(digits or b"0", 8)
 
-    # -- the end, and errors ---------------------------------------------------------------------------------
+    # -- the end, and errors ----------------------------------------------------------------------------------
 
     def _is_end(self, header: bytes) -> bool:
-        """A zero block, or a file that stops exactly after a whole member."""
+        """Return whether the tar ends here: with a block of zeros, or with the file exactly behind a whole member."""
         if len(header) == TAR_BLOCK:
             if header != _ZEROS:
                 return False
-            self._refuse_lost_member()
-            self._note_what_follows()
+            self._refuse_missing_member()
+            self._check_tail()
             return True
         if self.source.end == 0:
             raise TarError("is empty (0 bytes)", shard=self.shard, stage="scan", advice="Copy it again.")
@@ -284,7 +285,7 @@ class _TarWalk:
             raise TarError(
                 f"is cut short: the last member should end at byte {self.data_end}, the data ends at {self.source.end}",
                 shard=self.shard,
-                member=self.found.names[-1] if self.found.names else None,
+                member=self.members.names[-1] if self.members.names else None,
                 offset=self.data_end,
                 stage="scan",
                 advice="Copy the shard again.",
@@ -293,18 +294,18 @@ class _TarWalk:
             if self.offset == 0:
                 self._refuse_header(header, 0)
             raise self._broken("file ends inside a header")
-        self._refuse_lost_member()
+        self._refuse_missing_member()
         return True
 
-    def _refuse_lost_member(self) -> None:
-        if self.promised:
+    def _refuse_missing_member(self) -> None:
+        if self.member_expected:
             raise self._broken("the member that an extended header announces is missing")
 
-    def _note_what_follows(self) -> None:
-        """tar pads with zeros to a record; anything else after the end mark is data nobody will see."""
+    def _check_tail(self) -> None:
+        """List data after the end mark, which no reader sees; tar itself pads with zeros to a whole record."""
         tail = self.source.read_at(self.offset + TAR_BLOCK, 10240)
         if tail.strip(b"\0"):
-            self.found.other_members.append(("", self.offset, "data after the end-of-archive mark"))
+            self.members.other_members.append(("", self.offset, "data after the end-of-archive mark"))
 
     def _refuse_header(self, header: bytes, offset: int) -> None:
         if offset == 0:
@@ -321,7 +322,7 @@ class _TarWalk:
             member=decode_names(as_header_rows(header))[0] or None,
             offset=offset,
             stage="scan",
-            advice="The shard is damaged from here on; copy it again, or repack what lies before.",
+            advice="The shard is damaged from this offset on; copy it again, or repack the members before it.",
         )
 
     def _broken(self, reason: str, member: str | None = None) -> TarError:
@@ -335,14 +336,14 @@ class _TarWalk:
         )
 
 
-def _without_directories(found: TarMembers) -> TarMembers:
-    """Before ustar a directory had no type of its own: it is an empty file whose name ends in a slash."""
-    if np.frombuffer(found.lengths, np.int64).all():
-        return found
-    kept = [at for at, name in enumerate(found.names) if found.lengths[at] or not name.endswith("/")]
+def _without_directories(members: TarMembers) -> TarMembers:
+    """Remove directories of tars older than ustar: empty files whose names end in a slash."""
+    if np.frombuffer(members.lengths, np.int64).all():
+        return members
+    files = [i for i, name in enumerate(members.names) if members.lengths[i] or not name.endswith("/")]
     return TarMembers(
-        [found.names[at] for at in kept],
-        array("q", [found.offsets[at] for at in kept]),
-        array("q", [found.lengths[at] for at in kept]),
-        found.other_members,
+        [members.names[i] for i in files],
+        array("q", [members.offsets[i] for i in files]),
+        array("q", [members.lengths[i] for i in files]),
+        members.other_members,
     )

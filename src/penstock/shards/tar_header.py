@@ -1,4 +1,4 @@
-"""One tar header, or a page of them: 512 bytes each, checked and read by the hundred."""
+"""Tar headers of 512 bytes: check and decode one, or hundreds at once in numpy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 TAR_BLOCK = 512
 HEADER_BATCH = 512
-"""Headers checked per numpy pass: large enough to amortise it, small enough to stay in cache."""
+"""Headers checked at once: enough to amortise the numpy calls, few enough to stay in the CPU cache."""
 
 _HEADER = np.dtype(
     {
@@ -22,23 +22,23 @@ _HEADER = np.dtype(
     }
 )
 Headers = NDArray[np.uint8]
-"""One header a row."""
+"""An array with one header per row."""
 SIZE_OFFSET = 124
 unpack_size_and_type = struct.Struct("11sB20xB").unpack_from
-"""Eleven digits of the size, the byte that ends them, and, further on, the type."""
+"""Return the eleven digits of the size, the byte that terminates them, and the type further on."""
 _OCTAL_PLACES = np.arange(15, -1, -3, dtype=np.uint32)[:, None]
 
 
 class HeaderPage(threading.local):
-    """Room for one batch of headers, kept from walk to walk: taking it anew costs more than filling it."""
+    """A thread's buffer for one batch of headers, reused by all walks: allocating it costs more than filling it."""
 
     def __init__(self) -> None:
         self.buffer = bytearray(HEADER_BATCH * TAR_BLOCK)
         view = memoryview(self.buffer)
-        self.rows = [[view[at : at + TAR_BLOCK]] for at in range(0, HEADER_BATCH * TAR_BLOCK, TAR_BLOCK)]
+        self.rows = [[view[start : start + TAR_BLOCK]] for start in range(0, HEADER_BATCH * TAR_BLOCK, TAR_BLOCK)]
         gap = memoryview(bytearray(TAR_BLOCK))
-        self.pairs = [[*row, gap, *after] for row, after in pairwise(self.rows)] + self.rows[-1:]
-        """Each header's room with that of the next, for members whose data is one block: both come with one read."""
+        self.pairs = [[*row, gap, *following] for row, following in pairwise(self.rows)] + self.rows[-1:]
+        """Buffers for a header, one data block and the next header, so that one read brings both headers."""
         self.headers: Headers = np.frombuffer(self.buffer, np.uint8).reshape(-1, TAR_BLOCK)
 
 
@@ -46,11 +46,11 @@ header_page = HeaderPage()
 
 
 def checksums_match(rows: Headers) -> NDArray[np.bool_]:
-    """For each header, whether the sum of its bytes is what its checksum field says."""
-    stated = rows[:, 148:156].T.copy()  # all first digits side by side, then all second ones: numpy's stride
-    # 512 bytes below 128 sum up to less than 65536, and 16 bits are added twice as fast
+    """Return for each header whether the sum of its bytes is the one in its checksum field."""
+    stated = rows[:, 148:156].T.copy()  # contiguous by digit, which is the stride that numpy is fast with
+    # 512 bytes below 128 add up to less than 65536, and 16-bit sums are twice as fast
     width = np.uint16 if rows.max() < 128 else np.uint32
-    # the sum is taken with blanks in the place of the checksum
+    # the checksum is defined with blanks in place of its own field
     total = rows.sum(axis=1, dtype=width) - stated.sum(axis=0, dtype=np.uint32) + 8 * 32
     usual = (total >> _OCTAL_PLACES & 7) + 48
     matches: NDArray[np.bool_] = (stated[:6] == usual).all(axis=0) & (stated[6] == 0)
@@ -60,7 +60,7 @@ def checksums_match(rows: Headers) -> NDArray[np.bool_]:
 
 
 def _checksum_matches(row: NDArray[np.uint8], total: int) -> bool:
-    """The same for other spellings of the field, and for sums over signed bytes."""
+    """Compare other notations of the field, and sums over signed bytes."""
     text = row[148:156].tobytes().strip(b" \0")
     if not text.isdigit() or b"8" in text or b"9" in text:
         return False
@@ -69,7 +69,7 @@ def _checksum_matches(row: NDArray[np.uint8], total: int) -> bool:
 
 
 def decode_names(headers: Headers) -> list[str]:
-    """The names of a run of headers: prefix and name joined, where there is a prefix."""
+    """Return the names of a run of headers, joined with the prefix if there is one."""
     rows = headers.reshape(-1).view(_HEADER)
     names: list[bytes] = rows["name"].tolist()
     joined = b"\n".join(names)
@@ -78,23 +78,23 @@ def decode_names(headers: Headers) -> list[str]:
     else:
         texts = joined.decode("ascii").split("\n")
     for row in np.flatnonzero(rows["has_prefix"]):
-        if rows["magic"][row] == b"ustar":  # GNU tar keeps times in that place
+        if rows["magic"][row] == b"ustar":  # GNU tar stores times in this field
             texts[row] = decode_text(rows["prefix"][row].split(b"\0", 1)[0]) + "/" + texts[row]
     return texts
 
 
 def as_header_rows(header: bytes) -> Headers:
-    """A single header as a page of one; a short one is filled up."""
+    """Return a single header as an array with one row; a short one is padded with zeros."""
     return np.frombuffer(header.ljust(TAR_BLOCK, b"\0"), np.uint8).reshape(1, TAR_BLOCK)
 
 
 def decode_text(raw: bytes) -> str:
-    """A member's name: only a key to us, so bytes that are not UTF-8 become visible escapes."""
+    """Decode a member's name. It serves only as a key, so bytes that are not UTF-8 become visible escapes."""
     return raw.decode("utf-8", "backslashreplace")
 
 
 def guess_format(header: bytes) -> str:
-    """What something that is no header may be instead; empty if nobody can tell."""
+    """Return what a file without a tar header may be instead; empty if it is not recognised."""
     head = header[:64].lstrip().lower()
     if head.startswith(b"\x1f\x8b"):
         return ", which is gzip (name it .tar.gz)"

@@ -1,7 +1,7 @@
-"""Runs independent tasks on worker processes; a worker that dies costs its task, not the run.
+"""Run independent tasks on worker processes. A worker that dies loses its task, not the whole run.
 
-One pipe per worker: a queue shared by all would die with the first worker killed while holding its lock.
-Around a run, `use_task_runner` puts somebody else in the processes' place: a cluster.
+Each worker has a pipe of its own: a queue shared by all would be unusable once a worker was killed while it held the
+queue's lock. Within `use_task_runner`, `run_tasks` uses another runner instead of processes, such as a Ray cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.errors import WorkerCrash
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_spawn = multiprocessing.get_context("spawn")  # fork is unsafe once there are threads
+_spawn = multiprocessing.get_context("spawn")  # forking is unsafe in a process with threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +39,25 @@ class TaskOutcome(Generic[Task, Result]):
 
 
 class TaskRunnerFunction(Protocol):
-    """Whoever runs tasks: as many at a time as asked for, results as they come, errors as results."""
+    """A function that runs at most `workers` tasks at a time and yields outcomes, errors included, as they come."""
 
     def __call__(
         self, work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None
     ) -> Iterator[TaskOutcome[Task, Result]]:
-        """Take tasks one at a time, so that a long list of them need never exist."""
+        """Take tasks from the iterable one at a time, so that it may be long."""
         ...
 
 
 def run_tasks(
     work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
 ) -> Iterator[TaskOutcome[Task, Result]]:
-    """Results as they come. `work` and the tasks must pickle; an exception in `work` is a result like any other."""
+    """Run `work` on every task; yield outcomes as they come. `work` and the tasks must be picklable."""
     return _runner.get()(work, tasks, workers)
 
 
 @contextmanager
 def use_task_runner(runner: TaskRunnerFunction) -> Iterator[None]:
-    """Within, tasks go to this runner, whoever has them done."""
+    """Let `run_tasks` use this runner within the context."""
     before = _runner.set(runner)
     try:
         yield
@@ -68,27 +68,27 @@ def use_task_runner(runner: TaskRunnerFunction) -> Iterator[None]:
 def run_in_processes(
     work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
 ) -> Iterator[TaskOutcome[Task, Result]]:
-    """On worker processes of this machine."""
+    """Run tasks on worker processes of this machine."""
     waiting = iter(tasks)
-    most = workers or usable_cores()
+    max_workers = workers or usable_cores()
     idle: list[_PoolWorker] = []
     busy: dict[_PoolWorker, Task] = {}
     try:
         while True:
-            for task in islice(waiting, most - len(busy)):
+            for task in islice(waiting, max_workers - len(busy)):
                 worker = idle.pop() if idle else _PoolWorker(work)
                 busy[worker] = task
                 worker.send(task)
             if not busy:
                 return
             for worker in _workers_with_results(list(busy)):
-                done = worker.take(busy[worker])
+                outcome = worker.receive(busy[worker])
                 del busy[worker]
                 if worker.dead:
                     worker.stop()
                 else:
                     idle.append(worker)
-                yield done
+                yield outcome
     finally:
         for worker in [*idle, *busy]:
             worker.stop()
@@ -98,7 +98,7 @@ _runner: ContextVar[TaskRunnerFunction] = ContextVar("_runner", default=run_in_p
 
 
 def run_and_pickle(work: Callable[[Any], Any], task: Any) -> bytes:
-    """Do one task; the outcome, pickled: what is sent from the process that worked to the one that asked."""
+    """Run one task in the process that executes it; return the pickled result or error for the process that asked."""
     try:
         result, error = work(task), None
     except Exception as reason:
@@ -106,40 +106,40 @@ def run_and_pickle(work: Callable[[Any], Any], task: Any) -> bytes:
     return _pickle_result(result, error)
 
 
-def unpickle_outcome(task: Task, answered: bytes) -> TaskOutcome[Task, Any]:
-    """What an answer says."""
+def unpickle_outcome(task: Task, pickled: bytes) -> TaskOutcome[Task, Any]:
+    """Return the outcome of a task from what `run_and_pickle` returned."""
     try:
-        result, error = ForkingPickler.loads(answered)
-    except Exception as reason:  # an error whose constructor wants more than its message
+        result, error = ForkingPickler.loads(pickled)
+    except Exception as reason:  # for example an error whose constructor needs more than its message
         return TaskOutcome(task, None, WorkerCrash(f"the answer cannot be unpickled: {reason}", stage="work"))
     return TaskOutcome(task, result, error)
 
 
 class _PoolWorker:
-    """A process and our end of its pipe."""
+    """A worker process and the parent's end of its pipe."""
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
         self.dead = False
-        self.pipe, theirs = _spawn.Pipe()
-        self.process: SpawnProcess = _spawn.Process(target=_worker_main, args=(work, theirs), daemon=True)
+        self.pipe, worker_end = _spawn.Pipe()
+        self.process: SpawnProcess = _spawn.Process(target=_worker_main, args=(work, worker_end), daemon=True)
         self.process.start()
-        theirs.close()
+        worker_end.close()
 
     def send(self, task: Any) -> None:
-        """Hand over a task; if the worker is gone already, `take` will say so."""
+        """Send a task; if the worker has died already, `receive` reports it."""
         with suppress(ConnectionError):
             self.pipe.send(task)
 
-    def take(self, task: Any) -> TaskOutcome[Any, Any]:
-        """The answer, which may be that the worker is dead."""
+    def receive(self, task: Any) -> TaskOutcome[Any, Any]:
+        """Return the outcome of the task that was sent; a WorkerCrash if the worker has died."""
         try:
-            answered = self.pipe.recv_bytes()
+            pickled = self.pipe.recv_bytes()
         except (EOFError, OSError):
             self.dead = True
             self.process.join()
             crash = WorkerCrash(f"worker process died: {_describe_exit(self.process.exitcode)}", stage="work")
             return TaskOutcome(task, None, crash)
-        return unpickle_outcome(task, answered)
+        return unpickle_outcome(task, pickled)
 
     def stop(self) -> None:
         self.pipe.close()
@@ -154,9 +154,9 @@ def _workers_with_results(workers: list[_PoolWorker]) -> list[_PoolWorker]:
 
 
 def _worker_main(work: Callable[[Any], Any], pipe: Connection) -> None:
-    """The worker's life: one task after another until the pipe closes."""
+    """Run one task after another until the pipe is closed."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the pipe
     while True:
         try:
             task = pipe.recv()
@@ -174,7 +174,7 @@ def _pickle_result(result: Any, error: Exception | None) -> bytes:
 
 
 def _exit_with_parent() -> None:
-    """A parent killed in the middle is followed at once: whoever goes on with its work must find nobody at it."""
+    """Exit as soon as the parent dies, so that no worker interferes with a later run that continues its work."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""Which samples are whole, and what is wrong with the others. We never emit half a sample."""
+"""Find the complete samples of a shard, and the problems of the others, so that no partial sample is ever delivered."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.shards.pairing import canonical_suffix
 
 ProblemKind = Literal["duplicate", "incomplete", "orphan", "empty", "stray"]
 MAX_LISTED = 10_000
-"""Problems listed per shard; the counts go on."""
+"""Problems of one kind that are listed per shard; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardProblem:
-    """One thing that is wrong, and where."""
+    """One problem of a shard, with the member and the offset."""
 
     kind: ProblemKind
     member: str
@@ -30,49 +30,48 @@ class ShardProblem:
 
 @dataclass(frozen=True, slots=True)
 class ShardHealth:
-    """The verdict on one shard's samples."""
+    """Which samples of a shard are complete, and its problems."""
 
     complete: NDArray[np.bool_]
-    """For each sample, whether every expected part is there, once, and not empty."""
+    """Whether each sample has every expected part exactly once and not empty."""
     expected: tuple[str, ...]
-    """The roles a whole sample has."""
+    """The canonical suffixes that a complete sample has."""
     problems: list[ShardProblem]
 
     @property
     def bad(self) -> int:
-        """How many samples are not whole."""
+        """Number of samples that are not complete."""
         return int((~self.complete).sum())
 
 
 def check_samples(index: ShardIndex, required: Sequence[str] | None = None) -> ShardHealth:
-    """Judge every sample against the required suffixes, or else against what at least half of the samples have.
+    """Check every sample for the required suffixes, or else for those that at least half of the samples have.
 
-    Where suffixes are required, parts that nobody asked for spoil nothing.
+    With required suffixes, other parts cannot make a sample bad.
     """
-    roles, role_ids = _canonical_suffixes(index)
-    expected = _required_suffixes(required) if required else _common_suffixes(index, roles, role_ids)
-    numbers = [roles.get(role, -1) for role in expected]
-    counts = _count_parts(index, role_ids, numbers)
-    matters = np.isin(role_ids, numbers) if required else np.ones(len(role_ids), bool)
+    suffixes, suffix_ids = _canonical_suffixes(index)
+    expected = _required_suffixes(required) if required else _common_suffixes(index, suffixes, suffix_ids)
+    expected_ids = [suffixes.get(suffix, -1) for suffix in expected]
+    counts = _count_parts(index, suffix_ids, expected_ids)
+    matters = np.isin(suffix_ids, expected_ids) if required else np.ones(len(suffix_ids), bool)
     problems: list[ShardProblem] = []
-    duplicated = _duplicates(index, role_ids, matters, problems)
+    duplicated = _duplicates(index, suffix_ids, matters, problems)
     missing = counts == 0
-    whole = ~missing.any(axis=1)
-    for number in np.flatnonzero(~whole)[:MAX_LISTED]:
-        problems.append(
-            _missing_part_problem(index, int(number), [expected[i] for i in np.flatnonzero(missing[number])])
-        )
+    complete = ~missing.any(axis=1)
+    for number in np.flatnonzero(~complete)[:MAX_LISTED]:
+        lacking = [expected[i] for i in np.flatnonzero(missing[number])]
+        problems.append(_missing_part_problem(index, int(number), lacking))
     empty = np.flatnonzero((index.lengths == 0) & matters)
     problems += [
-        ShardProblem("empty", index.member_name(at), int(index.offsets[at]), "has no bytes")
-        for at in empty[:MAX_LISTED]
+        ShardProblem("empty", index.member_name(part), int(index.offsets[part]), "has no bytes")
+        for part in empty[:MAX_LISTED]
     ]
-    whole[duplicated] = False
-    whole[index.sample_ids[empty]] = False
+    complete[duplicated] = False
+    complete[index.sample_ids[empty]] = False
     problems += [
         ShardProblem("stray", name, offset, reason) for name, offset, reason in index.other_members[:MAX_LISTED]
     ]
-    return ShardHealth(whole, expected, problems)
+    return ShardHealth(complete, expected, problems)
 
 
 def complete_samples(
@@ -81,7 +80,7 @@ def complete_samples(
     required: Sequence[str] | None = None,
     on_bad: Literal["raise", "skip"] = "raise",
 ) -> tuple[NDArray[np.int64], list[ShardProblem]]:
-    """The numbers of the whole samples, and what was skipped; under "raise" the first problem is an error."""
+    """Return the numbers of the complete samples and the problems of the others; with "raise", raise the first one."""
     health = check_samples(index, required)
     bad = [problem for problem in health.problems if problem.kind != "stray"]
     if on_bad == "raise" and bad:
@@ -93,58 +92,60 @@ def complete_samples(
             member=first.member,
             offset=first.offset,
             stage="pair",
-            advice="See them all with 'penstock shards check', or skip and count them with on_bad='skip'.",
+            advice="List them all with 'penstock shards check', or skip and count them with on_bad='skip'.",
         )
     return np.flatnonzero(health.complete), bad
 
 
 def _canonical_suffixes(index: ShardIndex) -> tuple[dict[str, int], NDArray[np.int64]]:
-    """The distinct roles of the shard, and for each part the number of its role."""
-    roles: dict[str, int] = {}
-    of_suffix = [roles.setdefault(canonical_suffix(suffix), len(roles)) for suffix in index.suffixes]
-    return roles, np.array(of_suffix, np.int64)[index.suffix_ids]
+    """Return the distinct canonical suffixes of the shard with their ids, and the id of each part's suffix."""
+    ids: dict[str, int] = {}
+    id_of_suffix = [ids.setdefault(canonical_suffix(suffix), len(ids)) for suffix in index.suffixes]
+    return ids, np.array(id_of_suffix, np.int64)[index.suffix_ids]
 
 
 def _required_suffixes(required: Sequence[str]) -> tuple[str, ...]:
-    roles = tuple(dict.fromkeys(canonical_suffix(suffix) for suffix in required))
-    if not all(roles):
+    suffixes = tuple(dict.fromkeys(canonical_suffix(suffix) for suffix in required))
+    if not all(suffixes):
         raise SettingError("a required suffix is empty")
-    return roles
+    return suffixes
 
 
-def _common_suffixes(index: ShardIndex, roles: dict[str, int], role_ids: NDArray[np.int64]) -> tuple[str, ...]:
-    """The roles that at least half of the samples have: two of which one has a mask make one whole, not two."""
-    pairs = _sorted_unique(index.sample_ids * max(1, len(roles)) + role_ids)
-    samples_with = np.bincount(pairs % max(1, len(roles)), minlength=len(roles))
-    return tuple(role for role, number in roles.items() if 2 * samples_with[number] >= len(index))
+def _common_suffixes(index: ShardIndex, suffixes: dict[str, int], suffix_ids: NDArray[np.int64]) -> tuple[str, ...]:
+    """Return the suffixes that at least half of the samples have: if one of two has a mask, masks are expected."""
+    count = max(1, len(suffixes))
+    pairs = _sorted_unique(index.sample_ids * count + suffix_ids)
+    samples_with = np.bincount(pairs % count, minlength=len(suffixes))
+    return tuple(suffix for suffix, number in suffixes.items() if 2 * samples_with[number] >= len(index))
 
 
-def _count_parts(index: ShardIndex, role_ids: NDArray[np.int64], wanted: list[int]) -> NDArray[np.int64]:
-    """How many parts of each wanted role each sample has."""
+def _count_parts(index: ShardIndex, suffix_ids: NDArray[np.int64], expected_ids: list[int]) -> NDArray[np.int64]:
+    """Return how many parts with each expected suffix each sample has, one column per suffix."""
     columns = [
-        np.bincount(index.sample_ids[role_ids == number], minlength=len(index)) if number >= 0 else np.zeros(len(index))
-        for number in wanted
+        np.bincount(index.sample_ids[suffix_ids == number], minlength=len(index))
+        if number >= 0
+        else np.zeros(len(index))
+        for number in expected_ids
     ]
     return np.stack(columns, axis=1).astype(np.int64) if columns else np.ones((len(index), 1), np.int64)
 
 
 def _duplicates(
-    index: ShardIndex, role_ids: NDArray[np.int64], matters: NDArray[np.bool_], problems: list[ShardProblem]
+    index: ShardIndex, suffix_ids: NDArray[np.int64], matters: NDArray[np.bool_], problems: list[ShardProblem]
 ) -> NDArray[np.int64]:
-    """Two parts in one role: nobody can say which one is meant, so their samples are not whole."""
-    slots = index.sample_ids * (int(role_ids.max(initial=0)) + 1) + role_ids
-    order = np.argsort(slots, kind="stable")
-    again = order[1:][slots[order][1:] == slots[order][:-1]]
-    again = again[matters[again]]
-    for at in again[:MAX_LISTED]:
-        problems.append(
-            ShardProblem("duplicate", index.member_name(at), int(index.offsets[at]), "occurs more than once")
-        )
-    return _sorted_unique(index.sample_ids[again])
+    """Append the duplicate parts to the problems; return their samples, since it is unknown which part is meant."""
+    sample_and_suffix = index.sample_ids * (int(suffix_ids.max(initial=0)) + 1) + suffix_ids
+    order = np.argsort(sample_and_suffix, kind="stable")
+    repeated = order[1:][sample_and_suffix[order][1:] == sample_and_suffix[order][:-1]]
+    repeated = repeated[matters[repeated]]
+    for part in repeated[:MAX_LISTED]:
+        name, offset = index.member_name(part), int(index.offsets[part])
+        problems.append(ShardProblem("duplicate", name, offset, "occurs more than once"))
+    return _sorted_unique(index.sample_ids[repeated])
 
 
 def _sorted_unique(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As `np.unique`, which imports the masked arrays when first called: 15 ms of every loader's first batch."""
+    """Do what `np.unique` does, which imports numpy.ma on its first call: 15 ms of every loader's first batch."""
     ordered = np.sort(numbers)
     return np.asarray(ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0])
 
