@@ -20,7 +20,7 @@ INTRODUCTION = """\
 
 Written by `make bench`, `make bench-faults`, `make bench-plan`, `make bench-train`, `make examples`, `make bench-gpu`,
 `make bench-store` and `make soak`, each with `ARGS=--write`. Both sides of a line ran in one run, in turns, the order
-rotated; the ratio is the median of the rounds' own ratios. On a GPU that holds for trainings and finishing, loaders
+rotated; the ratio is the median of the rounds' own ratios. On a GPU that holds for trainings and transforms, loaders
 that take turns stand with their own medians, and the rest is counted once. Absolute figures move from machine to
 machine.
 """

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.document import Finding, as_json, lines_of, show, write
-from benchmarks.gpu import finishing, hop, supplies, training, weighing
+from benchmarks.gpu import hop, supplies, training, transform, weighing
 from benchmarks.gpu.outcome import run_tests
 from benchmarks.gpu.supplies import Material
 from benchmarks.result import Line
@@ -25,7 +25,7 @@ from benchmarks.result import Line
 ROWS: dict[str, Callable[[Material], Iterable[Line]]] = {
     "imagenet": supplies.imagenet,
     "copies": hop.measure,
-    "finishing": finishing.measure,
+    "transform": transform.measure,
     "training": training.measure,
     # not first, as CPU time is counted: a machine that has just started makes its memory where it is first used
     "decoding": supplies.decoding,

@@ -1,4 +1,4 @@
-"""Kernels in Triton, run by its interpreter: in a process of its own, because Triton decides that when imported."""
+"""Runs Triton kernels in the interpreter, in a process of its own, because Triton reads the setting when imported."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ import torch
 
 
 def interpreted(file, tmp_path_factory):
-    """The arrays that the file, run as a script with a path, has saved there."""
+    """Run the file as a script with a path, and return the arrays that it saves there."""
     folder = os.environ.get("PENSTOCK_TRITON")
     if folder is None and importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed, and no PENSTOCK_TRITON says where to find it")
@@ -27,7 +27,7 @@ def interpreted(file, tmp_path_factory):
 
 
 def count_launches(module, name):
-    """Where there is no card: the grids that this kernel is launched with from now on."""
+    """Return a list of the grids with which this kernel will be launched on the CPU."""
     torch.cuda.device = lambda device: nullcontext()
     launches, launched = [], getattr(module, name)
 

@@ -106,9 +106,9 @@ def test_images_equal_those_of_the_cpu_in_full_quality(fake_gpu, shard, make_loa
 def test_images_that_the_gpu_decodes_are_transformed_like_others(fake_gpu, shard, make_loader):
     fake_gpu()
     path = shard(*(jpeg(number) for number in range(6)))
-    finish = GpuTransform("float16", size=24, crop="random", flip=0.5)
-    found = images(make_loader(path, field(gpu_transform=finish), 3))
-    expected = images(make_loader(path, field(gpu_transform=finish, decode="cpu"), 3))
+    transform = GpuTransform("float16", size=24, crop="random", flip=0.5)
+    found = images(make_loader(path, field(gpu_transform=transform), 3))
+    expected = images(make_loader(path, field(gpu_transform=transform, decode="cpu"), 3))
     assert found.dtype == torch.float16
     assert psnr_db(255 * found, 255 * expected) > 45
 

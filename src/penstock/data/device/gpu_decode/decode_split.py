@@ -59,7 +59,7 @@ WINDOW_S = 0.4
 """Least duration of a window in seconds."""
 MIN_COPIES, MAX_COPIES, COPIES_BYTES = 16, 64, 64 << 20
 """Copies of one image that the GPU decodes in a measurement, because it is faster with long lists, and a batch of small
-images is one: as many as have so many bytes when they are decoded."""
+images is one: as many as have at most that many bytes when they are decoded."""
 ROUNDS = 3
 """Rounds of a measurement; the fastest counts, because the others were disturbed."""
 MIN_AUTO_FRACTION = 0.25
@@ -192,7 +192,7 @@ class AutoSplit:
     def _reduce_stall(self, window: SplitWindow) -> None:
         max_period_s = (1 - MIN_GAIN) * window.period_s
         if window.direction > 0 and self.fraction < self._limit:
-            enough = (1 - self.fraction) * window.stalled  # with so much less to do the CPU is as fast as the step
+            enough = (1 - self.fraction) * window.stalled  # with that much less to do the CPU is as fast as the step
             self._move(min(self._max_step, max(FIRST_STEP, enough)), max_period_s)
         elif window.direction < 0 and self.fraction:
             self._move(-FIRST_STEP, max_period_s)

@@ -24,13 +24,13 @@ def antialiased(
     bottom,
     left,
     right,
-    wanted,
+    mask,
 ):
     """Return red, green and blue of a uint8 image around the given centres.
 
     Each is the mean of the pixels around a centre, weighted by a triangle that extends as far as the reach, which is
     one pixel or more, as in torch's `interpolate(..., antialias=True)`. Pixels outside of top, bottom, left and right
-    have no weight; the result is black where it is not wanted.
+    have no weight; the result is black outside of the mask.
 
     This must be compiled without fusing multiplications and additions: the centres are computed twice, for the loads
     and for the weights, which the compiler lays out differently. If only one of them is fused, a centre may be that of
@@ -51,11 +51,11 @@ def antialiased(
             column = first_column + column_step
             weight = tl.maximum(1 - tl.abs(column + 0.5 - column_centre) * column_slope, 0.0)
             weight = tl.where(column < right, weight, 0.0) * row_weight
-            counts = wanted & (weight > 0)
+            counts = mask & (weight > 0)
             source = image + row * row_stride + column * column_stride
             red = tl.fma(weight, tl.load(source, counts, 0).to(tl.float32), red)
             green = tl.fma(weight, tl.load(source + colour_stride, counts, 0).to(tl.float32), green)
             blue = tl.fma(weight, tl.load(source + 2 * colour_stride, counts, 0).to(tl.float32), blue)
             total += weight
-    scale = tl.where(wanted, 1 / tl.where(wanted, total, 1.0), 0.0)
+    scale = tl.where(mask, 1 / tl.where(mask, total, 1.0), 0.0)
     return red * scale, green * scale, blue * scale

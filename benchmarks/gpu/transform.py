@@ -1,4 +1,4 @@
-"""What finishing a batch takes of the card and of the host: by our kernel, beside torch's own operations."""
+"""Measure the GPU and host time of transforming a batch, by our kernel and by torch's operations."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from penstock.data.device.transform.torch_transform import TorchTransform
 
 SAMPLES, SIDE = 128, 256
 ROUNDS, BATCHES = 5, 16
-"""So many batches are asked for while the card sleeps: it can be asked for a thousand things ahead."""
+"""Rounds, and batches that are launched in each while the GPU sleeps; its queue holds a thousand launches."""
 SLEEP_CYCLES = 400_000_000
 
 
-class Taken(NamedTuple):
-    """Milliseconds of a batch."""
+class BatchTimes(NamedTuple):
+    """Milliseconds of GPU and host for a batch."""
 
-    card: float
+    gpu: float
     host: float
 
 
 def measure(_: Material) -> Iterator[Line]:
     pixels = torch.randint(0, 256, (SAMPLES, SIDE, SIDE, 3), dtype=torch.uint8, device="cuda").permute(0, 3, 1, 2)
     drawn = draw_transforms(CROPPED, (SIDE, SIDE), 0, 0, np.arange(SAMPLES))
-    ways = [partial(way(CROPPED, pixels.device), pixels, drawn) for way in (KernelTransform, TorchTransform)]
-    for way in ways:  # compiled, and memory made
-        _taken(way)
-    ours, torchs = in_turns([partial(_taken, way) for way in ways], ROUNDS)
-    for who in ("card", "host"):
-        own, other = ([getattr(each, who) for each in found] for found in (ours, torchs))
+    transforms = [partial(kind(CROPPED, pixels.device), pixels, drawn) for kind in (KernelTransform, TorchTransform)]
+    for transform in transforms:  # compiles the kernel and allocates memory
+        _times(transform)
+    ours, torchs = in_turns([partial(_times, transform) for transform in transforms], ROUNDS)
+    for side, label in (("gpu", "GPU"), ("host", "host")):
+        own, other = ([getattr(each, side) for each in found] for found in (ours, torchs))
         yield Line(
-            f"{SAMPLES} pictures finished (window, mirrored, colours): time of the {who}",
+            f"{SAMPLES} images transformed (window, mirrored, colours): time of the {label}",
             f"{median(own):.2f} ms",
             f"by torch's operations: {median(other):.2f} ms",
             median_ratio(own, other),
@@ -50,15 +50,15 @@ def measure(_: Material) -> Iterator[Line]:
         )
 
 
-def _taken(finish: Callable[[], torch.Tensor]) -> Taken:
+def _times(transform: Callable[[], torch.Tensor]) -> BatchTimes:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     torch.cuda._sleep(SLEEP_CYCLES)
     begin.record()
     start = time.perf_counter()
     for _ in range(BATCHES):
-        finish()
+        transform()
     host_s = time.perf_counter() - start
     end.record()
     torch.cuda.synchronize()
-    return Taken(begin.elapsed_time(end) / BATCHES, host_s / BATCHES * 1e3)
+    return BatchTimes(begin.elapsed_time(end) / BATCHES, host_s / BATCHES * 1e3)
