@@ -15,8 +15,7 @@ from penstock.samplers.epoch_batches import check_count
 
 
 def accumulate(loader: Iterable[Any], n: int, model: torch.nn.Module) -> Iterator[tuple[Any, MicroBatch]]:
-    """Yield batches in groups of n for one optimizer step each; the last group may be shorter, even if it is the only
-    one.
+    """Yield batches in groups of n for one optimizer step each; the last group, even if the only one, may be shorter.
 
         for batch, micro in accumulate(loader, 4, model):
             with micro:

@@ -1,5 +1,4 @@
-"""Gradient clipping on the device: bounds the gradients, records their norm, and skips steps that would spoil the
-model.
+"""Gradient clipping on the device: bounds gradients, records their norm, skips steps that would spoil the model.
 
 Norms are computed of all gradients at once (`foreach`), the bound is applied by one multiplication of all of them, and
 numbers are copied to the host only when they are read.
@@ -24,8 +23,7 @@ MAX_PENDING = 1024
 
 
 class GradClip:
-    """Gradient clipping: `clip.step(optimizer)` after `loss.backward()` clips, then steps unless a gradient is not
-    finite.
+    """Clips gradients: `clip.step(optimizer)` after `loss.backward()` clips, then steps if all gradients are finite.
 
     `max_norm` is a fixed bound. With `adaptive=0.9` the bound is the 90th percentile of the last `window` norms,
     computed again every `every` steps, and never above `max_norm` if that is given. `recorded` has the norm of every

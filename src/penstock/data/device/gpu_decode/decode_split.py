@@ -107,11 +107,11 @@ class SplitPolicy(Protocol):
 
 
 class HybridSplit:
-    """Finds the fraction with which batches arrive soonest, by trial: a step without a gain is undone, and the next one
-    is half as long in the opposite direction.
+    """Finds the fraction with which batches arrive soonest, by trial.
 
-    It is not the fraction with which both sides finish together: CPU cores that decode slow down those that the GPU
-    needs for its own part, so the best fraction leaves some of them idle.
+    A step without a gain is undone, and the next one is half as long, in the opposite direction. The result is not the
+    fraction with which both sides finish together: CPU cores that decode slow down those that the GPU needs for its own
+    part, so the best fraction leaves some of them idle.
     """
 
     def __init__(self, fraction: float) -> None:
