@@ -16,7 +16,7 @@ WARN_AFTER = 3
 
 
 def compile(model: torch.nn.Module, **options: Any) -> CompiledModel:
-    """Return a model that is compiled at its first call, with torch.compile's options, and runs uncompiled if that fails.
+    """Return the model compiled at its first call with torch.compile's options, or uncompiled if that fails.
 
     The original keeps its parameters, its `state_dict` and its names; call the returned model in its place. Under
     autocast, the gradients are those of the original: torch.compile alone would compute them in 16 bits too if the
