@@ -58,16 +58,12 @@ def write(tmp_path):
 
 
 def arguments(**settings):
-    """What a Loader would be called with."""
+    """Return the arguments with which the config would call Loader."""
     return config.build(_keep, {"shards": "x.tar", **PLAIN, **settings})
 
 
-class _Kept(dict):
-    pass
-
-
-def _keep(**given):
-    return _Kept(given)
+def _keep(**arguments):
+    return arguments
 
 
 _keep.__signature__ = inspect.signature(penstock.Loader)
@@ -83,7 +79,7 @@ def refusal(source):
 # -- what is in a file -----------------------------------------------------------------------------------------
 
 
-def test_a_file_and_the_same_arguments_make_the_same_loader(make_loader, shards, write):
+def test_a_file_makes_the_same_loader_as_the_same_arguments(make_loader, shards, write):
     read = penstock.Loader.from_config(write(YAML.format(shards=shards[0])))
     written = make_loader(shards, FIELDS, 4, shuffle=True, seed=5)
     assert [(b["__key__"], b["image"].tolist(), b["id"].tolist()) for b in read] == [
@@ -92,7 +88,7 @@ def test_a_file_and_the_same_arguments_make_the_same_loader(make_loader, shards,
     read.close()
 
 
-def test_a_mapping_will_do_and_is_left_as_it_was(shards):
+def test_a_mapping_is_accepted_and_not_changed(shards):
     source = {**PLAIN, "shards": shards, "num_workers": 0}
     before = repr(source)
     loader = penstock.Loader.from_config(source)
@@ -121,7 +117,7 @@ def test_shards_are_a_string_a_list_or_a_mixture(shards):
     assert arguments(shards=shards)["shards"] == shards
 
 
-def test_every_kind_of_field_can_be_declared():
+def test_every_type_of_field_can_be_declared():
     declared = {
         "image": {"type": "image", "size": 8, "suffix": [".jpg", ".png"], "dtype": "float32"},
         "array": {"type": "array", "suffix": ".npy", "shape": [2, 3]},
@@ -141,7 +137,7 @@ def test_every_kind_of_field_can_be_declared():
     assert set(config.FIELD_TYPES) == set(declared)
 
 
-def test_functions_are_named_by_module_and_name(shards, tmp_path, monkeypatch):
+def test_functions_are_named_by_module_and_function(shards, tmp_path, monkeypatch):
     (tmp_path / "penstock_test_functions.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(tmp_path)
     named = {"transform": "penstock_test_functions:doubled", "batch_transform": "penstock_test_functions:only_keys"}
@@ -152,19 +148,21 @@ def test_functions_are_named_by_module_and_name(shards, tmp_path, monkeypatch):
     del sys.modules["penstock_test_functions"]
 
 
-def test_no_function_may_be_said():
+def test_a_function_may_be_null():
     assert arguments(transform=None)["transform"] is None
 
 
-def test_every_argument_of_a_loader_can_be_set_or_is_known_to_be_an_object():
+def test_every_argument_of_a_loader_can_be_set_except_the_objects():
     names = set(inspect.signature(penstock.Loader).parameters)
-    hard = names - {"shards", "fields", "transform", "batch_transform"} - set(config.GROUPS)
+    plain_names = names - {"shards", "fields", "transform", "batch_transform"} - set(config.GROUPS)
     hints = inspect.get_annotations(penstock.Loader.__init__)
-    plain = {name for name in hard if not any(word in hints[name] for word in ("Callable", "Sampler", "Iterable"))}
-    assert hard - plain == names & config.CODE_ONLY
+    plain = {
+        name for name in plain_names if not any(word in hints[name] for word in ("Callable", "Sampler", "Iterable"))
+    }
+    assert plain_names - plain == names & config.CODE_ONLY
 
 
-# -- names that torch's users know -----------------------------------------------------------------------------
+# -- settings of torch's DataLoader ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", [{}, {"engine": {"executor": "auto"}}, {"engine": {"executor": "thread"}}], ids=str)
@@ -241,7 +239,7 @@ def test_a_setting_of_torch_that_cannot_be_met_is_refused_with_the_reason(shards
         ({"shards": ["a.tar", 7]}, "config: shards[1]: Expected `str`, got `int`"),
         ({"fields": ["image"]}, "config: fields: Expected `object`, got `array`"),
         ({"fields": {"a": {"suffix": ".jpg"}}}, "config: fields.a.type: is missing. Use one of image, array"),
-        ({"fields": {"a": {"type": "picture"}}}, "config: fields.a.type: 'picture' is not known. Use one of image"),
+        ({"fields": {"a": {"type": "photo"}}}, "config: fields.a.type: 'photo' is not known. Use one of image"),
         ({"fields": {"a": {"type": "image", "sise": 8}}}, "config: fields.a.sise: is not known. Perhaps size is meant"),
         ({"fields": {"a": {"type": "image", "size": "8"}}}, "config: fields.a.size: Expected `int"),
         ({"fields": {"a": {"type": "image", "size": 0}}}, "config: fields.a: an image of size 0 has no pixels"),
@@ -260,7 +258,7 @@ def test_a_wrong_value_is_refused_with_its_place(shards, wrong, message):
 
 
 @pytest.mark.parametrize("missing", ["shards", "fields", "batch_size"])
-def test_what_is_missing_is_named(shards, missing):
+def test_a_missing_key_is_named(shards, missing):
     given = {key: value for key, value in {**PLAIN, "shards": shards}.items() if key != missing}
     assert missing in refusal(given)
 
@@ -284,18 +282,18 @@ def test_a_wrong_file_is_refused_with_its_name(write, text, reason):
     assert refusal(path).startswith(f"{path}: {reason}")
 
 
-def test_a_merged_key_may_be_given_again(write):
+def test_a_merged_key_may_be_set_again(write):
     path = write("x: &x {type: image, size: 8}\nbatch_size: 1\n")
     assert "x: is not known" in refusal(path)
     path = write("shards: a\nbatch_size: 0\nfields:\n  a: &a {type: image, size: 8}\n  b: {<<: *a, size: 9}\n")
     assert "batch_size=0 is not above 0" in refusal(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     assert refusal(tmp_path / "no.yaml") == f"{tmp_path / 'no.yaml'}: cannot be read: No such file or directory"
 
 
-def test_shards_that_are_not_there_stay_an_error_of_their_own(tmp_path):
+def test_missing_shards_are_an_error_of_their_own(tmp_path):
     with pytest.raises((StorageError, SettingError), match="nowhere"):
         penstock.Loader.from_config({**PLAIN, "shards": str(tmp_path / "nowhere.tar")})
 
@@ -303,7 +301,7 @@ def test_shards_that_are_not_there_stay_an_error_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     "key", ["shards", "fields", "batch_size", "device", "engine", "cache", "transform", "pin_memory"]
 )
-def test_an_alias_bomb_costs_nothing(write, key):
+def test_an_alias_bomb_is_refused_without_expanding_it(write, key):
     levels = ["&x0 [x]", *(f"&x{n} [{', '.join([f'*x{n - 1}'] * 10)}]" for n in range(1, 40))]
     text = f"seed: 1\n{key}: [{', '.join(levels)}]\n"
     plain = {"shards": "a", "fields": "{a: {type: raw, suffix: .a}}", "batch_size": 1}
@@ -316,7 +314,7 @@ def test_an_alias_bomb_costs_nothing(write, key):
 
 @pytest.fixture
 def plan(tmp_path):
-    """A plan's file for this machine, unless said otherwise."""
+    """Write a plan for this machine, or for one with other facts."""
 
     def write(loader, **machine):
         here = fingerprint(machine_facts())
@@ -356,7 +354,7 @@ def test_a_loader_is_made_with_the_plans_settings(plan, shards, monkeypatch):
     loader.close()
 
 
-def test_a_plan_for_another_machine_is_explained_and_used(plan, caplog):
+def test_a_plan_for_another_machine_is_used_with_warnings(plan, caplog):
     path = plan({"reading": {"num_readers": 3}}, usable_cores=1000, platform="Windows AMD64")
     assert planned(path)["reading"].num_readers == 3
     assert [message.partition(": ")[0] for message in caplog.messages] == [str(path)] * 2
@@ -364,7 +362,7 @@ def test_a_plan_for_another_machine_is_explained_and_used(plan, caplog):
     assert "is for Windows AMD64" in caplog.text
 
 
-def test_a_plan_that_sets_nothing_of_a_loader_says_so(plan, caplog):
+def test_a_plan_that_sets_nothing_of_a_loader_is_logged(plan, caplog):
     assert planned(plan({})) == arguments()
     assert "sets nothing of penstock.Loader" in caplog.text
 
@@ -384,13 +382,13 @@ def test_a_plan_that_sets_nothing_of_a_loader_says_so(plan, caplog):
         ({"collate_fn": "a:b"}, "loader.collate_fn: is not known"),
     ],
 )
-def test_what_is_wrong_in_a_plan_is_refused_with_the_plans_name(plan, loader, message):
+def test_a_wrong_value_in_a_plan_is_refused_with_the_plans_name(plan, loader, message):
     path = plan(loader)
     with pytest.raises(SettingError) as caught:
         planned(path)
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
-def test_a_plan_that_is_not_there_is_named(tmp_path):
+def test_a_missing_plan_is_named(tmp_path):
     with pytest.raises(SettingError, match=r"no\.yaml: cannot be read"):
         planned(tmp_path / "no.yaml")

@@ -1,4 +1,4 @@
-"""The two ways in for people who keep torch's DataLoader, run by the real DataLoader."""
+"""ShardDataset and ShardStream, run by torch's DataLoader."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def keys_of(loader):
     return [key for batch in loader for key in batch["__key__"]]
 
 
-def test_map_style_gives_the_same_sample_by_index_from_any_worker(shards):
+def test_a_dataset_returns_the_same_sample_by_index_in_any_worker(shards):
     dataset = ShardDataset(shards, FIELDS)
     alone = [dataset[number] for number in range(len(dataset))]
     assert len({sample["__key__"] for sample in alone}) == len(dataset) == SAMPLES
@@ -34,35 +34,35 @@ def test_map_style_gives_the_same_sample_by_index_from_any_worker(shards):
     assert torch.equal(images, torch.stack([sample["image"] for sample in alone]))
 
 
-@pytest.mark.parametrize("asked", [{"gpu_transform": penstock.GpuTransform()}, {"decode": "gpu"}])
+@pytest.mark.parametrize("setting", [{"gpu_transform": penstock.GpuTransform()}, {"decode": "gpu"}])
 @pytest.mark.parametrize("kind", [ShardDataset, ShardStream])
-def test_what_is_done_to_batches_is_refused_for_single_samples(shards, kind, asked):
+def test_settings_that_work_on_batches_are_refused_for_single_samples(shards, kind, setting):
     with pytest.raises(penstock.errors.SettingError, match="Loader's batches"):
-        kind(shards, {"image": Image(".jpg", size=32, **asked)})
+        kind(shards, {"image": Image(".jpg", size=32, **setting)})
 
 
-def test_map_style_goes_to_workers_that_are_spawned(shards):
+def test_a_dataset_can_be_sent_to_spawned_workers(shards):
     dataset = ShardDataset(shards, FIELDS)
-    dataset[0]  # a file is open now: it stays here
+    dataset[0]  # a file is open now, and is not sent
     loader = DataLoader(dataset, batch_size=8, num_workers=1, multiprocessing_context="spawn")
     assert keys_of(loader) == [dataset[number]["__key__"] for number in range(SAMPLES)]
 
 
-def test_map_style_goes_to_the_processes_of_our_own_loader(shards):
+def test_a_dataset_can_be_sent_to_the_workers_of_a_loader(shards):
     dataset = ShardDataset(shards, FIELDS)
     loader = penstock.Loader(dataset, batch_size=8, num_workers=1, engine=penstock.EngineOptions(executor="process"))
     assert keys_of(loader) == [dataset[number]["__key__"] for number in range(SAMPLES)]
     loader.close()
 
 
-def test_map_style_takes_a_sampler_and_keeps_its_order(shards):
+def test_a_dataset_is_read_in_the_order_of_a_sampler(shards):
     dataset = ShardDataset(shards, FIELDS)
     order = list(RandomSampler(dataset, generator=torch.Generator().manual_seed(1)))
     loader = DataLoader(dataset, batch_size=8, sampler=order)
     assert keys_of(loader) == [dataset[number]["__key__"] for number in order]
 
 
-def test_map_style_counts_from_the_end_and_refuses_what_is_not_there(shards):
+def test_a_negative_index_counts_from_the_end_and_one_past_the_end_is_an_error(shards):
     dataset = ShardDataset(shards, FIELDS)
     assert dataset[-1]["__key__"] == dataset[SAMPLES - 1]["__key__"]
     with pytest.raises(IndexError):
@@ -72,17 +72,17 @@ def test_map_style_counts_from_the_end_and_refuses_what_is_not_there(shards):
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # three workers on two cores
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_stream_gives_every_sample_once_over_ranks_and_workers(shards, workers, world_size):
-    found = []
+def test_a_stream_gives_every_sample_once_over_ranks_and_workers(shards, workers, world_size):
+    keys = []
     for rank in range(world_size):
         stream = ShardStream(shards, FIELDS, shuffle=True, rank=rank, world_size=world_size)
-        mine = keys_of(DataLoader(stream, batch_size=4, num_workers=workers))
-        assert len(mine) == len(stream)
-        found += mine
-    assert len(found) == len(set(found)) == SAMPLES
+        own = keys_of(DataLoader(stream, batch_size=4, num_workers=workers))
+        assert len(own) == len(stream)
+        keys += own
+    assert len(keys) == len(set(keys)) == SAMPLES
 
 
-def test_stream_is_shuffled_anew_for_each_epoch_and_the_same_for_the_same(shards):
+def test_a_stream_has_a_new_order_in_each_epoch_and_the_same_order_in_the_same_epoch(shards):
     stream = ShardStream(shards, FIELDS, shuffle=True, seed=5)
     first, again = keys_of(DataLoader(stream, batch_size=4)), keys_of(DataLoader(stream, batch_size=4))
     stream.set_epoch(1)

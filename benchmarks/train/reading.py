@@ -90,7 +90,7 @@ def measure(samples: int = SAMPLES, rounds: int = ROUNDS) -> Iterator[Finding]:
         shards = data.make(Path(scratch), samples)
         dataset = ShardDataset(shards, FIELDS)
         table = read_metadata(dataset, ".json")
-        known = dataset.feed.dataset
+        known = dataset.source.dataset
         columns = zip(known.indexes, known.parts, strict=True)
         lengths = {
             key: float(length)

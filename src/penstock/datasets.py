@@ -1,4 +1,4 @@
-"""Shards for people who keep torch's DataLoader: a map-style dataset and an iterable one over the same feed."""
+"""Shards for torch's own DataLoader: a map-style dataset and an iterable dataset."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ class ShardDataset(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, shards: Shards, fields: Mapping[str, Field], *, transform: Transform | None = None) -> None:
-        self._source = _Samples(
-            ShardSource([ShardGroup(expand_shard_paths(shards))], fields, OrderSettings(), transform, "raise")
-        )
+        source = ShardSource([ShardGroup(expand_shard_paths(shards))], fields, OrderSettings(), transform, "raise")
+        self._reader = _SampleReader(source)
 
     @property
-    def feed(self) -> ShardSource:
-        """Where its samples lie, for whoever reads a part of them without decoding the rest."""
-        return self._source.feed
+    def source(self) -> ShardSource:
+        """The source of its samples, with which a caller can read some of their parts without decoding the others."""
+        return self._reader.source
 
     def __len__(self) -> int:
-        return len(self._source.feed)
+        return len(self.source)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         number = index + len(self) if index < 0 else index
@@ -53,18 +52,18 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return self.__getitems__([number])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """What DataLoader calls with the indices of a whole batch."""
+        """Return the samples of a batch; DataLoader calls this with all their indices."""
         numbers = np.asarray(indices, np.int64)
         order = np.argsort(numbers, kind="stable")
-        found = dict(zip(order.tolist(), self._source.read(numbers[order], epoch=0), strict=True))
-        return [found[place] for place in range(len(numbers))]
+        by_place = dict(zip(order.tolist(), self._reader.read(numbers[order], epoch=0), strict=True))
+        return [by_place[place] for place in range(len(numbers))]
 
 
 class ShardStream(IterableDataset[dict[str, Any]]):
     """Sequential access, for DataLoader's workers: every sample once over all ranks and workers.
 
-    Ranks × workers share the epoch's order as the ranks of a `Loader` do: each takes every n-th sample, so no worker is
-    empty while there are more samples than workers, and their shares differ by one at most.
+    All workers of all ranks divide the epoch's order as the ranks of a `Loader` do: each takes every n-th sample. So no
+    worker is without samples if there are more samples than workers, and their shares differ by one at most.
     """
 
     def __init__(
@@ -80,23 +79,22 @@ class ShardStream(IterableDataset[dict[str, Any]]):
     ) -> None:
         self._ranks = find_ranks(rank, world_size, LANES)
         order = OrderSettings(shuffle, seed, LANES, BLOCK_BYTES)
-        self._source = _Samples(
-            ShardSource([ShardGroup(expand_shard_paths(shards))], fields, order, transform, "raise")
-        )
+        source = ShardSource([ShardGroup(expand_shard_paths(shards))], fields, order, transform, "raise")
+        self._reader = _SampleReader(source)
         self._epoch = 0
 
     def __len__(self) -> int:
         ranks = self._ranks
-        return len(range(ranks.rank, len(self._source.feed), ranks.world_size))
+        return len(range(ranks.rank, len(self._reader.source), ranks.world_size))
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next pass delivers; with persistent workers, set it before the first pass."""
+        """Set the epoch of the next iteration; with persistent workers, set it before the first one."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         share = self._share()
-        mine = self._source.feed.order(self._epoch)[share.rank :: share.world_size]
-        return self._source.read(mine, self._epoch)
+        samples = self._reader.source.order(self._epoch)[share.rank :: share.world_size]
+        return self._reader.read(samples, self._epoch)
 
     def _share(self) -> RankShare:
         worker = get_worker_info()
@@ -106,43 +104,44 @@ class ShardStream(IterableDataset[dict[str, Any]]):
         return RankShare(ranks.rank + ranks.world_size * worker.id, ranks.world_size * worker.num_workers)
 
 
-class _Samples:
-    """Decodes samples where it stands: in whatever process torch has put us."""
+class _SampleReader:
+    """Reads and decodes samples in the calling process, which may be a worker of torch's DataLoader."""
 
-    def __init__(self, feed: ShardSource) -> None:
-        for name, field in feed.fields.items():
+    def __init__(self, source: ShardSource) -> None:
+        for name, field in source.fields.items():
             if isinstance(field, Image) and (field.gpu_transform is not None or field.decode != "cpu"):
-                told = f"{name}: gpu_transform and decode work on a Loader's batches"
-                raise SettingError(told, advice="Use penstock.Loader")
-        self.feed = feed
-        self._decoder = Decoder(feed.fields, SlabLayout({}, 1), feed.order_settings.seed, feed.transform)
+                raise SettingError(
+                    f"{name}: gpu_transform and decode work on a Loader's batches", advice="Use penstock.Loader"
+                )
+        self.source = source
+        self._decoder = Decoder(source.fields, SlabLayout({}, 1), source.order_settings.seed, source.transform)
 
     def read(self, samples: Ids, epoch: int) -> Iterator[dict[str, Any]]:
-        """Each sample in turn; a block is held until the last of these samples that needs it."""
-        block_source = self.feed.block_source
+        """Yield each sample in turn; a block is held until the last of these samples that needs it."""
+        block_source = self.source.block_source
         blocks = block_source.blocks_of(samples)
-        left = dict(zip(*(column.tolist() for column in np.unique(blocks, return_counts=True)), strict=True))
+        remaining = dict(zip(*(column.tolist() for column in np.unique(blocks, return_counts=True)), strict=True))
         held: dict[int, memoryview] = {}
         for sample, block in zip(samples.tolist(), blocks.tolist(), strict=True):
             if block not in held:
                 held[block] = memoryview(bytearray(block_source.block_bytes(block)))
                 block_source.read_block(block, held[block])
             yield self._decode(sample, held[block], epoch)
-            left[block] -= 1
-            if left[block] == 0:
+            remaining[block] -= 1
+            if remaining[block] == 0:
                 del held[block]
 
     def _decode(self, sample: int, memory: memoryview, epoch: int) -> dict[str, Any]:
         number = np.array([sample], np.int64)
         zero = np.zeros(1, np.int64)
-        row = self.feed.block_source.task_rows(number, zero, zero)[0].tolist()
+        row = self.source.block_source.task_rows(number, zero, zero)[0].tolist()
         try:
             values = self._decoder.sample(row, epoch, memory)
         except PenstockError as error:
-            add_location(error, sample, self.feed)
+            add_location(error, sample, self.source)
             raise
         tensors = {
             name: torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray | np.generic) else value
             for name, value in values.items()
         }
-        return {**tensors, "__key__": self.feed.keys(number)[0]}
+        return {**tensors, "__key__": self.source.keys(number)[0]}

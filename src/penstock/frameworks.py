@@ -1,20 +1,20 @@
-"""Stand-ins for the parts of a DataLoader that training frameworks look into, so that a Loader can be one.
+"""Objects that a Loader returns for attributes of torch's DataLoader, so that training frameworks can use a Loader.
 
-Frameworks leave what is not torch's own DataLoader as it is, but for this (Lightning 2.6, Accelerate 1.15,
-transformers 5.22, and what timm and MMEngine do alike):
+Frameworks use a loader that is not torch's DataLoader unchanged, except that they read these attributes (Lightning 2.6,
+Accelerate 1.15, transformers 5.22; timm and MMEngine are similar):
 
-    len(loader)                            Lightning, HF Trainer: how long an epoch is
+    len(loader)                            Lightning, HF Trainer: the length of an epoch
     batch_size                             Accelerate: DeepSpeed's micro batch
-    dataset                                HF Trainer, and many a script: len() of it is the number of samples
+    dataset                                HF Trainer and many scripts: its len() is the number of samples
     set_epoch                              HF Trainer
     sampler.set_epoch                      Lightning, timm, MMEngine
-    sampler                                Lightning: overfit_batches wants a SequentialSampler, or none at all
+    sampler                                Lightning: overfit_batches requires a SequentialSampler, or none at all
     batch_sampler.sampler.set_epoch        Lightning, MMEngine
     batch_sampler.batch_size               Lightning: DeepSpeed's micro batch
     num_workers                            no framework; scripts print it
     state_dict, load_state_dict            Lightning: kept in its checkpoints; Accelerate: when registered
 
-`pin_memory`, `collate_fn`, `generator` and so on are asked of a real DataLoader only.
+`pin_memory`, `collate_fn`, `generator` and others are read only from a real DataLoader.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from penstock.errors import SettingError
 
 
 class SampleCount:
-    """A dataset as far as its length: what there is to deliver in an epoch, over all ranks.
+    """A dataset that has only a length: the samples that an epoch delivers, over all ranks.
 
-    Not an IterableDataset, for Lightning warns of one that has a length; and it refuses to be indexed, for a framework
-    that tries is about to read the epoch through a DataLoader of its own.
+    It is not an IterableDataset, because Lightning warns of one that has a length. It refuses to be indexed, because a
+    framework that tries this would read the epoch through a DataLoader of its own.
     """
 
     def __init__(self, samples: int) -> None:
@@ -43,16 +43,16 @@ class SampleCount:
 
     def __getitem__(self, index: object) -> NoReturn:
         raise SettingError(
-            "a Loader's samples cannot be had one by one",
+            "a Loader has no access to single samples",
             advice="To resume, use load_state_dict, and with HF's Trainer ignore_data_skip=True; "
             "for access by index there is penstock.datasets.ShardDataset",
         )
 
-    __iter__ = None  # else Python would try indices from 0 on
+    __iter__ = None  # otherwise Python would call __getitem__ with indices from 0 on
 
 
 class EpochSampler(Sampler[int]):
-    """The numbers of this rank's samples in the order of the epoch; an epoch that is set here is the loader's."""
+    """The numbers of this rank's samples in the order of the epoch. Setting its epoch sets that of the loader."""
 
     def __init__(self, batches: Callable[[], Iterable[Ids]], length: int, set_epoch: Callable[[int], None]) -> None:
         self._batches = batches
@@ -68,4 +68,4 @@ class EpochSampler(Sampler[int]):
 
 
 class SequentialEpochSampler(EpochSampler, SequentialSampler):
-    """The same without shuffling, told by the class it also has."""
+    """An EpochSampler of an order without shuffling, which frameworks recognise by its base class."""

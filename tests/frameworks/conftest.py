@@ -1,4 +1,4 @@
-"""What the frameworks train on, and that they leave nothing behind."""
+"""Data and a model for trainings with frameworks, and a check that they leave no process behind."""
 
 import gc
 
@@ -23,7 +23,7 @@ def shards(tmp_path_factory):
 
 @pytest.fixture
 def loader(make_loader, shards):
-    """Six batches an epoch, from worker processes."""
+    """Make loaders of six batches per epoch, with worker processes."""
 
     def make(**settings):
         settings = {"batch_size": 4, "shuffle": True, "seed": 3, "executor": "process", "num_workers": 1, **settings}
@@ -34,14 +34,14 @@ def loader(make_loader, shards):
 
 @pytest.fixture
 def epochs(loader):
-    """The keys of the first epochs, as batches, from a loader that nobody else uses."""
+    """Return the keys of the first epochs, as batches, from a loader of its own."""
     plain = loader(executor="thread")
     return [[batch["__key__"] for batch in plain] for _ in range(3)]
 
 
 @pytest.fixture(autouse=True)
 def no_process_is_left(make_loader):
-    """Once its loaders are gone, a test has no more children than before."""
+    """Check that after its loaders are closed, a test has no more child processes than before."""
     before = psutil.Process().children(recursive=True)
     yield
     make_loader.close()
@@ -51,7 +51,7 @@ def no_process_is_left(make_loader):
 
 
 class Tiny(torch.nn.Module):
-    """A model that remembers what it was trained on."""
+    """A small model that returns its loss."""
 
     def __init__(self):
         super().__init__()

@@ -10,7 +10,7 @@ accelerate = pytest.importorskip("accelerate", reason="Accelerate is not install
 
 @pytest.fixture
 def accelerator():
-    """A fresh one each time it is called: Accelerate keeps its state in the class."""
+    """Make a new accelerator each time: Accelerate keeps its state in the class."""
 
     def make(**settings):
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
@@ -23,7 +23,7 @@ def accelerator():
 
 
 def train(accelerator, model, optimizer, batches):
-    """The keys of the batches trained on."""
+    """Train on the batches, and return their keys."""
     seen = []
     for batch in batches:
         with accelerator.accumulate(model):
@@ -38,7 +38,7 @@ def prepared(accelerator, model, loader):
     return accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader)
 
 
-def test_each_epoch_has_every_sample_once_in_an_order_of_its_own(accelerator, loader, model, epochs):
+def test_each_epoch_has_every_sample_once_in_a_new_order(accelerator, loader, model, epochs):
     accelerator, ours = accelerator(), loader()
     before = model.layer.weight.clone()
     model, optimizer, training = prepared(accelerator, model, ours)
@@ -48,17 +48,15 @@ def test_each_epoch_has_every_sample_once_in_an_order_of_its_own(accelerator, lo
 
 
 @pytest.mark.parametrize("step", [2, 8])
-def test_a_registered_loader_is_saved_and_goes_on_with_the_very_next_batch(
-    accelerator, loader, model, epochs, tmp_path, step
-):
+def test_a_registered_loader_is_saved_and_resumes_at_the_next_batch(accelerator, loader, model, epochs, tmp_path, step):
     first = accelerator()
     trained, optimizer, training = prepared(first, model, loader())
     first.register_for_checkpointing(training)
     seen = train(first, trained, optimizer, training) if step > 6 else []
-    passing = iter(training)
-    seen += train(first, trained, optimizer, [next(passing) for _ in range(step - len(seen))])
+    iterator = iter(training)
+    seen += train(first, trained, optimizer, [next(iterator) for _ in range(step - len(seen))])
     first.save_state(tmp_path)
-    passing.close()
+    iterator.close()
 
     second = accelerator()
     trained, optimizer, training = prepared(second, type(model)(), loader())

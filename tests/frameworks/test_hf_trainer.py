@@ -11,7 +11,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 
 class LoaderTrainer(transformers.Trainer):
-    """What a user writes: the loader in place of the DataLoader that Trainer would make."""
+    """A Trainer that uses the loader in place of a DataLoader of its own, as a user would write it."""
 
     def __init__(self, loader, **settings):
         super().__init__(**settings)
@@ -21,8 +21,8 @@ class LoaderTrainer(transformers.Trainer):
         return self.loader
 
 
-class KeepPlace(transformers.TrainerCallback):
-    """The loader's state into every checkpoint."""
+class SavePosition(transformers.TrainerCallback):
+    """A callback that saves the loader's state in every checkpoint."""
 
     def on_save(self, args, state, control, train_dataloader, **_):
         folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
@@ -31,7 +31,7 @@ class KeepPlace(transformers.TrainerCallback):
 
 @pytest.fixture
 def trainer(loader, model, tmp_path):
-    """A trainer and the keys of the batches it was given."""
+    """Make a trainer, and a list that collects the keys of its batches."""
 
     def make(callbacks=(), **settings):
         seen = []
@@ -50,7 +50,7 @@ def trainer(loader, model, tmp_path):
     return make
 
 
-def test_each_epoch_has_every_sample_once_in_an_order_of_its_own(trainer, model, epochs):
+def test_each_epoch_has_every_sample_once_in_a_new_order(trainer, model, epochs):
     training, seen = trainer()
     before = model.layer.weight.detach().clone()
     training.train()
@@ -59,7 +59,7 @@ def test_each_epoch_has_every_sample_once_in_an_order_of_its_own(trainer, model,
     assert not model.layer.weight.equal(before)
 
 
-def test_accumulated_batches_are_all_there(trainer, epochs):
+def test_gradient_accumulation_uses_all_batches(trainer, epochs):
     training, seen = trainer(gradient_accumulation_steps=4)
     training.train()
     assert seen == epochs[0] + epochs[1]
@@ -67,8 +67,8 @@ def test_accumulated_batches_are_all_there(trainer, epochs):
 
 
 @pytest.mark.parametrize("step", [2, 9])
-def test_a_checkpoint_goes_on_with_the_very_next_batch(trainer, epochs, tmp_path, step):
-    first, seen = trainer([KeepPlace()], save_strategy="steps", save_steps=step, max_steps=step)
+def test_a_checkpoint_resumes_at_the_next_batch(trainer, epochs, tmp_path, step):
+    first, seen = trainer([SavePosition()], save_strategy="steps", save_steps=step, max_steps=step)
     first.train()
     checkpoint = tmp_path / f"checkpoint-{step}"
 
@@ -79,7 +79,7 @@ def test_a_checkpoint_goes_on_with_the_very_next_batch(trainer, epochs, tmp_path
     assert second.state.global_step == 12
 
 
-def test_resuming_without_ignore_data_skip_is_told_the_way(trainer, tmp_path):
+def test_resuming_without_ignore_data_skip_is_an_error_that_names_it(trainer, tmp_path):
     first, _ = trainer(save_strategy="steps", save_steps=2, max_steps=2)
     first.train()
     second, _ = trainer()

@@ -45,7 +45,7 @@ def trainer(tmp_path):
     return make
 
 
-def test_each_epoch_has_every_sample_once_in_an_order_of_its_own(loader, trainer, model, epochs):
+def test_each_epoch_has_every_sample_once_in_a_new_order(loader, trainer, model, epochs):
     module = Module(model)
     trainer().fit(module, loader())
     assert module.seen == epochs[0] + epochs[1]
@@ -56,16 +56,16 @@ def test_each_epoch_has_every_sample_once_in_an_order_of_its_own(loader, trainer
 def test_workers_live_from_epoch_to_epoch(loader, trainer, model):
     engines = []
 
-    class Look(pl.Callback):
+    class RecordEngine(pl.Callback):
         def on_train_batch_end(self, trainer, *_):
             engines.append(trainer.train_dataloader._engine)
 
-    trainer(callbacks=[Look()]).fit(Module(model), loader())
+    trainer(callbacks=[RecordEngine()]).fit(Module(model), loader())
     assert len(engines) == 12
     assert len(set(map(id, engines))) == 1
 
 
-def test_validation_goes_through_its_own_loader_between_the_epochs(loader, trainer, model, epochs):
+def test_validation_uses_its_own_loader_between_the_epochs(loader, trainer, model, epochs):
     module = Validated(model)
     trainer(num_sanity_val_steps=1).fit(module, loader(), loader(shuffle=False, executor="thread"))
     assert module.seen == epochs[0] + epochs[1]
@@ -80,11 +80,9 @@ def test_an_epoch_that_is_cut_short_is_followed_by_the_next(loader, trainer, mod
     assert module.seen == [batch for epoch in epochs for batch in epoch[:2]]
 
 
-@pytest.mark.parametrize("step", [2, 6, 9])
+@pytest.mark.parametrize("step", [2, 6, 9])  # in the middle of an epoch, at its end, in the middle of the next one
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_a_checkpoint_goes_on_with_the_very_next_batch(loader, trainer, model, epochs, tmp_path, step):
-    """In the middle of an epoch, at its end, in the middle of the next."""
-
+def test_a_checkpoint_resumes_at_the_next_batch(loader, trainer, model, epochs, tmp_path, step):
     def train(ckpt_path=None, **settings):
         keep = pl.callbacks.ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=step, save_top_k=-1)
         module = Module(model)
@@ -94,7 +92,7 @@ def test_a_checkpoint_goes_on_with_the_very_next_batch(loader, trainer, model, e
     assert train(max_epochs=-1, max_steps=step) + train(tmp_path / f"step={step}.ckpt") == epochs[0] + epochs[1]
 
 
-def test_overfitting_takes_the_same_batches_again_and_again(loader, trainer, model):
+def test_overfitting_repeats_the_same_batches(loader, trainer, model):
     module = Module(model)
     plain = loader(shuffle=False, executor="thread")
     trainer(overfit_batches=2).fit(module, plain)

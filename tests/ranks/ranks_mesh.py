@@ -1,18 +1,18 @@
-"""A job of ranks_crew.py: ranks in a grid, of which those of a row hold the parts of one model."""
+"""A job of ranks_jobs.py: ranks in a grid, in which the ranks of a row hold parts of one model."""
 
 import torch
-from ranks_material import make_loader
+from ranks_shards import make_loader
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 ROWS = {1: 1, 4: 2}
-"""Of the grid, by the number of ranks."""
+"""Rows of the grid, by the number of ranks."""
 
 
 def mesh(shards, out, ranks):
-    """FSDP down the columns, tensor parallelism along the rows; the loss of the whole global batch, step by step."""
+    """Train with FSDP along the columns and tensor parallelism along the rows; return the loss of each global batch."""
     grid = init_device_mesh("cpu", (ROWS[ranks], ranks // ROWS[ranks]), mesh_dim_names=("data", "model"))
     data = grid["data"]
     torch.manual_seed(0)
@@ -28,7 +28,7 @@ def mesh(shards, out, ranks):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        whole = loss.detach().clone()
-        distributed.all_reduce(whole, group=data.get_group())
-        losses.append(whole.item() / data.size())
+        global_loss = loss.detach().clone()
+        distributed.all_reduce(global_loss, group=data.get_group())
+        losses.append(global_loss.item() / data.size())
     return {"batches": batches, "losses": losses}

@@ -1,4 +1,4 @@
-"""Jobs of ranks that train with torch's own loaders: steps of which one rank's is slow, settings that are found."""
+"""Jobs of ranks with torch's own DataLoader: trainings in which one rank has slow steps, and tuned settings."""
 
 import json
 import sys
@@ -22,13 +22,13 @@ from penstock.watcher.callbacks.training import WatchedTraining
 
 STEPS = 60
 SLOW_S = 0.04
-"""Far more than a busy machine adds to a step: why it is slow is told by where most of it went."""
+"""Far more than a busy machine adds to a step, since the cause is found from where most of the time went."""
 SAMPLES, BATCH = 120, 3
 LATENCY_S = 0.004
 
 
 class Net(torch.nn.Module):
-    """With something more to do on the last rank."""
+    """A model whose forward pass has more to do on the last rank."""
 
     def __init__(self, more):
         super().__init__()
@@ -55,7 +55,7 @@ def _nothing():
 
 
 def _train(out, more, name):
-    """Watched as a callback would watch it; the last rank does more in its forward pass."""
+    """Train, watched as by a callback; the last rank does more in its forward pass."""
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     model = DistributedDataParallel(Net(more if rank == ranks - 1 else _nothing))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -71,60 +71,62 @@ def _train(out, more, name):
 
 
 def sleeping(shards, out, ranks):
-    """A rank that waits for something in its step."""
+    """Train with one rank that waits in its step."""
     return _train(out, _sleep, "sleeping")
 
 
 def computing(shards, out, ranks):
-    """A rank that has more to compute."""
+    """Train with one rank that computes more."""
     return _train(out, _compute, "computing")
 
 
 def even(shards, out, ranks):
-    """Ranks alike."""
+    """Train with ranks that are all the same."""
     return _train(out, _nothing, "even")
 
 
 def adapt(shards, out, ranks):
-    """Two epochs, each rank changing its settings at other times, all of them in step."""
+    """Run two epochs in which each rank changes its settings at other times, with a collective in each step."""
     rank = distributed.get_rank()
     window.ROUNDS, window.LEAST_S = 1 + rank, 0.0
     sampler = DistributedSampler(Numbers(SAMPLES), seed=3)
-    turns = (Setting(1), Setting(2, 1), Setting(1, 4)) if rank else (Setting(2), Setting(1), Setting(3, 1), Setting(2))
-    loader = AdaptiveLoader(Numbers(SAMPLES), batch_size=BATCH, sampler=sampler, controller=Told(*turns))
+    settings = (
+        (Setting(1), Setting(2, 1), Setting(1, 4)) if rank else (Setting(2), Setting(1), Setting(3, 1), Setting(2))
+    )
+    loader = AdaptiveLoader(Numbers(SAMPLES), batch_size=BATCH, sampler=sampler, controller=Told(*settings))
     plain = DataLoader(Numbers(SAMPLES), batch_size=BATCH, sampler=sampler)
-    found = {"batches": [], "plain": []}
+    result = {"batches": [], "plain": []}
     for epoch in range(2):
         sampler.set_epoch(epoch)
-        together = torch.zeros(1)
+        reduced = torch.zeros(1)
         for batch in loader:
-            distributed.all_reduce(together)
-            found["batches"].append(batch.tolist())
-        found["plain"] += [batch.tolist() for batch in plain]
-    return {**found, "changes": len(loader.decisions)}
+            distributed.all_reduce(reduced)
+            result["batches"].append(batch.tolist())
+        result["plain"] += [batch.tolist() for batch in plain]
+    return {**result, "changes": len(loader.decisions)}
 
 
 class Remote(Dataset):
-    """Every sample takes a while to come."""
+    """A dataset in which every sample takes some time."""
 
     def __len__(self):
         return 2000
 
-    def __getitem__(self, at):
+    def __getitem__(self, index):
         time.sleep(LATENCY_S)
-        return torch.tensor(at)
+        return torch.tensor(index)
 
 
 def tuned(shards, out, ranks):
-    """What each rank was told, and what it took: twice, the second time anew."""
+    """Return the settings that each rank got, and their source; the second time they are measured again."""
     sampler = DistributedSampler(Remote(), seed=3)
     loader = DataLoader(Remote(), batch_size=4, sampler=sampler)
-    asked = [{"step_s": 0.001}, {"step_s": 0.001, "refresh": True}]
-    told = [tune(loader, seconds=1.0, **question) for question in asked]
+    questions = [{"step_s": 0.001}, {"step_s": 0.001, "refresh": True}]
+    results = [tune(loader, seconds=1.0, **question) for question in questions]
     return {
-        "kwargs": [json.loads(json.dumps(dict(found.kwargs))) for found in told],
-        "rates": [found.samples_s for found in told],
-        "remembered": [found.remembered for found in told],
-        "reasons": [list(found.reasons) for found in told],
+        "kwargs": [json.loads(json.dumps(dict(result.kwargs))) for result in results],
+        "rates": [result.samples_s for result in results],
+        "remembered": [result.remembered for result in results],
+        "reasons": [list(result.reasons) for result in results],
         "share": rank_cores(),
     }

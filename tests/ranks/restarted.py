@@ -1,6 +1,7 @@
 """A training under torchrun that is killed once, in the middle of an epoch: `restarted.py SHARDS OUT`.
 
-Every third step is followed by a checkpoint. What each step consumed is written down when it is over, by rank and try.
+Every third step is followed by a checkpoint. The keys of each step are written to a file when it is over, by rank and
+try.
 """
 
 import json
@@ -13,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from ranks_material import make_loader
+from ranks_shards import make_loader
 from torch import distributed
 
 KILLED_AT = 5
@@ -30,12 +31,12 @@ def main(shards, out):
         saved = json.loads(checkpoint.read_text())
         step = saved["step"]
         loader.load_state_dict(saved["loader"])
-    with open(out / f"try{attempt}-rank{rank}.jsonl", "w", buffering=1) as told:
+    with open(out / f"try{attempt}-rank{rank}.jsonl", "w", buffering=1) as log:
         for batch in loader:
             if (attempt, rank, step) == (0, 1, KILLED_AT):
                 os.kill(os.getpid(), signal.SIGKILL)
             distributed.all_reduce(torch.ones(1))
-            told.write(json.dumps([step, batch["__key__"]]) + "\n")
+            log.write(json.dumps([step, batch["__key__"]]) + "\n")
             step += 1
             if step % EVERY == 0 and rank == 0:
                 scratch = out / "scratch.json"

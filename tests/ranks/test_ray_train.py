@@ -1,4 +1,4 @@
-"""Inside the workers of Ray Train, on a Ray of this machine."""
+"""A Loader in the workers of Ray Train, in a Ray cluster on this machine."""
 
 import json
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from ranks_material import SAMPLES, make_loader
+from ranks_shards import SAMPLES, make_loader
 
 NEEDED = ("ray", "pandas", "pyarrow")
 
@@ -21,7 +21,7 @@ def test_workers_of_ray_train_are_ranks_and_share_an_epoch(program, shards, tmp_
     program(script, shards, tmp_path, RAY_USAGE_STATS_ENABLED="0", GLOO_SOCKET_IFNAME="lo")
     found = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     assert [each["ranks"] for each in found] == [[0, 2], [1, 2]]
-    assert [each["here"] for each in found] == [[0, 2], [1, 2]]
+    assert [each["local"] for each in found] == [[0, 2], [1, 2]]
     keys = [key for each in found for batch in each["batches"] for key in batch]
     assert len(keys) == len(set(keys)) == SAMPLES
     alone = make_loader(shards, 1, executor="thread")

@@ -1,4 +1,4 @@
-"""Ranks that train with DistributedDataParallel over gloo, of which the last is slow: found in their recordings."""
+"""The slow rank is found in the recordings of ranks that train with DistributedDataParallel over gloo."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from penstock.recording.ranks import load_ranks
 
 
 @pytest.fixture
-def diagnosed(crew, crew_folder):
-    def of(job, ranks):
-        recordings = load_ranks(crew_folder / f"{job}-{ranks}.jsonl")
+def diagnose(results, results_folder):
+    def diagnose(job, ranks):
+        recordings = load_ranks(results_folder / f"{job}-{ranks}.jsonl")
         assert [recording.run.rank for recording in recordings] == list(range(ranks))
         return diagnose_ranks(recordings)
 
-    return of
+    return diagnose
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -21,8 +21,8 @@ def diagnosed(crew, crew_folder):
     ("job", "why"),
     [("sleeping", "it waits for something, most often in sleep"), ("computing", "it has more to do, or slower cores")],
 )
-def test_the_rank_whose_step_is_slow_is_named_with_its_part_and_why(diagnosed, job, ranks, why):
-    recording, found = diagnosed(job, ranks)
+def test_the_rank_with_slow_steps_is_named_with_the_phase_and_the_cause(diagnose, job, ranks, why):
+    recording, found = diagnose(job, ranks)
     assert found.ranks.holder == recording.run.rank == ranks - 1, found.ranks.sentence
     assert f"Rank {ranks - 1} holds the others back by its own step" in found.ranks.sentence
     assert "most of the difference is forward" in found.ranks.sentence
@@ -32,6 +32,6 @@ def test_the_rank_whose_step_is_slow_is_named_with_its_part_and_why(diagnosed, j
     assert slow.held_s > sum(other.held_s for other in others)
 
 
-def test_ranks_alike_are_not_blamed(diagnosed):
-    _, found = diagnosed("even", 2)
+def test_no_rank_is_named_if_all_are_the_same(diagnose):
+    _, found = diagnose("even", 2)
     assert "by its own step" not in found.ranks.sentence

@@ -5,24 +5,26 @@ from ranks_steps import BATCH, SAMPLES
 RANKS = 2
 
 
-def test_ranks_of_a_machine_get_the_same_settings_which_one_of_them_measured(crew):
-    found = crew["tuned", RANKS]
-    first, second = ([rank["kwargs"][turn] for rank in found] for turn in range(2))
+def test_all_ranks_of_a_machine_get_the_settings_that_one_of_them_measured(results):
+    found = results["tuned", RANKS]
+    first, second = ([rank["kwargs"][call] for rank in found] for call in range(2))
     assert first[0] == first[1]
     assert second[0] == second[1]
-    for turn in range(2):
-        assert sorted(rank["remembered"][turn] for rank in found) == [False, True]
-        assert len({rank["rates"][turn] for rank in found}) == 1
-    assert len({rank["rates"][0] for rank in found} | {rank["rates"][1] for rank in found}) == 2  # measured anew
+    for call in range(2):
+        assert sorted(rank["remembered"][call] for rank in found) == [False, True]
+        assert len({rank["rates"][call] for rank in found}) == 1
+    assert (
+        len({rank["rates"][0] for rank in found} | {rank["rates"][1] for rank in found}) == 2
+    )  # the second call measured again
 
 
-def test_what_is_measured_is_for_a_rank_s_share_of_the_cores(crew):
-    for rank in crew["tuned", RANKS]:
+def test_the_measurement_is_for_the_rank_s_share_of_the_cores(results):
+    for rank in results["tuned", RANKS]:
         assert any(f"should be enough on {rank['share']} cores" in reason for reason in rank["reasons"][0])
 
 
-def test_ranks_that_change_their_settings_each_on_its_own_keep_order_and_number_of_batches(crew):
-    found = crew["adapt", RANKS]
+def test_ranks_that_change_their_settings_independently_keep_order_and_number_of_batches(results):
+    found = results["adapt", RANKS]
     for rank in found:
         assert rank["batches"] == rank["plain"]
         assert {len(batch) for batch in rank["batches"]} == {BATCH}

@@ -1,4 +1,4 @@
-"""Ranks that are watched together."""
+"""Ranks that are watched by one `penstock run`."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from penstock.recording.ranks import load_ranks
 
 
 @pytest.mark.slow
-def test_the_rank_that_holds_the_others_back_is_named_in_the_verdict(program, tmp_path):
+def test_the_diagnosis_names_the_rank_that_the_others_wait_for(program, tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     script = Path(__file__).parent / "uneven.py"
     ran = program(

@@ -1,4 +1,4 @@
-"""Two ranks in step, of which the second has a dataset that keeps it waiting; for `penstock run`."""
+"""Two ranks that train together, the second one with a slow dataset; for `penstock run`."""
 
 import time
 
@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 BATCHES = 40
 
 
-class Pictures(Dataset):
+class SlowSamples(Dataset):
     def __init__(self, wait_s):
         self.wait_s = wait_s
 
@@ -23,7 +23,7 @@ class Pictures(Dataset):
 
 def main():
     distributed.init_process_group("gloo")
-    for batch in DataLoader(Pictures(0.02 * distributed.get_rank()), batch_size=2, num_workers=1):
+    for batch in DataLoader(SlowSamples(0.02 * distributed.get_rank()), batch_size=2, num_workers=1):
         distributed.all_reduce(batch)
     distributed.destroy_process_group()
 

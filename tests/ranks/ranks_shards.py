@@ -1,4 +1,4 @@
-"""Shards whose samples are all alike, so that blocks and lanes come out even."""
+"""Shards whose samples all have the same size, so that blocks and lanes are equal too."""
 
 import io
 
@@ -15,7 +15,7 @@ STEPS = SAMPLES // GLOBAL_BATCH
 MIDDLE = 3
 FIELDS = {"x": penstock.Array(".npy")}
 SETTINGS = {"shuffle": True, "seed": 3, "lanes": 8, "block_bytes": 2 * (128 + 32 * 8)}
-"""Two samples a block, four blocks a lane."""
+"""There are two samples in a block, and four blocks in a lane."""
 
 
 def make_arrays(folder):
@@ -27,7 +27,7 @@ def make_arrays(folder):
 
 
 def make_loader(folder, ranks, **settings):
-    """Of one rank, as found; the global batch is the same for any number of ranks."""
+    """Return the loader of this rank; the global batch is the same for any number of ranks."""
     return penstock.Loader(
         f"{folder}/*.tar", FIELDS, GLOBAL_BATCH // ranks, **loader_settings(**{**SETTINGS, **settings})
     )

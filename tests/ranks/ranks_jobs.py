@@ -1,6 +1,6 @@
-"""Jobs of several ranks over gloo: `ranks_crew.py SHARDS OUT`. Torch is imported once; ranks are forked from here.
+"""Jobs of several ranks over gloo: `ranks_jobs.py SHARDS OUT`. Torch is imported once, and ranks are forked from here.
 
-Each rank leaves OUT/JOB-RANKS-RANK.json.
+Each rank writes OUT/JOB-RANKS-RANK.json.
 """
 
 import json
@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import torch._dynamo  # DistributedDataParallel would import it in every rank
-from ranks_material import MIDDLE, make_loader
 from ranks_mesh import mesh
+from ranks_shards import MIDDLE, make_loader
 from ranks_steps import adapt, computing, even, sleeping, tuned
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
@@ -25,20 +25,20 @@ from penstock.shards import scan
 
 
 def epoch(shards, out, ranks):
-    """Every batch of an epoch, with an all-reduce after each, as a training would have it."""
+    """Return every batch of an epoch, with an all-reduce after each as in a training."""
     loader = make_loader(shards, ranks)
-    batches, together = [], torch.zeros(1)
+    batches, reduced = [], torch.zeros(1)
     for batch in loader:
         batches.append(batch["__key__"])
         workers = loader.stats().engine.workers
-        distributed.all_reduce(together)
+        distributed.all_reduce(reduced)
     read = loader.stats().engine.bytes_read
     loader.close()
     return {"batches": batches, "length": len(loader), "bytes": read, "workers": workers}
 
 
 def train(shards, out, ranks):
-    """The loss of the whole global batch, step by step, and the weight at the end."""
+    """Return the loss of the global batch in each step, and the weight at the end."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(32, 1, dtype=torch.float64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -48,14 +48,14 @@ def train(shards, out, ranks):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        whole = loss.detach().clone()
-        distributed.all_reduce(whole)
-        losses.append(whole.item() / ranks)
+        global_loss = loss.detach().clone()
+        distributed.all_reduce(global_loss)
+        losses.append(global_loss.item() / ranks)
     return {"losses": losses, "weight": model.module.weight.flatten().tolist()}
 
 
 def begin(shards, out, ranks):
-    """The first steps, and where they leave off."""
+    """Return the first steps, and save the position after them."""
     loader = make_loader(shards, ranks, executor="thread")
     batches = [batch["__key__"] for _, batch in zip(range(MIDDLE), loader, strict=False)]
     state = loader.state_dict()
@@ -66,17 +66,17 @@ def begin(shards, out, ranks):
 
 
 def resume(shards, out, ranks):
-    """The rest of them, on another number of ranks."""
+    """Return the rest of the steps, on another number of ranks."""
     loader = make_loader(shards, ranks, executor="thread")
     loader.load_state_dict(json.loads((out / "state.json").read_text()))
     return {"batches": [batch["__key__"] for batch in loader]}
 
 
 def index(shards, out, ranks):
-    """Which shards this rank walked, where none was indexed."""
-    walk, walked = scan.scan_shard, []
-    scan.scan_shard = lambda path: walked.append(path) or walk(path)
-    return {"samples": make_loader(shards, ranks).stats().epoch_samples, "walked": walked}
+    """Return the shards that this rank scanned, where none had an index."""
+    scan_shard, scanned = scan.scan_shard, []
+    scan.scan_shard = lambda path: scanned.append(path) or scan_shard(path)
+    return {"samples": make_loader(shards, ranks).stats().epoch_samples, "scanned": scanned}
 
 
 JOBS = [
@@ -87,23 +87,25 @@ JOBS = [
 ]
 
 
-def be(rank, ranks, work, shards, out):
+def run_rank(rank, ranks, job, shards, out):
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
     torch.set_num_threads(1)
-    meet = f"file://{out}/meet-{work.__name__}-{ranks}"
-    distributed.init_process_group("gloo", init_method=meet, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
-    found = work(shards, out, ranks)
-    (out / f"{work.__name__}-{ranks}-{rank}.json").write_text(json.dumps(found))
+    store = f"file://{out}/store-{job.__name__}-{ranks}"
+    distributed.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
+    )
+    result = job(shards, out, ranks)
+    (out / f"{job.__name__}-{ranks}-{rank}.json").write_text(json.dumps(result))
     distributed.barrier()
     distributed.destroy_process_group()
 
 
-def start(rank, ranks, work, shards, out):
+def start_rank(rank, ranks, job, shards, out):
     pid = os.fork()
     if pid:
         return pid
     try:
-        be(rank, ranks, work, shards, out)
+        run_rank(rank, ranks, job, shards, out)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -113,14 +115,14 @@ def start(rank, ranks, work, shards, out):
 
 def main(shards, out):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    for work, ranks in JOBS:
-        if work is index:
+    for job, ranks in JOBS:
+        if job is index:
             for sidecar in Path(shards).glob("*.pidx"):
                 sidecar.unlink()
-        pids = [start(rank, ranks, work, shards, out) for rank in range(ranks)]
+        pids = [start_rank(rank, ranks, job, shards, out) for rank in range(ranks)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         if any(codes):
-            sys.exit(f"{work.__name__} on {ranks} ranks ended with {codes}")
+            sys.exit(f"{job.__name__} on {ranks} ranks ended with {codes}")
 
 
 if __name__ == "__main__":
