@@ -1,4 +1,4 @@
-"""Every kind of flaw is found and named; what is well is not blamed; no more is read than must be."""
+"""Every kind of flaw is found and reported, sound shards have none, and no more data is read than necessary."""
 
 import dataclasses
 import importlib
@@ -28,13 +28,13 @@ NPY = encode_npy(np.arange(500, dtype=np.float32))
 
 
 def run(shards, **options):
-    """Structures by shard, flaws of structure and of pieces together, and the pieces."""
+    """Check the shards; return structures by shard, the flaws of structures and tasks together, and the tasks."""
     options = {"decode": False, "workers": 1, **options}
     events = list(check_shards([str(shard) for shard in shards], **options))
     structures = [event for event in events if isinstance(event, ShardStructure)]
     results = [event for event in events if not isinstance(event, ShardStructure)]
     flaws = list(chain(*(structure.flaws for structure in structures), *(found for _, found in results)))
-    return structures, flaws, [piece for piece, _ in results]
+    return structures, flaws, [task for task, _ in results]
 
 
 def brief(flaws):
@@ -55,7 +55,7 @@ def shard(tmp_path):
 
 @pytest.fixture
 def packed(tmp_path):
-    """A packed shard of four samples, with an index that knows their CRCs."""
+    """A packed shard of four samples, with an index that stores their CRC32s."""
     make_shards(tmp_path / "src", SA1B, samples=4, scale=0.1)
     options = PackOptions(arrays="raw")
     plan = make_plan(list(find_pack_sources(str(tmp_path / "src"), options)), options)
@@ -66,44 +66,44 @@ def packed(tmp_path):
 
 
 def rewrite(path, data):
-    """Other bytes, and not a trace of it in the file's facts."""
+    """Replace the bytes of a file without changing its size and modification time."""
     facts = path.stat()
     path.write_bytes(data)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
 
-# -- all is well -------------------------------------------------------------------------------------------------
+# -- sound shards --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
 def test_sound_shards_have_no_flaws(tmp_path, preset):
     plain = make_shards(tmp_path / "plain", preset, samples=4, shards=2, order="shuffled", scale=0.1)
     packed = make_shards(tmp_path / "packed", preset, samples=4, shards=2, compression="zst", scale=0.1)
-    structures, flaws, pieces = run([*plain, *packed], decode=True)
+    structures, flaws, tasks = run([*plain, *packed], decode=True)
     assert flaws == []
     assert [structure.shard for structure in structures] == [str(path) for path in [*plain, *packed]]
     assert [structure.samples for structure in structures] == [2, 2, 2, 2]
-    assert sum(len(piece.samples) for piece in pieces) == 8
+    assert sum(len(task.samples) for task in tasks) == 8
 
 
-def test_a_structure_tells_what_the_headers_say(shard):
+def test_a_structure_reports_what_the_headers_contain(shard):
     (structure,), _, _ = run([shard(("1.jpg", JPEG), ("1.txt", b"x"), ("2.jpg", JPEG), ("2.txt", b"xy"))])
     assert (structure.samples, structure.parts, structure.size_bytes) == (2, 4, 2 * len(JPEG) + 3)
     assert not structure.with_crc
 
 
 def test_a_packed_shard_is_read_and_its_crcs_compared(packed):
-    (structure,), flaws, pieces = run([packed])
+    (structure,), flaws, tasks = run([packed])
     assert structure.with_crc
     assert flaws == []
-    assert all(part.crc32 is not None for piece in pieces for sample in piece.samples for part in sample.parts)
-    assert sum(len(piece.samples) for piece in pieces) == 4
+    assert all(part.crc32 is not None for task in tasks for sample in task.samples for part in sample.parts)
+    assert sum(len(task.samples) for task in tasks) == 4
 
 
-# -- structure ---------------------------------------------------------------------------------------------------
+# -- structure -----------------------------------------------------------------------------------------------------
 
 
-def test_a_tar_cut_short_is_a_flaw_of_its_own_and_the_next_is_checked(shard, tmp_path):
+def test_a_tar_cut_short_is_a_flaw_and_the_next_shard_is_checked(shard, tmp_path):
     good = shard(("1.jpg", JPEG))
     cut = shard(("1.txt", b"a" * 1000), ("2.txt", b"b" * 1000), name="cut.tar")
     cut.write_bytes(cut.read_bytes()[: 512 + 1024 + 512 + 300])
@@ -112,7 +112,7 @@ def test_a_tar_cut_short_is_a_flaw_of_its_own_and_the_next_is_checked(shard, tmp
     assert [(structure.shard, structure.samples) for structure in structures] == [(str(cut), 0), (str(good), 1)]
 
 
-def test_a_damaged_header_is_named_with_its_offset(shard):
+def test_a_damaged_header_is_reported_with_its_offset(shard):
     path = shard(("1.txt", b"a"), ("2.txt", b"b"))
     path.write_bytes(corrupt.flip_bit(path.read_bytes(), 1024 + 3))
     _, (flaw,), _ = run([path])
@@ -124,14 +124,14 @@ def test_a_damaged_header_is_named_with_its_offset(shard):
     ("name", "data"),
     [("a.tar", b"<!doctype html>" * 100), ("a.tar", b""), ("a.tar", b"\x1f\x8b" * 512), ("b.tar.gz", b"x" * 600)],
 )
-def test_what_is_no_tar_is_a_flaw(tmp_path, name, data):
+def test_a_file_that_is_not_a_tar_is_a_flaw(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
-    _, (flaw,), pieces = run([tmp_path / name], decode=True)
+    _, (flaw,), tasks = run([tmp_path / name], decode=True)
     assert (flaw.shard, flaw.kind) == (str(tmp_path / name), "TarError")
-    assert pieces == []
+    assert tasks == []
 
 
-def test_a_shard_that_is_not_there_is_a_flaw(tmp_path):
+def test_a_missing_shard_is_a_flaw(tmp_path):
     _, (flaw,), _ = run([tmp_path / "missing.tar"])
     assert flaw.kind == "StorageError"
 
@@ -161,10 +161,10 @@ def test_a_flipped_bit_in_gzip_is_a_flaw(tmp_path):
     assert {flaw.shard for flaw in flaws} == {str(path)}
 
 
-# -- pairs -------------------------------------------------------------------------------------------------------
+# -- pairs ---------------------------------------------------------------------------------------------------------
 
 
-def test_half_and_double_samples_are_named_with_their_offset(shard):
+def test_incomplete_and_duplicate_samples_are_reported_with_their_offset(shard):
     path = shard(
         ("1.jpg", JPEG),
         ("1.txt", b"a"),
@@ -194,7 +194,7 @@ def test_half_and_double_samples_are_named_with_their_offset(shard):
     ]
 
 
-def test_required_parts_are_asked_for_by_name(shard):
+def test_missing_required_parts_are_reported_by_name(shard):
     path = shard(("1.jpg", JPEG), ("2.jpg", JPEG))
     assert run([path])[1] == []
     _, flaws, _ = run([path], required=[".jpg", "_features.npz"])
@@ -202,7 +202,7 @@ def test_required_parts_are_asked_for_by_name(shard):
     assert "_features.npz" in flaws[0].reason
 
 
-def test_members_that_are_no_files_are_named(tmp_path):
+def test_members_that_are_not_files_are_reported(tmp_path):
     path = tmp_path / "a.tar"
     header = hostile.tar_header("1.txt", 1) + b"x".ljust(512, b"\0")
     path.write_bytes(header + hostile.tar_header("evil.txt", typeflag=b"2") + bytes(1024))
@@ -210,12 +210,12 @@ def test_members_that_are_no_files_are_named(tmp_path):
     assert (flaw.kind, flaw.member, flaw.offset, flaw.reason) == ("stray", "evil.txt", 1024, "symbolic link")
 
 
-# -- CRCs and the stored index -----------------------------------------------------------------------------------
+# -- CRCs and the stored index -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sample", [0, 3])
 @pytest.mark.parametrize("decode", [False, True])
-def test_a_flipped_byte_in_a_packed_shard_is_found(packed, sample, decode):
+def test_a_flipped_byte_in_a_packed_shard_is_reported(packed, sample, decode):
     index = index_shard(packed)
     part = index.sample(sample).parts[1]
     rewrite(packed, corrupt.flip_bit(packed.read_bytes(), part.offset + part.length - 1, bit=5))
@@ -224,13 +224,13 @@ def test_a_flipped_byte_in_a_packed_shard_is_found(packed, sample, decode):
     assert (flaw.shard, flaw.kind, flaw.member, flaw.offset) == (str(packed), "crc", member, part.offset)
 
 
-def test_a_stale_index_is_a_flaw_and_its_crcs_are_not_used(packed):
+def test_an_outdated_index_is_a_flaw_and_its_crcs_are_not_used(packed):
     os.utime(packed, ns=(0, 0))
-    (structure,), (flaw,), pieces = run([packed])
+    (structure,), (flaw,), tasks = run([packed])
     assert (flaw.shard, flaw.kind) == (str(packed), "index")
     assert "earlier version" in flaw.reason
     assert not structure.with_crc
-    assert pieces == []
+    assert tasks == []
 
 
 def test_a_corrupt_index_is_a_flaw(packed):
@@ -241,7 +241,7 @@ def test_a_corrupt_index_is_a_flaw(packed):
     assert "checksum" in flaw.reason
 
 
-def lie(index, what):
+def falsify(index, what):
     if what == "keys":
         return dataclasses.replace(index, keys=index.keys[::-1])
     if what == "suffixes":
@@ -251,20 +251,20 @@ def lie(index, what):
 
 @pytest.mark.parametrize("what", ["keys", "suffixes", "offsets", "lengths"])
 def test_an_index_that_disagrees_with_the_headers_is_a_flaw(packed, what):
-    save_index(lie(index_shard(packed), what), packed)
-    _, (flaw,), pieces = run([packed])
+    save_index(falsify(index_shard(packed), what), packed)
+    _, (flaw,), tasks = run([packed])
     assert (flaw.kind, flaw.reason) == ("index", "the stored index disagrees with the shard's headers")
-    assert pieces == []
+    assert tasks == []
 
 
-def test_an_index_without_crcs_is_no_flaw(tmp_path):
+def test_an_index_without_crcs_is_not_a_flaw(tmp_path):
     (path,) = make_shards(tmp_path, SA1B, samples=2, scale=0.1)
     index_shard(path)
-    (structure,), flaws, pieces = run([path])
-    assert (structure.with_crc, flaws, pieces) == (False, [], [])
+    (structure,), flaws, tasks = run([path])
+    assert (structure.with_crc, flaws, tasks) == (False, [], [])
 
 
-# -- decoding ----------------------------------------------------------------------------------------------------
+# -- decoding ------------------------------------------------------------------------------------------------------
 
 BAD_PARTS = {
     ".jpg": [b"<html>", JPEG[: len(JPEG) // 2], hostile.lossless_jpeg(64, 64), hostile.jpeg_with_scans(3000)],
@@ -278,7 +278,7 @@ BAD_PARTS = {
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_every_part_that_does_not_decode_is_named(shard, workers):
+def test_every_part_that_does_not_decode_is_reported(shard, workers):
     bad = [(suffix, data) for suffix, datas in BAD_PARTS.items() for data in datas]
     members = [(f"{number:03d}{suffix}", data) for number, (suffix, data) in enumerate(bad)]
     members[5:5] = [("good.jpg", JPEG), ("good.txt", b"fine"), ("good.json", json.dumps([1]).encode())]
@@ -296,72 +296,70 @@ def test_every_part_that_does_not_decode_is_named(shard, workers):
     assert any("pickle" in flaw.reason for flaw in decode_flaws)
 
 
-def test_without_decode_a_bad_picture_is_not_noticed(shard):
+def test_without_decode_a_bad_image_is_not_detected(shard):
     assert run([shard(("1.jpg", b"<html>"))])[1] == []
 
 
-def test_bad_parts_inside_a_compressed_shard_are_named(tmp_path):
+def test_bad_parts_inside_a_compressed_shard_are_reported(tmp_path):
     path = tmp_path / "a.tar.zst"
     write_tar(path, [("1.jpg", JPEG), ("2.jpg", b"<html>"), ("3.jpg", JPEG)], "zst")
-    _, (flaw,), (piece,) = run([path], decode=True)
+    _, (flaw,), (task,) = run([path], decode=True)
     assert (flaw.kind, flaw.member, flaw.offset) == ("GuardError", "2.jpg", scan_shard(path).sample(1).parts[0].offset)
-    assert len(piece.samples) == 3
+    assert len(task.samples) == 3
 
 
-def test_a_large_shard_is_checked_in_pieces_and_a_compressed_one_whole(tmp_path, monkeypatch):
+def test_a_large_shard_is_several_tasks_and_a_compressed_one_a_single_task(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "TASK_BYTES", 50_000)
     (plain,) = make_shards(tmp_path, SA1B, samples=6, order="grouped", scale=0.1)
     (compressed,) = make_shards(tmp_path, SA1B, samples=6, compression="gz", scale=0.1)
-    _, flaws, pieces = run([plain, compressed], decode=True, workers=2)
+    _, flaws, tasks = run([plain, compressed], decode=True, workers=2)
     assert flaws == []
-    keys = [sample.key for piece in pieces if piece.shard == str(plain) for sample in piece.samples]
+    keys = [sample.key for task in tasks if task.shard == str(plain) for sample in task.samples]
     assert sorted(keys) == [SA1B.key(number) for number in range(6)]
-    assert len([piece for piece in pieces if piece.shard == str(plain)]) > 1
-    assert len([piece for piece in pieces if piece.shard == str(compressed)]) == 1
+    assert len([task for task in tasks if task.shard == str(plain)]) > 1
+    assert len([task for task in tasks if task.shard == str(compressed)]) == 1
 
 
-def test_a_piece_needs_no_executor(shard):
+def test_a_task_runs_without_an_executor(shard):
     path = shard(("1.jpg", JPEG), ("2.jpg", b"no"))
     index = scan_shard(path)
-    piece = CheckTask(str(path), tuple(index.sample(number) for number in range(2)), True, index.binding)
-    (flaw,) = run_check_task(piece)
+    task = CheckTask(str(path), tuple(index.sample(number) for number in range(2)), True, index.binding)
+    (flaw,) = run_check_task(task)
     assert isinstance(flaw, ShardFlaw)
     assert (flaw.member, flaw.offset) == ("2.jpg", index.sample(1).parts[0].offset)
 
 
-def test_a_shard_that_was_replaced_is_not_checked_against_what_it_was(shard):
+def test_a_replaced_shard_is_reported_as_changed(shard):
     path = shard(("1.jpg", JPEG), ("2.jpg", JPEG))
     index = scan_shard(path)
-    piece = CheckTask(str(path), (index.sample(0),), True, index.binding)
+    task = CheckTask(str(path), (index.sample(0),), True, index.binding)
     os.utime(path, ns=(1, 1))
-    (flaw,) = run_check_task(piece)
+    (flaw,) = run_check_task(task)
     assert (flaw.kind, flaw.reason) == ("StorageError", "has changed since it was indexed")
 
 
-# -- a decoder that selections its process down -----------------------------------------------------------------------
+# -- a decoder that kills its process ------------------------------------------------------------------------------
 
 KILLER = """
 import os, signal
 from penstock.shards.check import run_check_task as real
 
-def check_piece(piece):
-    if any(sample.key in ("003", "006") for sample in piece.samples):
+def run_check_task(task):
+    if any(sample.key in ("003", "006") for sample in task.samples):
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(piece)
+    return real(task)
 """
 
 
-def test_samples_that_kill_their_decoder_are_found_and_the_others_still_checked(shard, tmp_path, monkeypatch):
+def test_samples_that_kill_their_decoder_are_reported_and_the_others_checked(shard, tmp_path, monkeypatch):
     (tmp_path / "killing_checker.py").write_text(KILLER)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(check, "run_check_task", importlib.import_module("killing_checker").check_piece)
+    monkeypatch.setattr(check, "run_check_task", importlib.import_module("killing_checker").run_check_task)
     bad = ("002", "007")
     path = shard(*((f"{number:03d}.jpg", b"bad" if f"{number:03d}" in bad else JPEG) for number in range(8)))
-    _, flaws, pieces = run([path], decode=True, workers=2)
-    offsets = {sample.key: sample.parts[0].offset for piece in pieces for sample in piece.samples}
-    assert sorted(sample.key for piece in pieces for sample in piece.samples) == [
-        f"{number:03d}" for number in range(8)
-    ]
+    _, flaws, tasks = run([path], decode=True, workers=2)
+    offsets = {sample.key: sample.parts[0].offset for task in tasks for sample in task.samples}
+    assert sorted(sample.key for task in tasks for sample in task.samples) == [f"{number:03d}" for number in range(8)]
     assert brief(flaws) == sorted(
         [("crash", key, offsets[key]) for key in ("003", "006")]
         + [("GuardError", f"{key}.jpg", offsets[key]) for key in bad]
@@ -369,13 +367,13 @@ def test_samples_that_kill_their_decoder_are_found_and_the_others_still_checked(
     assert all("SIGKILL" in flaw.reason for flaw in flaws if flaw.kind == "crash")
 
 
-# -- no more than must be ----------------------------------------------------------------------------------------
+# -- no more data than necessary -----------------------------------------------------------------------------------
 
 
 def test_without_decode_and_crcs_no_data_is_read(tmp_path, monkeypatch):
     path = tmp_path / "a.tar"
     size = 64 << 20
-    with open(path, "wb") as file:  # holes for data: 256 MiB that take no room
+    with open(path, "wb") as file:  # a sparse file: 256 MiB that take no space
         for number in range(4):
             file.write(hostile.tar_header(f"{number}.bin", size))
             file.seek(size, os.SEEK_CUR)
@@ -384,12 +382,12 @@ def test_without_decode_and_crcs_no_data_is_read(tmp_path, monkeypatch):
     real = local.pread
     monkeypatch.setattr(local, "pread", lambda fd, length, offset: (read.append(length), real(fd, length, offset))[1])
     monkeypatch.setattr("penstock.shards.task_pool._PoolWorker", None)  # and no process is started for it
-    (structure,), flaws, pieces = run([path])
-    assert (structure.samples, structure.size_bytes, flaws, pieces) == (4, 4 * size, [], [])
+    (structure,), flaws, tasks = run([path])
+    assert (structure.samples, structure.size_bytes, flaws, tasks) == (4, 4 * size, [], [])
     assert sum(read) < 1 << 20
 
 
-def test_shards_are_taken_as_they_are_needed(packed):
+def test_shards_are_taken_from_the_iterable_as_needed(packed):
     taken = []
 
     def many():
@@ -403,7 +401,7 @@ def test_shards_are_taken_as_they_are_needed(packed):
     events.close()
 
 
-def test_structures_come_before_their_pieces(packed, tmp_path):
+def test_structures_come_before_their_tasks(packed, tmp_path):
     (other,) = make_shards(tmp_path, SA1B, samples=2, scale=0.1)
     known = set()
     for event in check_shards([str(packed), str(other)], decode=True, workers=2):

@@ -1,7 +1,7 @@
-"""Mutated and random JPEG, ZIP and NPY headers: nothing but our own errors, ever.
+"""Mutated and random JPEG, ZIP and NPY headers raise nothing but Penstock's errors.
 
-The guards are fuzzed in this process, the decoders behind them in a child: this file run as a script.
-A crash of native code is then a failing test, not the end of the test run.
+The guards are fuzzed in this process, and the decoders behind them in a child process that runs this file as a script.
+A crash of native code is then a failing test, and not the end of the test run.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ from penstock.testing.corrupt import mutate
 from penstock.testing.images import make_image
 
 GUARD_CASES = 100_000
-"""For each of three formats."""
+"""Cases for each of the three formats."""
 DECODE_CASES = 8_000
 RARE = 0.01
-"""Both answers must come more often than this, or the seeds are badly chosen."""
+"""Smallest fraction of accepted and of refused cases; a smaller one means that the seeds are badly chosen."""
 
 
 def jpeg_seeds() -> list[bytes]:
@@ -113,7 +113,7 @@ GUARDS = {"jpeg": check_jpeg, "npz": check_zip, "npy": check_npy}
 
 
 @pytest.mark.parametrize("kind", GUARDS)
-def test_mutated_headers_pass_or_are_refused_by_our_own_errors(kind):
+def test_mutated_headers_are_accepted_or_refused_by_penstock_errors(kind):
     outcomes: Counter[type] = Counter()
     reasons = set()
     for data in mutants(kind, GUARD_CASES, seed=20):
@@ -123,14 +123,14 @@ def test_mutated_headers_pass_or_are_refused_by_our_own_errors(kind):
             outcomes[type(error)] += 1
             reasons.add(re.sub(r"\d+|'.*'", "", error.reason))
     assert outcomes.keys() == {type(None), GuardError}
-    assert len(reasons) >= 10  # deep into the guard, not only to its first check
+    assert len(reasons) >= 10  # the cases reach beyond the first checks of the guard
     assert min(outcomes.values()) > GUARD_CASES * RARE
 
 
 @pytest.mark.parametrize("kind", GUARDS)
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
-def test_random_bytes_pass_or_are_refused_by_our_own_errors(kind, data):
+def test_random_bytes_are_accepted_or_refused_by_penstock_errors(kind, data):
     magic = data.draw(st.sampled_from([b"", b"\xff\xd8\xff", b"\x93NUMPY\x01\x00", b"PK\x05\x06", b"PK\x03\x04"]))
     noise = data.draw(st.binary(max_size=200))
     with contextlib.suppress(PenstockError):
@@ -147,7 +147,7 @@ def decode(kind: str, data: bytes) -> None:
 
 
 def decode_all(kind: str, seed: int) -> None:
-    """The child's work: its last line is the summary."""
+    """Decode the mutants in the child process; print the numbers of decoded and refused ones as the last line."""
     outcomes = Counter()
     for data in mutants(kind, DECODE_CASES, seed):
         try:

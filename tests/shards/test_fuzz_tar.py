@@ -1,4 +1,4 @@
-"""Mutated tars: the walk ends, raises nothing but TarError, and every range it returns lies within the data."""
+"""The walk over mutated tars ends, raises nothing but TarError, and returns only ranges within the data."""
 
 import gzip
 import io
@@ -21,30 +21,30 @@ MUTANTS_PER_SEED = 10_000
 
 
 class InMemory:
-    """A source over bytes that loses patience with a walk that goes round in circles."""
+    """A source over bytes that fails on a walk that reads more often than the tar has blocks."""
 
     def __init__(self, data):
         self.data = data
         self.end = len(data)
-        self.patience = 2 * (len(data) // TAR_BLOCK) + 8
+        self.reads_left = 2 * (len(data) // TAR_BLOCK) + 8
 
     def raw_reader(self):
-        def fill(rows, offset):
+        def read(rows, offset):
             data = io.BytesIO(self.read_at(offset, sum(map(len, rows))))
             return sum(map(data.readinto, rows))
 
-        return fill
+        return read
 
     def read_at(self, offset, length):
-        self.patience -= 1
-        assert self.patience >= 0, "more reads than the tar has blocks"
+        self.reads_left -= 1
+        assert self.reads_left >= 0, "more reads than the tar has blocks"
         assert 0 <= offset < 1 << 63, "no file has such an offset"
         assert 0 <= length <= 1 << 20, "more than any header needs"
         return self.data[offset : offset + length]
 
 
 def refused_or_sound(source):
-    """Whether it is refused; what is not refused must be members one after another, all within the data."""
+    """Return whether the tar is refused; otherwise check that its members follow one another within the data."""
     try:
         found = walk_tar(source, "fuzz.tar")
     except TarError:
@@ -64,7 +64,7 @@ def by_tarfile(form, *members):
             info = tarfile.TarInfo(name)
             info.size = size
             tar.addfile(info, io.BytesIO(b"x" * size))
-        end = tar.offset  # without the padding to a record, so that mutations hit something
+        end = tar.offset  # without the padding to a record, so that most mutations change something relevant
     return buffer.getvalue()[: end + 2 * TAR_BLOCK]
 
 
@@ -84,8 +84,8 @@ def headers_of(data):
     return [at for at in range(0, len(data), TAR_BLOCK) if data[at + 257 : at + 262] == b"ustar"]
 
 
-def resealed(data, headers):
-    """With true checksums again, so that the walk gets past them to what lies behind."""
+def with_valid_checksums(data, headers):
+    """Correct the checksums of the headers, so that the walk gets past them."""
     for at in headers:
         if at + TAR_BLOCK <= len(data):
             blank = data[at : at + 148] + b" " * 8 + data[at + 156 : at + TAR_BLOCK]
@@ -94,18 +94,18 @@ def resealed(data, headers):
 
 
 def mutant(seed, headers, rng):
-    """A third anywhere, a third anywhere under true checksums, a third among the fields that steer the walk."""
+    """Mutate a third anywhere, a third anywhere with valid checksums, and a third in the fields that steer the walk."""
     kind = rng.randrange(3)
     if kind == 0:
         return corrupt.mutate(seed, rng)
     if kind == 1:
-        return resealed(corrupt.mutate(seed, rng), headers)
+        return with_valid_checksums(corrupt.mutate(seed, rng), headers)
     at = rng.choice(headers) + rng.choice((124, 124, 150, TAR_BLOCK))
-    return resealed(seed[:at] + corrupt.mutate(seed[at : at + 32], rng) + seed[at + 32 :], headers)
+    return with_valid_checksums(seed[:at] + corrupt.mutate(seed[at : at + 32], rng) + seed[at + 32 :], headers)
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_nothing_but_our_error_comes_out_of_a_mutated_tar(name):
+def test_a_mutated_tar_raises_nothing_but_tar_errors(name):
     seed = SEEDS[name]
     assert refused_or_sound(InMemory(seed)) == (name == "looping")
     headers, rng = headers_of(seed), random.Random(name)
@@ -114,12 +114,12 @@ def test_nothing_but_our_error_comes_out_of_a_mutated_tar(name):
     assert refused < MUTANTS_PER_SEED or name == "looping"
 
 
-def test_the_seeds_together_make_enough_cases():
+def test_the_seeds_give_enough_cases():
     assert len(SEEDS) * MUTANTS_PER_SEED >= 60_000
 
 
 @pytest.mark.parametrize(("ending", "pack"), [(".tar.gz", gzip.compress), (".tar.zst", zstd.compress)])
-def test_nothing_but_our_error_comes_out_of_a_mutated_compressed_tar(tmp_path, ending, pack):
+def test_a_mutated_compressed_tar_raises_nothing_but_tar_errors(tmp_path, ending, pack):
     rng = random.Random(ending)
     path = tmp_path / f"a{ending}"
     packed = pack(SEEDS["pax long name"])
@@ -133,7 +133,7 @@ def test_nothing_but_our_error_comes_out_of_a_mutated_compressed_tar(tmp_path, e
 
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=3000))
-def test_random_bytes_are_refused_or_walked(data):
+def test_random_bytes_are_refused_or_read(data):
     refused_or_sound(InMemory(data))
 
 
@@ -160,5 +160,5 @@ BLOCKS = (
 
 @settings(deadline=None, max_examples=500)
 @given(st.lists(BLOCKS, max_size=8).map(b"".join))
-def test_any_row_of_headers_is_refused_or_walked(data):
+def test_any_sequence_of_headers_is_refused_or_read(data):
     refused_or_sound(InMemory(data))

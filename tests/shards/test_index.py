@@ -1,4 +1,4 @@
-"""From members to samples."""
+"""Members are paired into samples, in columns."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def members(*names):
     return TarMembers(list(names), [512 + 1024 * at for at in range(len(names))], [10 + at for at in range(len(names))])
 
 
-def test_parts_lie_sample_after_sample_in_the_order_of_the_shard():
+def test_parts_are_grouped_by_sample_in_shard_order():
     index = build_index(members("b.jpg", "a.jpg", "b.txt", "a.txt"), OPENED)
     assert [index.sample(number) for number in range(len(index))] == [
         Sample("b", (Part(".jpg", 512, 10), Part(".txt", 2560, 12))),
@@ -28,7 +28,7 @@ def test_parts_lie_sample_after_sample_in_the_order_of_the_shard():
     assert [index.member_name(at) for at in range(index.part_count)] == ["b.jpg", "b.txt", "a.jpg", "a.txt"]
 
 
-def test_the_facts_of_the_shard_are_kept():
+def test_an_index_holds_the_facts_of_its_shard():
     found = members("a.jpg")
     found.other_members.append(("link", 9, "symbolic link"))
     index = build_index(found, OpenedShard(IndexBinding(50, 7), "gz", 100_000))
@@ -42,11 +42,11 @@ def test_checksums_follow_their_parts():
     assert [part.crc32 for part in index.sample(1).parts] == [2]
 
 
-def test_without_checksums_there_are_none():
+def test_an_index_without_checksums_has_none():
     assert build_index(members("a.jpg"), OPENED).part(0).crc32 is None
 
 
-def test_stated_suffixes_reach_the_pairing():
+def test_stated_suffixes_are_used_for_pairing():
     index = build_index(members("cat.jpg", "dog_big.jpg"), OPENED, suffixes=["_big.jpg"])
     assert index.keys == ["cat", "dog"]
 
@@ -57,7 +57,7 @@ def test_no_members_make_no_samples():
     assert index.sample_ids.tolist() == []
 
 
-def test_duplicates_are_kept_for_the_verdict():
+def test_duplicates_stay_in_the_index():
     index = build_index(members("a.jpg", "b.jpg", "a.jpg"), OPENED)
     assert [part.offset for part in index.sample(0).parts] == [512, 2560]
 
@@ -65,7 +65,7 @@ def test_duplicates_are_kept_for_the_verdict():
 @pytest.mark.parametrize("preset", [SA1B, MULTICAMERA, IMAGENET], ids=lambda preset: preset.name)
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_member_order_gives_the_same_samples(tmp_path, preset, order):
-    """And every byte range holds what the maker put there."""
+    """Every byte range also holds the bytes that were written."""
     [path] = make_shards(tmp_path, preset, samples=7, order=order, scale=0.05)
     index = scan_shard(path)
     data = path.read_bytes()

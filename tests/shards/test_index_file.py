@@ -1,4 +1,4 @@
-"""The index on disk: what is written comes back, what is odd is refused, and nothing is believed unchecked."""
+"""The index file: what is written is read back, and anything invalid or hostile is refused."""
 
 import os
 import pickle
@@ -49,8 +49,8 @@ def make(count=3, compression=None, crcs=True):
     return build_index(members, OpenedShard(IndexBinding(SIZE, 123), compression, SIZE), crcs=sums)
 
 
-def columns(index: ShardIndex):
-    """Everything in an index, in a form that compares."""
+def comparable(index: ShardIndex):
+    """Return everything in an index in a form that can be compared."""
     arrays = {"starts", "suffix_ids", "offsets", "lengths", "crcs"}
     return {
         name: value.tolist() if name in arrays and value is not None else value
@@ -59,8 +59,8 @@ def columns(index: ShardIndex):
     }
 
 
-def sealed(body: bytes, claim: int | None = None) -> bytes:
-    """A file with a true checksum around any body, as only a liar or a bug would write it."""
+def with_checksum(body: bytes, claim: int | None = None) -> bytes:
+    """Return a file with a valid checksum around any body."""
     rest = struct.pack("<Q", len(body) if claim is None else claim) + zstd.compress(body)
     return INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
 
@@ -69,25 +69,25 @@ def fields_of(index: ShardIndex) -> list:
     return msgspec.msgpack.decode(zstd.decompress(encode_index(index)[20:], max_length=1 << 30))
 
 
-def forged(index: ShardIndex, **lies) -> bytes:
-    """The index with some of its fields replaced."""
-    values = dict(zip(FIELDS, fields_of(index), strict=True)) | lies
-    return sealed(msgspec.msgpack.encode([values[name] for name in FIELDS]))
+def forged(index: ShardIndex, **changes) -> bytes:
+    """Return the file of an index with some of its fields replaced."""
+    values = dict(zip(FIELDS, fields_of(index), strict=True)) | changes
+    return with_checksum(msgspec.msgpack.encode([values[name] for name in FIELDS]))
 
 
 def numbers(dtype, *values):
     return np.array(values, dtype).tobytes()
 
 
-# -- there and back --------------------------------------------------------------------------------------------
+# -- writing and reading back --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("crcs", [True, False])
 @pytest.mark.parametrize("compression", [None, "gz", "zst"])
 @pytest.mark.parametrize("count", [0, 1, 1000])
-def test_an_index_comes_back_as_it_was(count, compression, crcs):
+def test_an_index_is_decoded_as_it_was_encoded(count, compression, crcs):
     index = make(count, compression, crcs)
-    assert columns(decode_index(encode_index(index))) == columns(index)
+    assert comparable(decode_index(encode_index(index))) == comparable(index)
 
 
 NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=12), max_size=20)
@@ -95,7 +95,7 @@ NAMES = st.lists(st.text(st.characters(codec="utf-8"), max_size=12), max_size=20
 
 @settings(deadline=None)
 @given(NAMES, st.integers(0, 2**62), st.integers(-(2**62), 2**63), st.sampled_from([None, "gz", "zst"]), st.data())
-def test_any_index_comes_back_as_it_was(names, size, mtime_ns, compression, data):
+def test_any_index_is_decoded_as_it_was_encoded(names, size, mtime_ns, compression, data):
     offsets = sorted(data.draw(st.lists(st.integers(0, size), min_size=len(names), max_size=len(names))))
     lengths = [data.draw(st.integers(0, size - offset)) for offset in offsets]
     crcs = data.draw(st.none() | st.lists(st.integers(0, 2**32 - 1), min_size=len(names), max_size=len(names)))
@@ -104,17 +104,17 @@ def test_any_index_comes_back_as_it_was(names, size, mtime_ns, compression, data
         OpenedShard(IndexBinding(size, mtime_ns), compression, size),
         crcs=None if crcs is None else np.array(crcs, np.uint32),
     )
-    assert columns(decode_index(encode_index(index))) == columns(index)
+    assert comparable(decode_index(encode_index(index))) == comparable(index)
 
 
 def test_an_index_is_small():
     assert len(encode_index(make(10_000))) < 10 * 20_000
 
 
-def test_a_saved_index_is_found_beside_its_shard(tmp_path):
+def test_a_saved_index_is_loaded_from_beside_its_shard(tmp_path):
     shard = tmp_path / "a.tar"
     assert save_index(make(), shard) == index_path_beside(shard) == tmp_path / "a.tar.pidx"
-    assert columns(load_index(shard)) == columns(make())
+    assert comparable(load_index(shard)) == comparable(make())
     assert not index_path_in_cache(shard).exists()
 
 
@@ -124,27 +124,27 @@ def test_saving_leaves_no_other_files(tmp_path):
     assert os.listdir(tmp_path) == ["a.tar.pidx"]
 
 
-def test_others_may_read_the_index(tmp_path):
+def test_other_users_can_read_the_index(tmp_path):
     assert save_index(make(), tmp_path / "a.tar").stat().st_mode & 0o444 == 0o444
 
 
-def test_where_nothing_is_stored_there_is_nothing(tmp_path):
+def test_without_a_stored_index_load_returns_none(tmp_path):
     assert load_index(tmp_path / "a.tar") is None
 
 
-# -- a folder that cannot be written -----------------------------------------------------------------------------
+# -- a folder that cannot be written -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def readonly(tmp_path):
-    """A folder nobody can write to; root ignores mode bits, so for root it is a read-only mount."""
+    """A folder that cannot be written; root ignores mode bits, so for root it is a read-only mount."""
     folder = tmp_path / "readonly"
     folder.mkdir()
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         commands = [["mount", "--bind", folder, folder], ["mount", "-o", "remount,bind,ro", folder]]
         if any(subprocess.run(command, capture_output=True).returncode for command in commands):
             subprocess.run(["umount", folder], capture_output=True)
-            pytest.skip("root ignores mode bits, and this machine lets nobody mount")
+            pytest.skip("root ignores mode bits, and this machine does not allow mounts")
         yield folder
         subprocess.run(["umount", folder], check=True)
     else:
@@ -153,28 +153,28 @@ def readonly(tmp_path):
         folder.chmod(0o755)
 
 
-def test_the_index_of_a_read_only_folder_goes_to_the_cache_and_is_found_again(readonly, private_cache):
+def test_the_index_of_a_read_only_folder_is_stored_in_the_cache(readonly, private_cache):
     shard = readonly / "a.tar"
     where = save_index(make(), shard)
     assert where == index_path_in_cache(shard)
     assert private_cache in where.parents
-    assert columns(load_index(shard)) == columns(make())
+    assert comparable(load_index(shard)) == comparable(make())
     assert os.listdir(readonly) == []
     assert os.listdir(where.parent) == [where.name]
 
 
-def test_in_the_cache_shards_of_one_name_do_not_meet(tmp_path):
+def test_shards_with_the_same_name_have_different_cache_files(tmp_path):
     assert index_path_in_cache(tmp_path / "x" / "a.tar") != index_path_in_cache(tmp_path / "y" / "a.tar")
 
 
-def test_in_the_cache_a_shard_is_one_whichever_way_it_is_named(tmp_path, monkeypatch):
+def test_all_paths_of_one_shard_have_the_same_cache_file(tmp_path, monkeypatch):
     (tmp_path / "a.tar").touch()
     (tmp_path / "link.tar").symlink_to(tmp_path / "a.tar")
     monkeypatch.chdir(tmp_path)
     assert index_path_in_cache("a.tar") == index_path_in_cache(tmp_path / "a.tar") == index_path_in_cache("link.tar")
 
 
-# -- writers that die or fail ------------------------------------------------------------------------------------
+# -- writers that die or fail --------------------------------------------------------------------------------------
 
 KILLED_WRITER = """
 import os, signal, sys
@@ -192,7 +192,7 @@ def test_a_killed_writer_leaves_the_old_index(tmp_path):
     killed = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(shard)])
     assert killed.returncode == -9
     assert index_path_beside(shard).read_bytes() == old
-    assert columns(load_index(shard)) == columns(make())
+    assert comparable(load_index(shard)) == comparable(make())
 
 
 def test_a_writer_that_fails_cleans_up_and_leaves_the_old_index(tmp_path, monkeypatch):
@@ -209,7 +209,7 @@ def test_a_writer_that_fails_cleans_up_and_leaves_the_old_index(tmp_path, monkey
     assert index_path_beside(shard).read_bytes() == old
 
 
-def test_a_reader_sees_the_old_index_or_the_new_one_never_half_of_one(tmp_path):
+def test_a_reader_sees_the_old_index_or_the_new_one_but_never_a_partial_one(tmp_path):
     shard = tmp_path / "a.tar"
     save_index(make(2), shard)
 
@@ -227,50 +227,50 @@ def test_a_reader_sees_the_old_index_or_the_new_one_never_half_of_one(tmp_path):
     assert seen
 
 
-# -- corrupt -----------------------------------------------------------------------------------------------------
+# -- corrupt -------------------------------------------------------------------------------------------------------
 
 
-def test_a_flipped_bit_anywhere_is_noticed():
+def test_a_flipped_bit_anywhere_is_detected():
     data = encode_index(make(20))
     for offset in range(len(data)):
         with pytest.raises(IndexFileError):
             decode_index(corrupt.flip_bit(data, offset, offset % 8))
 
 
-def test_a_truncated_index_is_noticed_wherever_it_was_cut():
+def test_an_index_truncated_anywhere_is_refused():
     data = encode_index(make(20))
     for length in range(len(data)):
         with pytest.raises(IndexFileError):
             decode_index(corrupt.truncate(data, length))
 
 
-def test_an_index_of_another_version_is_called_so():
+def test_an_index_of_another_version_is_reported_as_such():
     with pytest.raises(IndexFileError, match="index version b'2'"):
         decode_index(corrupt.overwrite(encode_index(make()), 7, b"2"))
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"<html>404</html>", bytes(1000)])
-def test_what_is_no_index_is_called_so(data):
+def test_a_file_that_is_not_an_index_is_reported_as_such(data):
     with pytest.raises(IndexFileError, match="is not an index file"):
         decode_index(data)
 
 
-def test_a_bad_index_is_named(tmp_path):
+def test_the_error_of_a_bad_index_has_its_path(tmp_path):
     index_path_beside(tmp_path / "a.tar").write_bytes(b"nonsense")
     with pytest.raises(IndexFileError) as caught:
         load_index(tmp_path / "a.tar")
     assert caught.value.where() == {"shard": str(tmp_path / "a.tar.pidx"), "stage": "index"}
 
 
-# -- hostile: the checksum is right, the content lies ------------------------------------------------------------
+# -- hostile: the checksum is valid, the content is false ----------------------------------------------------------
 
 
-def test_the_forger_of_these_tests_forges_nothing_by_itself():
-    assert columns(decode_index(forged(make()))) == columns(make())
+def test_forging_without_changes_gives_the_same_index():
+    assert comparable(decode_index(forged(make()))) == comparable(make())
 
 
 ONE = make(1)
-LIES = {
+FALSE_FIELDS = {
     "an offset beyond the shard": {"offsets": numbers("<i8", 512, SIZE + 1)},
     "a range that ends beyond the shard": {"lengths": numbers("<i8", 7, SIZE)},
     "a length that overflows when added": {"lengths": numbers("<i8", 7, 2**63 - 1)},
@@ -307,10 +307,10 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lie_behind_a_true_checksum_is_refused(lie):
+@pytest.mark.parametrize("change", FALSE_FIELDS)
+def test_false_content_with_a_valid_checksum_is_refused(change):
     with pytest.raises(IndexFileError):
-        decode_index(forged(ONE, **LIES[lie]))
+        decode_index(forged(ONE, **FALSE_FIELDS[change]))
 
 
 @pytest.mark.parametrize(
@@ -344,28 +344,28 @@ def test_a_lie_behind_a_true_checksum_is_refused(lie):
         "a key that is not UTF-8",
     ],
 )
-def test_a_body_that_is_no_index_is_refused(body):
+def test_a_body_that_is_not_an_index_is_refused(body):
     with pytest.raises(IndexFileError):
-        decode_index(sealed(body))
+        decode_index(with_checksum(body))
 
 
 @pytest.mark.parametrize("claim", [0, 1, MAX_INDEX_BYTES + 1, 2**64 - 1])
 def test_a_false_claim_about_the_length_of_the_body_is_refused(claim):
     body = msgspec.msgpack.encode(fields_of(ONE))
     with pytest.raises(IndexFileError):
-        decode_index(sealed(body, claim))
+        decode_index(with_checksum(body, claim))
 
 
-def test_a_frame_that_does_not_say_its_length_is_refused():
-    packed = b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00"  # a zstd frame of no stated size, with an empty block
+def test_a_frame_without_a_content_length_is_refused():
+    packed = b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00"  # a zstd frame without its size, with an empty block
     rest = struct.pack("<Q", 100) + packed
     with pytest.raises(IndexFileError):
         decode_index(INDEX_MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest)
 
 
 @pytest.mark.parametrize("claim", [None, MAX_INDEX_BYTES, 2**63])
-def test_a_bomb_is_not_inflated_on_its_word(claim):
-    """A frame whose header says 3 GiB and that holds next to nothing."""
+def test_a_false_content_length_does_not_allocate_memory(claim):
+    """The header of the frame says 3 GiB, and the frame holds almost nothing."""
     frame = bytearray(zstd.compress(bytes(70_000)))
     assert frame[4] >> 6 == 2, "the size lies in the four bytes after the window"
     window = 0 if frame[4] & 0x20 else 1
@@ -382,9 +382,9 @@ def test_a_bomb_is_not_inflated_on_its_word(claim):
 
 
 @pytest.mark.parametrize("length", [1 << 20, 1 << 28], ids=["a body", "a file"])
-def test_an_index_far_too_large_for_its_shard_is_not_inflated(tmp_path, length):
-    """Zeros pack well: a few kilobytes beside a small shard could take gigabytes, in each of 32 threads."""
-    data = sealed(bytes(1 << 20))
+def test_an_index_too_large_for_its_shard_is_not_inflated(tmp_path, length):
+    """Zeros compress well: a few kilobytes beside a small shard could take gigabytes, in each of 32 threads."""
+    data = with_checksum(bytes(1 << 20))
     with open(index_path_beside(tmp_path / "a.tar"), "wb") as file:
         file.write(data)
         file.truncate(len(data) if length == 1 << 20 else length)
@@ -398,14 +398,14 @@ def test_an_index_far_too_large_for_its_shard_is_not_inflated(tmp_path, length):
 
 
 def test_the_longest_names_fit_into_an_index(tmp_path):
-    """Bytes that are no text become four letters each, and a header has up to 255 of them."""
+    """A byte that is not UTF-8 becomes four characters, and a header has up to 255 of them."""
     path = tmp_path / "a.tar"
     names = ["\udcff" * 150 + "/" + "\udcff" * 90 + f"{number:05d}.x" for number in range(2000)]
     headers = (tarfile.TarInfo(name).tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape") for name in names)
     path.write_bytes(b"".join(headers) + bytes(1024))
     index = scan_shard(path)
     save_index(index, path)
-    assert columns(load_index(path, index.binding)) == columns(index)
+    assert comparable(load_index(path, index.binding)) == comparable(index)
     assert all(len(key) > 4 * 240 for key in index.keys)
 
 
@@ -418,19 +418,19 @@ def test_an_index_file_larger_than_any_index_is_not_read(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="this platform has no /dev/zero")
-def test_an_index_that_is_a_device_is_not_read_without_end(tmp_path):
+def test_an_index_that_is_a_device_is_not_read(tmp_path):
     index_path_beside(tmp_path / "a.tar").symlink_to("/dev/zero")
     assert load_index(tmp_path / "a.tar") is None
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
-def test_an_index_that_is_a_named_pipe_is_not_waited_for(tmp_path):
+def test_an_index_that_is_a_named_pipe_is_refused_without_waiting(tmp_path):
     os.mkfifo(index_path_beside(tmp_path / "a.tar"))
     assert load_index(tmp_path / "a.tar") is None
 
 
-class Trap:
-    """Unpickled, it makes a file."""
+class FileCreatingPickle:
+    """An object whose unpickling creates a file."""
 
     def __init__(self, path):
         self.path = path
@@ -441,9 +441,9 @@ class Trap:
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_pickle_is_never_loaded(tmp_path, wrapped):
-    poison = pickle.dumps(Trap(str(tmp_path / "sprung")), protocol=0)
+    poison = pickle.dumps(FileCreatingPickle(str(tmp_path / "sprung")), protocol=0)
     with pytest.raises(IndexFileError):
-        decode_index(sealed(poison) if wrapped else poison)
+        decode_index(with_checksum(poison) if wrapped else poison)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -451,7 +451,7 @@ def test_a_pickle_is_never_loaded(tmp_path, wrapped):
 
 
 def refused_or_sound(data):
-    """Whether it is refused; what is not refused must be an index that can be used."""
+    """Return whether the data is refused; otherwise check that the index can be used."""
     try:
         index = decode_index(data)
     except IndexFileError:
@@ -462,10 +462,10 @@ def refused_or_sound(data):
     return False
 
 
-def test_twenty_thousand_mutations_of_the_body_raise_nothing_but_our_error():
+def test_twenty_thousand_mutations_of_the_body_raise_nothing_but_index_errors():
     rng = random.Random(2)
     seeds = [msgspec.msgpack.encode(fields_of(make(count, crcs=count > 1))) for count in (1, 2, 5)]
-    verdicts = [refused_or_sound(sealed(corrupt.mutate(rng.choice(seeds), rng))) for _ in range(20_000)]
+    verdicts = [refused_or_sound(with_checksum(corrupt.mutate(rng.choice(seeds), rng))) for _ in range(20_000)]
     assert 0.1 < sum(verdicts) / len(verdicts) < 1
 
 

@@ -1,4 +1,4 @@
-"""Which members belong together."""
+"""Names are split into key and suffix, and keys with a joining word belong to their partner."""
 
 import itertools
 
@@ -63,13 +63,13 @@ def test_a_word_after_the_stem_joins_the_part_to_its_partner():
 
 
 @pytest.mark.parametrize("folder", ["", "a/", "v1.2/b/", "./"])
-def test_joining_works_in_folders_and_with_keys_full_of_bars(folder):
+def test_joining_works_in_folders_and_with_underscores_in_keys(folder):
     names = [f"{folder}sa_{number:06d}{suffix}" for number in range(9) for suffix in (".jpg", "_features.npz")]
     expected = [(f"{folder}sa_{number:06d}", suffix) for number in range(9) for suffix in (".jpg", "_features.npz")]
     assert pairs(names) == expected
 
 
-def test_an_orphan_of_a_joined_kind_is_named_as_its_kind_is():
+def test_an_orphan_with_a_joining_word_is_split_like_the_others():
     names = ["0.jpg", "0_features.npz", "1.jpg", "1_features.npz", "2_features.npz"]
     assert pairs(names)[-1] == ("2", "_features.npz")
 
@@ -79,7 +79,7 @@ def test_a_joined_key_that_exists_only_as_an_orphan_is_shared_by_all_its_parts()
     assert pairs(names)[-2:] == [("2", "_a.npz"), ("2", "_a.json")]
 
 
-def test_several_words_join_side_by_side():
+def test_several_words_join_one_key():
     names = [f"{number}{suffix}" for number in range(4) for suffix in (".jpg", "_features.npz", "_edge.npz")]
     assert {suffix for _, suffix in pairs(names)} == {".jpg", "_features.npz", "_edge.npz"}
     assert {key for key, _ in pairs(names)} == {"0", "1", "2", "3"}
@@ -91,12 +91,12 @@ def test_words_may_follow_words():
     assert pairs(names) == [(str(number), suffix) for number in range(3) for suffix in suffixes]
 
 
-def test_a_chain_of_thousands_of_words_is_resolved_in_no_time():
+def test_a_chain_of_thousands_of_words_is_resolved():
     names = ["a" + "_b" * length + ".jpg" for length in range(3000)]
     assert {key for key, _ in pairs(names)} == {"a"}
 
 
-def test_the_name_of_a_folder_is_no_word():
+def test_a_folder_name_is_not_a_word():
     names = ["train.json", "train_set/0.jpg", "train_set/1.jpg"]
     assert [key for key, _ in pairs(names)] == ["train", "train_set/0", "train_set/1"]
 
@@ -110,7 +110,7 @@ def test_numbers_never_join():
     assert [key for key, _ in pairs(names)] == ["scene", "scene_0001", "scene_0002", "2", "2_2", "2_٣"]
 
 
-def test_a_word_that_mostly_stands_alone_does_not_join():
+def test_a_word_without_partners_mostly_does_not_join():
     names = ["cat.jpg", "cat_big.jpg", "dog_big.jpg", "cow_big.jpg"]
     assert [key for key, _ in pairs(names)] == ["cat", "cat_big", "dog_big", "cow_big"]
 
@@ -119,7 +119,7 @@ def test_half_of_the_stems_are_not_most_of_them():
     assert [key for key, _ in pairs(["cat.jpg", "cat_big.jpg", "dog_big.jpg"])] == ["cat", "cat_big", "dog_big"]
 
 
-def test_a_bar_at_the_start_or_end_is_no_word():
+def test_an_underscore_at_the_start_or_end_is_not_a_word():
     names = ["_features.npz", "0_.npz", "0.jpg", "__.jpg", "_.jpg"]
     assert [key for key, _ in pairs(names)] == ["_features", "0_", "0", "__", "_"]
 
@@ -129,7 +129,7 @@ def test_stated_suffixes_decide_and_nothing_is_inferred():
     assert pairs(names, [".jpg", "_features.npz"]) == [("0", ".jpg"), ("0", "_features.npz"), ("0_edge", ".npz")]
 
 
-def test_stated_suffixes_may_join_what_would_not_be_inferred():
+def test_stated_suffixes_can_join_parts_that_would_not_be_inferred():
     names = ["cat.jpg", "cat_big.jpg", "dog_big.jpg", "cow_big.jpg", "a.b.jpg"]
     assert pairs(names, [".jpg", "_big.jpg"]) == [
         ("cat", ".jpg"),
@@ -141,13 +141,13 @@ def test_stated_suffixes_may_join_what_would_not_be_inferred():
 
 
 @pytest.mark.parametrize("suffixes", list(itertools.permutations([".png", ".seg.png", "_x.seg.png"])))
-def test_of_several_stated_suffixes_the_longest_wins(suffixes):
+def test_the_longest_of_several_stated_suffixes_is_used(suffixes):
     names = ["0.png", "0.seg.png", "0_x.seg.png"]
     assert pairs(names, suffixes) == [("0", ".png"), ("0", ".seg.png"), ("0", "_x.seg.png")]
 
 
 @pytest.mark.parametrize(
-    ("suffix", "role"),
+    ("suffix", "canonical"),
     [
         (".jpg", ".jpg"),
         (".JPG", ".jpg"),
@@ -160,15 +160,15 @@ def test_of_several_stated_suffixes_the_longest_wins(suffixes):
         ("", ""),
     ],
 )
-def test_spellings_of_one_suffix_have_one_role(suffix, role):
-    assert canonical_suffix(suffix) == role
+def test_spellings_of_one_suffix_have_one_canonical_form(suffix, canonical):
+    assert canonical_suffix(suffix) == canonical
 
 
 PIECES = st.sampled_from(["a", "b", "1", "_", ".", "/", "_mask", "_features", ".jpg", ".npz"])
 
 
 @given(st.lists(st.lists(PIECES, max_size=6).map("".join), max_size=30), st.booleans())
-def test_key_and_suffix_always_make_the_name_again(names, stated):
+def test_key_and_suffix_always_join_to_the_name(names, stated):
     found = pairs(names, ["_mask.npz", ".jpg"] if stated else None)
     assert [key + suffix for key, suffix in found] == names
 

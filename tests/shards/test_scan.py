@@ -1,4 +1,4 @@
-"""From a shard to its index: the stored one while it is true, a new one when it is not."""
+"""The stored index is used while it describes the shard; otherwise the shard is scanned again."""
 
 import errno
 import logging
@@ -29,35 +29,35 @@ def shard(tmp_path):
 
 
 @pytest.fixture
-def notices(caplog):
-    """What the package's logger said, each as one line."""
+def warnings(caplog):
+    """A function that returns the messages of the package's logger."""
     caplog.set_level(logging.INFO, logger="penstock")
     return lambda: [record.getMessage() for record in caplog.records if record.name == "penstock"]
 
 
 @pytest.fixture
-def walks(monkeypatch):
-    """The shards whose headers were walked, in order."""
+def scanned_paths(monkeypatch):
+    """The shards whose headers were scanned, in order."""
     seen = []
     true_walk = scan.walk_tar
     monkeypatch.setattr(scan, "walk_tar", lambda source, path: seen.append(path) or true_walk(source, path))
     return seen
 
 
-# -- stored and true -------------------------------------------------------------------------------------------------
+# -- a stored index that is current --------------------------------------------------------------------------------
 
 
-def test_a_shard_is_walked_once_and_then_known(shard, walks, notices):
+def test_a_shard_is_scanned_once(shard, scanned_paths, warnings):
     first = index_shard(shard)
     assert index_shard(shard).keys == first.keys == ["0"]
-    assert walks == [str(shard)]
-    assert notices() == []
+    assert scanned_paths == [str(shard)]
+    assert warnings() == []
 
 
-def test_rebuild_walks_again(shard, walks):
+def test_rebuild_scans_again(shard, scanned_paths):
     index_shard(shard)
     index_shard(shard, rebuild=True)
-    assert len(walks) == 2
+    assert len(scanned_paths) == 2
 
 
 def test_scan_neither_reads_nor_writes_an_index(shard):
@@ -73,33 +73,35 @@ def test_scan_pairs_by_stated_suffixes(tmp_path):
     assert scan.scan_shard(path).keys == ["0", "1_x"]
 
 
-# -- stale -----------------------------------------------------------------------------------------------------------
+# -- outdated ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("content", "mtime_ns", "key"), [(LONGER, 1_000, "2"), (SAME_SIZE, 1_001, "1"), (OLD, 2_000, "0")]
 )
-def test_a_stale_index_is_rebuilt_with_a_notice_and_never_used(shard, walks, notices, content, mtime_ns, key):
+def test_an_outdated_index_is_rebuilt_with_a_warning_and_never_used(
+    shard, scanned_paths, warnings, content, mtime_ns, key
+):
     index_shard(shard)
     shard.write_bytes(content)
     os.utime(shard, ns=(mtime_ns, mtime_ns))
     assert index_shard(shard).keys == [key]
-    assert notices() == [f"{shard}: the shard has changed since it was indexed; rebuilding its index"]
+    assert warnings() == [f"{shard}: the shard has changed since it was indexed; rebuilding its index"]
     assert index_shard(shard).keys == [key]
-    assert len(walks) == 2
-    assert len(notices()) == 1
+    assert len(scanned_paths) == 2
+    assert len(warnings()) == 1
 
 
-def test_an_index_that_calls_a_plain_shard_compressed_is_not_believed(shard, notices):
-    """It could place parts beyond the end of the file."""
+def test_an_index_that_describes_a_plain_shard_as_compressed_is_not_used(shard, warnings):
+    """Such an index could place parts beyond the end of the file."""
     true = scan.scan_shard(shard)
     lying = type(true)(**vars(true) | {"compression": "gz", "data_length": 1 << 40, "keys": ["lie"]})
     save_index(lying, shard)
     assert index_shard(shard).keys == ["0"]
-    assert len(notices()) == 1
+    assert len(warnings()) == 1
 
 
-# -- corrupt ---------------------------------------------------------------------------------------------------------
+# -- corrupt -------------------------------------------------------------------------------------------------------
 
 
 def damaged(kind, data):
@@ -113,22 +115,22 @@ def damaged(kind, data):
 
 
 @pytest.mark.parametrize("kind", ["flipped", "truncated", "empty", "other version", "pickle"])
-def test_a_bad_index_is_rebuilt_with_a_notice_that_names_it(shard, notices, kind):
+def test_a_bad_index_is_rebuilt_with_a_warning_that_names_it(shard, warnings, kind):
     index_shard(shard)
     index_path_beside(shard).write_bytes(damaged(kind, index_path_beside(shard).read_bytes()))
     assert index_shard(shard).keys == ["0"]
-    [notice] = notices()
+    [notice] = warnings()
     assert str(index_path_beside(shard)) in notice
     assert notice.endswith("; rebuilding it")
     assert load_index(shard).keys == ["0"]
 
 
-# -- where it cannot be stored ---------------------------------------------------------------------------------------
+# -- folders that cannot be written --------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def unwritable(monkeypatch):
-    """Folders in which no index can be put."""
+    """Folders into which no index can be written."""
     folders = []
     true_replace = _write_atomically
 
@@ -141,17 +143,17 @@ def unwritable(monkeypatch):
     return folders
 
 
-def test_an_index_in_the_cache_is_as_good_as_one_beside_the_shard(shard, unwritable, walks):
+def test_an_index_in_the_cache_is_used_like_one_beside_the_shard(shard, unwritable, scanned_paths):
     unwritable.append(shard.parent)
     index_shard(shard)
     assert index_path_in_cache(shard).exists()
     assert index_shard(shard).keys == ["0"]
-    assert len(walks) == 1
+    assert len(scanned_paths) == 1
 
 
 @pytest.mark.parametrize("left", [b"nonsense", None], ids=["bad", "stale"])
-def test_a_useless_index_in_a_read_only_folder_does_not_hide_the_one_in_the_cache(
-    shard, unwritable, walks, notices, left
+def test_an_unusable_index_in_a_read_only_folder_does_not_hide_the_one_in_the_cache(
+    shard, unwritable, scanned_paths, warnings, left
 ):
     index_shard(shard)
     if left is None:
@@ -161,27 +163,27 @@ def test_a_useless_index_in_a_read_only_folder_does_not_hide_the_one_in_the_cach
     unwritable.append(shard.parent)
     for _ in range(3):
         assert index_shard(shard).keys == ["0"]
-    assert len(walks) == 2
-    assert len(notices()) == 1
+    assert len(scanned_paths) == 2
+    assert len(warnings()) == 1
 
 
-def test_an_index_that_can_be_stored_nowhere_is_still_an_index(shard, unwritable, notices):
+def test_an_index_that_cannot_be_stored_is_still_returned(shard, unwritable, warnings):
     unwritable += [shard.parent, index_path_in_cache(shard).parent]
     assert index_shard(shard).keys == ["0"]
-    [notice] = notices()
+    [notice] = warnings()
     assert notice.startswith(f"{shard}: index not stored: ")
     assert "no index can be put there" in notice
 
 
-# -- shards that change or are bad -----------------------------------------------------------------------------------
+# -- shards that change or are bad ---------------------------------------------------------------------------------
 
 
-def during_the_walk(monkeypatch, act):
+def during_the_scan(monkeypatch, action):
     true_walk = scan.walk_tar
 
     def walk(source, path):
         found = true_walk(source, path)
-        act()
+        action()
         return found
 
     monkeypatch.setattr(scan, "walk_tar", walk)
@@ -193,10 +195,10 @@ def grow(path):
 
 
 @pytest.mark.parametrize(
-    "act", [grow, lambda path: os.utime(path, ns=(9, 9)), os.remove], ids=["grown", "touched", "removed"]
+    "action", [grow, lambda path: os.utime(path, ns=(9, 9)), os.remove], ids=["grown", "touched", "removed"]
 )
-def test_a_shard_that_changes_while_it_is_indexed_is_an_error_and_leaves_no_index(shard, monkeypatch, act):
-    during_the_walk(monkeypatch, lambda: act(shard))
+def test_a_shard_that_changes_during_its_scan_is_an_error_and_leaves_no_index(shard, monkeypatch, action):
+    during_the_scan(monkeypatch, lambda: action(shard))
     with pytest.raises(ShardError, match="changed while it was being indexed") as caught:
         index_shard(shard)
     assert caught.value.shard == str(shard)
@@ -211,7 +213,7 @@ def test_a_bad_shard_leaves_no_index(shard):
     assert not index_path_beside(shard).exists()
 
 
-def test_a_missing_shard_is_an_error_even_if_its_index_is_there(shard):
+def test_a_missing_shard_is_an_error_even_if_its_index_exists(shard):
     index_shard(shard)
     shard.unlink()
     with pytest.raises(StorageError) as caught:
@@ -219,10 +221,10 @@ def test_a_missing_shard_is_an_error_even_if_its_index_is_there(shard):
     assert caught.value.shard == str(shard)
 
 
-# -- many shards -----------------------------------------------------------------------------------------------------
+# -- many shards ---------------------------------------------------------------------------------------------------
 
 
-def test_all_shards_are_indexed_side_by_side(tmp_path):
+def test_all_shards_are_indexed_concurrently(tmp_path):
     paths = make_shards(tmp_path, SA1B, samples=12, shards=6, scale=0.02)
     found = {scanned.shard: scanned for scanned in index_shards(paths, threads=3)}
     assert sorted(found) == [str(path) for path in paths]
@@ -232,7 +234,7 @@ def test_all_shards_are_indexed_side_by_side(tmp_path):
     assert all(scanned.rebuilt for scanned in index_shards(paths, rebuild=True))
 
 
-def test_errors_are_results_and_the_others_come_through(tmp_path, shard):
+def test_errors_are_results_and_the_other_shards_are_indexed(tmp_path, shard):
     (tmp_path / "bad.tar").write_bytes(b"<html>404</html>")
     (tmp_path / "folder.tar").mkdir()
     paths = [shard, tmp_path / "bad.tar", tmp_path / "missing.tar", tmp_path / "folder.tar"]
@@ -244,8 +246,8 @@ def test_errors_are_results_and_the_others_come_through(tmp_path, shard):
         assert found[str(path)].error.shard == str(path)
 
 
-def test_a_shard_removed_under_the_scan_is_a_result_too(shard, monkeypatch):
-    during_the_walk(monkeypatch, lambda: os.remove(shard))
+def test_a_shard_removed_during_its_scan_is_a_result(shard, monkeypatch):
+    during_the_scan(monkeypatch, lambda: os.remove(shard))
     [scanned] = index_shards([shard])
     assert type(scanned.error) is ShardError
 
@@ -254,7 +256,7 @@ def test_no_shards_give_no_results():
     assert list(index_shards([])) == []
 
 
-def test_closing_early_starts_no_further_shard(tmp_path, walks):
+def test_closing_early_starts_no_further_shard(tmp_path, scanned_paths):
     paths = [tmp_path / f"{number:03d}.tar" for number in range(100)]
     for path in paths:
         path.write_bytes(OLD)
@@ -263,31 +265,31 @@ def test_closing_early_starts_no_further_shard(tmp_path, walks):
     next(results)
     results.close()
     assert threading.active_count() == before
-    after = len(walks)
+    after = len(scanned_paths)
     assert 1 <= after <= 100
     assert len(list(tmp_path.glob("*.pidx"))) == after
 
 
 @pytest.mark.skipif(not hasattr(os, "preadv"), reason="this platform reads otherwise")
 @pytest.mark.parametrize("after", [0, 1, 7])
-def test_a_file_server_that_forgets_the_shard_in_the_middle_of_a_walk_is_borne(tmp_path, monkeypatch, after):
+def test_a_stale_handle_during_a_scan_is_recovered(tmp_path, monkeypatch, after):
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes((f"{number:03d}.bin", bytes(700)) for number in range(20)))
     there = scan.scan_shard(path)
     reads, preadv = iter(range(1000)), os.preadv
 
-    def forgets(*arguments):
+    def stale_once(*arguments):
         if next(reads) == after:
             raise OSError(errno.ESTALE, "Stale file handle")
         return preadv(*arguments)
 
-    monkeypatch.setattr(os, "preadv", forgets)
+    monkeypatch.setattr(os, "preadv", stale_once)
     again = scan.scan_shard(path)
     assert next(reads) > after
     assert (again.keys, again.offsets.tolist()) == (there.keys, there.offsets.tolist())
 
 
-def test_a_disk_that_fails_in_the_middle_of_a_walk_is_named_with_the_place(tmp_path, monkeypatch):
+def test_a_disk_failure_during_a_scan_is_an_error_with_shard_and_offset(tmp_path, monkeypatch):
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("0.bin", bytes(700)), ("1.bin", b"")]))
 

@@ -1,4 +1,4 @@
-"""The tar walk against stdlib tarfile, on every kind of tar that both can read."""
+"""The tar walk agrees with the standard library's tarfile on every kind of tar that both can read."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ END = bytes(2 * TAR_BLOCK)
 
 
 def write(path, members, form=GNU):
-    """A plain tar by stdlib; data are given as bytes or as a size."""
+    """Write a plain tar with tarfile; data are given as bytes or as a size."""
     with tarfile.open(path, "w", format=form, encoding="utf-8") as tar:
         for name, data in members:
             data = bytes(data) if isinstance(data, int) else data
@@ -55,16 +55,16 @@ def by_penstock(path):
 
 
 def assert_both_agree(path, count):
-    ours = by_penstock(path)
-    assert ours == by_tarfile(path)
-    assert len(ours) == count
+    members = by_penstock(path)
+    assert members == by_tarfile(path)
+    assert len(members) == count
 
 
-# -- formats, names, sizes -----------------------------------------------------------------------------------
+# -- formats, names, sizes -----------------------------------------------------------------------------------------
 
 
 @FORMATS
-def test_sizes_around_a_block_lie_where_tarfile_finds_them(tmp_path, form):
+def test_sizes_around_a_block_have_the_same_offsets_as_in_tarfile(tmp_path, form):
     sizes = [0, 1, 511, 512, 513, 1023, 1024, 1025, 100_000, 0]
     path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", size) for number, size in enumerate(sizes)], form)
     assert_both_agree(path, len(sizes))
@@ -72,7 +72,7 @@ def test_sizes_around_a_block_lie_where_tarfile_finds_them(tmp_path, form):
 
 @pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
 @pytest.mark.parametrize("length", [99, 100, 101, 255, 256, 300, 5000])
-def test_long_names_are_whole(tmp_path, form, length):
+def test_long_names_are_complete(tmp_path, form, length):
     names = ["short.jpg", "n" * (length - 4) + ".jpg", "d/" * ((length - 5) // 2) + "x.jpg", "last.jpg"]
     path = write(tmp_path / "a.tar", [(name, 700) for name in names], form)
     assert_both_agree(path, 4)
@@ -94,14 +94,14 @@ def test_a_prefix_counts_whatever_version_follows_the_magic(tmp_path):
     assert walked(tmp_path / "a.tar").names == ["folder/x.jpg"]
 
 
-def test_what_gnu_tar_keeps_in_the_place_of_the_prefix_is_not_a_prefix(tmp_path):
+def test_times_that_gnu_tar_stores_in_the_prefix_field_are_not_a_prefix(tmp_path):
     times = "14372157612\0" + "14372157612"
     (tmp_path / "a.tar").write_bytes(tar_header("x.jpg", 0, prefix=times, magic=GNU_MAGIC) + END)
     assert walked(tmp_path / "a.tar").names == ["x.jpg"]
 
 
 @FORMATS
-def test_names_in_other_alphabets_are_read(tmp_path, form):
+def test_names_in_other_alphabets_are_decoded(tmp_path, form):
     names = ["bild-ä.jpg", "图片/0001.jpg", "картина.npz", "plain.jpg", "naïve.json"]
     path = write(tmp_path / "a.tar", [(name, 10) for name in names], form)
     assert_both_agree(path, 5)
@@ -122,7 +122,7 @@ def test_a_name_ends_at_its_first_zero_byte(tmp_path):
     assert walked(tmp_path / "a.tar").names == ["abc", "n" * 100]
 
 
-def test_names_with_line_breaks_stay_apart(tmp_path):
+def test_names_with_line_breaks_stay_separate(tmp_path):
     path = write(tmp_path / "a.tar", [("a\nb.jpg", 1), ("c.jpg", 1)])
     assert walked(path).names == ["a\nb.jpg", "c.jpg"]
 
@@ -141,20 +141,20 @@ def test_names_with_line_breaks_stay_apart(tmp_path):
     ],
     ids=repr,
 )
-def test_every_spelling_of_a_size_is_understood(tmp_path, raw_size):
+def test_every_notation_of_a_size_is_parsed(tmp_path, raw_size):
     one = tar_header("a.jpg", raw_size=raw_size) + padded(bytes(700))
     (tmp_path / "a.tar").write_bytes(one + tar_header("b.jpg", 3) + padded(b"abc") + END)
     assert_both_agree(tmp_path / "a.tar", 2)
     assert by_penstock(tmp_path / "a.tar") == [("a.jpg", 512, 700), ("b.jpg", 2048, 3)]
 
 
-def test_a_blank_size_is_nothing(tmp_path):
+def test_a_blank_size_is_zero(tmp_path):
     (tmp_path / "a.tar").write_bytes(tar_header("a.jpg", raw_size=bytes(12)) + tar_header("b.jpg") + END)
     assert_both_agree(tmp_path / "a.tar", 2)
 
 
 @pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
-def test_a_member_of_more_than_8_gib_is_hopped_over(tmp_path, form):
+def test_a_member_of_more_than_8_gib_is_stepped_over(tmp_path, form):
     path = tmp_path / "a.tar"
     with path.open("wb") as file:
         for name, size in (("huge.bin", (9 << 30) + 5), ("small.bin", 3)):
@@ -168,20 +168,20 @@ def test_a_member_of_more_than_8_gib_is_hopped_over(tmp_path, form):
 
 def test_headers_from_before_ustar_are_read(tmp_path):
     old = {"typeflag": b"\0", "magic": bytes(8)}
-    folder = tar_header("pictures/", 0, **old)
-    one = tar_header("pictures/a.jpg", 5, **old) + padded(b"12345")
-    (tmp_path / "a.tar").write_bytes(folder + one + tar_header("pictures/empty.txt", 0, **old) + END)
+    folder = tar_header("images/", 0, **old)
+    one = tar_header("images/a.jpg", 5, **old) + padded(b"12345")
+    (tmp_path / "a.tar").write_bytes(folder + one + tar_header("images/empty.txt", 0, **old) + END)
     assert_both_agree(tmp_path / "a.tar", 2)
 
 
 @FORMATS
-def test_directories_are_passed_over_without_a_note(tmp_path, form):
+def test_directories_are_skipped_and_not_listed(tmp_path, form):
     with tarfile.open(tmp_path / "a.tar", "w", format=form) as tar:
-        for name in ("pictures", "pictures/deep"):
+        for name in ("images", "images/deep"):
             folder = tarfile.TarInfo(name)
             folder.type = tarfile.DIRTYPE
             tar.addfile(folder)
-        tar.addfile(tarfile.TarInfo("pictures/a.jpg"))
+        tar.addfile(tarfile.TarInfo("images/a.jpg"))
     assert_both_agree(tmp_path / "a.tar", 1)
     assert walked(tmp_path / "a.tar").other_members == []
 
@@ -192,7 +192,7 @@ def test_a_global_pax_header_does_not_become_a_member(tmp_path):
     assert_both_agree(tmp_path / "a.tar", 1)
 
 
-def test_pax_headers_that_say_nothing_about_name_or_size_change_neither(tmp_path):
+def test_pax_headers_without_name_or_size_change_neither(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w", format=PAX) as tar:
         for number in range(5):
             info = tarfile.TarInfo(f"{number}.jpg")
@@ -215,7 +215,7 @@ def test_a_contiguous_file_is_a_file(tmp_path):
     assert_both_agree(tmp_path / "a.tar", 1)
 
 
-# -- checksums ---------------------------------------------------------------------------------------------
+# -- checksums -----------------------------------------------------------------------------------------------------
 
 
 def test_a_checksum_over_signed_bytes_is_accepted(tmp_path):
@@ -227,16 +227,16 @@ def test_a_checksum_over_signed_bytes_is_accepted(tmp_path):
     assert_both_agree(tmp_path / "a.tar", 2)
 
 
-@pytest.mark.parametrize("spelling", [b"%06o\0 ", b"%06o \0", b"%07o\0", b"%6o\0 ", b"%o\0\0\0", b"%08o"])
-def test_every_spelling_of_a_checksum_is_understood(tmp_path, spelling):
+@pytest.mark.parametrize("notation", [b"%06o\0 ", b"%06o \0", b"%07o\0", b"%6o\0 ", b"%o\0\0\0", b"%08o"])
+def test_every_notation_of_a_checksum_is_accepted(tmp_path, notation):
     header = tar_header("a.jpg", 2)
     total = sum(header[:148] + b" " * 8 + header[156:])
-    field = (spelling % total).ljust(8, b"\0")
+    field = (notation % total).ljust(8, b"\0")
     (tmp_path / "a.tar").write_bytes(tar_header("a.jpg", 2, checksum=field) + padded(b"ab") + END)
     assert_both_agree(tmp_path / "a.tar", 1)
 
 
-# -- many members, in batches --------------------------------------------------------------------------------
+# -- many members, in batches --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_any_number_of_members_is_read_across_the_batches(tmp_path, count):
 
 
 @pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
-def test_extended_headers_in_the_middle_of_a_batch_disturb_nobody(tmp_path, form):
+def test_extended_headers_within_a_batch_do_not_affect_other_members(tmp_path, form):
     long = {0, 5, 6, HEADER_BATCH - 1, HEADER_BATCH, HEADER_BATCH + 1, 2 * HEADER_BATCH, 1299}
     names = [f"{number:06d}" + ("x" * 200 if number in long else "") + ".txt" for number in range(1300)]
     path = write(tmp_path / "a.tar", [(name, 1) for name in names], form)
@@ -257,8 +257,8 @@ def test_extended_headers_in_the_middle_of_a_batch_disturb_nobody(tmp_path, form
 
 
 @pytest.mark.parametrize("sizes", [(80, 9000), (9000, 80), (1, 512), (80, 0), (80, 513), (512, 80, 0, 513, 9000)])
-def test_members_among_tiny_ones_lie_where_tarfile_finds_them(tmp_path, sizes):
-    """After a batch of tiny members two headers are read at once, which the next sizes must not upset."""
+def test_members_among_tiny_ones_have_the_same_offsets_as_in_tarfile(tmp_path, sizes):
+    """After a batch of tiny members two headers are read at once, whatever the next sizes are."""
     all_sizes = [80] * HEADER_BATCH + list(itertools.islice(itertools.cycle(sizes), 2 * HEADER_BATCH + 1))
     path = write(tmp_path / "a.tar", [(f"{number:06d}.txt", size) for number, size in enumerate(all_sizes)])
     assert_both_agree(path, len(all_sizes))
@@ -278,7 +278,7 @@ def test_a_tar_without_end_blocks_may_end_with_its_batch(tmp_path, count):
     assert len(walked(path)) == count
 
 
-# -- the end -----------------------------------------------------------------------------------------------
+# -- the end -------------------------------------------------------------------------------------------------------
 
 
 def test_a_tar_of_zeros_only_is_empty_and_sound(tmp_path):
@@ -294,7 +294,7 @@ def test_missing_end_blocks_are_accepted_when_the_last_member_is_whole(tmp_path,
     assert by_penstock(tmp_path / "a.tar") == [("a.jpg", 512, 300)]
 
 
-# -- compressed ----------------------------------------------------------------------------------------------
+# -- compressed ----------------------------------------------------------------------------------------------------
 
 
 @FORMATS
@@ -322,11 +322,11 @@ def test_a_file_of_several_compressed_pieces_is_one_stream(tmp_path, ending, pac
     assert by_penstock(tmp_path / f"a{ending}") == by_tarfile(plain)
 
 
-# -- only headers are read -------------------------------------------------------------------------------------
+# -- only headers are read -----------------------------------------------------------------------------------------
 
 
-class Recording(PlainShard):
-    """A shard that remembers what was read of it."""
+class RecordedReads(PlainShard):
+    """A shard that records which ranges were read."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -342,7 +342,7 @@ class Recording(PlainShard):
 
 def test_one_header_is_read_per_member_and_no_data(tmp_path):
     path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", 5000 + number) for number in range(HEADER_BATCH + 100)])
-    with Recording(path) as source:
+    with RecordedReads(path) as source:
         found = walk_tar(source, str(path))
     headers = [(offset - TAR_BLOCK, TAR_BLOCK) for offset in found.offsets]
     last = found.offsets[-1] + found.lengths[-1]
@@ -350,7 +350,7 @@ def test_one_header_is_read_per_member_and_no_data(tmp_path):
     assert source.reads == [*headers, (end, TAR_BLOCK), (end + TAR_BLOCK, 10240)]
 
 
-class CountingFills(PlainShard):
+class CountedReads(PlainShard):
     """A shard that counts the reads of headers."""
 
     fills = 0
@@ -366,21 +366,21 @@ class CountingFills(PlainShard):
 
 
 @pytest.mark.skipif(not hasattr(os, "preadv"), reason="the system cannot scatter a read")
-def test_a_tiny_member_brings_the_next_header_with_its_own(tmp_path):
-    """But only once a batch has shown that there are tiny ones."""
+def test_two_headers_are_read_at_once_among_tiny_members(tmp_path):
+    """This happens only after a batch that has many tiny members."""
     path = write(
         tmp_path / "a.tar", [(f"{number:04d}.bin", (5000, 80)[number % 2]) for number in range(3 * HEADER_BATCH)]
     )
-    with CountingFills(path) as source:
+    with CountedReads(path) as source:
         walk_tar(source, str(path))
     second_and_third, end = 2 * (HEADER_BATCH // 2 + 1), 1
     assert source.fills == HEADER_BATCH + second_and_third + end
 
 
 @pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
-def test_no_data_is_read_of_members_with_extended_headers_either(tmp_path, form):
+def test_no_data_of_members_with_extended_headers_is_read(tmp_path, form):
     path = write(tmp_path / "a.tar", [("n" * 150 + f"{number:04d}.bin", 5000) for number in range(20)], form)
-    with Recording(path) as source:
+    with RecordedReads(path) as source:
         found = walk_tar(source, str(path))
     data = set()
     for start, length in zip(found.offsets, found.lengths, strict=True):
@@ -389,7 +389,7 @@ def test_no_data_is_read_of_members_with_extended_headers_either(tmp_path, form)
     assert not any(data.intersection(range(start, start + length)) for start, length in source.reads)
 
 
-# -- whatever a writer may write ---------------------------------------------------------------------------------
+# -- anything a writer may write -----------------------------------------------------------------------------------
 
 TEXT = st.text(
     st.characters(codec="utf-8", exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=60
@@ -406,7 +406,7 @@ def scratch(tmp_path_factory):
 @pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
 @settings(deadline=None, max_examples=150)
 @given(members=MEMBERS)
-def test_any_list_of_members_comes_back(scratch, form, members):
+def test_any_list_of_members_is_read_back(scratch, form, members):
     write(scratch, members, form)
     assert by_penstock(scratch) == by_tarfile(scratch)
     assert [(name, size) for name, _, size in by_penstock(scratch)] == members
@@ -418,7 +418,7 @@ SPLITTABLE = st.lists(SHORT, min_size=1, max_size=3).map("/".join).filter(lambda
 
 @settings(deadline=None, max_examples=150)
 @given(members=st.lists(st.tuples(SPLITTABLE, st.integers(0, 1600)), max_size=12))
-def test_any_list_of_members_comes_back_from_ustar(scratch, members):
+def test_any_list_of_members_is_read_back_from_ustar(scratch, members):
     write(scratch, members, USTAR)
     assert by_penstock(scratch) == by_tarfile(scratch)
     assert [(name, size) for name, _, size in by_penstock(scratch)] == members

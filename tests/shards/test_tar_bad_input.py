@@ -1,4 +1,4 @@
-"""Tars that are damaged, hostile or no tars at all: an error of ours that says where, and no more."""
+"""Files that are damaged, hostile or not tars raise a TarError that says where."""
 
 import gzip
 import io
@@ -27,7 +27,7 @@ def pax(records, follower=b""):
 
 
 def record(keyword, value):
-    """One PAX record; its length counts its own digits."""
+    """Return one PAX record; its length includes its own digits."""
     body = b" " + keyword + b"=" + value + b"\n"
     length = len(body) + 1
     while len(str(length)) + len(body) != length:
@@ -37,7 +37,7 @@ def record(keyword, value):
 
 @pytest.fixture
 def refused(tmp_path):
-    """Walks these bytes and returns the TarError that must come, which must name the shard."""
+    """A function that reads bytes as a tar and returns the TarError, which must name the shard."""
 
     def refuse(data, name="a.tar"):
         path = tmp_path / name
@@ -63,22 +63,22 @@ def accepted(tmp_path):
     return accept
 
 
-# -- cut short -----------------------------------------------------------------------------------------------
+# -- cut short -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [513, 700, 1023])
-def test_a_tar_cut_in_the_data_of_its_last_member_names_that_member(refused, kept):
+def test_a_tar_cut_in_the_data_of_its_last_member_is_an_error_with_that_member(refused, kept):
     error = refused(member("first.jpg") + corrupt.truncate(member("last.jpg", bytes(512)), kept))
     assert "cut short" in error.reason
     assert (error.member, error.offset) == ("last.jpg", 1024 + 1024)
 
 
-def test_a_tar_cut_by_thousands_of_bytes_is_noticed_though_no_header_is_missing(refused):
+def test_a_tar_cut_in_data_only_is_an_error(refused):
     assert "cut short" in refused(member("a.jpg", bytes(100_000))[:600]).reason
 
 
 @pytest.mark.parametrize("kept", [1, 100, 511])
-def test_a_tar_cut_in_a_header_says_so(refused, kept):
+def test_a_tar_cut_in_a_header_is_reported_as_such(refused, kept):
     error = refused(member("first.jpg") + member("last.jpg")[:kept])
     assert "inside a header" in error.reason
     assert error.offset == 1024
@@ -86,14 +86,14 @@ def test_a_tar_cut_in_a_header_says_so(refused, kept):
 
 @pytest.mark.parametrize("before", [HEADER_BATCH, HEADER_BATCH + 1, HEADER_BATCH + 2])
 @pytest.mark.parametrize("kept", [1, 511])
-def test_a_tar_of_tiny_members_cut_in_a_header_says_so(refused, before, kept):
-    """Behind a batch of tiny members the cut header may be the second one of a read."""
+def test_a_tar_of_tiny_members_cut_in_a_header_is_reported_as_such(refused, before, kept):
+    """After a batch of tiny members the cut header may be the second one of a read."""
     error = refused(member("tiny.cls") * before + member("last.jpg")[:kept])
     assert "inside a header" in error.reason
     assert error.offset == before * 1024
 
 
-def test_a_tar_cut_in_a_pax_payload_says_so(refused):
+def test_a_tar_cut_in_a_pax_payload_is_reported_as_such(refused):
     data = member("first.jpg") + pax(record(b"path", b"n" * 600))
     error = refused(data[: 1024 + 512 + 100])
     assert "inside an extended header" in error.reason
@@ -110,23 +110,23 @@ def test_a_tar_cut_in_a_pax_payload_says_so(refused):
     ],
     ids=["pax path", "pax mtime", "gnu long name"],
 )
-def test_an_extended_header_without_its_member_is_a_lost_member(refused, extension, end):
+def test_an_extended_header_without_its_member_is_an_error(refused, extension, end):
     error = refused(member("first.jpg") + extension + end)
     assert "extended header" in error.reason
     assert error.offset == 1024 + 1024
 
 
-# -- bad headers ---------------------------------------------------------------------------------------------
+# -- bad headers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_bad_checksum_in_the_first_header_means_this_is_no_tar(refused):
+def test_a_bad_checksum_in_the_first_header_is_reported_as_not_a_tar(refused):
     error = refused(corrupt.flip_bit(member("a.jpg"), 100) + END)
     assert error.reason.startswith("is not a tar: it starts with b'a.jpg")
     assert error.offset == 0
 
 
 @pytest.mark.parametrize("before", [1, HEADER_BATCH - 1, HEADER_BATCH, HEADER_BATCH + 3])
-def test_a_bad_checksum_later_on_names_member_and_offset(refused, before):
+def test_a_bad_checksum_in_a_later_header_is_an_error_with_member_and_offset(refused, before):
     start = b"".join(member(f"{number}.jpg") for number in range(before))
     error = refused(start + corrupt.flip_bit(member("bad.jpg"), 136) + member("good.jpg") + END)
     assert error.reason == "header checksum does not match"
@@ -137,7 +137,7 @@ def test_a_bad_checksum_later_on_names_member_and_offset(refused, before):
 @pytest.mark.parametrize(
     "field", [b"\0" * 8, b" " * 8, b"9999999\0", b"-000001\0", b"+012345\0", b"0o1234\0\0", b"xyz\0\0\0\0\0"]
 )
-def test_a_checksum_field_that_is_no_number_is_refused(refused, field):
+def test_a_checksum_field_that_is_not_a_number_is_refused(refused, field):
     error = refused(member("first.jpg") + member("bad.jpg", checksum=field) + END)
     assert error.offset == 1024
 
@@ -159,7 +159,7 @@ def test_a_negative_size_is_refused(refused, size):
     assert (error.member, error.offset) == ("bad.jpg", 1024)
 
 
-def test_the_tar_that_sends_stdlib_round_in_circles_is_refused(refused):
+def test_a_tar_on_which_tarfile_loops_forever_is_refused(refused):
     assert "negative size" in refused(looping_tar()).reason
 
 
@@ -179,33 +179,33 @@ def test_a_huge_pax_size_is_refused_however_huge(refused, size):
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
-def test_a_huge_size_in_a_compressed_shard_is_refused_too(refused, ending):
+def test_a_huge_size_in_a_compressed_shard_is_refused(refused, ending):
     data = member("first.jpg") + tar_header("bad.jpg", raw_size=base256(1 << 93)) + END
     packed = gzip.compress(data) if ending == ".tar.gz" else zstd.compress(data)
     assert refused(packed, "a" + ending).member == "bad.jpg"
 
 
-def test_an_octal_size_beyond_the_file_is_a_tar_cut_short(refused):
+def test_an_octal_size_beyond_the_file_is_reported_as_a_cut_tar(refused):
     error = refused(member("first.jpg") + tar_header("bad.jpg", 8**11 - 1) + END)
     assert "cut short" in error.reason
     assert error.member == "bad.jpg"
 
 
 @pytest.mark.parametrize("typeflag", [b"S", b"M"])
-def test_sparse_and_multi_volume_members_are_refused_by_name(refused, typeflag):
+def test_sparse_and_multi_volume_members_are_refused_with_their_name(refused, typeflag):
     error = refused(member("first.jpg") + member("odd.bin", typeflag=typeflag) + END)
     assert (error.member, error.offset) == ("odd.bin", 1024)
     assert "tar --format=ustar" in error.advice
 
 
-def test_a_sparse_file_in_pax_clothes_is_refused(refused):
+def test_a_sparse_file_with_pax_headers_is_refused(refused):
     records = record(b"GNU.sparse.major", b"1") + record(b"GNU.sparse.name", b"odd.bin")
     error = refused(member("first.jpg") + pax(records, member("GNUSparseFile.0/odd.bin")) + END)
     assert "sparse" in error.reason
     assert error.offset == 1024
 
 
-# -- extended headers ------------------------------------------------------------------------------------------
+# -- extended headers ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -235,14 +235,14 @@ def test_a_malformed_pax_record_is_refused(refused, records):
 
 
 @pytest.mark.parametrize("value", [b"-1", b"+1", b"1_0", b" 1", b"0x10", b"1.5", b"", b"9" * 21, b"\xb2"])
-def test_a_pax_size_that_is_no_number_is_refused(refused, value):
+def test_a_pax_size_that_is_not_a_number_is_refused(refused, value):
     error = refused(member("first.jpg") + pax(record(b"size", value), member("next.jpg")) + END)
     assert "PAX size" in error.reason
     assert error.offset == 1024
 
 
-class Recording(PlainShard):
-    """A shard that remembers how much was read of it at a time."""
+class RecordedReads(PlainShard):
+    """A shard that records how much was read at a time."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -263,7 +263,7 @@ def test_an_extended_header_of_gigabytes_is_refused_before_it_is_read(tmp_path, 
     with path.open("wb") as file:
         file.write(tar_header("huge", size, typeflag=typeflag))
         file.truncate(TAR_BLOCK + size + 2 * TAR_BLOCK)
-    with Recording(path) as source, pytest.raises(TarError, match=f"claims {size} bytes") as caught:
+    with RecordedReads(path) as source, pytest.raises(TarError, match=f"claims {size} bytes") as caught:
         walk_tar(source, str(path))
     assert caught.value.offset == 0
     assert max(source.lengths) == TAR_BLOCK
@@ -275,12 +275,12 @@ def test_the_longest_name_that_is_allowed_is_read(accepted):
     assert accepted(pax(records, member("short")) + END).names == [name.decode()]
 
 
-def test_the_last_of_several_promises_counts(accepted):
+def test_the_last_of_several_extended_headers_counts(accepted):
     data = pax(record(b"path", b"one.jpg"), pax(record(b"path", b"two.jpg"), member("short.jpg"))) + END
     assert accepted(data).names == ["two.jpg"]
 
 
-# -- things that are not files -----------------------------------------------------------------------------------
+# -- members that are not files ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,46 +294,46 @@ def test_the_last_of_several_promises_counts(accepted):
         (b"V", "member of unknown type 'V'"),
     ],
 )
-def test_links_devices_and_the_like_are_noted_and_not_followed(accepted, typeflag, what):
+def test_links_and_devices_are_listed_and_not_followed(accepted, typeflag, what):
     odd = tar_header("odd", 0, typeflag=typeflag)
     found = accepted(member("a.jpg") + odd + member("b.jpg") + END)
     assert found.names == ["a.jpg", "b.jpg"]
     assert found.other_members == [("odd", 1024, what)]
 
 
-def test_the_size_of_a_hard_link_is_that_of_its_target_and_has_no_data(accepted):
+def test_a_hard_link_has_no_data_despite_its_size(accepted):
     found = accepted(member("a.jpg") + tar_header("link", 4, typeflag=b"1") + member("b.jpg") + END)
     assert (found.names, list(found.offsets)) == (["a.jpg", "b.jpg"], [512, 2048])
 
 
-def test_the_data_of_a_member_of_unknown_type_is_hopped_over(accepted):
+def test_the_data_of_a_member_of_unknown_type_is_stepped_over(accepted):
     found = accepted(member("odd", bytes(700), typeflag=b"V") + member("b.jpg") + END)
     assert (found.names, list(found.offsets)) == (["b.jpg"], [512 + 1024 + 512])
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "C:\\windows", "a/../b.jpg", "..", "~root", "-rf"])
-def test_a_name_is_only_a_key(accepted, tmp_path, name):
+def test_a_member_name_is_only_used_as_a_key(accepted, tmp_path, name):
     found = accepted(member(name) + END)
     assert found.names == [name]
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
 
 
-# -- no tar at all ---------------------------------------------------------------------------------------------
+# -- files that are not tars ---------------------------------------------------------------------------------------
 
 
-def test_an_empty_file_is_called_empty(refused):
+def test_an_empty_file_is_reported_as_empty(refused):
     assert "is empty (0 bytes)" in refused(b"").reason
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
-def test_a_compressed_file_of_nothing_is_called_empty(refused, ending):
+def test_a_compressed_empty_file_is_reported_as_empty(refused, ending):
     packed = gzip.compress(b"") if ending == ".tar.gz" else zstd.compress(b"")
     assert "is empty (0 bytes)" in refused(packed, "a" + ending).reason
 
 
 @pytest.mark.parametrize("length", [54, 511, 512, 5000])
 @pytest.mark.parametrize("start", [b"<!DOCTYPE html>", b"<html>", b"<?xml version='1.0'?>", b"\n  <HTML>"])
-def test_a_web_page_named_tar_is_called_a_web_page(refused, start, length):
+def test_a_web_page_named_tar_is_reported_as_a_web_page(refused, start, length):
     error = refused(start.ljust(length, b"x"))
     assert "is not a tar" in error.reason
     assert "a web page" in error.reason
@@ -344,7 +344,7 @@ def test_a_web_page_named_tar_is_called_a_web_page(refused, start, length):
 @pytest.mark.parametrize(
     ("pack", "what"), [(gzip.compress, "gzip (name it .tar.gz)"), (zstd.compress, "zstd (name it .tar.zst)")]
 )
-def test_compressed_data_named_tar_is_called_by_its_name(refused, pack, what, size):
+def test_compressed_data_named_tar_is_reported_with_its_format(refused, pack, what, size):
     noise = bytes(number * number % 251 for number in range(size))
     error = refused(pack(noise))
     assert "is not a tar" in error.reason
@@ -352,19 +352,19 @@ def test_compressed_data_named_tar_is_called_by_its_name(refused, pack, what, si
 
 
 @pytest.mark.parametrize("data", [b"x", b"x" * 100, b"x" * 5000, b"PK\3\4" + bytes(600)])
-def test_anything_else_shows_how_it_starts(refused, data):
+def test_any_other_file_is_reported_with_its_first_bytes(refused, data):
     error = refused(data)
     assert f"is not a tar: it starts with {data[:16]!r}" in error.reason
     assert error.offset == 0
 
 
-def test_data_after_the_end_mark_is_noted(accepted):
+def test_data_after_the_end_mark_is_listed(accepted):
     found = accepted(member("a.jpg") + END + member("b.jpg") + END)
     assert found.names == ["a.jpg"]
     assert found.other_members == [("", 1024, "data after the end-of-archive mark")]
 
 
-def test_padding_to_a_record_after_the_end_mark_is_not_worth_a_note(accepted):
+def test_padding_after_the_end_mark_is_not_listed(accepted):
     assert accepted(member("a.jpg") + END + bytes(8192)).other_members == []
 
 

@@ -1,4 +1,4 @@
-"""Worker processes that may raise, die or be killed. The work is `eval`: tasks are expressions."""
+"""Tasks on worker processes that may raise, exit or be killed. The work is `eval`, so tasks are expressions."""
 
 import multiprocessing
 import os
@@ -17,28 +17,28 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKI
 
 
 @pytest.fixture(autouse=True)
-def _no_child_is_left():
+def _no_child_process_remains():
     yield
     assert multiprocessing.active_children() == []
 
 
-def outcome(done):
+def value_of(done):
     return done.result if done.error is None else type(done.error)
 
 
 def test_every_task_has_its_result():
     tasks = [f"{number} * {number}" for number in range(30)]
-    found = {done.task: outcome(done) for done in run_tasks(eval, tasks, workers=3)}
+    found = {done.task: value_of(done) for done in run_tasks(eval, tasks, workers=3)}
     assert found == {task: number * number for number, task in enumerate(tasks)}
 
 
-def test_work_is_done_by_as_many_processes_as_asked_for_and_not_by_this_one():
+def test_tasks_run_on_the_requested_number_of_other_processes():
     pids = {done.result for done in run_tasks(eval, [PID] * 20, workers=2)}
     assert os.getpid() not in pids
     assert len(pids) <= 2
 
 
-def test_no_tasks_start_no_process():
+def test_without_tasks_no_process_is_started():
     assert list(run_tasks(eval, [], workers=2)) == []
 
 
@@ -51,7 +51,7 @@ def test_the_default_number_of_workers_is_that_of_the_cores():
     assert [done.result for done in run_tasks(eval, ["1"])] == [1]
 
 
-def test_an_exception_is_a_result_like_any_other():
+def test_an_exception_is_a_result():
     found = {done.task: done for done in run_tasks(eval, ["1", "1 / 0", "nonsense", "2"], workers=2)}
     assert type(found["1 / 0"].error) is ZeroDivisionError
     assert type(found["nonsense"].error) is NameError
@@ -61,13 +61,13 @@ def test_an_exception_is_a_result_like_any_other():
 OURS = 'exec(\'from penstock.errors import DecodeError; raise DecodeError("bad", shard="a.tar", offset=5)\')'
 
 
-def test_our_errors_keep_their_fields_on_the_way():
+def test_penstock_errors_keep_their_fields_between_processes():
     [done] = run_tasks(eval, [OURS], workers=1)
     assert type(done.error) is DecodeError
     assert done.error.where() == {"shard": "a.tar", "offset": 5}
 
 
-def test_a_killed_worker_costs_its_task_only():
+def test_a_killed_worker_loses_only_its_task():
     tasks = ["0", "1", KILL, "3", "4", "5", "6", "7"]
     found = {done.task: done for done in run_tasks(eval, tasks, workers=2)}
     assert len(found) == 8
@@ -77,8 +77,8 @@ def test_a_killed_worker_costs_its_task_only():
     assert {task: done.result for task, done in found.items()} == {task: int(task) for task in found}
 
 
-def test_every_worker_may_be_killed_in_its_turn():
-    found = [outcome(done) for done in run_tasks(eval, [KILL, "1", KILL, KILL, "2", KILL], workers=2)]
+def test_every_worker_may_be_killed_one_after_another():
+    found = [value_of(done) for done in run_tasks(eval, [KILL, "1", KILL, KILL, "2", KILL], workers=2)]
     assert sorted(found, key=str) == sorted([WorkerCrash, 1, WorkerCrash, WorkerCrash, 2, WorkerCrash], key=str)
 
 
@@ -90,23 +90,25 @@ def test_every_worker_may_be_killed_in_its_turn():
         ("__import__('os').kill(__import__('os').getpid(), 35)", "killed by signal 35"),
     ],
 )
-def test_a_worker_that_leaves_is_a_crash_that_says_how(task, reason):
+def test_a_worker_that_exits_is_a_crash_with_the_reason(task, reason):
     found = {done.task: done for done in run_tasks(eval, ["1", task, "2"], workers=1)}
     assert type(found[task].error) is WorkerCrash
     assert reason in found[task].error.reason
     assert (found["1"].result, found["2"].result) == (1, 2)
 
 
-@pytest.mark.parametrize("task", ["lambda: 0", "(_ for _ in ()).throw(type('Local', (Exception,), {})())"])
-def test_an_answer_that_cannot_be_sent_costs_its_task_only(task):
+@pytest.mark.parametrize(
+    "task", ["lambda: 0", "(_ for _ in ()).throw(type('Local', (Exception,), {})())"]
+)  # glossary: allow
+def test_a_result_that_cannot_be_pickled_loses_only_its_task(task):
     found = {done.task: done for done in run_tasks(eval, ["1", task, "2"], workers=1)}
     assert type(found[task].error) is WorkerCrash
     assert "pickle" in found[task].error.reason
     assert (found["1"].result, found["2"].result) == (1, 2)
 
 
-def test_an_error_that_cannot_be_rebuilt_here_costs_its_task_only(tmp_path, monkeypatch):
-    """It pickles, but does not unpickle: its arguments are not those of its constructor."""
+def test_an_error_that_cannot_be_unpickled_loses_only_its_task(tmp_path, monkeypatch):
+    """It can be pickled but not unpickled: its arguments are not those of its constructor."""
     (tmp_path / "odd_errors.py").write_text(
         "class NeedsTwo(Exception):\n"
         "    def __init__(self, one, two):\n"
@@ -122,8 +124,8 @@ def test_an_error_that_cannot_be_rebuilt_here_costs_its_task_only(tmp_path, monk
     assert (found["1"].result, found["2"].result) == (1, 2)
 
 
-class DiesOnArrival:
-    """Work that ends the worker before it can take its first task."""
+class ExitsWhenUnpickled:
+    """Work that ends the worker while it is unpickled, before the first task is received."""
 
     def __reduce__(self):
         return os._exit, (7,)
@@ -132,8 +134,8 @@ class DiesOnArrival:
         raise AssertionError("never called")
 
 
-def test_a_worker_that_dies_with_a_long_task_half_sent_is_a_crash():
-    found = [outcome(done) for done in run_tasks(DiesOnArrival(), [bytes(20 << 20)] * 2, workers=2)]
+def test_a_worker_that_dies_while_a_long_task_is_sent_is_a_crash():
+    found = [value_of(done) for done in run_tasks(ExitsWhenUnpickled(), [bytes(20 << 20)] * 2, workers=2)]
     assert found == [WorkerCrash, WorkerCrash]
 
 
@@ -161,7 +163,7 @@ def test_a_consumer_that_stops_early_leaves_no_process():
     assert multiprocessing.active_children() == []
 
 
-def test_tasks_that_fail_to_come_leave_no_process():
+def test_an_error_in_the_iterable_of_tasks_leaves_no_process():
     def tasks():
         yield "1"
         raise OSError("the list of tasks broke")
@@ -171,13 +173,13 @@ def test_tasks_that_fail_to_come_leave_no_process():
     assert multiprocessing.active_children() == []
 
 
-def test_long_tasks_and_results_pass():
+def test_long_tasks_and_results_are_transferred():
     [done] = run_tasks(eval, [f"len('{'x' * 3_000_000}') * b'y'"], workers=1)
     assert done.result == b"y" * 3_000_000
 
 
-def test_it_works_in_a_process_full_of_threads():
-    """Forking here could copy a lock that is held; spawning does not."""
+def test_tasks_run_in_a_process_with_threads():
+    """Forking could copy a lock that another thread holds; spawning does not."""
     lock, stop = threading.Lock(), threading.Event()
 
     def hold():
@@ -189,7 +191,7 @@ def test_it_works_in_a_process_full_of_threads():
         holder.start()
     found = []
     runners = [
-        threading.Thread(target=lambda: found.extend(outcome(done) for done in run_tasks(eval, ["1", "2"], workers=1)))
+        threading.Thread(target=lambda: found.extend(value_of(done) for done in run_tasks(eval, ["1", "2"], workers=1)))
         for _ in range(2)
     ]
     for runner in runners:
@@ -202,7 +204,7 @@ def test_it_works_in_a_process_full_of_threads():
     assert sorted(found) == [1, 1, 2, 2]
 
 
-def test_an_interrupt_of_the_group_does_not_reach_the_workers():
-    """Ctrl-C goes to every process of the terminal; only the parent answers it."""
+def test_an_interrupt_of_the_process_group_does_not_end_the_workers():
+    """Ctrl-C goes to every process of the terminal; only the parent reacts to it."""
     task = "(__import__('os').kill(__import__('os').getpid(), 2), 'alive')[1]"
     assert [done.result for done in run_tasks(eval, [task], workers=1)] == ["alive"]
