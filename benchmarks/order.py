@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from webdataset.filters import shuffle as buffer_shuffle
 
 from benchmarks.result import Line, Table
+from penstock.core.types import Ids
 from penstock.data.order.blocks import BlockTable, cut_blocks
 from penstock.data.order.shuffle import epoch_order
 from penstock.data.sources.shards import BLOCK_BYTES
 from penstock.options import LANES
-
-Ids = NDArray[np.int64]
 
 SHARDS, PER_SHARD, SAMPLE_BYTES = 1000, 1281, 110_000
 DECODED_BYTES = 3 * 224 * 224

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.bench.fields import BenchmarkField
 from penstock.bench.loader_run import digest
+from penstock.core.types import Ids
 from penstock.errors import SettingError
 from penstock.shards.index import ShardIndex
 from penstock.shards.open_shard import compression_from_name, open_shard
@@ -25,8 +25,6 @@ SLACK = 1.25
 """Shards that hold at most this many times the requested samples are used whole: a copy would not pay off."""
 MAX_COPY_BYTES = 1 << 30
 """Most bytes to copy to a temporary folder, which may be in memory."""
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,7 @@ class _ShardRange:
 
     shard: str
     index: ShardIndex
-    numbers: IntArray
+    numbers: Ids
 
     def head(self, count: int) -> _ShardRange:
         return _ShardRange(self.shard, self.index, self.numbers[:count])
@@ -134,7 +132,7 @@ def _shorten(ranges: list[_ShardRange], count: int) -> list[_ShardRange]:
     return heads
 
 
-def _part_numbers(shard_range: _ShardRange) -> IntArray:
+def _part_numbers(shard_range: _ShardRange) -> Ids:
     """Return the numbers of the samples' parts, by their offset in the shard."""
     parts = np.flatnonzero(np.isin(shard_range.index.sample_ids, shard_range.numbers))
     return parts[np.argsort(shard_range.index.offsets[parts], kind="stable")]

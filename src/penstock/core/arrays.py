@@ -1,15 +1,12 @@
-"""Types of NumPy arrays, and the mean of numbers that may be none at all."""
+"""Functions on arrays that several packages share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from penstock.core.types import Floats
 
 
 def mean(values: Sequence[float] | Floats) -> float:

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Ids = NDArray[np.int64]
 """Numbers of samples, blocks, shards or slots; also byte offsets and lengths."""
 Arrays = dict[str, NDArray[Any]]

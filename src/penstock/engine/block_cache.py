@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.core.contracts import NO_BLOCK, NO_BLOCK_START, BlockSource
+from penstock.core.types import Ids
 from penstock.engine.arena import Arena
 from penstock.engine.readers import FetchedBlock, Readers
 from penstock.errors import SettingError
 
-Ids = NDArray[np.int64]
 BlockUses = Callable[[int], int]
 """Returns how many samples of a block an epoch takes; 0 for a block that is not of this epoch."""
 LOADING, READY = "loading", "ready"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from penstock.core.arrays import Bools, Floats
+from penstock.core.types import Bools, Floats
 from penstock.errors import SettingError
 from penstock.model.simulation_data import STAGES, batch_column
 from penstock.model.workload import Workload, find_stragglers

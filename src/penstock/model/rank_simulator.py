@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from penstock.core.arrays import Floats
+from penstock.core.types import Floats
 from penstock.errors import SettingError
 from penstock.model.event_simulator import GOLDEN_RATIO, SharedResource, StageTime, rotate_stages
 from penstock.model.simulation_data import WorkerPool

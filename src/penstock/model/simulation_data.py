@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 from numpy.typing import ArrayLike
 
-from penstock.core.arrays import Floats, Ints
+from penstock.core.types import Floats, Ints
 from penstock.errors import SettingError
 
 STAGES = ("latency_s", "io_s", "lock_s", "cpu_s")

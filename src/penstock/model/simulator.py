@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.core.arrays import Floats
+from penstock.core.types import Floats
 from penstock.errors import SettingError
 from penstock.model.event_simulator import EventSimulation
 from penstock.model.simulation_data import CPU, IO, LOCK, BatchCosts, SimulatedRun, WorkerPool

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from penstock.core.arrays import Bools, Floats, Ints
+from penstock.core.types import Bools, Floats, Ints
 from penstock.errors import SettingError
 from penstock.model.bounds import Demands
 from penstock.model.simulation_data import CPU, LOCK, STAGES, BatchCosts, SimulatedRun, WorkerPool, batch_column

@@ -22,8 +22,8 @@ from typing import Literal
 
 import numpy as np
 
-from penstock.core.arrays import Floats
 from penstock.core.plan import ThroughputLimit
+from penstock.core.types import Floats
 from penstock.diagnose.verdict import GAIN_MAX
 from penstock.model.bounds import Bound, Demands, bounds
 from penstock.model.simulation_data import CPU, IO, LOCK

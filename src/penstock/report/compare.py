@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.text import Text
 
 from penstock.core.format import format_duration, format_number
+from penstock.core.types import Floats
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import printable
 from penstock.recording.format import PROFILED_PHASES
@@ -22,7 +23,6 @@ from penstock.report.text import table
 from penstock.verify.measures import (
     ENOUGH_BLOCKS,
     Answer,
-    Floats,
     Measure,
     RunMeasure,
     cycles,

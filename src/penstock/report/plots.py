@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.types import Floats
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.loop import UNKNOWN
 from penstock.recording.format import SystemLine
-
-Floats = NDArray[np.float64]
 
 POINTS = 4000
 """Per plot at most: more than a screen has columns."""

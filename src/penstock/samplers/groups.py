@@ -13,11 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.core.types import Ids
-
-Flags = NDArray[np.bool_]
+from penstock.core.types import Bools, Ids
 
 
 @dataclass(frozen=True)
@@ -29,13 +26,13 @@ class GroupMembers:
     """Identity of each sample, numbered from 0 on, ascending."""
     cells: Ids
     """Cell of each sample, numbered from 0 on, ascending."""
-    ensured: Flags | None
+    ensured: Bools | None
     """Whether each sample can begin a group; None where all can."""
     identities: Ids
     """The caller's number of each identity."""
 
 
-def make_members(identities: Ids, cells: Ids, ensured: Flags | None) -> GroupMembers:
+def make_members(identities: Ids, cells: Ids, ensured: Bools | None) -> GroupMembers:
     """Sort the samples of a dataset, given one entry for each; leave out identities without an ensured sample."""
     samples = np.arange(len(identities))
     if ensured is not None:

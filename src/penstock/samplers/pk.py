@@ -11,12 +11,12 @@ from typing import Self
 import numpy as np
 
 from penstock.core.contracts import BatchRequest
-from penstock.core.types import Ids
+from penstock.core.types import Bools, Ids
 from penstock.data.order.checkpoint import Identity
 from penstock.data.order.ranks import find_ranks
 from penstock.errors import SettingError
 from penstock.samplers.epoch_batches import EpochBatches, check_count
-from penstock.samplers.groups import Flags, Grouping, assign_groups, make_members, max_batches
+from penstock.samplers.groups import Grouping, assign_groups, make_members, max_batches
 from penstock.samplers.table import MetadataTable, Value
 
 __all__ = ["PKColumns", "PKSampler", "PKSummary"]
@@ -198,18 +198,18 @@ class IdentityColumns:
         return np.bincount(np.unique(self.identities * count + self.modalities) // count)
 
     @property
-    def pairable(self) -> Flags:
+    def pairable(self) -> Bools:
         """Whether each identity has a pair to learn from: two modalities or, where those are not known, two samples."""
         return np.greater(self.modality_counts if self.known_modalities else self.sample_counts, 1)
 
     @property
-    def complete(self) -> Flags:
+    def complete(self) -> Bools:
         """Whether each identity has every modality."""
         if not self.known_modalities:
             raise SettingError("it is not known which identities are complete: the metadata has no modality")
         return np.equal(self.modality_counts, len(self.known_modalities))
 
-    def of_modality(self, modality: Value) -> Flags:
+    def of_modality(self, modality: Value) -> Bools:
         """Return whether each sample is of that modality."""
         if modality not in self.known_modalities:
             known = f"There are {', '.join(map(str, self.known_modalities))}" if self.known_modalities else None

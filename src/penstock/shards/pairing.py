@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import compress, count
 
 import numpy as np
-from numpy.typing import NDArray
+
+from penstock.core.types import Ids
 
 _WORD = re.compile(r"_[^\W\d_][^_/\n]*+$", re.MULTILINE)
 """Matches a key, among many with one per line, that ends in a word; most shards have none."""
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import psutil
 import torch
 from torch.utils.data import DataLoader
 
-from penstock.core.arrays import Floats
+from penstock.core.types import Floats
 from penstock.errors import PenstockError, SettingError
 from penstock.recording.format import FetchLine
 from penstock.tuner.measure import running

@@ -16,8 +16,9 @@ import numpy as np
 
 from penstock.core.format import format_count
 from penstock.core.plan import Plan
+from penstock.core.types import Floats
 from penstock.errors import RecordingError
-from penstock.verify.measures import ENOUGH_BLOCKS, RESAMPLES, Answer, Floats, RunMeasure, answer_of, interval
+from penstock.verify.measures import ENOUGH_BLOCKS, RESAMPLES, Answer, RunMeasure, answer_of, interval
 
 BLOCKS = 30
 """Of a run, at most: blocks must be long against what makes a step like the one before it."""

@@ -8,13 +8,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.types import Floats
 from penstock.diagnose.evidence.evidence import Evidence, gather
 from penstock.errors import RecordingError
 from penstock.recording.format import LoaderLine
 from penstock.recording.reader import Recording
 
 Answer = Literal["better", "worse", "inconclusive"]
-Floats = NDArray[np.float64]
 
 BLOCKS = 100
 """Into which a run is cut at most: long ones keep what hangs together (a round of all workers) in one block."""

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.arrays import Floats
-from penstock.core.types import Ids
+from penstock.core.types import Floats, Ids
 
 _FACTORS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Odd numbers without any other common structure."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.core.arrays import Floats
-from penstock.core.types import Ids
+from penstock.core.types import Floats, Ids
 from penstock.data.order.blocks import BlockTable
 from penstock.data.order.shuffle import count_equal_before, deal, empty_lanes, interleave, shuffle_within_blocks
 

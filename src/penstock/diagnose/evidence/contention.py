@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.core.arrays import Floats, mean
+from penstock.core.arrays import mean
+from penstock.core.types import Floats
 from penstock.diagnose.evidence.ipc import BUSY_THREADS, KNOWN_MIN, RECEIVE_MIN_S, IpcEvidence
 from penstock.diagnose.evidence.loop import LoopEvidence
 from penstock.diagnose.evidence.machine import MachineEvidence

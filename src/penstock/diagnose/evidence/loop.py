@@ -14,8 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.core.arrays import Bools, Floats, Ints, mean
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
+from penstock.core.types import Bools, Floats, Ints
 from penstock.recording.format import PROFILED_PHASES, StepLine
 from penstock.recording.reader import Recording
 

@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from penstock.core.arrays import Floats, Ints, mean
+from penstock.core.arrays import mean
+from penstock.core.types import Floats, Ints
 from penstock.diagnose.evidence.loop import LoopEvidence, by_frequency, shares
 from penstock.diagnose.evidence.settings import SettingsEvidence
 from penstock.recording.format import FetchLine, LoaderLine, StackSamplesLine

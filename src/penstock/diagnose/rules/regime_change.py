@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.core.arrays import Floats, mean
+from penstock.core.arrays import mean
 from penstock.core.format import format_ms
+from penstock.core.types import Floats
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 

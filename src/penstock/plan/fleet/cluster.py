@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from penstock.core.arrays import Floats
+from penstock.core.types import Floats
 from penstock.errors import SettingError
 from penstock.model.bounds import Bound
 from penstock.model.rank_simulator import RANK_STAGES

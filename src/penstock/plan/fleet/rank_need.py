@@ -11,7 +11,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from penstock.core.arrays import Floats, mean
+from penstock.core.arrays import mean
+from penstock.core.types import Floats
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.verdict import STEPS_MIN, RunDiagnosis
 from penstock.errors import RecordingError, SettingError

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.types import Ids
+from penstock.core.types import Floats, Ids
 from penstock.data.decode.rng import uniform_draws
 from penstock.data.fields.gpu_transform import GpuTransform
-
-Floats = NDArray[np.float64]
 
 RANDOM_NUMBERS = 9
 """Random numbers for each sample, used or not, so that the choices for one setting do not depend on the others."""

@@ -15,13 +15,13 @@ from penstock.data.fields.gpu_transform import GpuTransform
 if TYPE_CHECKING:
     from torch import Tensor
 
-Floats = NDArray[np.float32]
+Float32s = NDArray[np.float32]
 
 PER_AXIS = 5
 """Numbers that describe the resampling of one axis of one sample: see `axis_parameters`."""
 
 
-def channel_levels(transform: GpuTransform) -> Floats:
+def channel_levels(transform: GpuTransform) -> Float32s:
     """Return (2, 3): the factor of each colour channel, and what is added to it after the multiplication."""
     mean, std = np.array(transform.mean, np.float32), np.array(transform.std, np.float32)
     return np.stack((1 / (255 * std), -mean / std))
@@ -36,13 +36,13 @@ def allocate_output(transform: GpuTransform, pixels: Tensor) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=pixels.device, memory_format=memory_format)
 
 
-def sample_parameters(drawn: DrawnTransforms, size: tuple[int, int]) -> list[Floats | None]:
+def sample_parameters(drawn: DrawnTransforms, size: tuple[int, int]) -> list[Float32s | None]:
     """Return the parameters of each sample for rows, columns, flips and colours; None for each that is not needed.
 
     Rows and columns are the `axis_parameters` of the window, mirrored if drawn so; flips are separate only where there
     is no window. Colours are a matrix, row by row, and the factor of each colour's mean that is added to all of them.
     """
-    parameters: list[Floats | None] = [None] * 4
+    parameters: list[Float32s | None] = [None] * 4
     if drawn.boxes is not None:
         top, left, height, width = drawn.boxes.T
         parameters[:2] = axis_parameters(top, height, size[0]), axis_parameters(left, width, size[1], drawn.flips)
@@ -53,7 +53,7 @@ def sample_parameters(drawn: DrawnTransforms, size: tuple[int, int]) -> list[Flo
     return parameters
 
 
-def axis_parameters(starts: Floats, lengths: Floats, size: int, flips: NDArray[np.bool_] | None = None) -> Floats:
+def axis_parameters(starts: Float32s, lengths: Float32s, size: int, flips: NDArray[np.bool_] | None = None) -> Float32s:
     """Return (samples, PER_AXIS): start and end of the window, origin and slope, and the negative inverse of the reach.
 
     The centre p of an output row lies at origin + slope · p of the input. Input rows have no weight if they are farther
@@ -65,7 +65,7 @@ def axis_parameters(starts: Floats, lengths: Floats, size: int, flips: NDArray[n
     return np.stack((starts, ends, origins, slopes, -1 / np.maximum(scales, 1)), axis=1, dtype=np.float32)
 
 
-def join_parameters(parameters: Sequence[Floats | None]) -> Floats | None:
+def join_parameters(parameters: Sequence[Float32s | None]) -> Float32s | None:
     """Join the arrays side by side, so that they are sent in one copy: starting a copy costs more than its size."""
     present = [array for array in parameters if array is not None]
     return np.hstack(present) if present else None
