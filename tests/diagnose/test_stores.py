@@ -6,7 +6,7 @@ from tests.support.made_store import MadeStore
 
 from penstock.core.hops import Hop
 from penstock.diagnose.evidence.evidence import gather
-from penstock.diagnose.evidence.store_reads import more_helped, store_reads
+from penstock.diagnose.evidence.store_reads import more_readers_helped, store_reads
 from penstock.diagnose.verdict import diagnose
 from penstock.engine.autotune import AutotunePolicy, Knob, Knobs, TuningWindow
 
@@ -106,4 +106,4 @@ def test_the_words_of_the_loader_are_understood(rates, helped):
         if change is not None:
             knobs = knobs.changed(change)
             changes.append(str(change))
-    assert more_helped(changes) is helped
+    assert more_readers_helped(changes) is helped

@@ -41,8 +41,8 @@ def _waited_s(evidence: Evidence) -> float:
 def _per_epoch_s(evidence: Evidence) -> float | None:
     """Return the wait per epoch.
 
-    It is measured if all epochs were recorded whole, else extrapolated from the mean wait per batch; None if the number of
-    batches per epoch is unknown.
+    It is measured if all epochs were recorded whole, else extrapolated from the mean wait per batch; None if the number
+    of batches per epoch is unknown.
     """
     steps = (*evidence.loop.first_steps, *evidence.loop.steps)
     epochs = len({step.epoch for step in steps})

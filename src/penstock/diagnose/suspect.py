@@ -34,7 +34,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class RuledOut:
-    """A cause that would look like this but is not present."""
+    """A cause that would leave similar evidence but is not present."""
 
     why: str
 

@@ -1,7 +1,8 @@
-"""From a recording to a diagnosis: ask every rule, predict the gain of removing each suspected cause, rank the findings.
+"""Makes a diagnosis from a recording: asks every rule, predicts the gain of removing each suspected cause, and ranks
+them.
 
-`diagnose` returns the `Diagnosis` alone; `diagnose_run` returns it together with the evidence and the answers of the rules,
-which `plan` uses.
+`diagnose` returns the `Diagnosis` alone; `diagnose_run` returns it together with the evidence and the answers of the
+rules, which `plan` uses.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ STRENGTH_MIN = 0.5
 WAIT_SHARE_HEALTHY = 0.10
 """A run that waits for a larger share of its time is not healthy, whether or not the cause is known."""
 GAIN_MAX = 99.0
-"""Gains are limited to a hundredfold: beyond it the model only says that nothing else takes time, as in an empty loop."""
+"""Gains are limited to a hundredfold: beyond it the model only says that nothing else takes time, as in an empty
+loop."""
 STEPS_MIN = 20
 """Causes are not judged from fewer steps."""
 START_RULES = ("worker_startup",)

@@ -44,7 +44,8 @@ def with_cores(workload: Workload, cores: float) -> Workload:
 
 
 def with_step(workload: Workload, step_s: ArrayLike) -> Workload:
-    """Return the workload with other step times, one for all or one for each; the share that computes stays the same."""
+    """Return the workload with other step times, one for all or one for each; the share that computes stays the
+    same."""
     new = batch_column("step_s", step_s, len(workload))
     share = np.divide(workload.step_cpu_s, workload.step_s, out=np.zeros(len(workload)), where=workload.step_s > 0)
     return workload.replace(step_s=new, step_cpu_s=new * share)

@@ -1,9 +1,9 @@
 """The event-driven simulator, for workers that slow each other down; each shared resource has a clock of its own.
 
 A real batch waits, reads and computes sample by sample. If each batch were simulated as one wait, one read and one
-computation in a fixed order, equal workers would all read at once and then all compute at once, which real workers do not
-stay in step to do. So each batch begins at another point in the cycle of its stages. The simulated rate is then within a few
-per cent of the rate with single samples, for one more event per batch.
+computation in a fixed order, equal workers would all read at once and then all compute at once, which real workers do
+not stay in step to do. So each batch begins at another point in the cycle of its stages. The simulated rate is then
+within a few per cent of the rate with single samples, for one more event per batch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from penstock.model.simulation_data import CPU, IO, LATENCY, LOCK, STAGES, Batch
 class SharedResource:
     """A resource that serves all its clients at once, at a speed that depends on their number.
 
-    Its own clock counts the seconds of service that each client received, so a client's remaining service needs no update
-    when others enter or leave.
+    Its own clock counts the seconds of service that each client received, so a client's remaining service needs no
+    update when others enter or leave.
     """
 
     __slots__ = ("_clients", "_served_s", "_speed", "_speeds", "_updated_s", "next_done_s")

@@ -1,8 +1,9 @@
 """A simulator of many ranks that train together: each has its own loader, and every step ends when all ranks are done.
 
-The loader of a rank works as in simulator.py, in order. A worker makes a batch in stages at different resources: it waits for
-answers, uses the object store that all ranks share, the network and the page cache of its node, and the cores of its node.
-Each rank draws its batches and steps at random from the given ones, so ranks differ as much as the batches of one rank.
+The loader of a rank works as in simulator.py, in order. A worker makes a batch in stages at different resources: it
+waits for answers, uses the object store that all ranks share, the network and the page cache of its node, and the cores
+of its node. Each rank draws its batches and steps at random from the given ones, so ranks differ as much as the batches
+of one rank.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class _RankSimulation:
         for _ in range(group.nodes):
             self._resources += [SharedResource(equal_shares), SharedResource(equal_shares), SharedResource(cores)]
         self._events: list[tuple[float, int, int]] = []
-        """Heap of (time, resource, process). A resource knows its process itself, and its outdated events are skipped."""
+        """Heap of (time, resource, process). A resource knows its process itself, and its outdated events are
+        skipped."""
 
         self._remaining: list[list[StageTime]] = [[] for _ in range(processes)]
         """Stages that each process has still to do, the next one last."""
@@ -179,7 +181,8 @@ class _RankSimulation:
         self._schedule(resource)
 
     def _stages_of(self, rank: int, batch: int) -> list[StageTime]:
-        """Return the stages that take time, the first one last; each batch begins at another stage (event_simulator.py)."""
+        """Return the stages that take time, the first one last; each batch begins at another stage
+        (event_simulator.py)."""
         drawn = self._drawn[rank][batch]
         stages = [(stage, seconds) for stage in _REVERSED_STAGES if (seconds := self._work[stage][drawn]) > 0]
         return rotate_stages(stages, (batch + rank) * GOLDEN_RATIO % 1.0) if len(stages) > 1 else stages

@@ -57,8 +57,8 @@ class WorkerPool:
     competitors: float = 0.0
     """Number of processes outside the run that always want a core."""
     storage: Callable[[int], float] = constant_throughput
-    """Throughput of the storage for n readers, relative to one reader: n if it scales, 1 if it does not, less if readers
-    slow each other down."""
+    """Throughput of the storage for n readers, relative to one reader: n if it scales, 1 if it does not, less if
+    readers slow each other down."""
     lag: Floats = field(default_factory=lambda: np.zeros((len(STAGES), 0)))
     """Seconds that each worker takes longer for any batch: a row per stage, a column per worker; no columns: no lag."""
 
@@ -89,10 +89,10 @@ class WorkerPool:
     def wake_up_slowdown(self, others: float) -> float:
         """Return the factor by which a thread computes slower than alone, if it wakes up while `others` compute.
 
-        A thread that wakes up stays on its last core and shares it with the others on that core: it takes
-        1 + others/cores times as long, while with an equal share of all cores it would take (1 + others)/cores. It moves to
-        an idle core if there is one. If each core is busy for a share of the time, all of them are with that share to the
-        power of the number of cores.
+        A thread that wakes up stays on its last core and shares it with the others on that core: it takes 1 +
+        others/cores times as long, while with an equal share of all cores it would take (1 + others)/cores. It moves to
+        an idle core if there is one. If each core is busy for a share of the time, all of them are with that share to
+        the power of the number of cores.
         """
         busy = others / self.cores
         all_busy = busy if busy >= 1 else busy**self.cores

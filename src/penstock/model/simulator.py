@@ -1,10 +1,10 @@
 """A simulator of torch's DataLoader and the training loop that iterates over it.
 
-With W workers and a prefetch factor of P, batch i is assigned to worker i mod W. W·P tasks are assigned at the start, and
-one more, to the same worker, whenever a batch of that worker is received: in the order of the batches, or with
-in_order=False in the order in which they are made. A worker processes its tasks one after the other, each in four stages:
-it waits for answers (latency, timers), reads from storage that all workers share, holds a lock that all share, and computes
-on cores that all share with the training loop and with processes outside the run.
+With W workers and a prefetch factor of P, batch i is assigned to worker i mod W. W·P tasks are assigned at the start,
+and one more, to the same worker, whenever a batch of that worker is received: in the order of the batches, or with
+in_order=False in the order in which they are made. A worker processes its tasks one after the other, each in four
+stages: it waits for answers (latency, timers), reads from storage that all workers share, holds a lock that all share,
+and computes on cores that all share with the training loop and with processes outside the run.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ class Workload:
     def steady_rate(self) -> float:
         """Batches per second once the delivery is steady, over whole windows that hold every batch.
 
-        The first batches come in a burst or after a wait and are left out: WARM_UP_ROUNDS·W·P of them, or the workload once
-        if that is less, but at least W·P. No batch is lost by that, because the workload is repeated.
+        The first batches come in a burst or after a wait and are left out: WARM_UP_ROUNDS·W·P of them, or the workload
+        once if that is less, but at least W·P. No batch is lost by that, because the workload is repeated.
         """
         pool = self.worker_pool()
         warm_up = max(pool.outstanding_tasks, min(len(self), WARM_UP_ROUNDS * pool.outstanding_tasks))

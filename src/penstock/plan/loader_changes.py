@@ -13,7 +13,7 @@ from penstock.core.arrays import mean
 from penstock.core.format import format_bytes
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.evidence.storage_waits import REMOTE, storage_waits
+from penstock.diagnose.evidence.storage_waits import REMOTE_MIN, storage_waits
 from penstock.diagnose.evidence.store_reads import StoreReads, store_reads
 from penstock.diagnose.verdict import LoaderDiagnosis
 
@@ -34,11 +34,11 @@ def _readers_for_files(evidence: Evidence) -> Iterator[Change]:
     waits = storage_waits(evidence)
     if waits is None or evidence.loader.type == "penstock":
         return
-    if waits.manner == "thrash":
-        yield _readers_change(1, f"several readers slow each other: {waits.together_words}")
-    elif waits.manner == "share":
-        yield _readers_change(2, f"one reader fills the storage, a second fills the gaps: {waits.together_words}")
-    elif waits.manner == "apart" or waits.remote > REMOTE:
+    if waits.scaling == "thrashes":
+        yield _readers_change(1, f"several readers slow each other: {waits.speedup_text}")
+    elif waits.scaling == "constant":
+        yield _readers_change(2, f"one reader fills the storage, a second fills the gaps: {waits.speedup_text}")
+    elif waits.scaling == "scales" or waits.remote_share > REMOTE_MIN:
         step_s = max(mean(evidence.contention.step_s), 1e-6)
         blocked_s = mean(evidence.workers.blocked_s)
         needed = ceil(blocked_s / step_s)
@@ -79,7 +79,7 @@ def _more_readers(store: StoreReads) -> Change:
         reason=f"A request waits {store.answer_s * 1e3:.0f} ms for its answer and {store.body_s * 1e3:.0f} ms for its "
         f"bytes: with {then} reads in flight instead of {store.readers} no step would wait (Little's law), as long as "
         "the store has the bandwidth",
-        gain=min(store.room, then / store.readers - 1),
+        gain=min(store.gain, then / store.readers - 1),
         cost="memory for as many blocks",
     )
 
@@ -92,7 +92,7 @@ def _local_cache(evidence: Evidence, store: StoreReads) -> Change:
         then="kept on a local disk (penstock.Loader(cache=...))",
         reason=f"The store gives {store.bytes_s / 1e6:,.0f} MB/s; from the second epoch on shards would come from the "
         "disk. Assumes that they fit there, and that the disk is faster than workers and step",
-        gain=store.room,
+        gain=store.gain,
         cost=" and ".join(_cache_cost(evidence, store)),
     )
 
@@ -114,6 +114,6 @@ def _fewer_bytes(store: StoreReads) -> Change:
         now="as they are",
         then="fewer per sample (`penstock shards pack`: smaller images, zstd)",
         reason=f"The store gives {store.bytes_s / 1e6:,.0f} MB/s with any number of requests: half the bytes are twice "
-        f"the rate, up to {store.room:+.0%} samples/s; how much smaller the samples can be is not known",
+        f"the rate, up to {store.gain:+.0%} samples/s; how much smaller the samples can be is not known",
         cost="every sample packed and uploaded once",
     )

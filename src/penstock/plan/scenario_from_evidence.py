@@ -9,7 +9,7 @@ import numpy as np
 from penstock.core.arrays import mean
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.ipc import BUSY_THREADS
-from penstock.diagnose.evidence.storage_waits import REMOTE, StorageWaits, storage_waits
+from penstock.diagnose.evidence.storage_waits import REMOTE_MIN, StorageWaits, storage_waits
 from penstock.diagnose.rules import cpu_oversubscribed, lock_contention
 from penstock.diagnose.suspect import Remedy, Suspect
 from penstock.diagnose.verdict import LoaderDiagnosis
@@ -41,9 +41,9 @@ def observed_workload(evidence: Evidence) -> tuple[Workload | None, tuple[str, .
         return None, ("The workers' fetches were not recorded: nothing is proposed for their number",)
     workload = _with_lock(_with_loop_work(workload, evidence), evidence)
     waits = storage_waits(evidence)
-    if waits is None or waits.remote > REMOTE or waits.manner == "apart":
+    if waits is None or waits.remote_share > REMOTE_MIN or waits.scaling == "scales":
         return workload, ()
-    return _with_device(workload, evidence, waits), (UNDETERMINED,) if waits.manner is None else ()
+    return _with_device(workload, evidence, waits), (UNDETERMINED,) if waits.scaling is None else ()
 
 
 def _with_loop_work(workload: Workload, evidence: Evidence) -> Workload:
@@ -55,7 +55,7 @@ def _with_loop_work(workload: Workload, evidence: Evidence) -> Workload:
 
 def _with_lock(workload: Workload, evidence: Evidence) -> Workload:
     """Turn waiting for a lock into the time that it is held: its holders together fill the time between batches."""
-    if evidence.workers.states.get("lock", 0.0) < lock_contention.LEAST:
+    if evidence.workers.states.get("lock", 0.0) < lock_contention.LOCK_SHARE_MIN:
         return workload
     locked_s = workload.latency_s * evidence.workers.blocked_in("lock")
     held_s = locked_s * min(1.0, evidence.loop.cycle_s / max(float(locked_s.mean()), 1e-9))
@@ -73,10 +73,10 @@ def _with_device(workload: Workload, evidence: Evidence, waits: StorageWaits) ->
     in_flight = min(rate * float(io_s.mean()), float(max(1, workload.workers)))
     if in_flight <= 0:
         return workload
-    together, readers = (1.0, 2) if waits.together is None else (waits.together, max(2, waits.readers))
-    if waits.manner == "share":
+    together, readers = (1.0, 2) if waits.speedup is None else (waits.speedup, max(2, waits.readers))
+    if waits.scaling == "constant":
         together = max(1.0, together)  # a little less than the rate of one reader is measurement noise
-    single_head = waits.manner == "thrash"
+    single_head = waits.scaling == "thrashes"
     if single_head:
         readers, in_flight = 2, 2.0  # the head moves between two readers as it does between many
     scale = float(np.interp(in_flight, (0, 1, readers), (0, 1, together)))
@@ -185,7 +185,7 @@ def _helper_thread_cores(evidence: Evidence) -> float:
 def _single_thread_remedy(loader: LoaderDiagnosis) -> Remedy | None:
     """Return the remedy of the rule, if threads crowd the cores and not the number of workers."""
     evidence = loader.evidence
-    if evidence.machine.threads_per_worker < cpu_oversubscribed.EXTRA_THREADS:
+    if evidence.machine.threads_per_worker < cpu_oversubscribed.HELPER_THREADS_MIN:
         return None
     if _helper_thread_cores(evidence) < BUSY_THREADS:
         return None

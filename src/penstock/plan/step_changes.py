@@ -17,7 +17,7 @@ from penstock.core.arrays import mean
 from penstock.core.format import format_ms
 from penstock.core.plan import Change
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.rules.small_batch import ENOUGH
+from penstock.diagnose.rules.small_batch import STEPS_PER_SIZE_MIN
 from penstock.diagnose.suspect import RuledOut
 from penstock.diagnose.verdict import GAIN_MIN, LoaderDiagnosis
 from penstock.model.edits import with_step
@@ -94,7 +94,7 @@ def _batch_size(loader: LoaderDiagnosis) -> Iterator[Change]:
             scope="step",
             name="batch_size",
             now=int(np.median(sizes)),
-            then=int(values[counts >= ENOUGH].max()),
+            then=int(values[counts >= STEPS_PER_SIZE_MIN].max()),
             reason=f"{suspect.summary} ({'; '.join(suspect.evidence)}); a sweep over sizes finds where it stops",
             gain=_gain_with_loading(loader.evidence, suspect.gain or 0.0),
             cost="memory for the larger batch; the learning rate should be scaled with it",

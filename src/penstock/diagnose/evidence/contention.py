@@ -1,4 +1,4 @@
-"""What the training loop loses to contention: waiting for a core, and waiting for Python's interpreter lock."""
+"""The time that the training loop loses to contention: waiting for a core and for Python's interpreter lock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUED_MAX = 0.95
 
 @dataclass(frozen=True)
 class ContentionEvidence:
-    """The step of the training loop, with its waiting for a core and for the interpreter lock told apart."""
+    """The step of the training loop, with its waiting for a core and for the interpreter lock separated from it."""
 
     settings: SettingsEvidence
     loop: LoopEvidence

@@ -1,4 +1,4 @@
-"""From a recording to the evidence for each of its loaders: arrays and derived numbers, the input of every rule."""
+"""Gathers the evidence for each loader of a recording: arrays and derived numbers, the input of every rule."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORKLOAD_BATCHES_MIN = 3
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a recording shows of one loader, in parts: each part has its own file in this package."""
+    """The evidence that a recording gives for one loader, in parts: each part has its own file in this package."""
 
     recording: Recording
     loader: LoaderLine

@@ -1,10 +1,11 @@
-"""What the rules about storage have in common: how long workers wait for bytes, and how that time scales.
+"""How long torch's workers wait for bytes, and how that time changes with the number of readers.
 
-Three mechanisms look alike (workers wait in reads, cores are free) and scale differently with the number of workers
-that read at the same time: a full device gives each its share (time ∝ readers), latency is the same for all (time
-constant), a thrashing disk gets slower in sum (time grows faster than the readers). The run itself has no contrast
-to show: all workers read all the time. So `penstock run` reads once more after the script, with one reader and with
-all of them.
+Three causes resemble each other, because workers wait in reads while cores are free. They differ in how the time of a
+read grows with the number of workers that read at the same time. A full device gives each reader its share, so the time
+grows with the number of readers. Latency is the same for every reader, so the time stays constant. A thrashing disk
+delivers less in all, so the time grows faster than the number of readers. The run itself shows no such contrast,
+because all workers read all the time. So `penstock run` reads once more after the script, with one reader and with all
+of them.
 """
 
 from __future__ import annotations
@@ -15,108 +16,100 @@ from typing import Literal
 
 from penstock.core.arrays import mean
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.evidence.worker_cpu import behind
+from penstock.diagnose.evidence.worker_cpu import waits_for_workers
 
-LEAST = 0.4
-"""Share of the workers' time, waiting for a core left out, that they wait for bytes."""
-WaitPattern = Literal["apart", "share", "thrash"]
-"""Each gets what one would get alone; all together get what one would; all together get less."""
-THRASHES = 0.65
-"""All readers together get less than this of what one gets: a quarter less happens by chance."""
-LARGE_BYTES = 32 << 10
-"""A read of at least this is about bytes, not about seeking."""
-ALIKE = 0.4
-"""Two rates this close, as a logarithm, are no evidence for either pattern."""
-REMOTE = 0.5
-"""Of the waiting in the network or a timer: beyond it, what a disk could do does not matter."""
+WAIT_MIN = 0.4
+"""Share of the workers' time, without waiting for a core, in which they wait for bytes."""
+StorageScaling = Literal["scales", "constant", "thrashes"]
+"""The throughput of all readers together: as many times that of one reader, the same, or less."""
+THRASHES_MAX = 0.65
+"""A storage thrashes if all readers together get less than this share of what one gets: a quarter less may be
+chance."""
+LARGE_READ_BYTES = 32 << 10
+"""A read of at least this size takes a time that depends on its bytes, not on seeking."""
+SIMILAR_LOG = 0.4
+"""Two rates whose logarithms differ by less do not decide between two access patterns."""
+REMOTE_MIN = 0.5
+"""Share of the waiting in the network or a timer from which on the performance of a disk does not matter."""
 
 
 @dataclass(frozen=True)
 class StorageWaits:
-    """How the workers wait for their data."""
+    """How the workers of a loader wait for their data."""
 
-    share: float
-    """Of their time."""
-    read_bytes: float
-    """Per second, all workers."""
-    device_bytes: float
+    wait_share: float
+    """Share of the workers' time in which they wait for bytes."""
+    bytes_s: float
+    """Bytes per second that all workers read."""
+    device_bytes_s: float
+    """Bytes per second that came from a block device."""
     bytes_per_read: float
     opens_per_sample: float
     open_share: float
-    """Of the waiting, in opening files and asking about them."""
-    remote: float
-    """Of the waiting, in the network or a timer."""
-    busiest: float | None
-    """Share of the time that the busiest disk was busy; None where no disk had traffic of ours."""
-    together: float | None
-    """What all readers got after the run, over what one got alone; None: nobody looked, or it does not matter."""
+    """Share of the waiting in opening files and reading their metadata."""
+    remote_share: float
+    """Share of the waiting in the network or a timer."""
+    busiest_disk: float | None
+    """Share of the time in which the busiest disk was busy; None if the run did not read from a disk."""
+    speedup: float | None
+    """Throughput of all readers after the run, over that of one reader; None if not measured, or of no importance."""
     readers: int
-    """How many that were."""
+    """Number of these readers."""
 
     @property
-    def manner(self) -> WaitPattern | None:
-        """How the storage takes several readers at once."""
-        if self.together is None:
+    def scaling(self) -> StorageScaling | None:
+        """How the throughput changes with the number of readers; None if that was not measured."""
+        if self.speedup is None:
             return None
-        if self.together <= THRASHES:
-            return "thrash"
-        return "apart" if self.together >= self.readers**0.5 else "share"
+        if self.speedup <= THRASHES_MAX:
+            return "thrashes"
+        return "scales" if self.speedup >= self.readers**0.5 else "constant"
 
     @property
-    def together_words(self) -> str:
-        """For people."""
-        return f"{self.readers} readers get {self.together:.1f} times what one gets alone"
+    def speedup_text(self) -> str:
+        """The measured speed-up as text."""
+        return f"{self.readers} readers get {self.speedup:.1f} times what one gets alone"
 
 
 def storage_waits(evidence: Evidence) -> StorageWaits | None:
-    """None unless the loop waits for workers who wait for bytes."""
-    return _waiting(evidence) if behind(evidence) else None
-
-
-def _waiting(evidence: Evidence) -> StorageWaits | None:
-    own = float((evidence.workers.cpu_s + evidence.workers.blocked_s).sum())
-    locked = evidence.workers.blocked_in("lock")
-    blocked = float(evidence.workers.blocked_s.sum()) * (1 - locked)
-    if own <= 0 or blocked < LEAST * own:
+    """Return how workers wait for bytes; None unless the loop waits for workers that do."""
+    if not waits_for_workers(evidence):
         return None
-    remote = evidence.workers.blocked_in("network", "sleep")
-    total = float(sum(fetch.read_bytes for fetch in evidence.workers.fetches))
-    reads = sum(fetch.reads for fetch in evidence.workers.fetches)
-    samples = sum(fetch.samples for fetch in evidence.workers.fetches)
-    profiled = _together(evidence, total / evidence.loop.steady_s, total / max(1, reads)) if remote <= REMOTE else None
+    workers, steady_s = evidence.workers, evidence.loop.steady_s
+    own_s = float((workers.cpu_s + workers.blocked_s).sum())
+    blocked_s = float(workers.blocked_s.sum()) * (1 - workers.blocked_in("lock"))
+    if own_s <= 0 or blocked_s < WAIT_MIN * own_s:
+        return None
+    remote_share = workers.blocked_in("network", "sleep")
+    total = float(sum(fetch.read_bytes for fetch in workers.fetches))
+    reads = sum(fetch.reads for fetch in workers.fetches)
+    samples = sum(fetch.samples for fetch in workers.fetches)
+    measured = None
+    if remote_share <= REMOTE_MIN:
+        measured = _measured_speedup(evidence, total / steady_s, total / max(1, reads))
     return StorageWaits(
-        share=blocked / own,
-        read_bytes=total / evidence.loop.steady_s,
-        device_bytes=sum(fetch.device_bytes for fetch in evidence.workers.fetches) / evidence.loop.steady_s,
+        wait_share=blocked_s / own_s,
+        bytes_s=total / steady_s,
+        device_bytes_s=sum(fetch.device_bytes for fetch in workers.fetches) / steady_s,
         bytes_per_read=total / reads if reads else 0.0,
-        opens_per_sample=sum(fetch.opens for fetch in evidence.workers.fetches) / samples if samples else 0.0,
-        open_share=evidence.workers.blocked_in("open"),
-        remote=remote,
-        busiest=_busiest(evidence),
-        together=None if profiled is None else profiled[0],
-        readers=0 if profiled is None else profiled[1],
+        opens_per_sample=sum(fetch.opens for fetch in workers.fetches) / samples if samples else 0.0,
+        open_share=workers.blocked_in("open"),
+        remote_share=remote_share,
+        busiest_disk=_busiest_disk(evidence),
+        speedup=None if measured is None else measured[0],
+        readers=0 if measured is None else measured[1],
     )
 
 
-def _busiest(evidence: Evidence) -> float | None:
-    names = {disk.name for look in evidence.machine.system for disk in look.disks if disk.read_bytes_s > 0}
-    busy = [
-        mean([disk.busy for look in evidence.machine.system for disk in look.disks if disk.name == name])
-        for name in names
-    ]
-    return max(busy, default=None)
+def _busiest_disk(evidence: Evidence) -> float | None:
+    disks = [disk for line in evidence.machine.system for disk in line.disks]
+    names = {disk.name for disk in disks if disk.read_bytes_s > 0}
+    return max((mean([disk.busy for disk in disks if disk.name == name]) for name in names), default=None)
 
 
-def _pattern(known: list[tuple[float, float]], rate: float, *, in_row: bool) -> tuple[float, float]:
-    """The pattern that gives all together about what the run got; where both do, large reads come in a row."""
-    off = [abs(log(together / rate)) for _, together in known]
-    if len(known) == 2 and abs(off[0] - off[1]) < ALIKE:
-        return known[0] if in_row else known[1]
-    return known[off.index(min(off))]
-
-
-def _together(evidence: Evidence, rate: float, read_bytes: float) -> tuple[float, int] | None:
-    """What all got over what one got, and how many all were."""
+def _measured_speedup(evidence: Evidence, rate: float, read_bytes: float) -> tuple[float, int] | None:
+    """Return the throughput of all readers over that of one, and the number of readers, from the reads after the
+    run."""
     for line in evidence.recording.storage:
         if line.loader != evidence.loader.loader or line.readers < 2 or not line.cold:
             continue
@@ -126,6 +119,17 @@ def _together(evidence: Evidence, rate: float, read_bytes: float) -> tuple[float
         )
         known = [(alone, together) for alone, together in patterns if alone > 0 and together > 0]
         if known and rate > 0:
-            alone, together = _pattern(known, rate, in_row=read_bytes >= LARGE_BYTES)
+            alone, together = _matching_pattern(known, rate, sequential=read_bytes >= LARGE_READ_BYTES)
             return together / alone, line.readers
     return None
+
+
+def _matching_pattern(known: list[tuple[float, float]], rate: float, *, sequential: bool) -> tuple[float, float]:
+    """Return the access pattern whose throughput for all readers is nearest to that of the run.
+
+    If both patterns are about as near, large reads are taken as sequential.
+    """
+    distances = [abs(log(together / rate)) for _, together in known]
+    if len(known) == 2 and abs(distances[0] - distances[1]) < SIMILAR_LOG:
+        return known[0] if sequential else known[1]
+    return known[distances.index(min(distances))]

@@ -1,7 +1,7 @@
 """The rules: one file for each cause of a stall, named after the cause.
 
-The module's docstring says what the rule sees, why it hurts, how it differs from its look-alikes, and the remedy; the page
-docs/rules.md is generated from these docstrings. The function `check(evidence)` is the rule.
+The module's docstring says what the rule sees, why it hurts, how it differs from its look-alikes, and the remedy; the
+page docs/rules.md is generated from these docstrings. The function `check(evidence)` is the rule.
 """
 
 from __future__ import annotations

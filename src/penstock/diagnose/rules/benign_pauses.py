@@ -1,7 +1,9 @@
-"""Pauses that are meant: evaluation, checkpoints.
+"""The run pauses on purpose, for evaluation or checkpoints.
 
-They make single steps very slow, in a rhythm, and look like stalls in a list of slow steps. They are not the
-loader's, and are left out of all other figures.
+Evidence: phases named evaluation or checkpoint, or epochs of another loader within a step.
+
+Such pauses make single steps very slow, at regular intervals, and resemble stalls in a list of slow steps. The loader
+does not cause them, so they are left out of all other figures. This rule never gives a finding.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from penstock.diagnose.suspect import Answer, RuledOut
 
 
 def check(evidence: Evidence) -> Answer:
-    """Never a finding."""
-    paused = evidence.loop.pause_s[evidence.loop.pause_s > 0]
-    if not len(paused):
+    """Report the number and the duration of the pauses."""
+    pauses = evidence.loop.pause_s[evidence.loop.pause_s > 0]
+    if not len(pauses):
         return None
-    return RuledOut(f"{len(paused)} pauses for {' or '.join(PAUSES)}, {format_ms(float(paused.sum()))} in all")
+    return RuledOut(f"{len(pauses)} pauses for {' or '.join(PAUSES)}, {format_ms(float(pauses.sum()))} in all")

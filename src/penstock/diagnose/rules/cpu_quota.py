@@ -1,12 +1,14 @@
-"""The container's CPU quota holds the run back while the machine's cores are free.
+"""The CPU quota of the container stops the run while cores of the machine are free.
 
-A cgroup may use so many CPU-seconds per period; who has used them up is stopped until the next. `os.cpu_count()`
-knows nothing of it, so worker counts chosen by it run into the wall, and all processes of the run stop together.
+A cgroup may use a number of CPU-seconds per period; when they are used up, its processes are stopped until the next
+period. `os.cpu_count()` does not know the quota, so a number of workers chosen by it exceeds the quota, and all
+processes of the run stop together.
 
-Looks like `decode_bound` and `noisy_neighbour`; the kernel's own count of throttled time tells it apart.
+Evidence: the kernel's own count of throttled time.
 
-Remedy: a larger limit (`cpu.max`, the pod's `limits.cpu`), or cheaper samples; fewer workers do not bring back
-speed.
+Similar causes: `decode_bound` and `noisy_neighbour` (there, nothing is throttled).
+
+Remedy: a larger limit (`cpu.max`, the pod's `limits.cpu`), or cheaper samples. Fewer workers do not help.
 """
 
 from __future__ import annotations
@@ -18,32 +20,31 @@ from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_cores, with_step
 from penstock.model.workload import Workload
 
-LEAST = 0.05
-"""Share of the time throttled."""
-UNSTOPPED = 0.1
-"""Of the steps: so many fell between two stops."""
+THROTTLED_MIN = 0.05
+"""Share of the time in which the run is throttled."""
+UNTHROTTLED_QUANTILE = 0.1
+"""Quantile of the steps that were not stopped, because they fell between two stops."""
 
 
 def check(evidence: Evidence) -> Answer:
-    """The kernel says that it throttled us."""
-    machine = evidence.recording.run.machine
-    if evidence.machine.throttled < LEAST:
+    """Suspect it if the kernel counts throttled time."""
+    machine, throttled = evidence.recording.run.machine, evidence.machine.throttled
+    if throttled < THROTTLED_MIN:
         return RuledOut("nothing was throttled") if machine.quota_cores is not None else None
     allowed = f"{machine.quota_cores:g}" if machine.quota_cores is not None else "fewer"
     return Suspect(
         strength=0.95,
-        summary=f"The cgroup's CPU quota stops the run {evidence.machine.throttled:.0%} of the time",
+        summary=f"The cgroup's CPU quota stops the run {throttled:.0%} of the time",
         evidence=(
-            f"throttled {evidence.machine.throttled:.0%} of the time, by the kernel's count",
+            f"throttled {throttled:.0%} of the time, by the kernel's count",
             f"the quota allows {allowed} of {machine.cores} cores",
         ),
         advice="Raise the container's CPU limit, or make samples cheaper",
-        remedy=lambda workload: _unlimited(workload, evidence),
+        remedy=lambda workload: _without_quota(workload, machine.cores),
     )
 
 
-def _unlimited(workload: Workload, evidence: Evidence) -> Workload:
-    """All cores of the machine, and steps like those that were not stopped."""
-    cores = float(evidence.recording.run.machine.cores)
-    step_s = np.minimum(workload.step_s, np.quantile(workload.step_s, UNSTOPPED))
-    return with_step(with_cores(workload, cores), step_s)
+def _without_quota(workload: Workload, cores: int) -> Workload:
+    """Return the workload with all cores of the machine, and with steps like those that were not stopped."""
+    step_s = np.minimum(workload.step_s, np.quantile(workload.step_s, UNTHROTTLED_QUANTILE))
+    return with_step(with_cores(workload, float(cores)), step_s)

@@ -1,11 +1,13 @@
-"""The loop waits for the device at every step.
+"""The loop waits for the device in every step.
 
-`.item()`, `.cpu()`, `print(loss)`, a norm per parameter: each waits until the device has done everything before it.
-The host then has nothing queued, and the device idles while the next step is prepared.
+`.item()`, `.cpu()`, `print(loss)` or a norm per parameter wait until the device has finished everything before. The
+host then has nothing queued, and the device is idle while the host prepares the next step.
 
-Looks like slow compute; time in synchronising calls tells it apart.
+Evidence: time in synchronising calls.
 
-Remedy: keep losses as tensors, look at them every fiftieth step; `torch._foreach_norm` and one copy instead of
+Similar causes: a slow model (there, synchronising calls take no time).
+
+Remedy: keep losses as tensors and read them every fiftieth step; use `torch._foreach_norm` and one copy instead of
 many.
 """
 
@@ -16,23 +18,25 @@ from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
-LEAST = 0.05
+SYNC_MIN = 0.05
+"""Share of the time per step in synchronising calls."""
 
 
 def check(evidence: Evidence) -> Answer:
-    """Time in synchronising calls, and what of it could be overlapped."""
-    sync = mean(evidence.loop.phase_s("sync"))
-    cycle = evidence.loop.cycle_s
-    if cycle <= 0 or sync < LEAST * cycle:
+    """Suspect it if synchronising calls take a noticeable share of the step; the gain is the part that could
+    overlap."""
+    loop = evidence.loop
+    sync_s, cycle_s = mean(loop.phase_s("sync")), loop.cycle_s
+    if cycle_s <= 0 or sync_s < SYNC_MIN * cycle_s:
         return None
-    host = max(1e-9, cycle - sync)
+    host_s = max(1e-9, cycle_s - sync_s)
     return Suspect(
         strength=0.75,
-        summary=f"The loop waits {format_ms(sync)} a step for the device",
+        summary=f"The loop waits {format_ms(sync_s)} a step for the device",
         evidence=(
-            f"{format_ms(sync)} of {format_ms(cycle)} per step in .item(), .cpu() and their kin",
-            f"the host's own work takes {format_ms(host)}: without waiting both would run side by side",
+            f"{format_ms(sync_s)} of {format_ms(cycle_s)} per step in .item(), .cpu() and similar calls",
+            f"the host's own work takes {format_ms(host_s)}: without the calls both would overlap",
         ),
         advice="Keep losses on the device and read them every few dozen steps",
-        gain=evidence.loop.gain_without(sync) if evidence.loop.device_s() else max(0.0, cycle / max(host, sync) - 1),
+        gain=loop.gain_without(sync_s) if loop.device_s() else max(0.0, cycle_s / max(host_s, sync_s) - 1),
     )

@@ -1,13 +1,15 @@
-"""Taking a batch that lies ready costs the training loop real time.
+"""Receiving a batch that is ready costs the training loop time.
 
-Batches come from worker processes through shared memory and a pipe: large ones are copied into shared memory and
-mapped again, arrays that are no tensors are pickled whole, and the main process unpickles them, on the loop's own
-thread.
+Batches come from worker processes through shared memory and a pipe. Large tensors are copied into shared memory and
+mapped again; arrays that are not tensors are pickled whole. The main process unpickles them, on the thread of the loop.
 
-Looks like a slow worker, but the batch was ready when the loop asked.
+Evidence: the loop takes long to receive a batch even if the batch was ready when the loop requested it.
 
-Remedy: tensors instead of arrays or lists in the batch, smaller dtypes (uint8 instead of float32, normalise on the
-GPU), `pin_memory=True` so that another thread takes them; or penstock.Loader, where no array crosses a pipe.
+Similar causes: a slow worker (there, the batch is not ready) and `main_process_python` (there, another thread holds the
+interpreter lock while the loop receives the batch).
+
+Remedy: tensors instead of arrays or lists in the batch; smaller dtypes (uint8 instead of float32, normalised on the
+GPU); `pin_memory=True`, so that another thread receives the batches; or penstock.Loader, where no array crosses a pipe.
 """
 
 from __future__ import annotations
@@ -18,27 +20,28 @@ from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.ipc import RECEIVE_MIN_S
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
-LEAST = 0.08
-"""Share of the cycle."""
+RECEIVE_MIN = 0.08
+"""Share of the time per step that receiving a batch takes."""
 
 
 def check(evidence: Evidence) -> Answer:
-    """Waits with a batch at hand are long."""
-    sampler = mean(evidence.loop.phase_s("sampler"))
-    taking = max(0.0, evidence.ipc.receive_cpu_s - sampler - RECEIVE_MIN_S)
-    if evidence.settings.num_workers == 0 or evidence.loop.cycle_s <= 0 or taking < LEAST * evidence.loop.cycle_s:
+    """Suspect it if receiving ready batches takes long."""
+    cycle_s, interpreter_s = evidence.loop.cycle_s, evidence.contention.interpreter_s
+    sampler_s = mean(evidence.loop.phase_s("sampler"))
+    receive_s = max(0.0, evidence.ipc.receive_cpu_s - sampler_s - RECEIVE_MIN_S)
+    if evidence.settings.num_workers == 0 or cycle_s <= 0 or receive_s < RECEIVE_MIN * cycle_s:
         return None
-    if evidence.contention.interpreter_s > taking / 2:
-        return RuledOut(
-            f"another thread held the interpreter for {format_ms(evidence.contention.interpreter_s)} of a step"
-        )
+    if interpreter_s > receive_s / 2:
+        return RuledOut(f"another thread held the interpreter for {format_ms(interpreter_s)} of a step")
     return Suspect(
         strength=0.85,
-        summary=f"Taking a finished batch costs {format_ms(taking)} a step",
+        summary=f"Receiving a finished batch costs {format_ms(receive_s)} a step",
         evidence=(
-            f"with a batch ready, the loop still spent {format_ms(taking)} of {format_ms(evidence.loop.cycle_s)} "
-            "per step to get it",
+            f"with a batch ready, the loop still spent {format_ms(receive_s)} of {format_ms(cycle_s)} per step "
+            "to get it",
         ),
         advice="Send tensors, not lists or arrays; smaller dtypes; pin_memory=True; or penstock.Loader",
-        remedy=lambda workload: workload.replace(receive_s=workload.receive_s - min(taking, workload.receive_s.min())),
+        remedy=lambda workload: workload.replace(
+            receive_s=workload.receive_s - min(receive_s, workload.receive_s.min())
+        ),
     )

@@ -1,9 +1,12 @@
 """Workers wait for a lock that only one of them can hold.
 
-A `multiprocessing.Lock` around a shared file, a database connection, a file lock in a cache: however many workers
-there are, the part under the lock runs one at a time.
+The lock may be a `multiprocessing.Lock` around a shared file, a database connection, or a file lock of a cache. However
+many workers there are, the part under the lock is done by one at a time.
 
-Looks like `latency_bound` and storage causes: workers wait, cores are free; but they wait in a lock.
+Evidence: stack samples of the workers in locks.
+
+Similar causes: `latency_bound` and causes in the storage (workers wait there too while cores are free, but not in a
+lock).
 
 Remedy: a handle per worker instead of a shared one; hold the lock for the shared state only, not for reading or
 decoding.
@@ -13,34 +16,33 @@ from __future__ import annotations
 
 from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.evidence.worker_cpu import behind, top_function
+from penstock.diagnose.evidence.worker_cpu import top_function_fact, waits_for_workers
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
-LEAST = 0.15
+LOCK_SHARE_MIN = 0.15
 """Share of the workers' time in a lock."""
-OWN_THREADS = 0.5
-"""Of that time: a worker whose other threads compute so much of it waits for them, not for other workers."""
+HELPER_SHARE_MIN = 0.5
+"""Cores of a worker's other threads over that share, from which on the worker waits for these threads instead."""
 
 
 def check(evidence: Evidence) -> Answer:
-    """Workers were seen waiting in locks while they made batches."""
-    if not behind(evidence) or evidence.settings.num_workers < 2:
+    """Suspect it if workers were sampled waiting in locks while they made batches."""
+    if not waits_for_workers(evidence) or evidence.settings.num_workers < 2:
         return None
-    share = evidence.workers.states.get("lock", 0.0)
-    if share < LEAST:
-        return RuledOut(f"workers were in a lock in {share:.0%} of the looks") if evidence.workers.states else None
-    if evidence.machine.helper_threads_cpu >= OWN_THREADS * share:
-        return RuledOut(
-            f"workers wait for threads of their own, which compute ({evidence.machine.helper_threads_cpu:.2f} cores each)"
-        )
-    locked = evidence.workers.blocked_in("lock")
+    workers, helper_cores = evidence.workers, evidence.machine.helper_threads_cpu
+    share = workers.states.get("lock", 0.0)
+    if share < LOCK_SHARE_MIN:
+        return RuledOut(f"workers were in a lock in {share:.0%} of the stack samples") if workers.states else None
+    if helper_cores >= HELPER_SHARE_MIN * share:
+        return RuledOut(f"workers wait for threads of their own, which compute ({helper_cores:.2f} cores each)")
+    locked = workers.blocked_in("lock")
     return Suspect(
         strength=0.9,
         summary=f"Workers wait for a lock {share:.0%} of the time",
         evidence=(
-            f"in {share:.0%} of the looks at the workers they stood in a lock "
-            f"(about {format_ms(share * evidence.workers.mean_fetch_s)} per batch)",
-            *top_function(evidence),
+            f"in {share:.0%} of their stack samples workers waited for a lock "
+            f"(about {format_ms(share * workers.mean_fetch_s)} per batch)",
+            *top_function_fact(evidence),
         ),
         advice="Give each worker its own handle, or hold the lock for less",
         remedy=lambda workload: workload.replace(latency_s=workload.latency_s * (1 - locked)),

@@ -1,7 +1,11 @@
-"""Batches are copied to the device from ordinary memory, and the loop waits for it.
+"""Batches are copied to the device from pageable memory, and the loop waits for that.
 
-From pageable memory the driver copies twice, at a third of the speed, and `.to(device)` returns only when it is
-done. From pinned memory with `non_blocking=True` the copy runs beside the computation.
+From pageable memory the driver copies twice, at a third of the speed, and `.to(device)` returns only when it is done.
+From pinned memory, with `non_blocking=True`, the copy overlaps with computing.
+
+Evidence: copies to the device take time, and the loader does not pin its memory.
+
+Similar causes: `host_sync` (there, the loop waits for the device in other calls).
 
 Remedy: `pin_memory=True` and `.to(device, non_blocking=True)`; or penstock.Loader with `device="cuda"`.
 """
@@ -13,24 +17,25 @@ from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
-LEAST = 0.04
+COPY_MIN = 0.04
+"""Share of the time per step in copies to the device."""
 
 
 def check(evidence: Evidence) -> Answer:
-    """Copies take time, from memory that is not pinned."""
-    copying = mean(evidence.loop.phase_s("h2d"))
-    cycle = evidence.loop.cycle_s
-    if cycle <= 0 or copying < LEAST * cycle:
+    """Suspect it if copies take time, from memory that is not pinned."""
+    copy_s, cycle_s = mean(evidence.loop.phase_s("h2d")), evidence.loop.cycle_s
+    if cycle_s <= 0 or copy_s < COPY_MIN * cycle_s:
         return None
-    if evidence.settings.in_force("pin_memory") is True:
+    pin_memory = evidence.settings.in_force("pin_memory")
+    if pin_memory is True:
         return RuledOut("the loader pins its memory")
     return Suspect(
         strength=0.85,
-        summary=f"Copying batches to the device holds the loop up for {format_ms(copying)} a step",
+        summary=f"Copying batches to the device takes {format_ms(copy_s)} of the loop's time a step",
         evidence=(
-            f"{format_ms(copying)} of {format_ms(cycle)} per step in copies to the device",
-            f"pin_memory is {evidence.settings.in_force('pin_memory')}",
+            f"{format_ms(copy_s)} of {format_ms(cycle_s)} per step in copies to the device",
+            f"pin_memory is {pin_memory}",
         ),
         advice="pin_memory=True and .to(device, non_blocking=True)",
-        gain=evidence.loop.gain_without(copying, "h2d"),
+        gain=evidence.loop.gain_without(copy_s, "h2d"),
     )

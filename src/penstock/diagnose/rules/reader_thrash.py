@@ -1,9 +1,12 @@
-"""Too many readers on one disk: in sum they get less than one of them would alone.
+"""Too many readers share one disk: together they get less than one of them would alone.
 
-Each worker reads its own file; a disk's head goes back and forth between them and spends its time on the way. More
-workers make it worse. This is how `num_workers` ties together what the disk can bear and what the cores can bear.
+Each worker reads its own file, and the head of the disk moves between the files instead of reading. More workers make
+it worse. This is how `num_workers` ties the number of readers that suits the disk to the number of processes that suits
+the cores.
 
-Looks like `storage_bandwidth`, but there the sum stays the same with fewer readers; here it grows.
+Evidence: after the run, one reader got more than all readers together.
+
+Similar causes: `storage_bandwidth` (there, the throughput stays the same with fewer readers; here it rises).
 
 Remedy: fewer workers that read; penstock.Loader, where one or two threads read for all workers; packed shards.
 """
@@ -16,20 +19,20 @@ from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
 
 def check(evidence: Evidence) -> Answer:
-    """Waiting grows faster than the number of readers."""
-    seen = storage_waits(evidence)
-    if seen is None or seen.together is None:
+    """Suspect it if the throughput of all readers together is less than that of one."""
+    waits = storage_waits(evidence)
+    if waits is None or waits.speedup is None:
         return None
-    if seen.manner != "thrash":
-        return RuledOut(seen.together_words)
-    alone = 1 / seen.together
+    if waits.scaling != "thrashes":
+        return RuledOut(waits.speedup_text)
+    alone = 1 / waits.speedup
     return Suspect(
         strength=0.85,
-        summary=f"{evidence.settings.num_workers} readers get in each other's way on the disk",
+        summary=f"{evidence.settings.num_workers} readers slow each other down on the disk",
         evidence=(
-            f"workers wait for bytes {seen.share:.0%} of their time",
-            f"one reader alone would get about {alone:.1f} times what all get now: {seen.together_words}",
-            f"{seen.read_bytes / 1e6:.0f} MB/s in all",
+            f"workers wait for bytes {waits.wait_share:.0%} of their time",
+            f"one reader alone would get about {alone:.1f} times what all get now: {waits.speedup_text}",
+            f"{waits.bytes_s / 1e6:.0f} MB/s in all",
         ),
         advice="Fewer workers, or penstock.Loader with num_readers=1: reading and decoding are then two settings",
         remedy=lambda workload: workload.replace(latency_s=workload.latency_s / alone),

@@ -1,11 +1,14 @@
-"""In the middle of the run its pace changed, and stayed so.
+"""The rate of the run changed once, and stayed changed.
 
-The same code and data, another pace from some step on: another job came to the machine, the cache was full, the data
-became larger, a thermal limit. Or it waited for data at first and no longer does: a cold cache, a neighbour that has
-ended. Means over the whole run hide it, and describe neither part.
+With the same code and data, steps take another time from some step on: another job started on the machine, the page
+cache filled up, the data became larger, or a thermal limit was reached. Or the run waited for data at first and no
+longer does: the cache was cold, or another job has ended. Means over the whole run hide the change and describe neither
+part.
 
-Remedy: look at what changed at that moment; the recording names what it saw. Of a slow beginning: see whether it comes
-back with each epoch; if so, a cache or a faster disk ends it, else nothing need be done.
+Evidence: one step that divides the run into a quick and a slow part, each of which is even.
+
+Remedy: find what changed at that moment; the recording names what it shows. After a slow beginning, find out whether it
+recurs in each epoch: if so, a cache or a faster disk removes it, otherwise there is nothing to do.
 """
 
 from __future__ import annotations
@@ -20,98 +23,102 @@ from penstock.core.types import Floats
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
-TIMES = 1.5
-"""So many times slower after it than before."""
-LEAST_PART = 0.15
-"""Of the steps, on either side."""
-WINDOWS = 12
-"""At least so many, each a multiple of the workers."""
+FACTOR_MIN = 1.5
+"""The slow part takes at least this multiple of the time of the quick part."""
+PART_MIN = 0.15
+"""Share of the steps that each part holds at least."""
+WINDOWS_MIN = 12
+"""Least number of windows that the steps are divided into; each holds a multiple of num_workers steps."""
+LOAD_CHANGE_MIN_CORES = 0.3
+"""Cores by which the load of the machine must differ between the parts to be reported."""
 
 
 def check(evidence: Evidence) -> Answer:
-    """One place that splits the run into a quick and a slow part, each even in itself."""
+    """Suspect it if one step divides the run into an even quick part and an even slow part."""
+    loop = evidence.loop
     window = max(1, evidence.settings.num_workers)
-    while len(evidence.loop.steps) // (2 * window) >= 4 * WINDOWS:
+    while len(loop.steps) // (2 * window) >= 4 * WINDOWS_MIN:
         window *= 2
-    count = len(evidence.loop.steps) // window
-    if count < WINDOWS:
+    count = len(loop.steps) // window
+    if count < WINDOWS_MIN:
         return None
-    cycle = (evidence.loop.wait_s + evidence.loop.busy_s)[: count * window].reshape(count, window).mean(axis=1)
-    at = _split(cycle)
-    before, after = cycle[:at], cycle[at:]
-    if min(len(before), len(after)) < LEAST_PART * count:
+    cycle_s = (loop.wait_s + loop.busy_s)[: count * window].reshape(count, window).mean(axis=1)
+    split = _best_split(cycle_s)
+    before, after = cycle_s[:split], cycle_s[split:]
+    if min(len(before), len(after)) < PART_MIN * count:
         return None
-    change = _Change(evidence, at * window, float(np.median(before)), float(np.median(after)))
-    if _slower(before, after):
-        return change.for_the_worse()
-    waits = evidence.loop.wait_s[: at * window].mean() - evidence.loop.wait_s[at * window :].mean()
-    if _slower(after, before) and waits > (before.mean() - after.mean()) / 2:
-        return change.for_the_better()
+    step = split * window
+    change = _Change(evidence, step, float(np.median(before)), float(np.median(after)))
+    if _is_slower(after, before):
+        return change.to_slower()
+    waited_s = loop.wait_s[:step].mean() - loop.wait_s[step:].mean()
+    if _is_slower(before, after) and waited_s > (before.mean() - after.mean()) / 2:
+        return change.to_quicker()
     return None
 
 
-def _slower(one: Floats, other: Floats) -> bool:
-    """Whether the other's windows, nearly all of them, are slower than nearly all of the one's, and by enough."""
-    apart = float(np.quantile(other, 0.2)) > float(np.quantile(one, 0.8))
-    return apart and float(np.median(other)) >= TIMES * float(np.median(one)) > 0
+def _is_slower(part: Floats, other: Floats) -> bool:
+    """Return whether nearly all windows of a part are slower than nearly all of the other, and by enough."""
+    separated = float(np.quantile(part, 0.2)) > float(np.quantile(other, 0.8))
+    return separated and float(np.median(part)) >= FACTOR_MIN * float(np.median(other)) > 0
 
 
 @dataclass(frozen=True)
 class _Change:
-    """At which step, and what a step took before and after."""
+    """The step at which the rate changed, and the seconds per step before and after."""
 
     evidence: Evidence
     step: int
     before_s: float
     after_s: float
 
-    def for_the_worse(self) -> Suspect:
+    def to_slower(self) -> Suspect:
         return self._suspect(
             0.7,
             f"From step {self.step} on each step takes {self.after_s / self.before_s:.1f} times as long as before",
-            "Look at what else began on the machine, and at the data, at that moment",
+            "Find out what else started on the machine at that moment, and whether the data changed",
         )
 
-    def for_the_better(self) -> Suspect:
-        """It waited at first; a step that was slow by itself then, as before compiling, is no such case."""
-        times = self.before_s / self.after_s
+    def to_quicker(self) -> Suspect:
+        """Describe a run that waited for data at first; steps that were slow by themselves do not count."""
+        factor = self.before_s / self.after_s
         return self._suspect(
             0.6,
-            f"Until step {self.step} each step took {times:.1f} times as long as since, waiting for data",
-            "See whether it comes back with each epoch: if so, cache the data nearer; if not, it is over",
+            f"Until step {self.step} each step took {factor:.1f} times as long as since, waiting for data",
+            "Find out whether it recurs with each epoch: if so, cache the data nearer; if not, it is over",
         )
 
     def _suspect(self, strength: float, summary: str, advice: str) -> Suspect:
         at_s = self.evidence.loop.steps[self.step].at_s
-        paces = f"{format_ms(self.before_s)} a step before, {format_ms(self.after_s)} after"
-        worse = self.after_s > self.before_s
+        times = f"{format_ms(self.before_s)} a step before, {format_ms(self.after_s)} after"
+        slower = self.after_s > self.before_s
         return Suspect(
             strength=strength,
             summary=summary,
-            evidence=(f"{paces}, since {at_s:.0f} s into the run", *_changed(self.evidence, at_s, more=worse)),
+            evidence=(f"{times}, since {at_s:.0f} s into the run", *_load_facts(self.evidence, at_s, rising=slower)),
             advice=advice,
             gain=self.evidence.loop.cycle_s / min(self.before_s, self.after_s) - 1,
         )
 
 
-def _split(cycle: Floats) -> int:
-    """Where two means describe the windows best."""
-    costs = [
-        float(((cycle[:at] - cycle[:at].mean()) ** 2).sum() + ((cycle[at:] - cycle[at:].mean()) ** 2).sum())
-        for at in range(1, len(cycle))
+def _best_split(cycle_s: Floats) -> int:
+    """Return the index at which two means describe the windows best."""
+    errors = [
+        float(((cycle_s[:split] - cycle_s[:split].mean()) ** 2).sum())
+        + float(((cycle_s[split:] - cycle_s[split:].mean()) ** 2).sum())
+        for split in range(1, len(cycle_s))
     ]
-    return int(np.argmin(costs)) + 1
+    return int(np.argmin(errors)) + 1
 
 
-def _changed(evidence: Evidence, at_s: float, *, more: bool) -> tuple[str, ...]:
-    """What there was more of since then, or less."""
+def _load_facts(evidence: Evidence, at_s: float, *, rising: bool) -> tuple[str, ...]:
+    """Return the loads of the machine that rose at that time, or fell."""
     facts = []
     for name, unit in (("others_cpu", "cores used by others"), ("iowait", "cores waiting for a disk")):
-        parts = [
-            [getattr(look, name) for look in evidence.machine.system if (look.at_s < at_s) == early]
+        before, after = (
+            mean([getattr(line, name) for line in evidence.machine.system if (line.at_s < at_s) == early])
             for early in (True, False)
-        ]
-        early, late = (mean(part) for part in parts)
-        if (late - early if more else early - late) > 0.3:
-            facts.append(f"{unit}: {early:.1f} before, {late:.1f} after")
+        )
+        if (after - before if rising else before - after) > LOAD_CHANGE_MIN_CORES:
+            facts.append(f"{unit}: {before:.1f} before, {after:.1f} after")
     return tuple(facts)

@@ -1,11 +1,13 @@
-"""Drawing the next indices takes the training loop's time.
+"""Drawing the next indices takes time of the training loop.
 
-torch asks the sampler on the main thread, inside the wait for the next batch. A sampler that sorts, weights or looks
-something up for every index makes each step pay for it.
+torch calls the sampler on the main thread, inside the wait for the next batch. A sampler that sorts, weights or
+searches for every index makes each step longer.
 
-Looks like `ipc_copy` and a slow worker; the clock around the sampler tells it apart.
+Evidence: the time spent in the sampler.
 
-Remedy: draw a whole epoch's indices at once (numpy, torch.multinomial), precompute groups, return lists from a
+Similar causes: `ipc_copy` and a slow worker (there, the sampler takes no time).
+
+Remedy: draw the indices of a whole epoch at once (NumPy, torch.multinomial), precompute groups, return lists from a
 batch_sampler.
 """
 
@@ -16,23 +18,22 @@ from penstock.core.format import format_ms
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.suspect import Answer, Suspect
 
-LEAST = 0.04
-"""Share of the cycle."""
+SAMPLER_MIN = 0.04
+"""Share of the time per step in the sampler."""
 
 
 def check(evidence: Evidence) -> Answer:
-    """The sampler's own clock."""
-    seconds = mean(evidence.loop.phase_s("sampler"))
-    if evidence.loop.cycle_s <= 0 or seconds < LEAST * evidence.loop.cycle_s:
+    """Suspect it if the sampler takes a noticeable share of the step."""
+    sampler_s, cycle_s = mean(evidence.loop.phase_s("sampler")), evidence.loop.cycle_s
+    if cycle_s <= 0 or sampler_s < SAMPLER_MIN * cycle_s:
         return None
-    cycle = evidence.loop.cycle_s
     return Suspect(
         strength=0.9,
-        summary=f"The sampler takes {seconds / cycle:.0%} of every step",
+        summary=f"The sampler takes {sampler_s / cycle_s:.0%} of every step",
         evidence=(
-            f"drawing indices takes {format_ms(seconds)} of {format_ms(cycle)} per step, on the main thread",
-            f"sampler: {evidence.settings.in_force('sampler') or 'not known by name'}",
+            f"drawing indices takes {format_ms(sampler_s)} of {format_ms(cycle_s)} per step, on the main thread",
+            f"sampler: {evidence.settings.in_force('sampler') or 'its name is not recorded'}",
         ),
-        advice="Draw the epoch's indices in one go",
-        gain=evidence.loop.gain_without(seconds),
+        advice="Draw the epoch's indices at once",
+        gain=evidence.loop.gain_without(sampler_s),
     )

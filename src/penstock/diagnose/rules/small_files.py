@@ -1,11 +1,13 @@
-"""A file for every sample: opening costs more than reading.
+"""There is a file for every sample, and opening files costs more than reading them.
 
-Each open is a walk through directories, on a network file system a round trip or three; a million small files are a
-million of them every epoch, and directory caches do not hold that many.
+Each open resolves a path through directories; on a network file system it takes one to three round trips. A million
+small files cost a million opens in every epoch, and directory caches do not hold that many.
 
-Looks like `random_access` (but there the file is open already) and `latency_bound`.
+Evidence: about one open per sample or more, and workers that wait in opening files.
 
-Remedy: put the files into shards once (tar); read those in large blocks.
+Similar causes: `random_access` (there, the file is open already) and `latency_bound` (there, workers wait in reads).
+
+Remedy: pack the files into shards (tar) once, and read those in large blocks.
 """
 
 from __future__ import annotations
@@ -14,34 +16,34 @@ from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.storage_waits import storage_waits
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 
-OPENS = 0.5
-"""Per sample."""
-OPENING = 0.3
-"""Of the waiting."""
-SMALL_BYTES = 256 << 10
-"""Per file: the read of a smaller one costs as much as any request, and many of them lie in one read of a shard."""
+OPENS_MIN = 0.5
+"""Files opened per sample."""
+OPEN_SHARE_MIN = 0.3
+"""Share of the waiting in opening files."""
+SMALL_FILE_BYTES = 256 << 10
+"""Reading a smaller file costs as much as any request; in a shard, one read brings many such samples."""
 
 
 def check(evidence: Evidence) -> Answer:
-    """A file or more per sample, and workers wait in opening them."""
-    seen = storage_waits(evidence)
-    if seen is None:
+    """Suspect it if workers open a file or more per sample, and wait in opening them."""
+    waits = storage_waits(evidence)
+    if waits is None:
         return None
-    if seen.opens_per_sample < OPENS:
-        return RuledOut(f"{seen.opens_per_sample:.2f} files are opened per sample")
-    if seen.open_share < OPENING:
-        return RuledOut(f"{seen.open_share:.0%} of the waiting is in opening files")
-    opening = seen.open_share
-    gone = opening + (evidence.workers.blocked_in("read") if _bytes_per_open(evidence) < SMALL_BYTES else 0.0)
+    if waits.opens_per_sample < OPENS_MIN:
+        return RuledOut(f"{waits.opens_per_sample:.2f} files are opened per sample")
+    if waits.open_share < OPEN_SHARE_MIN:
+        return RuledOut(f"{waits.open_share:.0%} of the waiting is in opening files")
+    small = _bytes_per_open(evidence) < SMALL_FILE_BYTES
+    avoidable = waits.open_share + (evidence.workers.blocked_in("read") if small else 0.0)
     return Suspect(
         strength=0.85,
-        summary=f"{seen.opens_per_sample:.1f} files are opened for every sample, and that is what takes the time",
+        summary=f"{waits.opens_per_sample:.1f} files are opened for every sample, and that takes the time",
         evidence=(
-            f"workers wait {seen.share:.0%} of their time, {opening:.0%} of it in opening files",
-            f"{seen.opens_per_sample:.1f} files opened per sample, {seen.bytes_per_read / 1024:.1f} KiB per read",
+            f"workers wait {waits.wait_share:.0%} of their time, {waits.open_share:.0%} of it in opening files",
+            f"{waits.opens_per_sample:.1f} files opened per sample, {waits.bytes_per_read / 1024:.1f} KiB per read",
         ),
         advice="Put the files into shards (tar) and read those",
-        remedy=lambda workload: workload.replace(latency_s=workload.latency_s * (1 - gone)),
+        remedy=lambda workload: workload.replace(latency_s=workload.latency_s * (1 - avoidable)),
     )
 
 

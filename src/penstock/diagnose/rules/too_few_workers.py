@@ -1,40 +1,41 @@
-"""The workers compute without a break, but some cores have nothing to do.
+"""The workers compute without a break, but some cores are idle.
 
-Each worker is one core at most. While the loop waits and cores are idle, more workers mean more batches, up to the
-number of cores (one left for the loop).
+Each worker uses at most one core. While the loop waits and cores are idle, more workers make more batches, up to the
+number of cores.
 
-Looks like `decode_bound` (but there no core is free) and `latency_bound` (but there workers wait, they do not
-compute).
+Evidence: the loop waits for workers, the workers compute, and cores are free.
 
-Remedy: more workers; penstock.Loader finds their number by itself.
+Similar causes: `decode_bound` (there, no core is free) and `latency_bound` (there, workers wait and do not compute).
+
+Remedy: more workers; penstock.Loader chooses their number itself.
 """
 
 from __future__ import annotations
 
 from penstock.diagnose.evidence.evidence import Evidence
-from penstock.diagnose.evidence.worker_cpu import computing
+from penstock.diagnose.evidence.worker_cpu import waits_for_computing
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
 from penstock.model.edits import with_workers
 
-FREE = 0.4
-"""Cores: less is what a loop and its threads leave idle anyway."""
+FREE_CORES_MIN = 0.4
+"""Free cores: the loop and its threads leave fewer than this idle in any case."""
 
 
 def check(evidence: Evidence) -> Answer:
-    """Workers compute, the loop waits, and cores are idle."""
-    if not computing(evidence):
+    """Suspect it if workers compute, the loop waits, and cores are idle."""
+    if not waits_for_computing(evidence):
         return None
-    most = max(evidence.settings.num_workers, round(evidence.machine.cores))
-    if evidence.machine.free_cores < FREE or most == evidence.settings.num_workers:
-        return RuledOut(
-            f"{evidence.settings.num_workers} workers on {evidence.machine.cores:g} cores, of which {evidence.machine.free_cores:.1f} are free"
-        )
+    machine, num_workers = evidence.machine, evidence.settings.num_workers
+    most = max(num_workers, round(machine.cores))
+    if machine.free_cores < FREE_CORES_MIN or most == num_workers:
+        return RuledOut(f"{num_workers} workers on {machine.cores:g} cores, of which {machine.free_cores:.1f} are free")
+    computing = evidence.workers.share_of_fetch(evidence.workers.cpu_s)
     return Suspect(
-        strength=0.9 if evidence.machine.system else 0.6,
-        summary=f"{evidence.settings.num_workers} workers cannot keep up, and {evidence.machine.free_cores:.1f} cores are idle",
+        strength=0.9 if machine.system else 0.6,
+        summary=f"{num_workers} workers cannot keep up, and {machine.free_cores:.1f} cores are idle",
         evidence=(
-            f"a worker computes {evidence.workers.share_of_fetch(evidence.workers.cpu_s):.0%} of the time it takes for a batch",
-            f"{evidence.machine.free_cores:.1f} of {evidence.machine.cores:g} usable cores were free",
+            f"a worker computes {computing:.0%} of the time it takes for a batch",
+            f"{machine.free_cores:.1f} of {machine.cores:g} usable cores were free",
         ),
         advice=f"num_workers={most}",
         remedy=lambda workload: with_workers(workload, most),
