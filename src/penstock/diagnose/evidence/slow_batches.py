@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.core.arrays import Bools
+from penstock.core.types import Bools
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.worker_cpu import waits_for_workers
 

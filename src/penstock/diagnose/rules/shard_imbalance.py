@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.core.arrays import Ints
+from penstock.core.types import Ints
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.diagnose.evidence.worker_cpu import waits_for_workers
 from penstock.diagnose.suspect import Answer, RuledOut, Suspect
