@@ -17,12 +17,13 @@ from benchmarks.plan.loads import Load
 from benchmarks.plan.one import measured, tuned
 from benchmarks.plan.times import Times
 from benchmarks.result import in_turns, median_ratio
-from penstock.tuner.result import PREFETCH, Setting, TuningFindings
+from penstock.core.plan import TORCH_PREFETCH_FACTOR
+from penstock.tuner.result import TuningFindings, WorkerSettings
 
-DEFAULT = Setting()
-GRID = (DEFAULT, *(Setting(workers, depth) for workers in (1, 2, 4, 8) for depth in (2, 4, 8)))
-QUICK_GRID = (DEFAULT, Setting(1), Setting(2))
-FOLKLORE = (Setting(2, 2), Setting(8, 4), Setting(16, 8), Setting(32, 12), DEFAULT)
+DEFAULT = WorkerSettings()
+GRID = (DEFAULT, *(WorkerSettings(workers, depth) for workers in (1, 2, 4, 8) for depth in (2, 4, 8)))
+QUICK_GRID = (DEFAULT, WorkerSettings(1), WorkerSettings(2))
+FOLKLORE = (WorkerSettings(2, 2), WorkerSettings(8, 4), WorkerSettings(16, 8), WorkerSettings(32, 12), DEFAULT)
 """What five teams recommend for any training."""
 FOREMOST = 3
 """Points of the grid that get the rounds in any case."""
@@ -31,7 +32,7 @@ NEAR = 0.9
 AS_GOOD = 0.97
 """Of two rates, what counts as the same."""
 
-Rates = Mapping[Setting, float]
+Rates = Mapping[WorkerSettings, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,20 +40,20 @@ class Course:
     """One load, all its settings."""
 
     load: str
-    tuned: Setting
+    tuned: WorkerSettings
     tune_s: float
-    grid: tuple[Setting, ...]
+    grid: tuple[WorkerSettings, ...]
     screened: Rates
     """Samples per second, of one short run each."""
-    counted: Mapping[Setting, list[float]]
+    counted: Mapping[WorkerSettings, list[float]]
     """Of the finalists, a figure a round."""
 
     @property
-    def rates(self) -> dict[Setting, float]:
+    def rates(self) -> dict[WorkerSettings, float]:
         return {setting: median(figures) for setting, figures in self.counted.items()}
 
     @property
-    def best(self) -> Setting:
+    def best(self) -> WorkerSettings:
         """Of the grid."""
         return max((setting for setting in self.rates if setting in self.grid), key=lambda each: self.rates[each])
 
@@ -74,7 +75,7 @@ class Course:
 def run(of: Load, folder: Path, times: Times, *, quick: bool) -> Course:
     """Each run in a process of its own."""
 
-    def rate(seconds: float, setting: Setting) -> float:
+    def rate(seconds: float, setting: WorkerSettings) -> float:
         return fresh(measured, of.name, setting, folder, seconds)
 
     findings = fresh(tuned, of.name, folder, times.tune_s, timeout_s=60 + 4 * times.tune_s)
@@ -85,10 +86,10 @@ def run(of: Load, folder: Path, times: Times, *, quick: bool) -> Course:
 def course(
     name: str,
     findings: TuningFindings,
-    grid: tuple[Setting, ...],
-    folklore: tuple[Setting, ...],
+    grid: tuple[WorkerSettings, ...],
+    folklore: tuple[WorkerSettings, ...],
     times: Times,
-    rate: Callable[[float, Setting], float],
+    rate: Callable[[float, WorkerSettings], float],
 ) -> Course:
     """Screen, then the rounds."""
     chosen = setting_of(findings)
@@ -105,17 +106,19 @@ def course(
     )
 
 
-def finalists(screened: Rates, named: tuple[Setting, ...]) -> list[Setting]:
+def finalists(screened: Rates, named: tuple[WorkerSettings, ...]) -> list[WorkerSettings]:
     """Who gets the rounds: those that are named, the foremost of the grid, and each number's best that came near."""
     ranked = sorted(screened, key=lambda setting: -screened[setting])
     best_of = {setting.workers: setting for setting in reversed(ranked)}
     near = [each for each in best_of.values() if screened[each] >= NEAR * screened[ranked[0]]]
-    return sorted({*named, *ranked[:FOREMOST], *near}, key=Setting.cost)
+    return sorted({*named, *ranked[:FOREMOST], *near}, key=WorkerSettings.cost)
 
 
-def setting_of(findings: TuningFindings) -> Setting:
+def setting_of(findings: TuningFindings) -> WorkerSettings:
     """As the tuned keyword arguments have it."""
     kwargs = findings.kwargs
     if not kwargs["num_workers"]:
         return DEFAULT
-    return Setting(kwargs["num_workers"], kwargs.get("prefetch_factor", PREFETCH), kwargs.get("in_order", True))
+    return WorkerSettings(
+        kwargs["num_workers"], kwargs.get("prefetch_factor", TORCH_PREFETCH_FACTOR), kwargs.get("in_order", True)
+    )

@@ -11,7 +11,7 @@ from tests.support.faults import FAULTS, Case, Fault, Severity, Step
 from torch.utils.data import DataLoader
 
 from benchmarks.plan.material import large_arrays, one_head, tiny_samples
-from penstock.tuner.result import Setting
+from penstock.tuner.result import WorkerSettings
 
 ENDLESS = 20_000
 """Steps of eight samples: more than anybody runs."""
@@ -30,11 +30,11 @@ class Load:
     batch_size: int = 8
     step: Step = field(default_factory=Step)
     steps: int = ENDLESS
-    recorded: Setting
-    judged: tuple[Setting, ...]
+    recorded: WorkerSettings
+    judged: tuple[WorkerSettings, ...]
 
     @contextmanager
-    def open(self, folder: Path, setting: Setting) -> Iterator[DataLoader[object]]:
+    def open(self, folder: Path, setting: WorkerSettings) -> Iterator[DataLoader[object]]:
         """A DataLoader with these settings, on a disk or beside a store as the fault makes it."""
         case = Case(folder=folder, severity=self.severity, steps=self.steps)
         with self.fault.build(case) as training:
@@ -46,8 +46,8 @@ class Load:
         return self.fault.missing(folder)
 
 
-def _of(*pairs: tuple[int, int]) -> tuple[Setting, ...]:
-    return tuple(Setting(workers, prefetch) if workers else Setting() for workers, prefetch in pairs)
+def _of(*pairs: tuple[int, int]) -> tuple[WorkerSettings, ...]:
+    return tuple(WorkerSettings(workers, prefetch) if workers else WorkerSettings() for workers, prefetch in pairs)
 
 
 _ALL = (
@@ -56,40 +56,40 @@ _ALL = (
         fault=FAULTS["large_pictures"],
         severity="mild",
         batch_size=16,
-        recorded=Setting(1),
+        recorded=WorkerSettings(1),
         judged=_of((0, 2), (2, 2), (4, 2), (8, 4)),
     ),
     Load(
         name="decode, 960 pixels",
         fault=FAULTS["large_pictures"],
-        recorded=Setting(4),
+        recorded=WorkerSettings(4),
         judged=_of((0, 2), (1, 2), (2, 2), (8, 4)),
     ),
     Load(
         name="a wait per sample",
         fault=FAULTS["slow_samples"],
         severity="mild",
-        recorded=Setting(2),
+        recorded=WorkerSettings(2),
         judged=_of((0, 2), (1, 2), (4, 2), (8, 4)),
     ),
     Load(
         name="a store that answers late",
         fault=FAULTS["slow_store"],
         batch_size=4,
-        recorded=Setting(4),
+        recorded=WorkerSettings(4),
         judged=_of((0, 2), (2, 2), (8, 2), (16, 8)),
     ),
     Load(
         name="some answers very late",
         fault=FAULTS["late_answers"],
-        recorded=Setting(4),
+        recorded=WorkerSettings(4),
         judged=_of((1, 2), (2, 2), (4, 8), (8, 2)),
     ),
     Load(
         name="a disk of 30 MB/s",
         fault=FAULTS["slow_disk"],
         steps=COLD,
-        recorded=Setting(2),
+        recorded=WorkerSettings(2),
         judged=_of((0, 2), (1, 2), (4, 2), (8, 4)),
     ),
     Load(
@@ -97,27 +97,27 @@ _ALL = (
         fault=FAULTS["few_reads"],
         steps=COLD,
         batch_size=4,
-        recorded=Setting(4),
+        recorded=WorkerSettings(4),
         judged=_of((1, 2), (2, 2), (8, 2)),
     ),
     Load(
         name="a disk with one head",
         fault=one_head,
-        recorded=Setting(4),
+        recorded=WorkerSettings(4),
         judged=_of((0, 2), (1, 2), (2, 2), (8, 4)),
     ),
     Load(
         name="files slow to open",
         fault=FAULTS["tiny_files"],
         severity="mild",
-        recorded=Setting(2),
+        recorded=WorkerSettings(2),
         judged=_of((0, 2), (1, 2), (4, 2)),
     ),
     Load(
         name="heavy samples among light",
         fault=FAULTS["stragglers"],
         severity="mild",
-        recorded=Setting(2),
+        recorded=WorkerSettings(2),
         judged=_of((0, 2), (1, 2), (2, 8), (4, 2)),
     ),
     Load(
@@ -126,20 +126,20 @@ _ALL = (
         batch_size=64,
         step=QUICK,
         steps=200_000,
-        recorded=Setting(1),
+        recorded=WorkerSettings(1),
         judged=_of((0, 2), (2, 2), (4, 2)),
     ),
     Load(
         name="large arrays",
         fault=large_arrays,
-        recorded=Setting(2),
+        recorded=WorkerSettings(2),
         judged=_of((0, 2), (1, 2), (4, 2)),
     ),
     Load(
         name="a long step",
         fault=FAULTS["compute_bound"],
         step=Step(cpu_s=0.018, device_s=0.0),
-        recorded=Setting(2),
+        recorded=WorkerSettings(2),
         judged=_of((0, 2), (1, 2), (4, 2), (8, 4)),
     ),
 )

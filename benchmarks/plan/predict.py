@@ -24,7 +24,7 @@ from penstock.plan.profiles import profile_goal
 from penstock.plan.scenario import Scenario, TrainingContext
 from penstock.plan.scenario_from_evidence import observed_settings, observed_workload
 from penstock.recording.reader import Recording, load
-from penstock.tuner.result import Setting
+from penstock.tuner.result import WorkerSettings
 
 WITHIN = 0.15
 
@@ -34,9 +34,9 @@ class Judged:
     """One setting of one load."""
 
     load: str
-    recorded: Setting
+    recorded: WorkerSettings
     """What the prediction was made from."""
-    setting: Setting
+    setting: WorkerSettings
     predicted: float
     """Samples per second."""
     measured: float
@@ -72,7 +72,9 @@ def judge(of: Load, folder: Path, times: Times) -> Iterator[Judged]:
         )
 
 
-def predictions(recording: Recording, settings: tuple[Setting, ...]) -> dict[Setting, tuple[float, Prediction]]:
+def predictions(
+    recording: Recording, settings: tuple[WorkerSettings, ...]
+) -> dict[WorkerSettings, tuple[float, Prediction]]:
     """Samples per second between starts: the measured rate times the model's gain, as a plan tells it."""
     evidence = gather(recording)[0]
     workload, notes = observed_workload(evidence)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from benchmarks.plan.grid import AS_GOOD, DEFAULT, FOLKLORE, Course
 from benchmarks.plan.predict import WITHIN, Judged
 from benchmarks.result import Line, Table
-from penstock.tuner.result import Setting
+from penstock.tuner.result import WorkerSettings
 from penstock.tuner.tune import SECONDS
 
 PREDICTED = 0.8
@@ -57,7 +57,10 @@ def grid_findings(courses: Sequence[Course], left_out: LeftOut) -> Iterator[Line
     for course in courses:
         yield from _lines(course)
     for course in courses:
-        rows = [_grid_row(course, setting) for setting in sorted({*course.screened, *course.counted}, key=Setting.cost)]
+        rows = [
+            _grid_row(course, setting)
+            for setting in sorted({*course.screened, *course.counted}, key=WorkerSettings.cost)
+        ]
         title = f"{course.load}: tuned to {in_short(course.tuned)} in {course.tune_s:.0f} s"
         yield Table(title, GRID_COLUMNS, rows, GRID_NOTE)
     for name, why in left_out.items():
@@ -79,7 +82,7 @@ def _lines(course: Course) -> Iterator[Line]:
     )
 
 
-def _grid_row(course: Course, setting: Setting) -> tuple[str, ...]:
+def _grid_row(course: Course, setting: WorkerSettings) -> tuple[str, ...]:
     screened, rate = course.screened.get(setting), course.rates.get(setting)
     return (
         in_short(setting),
@@ -90,7 +93,7 @@ def _grid_row(course: Course, setting: Setting) -> tuple[str, ...]:
     )
 
 
-def _whose(course: Course, setting: Setting) -> Iterator[str]:
+def _whose(course: Course, setting: WorkerSettings) -> Iterator[str]:
     if setting == course.tuned:
         yield "tuned"
     if setting == course.best:
@@ -101,7 +104,7 @@ def _whose(course: Course, setting: Setting) -> Iterator[str]:
         yield "reports"
 
 
-def in_short(setting: Setting) -> str:
+def in_short(setting: WorkerSettings) -> str:
     """Workers/prefetch."""
     if not setting.workers:
         return "0"

@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
-from tests.support.adaptive_helpers import Numbers, Told
+from tests.support.adaptive_helpers import Numbers, ScheduledPolicy
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorData
 from penstock.core.cores import rank_cores
 from penstock.tuner.adaptive import controller as window
 from penstock.tuner.adaptive.loader import AdaptiveLoader
-from penstock.tuner.result import Setting
+from penstock.tuner.result import WorkerSettings
 from penstock.tuner.tune import tune
 from penstock.watcher.callbacks.training import WatchedTraining
 
@@ -88,12 +88,12 @@ def even(shards, out, ranks):
 def adapt(shards, out, ranks):
     """Run two epochs in which each rank changes its settings at other times, with a collective in each step."""
     rank = distributed.get_rank()
-    window.ROUNDS, window.LEAST_S = 1 + rank, 0.0
+    window.MIN_ROUNDS, window.LEAST_S = 1 + rank, 0.0
     sampler = DistributedSampler(Numbers(SAMPLES), seed=3)
     settings = (
-        (Setting(1), Setting(2, 1), Setting(1, 4)) if rank else (Setting(2), Setting(1), Setting(3, 1), Setting(2))
+        (WorkerSettings(1), WorkerSettings(2, 1), WorkerSettings(1, 4)) if rank else (WorkerSettings(2), WorkerSettings(1), WorkerSettings(3, 1), WorkerSettings(2))
     )
-    loader = AdaptiveLoader(Numbers(SAMPLES), batch_size=BATCH, sampler=sampler, controller=Told(*settings))
+    loader = AdaptiveLoader(Numbers(SAMPLES), batch_size=BATCH, sampler=sampler, controller=ScheduledPolicy(*settings))
     plain = DataLoader(Numbers(SAMPLES), batch_size=BATCH, sampler=sampler)
     result = {"batches": [], "plain": []}
     for epoch in range(2):

@@ -1,4 +1,4 @@
-"""What tests of the adaptive loader share: datasets, a clock that waits, a controller that does as it is told."""
+"""Helpers for tests of the adaptive loader: datasets, a clock that waits, a controller with a fixed schedule."""
 
 import os
 
@@ -16,28 +16,28 @@ class Numbers(Dataset):
     def __len__(self):
         return self.count
 
-    def __getitem__(self, at):
-        if at == self.bad:
-            raise ValueError(f"item {at} is bad")
-        if at == self.deadly:
+    def __getitem__(self, index):
+        if index == self.bad:
+            raise ValueError(f"item {index} is bad")
+        if index == self.deadly:
             os._exit(7)
-        return torch.tensor(at)
+        return torch.tensor(index)
 
 
 class Stream(IterableDataset):
-    """Deals its numbers out to its workers, or gives all to each."""
+    """Divides its numbers between its workers, or gives all of them to each."""
 
-    def __init__(self, count=400, deals=True):
-        self.count, self.deals = count, deals
+    def __init__(self, count=400, divides=True):
+        self.count, self.divides = count, divides
 
     def __iter__(self):
         worker = get_worker_info()
-        step = worker.num_workers if self.deals and worker else 1
-        return iter(range(worker.id if self.deals and worker else 0, self.count, step))
+        step = worker.num_workers if self.divides and worker else 1
+        return iter(range(worker.id if self.divides and worker else 0, self.count, step))
 
 
 class WaitingClock(FakeClock):
-    """While `waits_s` is not 0, every look at it takes so long: inside next() that is waiting."""
+    """A clock that advances by `waits_s` at every reading: inside next() that is waiting."""
 
     waits_s = 0.0
 
@@ -47,19 +47,19 @@ class WaitingClock(FakeClock):
         return super().now()
 
 
-class Told:
-    """Turns to one setting after the other, at every window."""
+class ScheduledPolicy:
+    """A controller that changes to the next of the given settings at every window."""
 
     def __init__(self, first, *others):
         self.setting = first
         self.others = list(others)
         self.refusals = []
 
-    def decide(self, seen):
+    def decide(self, stats):
         if not self.others:
             return None
         self.before, self.setting = self.setting, self.others.pop(0)
-        return Decision(self.setting, "told to", overlap=len(self.others) % 2 == 0)
+        return Decision(self.setting, "scheduled", overlap=len(self.others) % 2 == 0)
 
     def refused(self, reason):
         self.refusals.append(reason)

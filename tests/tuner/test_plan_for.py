@@ -1,4 +1,4 @@
-"""Plans for datasets whose cost is a wait, so that the right number of workers is known whatever else runs here."""
+"""Plans for datasets that only wait, so that the right number of workers is known on a busy machine too."""
 
 import time
 
@@ -15,7 +15,7 @@ SECONDS = 2.0
 
 
 class Slow:
-    """Waits for every sample, as for an object store."""
+    """Waits for every sample, as if it came from an object store."""
 
     def __init__(self, wait_s=0.01, size=4000):
         self.wait_s = wait_s
@@ -35,7 +35,7 @@ class Bad(Slow):
 
 
 class Same(IterableDataset):
-    """Gives every worker all of it."""
+    """Gives every worker all samples."""
 
     def __iter__(self):
         for at in range(1000):
@@ -44,11 +44,11 @@ class Same(IterableDataset):
 
 
 def near(rate, ideal):
-    """Of what mostly sleeps: a busy machine makes it slower, none faster."""
+    """Return whether a rate is plausible for a loop that mostly sleeps: a busy machine makes it slower, none faster."""
     return 0.4 * ideal < rate < 1.2 * ideal
 
 
-def test_as_many_workers_as_the_step_needs():
+def test_workers_keep_up_with_the_step():
     found = plan_for(Slow(), batch_size=4, step_s=0.01, seconds=SECONDS)  # 40 ms a batch beside 10 ms a step
     assert found.source == "dataset"
     assert 2 <= found.dataloader["num_workers"] <= 7  # four or five, but a step that oversleeps needs fewer
@@ -58,7 +58,7 @@ def test_as_many_workers_as_the_step_needs():
     assert plan_from_yaml(plan_to_yaml(found).encode()) == found
 
 
-def test_a_step_of_the_users_own_is_timed():
+def test_given_step_is_timed():
     calls = []
     found = plan_for(Slow(0.001), batch_size=2, step=lambda batch: (calls.append(1), time.sleep(0.02)), seconds=SECONDS)
     assert len(calls) >= 2
@@ -66,7 +66,7 @@ def test_a_step_of_the_users_own_is_timed():
     assert found.dataloader["num_workers"] <= 2
 
 
-def test_a_loader_is_planned_for_from_its_own_settings():
+def test_gains_are_relative_to_the_settings_of_a_loader():
     loader = DataLoader(Slow(), batch_size=4, num_workers=2, prefetch_factor=4, persistent_workers=True)
     found = plan_for(loader, step_s=0.01, seconds=SECONDS)
     more = next(change for change in found.changes if change.name == "num_workers")
@@ -77,13 +77,13 @@ def test_a_loader_is_planned_for_from_its_own_settings():
     assert any("2 workers, as it is set" in note for note in found.notes)
 
 
-def test_a_dataset_that_would_repeat_itself_gets_one_worker_at_most():
+def test_dataset_that_repeats_samples_gets_at_most_one_worker():
     found = plan_for(Same(), batch_size=4, step_s=0.001, seconds=SECONDS)
     assert found.dataloader["num_workers"] <= 1
     assert any("the same samples" in note for note in found.notes)
 
 
-def test_the_dice_lie_as_before():
+def test_random_generators_are_left_as_they_were():
     torch.manual_seed(7)
     before = torch.get_rng_state()
     plan_for(DataLoader(Slow(0.0001), batch_size=4, shuffle=True), seconds=1.5)
@@ -91,7 +91,7 @@ def test_the_dice_lie_as_before():
 
 
 @pytest.mark.parametrize(
-    ("source", "given", "words"),
+    ("source", "arguments", "message"),
     [
         (Slow(), {}, "how large batches are"),
         (Slow(), {"batch_size": 4, "profile": "best"}, "'best' is not known"),
@@ -100,16 +100,16 @@ def test_the_dice_lie_as_before():
         (3, {"batch_size": 4}, "neither a dataset nor"),
     ],
 )
-def test_what_cannot_be_planned_for_is_refused_with_the_reason(source, given, words):
-    with pytest.raises(SettingError, match=words):
-        plan_for(source, **given)
+def test_unusable_arguments_are_refused(source, arguments, message):
+    with pytest.raises(SettingError, match=message):
+        plan_for(source, **arguments)
 
 
-def test_an_item_that_raises_is_named():
+def test_item_that_raises_is_named():
     with pytest.raises(SampleError, match="item 0 of the dataset"):
         plan_for(Bad(), batch_size=2, seconds=SECONDS)
 
 
-def test_a_step_that_raises_is_told():
+def test_step_that_raises_is_reported():
     with pytest.raises(SettingError, match="step raised ZeroDivisionError"):
         plan_for(Slow(0.0), batch_size=2, step=lambda batch: 1 / 0, seconds=SECONDS)

@@ -1,4 +1,4 @@
-"""Ranks of one machine that tune: who measures, on what, and who takes it over."""
+"""Ranks of one machine that tune: one measures on its share of the cores, and the others use its result."""
 
 import logging
 import os
@@ -11,32 +11,32 @@ from tests.tuner.test_saved_results import FOUND
 from torch.utils.data import TensorDataset
 
 from penstock.core.cores import usable_cores
-from penstock.tuner import rank_lock as turns
-from penstock.tuner import saved_results as memo
-from penstock.tuner.rank_lock import load_shared, own_cores, store_shared
+from penstock.tuner import rank_lock
+from penstock.tuner.rank_lock import load_shared, restrict_to_rank_cores, store_shared
+from penstock.tuner.saved_results import store_findings, tuning_key
 from penstock.tuner.tune import tune
 
-KEY = memo.key_of([1], {"batch_size": 8})
+KEY = tuning_key([1], {"batch_size": 8})
 SHORT = replace(FOUND, complete=False)
 OTHER = replace(FOUND, samples_s=99.0)
 
 
 @pytest.fixture
 def as_rank(monkeypatch):
-    """From here on this process is that rank of two, which share whoever started them."""
+    """Return a function after which this process is that rank of two with a common launcher."""
     counts = {0: Counter(), 1: Counter()}
 
-    def be(rank):
+    def become(rank):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-        monkeypatch.setattr(turns, "_asked", counts[rank])
+        monkeypatch.setattr(rank_lock, "_request_counts", counts[rank])
 
-    return be
+    return become
 
 
 @pytest.mark.parametrize("found", [FOUND, SHORT], ids=["complete", "cut short"])
 @pytest.mark.parametrize("refresh", [False, True])
-def test_what_another_rank_has_found_is_taken(as_rank, found, refresh):
+def test_result_of_another_rank_is_used(as_rank, found, refresh):
     as_rank(0)
     assert load_shared(KEY, refresh) is None
     store_shared(KEY, found)
@@ -44,7 +44,7 @@ def test_what_another_rank_has_found_is_taken(as_rank, found, refresh):
     assert load_shared(KEY, refresh) == found
 
 
-def test_a_rank_that_is_behind_has_the_same_answers_to_the_same_questions(as_rank):
+def test_rank_that_is_behind_gets_the_same_results_in_the_same_order(as_rank):
     as_rank(0)
     store_shared(KEY, FOUND)
     assert load_shared(KEY, refresh=True) is None
@@ -54,24 +54,24 @@ def test_a_rank_that_is_behind_has_the_same_answers_to_the_same_questions(as_ran
     assert load_shared(KEY, refresh=True) is None
 
 
-def test_what_an_earlier_run_has_found_is_the_same_for_all_ranks(as_rank):
-    memo.store(KEY, FOUND)
+def test_result_of_an_earlier_run_is_the_same_for_all_ranks(as_rank):
+    store_findings(KEY, FOUND)
     as_rank(0)
     assert load_shared(KEY, refresh=False) == FOUND
-    store_shared(KEY, OTHER)  # measured anew, before the other rank has asked at all
+    store_shared(KEY, OTHER)  # measured anew, before the other rank has made its first request
     as_rank(1)
     assert [load_shared(KEY, refresh=False), load_shared(KEY, refresh=True)] == [FOUND, OTHER]
 
 
-def test_another_run_measures_for_itself(as_rank, monkeypatch):
+def test_another_run_does_not_use_shared_results(as_rank, monkeypatch):
     as_rank(0)
     store_shared(KEY, SHORT)
     as_rank(1)
-    monkeypatch.setattr(turns.os, "getppid", os.getpid)
+    monkeypatch.setattr(rank_lock.os, "getppid", os.getpid)
     assert load_shared(KEY, refresh=False) is None
 
 
-def test_a_process_alone_measures_anew_when_asked_and_keeps_nothing_that_was_cut_short():
+def test_single_process_measures_anew_and_stores_only_complete_results():
     store_shared(KEY, SHORT)
     assert load_shared(KEY, refresh=False) is None
     store_shared(KEY, FOUND)
@@ -79,7 +79,7 @@ def test_a_process_alone_measures_anew_when_asked_and_keeps_nothing_that_was_cut
     assert load_shared(KEY, refresh=False) == FOUND
 
 
-def test_what_ranks_told_each_other_does_not_pile_up(as_rank, private_cache):
+def test_old_shared_results_are_deleted(as_rank, private_cache):
     as_rank(0)
     store_shared(KEY, FOUND)
     (old,) = (private_cache / "tune-ranks").iterdir()
@@ -89,7 +89,7 @@ def test_what_ranks_told_each_other_does_not_pile_up(as_rank, private_cache):
     assert len(list((private_cache / "tune-ranks").iterdir())) == 1
 
 
-def test_ranks_that_cannot_keep_anything_are_told(as_rank, monkeypatch, tmp_path, caplog):
+def test_cache_that_cannot_be_written_is_logged(as_rank, monkeypatch, tmp_path, caplog):
     as_rank(0)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
@@ -97,24 +97,24 @@ def test_ranks_that_cannot_keep_anything_are_told(as_rank, monkeypatch, tmp_path
     assert "every rank measures for itself" in caplog.text
 
 
-@pytest.mark.skipif(usable_cores() < 2, reason="one core cannot be shared out")
-def test_a_rank_measures_on_its_share_of_the_cores(as_rank):
+@pytest.mark.skipif(usable_cores() < 2, reason="one core cannot be divided")
+def test_rank_measures_on_its_share_of_the_cores(as_rank):
     as_rank(1)
     before = os.sched_getaffinity(0)
-    with own_cores():
+    with restrict_to_rank_cores():
         inside = os.sched_getaffinity(0)
     assert len(inside) == len(before) // 2
     assert inside < before
     assert os.sched_getaffinity(0) == before
 
 
-def test_a_process_alone_measures_on_all_of_them():
+def test_single_process_measures_on_all_cores():
     before = os.sched_getaffinity(0)
-    with own_cores():
+    with restrict_to_rank_cores():
         assert os.sched_getaffinity(0) == before
 
 
-def test_a_step_is_warned_not_to_wait_for_other_ranks(as_rank, caplog):
+def test_step_on_several_ranks_is_warned_about_collectives(as_rank, caplog):
     as_rank(0)
     caplog.set_level(logging.WARNING)
     tune(TensorDataset(torch.arange(400)), batch_size=4, step=lambda batch: None, seconds=1.0)

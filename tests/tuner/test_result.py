@@ -1,8 +1,10 @@
+"""Settings, and the results of a tuning."""
+
 import msgspec
 import pytest
 
 from penstock.errors import SettingError
-from penstock.tuner.result import MeasuredSetting, Setting, Tuned, TuningFindings
+from penstock.tuner.result import MeasuredSetting, Tuned, TuningFindings, WorkerSettings
 
 
 def tuned(**fields):
@@ -10,14 +12,17 @@ def tuned(**fields):
     return Tuned(**{**facts, "seconds": 1.0, **fields})
 
 
-def test_a_setting_says_what_torch_takes():
-    assert Setting().kwargs() == {"num_workers": 0}
-    assert Setting(3).kwargs() == {"num_workers": 3, "prefetch_factor": 2}
-    assert Setting(3, 8, in_order=False).kwargs() == {"num_workers": 3, "prefetch_factor": 8, "in_order": False}
+def test_settings_give_keyword_arguments_for_torch():
+    assert WorkerSettings().kwargs() == {"num_workers": 0}
+    assert WorkerSettings(3).kwargs() == {"num_workers": 3, "prefetch_factor": 2}
+    assert WorkerSettings(3, 8, in_order=False).kwargs() == {"num_workers": 3, "prefetch_factor": 8, "in_order": False}
 
 
-def test_a_setting_reads_well():
-    assert [str(each) for each in (Setting(), Setting(1), Setting(4, 8), Setting(4, in_order=False))] == [
+def test_settings_are_shown_in_words():
+    assert [
+        str(each)
+        for each in (WorkerSettings(), WorkerSettings(1), WorkerSettings(4, 8), WorkerSettings(4, in_order=False))
+    ] == [
         "no workers",
         "1 worker",
         "4 workers, prefetch 8",
@@ -25,7 +30,7 @@ def test_a_setting_reads_well():
     ]
 
 
-def test_a_loader_is_made_with_the_kwargs_and_what_the_user_adds():
+def test_loader_is_made_with_the_kwargs_and_the_given_changes():
     made = []
     tuned(make=made.append).loader(num_workers=3, pin_memory=True)
     assert made == [{"num_workers": 3, "pin_memory": True}]
@@ -36,8 +41,8 @@ def test_findings_without_a_dataset_make_no_loader():
         tuned().loader()
 
 
-def test_findings_can_be_written_down_and_read_back():
-    row = MeasuredSetting(setting=Setting(2), how="failed", note="it fell over")
+def test_findings_can_be_encoded_and_decoded():
+    row = MeasuredSetting(setting=WorkerSettings(2), how="failed", note="it fell over")
     findings = tuned(measured=(row,), make=print, remembered=True).findings()
     assert type(findings) is TuningFindings
     assert msgspec.json.decode(msgspec.json.encode(findings), type=TuningFindings) == findings

@@ -1,16 +1,18 @@
+"""Results of tunings that are stored between runs."""
+
 import json
 from dataclasses import dataclass
 
 import pytest
 
-from penstock.tuner import saved_results as memo
-from penstock.tuner.result import MeasuredSetting, Setting, TuningFindings
+from penstock.tuner import saved_results
+from penstock.tuner.result import MeasuredSetting, TuningFindings, WorkerSettings
 
 FOUND = TuningFindings(
     kwargs={"num_workers": 2, "prefetch_factor": 2},
     samples_s=12.5,
     default_samples_s=None,
-    measured=(MeasuredSetting(setting=Setting(2), how="measured", samples_s=12.5, runs=3),),
+    measured=(MeasuredSetting(setting=WorkerSettings(2), how="measured", samples_s=12.5, runs=3),),
     reasons=("because",),
     seconds=3.0,
 )
@@ -42,18 +44,18 @@ class SlottedInside:
         self.__root = root
 
 
-def key(dataset=None, **asked):
-    return memo.key_of(dataset or Data(), asked)
+def key(dataset=None, **request):
+    return saved_results.tuning_key(dataset or Data(), request)
 
 
-def kept_file(private_cache):
+def stored_file(private_cache):
     (file,) = (private_cache / "tune").iterdir()
     return file
 
 
-def test_findings_are_kept_for_the_same_dataset_and_question():
-    memo.store(key(batch_size=8), FOUND)
-    assert memo.load(key(batch_size=8)) == FOUND
+def test_findings_are_found_for_the_same_dataset_and_request():
+    saved_results.store_findings(key(batch_size=8), FOUND)
+    assert saved_results.load_findings(key(batch_size=8)) == FOUND
 
 
 @pytest.mark.parametrize(
@@ -65,82 +67,82 @@ def test_findings_are_kept_for_the_same_dataset_and_question():
         lambda: key(Wrapped(Data()), batch_size=8),
     ],
 )
-def test_another_dataset_or_question_has_no_findings(other):
-    memo.store(key(batch_size=8), FOUND)
-    assert memo.load(other()) is None
+def test_another_dataset_or_request_has_no_findings(other):
+    saved_results.store_findings(key(batch_size=8), FOUND)
+    assert saved_results.load_findings(other()) is None
 
 
-def test_what_a_wrapped_dataset_is_made_of_counts():
-    memo.store(key(Wrapped(Data("a"))), FOUND)
-    assert memo.load(key(Wrapped(Data("a")))) == FOUND
-    assert memo.load(key(Wrapped(Data("b")))) is None
+def test_attributes_of_a_wrapped_dataset_are_part_of_the_key():
+    saved_results.store_findings(key(Wrapped(Data("a"))), FOUND)
+    assert saved_results.load_findings(key(Wrapped(Data("a")))) == FOUND
+    assert saved_results.load_findings(key(Wrapped(Data("b")))) is None
 
 
-def test_what_a_dataset_without_a_dictionary_holds_counts():
+def test_slots_of_a_dataset_are_part_of_the_key():
     assert key(Slotted("a")) == key(Slotted("a"))
     assert key(Slotted("a")) != key(Slotted("b"))
     assert key(SlottedInside("a")) != key(SlottedInside("b"))
 
 
-def test_a_dataset_that_holds_itself_has_a_key():
+def test_dataset_that_refers_to_itself_has_a_key():
     data = Data()
-    data.me = data
+    data.itself = data
     data.files = [data.files]
     data.files.append(data.files)
     assert key(data) == key(data)
 
 
 def test_another_machine_has_no_findings(monkeypatch):
-    memo.store(key(), FOUND)
+    saved_results.store_findings(key(), FOUND)
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
-    assert memo.load(key()) is None
+    assert saved_results.load_findings(key()) is None
 
 
-def test_another_way_of_tuning_has_no_findings(monkeypatch):
-    memo.store(key(), FOUND)
-    monkeypatch.setattr(memo, "VERSION", memo.VERSION + 1)
-    assert memo.load(key()) is None
+def test_another_version_of_tuning_has_no_findings(monkeypatch):
+    saved_results.store_findings(key(), FOUND)
+    monkeypatch.setattr(saved_results, "VERSION", saved_results.VERSION + 1)
+    assert saved_results.load_findings(key()) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff\xfe", b"{}", b"[" * 100_000])
-def test_a_damaged_file_is_no_findings(private_cache, damage):
-    memo.store(key(), FOUND)
-    kept_file(private_cache).write_bytes(damage)
-    assert memo.load(key()) is None
+def test_damaged_file_is_ignored(private_cache, damage):
+    saved_results.store_findings(key(), FOUND)
+    stored_file(private_cache).write_bytes(damage)
+    assert saved_results.load_findings(key()) is None
 
 
-def test_a_file_of_any_size_is_not_read(private_cache):
-    memo.store(key(), FOUND)
-    file = kept_file(private_cache)
+def test_file_that_is_too_large_is_ignored(private_cache):
+    saved_results.store_findings(key(), FOUND)
+    file = stored_file(private_cache)
     file.write_bytes(file.read_bytes() + b" " * (1 << 20))
-    assert memo.load(key()) is None
+    assert saved_results.load_findings(key()) is None
 
 
-def test_findings_of_another_key_under_our_name_are_not_believed(private_cache):
-    memo.store(key(), FOUND)
-    file = kept_file(private_cache)
+def test_findings_of_another_key_in_the_file_are_ignored(private_cache):
+    saved_results.store_findings(key(), FOUND)
+    file = stored_file(private_cache)
     document = json.loads(file.read_bytes())
     document["key"]["asked"] = {"batch_size": 99}
     file.write_text(json.dumps(document))
-    assert memo.load(key()) is None
+    assert saved_results.load_findings(key()) is None
 
 
-def test_old_findings_are_measured_again(monkeypatch):
-    memo.store(key(), FOUND)
-    now = memo.time.time()
-    monkeypatch.setattr(memo.time, "time", lambda: now + memo.MAX_AGE_S + 1)
-    assert memo.load(key()) is None
+def test_old_findings_are_ignored(monkeypatch):
+    saved_results.store_findings(key(), FOUND)
+    now = saved_results.time.time()
+    monkeypatch.setattr(saved_results.time, "time", lambda: now + saved_results.MAX_AGE_S + 1)
+    assert saved_results.load_findings(key()) is None
 
 
-def test_where_nothing_can_be_kept_nothing_is_lost(monkeypatch, tmp_path):
+def test_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
-    memo.store(key(), FOUND)
-    assert memo.load(key()) is None
+    saved_results.store_findings(key(), FOUND)
+    assert saved_results.load_findings(key()) is None
 
 
 def test_another_number_of_ranks_on_this_machine_has_no_findings(monkeypatch):
-    memo.store(key(), FOUND)
+    saved_results.store_findings(key(), FOUND)
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert memo.load(key()) is None
+    assert saved_results.load_findings(key()) is None

@@ -1,4 +1,4 @@
-"""The whole of it on real loaders, in a few seconds each: what is chosen is judged by what was measured."""
+"""Whole tunings of real loaders, in a few seconds each: the choice is checked against the measurements."""
 
 import multiprocessing
 import subprocess
@@ -11,20 +11,20 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import penstock
 from penstock.errors import PenstockError, SampleError, SettingError, WorkerCrash
-from penstock.tuner.result import Setting
+from penstock.tuner.result import WorkerSettings
 from penstock.tuner.tune import tune
 
 LATENCY_S = 0.004
 SECONDS = 4.0
-"""Where rates are compared."""
+"""Seconds of a tuning whose rates are compared."""
 BRIEF_S = 2.0
-"""Where it does not matter what is found."""
+"""Seconds of a tuning whose result does not matter."""
 AMPLE_S = 30.0
-"""Where the step ends it long before, on the slowest machine too."""
+"""Seconds of a tuning that the step ends long before, on the slowest machine too."""
 
 
 class Remote(Dataset):
-    """Every sample takes a while to come, and the first opens a connection."""
+    """Waits for every sample; the first access opens a connection."""
 
     def __init__(self, count=2000, bad=None):
         self.count, self.bad, self.connection = count, bad, None
@@ -35,13 +35,13 @@ class Remote(Dataset):
     def __getitem__(self, at):
         self.connection = self.connection or "open"
         if at == self.bad:
-            raise ValueError("this picture is broken")
+            raise ValueError("this image is broken")
         time.sleep(LATENCY_S)
         return torch.tensor(at)
 
 
 class Slow(Remote):
-    """Its second batch comes when a second is nearly over."""
+    """Delivers its second batch when a second is nearly over."""
 
     def __getitem__(self, at):
         time.sleep(0.12)
@@ -58,13 +58,13 @@ class Deadly(Remote):
 
 
 class Stream(IterableDataset):
-    def __init__(self, deals):
-        self.deals = deals
+    def __init__(self, divides):
+        self.divides = divides
 
     def __iter__(self):
         worker = get_worker_info()
         for at in range(100_000):
-            if not self.deals or worker is None or at % worker.num_workers == worker.id:
+            if not self.divides or worker is None or at % worker.num_workers == worker.id:
                 time.sleep(LATENCY_S)
                 yield at
 
@@ -77,7 +77,7 @@ class Endless(IterableDataset):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_running():
+def _no_process_is_left():
     yield
     assert multiprocessing.active_children() == []
 
@@ -86,37 +86,37 @@ def quick(source, **settings):
     return tune(source, **{"seconds": BRIEF_S, **settings})
 
 
-def test_a_waiting_dataset_gets_workers_and_the_findings_say_why():
+def test_waiting_dataset_gets_workers_and_reasons():
     data = Remote()
     for seconds in (SECONDS, 3 * SECONDS, 9 * SECONDS):
         found = quick(data, batch_size=4, step_s=0.001, seconds=seconds)
         rows = {row.setting: row for row in found.measured}
-        if rows[Setting()].how == "measured":  # a busy machine may take all of the time to start a worker
+        if rows[WorkerSettings()].how == "measured":  # a busy machine may take all of the time to start a worker
             break
     assert found.kwargs["num_workers"] >= 1
     assert found.samples_s > found.default_samples_s
-    assert rows[Setting()].note == "torch's default"
-    assert rows[Setting()].how == "measured"
+    assert rows[WorkerSettings()].note == "torch's default"
+    assert rows[WorkerSettings()].how == "measured"
     best = max(row.samples_s for row in found.measured if row.samples_s)
     assert found.samples_s >= 0.969 * best
     assert found.seconds < 3 * seconds
     assert any("computing" in reason and "waiting" in reason for reason in found.reasons)
     assert found.complete
     assert not found.remembered
-    assert data.connection is None  # nothing was loaded from the user's own dataset
+    assert data.connection is None  # no sample was loaded from the user's own dataset
 
 
-def test_findings_are_remembered_and_measured_anew_when_asked():
+def test_results_are_stored_and_measured_anew_with_refresh():
     found = quick(Remote(), batch_size=4)
     again = quick(Remote(), batch_size=4)
-    assert again.remembered == found.complete  # a busy machine may not come to measure anything in this time
+    assert again.remembered == found.complete  # a busy machine may not measure anything in this time
     assert not again.remembered or again.findings() == found.findings()
     assert not quick(Remote(), batch_size=4, refresh=True).remembered
     assert not quick(Remote(), batch_size=5).remembered
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_the_loader_is_like_the_given_one_with_the_settings_found():
+def test_made_loader_is_like_the_given_one_with_the_chosen_settings():
     loader = DataLoader(Remote(40), batch_size=4, drop_last=True, sampler=range(39, -1, -1))
     found = quick(loader)
     made = found.loader()
@@ -125,14 +125,14 @@ def test_the_loader_is_like_the_given_one_with_the_settings_found():
     assert found.loader(num_workers=0).num_workers == 0
 
 
-def test_settings_that_were_given_are_measured_beside_torchs_defaults():
+def test_given_settings_are_measured_beside_torch_defaults():
     found = quick(DataLoader(Remote(), batch_size=4, num_workers=1, prefetch_factor=3))
     notes = {row.setting: row.note for row in found.measured}
-    assert notes[Setting()] == "torch's default"
-    assert notes[Setting(1, 3)] == "as given"
+    assert notes[WorkerSettings()] == "torch's default"
+    assert notes[WorkerSettings(1, 3)] == "as given"
 
 
-def test_dice_and_samplers_are_left_as_they_were():
+def test_random_generators_are_left_as_they_were():
     loader = DataLoader(Remote(40), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(7)
     before = torch.get_rng_state().tolist(), loader.generator.get_state().tolist()
@@ -140,37 +140,37 @@ def test_dice_and_samplers_are_left_as_they_were():
     assert (torch.get_rng_state().tolist(), loader.generator.get_state().tolist()) == before
 
 
-def test_a_compute_bound_loop_gets_few_workers():
+def test_compute_bound_loop_gets_few_workers():
     found = quick(TensorDataset(torch.arange(4000)), batch_size=4, step_s=0.02, seconds=SECONDS)
     assert found.kwargs["num_workers"] <= 2
 
 
-def test_the_users_step_is_run_with_real_batches():
-    seen = []
-    found = quick(Remote(), batch_size=4, step=lambda batch: seen.append(batch.shape))
-    assert set(seen) == {(4,)}
+def test_step_is_called_with_real_batches():
+    batches = []
+    found = quick(Remote(), batch_size=4, step=lambda batch: batches.append(batch.shape))
+    assert set(batches) == {(4,)}
     assert any(reason.startswith("A step takes") for reason in found.reasons)
 
 
-def test_a_first_item_that_raises_is_named():
-    with pytest.raises(SampleError, match="item 2 of the dataset cannot be loaded: ValueError: this picture"):
+def test_item_that_raises_is_named():
+    with pytest.raises(SampleError, match="item 2 of the dataset cannot be loaded: ValueError: this image"):
         quick(Remote(bad=2), batch_size=4)
 
 
-def test_a_collate_function_that_raises_is_blamed():
+def test_collate_function_that_raises_is_reported():
     def collate(samples):
-        raise TypeError("cannot put these together")
+        raise TypeError("cannot collate these")
 
-    with pytest.raises(SampleError, match="a batch of items 0, 1, 2, 3 cannot be loaded: TypeError: cannot put"):
+    with pytest.raises(SampleError, match="a batch of items 0, 1, 2, 3 cannot be loaded: TypeError: cannot collate"):
         quick(DataLoader(Remote(), batch_size=4, collate_fn=collate))
 
 
-def test_workers_that_die_are_named_as_such():
+def test_dead_worker_is_reported():
     with pytest.raises(WorkerCrash, match="a worker died on batch 0"):
         quick(Deadly(), batch_size=4)
 
 
-def test_a_dataset_that_cannot_be_sent_to_spawned_workers_is_refused():
+def test_dataset_that_cannot_be_pickled_is_refused_for_spawned_workers():
     data = Remote()
     data.transform = lambda x: x
     loader = DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="spawn")
@@ -178,7 +178,7 @@ def test_a_dataset_that_cannot_be_sent_to_spawned_workers_is_refused():
         quick(loader)
 
 
-def test_a_step_that_raises_at_once_is_refused():
+def test_step_that_raises_at_once_is_refused():
     def step(batch):
         raise ZeroDivisionError("no samples")
 
@@ -186,7 +186,7 @@ def test_a_step_that_raises_at_once_is_refused():
         quick(Remote(), batch_size=4, step=step)
 
 
-def test_a_step_that_raises_later_leaves_what_was_measured():
+def test_step_that_raises_later_keeps_the_measurements_before():
     calls = []
 
     def step(batch):
@@ -201,34 +201,34 @@ def test_a_step_that_raises_later_leaves_what_was_measured():
     assert not quick(Remote(), batch_size=4, step_s=0.0).remembered
 
 
-def test_an_iterable_dataset_that_deals_its_samples_out_may_have_many_workers():
-    found = quick(Stream(deals=True), batch_size=4, step_s=0.001, seconds=SECONDS)
+def test_iterable_dataset_that_divides_its_samples_may_get_many_workers():
+    found = quick(Stream(divides=True), batch_size=4, step_s=0.001, seconds=SECONDS)
     assert max(row.setting.workers for row in found.measured) > 1
     assert found.samples_s > found.default_samples_s
 
 
-def test_an_iterable_dataset_that_would_repeat_itself_gets_one_worker_at_most():
-    found = quick(Stream(deals=False), batch_size=4)
+def test_iterable_dataset_that_repeats_samples_gets_at_most_one_worker():
+    found = quick(Stream(divides=False), batch_size=4)
     assert max(row.setting.workers for row in found.measured) <= 1
     assert any("the same samples" in reason for reason in found.reasons)
 
 
-def test_a_dataset_without_a_length_and_without_batches_can_be_tuned():
+def test_dataset_without_length_and_batch_size_can_be_tuned():
     found = quick(DataLoader(Endless(), batch_size=None))
     assert found.samples_s > 0
 
 
-def test_a_dataset_that_cannot_be_copied_has_its_default_computed(tmp_path):
+def test_rate_without_workers_is_computed_for_a_dataset_that_cannot_be_copied(tmp_path):
     data = Remote()
     with open(tmp_path / "log", "w") as data.log:
         found = quick(data, batch_size=4)
-    row = next(row for row in found.measured if row.setting == Setting())
+    row = next(row for row in found.measured if row.setting == WorkerSettings())
     assert (row.how, row.runs) == ("computed", 0)
     assert data.connection is None
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"step": print, "step_s": 0.1}, "two answers"),
         ({"step": "train"}, "cannot be called"),
@@ -239,12 +239,12 @@ def test_a_dataset_that_cannot_be_copied_has_its_default_computed(tmp_path):
         ({"profile": "best"}, "best"),
     ],
 )
-def test_wrong_questions_are_refused_before_anything_runs(settings, words):
-    with pytest.raises(SettingError, match=words):
+def test_contradictory_arguments_are_refused_before_any_run(settings, message):
+    with pytest.raises(SettingError, match=message):
         quick(Remote(), **{"batch_size": 4, **settings})
 
 
-def test_nothing_measurable_at_all_says_what_failed():
+def test_failure_of_every_run_is_reported():
     calls = []
 
     def step(batch):
@@ -256,7 +256,7 @@ def test_nothing_measurable_at_all_says_what_failed():
         quick(Remote(), batch_size=4, step=step, seconds=AMPLE_S)
 
 
-def test_what_was_only_computed_is_no_finding_once_the_step_has_failed(tmp_path):
+def test_computed_rate_is_no_result_if_the_step_failed(tmp_path):
     data, calls = Remote(), []
 
     def step(batch):
@@ -271,21 +271,21 @@ def test_what_was_only_computed_is_no_finding_once_the_step_has_failed(tmp_path)
         quick(data, batch_size=4, step=step, seconds=AMPLE_S)
 
 
-def test_what_was_only_computed_because_time_was_out_is_not_remembered():
+def test_result_that_was_only_computed_for_lack_of_time_is_not_stored():
     data = Slow(100)
     found = quick(data, batch_size=4, seconds=1.0)
     assert {row.how for row in found.measured} == {"computed"}
-    assert any("Time was out" in reason for reason in found.reasons)
+    assert any("The time ended" in reason for reason in found.reasons)
     assert not found.complete
     assert not quick(data, batch_size=4, seconds=1.0).remembered
 
 
-def test_the_public_name_is_the_function():
+def test_penstock_tune_is_the_function():
     with pytest.raises(SettingError, match="is empty"):
         penstock.tune([], batch_size=2)
 
 
-def test_the_room_can_be_entered_without_torch():
-    code = "import sys; import penstock.tuner.search, penstock.tuner.saved_results, penstock.tuner.result; "
+def test_saved_results_can_be_imported_without_torch():
+    code = "import sys; import penstock.tuner.saved_results, penstock.tuner.result; "
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -87,6 +87,11 @@ class WorkerLimit:
     runnable: int = MAX_WORKERS
     """The largest number that can run at all: with more, memory would not suffice or samples would be repeated."""
 
+    @property
+    def note(self) -> str:
+        """The reason if more workers cannot run at all; a limit beyond which they only do not help needs no note."""
+        return self.reason if self.workers == self.runnable else ""
+
 
 def machine_cores(machine: Machine) -> float:
     """Return the cores that processes of a recorded machine may use: the affinity mask, cut to the CPU quota."""

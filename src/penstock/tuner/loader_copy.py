@@ -1,4 +1,8 @@
-"""What is tuned: a DataLoader as the user made it, or a dataset as torch's defaults would load it."""
+"""Copies of what is tuned: DataLoaders like the user's with other arguments, and copies of datasets.
+
+Every measurement runs on such a copy, so that the user's own loader, its random generators and its dataset stay as they
+were.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +23,33 @@ from penstock.errors import SettingError
 from penstock.watcher.loader_views import length_of
 
 HAS_IN_ORDER = "in_order" in inspect.signature(DataLoader).parameters
-"""Since torch 2.6."""
-ONLY_WITH_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "in_order")
-"""Arguments that torch refuses, or that mean nothing, where there are no workers."""
+"""Whether torch has the setting in_order, which it has since 2.6."""
+WORKER_ARGUMENTS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "in_order")
+"""Arguments that torch refuses, or that mean nothing, without workers."""
 
 
-def pattern_of(source: Any, batch_size: int | None = None) -> DataLoader[Any]:
-    """The loader that others are made like: the given one, or one over the dataset with all of torch's defaults."""
+# -- loaders -------------------------------------------------------------------------------------------------------
+
+
+def template_loader(source: Any, batch_size: int | None = None) -> DataLoader[Any]:
+    """Return the loader that others are copied from: the given one, or one over the dataset with torch's defaults."""
     if isinstance(source, DataLoader):
         if batch_size is not None:
             raise SettingError("the loader has a batch size of its own", advice="Leave batch_size out")
-        pattern: DataLoader[Any] = source
+        template: DataLoader[Any] = source
     else:
-        pattern = DataLoader(_checked(source), batch_size=_checked_size(batch_size))
-    if length_of(pattern.dataset) == 0:
+        template = DataLoader(_checked_dataset(source), batch_size=_checked_size(batch_size))
+    if length_of(template.dataset) == 0:
         raise SettingError("the dataset is empty: there is nothing to measure")
-    return pattern
+    return template
 
 
 def is_iterable(loader: DataLoader[Any]) -> bool:
-    """Whether the dataset decides itself what comes next."""
+    """Return whether the dataset itself determines the order of its samples."""
     return isinstance(loader.dataset, IterableDataset)
 
 
-def _checked(dataset: Any) -> Any:
+def _checked_dataset(dataset: Any) -> Any:
     if isinstance(dataset, IterableDataset):
         return dataset
     if not hasattr(dataset, "__getitem__") or isinstance(dataset, type):
@@ -66,62 +73,62 @@ def _checked_size(batch_size: int | None) -> int:
     return batch_size
 
 
-def _name(thing: Any) -> str:
-    return thing.__name__ if isinstance(thing, type) else type(thing).__name__
+def _name(source: Any) -> str:
+    return source.__name__ if isinstance(source, type) else type(source).__name__
 
 
-def like(pattern: DataLoader[Any], changes: Mapping[str, Any], *, order: Any = None) -> DataLoader[Any]:
-    """A loader with everything of the pattern's but for these arguments.
+def copy_loader(template: DataLoader[Any], changes: Mapping[str, Any], *, order: Any = None) -> DataLoader[Any]:
+    """Return a loader with all arguments of the template except for `changes`.
 
-    `order` takes the place of its sampler: batches of indices, or single ones where the pattern makes no batches.
+    `order` replaces its sampler: batches of indices, or single indices if the template makes no batches.
     """
     arguments: dict[str, Any] = {
-        "dataset": pattern.dataset,
-        "num_workers": pattern.num_workers,
-        "prefetch_factor": pattern.prefetch_factor,
-        "persistent_workers": pattern.persistent_workers,
-        "collate_fn": pattern.collate_fn,
-        "pin_memory": pattern.pin_memory,
-        "timeout": pattern.timeout,
-        "worker_init_fn": pattern.worker_init_fn,
-        "multiprocessing_context": pattern.multiprocessing_context,
-        "generator": pattern.generator,
-        **({"in_order": pattern.in_order} if HAS_IN_ORDER else {}),
-        **({"pin_memory_device": pattern.pin_memory_device} if pattern.pin_memory_device else {}),
-        **_batching(pattern, order),
+        "dataset": template.dataset,
+        "num_workers": template.num_workers,
+        "prefetch_factor": template.prefetch_factor,
+        "persistent_workers": template.persistent_workers,
+        "collate_fn": template.collate_fn,
+        "pin_memory": template.pin_memory,
+        "timeout": template.timeout,
+        "worker_init_fn": template.worker_init_fn,
+        "multiprocessing_context": template.multiprocessing_context,
+        "generator": template.generator,
+        **({"in_order": template.in_order} if HAS_IN_ORDER else {}),
+        **({"pin_memory_device": template.pin_memory_device} if template.pin_memory_device else {}),
+        **_batching(template, order),
         **changes,
     }
     if not arguments["num_workers"]:
-        for name in ONLY_WITH_WORKERS:
+        for name in WORKER_ARGUMENTS:
             arguments.pop(name, None)
     return DataLoader(**arguments)
 
 
-def _batching(pattern: DataLoader[Any], order: Any) -> dict[str, Any]:
-    if is_iterable(pattern):
-        return {"batch_size": pattern.batch_size, "drop_last": pattern.drop_last}
-    if pattern.batch_sampler is None:
-        return {"batch_size": None, "sampler": pattern.sampler if order is None else order}
+def _batching(template: DataLoader[Any], order: Any) -> dict[str, Any]:
+    if is_iterable(template):
+        return {"batch_size": template.batch_size, "drop_last": template.drop_last}
+    if template.batch_sampler is None:
+        return {"batch_size": None, "sampler": template.sampler if order is None else order}
     if order is not None:
         return {"batch_sampler": order}
-    if pattern.batch_size is None:
-        return {"batch_sampler": pattern.batch_sampler}
-    return {"batch_size": pattern.batch_size, "drop_last": pattern.drop_last, "sampler": pattern.sampler}
+    if template.batch_size is None:
+        return {"batch_sampler": template.batch_sampler}
+    return {"batch_size": template.batch_size, "drop_last": template.drop_last, "sampler": template.sampler}
 
 
 class IndexOrder:
-    """The sampler's batches of indices, drawn by one run after the other, epoch after epoch.
+    """The sampler's batches of indices, used by one run after the other, epoch after epoch.
 
-    Every run goes on where the last one stopped: none finds its files in the page cache because another has just
-    read them, unless the whole dataset fits there.
+    Every run continues where the previous one stopped, so it does not find its files in the page cache because another
+    run has just read them, unless the whole dataset fits there.
     """
 
-    def __init__(self, pattern: DataLoader[Any]) -> None:
-        self._sampler: Any = pattern.sampler if pattern.batch_sampler is None else pattern.batch_sampler
-        self._batched = pattern.batch_sampler is not None
-        self._draw = self._begin()
+    def __init__(self, template: DataLoader[Any]) -> None:
+        self._sampler: Any = template.sampler if template.batch_sampler is None else template.batch_sampler
+        self._batched = template.batch_sampler is not None
+        self._indices = self._new_epoch()
         self.drawn: list[Any] = []
-        """By the run that is on, in order."""
+        """Batches of indices drawn by the current run, in order."""
         self._batches = self._samples = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -130,12 +137,12 @@ class IndexOrder:
 
     def __next__(self) -> Any:
         try:
-            found = next(self._draw)
+            found = next(self._indices)
         except StopIteration:
-            self._draw = self._begin()
-            found = next(self._draw, None)
+            self._indices = self._new_epoch()
+            found = next(self._indices, None)
             if found is None:
-                raise SettingError("the sampler draws nothing: there is nothing to measure") from None
+                raise SettingError("the sampler is empty: there is nothing to measure") from None
         self.drawn.append(found)
         self._batches += 1
         self._samples += len(found) if self._batched else 1
@@ -143,23 +150,23 @@ class IndexOrder:
 
     @property
     def samples_per_batch(self) -> float:
-        """Of those drawn so far: the last of an epoch may be smaller."""
+        """Mean size of the batches drawn so far: the last one of an epoch may be smaller."""
         return self._samples / self._batches if self._batches else 1.0
 
-    def _begin(self) -> Iterator[Any]:
-        draw: Iterator[Any] = iter(self._sampler)
-        if draw is self._sampler:
+    def _new_epoch(self) -> Iterator[Any]:
+        indices: Iterator[Any] = iter(self._sampler)
+        if indices is self._sampler:
             raise SettingError(
-                "the sampler can be gone through only once: measuring would use it up",
+                "the sampler can be iterated over only once: measuring would use it up",
                 advice="Give a sampler whose __iter__ begins anew",
             )
-        return draw
+        return indices
 
 
 @contextmanager
-def untouched(pattern: DataLoader[Any]) -> Iterator[None]:
-    """Whatever is drawn and thrown inside: afterwards the dice lie as before, the loader's own too."""
-    owners = (pattern, pattern.sampler, pattern.batch_sampler)
+def preserve_rngs(template: DataLoader[Any]) -> Iterator[None]:
+    """Restore the global random generators and those of the loader after the block."""
+    owners = (template, template.sampler, template.batch_sampler)
     generators = [getattr(owner, "generator", None) for owner in owners]
     states = [(each, each.get_state()) for each in generators if isinstance(each, torch.Generator)]
     with restore_global_rngs():
@@ -170,50 +177,58 @@ def untouched(pattern: DataLoader[Any]) -> Iterator[None]:
                 generator.set_state(state)
 
 
+# -- datasets ------------------------------------------------------------------------------------------------------
+
 COPY_BYTES_MAX = 256 << 20
-"""Of a dataset, what it shares not counted."""
-_SHARED = (torch.Tensor, np.ndarray, FunctionType, ModuleType, type)
+"""Largest copy of a dataset; parts that the copy shares with it do not count."""
+_SHARED_TYPES = (torch.Tensor, np.ndarray, FunctionType, ModuleType, type)
 
 
 def copy_dataset(dataset: Any) -> Any | None:
-    """A copy that shares arrays, tensors and code with the dataset; None where none can be made."""
-    file = _Capped()
-    sharing = _Sharing(file, protocol=5)
+    """Return a copy that shares arrays, tensors and code with the dataset; None if it cannot be copied.
+
+    Samples are loaded in this process from such a copy only: many datasets open files at the first access, and worker
+    processes that inherit an open file share its position.
+    """
+    file = _LimitedBuffer()
+    pickler = _SharingPickler(file, protocol=5)
     try:
-        sharing.dump(dataset)
+        pickler.dump(dataset)
         file.seek(0)
-        return _Shared(file, sharing.shared).load()
-    except Exception:  # whatever a dataset holds may refuse in its own way
+        return _SharingUnpickler(file, pickler.shared).load()
+    except Exception:  # objects of a dataset may refuse to be pickled with any exception
         return None
 
 
-class _Capped(io.BytesIO):
+class _LimitedBuffer(io.BytesIO):
     def write(self, data: Any) -> int:
-        if self.tell() + len(data) > COPY_BYTES_MAX:
+        if self.tell() + len(data) > COPY_BYTES_MAX:  # glossary: allow
             raise OverflowError(f"more than {COPY_BYTES_MAX} bytes")
         return super().write(data)
 
 
-class _Sharing(pickle.Pickler):
+class _SharingPickler(pickle.Pickler):
+    """Keeps references to arrays, tensors and code instead of pickling them."""
+
     def __init__(self, file: io.BytesIO, protocol: int) -> None:
         super().__init__(file, protocol)
         self.shared: list[Any] = []
 
-    def persistent_id(self, thing: Any) -> int | None:
-        """Its place among the shared, for what both copies may use."""
-        if isinstance(thing, _SHARED):
-            self.shared.append(thing)
+    def persistent_id(self, value: Any) -> int | None:
+        """Return the index of a shared object; None for one that is pickled."""
+        if isinstance(value, _SHARED_TYPES):
+            self.shared.append(value)
             return len(self.shared) - 1
         return None
 
 
-class _Shared(pickle.Unpickler):
-    """Reads what `_Sharing` has just written, in this process."""
+class _SharingUnpickler(pickle.Unpickler):
+    """Reads what a `_SharingPickler` of this process has written."""
 
     def __init__(self, file: io.BytesIO, shared: list[Any]) -> None:
         super().__init__(file)
         self._shared = shared
 
-    def persistent_load(self, place: Any) -> Any:
-        """What both copies use."""
-        return self._shared[place]
+    def persistent_load(self, index: Any) -> Any:
+        """Return the shared object with this index."""
+        return self._shared[index]

@@ -1,4 +1,4 @@
-"""What tuning found: settings for a DataLoader, and the measurements behind them."""
+"""Settings of a DataLoader's workers, and the results of a tuning: settings with the measurements behind them."""
 
 from __future__ import annotations
 
@@ -7,99 +7,97 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.format import format_count
+from penstock.core.plan import TORCH_PREFETCH_FACTOR
 from penstock.errors import SettingError
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-PREFETCH = 2
-"""torch's own: deeper helps only against uneven batches."""
-
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """How a DataLoader makes its batches."""
+class WorkerSettings:
+    """The settings of a DataLoader that a tuning changes."""
 
     workers: int = 0
-    """0: the training loop makes them itself."""
-    prefetch: int = PREFETCH
-    """Batches ahead per worker; means nothing without workers."""
+    """Worker processes; 0: the training loop makes the batches itself."""
+    prefetch: int = TORCH_PREFETCH_FACTOR
+    """Prefetched batches per worker; meaningless without workers. More helps only against uneven batches."""
     in_order: bool = True
 
     def kwargs(self) -> dict[str, Any]:
-        """As torch's DataLoader takes them."""
-        found: dict[str, Any] = {"num_workers": self.workers}
+        """Return the keyword arguments for torch's DataLoader."""
+        kwargs: dict[str, Any] = {"num_workers": self.workers}
         if self.workers:
-            found["prefetch_factor"] = self.prefetch
+            kwargs["prefetch_factor"] = self.prefetch
             if not self.in_order:
-                found["in_order"] = False
-        return found
+                kwargs["in_order"] = False
+        return kwargs
 
     def cost(self) -> tuple[int, bool, int]:
-        """What is given up for it, to sort by: processes first, then the order, then memory."""
+        """Return a key to sort by what the settings cost: processes first, then the order of batches, then memory."""
         return self.workers, not self.in_order, self.prefetch
 
     def __str__(self) -> str:
         if not self.workers:
             return "no workers"
         words = [format_count(self.workers, "worker")]
-        words += [f"prefetch {self.prefetch}"] if self.prefetch != PREFETCH else []
+        words += [f"prefetch {self.prefetch}"] if self.prefetch != TORCH_PREFETCH_FACTOR else []
         words += [] if self.in_order else ["out of order"]
         return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSetting:
-    """One setting and how fast it was."""
+    """One combination of settings and its rate."""
 
-    setting: Setting
+    setting: WorkerSettings
     how: Literal["measured", "computed", "failed"]
-    """Computed: from what one worker took per batch, where running it would have touched the dataset itself."""
+    """Computed: from the cost of one worker, where a run would have loaded from the user's own dataset."""
     samples_s: float | None = None
     """The median of its runs."""
     runs: int = 0
     first_s: float | None = None
-    """Until the first batch: starting the workers is most of it."""
+    """Seconds until the first batch, most of which is the start of the workers."""
     predicted_samples_s: float | None = None
-    """By the model, before it was measured."""
+    """The model's prediction before it was measured."""
     note: str = ""
-    """Whose setting it is, or why it failed."""
+    """Whether it is torch's default or the given one, or why it failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuningFindings:
-    """All of it that can be written down."""
+    """The result of a tuning, without the dataset, so that it can be stored."""
 
     kwargs: Mapping[str, Any]
-    """For torch's DataLoader."""
+    """Keyword arguments for torch's DataLoader."""
     samples_s: float
-    """With them. Of a dataset that makes its own batches (batch_size=None), items."""
+    """Samples per second with them; items for a dataset that makes its own batches (batch_size=None)."""
     default_samples_s: float | None
-    """With torch's defaults."""
+    """Samples per second with torch's defaults."""
     measured: tuple[MeasuredSetting, ...]
-    """Fewest workers first."""
+    """Sorted by cost, the fewest workers first."""
     reasons: tuple[str, ...]
     seconds: float
-    """That tuning took."""
+    """Duration of the tuning."""
     complete: bool = True
-    """False where something ended it before its time, or before anything was run: the reasons say what."""
+    """False if something ended it early, or before anything was run; the reasons say what."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned(TuningFindings):
-    """`penstock.tune(...)`: keyword arguments, or a loader that has them."""
+    """The result of `penstock.tune`: keyword arguments, or a loader that has them."""
 
     remembered: bool = False
-    """Measured by an earlier run on this machine, or by another rank of this one."""
+    """Whether it was measured by an earlier run on this machine, or by another rank of it."""
     make: Callable[[Mapping[str, Any]], DataLoader[Any]] | None = field(default=None, repr=False, compare=False)
-    """Builds a loader like the given one, but with these keyword arguments."""
+    """Builds a loader like the given one with these keyword arguments."""
 
     def loader(self, **changes: Any) -> DataLoader[Any]:
-        """A DataLoader like the one that was tuned, or over the dataset that was; `changes` go over `kwargs`."""
+        """Return a DataLoader like the tuned one, or over the tuned dataset; `changes` override `kwargs`."""
         if self.make is None:
             raise SettingError("these findings were read from a file: there is no dataset to make a loader of")
         return self.make({**self.kwargs, **changes})
 
     def findings(self) -> TuningFindings:
-        """Without the dataset: what can be written down."""
+        """Return the result without the dataset, as it can be stored."""
         return TuningFindings(**{each.name: getattr(self, each.name) for each in fields(TuningFindings)})

@@ -1,4 +1,4 @@
-"""What tuning found, kept per dataset, machine and question: only the first run pays the seconds."""
+"""Results of tunings, stored per dataset, machine and request, so that only the first run pays for the measurement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core import user_cache as kept
+import msgspec
+
+from penstock.core import user_cache
 from penstock.core.ranks import local_rank
 from penstock.tuner.result import TuningFindings
 from penstock.watcher.dataloader.settings import qualified_name
@@ -19,26 +21,25 @@ from penstock.watcher.loader_views import length_of
 from penstock.watcher.machine.facts import machine_facts
 
 VERSION = 1
-"""Raised whenever the way of tuning changes: older findings are then not comparable."""
+"""Raised whenever the method of tuning changes: older results are then not comparable."""
 MAX_AGE_S = 30 * 86400.0
 _FILE_BYTES_MAX = 1 << 20
 _FOLDER = "tune"
-_PLAIN = (str, int, float, bool, type(None))
-_MOST_INSIDE = 256
-"""Attributes or keys: with more it is data, not settings."""
+_PLAIN_TYPES = (str, int, float, bool, type(None))
+_MAX_ATTRIBUTES = 256
+"""Attributes or keys above which an object is data, not settings, and only their number counts."""
 _LEVELS = 3
-"""Of objects inside objects that are looked into: a subset of a dataset with a transform."""
+"""Depth to which objects inside objects are described: a subset of a dataset with a transform."""
 
 
-@dataclass(frozen=True, slots=True)
-class TuningKey:
-    """What findings hold for."""
+class TuningKey(msgspec.Struct, frozen=True):
+    """The machine, dataset and request for which a result holds."""
 
     version: int
     machine: Mapping[str, Any]
     dataset: Mapping[str, Any]
-    asked: Mapping[str, Any]
-    """Batch size, step, profile and the like: another question has another answer."""
+    request: Mapping[str, Any] = msgspec.field(name="asked")
+    """Batch size, step, profile and the like: another request has another result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +49,13 @@ class _TuningRecord:
     findings: TuningFindings
 
 
-def key_of(dataset: object, asked: Mapping[str, Any]) -> TuningKey:
-    """For this dataset on this machine."""
-    return TuningKey(VERSION, _machine(), _dataset(dataset), dict(asked))
+def tuning_key(dataset: object, request: Mapping[str, Any]) -> TuningKey:
+    """Return the key for this dataset on this machine."""
+    return TuningKey(VERSION, _machine(), _dataset(dataset), dict(request))
 
 
 def _machine() -> dict[str, Any]:
-    """The name belongs to it: a home may be shared by many machines. And how many ranks share it."""
+    """Describe the machine. Its name is included, because machines may share a home folder; so is its rank count."""
     facts = machine_facts()
     return {
         "node": platform.node(),
@@ -70,55 +71,55 @@ def _machine() -> dict[str, Any]:
 
 
 def _dataset(dataset: object) -> dict[str, Any]:
-    """Its class with its source, its length, and what its attributes hold as far as that is plain."""
+    """Describe a dataset by its class and source code, its length, and its attributes as far as they are plain."""
     try:
         code = inspect.getsource(type(dataset))
-    except (OSError, TypeError):  # made in a shell, or not in Python
+    except (OSError, TypeError):  # defined in an interactive session, or not in Python
         code = ""
     return {
         "name": qualified_name(type(dataset)),
         "length": length_of(dataset),
         "code": _digest(code),
-        "attributes": _digest(_traits(dataset, _LEVELS)),
+        "attributes": _digest(_description(dataset, _LEVELS)),
     }
 
 
-def _traits(thing: object, levels: int) -> str:
-    """Of long lists the ends stand for all."""
-    if isinstance(thing, _PLAIN):
-        return repr(thing)
-    if isinstance(thing, os.PathLike):
-        return os.fspath(thing) if isinstance(os.fspath(thing), str) else repr(thing)
-    name = qualified_name(thing)
-    if levels < 1 or inspect.isroutine(thing) or inspect.isclass(thing):
+def _description(value: object, levels: int) -> str:
+    """Return a text that changes if the value changes; the two ends of a list stand for all of it."""
+    if isinstance(value, _PLAIN_TYPES):
+        return repr(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value) if isinstance(os.fspath(value), str) else repr(value)
+    name = qualified_name(value)
+    if levels < 1 or inspect.isroutine(value) or inspect.isclass(value):
         return name
-    if isinstance(thing, list | tuple) and thing:
-        return f"{name} {len(thing)} {_traits(thing[0], levels - 1)} {_traits(thing[-1], levels - 1)}"
-    inside = thing if isinstance(thing, dict) else _attributes(thing)
-    if len(inside) > _MOST_INSIDE:
-        return f"{name} {len(inside)}"
-    return f"{name} {sorted((str(key), _traits(value, levels - 1)) for key, value in inside.items())}"
+    if isinstance(value, list | tuple) and value:
+        return f"{name} {len(value)} {_description(value[0], levels - 1)} {_description(value[-1], levels - 1)}"
+    items = value if isinstance(value, dict) else _attributes(value)
+    if len(items) > _MAX_ATTRIBUTES:
+        return f"{name} {len(items)}"
+    return f"{name} {sorted((str(key), _description(item, levels - 1)) for key, item in items.items())}"
 
 
-def _attributes(thing: object) -> dict[str, Any]:
-    """In its dictionary, and in the slots of its classes."""
-    state = object.__getstate__(thing)
+def _attributes(value: object) -> dict[str, Any]:
+    """Return the attributes in the object's dictionary and in the slots of its classes."""
+    state = object.__getstate__(value)
     parts = state if isinstance(state, tuple) else (state,)
-    return {name: value for part in parts for name, value in (part or {}).items()}
+    return {name: item for part in parts for name, item in (part or {}).items()}
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
-def load(key: TuningKey) -> TuningFindings | None:
-    """What is kept, or None where there is nothing, or it is old, corrupt or of something else."""
-    record = kept.load_record(_FOLDER, key, _TuningRecord, _FILE_BYTES_MAX)
+def load_findings(key: TuningKey) -> TuningFindings | None:
+    """Return the stored result; None if there is none, or it is old, corrupt or of another key."""
+    record = user_cache.load_record(_FOLDER, key, _TuningRecord, _FILE_BYTES_MAX)
     if record is None or not 0 <= time.time() - record.measured_unix_s <= MAX_AGE_S:
         return None
     return record.findings
 
 
-def store(key: TuningKey, findings: TuningFindings) -> None:
-    """Keep them."""
-    kept.store_record(_FOLDER, _TuningRecord(key, time.time(), findings))
+def store_findings(key: TuningKey, findings: TuningFindings) -> None:
+    """Store a result with the current time."""
+    user_cache.store_record(_FOLDER, _TuningRecord(key, time.time(), findings))

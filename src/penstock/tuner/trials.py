@@ -1,4 +1,4 @@
-"""The runs of one tuning, within its time: what was run, how fast it was, and what failed."""
+"""The runs of one tuning within its time: which settings were run, their rates, and which failed."""
 
 from __future__ import annotations
 
@@ -14,190 +14,208 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock.core.clock import SYSTEM_CLOCK, Clock
-from penstock.tuner.loader_copy import HAS_IN_ORDER, IndexOrder, copy_dataset, is_iterable, like
-from penstock.tuner.measure import SameSeed, StepFailed, measure_rate, repeats_itself
-from penstock.tuner.result import MeasuredSetting, Setting
+from penstock.plan.worker_count import WorkerDemand
+from penstock.tuner.loader_copy import HAS_IN_ORDER, IndexOrder, copy_dataset, copy_loader, is_iterable
+from penstock.tuner.measure import SameSeed, StepFailed, measure_rate, workers_repeat_samples
+from penstock.tuner.result import MeasuredSetting, WorkerSettings
 from penstock.tuner.worker_cost import WorkerCost, measure_worker_cost
+from penstock.watcher.loader_views import length_of
 
-SHARE_OF_SERVICE = 0.1
-"""Of the time, for one worker alone."""
+WORKER_COST_SHARE = 0.1
+"""Share of the time for the measurement of one worker."""
 RUNS = 60
-"""A run is timed for such a part of the time: a dozen runs, their starts and their warm-up fit in."""
-LEAST_TIMEOUT_S = 1.0
+"""A run is timed for 1/RUNS of the time: a dozen runs fit, with their starts and warm-ups."""
+MIN_TIMEOUT_S = 1.0
 
 
 @dataclass(slots=True)
 class SettingRuns:
-    """One setting's runs."""
+    """All runs of one combination of settings."""
 
     batches_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
     predicted_batches_s: float | None = None
     computed: bool = False
+    """Whether the rate was computed from the cost of one worker instead of measured."""
     remark: str = ""
-    """Why a run failed, or what is wrong with it."""
+    """Why a run failed, or why its rate is uncertain."""
 
     @property
     def rate(self) -> float | None:
-        """Batches per second at the median; None where no run came to anything."""
+        """The median of the batches per second; None where every run failed."""
         return float(np.median(self.batches_s)) if self.batches_s else None
 
 
 class SettingTrials:
-    """Runs settings of a loader like the pattern, on a clock that runs out."""
+    """Runs settings of a loader like the template until the time is over."""
 
     def __init__(
         self,
-        pattern: DataLoader[Any],
+        template: DataLoader[Any],
         step: Callable[[Any], object],
         seconds: float,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.pattern = pattern
-        self.rows: dict[Setting, SettingRuns] = {}
+        self.template = template
+        self.rows: dict[WorkerSettings, SettingRuns] = {}
         self.stopped = ""
-        """Why nothing more can be run, if so."""
-        self.expects: Callable[[Setting], float] = lambda _setting: inf
-        """Batches per second, by the model, once there is one."""
-        self.order = None if is_iterable(pattern) else IndexOrder(pattern)
+        """The reason why nothing more can be run; empty as long as runs are possible."""
+        self.forecast: Callable[[WorkerSettings], float] = lambda _setting: inf
+        """Predicted batches per second, once the worker cost is known."""
+        self.order = None if is_iterable(template) else IndexOrder(template)
         self._step = step
         self._clock = clock
-        self._began = clock.now()
+        self._start_s = clock.now()
         self._seconds = seconds
         self._copy: Any = None
 
-    # -- time ----------------------------------------------------------------------------------------------------
+    # -- time ------------------------------------------------------------------------------------------------------
 
     @property
-    def passed_s(self) -> float:
-        """Since it began."""
-        return self._clock.now() - self._began
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return self._clock.now() - self._start_s
 
-    def until_s(self, share: float = 0.95) -> float:
-        """When so much of the time is over, on the clock."""
-        return self._began + share * self._seconds
+    def deadline_s(self, share: float = 0.95) -> float:
+        """Return the time on the clock at which this share of the time is over."""
+        return self._start_s + share * self._seconds
 
-    def fits(self, setting: Setting, share: float) -> bool:
-        """Whether a run of it would be over by then: its start, its warm-up and two windows, as the model has it."""
+    def has_time_for(self, setting: WorkerSettings, share: float) -> bool:
+        """Return whether a run would end before this share of the time is over: start, warm-up and two windows."""
         workers = max(1, setting.workers)
         start_s = max((s for row in self.rows.values() for s in row.first_s), default=0.0)
-        warm_s = workers * (setting.prefetch + 2) / max(self.expects(setting), 1e-9)
-        return self._clock.now() + start_s + max(warm_s, self._seconds / RUNS) <= self.until_s(share)
+        warm_up_s = workers * (setting.prefetch + 2) / max(self.forecast(setting), 1e-9)
+        return self._clock.now() + start_s + max(warm_up_s, self._seconds / RUNS) <= self.deadline_s(share)
 
-    # -- runs ----------------------------------------------------------------------------------------------------
+    # -- runs ------------------------------------------------------------------------------------------------------
 
     def measure_worker_cost(self) -> WorkerCost:
-        """One worker, and what it does."""
-        with quiet():
+        """Measure one worker."""
+        with suppress_torch_warnings():
             return measure_worker_cost(
-                self.loader(Setting(1)), seconds=SHARE_OF_SERVICE * self._seconds, until_s=self.until_s(0.5)
+                self.loader(WorkerSettings(1)),
+                seconds=WORKER_COST_SHARE * self._seconds,
+                until_s=self.deadline_s(0.5),
             )
 
-    def not_dealt(self) -> str:
-        """Why an iterable dataset must not have more than one worker; empty where it deals its samples out to them."""
-        same_dice = SameSeed(self.pattern.worker_init_fn)
+    def worker_demand(self, cost: WorkerCost) -> WorkerDemand:
+        """Return what each worker takes, and how many workers the data can be divided between."""
+        reason = self._why_one_worker() if is_iterable(self.template) else ""
+        return WorkerDemand(
+            batch_bytes=cost.batch_bytes,
+            worker_bytes=cost.worker_bytes,
+            pinned=bool(self.template.pin_memory),
+            computing_share=cost.computing_share,
+            epoch_batches=None if is_iterable(self.template) else length_of(self.template),
+            dataset_workers=1 if reason else None,
+            dataset_reason=reason,
+        )
+
+    def _why_one_worker(self) -> str:
+        """Return why an iterable dataset must not have more than one worker; empty if it divides its samples."""
+        init_fn = SameSeed(self.template.worker_init_fn)
         try:
-            with quiet():
-                repeats = repeats_itself(self.loader(Setting(2, 1), worker_init_fn=same_dice))
+            with suppress_torch_warnings():
+                repeats = workers_repeat_samples(self.loader(WorkerSettings(2, 1), worker_init_fn=init_fn))
         except Exception as error:
-            return f"Two workers could not be tried: {one_line(error)}"
+            return f"Two workers could not be tried: {error_line(error)}"
         return "The dataset gives every worker the same samples: more than one would repeat them all" if repeats else ""
 
-    def run(self, setting: Setting) -> None:
-        """Once. What fails is noted, and the next may still work; but a step that raises will raise again."""
+    def run(self, setting: WorkerSettings) -> None:
+        """Run the settings once. A failure is noted and other settings may still work, unless the step raised."""
         row = self.row(setting)
         try:
-            with quiet():
+            with suppress_torch_warnings():
                 found = measure_rate(
                     self.loader(setting),
                     self._step,
                     seconds=self._seconds / RUNS,
-                    until_s=self.until_s(),
+                    until_s=self.deadline_s(),
                     clock=self._clock,
                 )
         except StepFailed as error:
-            self.stopped = f"step raised {one_line(error.__cause__)}"
+            self.stopped = f"step raised {error_line(error.__cause__)}"
             row.remark = self.stopped
         except Exception as error:
-            row.remark = one_line(error)
+            row.remark = error_line(error)
         else:
             row.batches_s.append(found.batches_s)
             row.first_s.append(found.first_s)
-            row.remark = "the data was over before delivery had found its rhythm" if found.short else row.remark
+            row.remark = "the data ended before delivery had become periodic" if found.short else row.remark
 
     def run_inline(self, share: float) -> None:
-        """No workers, on a copy of the dataset. Where there can be none, or no time, by what one worker took."""
-        self._copy = copy_dataset(self.pattern.dataset) if self._copy is None else self._copy
-        if self._copy is not None and self.fits(Setting(), share):
-            self.run(Setting())
+        """Run without workers on a copy of the dataset; compute the rate if there is no copy or no time."""
+        self._copy = copy_dataset(self.template.dataset) if self._copy is None else self._copy
+        if self._copy is not None and self.has_time_for(WorkerSettings(), share):
+            self.run(WorkerSettings())
             return
-        row = self.row(Setting())
-        row.batches_s, row.computed = [self.expects(Setting())], True
+        row = self.row(WorkerSettings())
+        row.batches_s, row.computed = [self.forecast(WorkerSettings())], True
 
-    def row(self, setting: Setting) -> SettingRuns:
-        """Its row, made with the model's word on it."""
+    def row(self, setting: WorkerSettings) -> SettingRuns:
+        """Return the runs of the settings; a new row has the model's prediction."""
         if setting not in self.rows:
-            self.rows[setting] = SettingRuns(predicted_batches_s=self.expects(setting))
+            self.rows[setting] = SettingRuns(predicted_batches_s=self.forecast(setting))
         return self.rows[setting]
 
-    def loader(self, setting: Setting, **own: Any) -> DataLoader[Any]:
-        """Like the pattern; its dice are its own, and it does not wait longer than there is time."""
-        changes = {**setting.kwargs(), "persistent_workers": False, "generator": torch.Generator(), **own}
+    def loader(self, setting: WorkerSettings, **arguments: Any) -> DataLoader[Any]:
+        """Return a loader like the template with its own random generator and a timeout within the remaining time."""
+        changes = {**setting.kwargs(), "persistent_workers": False, "generator": torch.Generator(), **arguments}
         if HAS_IN_ORDER:
-            changes["in_order"] = bool(setting.in_order and self.pattern.in_order)
-        left_s = max(LEAST_TIMEOUT_S, self.until_s(1.0) - self._clock.now())
-        changes["timeout"] = min(left_s, self.pattern.timeout or left_s)
+            changes["in_order"] = bool(setting.in_order and self.template.in_order)
+        left_s = max(MIN_TIMEOUT_S, self.deadline_s(1.0) - self._clock.now())
+        changes["timeout"] = min(left_s, self.template.timeout or left_s)
         if not setting.workers and self._copy is not None:
             changes["dataset"] = self._copy
-        return like(self.pattern, changes, order=self.order)
+        return copy_loader(self.template, changes, order=self.order)
 
-    # -- what came of it -------------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------------
 
     @property
     def samples_per_batch(self) -> float:
-        """On average. Of a dataset that makes its own batches, one: its items are counted."""
+        """Mean samples per batch; 1 for a dataset that makes its own batches, whose items are counted."""
         if self.order is not None:
             return self.order.samples_per_batch
-        return float(self.pattern.batch_size or 1)
+        return float(self.template.batch_size or 1)
 
-    def rates(self) -> dict[Setting, float]:
-        """Batches per second, of all that came to something."""
+    def rates(self) -> dict[WorkerSettings, float]:
+        """Return the batches per second of all settings that have a rate."""
         return {setting: row.rate for setting, row in self.rows.items() if row.rate is not None}
 
     @property
     def any_measured(self) -> bool:
-        """Whether one setting at least was run, and not only computed."""
+        """Whether at least one combination of settings was run, and not only computed."""
         return any(row.batches_s and not row.computed for row in self.rows.values())
 
-    def measured(self, notes: dict[Setting, str]) -> tuple[MeasuredSetting, ...]:
-        """For the user, in samples, fewest workers first."""
-        return tuple(self._measured(setting, notes) for setting in sorted(self.rows, key=Setting.cost))
+    def measured(self, notes: dict[WorkerSettings, str]) -> tuple[MeasuredSetting, ...]:
+        """Return the results in samples per second, sorted by cost."""
+        return tuple(self._measured(setting, notes) for setting in sorted(self.rows, key=WorkerSettings.cost))
 
-    def _measured(self, setting: Setting, notes: dict[Setting, str]) -> MeasuredSetting:
-        row, each = self.rows[setting], self.samples_per_batch
+    def _measured(self, setting: WorkerSettings, notes: dict[WorkerSettings, str]) -> MeasuredSetting:
+        row, per_batch = self.rows[setting], self.samples_per_batch
         predicted = row.predicted_batches_s
         return MeasuredSetting(
             setting=setting,
             how="failed" if row.rate is None else "computed" if row.computed else "measured",
-            samples_s=None if row.rate is None else row.rate * each,
+            samples_s=None if row.rate is None else row.rate * per_batch,
             runs=0 if row.computed else len(row.batches_s),
             first_s=float(np.median(row.first_s)) if row.first_s else None,
-            predicted_samples_s=None if predicted is None else predicted * each,
-            note="; ".join(word for word in (notes.get(setting, ""), row.remark) if word),
+            predicted_samples_s=None if predicted is None else predicted * per_batch,
+            note="; ".join(text for text in (notes.get(setting, ""), row.remark) if text),
         )
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """torch warns of more workers than cores, which is what is being tried, and of what it then raises anyway."""
+def suppress_torch_warnings() -> Iterator[None]:
+    """Suppress warnings about more workers than cores, which are tried on purpose, and about errors raised anyway."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")
         warnings.filterwarnings("ignore", "Got pickle error")
         yield
 
 
-def one_line(error: BaseException | None) -> str:
-    """An error's type and the last line of what it says: torch puts the worker's traceback before it."""
+def error_line(error: BaseException | None) -> str:
+    """Return the type and the last line of an error: torch puts the traceback of the worker before it."""
     lines = str(error).strip().splitlines()
     last = lines[-1].strip() if lines else ""
     name = type(error).__name__

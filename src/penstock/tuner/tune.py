@@ -1,4 +1,4 @@
-"""`penstock.tune`: settings for torch's DataLoader, measured once and remembered."""
+"""`penstock.tune`: settings for torch's DataLoader, measured once and stored for later runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from torch.utils.data import DataLoader
 from penstock.core.plan import Profile
 from penstock.errors import SettingError
 from penstock.plan.profiles import profile_goal
-from penstock.tuner import saved_results as memo
-from penstock.tuner.loader_copy import like, pattern_of, untouched
+from penstock.tuner.loader_copy import copy_loader, preserve_rngs, template_loader
 from penstock.tuner.measure import Step
-from penstock.tuner.rank_lock import load_shared, own_cores, rank_turn, store_shared, warn_of_meetings
+from penstock.tuner.rank_lock import (
+    load_shared,
+    restrict_to_rank_cores,
+    store_shared,
+    tuning_lock,
+    warn_about_collectives,
+)
 from penstock.tuner.result import Tuned, TuningFindings
-from penstock.tuner.tuning_run import TuningQuestion, TuningRun
+from penstock.tuner.saved_results import tuning_key
+from penstock.tuner.tuning_run import TuningRequest, TuningRun
 from penstock.watcher.dataloader.settings import loader_settings, qualified_name
 
 SECONDS = 90.0
-LEAST_SECONDS = 1.0
+MIN_SECONDS = 1.0
 
 
 def tune(
@@ -34,63 +40,63 @@ def tune(
     profile: Profile = "balanced",
     refresh: bool = False,
 ) -> Tuned:
-    """The settings of torch's DataLoader for this dataset on this machine, in `seconds` at most.
+    """Return the settings of torch's DataLoader for this dataset on this machine, within `seconds`.
 
-    `source` is a dataset, with its `batch_size`, or a DataLoader, of which everything but the number of workers, the
-    depth of the prefetch and the order of delivery is kept. `step` is called with batches as training would call it,
-    some hundred times: give it a model that may learn. Or `step_s` says how long the device is busy with a batch. With
-    neither, loading alone is measured. Findings are kept for a month; `refresh` measures anew.
+    `source` is a dataset, with its `batch_size`, or a DataLoader, of which everything is kept but the number of
+    workers, the prefetch factor and the order of delivery. `step` is called with batches as training would call it,
+    some hundred times: give it a model that may learn. Or `step_s` says how long the device computes on a batch. With
+    neither, loading alone is measured. Results are kept for a month; `refresh` measures anew.
 
-    Of the ranks of a machine one measures, on its share of the cores, and the others wait for what it finds. So `step`
-    must not need other ranks: give it the model itself, not DistributedDataParallel.
+    One rank of a machine measures, on its share of the cores, and the others wait for its result. So `step` must not
+    need other ranks: give it the model itself, not DistributedDataParallel.
     """
-    ways = profile_goal(profile)
-    check_question(step, step_s, seconds)
-    pattern = pattern_of(source, batch_size)
+    goal = profile_goal(profile)
+    check_request(step, step_s, seconds)
+    template = template_loader(source, batch_size)
 
     def make(kwargs: Mapping[str, Any]) -> DataLoader[Any]:
-        return like(pattern, kwargs)
+        return copy_loader(template, kwargs)
 
-    with untouched(pattern):
-        key = memo.key_of(pattern.dataset, _asked(pattern, step, step_s, profile))
+    with preserve_rngs(template):
+        key = tuning_key(template.dataset, _request(template, step, step_s, profile))
         known = load_shared(key, refresh)
         if known is not None:
             return _tuned(known, make, remembered=True)
-        with rank_turn(seconds):
+        with tuning_lock(seconds):
             known = load_shared(key, refresh)
-            if known is not None:  # by another rank, while we waited for our turn
+            if known is not None:  # another rank measured it while this one waited for the lock
                 return _tuned(known, make, remembered=True)
             if step is not None:
-                warn_of_meetings()
-            question = TuningQuestion(step=step, step_s=step_s, ways=ways, seconds=seconds)
-            with own_cores():
-                found = TuningRun(pattern, question, given=pattern is source).run()
+                warn_about_collectives()
+            request = TuningRequest(step=step, step_s=step_s, goal=goal, seconds=seconds)
+            with restrict_to_rank_cores():
+                found = TuningRun(template, request, is_given=template is source).run()
             store_shared(key, found)
         return _tuned(found, make, remembered=False)
 
 
-def check_question(step: Step | None, step_s: float | None, seconds: float) -> None:
-    """Refused where it contradicts itself, or leaves no time."""
+def check_request(step: Step | None, step_s: float | None, seconds: float) -> None:
+    """Raise SettingError for arguments that contradict each other or leave no time."""
     if step is not None and step_s is not None:
         raise SettingError("step and step_s are two answers to the same question", advice="Keep one of them")
     if step is not None and not callable(step):
         raise SettingError(f"step={step!r} cannot be called")
-    if not LEAST_SECONDS <= seconds < inf:
+    if not MIN_SECONDS <= seconds < inf:
         raise SettingError(f"seconds={seconds}: nothing can be measured in that")
     if step_s is not None and not 0 <= step_s < seconds:
         raise SettingError(f"step_s={step_s} is no time of a step")
 
 
-def _asked(pattern: DataLoader[Any], step: Step | None, step_s: float | None, profile: str) -> dict[str, Any]:
-    """What findings depend on besides dataset and machine; how many workers there are now is what is asked for."""
-    ours = {name: setting.in_force for name, setting in loader_settings(pattern, {}).items()}
+def _request(template: DataLoader[Any], step: Step | None, step_s: float | None, profile: str) -> dict[str, Any]:
+    """Return what a result depends on besides dataset and machine; not the settings that the tuning changes."""
+    settings = {name: setting.in_force for name, setting in loader_settings(template, {}).items()}
     for name in ("num_workers", "prefetch_factor"):
-        del ours[name]
-    context = pattern.multiprocessing_context
-    ours["multiprocessing_context"] = None if context is None else context.get_start_method()
-    return {**ours, "step": None if step is None else qualified_name(step), "step_s": step_s, "profile": profile}
+        del settings[name]
+    context = template.multiprocessing_context
+    settings["multiprocessing_context"] = None if context is None else context.get_start_method()
+    return {**settings, "step": None if step is None else qualified_name(step), "step_s": step_s, "profile": profile}
 
 
 def _tuned(found: TuningFindings, make: Callable[[Mapping[str, Any]], DataLoader[Any]], *, remembered: bool) -> Tuned:
-    facts = {each.name: getattr(found, each.name) for each in fields(TuningFindings)}
-    return Tuned(**facts, remembered=remembered, make=make)
+    values = {each.name: getattr(found, each.name) for each in fields(TuningFindings)}
+    return Tuned(**values, remembered=remembered, make=make)

@@ -1,9 +1,9 @@
-"""One tuning: model first, then a few measurements.
+"""One tuning: the model first, then a few measurements.
 
-One worker is timed alone: what a batch costs it, computing and waiting, and what taking it costs the main process. From
-that the model says how many workers should be enough. Around that number real loaders are run, briefly, until the best
-is between two others. Of those as good as the best the one with the fewest workers is taken, after it was run again in
-turn with the best and with torch's defaults.
+One worker is timed alone: the computing and the waiting that a batch takes it, and the time of the main process to
+receive the batch. From that the model predicts how many workers are enough. Around that number real loaders are run
+for a short time each, until the best number lies between two others. Of the settings as good as the best, those with
+the fewest workers are chosen, after they were run again in turns with the best and with torch's defaults.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from penstock.core.clock import SYSTEM_CLOCK
+from penstock.core.plan import TORCH_PREFETCH_FACTOR
 from penstock.errors import PenstockError, SettingError
 from penstock.model.bounds import bounds
 from penstock.model.workload import Workload
 from penstock.plan.profiles import ProfileGoal
+from penstock.plan.worker_count import WorkerDemand, WorkerLimit, WorkerResources, worker_limit
 from penstock.tuner.explain import TuningFacts, explain, explain_failure
 from penstock.tuner.loader_copy import HAS_IN_ORDER, is_iterable
 from penstock.tuner.measure import Step, StepCost, StepFailed, time_step
-from penstock.tuner.result import PREFETCH, Setting, TuningFindings
+from penstock.tuner.result import TuningFindings, WorkerSettings
 from penstock.tuner.search import (
-    WorkerLimit,
     choose,
-    expected,
+    forecast_rate,
+    forecast_workload,
     model_guess,
     next_workers,
-    plain,
+    rates_by_workers,
     variants,
-    worker_limit,
-    workload_of,
 )
-from penstock.tuner.trials import SettingTrials, one_line
-from penstock.tuner.worker_cost import FetchFailed, StartFailed, WorkerCost
+from penstock.tuner.trials import SettingTrials, error_line
+from penstock.tuner.worker_cost import FetchFailed, WorkerCost, WorkerStartFailed
 from penstock.watcher.loader_views import length_of
 
 ROUNDS = 3
-"""Runs of the settings that the choice is between."""
-INLINE, SEARCH, VARIANTS, AGAIN = 0.4, 0.65, 0.8, 0.95
-"""Parts of the time by which each must be over: no workers, the search, deeper or out of order, and the last rounds."""
+"""Runs of each of the settings between which the choice is made."""
+INLINE, SEARCH, VARIANTS, REPEATS = 0.4, 0.65, 0.8, 0.95
+"""Shares of the time at which each stage must end: the run without workers, the search, the variants, the repeats."""
 SHORT_EPOCH = 0.02
-"""Starting workers takes more than such a part of an epoch: then they should stay for the next one."""
+"""Share of an epoch that starting the workers takes from which on they should persist for the next epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningQuestion:
-    """What the user wants to know."""
+class TuningRequest:
+    """The step of the training and the goal for which a loader is tuned, and the time for it."""
 
     step: Step | None
     step_s: float | None
-    ways: ProfileGoal
+    goal: ProfileGoal
     seconds: float
 
     @property
@@ -61,185 +61,218 @@ class TuningQuestion:
         """Whether loading is measured beside a step."""
         return self.step is not None or self.step_s is not None
 
-    def take(self, batch: Any) -> None:
-        """What the training loop does with a batch."""
+    def run_step(self, batch: Any) -> None:
+        """Do with a batch what the training loop does."""
         if self.step is not None:
             self.step(batch)
         elif self.step_s:
-            SYSTEM_CLOCK.sleep(self.step_s)  # the device is busy, and the host waits for it
+            SYSTEM_CLOCK.sleep(self.step_s)  # the device computes, and the host waits for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningCosts:
+    """The measured costs of a loader, and what the model and the machine make of them."""
+
+    worker: WorkerCost
+    step: StepCost
+    workload: Workload
+    demand: WorkerDemand
+    limit: WorkerLimit
 
 
 class TuningRun:
-    """From the first worker to the findings."""
+    """A tuning of one loader, from the measurement of one worker to the result."""
 
-    def __init__(self, pattern: DataLoader[Any], question: TuningQuestion, *, given: bool) -> None:
-        self._pattern = pattern
-        self._question = question
-        self._ways = question.ways
-        self._given = _setting_of(pattern) if given else None
-        self._trials = SettingTrials(pattern, question.take, question.seconds)
+    def __init__(self, template: DataLoader[Any], request: TuningRequest, *, is_given: bool) -> None:
+        """`is_given` says that the template is the user's own loader, whose settings are measured too."""
+        self._template = template
+        self._request = request
+        self._goal = request.goal
+        self._given = _settings_of(template) if is_given else None
+        self._trials = SettingTrials(template, request.run_step, request.seconds)
+
+    @property
+    def samples_per_batch(self) -> float:
+        """Mean samples per batch of all that was run."""
+        return self._trials.samples_per_batch
 
     def run(self) -> TuningFindings:
-        """All of it. What can be measured is; what cannot is said."""
-        service = self._serve()
-        cost = self._step_cost(service)
-        workload = workload_of(self._pattern, service, cost)
-        room = worker_limit(self._trials, service, self._ways.memory_share)
-        guess = model_guess(workload, room.most, self._ways.rate_tolerance)
-        self._trials.expects = partial(expected, workload, service)
-        in_time = self._search(guess, room.most)
-        self._try_variants(workload)
-        self._run_again(guess)
-        return self._findings(service, cost, workload, room, guess, in_time)
+        """Run the whole tuning; a part that cannot be measured is reported in the reasons."""
+        costs = self.measure_costs()
+        guess = model_guess(costs.workload, costs.limit.workers, self._goal.rate_tolerance)
+        self._trials.forecast = partial(forecast_rate, costs.workload, costs.worker)
+        in_time = self._search(guess, costs.limit)
+        self._try_variants(costs.workload)
+        self._repeat(guess)
+        return self._findings(costs, guess, in_time)
 
-    # -- what things cost ------------------------------------------------------------------------------------------
+    # -- costs -----------------------------------------------------------------------------------------------------
 
-    def _serve(self) -> WorkerCost:
+    def measure_costs(self) -> TuningCosts:
+        """Measure one worker and the step, and derive the workload and the limit on workers."""
+        worker = self._worker_cost()
+        step = self._step_cost(worker)
+        demand = self._trials.worker_demand(worker)
+        limit = worker_limit(WorkerResources.of_this_rank(), demand, memory_share=self._goal.memory_share)
+        return TuningCosts(
+            worker=worker,
+            step=step,
+            workload=forecast_workload(self._template, worker, step),
+            demand=demand,
+            limit=limit,
+        )
+
+    def _worker_cost(self) -> WorkerCost:
         try:
             return self._trials.measure_worker_cost()
-        except (StartFailed, FetchFailed) as error:
+        except (WorkerStartFailed, FetchFailed) as error:
             raise explain_failure(error, self._trials) from error.__cause__
 
-    def _step_cost(self, service: WorkerCost) -> StepCost:
-        if self._question.step is None:
-            return StepCost(self._question.step_s or 0.0)
+    def _step_cost(self, worker: WorkerCost) -> StepCost:
+        if self._request.step is None:
+            return StepCost(self._request.step_s or 0.0)
         try:
-            return time_step(self._question.step, service.last, until_s=self._trials.until_s(INLINE))
+            return time_step(self._request.step, worker.last, until_s=self._trials.deadline_s(INLINE))
         except StepFailed as error:
             raise SettingError(
-                f"step raised {one_line(error.__cause__)}",
+                f"step raised {error_line(error.__cause__)}",
                 stage="step",
                 advice="It is called with one batch, as the loader delivers it",
             ) from error.__cause__
 
     # -- runs ------------------------------------------------------------------------------------------------------
 
-    def _search(self, guess: int, most: int) -> bool:
-        """False where time was out before the answer was known."""
-        trials = self._trials
+    def _search(self, guess: int, limit: WorkerLimit) -> bool:
+        """Search for the number of workers; return False if the time ended before it was found."""
+        trials, most = self._trials, max(1, limit.workers)
         trials.run_inline(INLINE)
-        given = self._given  # beyond `most` it would repeat samples, or not fit
-        if given is not None and given not in trials.rows and given.workers <= most and not trials.stopped:
+        given, runnable = self._given, max(1, limit.runnable)
+        if given is not None and given not in trials.rows and given.workers <= runnable and not trials.stopped:
             trials.run(given)
         while not trials.stopped:
             rates = {**dict.fromkeys(trials.rows, 0.0), **trials.rates()}
-            workers = next_workers(plain(rates), guess, most, self._ways.rate_tolerance)
+            workers = next_workers(rates_by_workers(rates), guess, most, self._goal.rate_tolerance)
             if workers is None:
                 return True
-            first = not any(setting.workers for setting in trials.rates())
-            if not trials.fits(Setting(workers), AGAIN if first else SEARCH):
+            is_first = not any(setting.workers for setting in trials.rates())
+            if not trials.has_time_for(WorkerSettings(workers), REPEATS if is_first else SEARCH):
                 return False
-            trials.run(Setting(workers))
+            trials.run(WorkerSettings(workers))
         return False
 
     def _try_variants(self, workload: Workload) -> None:
-        """Deeper, or out of order: only where the simulator says that batches are uneven enough."""
+        """Run a deeper prefetch or out-of-order delivery where the simulation says that batches are uneven enough."""
         trials = self._trials
         if not trials.rates():
             return
-        deeper = self._ways.max_prefetch > PREFETCH
-        loose = HAS_IN_ORDER and bool(self._pattern.in_order)
-        for setting in variants(workload, self._choice(), deeper=deeper, loose=loose):
-            if not trials.stopped and setting not in trials.rows and trials.fits(setting, VARIANTS):
+        deeper = self._goal.max_prefetch > TORCH_PREFETCH_FACTOR
+        out_of_order = HAS_IN_ORDER and bool(self._template.in_order)
+        for setting in variants(workload, self._choice(), deeper=deeper, out_of_order=out_of_order):
+            if not trials.stopped and setting not in trials.rows and trials.has_time_for(setting, VARIANTS):
                 trials.run(setting)
 
-    def _run_again(self, guess: int) -> None:
-        """Those that the choice is between, in turn, another one first in each round."""
+    def _repeat(self, guess: int) -> None:
+        """Run the candidates again in turns, beginning with another one in each round."""
         trials = self._trials
         for number in range(1, ROUNDS):
             if not trials.rates():
                 return
-            order = sorted(self._between(guess), key=Setting.cost)
+            order = sorted(self._candidates(guess), key=WorkerSettings.cost)
             for setting in order[number % len(order) :] + order[: number % len(order)]:
-                if not trials.stopped and not trials.rows[setting].computed and trials.fits(setting, AGAIN):
-                    trials.run(setting)
+                if trials.stopped or trials.rows[setting].computed or not trials.has_time_for(setting, REPEATS):
+                    continue
+                trials.run(setting)
 
-    def _between(self, guess: int) -> set[Setting]:
-        """Torch's default, the choice, the best; and two that one unlucky run may have ruled out.
+    def _candidates(self, guess: int) -> set[WorkerSettings]:
+        """Return torch's default, the choice, the best, and two that one unlucky run may have excluded.
 
-        Those are the model's guess, and the one with the next fewer workers than the choice.
+        Those two are the model's guess, and the settings with the next fewer workers than the choice.
         """
         rates, choice = self._trials.rates(), self._choice()
-        fewer = max((each for each in rates if 0 < each.workers < choice.workers), key=Setting.cost, default=choice)
+        fewer = max(
+            (each for each in rates if 0 < each.workers < choice.workers), key=WorkerSettings.cost, default=choice
+        )
         best = max(rates, key=lambda setting: rates[setting])
-        return {Setting(), choice, best, fewer, Setting(guess)} & rates.keys()
+        return {WorkerSettings(), choice, best, fewer, WorkerSettings(guess)} & rates.keys()
 
-    def _choice(self) -> Setting:
-        return choose(self._trials.rates(), self._ways.rate_tolerance, step_known=self._question.step_known)
+    def _choice(self) -> WorkerSettings:
+        return choose(self._trials.rates(), self._goal.rate_tolerance, step_known=self._request.step_known)
 
-    # -- what came of it -------------------------------------------------------------------------------------------
+    # -- the result ------------------------------------------------------------------------------------------------
 
-    def _findings(
-        self, service: WorkerCost, cost: StepCost, workload: Workload, room: WorkerLimit, guess: int, in_time: bool
-    ) -> TuningFindings:
+    def _findings(self, costs: TuningCosts, guess: int, in_time: bool) -> TuningFindings:
         trials = self._trials
         rates = trials.rates()
         if not rates or (trials.stopped and not trials.any_measured):
             failures = "; ".join(f"{setting}: {row.remark}" for setting, row in trials.rows.items() if row.remark)
             raise PenstockError(f"no setting could be measured: {failures}", stage="measure")
         chosen = self._choice()
-        each = trials.samples_per_batch
-        samples_s = {setting: rate * each for setting, rate in rates.items()}
+        samples_s = {setting: rate * trials.samples_per_batch for setting, rate in rates.items()}
         kwargs = chosen.kwargs()
-        stay = self._stay(chosen, rates[chosen])
-        if stay:
+        why_persistent = self._why_persistent(chosen, rates[chosen])
+        if why_persistent:
             kwargs["persistent_workers"] = True
-        told = TuningFacts(
-            service=service,
-            cost=cost,
-            step_known=self._question.step_known,
-            cores=workload.cores,
+        notes = (costs.limit.note, why_persistent, self._subclass_note(), self._end_note(in_time))
+        facts = TuningFacts(
+            worker=costs.worker,
+            step=costs.step,
+            step_known=self._request.step_known,
+            cores=costs.workload.cores,
             guess=guess,
-            limit=next((bound.name for bound in bounds(workload.replace(workers=guess).demands())), "nothing"),
+            bound=_lowest_bound(costs.workload, guess),
             chosen=chosen,
-            rate_tolerance=self._ways.rate_tolerance,
+            rate_tolerance=self._goal.rate_tolerance,
             samples_s=samples_s,
-            notes=tuple(word for word in (room.why, stay, self._kind(), self._ended(in_time)) if word),
+            notes=tuple(note for note in notes if note),
         )
         return TuningFindings(
             kwargs=kwargs,
             samples_s=samples_s[chosen],
-            default_samples_s=samples_s.get(Setting()),
-            measured=trials.measured(self._whose()),
-            reasons=explain(told),
-            seconds=trials.passed_s,
+            default_samples_s=samples_s.get(WorkerSettings()),
+            measured=trials.measured(self._setting_notes()),
+            reasons=explain(facts),
+            seconds=trials.elapsed_s,
             complete=trials.any_measured and not trials.stopped,
         )
 
-    def _whose(self) -> dict[Setting, str]:
-        whose = {Setting(): "torch's default"}
+    def _setting_notes(self) -> dict[WorkerSettings, str]:
+        notes = {WorkerSettings(): "torch's default"}
         if self._given is not None:
-            whose[self._given] = "as given" if self._given.workers else "torch's default, as given"
-        return whose
+            notes[self._given] = "as given" if self._given.workers else "torch's default, as given"
+        return notes
 
-    def _stay(self, chosen: Setting, batches_s: float) -> str:
-        """Why workers should live from epoch to epoch; empty where they should not, or already do."""
-        dataset = self._pattern.dataset
-        epoch = None if is_iterable(self._pattern) else length_of(self._pattern)
-        starts = self._trials.rows[chosen].first_s
-        if not chosen.workers or not starts or not epoch or self._pattern.persistent_workers:
+    def _why_persistent(self, chosen: WorkerSettings, batches_s: float) -> str:
+        """Return why workers should persist between epochs; empty where they should not, or already do."""
+        dataset = self._template.dataset
+        batches = None if is_iterable(self._template) else length_of(self._template)
+        starts_s = self._trials.rows[chosen].first_s
+        if not chosen.workers or not starts_s or not batches or self._template.persistent_workers:
             return ""
-        start_s = float(np.median(starts))
-        if start_s < SHORT_EPOCH * epoch / batches_s or hasattr(dataset, "set_epoch"):
+        start_s, epoch_s = float(np.median(starts_s)), batches / batches_s
+        if start_s < SHORT_EPOCH * epoch_s or hasattr(dataset, "set_epoch"):
             return ""
         return (
-            f"persistent_workers: starting takes {start_s:.1f} s and an epoch {epoch / batches_s:.1f} s. "
-            "Workers keep their copy of the dataset: what you change in it between epochs they do not see"
+            f"persistent_workers: starting takes {start_s:.1f} s and an epoch {epoch_s:.1f} s. "
+            "Workers keep their copy of the dataset: they do not see changes made to it between epochs"
         )
 
-    def _kind(self) -> str:
-        kind = type(self._pattern)
+    def _subclass_note(self) -> str:
+        kind = type(self._template)
         if kind is DataLoader:
             return ""
-        return f"{kind.__qualname__} is a DataLoader of its own kind: loader() gives torch's; give kwargs to yours"
+        return f"{kind.__qualname__} is a subclass of DataLoader: loader() gives torch's own; give kwargs to yours"
 
-    def _ended(self, in_time: bool) -> str:
+    def _end_note(self, in_time: bool) -> str:
         if self._trials.stopped:
-            return f"Ended early: {self._trials.stopped}. What was measured before that stands"
-        return "" if in_time else "Time was out before every number of workers near the best was tried"
+            return f"Ended early: {self._trials.stopped}. The measurements before that are valid"
+        return "" if in_time else "The time ended before every number of workers near the best was tried"
 
 
-def _setting_of(pattern: DataLoader[Any]) -> Setting:
-    if not pattern.num_workers:
-        return Setting()
-    return Setting(pattern.num_workers, pattern.prefetch_factor or PREFETCH)
+def _settings_of(template: DataLoader[Any]) -> WorkerSettings:
+    if not template.num_workers:
+        return WorkerSettings()
+    return WorkerSettings(template.num_workers, template.prefetch_factor or TORCH_PREFETCH_FACTOR)
+
+
+def _lowest_bound(workload: Workload, workers: int) -> str:
+    return next((bound.name for bound in bounds(workload.replace(workers=workers).demands())), "nothing")

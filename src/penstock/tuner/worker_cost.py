@@ -1,4 +1,4 @@
-"""What batches cost, measured on one worker that nobody is in the way of."""
+"""The cost of batches, measured on one worker that runs alone."""
 
 from __future__ import annotations
 
@@ -16,115 +16,123 @@ from torch.utils.data import DataLoader
 from penstock.core.types import Floats
 from penstock.errors import PenstockError, SettingError
 from penstock.recording.format import FetchLine
-from penstock.tuner.measure import running
+from penstock.tuner.measure import shutdown_after
 from penstock.watcher.dataloader.main_process import make_iterator, take_wait_parts, worker_pids
 from penstock.watcher.dataloader.worker_files import WorkerFiles
 
-LEAST_BATCHES, MOST_BATCHES = 4, 200
-"""That the worker is timed on: the first is cold and left out; more tell nothing new."""
+MIN_BATCHES, MAX_BATCHES = 4, 200
+"""Batches on which the worker is timed: the first is cold and left out; more than the maximum add no information."""
 
 
-class StartFailed(Exception):
-    """Workers could not be started: the cause says why."""
+class WorkerStartFailed(Exception):
+    """Workers could not be started; the cause of this exception says why."""
 
 
 class FetchFailed(Exception):
-    """A batch did not come: the cause says why."""
+    """A batch could not be loaded; the cause of this exception says why."""
 
     def __init__(self, batch: int) -> None:
         super().__init__(batch)
         self.batch = batch
-        """Its number, from 0."""
+        """Number of the batch, counted from 0."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WorkerCost:
-    """Per batch, but for what is named otherwise."""
+    """The cost of a batch on one worker and on the main process."""
 
     cpu_s: Floats
-    """Computing, of the worker, batch by batch."""
+    """Computing of the worker, batch by batch."""
     waiting_s: Floats
-    """Of the worker, for storage, network, locks, timers."""
+    """Waiting of the worker for storage, network, locks and timers, batch by batch."""
     sending_s: float
-    """Computing, of the worker, to send a batch off: what the main process would save by making it itself."""
-    handover_s: float
-    """Of the main process, to take a batch that is there."""
+    """Computing of the worker to send a batch, which a main process that makes the batch itself saves."""
+    receive_s: float
+    """Time of the main process to receive a batch that is ready."""
     first_s: float
-    """Until the first batch: the start of one worker, and a cold batch."""
+    """Seconds until the first batch: the start of one worker, and a cold batch."""
     batch_bytes: int
     worker_bytes: int | None
-    """That the worker held for itself at the end; None where the system does not say."""
+    """Private memory of the worker at the end; None where the system does not report it."""
     last: Any
-    """The last batch, to try the step on."""
+    """The last batch, on which the step can be tried."""
+
+    @property
+    def computing_share(self) -> float | None:
+        """Share of the time for a batch that the worker computes; None if batches take no time."""
+        cpu_s, waiting_s = float(self.cpu_s.mean()) + self.sending_s, float(self.waiting_s.mean())
+        return cpu_s / (cpu_s + waiting_s) if cpu_s + waiting_s > 0 else None
 
 
 def measure_worker_cost(loader: DataLoader[Any], *, seconds: float, until_s: float) -> WorkerCost:
-    """Time a loader with one worker; its fetches in the worker itself, as `penstock run` does."""
-    spool = WorkerFiles()
-    began = time.perf_counter()
+    """Time a loader with one worker; its fetches are timed in the worker itself, as `penstock run` does."""
+    files = WorkerFiles()
+    start_s = time.perf_counter()
     try:
-        with running(_started(loader, spool, began)) as iterator:
-            taken = _take(iterator, seconds, until_s)
+        with shutdown_after(_start(loader, files, start_s)) as iterator:
+            received = _receive(iterator, seconds, until_s)
             worker_bytes = _private_bytes(next(iter(worker_pids(iterator)), None))
-        fetches = sorted((x for x in spool.drain(last=True) if isinstance(x, FetchLine)), key=lambda fetch: fetch.at_s)
+        fetches = sorted(
+            (line for line in files.drain(last=True) if isinstance(line, FetchLine)), key=lambda fetch: fetch.at_s
+        )
     finally:
-        spool.close()
-    if not taken.got_s:
+        files.close()
+    if not received.at_s:
         raise SettingError("the dataset is empty: there is nothing to measure")
     if not fetches:
-        raise PenstockError("what the worker did could not be timed", stage="measure")
-    cpu_s, waiting_s, sending_s = _costs(fetches)
+        raise PenstockError("the work of the worker could not be timed", stage="measure")
+    cpu_s, waiting_s, sending_s = _fetch_costs(fetches)
     return WorkerCost(
         cpu_s=cpu_s,
         waiting_s=waiting_s,
         sending_s=sending_s,
-        handover_s=float(np.median(taken.handovers_s)) if taken.handovers_s else 0.0,
-        first_s=taken.got_s[0] - began,
-        batch_bytes=size_bytes(taken.last),
+        receive_s=float(np.median(received.receive_s)) if received.receive_s else 0.0,
+        first_s=received.at_s[0] - start_s,
+        batch_bytes=batch_size_bytes(received.last),
         worker_bytes=worker_bytes,
-        last=taken.last,
+        last=received.last,
     )
 
 
-def _started(loader: DataLoader[Any], spool: WorkerFiles, began: float) -> Iterator[Any]:
+def _start(loader: DataLoader[Any], files: WorkerFiles, start_s: float) -> Iterator[Any]:
     try:
-        return make_iterator(loader, 0, 0, spool, began)
+        return make_iterator(loader, 0, 0, files, start_s)
     except PenstockError:
         raise
     except Exception as error:
-        raise StartFailed from error
+        raise WorkerStartFailed from error
 
 
 @dataclass(slots=True)
-class _TakenBatch:
-    got_s: list[float] = field(default_factory=list)
-    handovers_s: list[float] = field(default_factory=list)
+class _ReceivedBatches:
+    at_s: list[float] = field(default_factory=list)
+    receive_s: list[float] = field(default_factory=list)
     last: Any = None
 
 
-def _take(iterator: Iterator[Any], seconds: float, until_s: float) -> _TakenBatch:
-    """Batches as they come, for so long after the first."""
-    taken = _TakenBatch()
-    while len(taken.got_s) < MOST_BATCHES:
-        asked = time.perf_counter()
+def _receive(iterator: Iterator[Any], seconds: float, until_s: float) -> _ReceivedBatches:
+    """Receive batches as they are ready, for so many seconds after the first."""
+    received = _ReceivedBatches()
+    while len(received.at_s) < MAX_BATCHES:
+        request_s = time.perf_counter()
         try:
-            taken.last = next(iterator)
+            received.last = next(iterator)
         except StopIteration:
             break
         except Exception as error:
-            raise FetchFailed(len(taken.got_s)) from error
-        now = time.perf_counter()
+            raise FetchFailed(len(received.at_s)) from error
+        now_s = time.perf_counter()
         parts = take_wait_parts(iterator)
-        if taken.got_s and parts.idle_s is not None:
-            taken.handovers_s.append(max(0.0, now - asked - parts.idle_s - parts.sampler_s))
-        taken.got_s.append(now)
-        if now >= until_s or (len(taken.got_s) >= LEAST_BATCHES and now - taken.got_s[0] >= seconds):
+        if received.at_s and parts.idle_s is not None:
+            received.receive_s.append(max(0.0, now_s - request_s - parts.idle_s - parts.sampler_s))
+        received.at_s.append(now_s)
+        if now_s >= until_s or (len(received.at_s) >= MIN_BATCHES and now_s - received.at_s[0] >= seconds):
             break
-    return taken
+    return received
 
 
-def _costs(fetches: list[FetchLine]) -> tuple[Floats, Floats, float]:
-    """Computing and waiting per batch, and sending: that comes after a fetch, so it is the gap to the next."""
+def _fetch_costs(fetches: list[FetchLine]) -> tuple[Floats, Floats, float]:
+    """Return computing and waiting per batch, and the time to send one: it is the gap between two fetches."""
     at_s, fetch_s, cpu_s, queue_s = (
         np.array([getattr(fetch, name) for fetch in fetches]) for name in ("at_s", "fetch_s", "cpu_s", "queue_s")
     )
@@ -142,8 +150,8 @@ def _private_bytes(pid: int | None) -> int | None:
     return None
 
 
-def size_bytes(batch: Any) -> int:
-    """Of its arrays and texts, however they are nested."""
+def batch_size_bytes(batch: Any) -> int:
+    """Return the bytes of the arrays and strings in a batch, however they are nested."""
     if isinstance(batch, torch.Tensor):
         return batch.element_size() * batch.nelement()
     if isinstance(batch, np.ndarray):
@@ -151,7 +159,7 @@ def size_bytes(batch: Any) -> int:
     if isinstance(batch, bytes | str):
         return len(batch)
     if isinstance(batch, dict):
-        return sum(size_bytes(value) for value in batch.values())
+        return sum(batch_size_bytes(value) for value in batch.values())
     if isinstance(batch, list | tuple | set):
-        return sum(size_bytes(value) for value in batch)
+        return sum(batch_size_bytes(value) for value in batch)
     return 0

@@ -7,7 +7,7 @@ from benchmarks.plan.grid import DEFAULT, FOLKLORE, GRID, Course, course, finali
 from benchmarks.plan.loads import LOADS
 from benchmarks.plan.times import FULL, QUICK
 
-from penstock.tuner.result import Setting, TuningFindings
+from penstock.tuner.result import TuningFindings, WorkerSettings
 
 
 def findings(**kwargs):
@@ -16,7 +16,7 @@ def findings(**kwargs):
 
 def ran(tuned, **rates):
     """Rates by workers_prefetch, all of the grid."""
-    counted = {Setting(*map(int, name[1:].split("_"))): figures for name, figures in rates.items()}
+    counted = {WorkerSettings(*map(int, name[1:].split("_"))): figures for name, figures in rates.items()}
     return Course(load="a", tuned=tuned, tune_s=20.0, grid=tuple(counted), screened={}, counted=counted)
 
 
@@ -26,14 +26,20 @@ def test_the_grid_holds_torchs_defaults_and_every_number_with_every_depth():
 
 
 def test_those_named_the_foremost_and_each_numbers_best_that_came_near_get_the_rounds():
-    screened = {DEFAULT: 10, Setting(1, 2): 91, Setting(1, 4): 92, Setting(2, 2): 99, Setting(2, 4): 98}
-    screened |= {Setting(4, 2): 100, Setting(4, 4): 97, Setting(8, 2): 80}
-    assert finalists(screened, (Setting(5),)) == [
-        Setting(1, 4),
-        Setting(2, 2),
-        Setting(2, 4),
-        Setting(4, 2),
-        Setting(5),
+    screened = {
+        DEFAULT: 10,
+        WorkerSettings(1, 2): 91,
+        WorkerSettings(1, 4): 92,
+        WorkerSettings(2, 2): 99,
+        WorkerSettings(2, 4): 98,
+    }
+    screened |= {WorkerSettings(4, 2): 100, WorkerSettings(4, 4): 97, WorkerSettings(8, 2): 80}
+    assert finalists(screened, (WorkerSettings(5),)) == [
+        WorkerSettings(1, 4),
+        WorkerSettings(2, 2),
+        WorkerSettings(2, 4),
+        WorkerSettings(4, 2),
+        WorkerSettings(5),
     ]
 
 
@@ -47,33 +53,33 @@ def test_every_point_is_screened_once_and_the_finalists_run_in_turns():
     found = course("a", findings(num_workers=8, prefetch_factor=2), GRID, FOLKLORE, FULL, rate)
     assert [setting for seconds, setting in calls if seconds == FULL.screen_s] == list(GRID)
     rounds = [setting for seconds, setting in calls if seconds == FULL.measure_s]
-    assert {*FOLKLORE, Setting(8)} <= set(rounds)
+    assert {*FOLKLORE, WorkerSettings(8)} <= set(rounds)
     assert len(rounds) == FULL.rounds * len(found.counted)
     assert rounds[0] != rounds[len(found.counted)]
-    assert found.tuned == Setting(8)
+    assert found.tuned == WorkerSettings(8)
 
 
 def test_tuned_is_compared_with_the_best_by_the_rounds_own_ratios():
-    found = ran(Setting(2), _0_2=[50, 50, 50], _2_2=[90, 100, 80], _4_2=[100, 100, 100])
-    assert found.best == Setting(4)
+    found = ran(WorkerSettings(2), _0_2=[50, 50, 50], _2_2=[90, 100, 80], _4_2=[100, 100, 100])
+    assert found.best == WorkerSettings(4)
     assert found.of_best == pytest.approx(0.9)
     assert found.of_default == pytest.approx(1.8)
 
 
 def test_a_setting_outside_the_grid_is_never_its_best():
-    found = ran(Setting(2), _0_2=[50], _2_2=[90])
+    found = ran(WorkerSettings(2), _0_2=[50], _2_2=[90])
     found = Course(**{**vars(found), "grid": (DEFAULT,)})
     assert found.best == DEFAULT
 
 
 def test_the_fewest_are_within_three_percent_of_the_best():
-    assert ran(Setting(2), _0_2=[50], _1_2=[96], _2_2=[98], _8_2=[100]).fewest == 2
+    assert ran(WorkerSettings(2), _0_2=[50], _1_2=[96], _2_2=[98], _8_2=[100]).fewest == 2
 
 
 def test_a_tuned_setting_is_read_off_its_keyword_arguments():
     assert setting_of(findings(num_workers=0)) == DEFAULT
-    assert setting_of(findings(num_workers=3, prefetch_factor=8, persistent_workers=True)) == Setting(3, 8)
-    assert setting_of(findings(num_workers=3, prefetch_factor=2, in_order=False)) == Setting(3, in_order=False)
+    assert setting_of(findings(num_workers=3, prefetch_factor=8, persistent_workers=True)) == WorkerSettings(3, 8)
+    assert setting_of(findings(num_workers=3, prefetch_factor=2, in_order=False)) == WorkerSettings(3, in_order=False)
 
 
 @pytest.mark.bench

@@ -6,7 +6,7 @@ from benchmarks.plan.one import measured
 from tests.support.faults.fault import anywhere
 from torch.utils.data import DataLoader
 
-from penstock.tuner.result import Setting
+from penstock.tuner.result import WorkerSettings
 
 
 def test_there_are_enough_settings_to_judge_and_none_is_the_recorded_one():
@@ -22,12 +22,12 @@ def test_six_loads_have_a_grid_and_the_quick_ones_need_nothing_special():
 @pytest.mark.parametrize("name", [name for name, load in LOADS.items() if load.fault.missing is anywhere])
 def test_a_load_gives_batches_of_its_own_size_with_the_settings_asked_for(name, tmp_path):
     load = LOADS[name]
-    with load.open(tmp_path, Setting(2, 4)) as loader:
+    with load.open(tmp_path, WorkerSettings(2, 4)) as loader:
         assert isinstance(loader, DataLoader)
         assert (loader.num_workers, loader.prefetch_factor, loader.batch_size) == (2, 4, load.batch_size)
-    with load.open(tmp_path, Setting()) as loader:
+    with load.open(tmp_path, WorkerSettings()) as loader:
         assert len(next(iter(loader))) == load.batch_size
 
 
 def test_measuring_gives_samples_per_second(tmp_path):
-    assert measured("tiny samples", Setting(), tmp_path, 0.05) > 100
+    assert measured("tiny samples", WorkerSettings(), tmp_path, 0.05) > 100

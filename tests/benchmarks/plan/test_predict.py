@@ -7,9 +7,9 @@ from benchmarks.plan.loads import LOADS
 from benchmarks.plan.predict import Judged, judge
 from benchmarks.plan.times import QUICK
 
-from penstock.tuner.result import Setting
+from penstock.tuner.result import WorkerSettings
 
-SAID = {"load": "a", "recorded": Setting(2), "setting": Setting(4), "binds": "cpu (laws)"}
+SAID = {"load": "a", "recorded": WorkerSettings(2), "setting": WorkerSettings(4), "binds": "cpu (laws)"}
 
 
 @pytest.mark.parametrize(("predicted", "near"), [(116, False), (114, True), (86, True), (84, False)])
@@ -21,10 +21,10 @@ def test_a_prediction_is_near_within_15_percent_of_what_was_measured(predicted, 
 
 @pytest.mark.bench
 def test_one_load_is_recorded_once_and_judged_with_other_settings(tmp_path):
-    load = replace(LOADS["a wait per sample"], judged=(Setting(), Setting(4)))
+    load = replace(LOADS["a wait per sample"], judged=(WorkerSettings(), WorkerSettings(4)))
     none, four = judge(load, tmp_path, replace(QUICK, record_s=1.0))
-    assert (none.setting, four.setting) == (Setting(), Setting(4))
-    assert none.recorded == Setting(2)
+    assert (none.setting, four.setting) == (WorkerSettings(), WorkerSettings(4))
+    assert none.recorded == WorkerSettings(2)
     assert four.predicted > 2 * none.predicted
     assert four.measured > none.measured
     assert [path.name for path in tmp_path.glob("*.jsonl")] == ["a-wait-per-sample.jsonl"]

@@ -5,11 +5,11 @@ from benchmarks.plan.predict import Judged
 from benchmarks.plan.report import grid_findings, in_short, predict_findings
 from benchmarks.result import Line, Table
 
-from penstock.tuner.result import Setting
+from penstock.tuner.result import WorkerSettings
 
 
 def judged(predicted):
-    said = {"load": "a", "recorded": Setting(2), "setting": Setting(4), "binds": "cpu (laws)"}
+    said = {"load": "a", "recorded": WorkerSettings(2), "setting": WorkerSettings(4), "binds": "cpu (laws)"}
     return Judged(**said, predicted=predicted, measured=100.0)
 
 
@@ -41,20 +41,20 @@ def test_what_was_left_out_is_in_the_table_with_the_reason():
 
 
 def test_a_good_choice_reaches_all_four_figures():
-    rates = {Setting(): 50.0, Setting(1): 98.0, Setting(4): 100.0}
-    lines, (table,) = split(grid_findings([ran(Setting(1), rates)], {}))
+    rates = {WorkerSettings(): 50.0, WorkerSettings(1): 98.0, WorkerSettings(4): 100.0}
+    lines, (table,) = split(grid_findings([ran(WorkerSettings(1), rates)], {}))
     assert [line.reached for line in lines] == [True] * 4
     assert [row[1] for row in table.rows] == ["torch's defaults, reports", "tuned", "the grid's best"]
 
 
 def test_too_slow_too_many_too_late_and_slower_than_the_defaults_are_misses():
-    rates = {Setting(): 100.0, Setting(8): 90.0}
-    lines, _ = split(grid_findings([ran(Setting(8), rates, tune_s=100.0)], {}))
+    rates = {WorkerSettings(): 100.0, WorkerSettings(8): 90.0}
+    lines, _ = split(grid_findings([ran(WorkerSettings(8), rates, tune_s=100.0)], {}))
     assert [line.reached for line in lines] == [False] * 4
 
 
 def test_settings_are_told_as_workers_and_prefetch():
-    assert [in_short(each) for each in (Setting(), Setting(8, 4), Setting(2, in_order=False))] == [
+    assert [in_short(each) for each in (WorkerSettings(), WorkerSettings(8, 4), WorkerSettings(2, in_order=False))] == [
         "0",
         "8/4",
         "2/2 out of order",

@@ -1,4 +1,4 @@
-"""Real torch loaders and real processes; only time and, where named, decisions are the test's own."""
+"""Real torch loaders and real processes with a fake clock and, in most tests, a fixed schedule of settings."""
 
 import gc
 import logging
@@ -6,28 +6,27 @@ import multiprocessing
 
 import pytest
 import torch
-from tests.support.adaptive_helpers import Numbers, Stream, Told, WaitingClock, flat, numbers
+from tests.support.adaptive_helpers import Numbers, ScheduledPolicy, Stream, WaitingClock, flat, numbers
 from torch.utils.data import DataLoader
 
 from penstock.testing import FakeClock
-from penstock.tuner.adaptive import controller as window
-from penstock.tuner.adaptive import inner_loaders as lanes
+from penstock.tuner.adaptive import controller, inner_loaders
 from penstock.tuner.adaptive.controller import AdaptivePolicy
 from penstock.tuner.adaptive.loader import AdaptiveLoader
-from penstock.tuner.result import Setting
+from penstock.tuner.result import WorkerSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
-SETTINGS = (Setting(1), Setting(3), Setting(2, 1), Setting(1, 4))
+SETTINGS = (WorkerSettings(1), WorkerSettings(3), WorkerSettings(2, 1), WorkerSettings(1, 4))
 
 
 @pytest.fixture(autouse=True)
 def _short_windows(monkeypatch):
-    monkeypatch.setattr(window, "ROUNDS", 1)
+    monkeypatch.setattr(controller, "MIN_ROUNDS", 1)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_running():
+def _no_process_is_left():
     yield
     gc.collect()
     assert multiprocessing.active_children() == []
@@ -39,7 +38,7 @@ def clock():
 
 
 def run(loader, clock, wait_s=0.0, step_s=1.0, stop_after=None):
-    """One pass of a training loop; its batches."""
+    """Run a training loop for one epoch and return its batches."""
     batches = []
     iterator = iter(loader)
     while stop_after is None or len(batches) < stop_after:
@@ -54,12 +53,12 @@ def run(loader, clock, wait_s=0.0, step_s=1.0, stop_after=None):
     return batches
 
 
-def restless(dataset, clock, settings=SETTINGS, **kwargs):
-    return AdaptiveLoader(dataset, controller=Told(*settings), clock=clock, **kwargs)
+def scheduled_loader(dataset, clock, settings=SETTINGS, **kwargs):
+    return AdaptiveLoader(dataset, controller=ScheduledPolicy(*settings), clock=clock, **kwargs)
 
 
 def both(make_one, make_other, use):
-    """The same use of two loaders from the same dice; and what is thrown next."""
+    """Use two loaders from the same seed; return for each the result and the next random number."""
     found = []
     for make in (make_one, make_other):
         torch.manual_seed(5)
@@ -74,11 +73,11 @@ def both(make_one, make_other, use):
         {"batch_size": 3, "drop_last": True},
         {"batch_size": 2, "shuffle": True, "persistent_workers": True},
         {"batch_size": None, "sampler": range(59, -1, -1)},
-        {"batch_sampler": [[at, 119 - at] for at in range(60)]},
+        {"batch_sampler": [[index, 119 - index] for index in range(60)]},
         {"batch_size": 2, "shuffle": True, "generator": 9},
     ],
 )
-def test_through_several_changes_order_and_dice_are_those_of_a_plain_loader(clock, settings):
+def test_order_and_random_numbers_are_those_of_a_plain_loader(clock, settings):
     def with_generator():
         if "generator" not in settings:
             return settings
@@ -92,7 +91,7 @@ def test_through_several_changes_order_and_dice_are_those_of_a_plain_loader(cloc
         return found
 
     adaptive, plain = both(
-        lambda: restless(Numbers(), clock, **with_generator()),
+        lambda: scheduled_loader(Numbers(), clock, **with_generator()),
         lambda: DataLoader(Numbers(), num_workers=2, **with_generator()),
         two_epochs,
     )
@@ -100,51 +99,51 @@ def test_through_several_changes_order_and_dice_are_those_of_a_plain_loader(cloc
     assert len(changed[0]) == len(SETTINGS) - 1
 
 
-def test_out_of_order_every_index_still_comes_once(clock):
-    loader = restless(Numbers(), clock, batch_size=2, in_order=False)
+def test_every_index_is_delivered_once_out_of_order(clock):
+    loader = scheduled_loader(Numbers(), clock, batch_size=2, in_order=False)
     assert sorted(flat(run(loader, clock))) == list(range(120))
     assert len(loader.decisions) == len(SETTINGS) - 1
 
 
-def test_settings_in_force_can_be_read_from_the_loader(clock):
-    loader = restless(Numbers(), clock, (Setting(1), Setting(2, 3)), batch_size=2)
+def test_settings_in_force_are_attributes_of_the_loader(clock):
+    loader = scheduled_loader(Numbers(), clock, (WorkerSettings(1), WorkerSettings(2, 3)), batch_size=2)
     assert (loader.num_workers, loader.prefetch_factor) == (1, 2)
     run(loader, clock)
     assert (loader.num_workers, loader.prefetch_factor) == (2, 3)
     assert len(loader) == len(iter(loader)) == 60
 
 
-def test_every_change_is_logged_in_one_line_with_its_reason(clock, caplog):
+def test_every_change_is_logged_with_its_reason(clock, caplog):
     caplog.set_level(logging.INFO, "penstock")
-    loader = restless(Numbers(), clock, (Setting(1), Setting(2)), batch_size=2)
+    loader = scheduled_loader(Numbers(), clock, (WorkerSettings(1), WorkerSettings(2)), batch_size=2)
     run(loader, clock)
-    assert [record.getMessage() for record in caplog.records] == ["AdaptiveLoader: 1 worker → 2 workers: told to"]
-    assert loader.decisions == ("1 worker → 2 workers: told to",)
+    assert [record.getMessage() for record in caplog.records] == ["AdaptiveLoader: 1 worker → 2 workers: scheduled"]
+    assert loader.decisions == ("1 worker → 2 workers: scheduled",)
 
 
-def test_a_slow_dataset_gets_more_workers_by_itself(clock):
+def test_slow_dataset_gets_more_workers(clock):
     loader = AdaptiveLoader(
-        Numbers(200), batch_size=2, clock=clock, controller=AdaptivePolicy(Setting(1), most_workers=2)
+        Numbers(200), batch_size=2, clock=clock, controller=AdaptivePolicy(WorkerSettings(1), max_workers=2)
     )
     assert numbers(run(loader, clock, wait_s=1.0, step_s=0.01)) == numbers(DataLoader(Numbers(200), batch_size=2))
     assert loader.decisions[0].startswith("1 worker → 2 workers: the loop waits")
 
 
-def test_a_fast_dataset_is_left_alone(clock):
+def test_fast_dataset_is_left_alone(clock):
     loader = AdaptiveLoader(Numbers(), batch_size=2, clock=clock)
     run(loader, clock)
     assert loader.decisions == ()
 
 
 @pytest.mark.parametrize("pinned", [{"num_workers": 1, "prefetch_factor": 3}, {"num_workers": 0}])
-def test_what_the_user_set_is_never_touched(clock, pinned):
+def test_given_settings_are_never_changed(clock, pinned):
     loader = AdaptiveLoader(Numbers(), batch_size=2, clock=clock, **pinned)
     assert numbers(run(loader, clock, wait_s=1.0)) == numbers(DataLoader(Numbers(), batch_size=2))
     assert (loader.num_workers, loader.prefetch_factor) == (pinned["num_workers"], pinned.get("prefetch_factor"))
     assert loader.decisions == ()
 
 
-def test_a_pinned_number_of_workers_leaves_the_prefetch_to_be_found(clock):
+def test_prefetch_is_found_with_a_given_number_of_workers(clock):
     loader = AdaptiveLoader(Numbers(), batch_size=2, clock=clock, num_workers=1)
     run(loader, clock, wait_s=1.0)
     assert loader.num_workers == 1
@@ -162,8 +161,8 @@ def test_settings_that_torch_refuses_are_refused():
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("stop_after", [1, 4, 9, 23])
-def test_a_pass_that_is_broken_off_leaves_nothing_and_the_next_is_whole(clock, persistent, stop_after):
-    loader = restless(Numbers(), clock, batch_size=2, persistent_workers=persistent)
+def test_epoch_after_an_abandoned_one_is_complete(clock, persistent, stop_after):
+    loader = scheduled_loader(Numbers(), clock, batch_size=2, persistent_workers=persistent)
     broken = run(loader, clock, stop_after=stop_after)
     assert len(broken) == stop_after
     if not persistent:
@@ -173,8 +172,10 @@ def test_a_pass_that_is_broken_off_leaves_nothing_and_the_next_is_whole(clock, p
     del loader
 
 
-def test_workers_that_stay_are_the_same_in_the_next_epoch(clock):
-    loader = restless(Numbers(), clock, (Setting(1), Setting(2)), batch_size=2, persistent_workers=True)
+def test_persistent_workers_are_the_same_in_the_next_epoch(clock):
+    loader = scheduled_loader(
+        Numbers(), clock, (WorkerSettings(1), WorkerSettings(2)), batch_size=2, persistent_workers=True
+    )
     run(loader, clock)
     before = {process.pid for process in multiprocessing.active_children()}
     run(loader, clock)
@@ -183,25 +184,25 @@ def test_workers_that_stay_are_the_same_in_the_next_epoch(clock):
 
 
 @pytest.mark.parametrize("bad", [0, 33, 119])
-def test_an_item_that_raises_does_so_where_a_plain_loader_would_and_the_pass_can_go_on(clock, bad):
-    iterator = iter(restless(Numbers(bad=bad), clock, batch_size=2))
-    got, told = [], []
+def test_item_that_raises_does_so_at_its_place_and_the_epoch_can_continue(clock, bad):
+    iterator = iter(scheduled_loader(Numbers(bad=bad), clock, batch_size=2))
+    received, messages = [], []
     while True:
         try:
-            got += next(iterator).tolist()
+            received += next(iterator).tolist()
         except ValueError as error:
-            told.append(str(error))
+            messages.append(str(error))
         except StopIteration:
             break
         clock.advance(1.0)
-    assert [f"item {bad} is bad" in text for text in told] == [True]
-    assert got == [at for at in range(120) if at // 2 != bad // 2]
+    assert [f"item {bad} is bad" in text for text in messages] == [True]
+    assert received == [number for number in range(120) if number // 2 != bad // 2]
     with pytest.raises(StopIteration):
         next(iterator)
 
 
 def failure_of(loader, clock):
-    """What ends a pass. The error is gone afterwards: its frames would keep torch's iterator."""
+    """Return the message that ends an epoch. The error is dropped, because its frames would keep torch's iterator."""
     try:
         run(loader, clock)
     except RuntimeError as error:
@@ -210,54 +211,57 @@ def failure_of(loader, clock):
 
 
 def as_numbers(samples):
-    """No tensors: of one whose worker is dead by now torch cannot get the memory, and says that instead."""
+    """Collate without tensors: torch cannot open the memory of a tensor whose worker is dead, and reports that."""
     return [int(sample) for sample in samples]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("deadly", [0, 33])
-def test_a_worker_that_dies_is_told_as_torch_tells_it_and_the_others_end(clock, deadly, persistent):
+def test_dead_worker_is_reported_like_torch_does_and_the_others_end(clock, deadly, persistent):
     settings = {"batch_size": 2, "persistent_workers": persistent, "collate_fn": as_numbers}
-    loader = restless(Numbers(deadly=deadly), clock, **settings)
+    loader = scheduled_loader(Numbers(deadly=deadly), clock, **settings)
     assert "exited unexpectedly" in failure_of(loader, clock)
-    assert loader._workshop.controller.refusals == []  # no change is blamed for it
+    assert loader._factory.controller.refusals == []  # no change of settings is refused for it
 
 
-def test_a_worker_that_dies_while_another_setting_starts_is_not_taken_for_a_failed_start(clock, monkeypatch):
-    make = lanes.like
+def test_worker_that_dies_during_a_change_is_not_taken_for_a_failed_start(clock, monkeypatch):
+    make = inner_loaders.copy_loader
 
-    def dying(pattern, changes, *, order=None):
+    def dying(template, changes, *, order=None):
         if changes["num_workers"] == 2:
             (victim,) = multiprocessing.active_children()
             victim.kill()
             victim.join()
-            raise RuntimeError("DataLoader worker is gone")  # as torch's signal handler says it, at some point
-        return make(pattern, changes, order=order)
+            raise RuntimeError("DataLoader worker is gone")  # as torch's signal handler does, at some point
+        return make(template, changes, order=order)
 
-    monkeypatch.setattr(lanes, "like", dying)
-    loader = restless(Numbers(), clock, (Setting(1), Setting(2)), batch_size=2)
+    monkeypatch.setattr(inner_loaders, "copy_loader", dying)
+    loader = scheduled_loader(Numbers(), clock, (WorkerSettings(1), WorkerSettings(2)), batch_size=2)
     assert "DataLoader worker" in failure_of(loader, clock)
-    assert loader._workshop.controller.refusals == []
+    assert loader._factory.controller.refusals == []
 
 
-def test_a_new_setting_that_cannot_be_started_is_said_and_loses_nothing(clock, monkeypatch):
-    make = lanes.like
+def test_failed_start_of_new_settings_is_logged_and_loses_no_batch(clock, monkeypatch):
+    make = inner_loaders.copy_loader
 
-    def failing(pattern, changes, *, order=None):
+    def failing(template, changes, *, order=None):
         if changes["num_workers"] == 3:
-            assert [next(iter(order)), next(order)]  # it draws, and then fails
+            assert [next(iter(order)), next(order)]  # it takes indices, and then fails
             raise OSError("no more processes")
-        return make(pattern, changes, order=order)
+        return make(template, changes, order=order)
 
-    monkeypatch.setattr(lanes, "like", failing)
-    for settings in ((Setting(1), Setting(3)), (Setting(1), Setting(3), Setting(2))):  # overlapping, and one by one
-        loader = restless(Numbers(), clock, settings, batch_size=2)
+    monkeypatch.setattr(inner_loaders, "copy_loader", failing)
+    for settings in (
+        (WorkerSettings(1), WorkerSettings(3)),
+        (WorkerSettings(1), WorkerSettings(3), WorkerSettings(2)),
+    ):  # overlapping, and one after the other
+        loader = scheduled_loader(Numbers(), clock, settings, batch_size=2)
         assert numbers(run(loader, clock)) == numbers(DataLoader(Numbers(), batch_size=2))
-        assert loader._workshop.controller.refusals == ["OSError: no more processes"]
+        assert loader._factory.controller.refusals == ["OSError: no more processes"]
         assert "no more processes" in loader.decisions[1]
 
 
-def test_an_iterable_dataset_is_changed_between_epochs_only(clock):
+def test_iterable_dataset_is_changed_between_epochs_only(clock):
     loader = AdaptiveLoader(Stream(), batch_size=2, clock=clock)
     assert loader.num_workers == 1
     assert sorted(flat(run(loader, clock, wait_s=1.0))) == list(range(400))
@@ -267,21 +271,21 @@ def test_an_iterable_dataset_is_changed_between_epochs_only(clock):
     assert loader.num_workers == 2
 
 
-def test_an_iterable_dataset_that_would_repeat_itself_keeps_its_one_worker(clock):
-    loader = AdaptiveLoader(Stream(deals=False), batch_size=2, clock=clock)
+def test_iterable_dataset_that_repeats_samples_keeps_one_worker(clock):
+    loader = AdaptiveLoader(Stream(divides=False), batch_size=2, clock=clock)
     for _ in range(3):
         assert flat(run(loader, clock, wait_s=1.0)) == list(range(400))
     assert loader.num_workers == 1
     assert "the same samples" in loader.decisions[1]
 
 
-def test_an_iterable_datasets_pinned_workers_are_the_users_business(clock):
+def test_given_workers_of_an_iterable_dataset_are_not_checked(clock):
     loader = AdaptiveLoader(Stream(40), batch_size=2, num_workers=2, clock=clock)
     assert sorted(flat(run(loader, clock))) == list(range(40))
     assert loader.num_workers == 2
 
 
-def test_a_pass_may_be_asked_again_after_its_end():
+def test_exhausted_epoch_stays_exhausted():
     iterator = iter(AdaptiveLoader(Numbers(4), num_workers=0, clock=FakeClock()))
     assert iter(iterator) is iterator
     assert len(list(iterator)) == 4

@@ -1,8 +1,11 @@
-"""When a loader should have other settings while it runs. Pure: what was seen in, what to do out.
+"""The decisions of an AdaptiveLoader: from the measurements of a window of steps to the settings to use next.
 
-While the loop waits for data, workers are added: as many as would cover the wait if each made as much as those there
-are, twice as many at most. What does not gain 3% is taken back, and then that knob stays: no oscillation. Where workers
-are no help, a deeper prefetch is tried in the same way. Short memory takes workers away, for good.
+While the loop waits for data, workers are added: as many as would remove the wait if each made as many batches as the
+present ones, and at most twice as many. A change that gains less than 3% is reverted, and that setting then stays, so
+that it does not oscillate. Where more workers do not help, a deeper prefetch is tried in the same manner. When memory
+is short, workers are removed for good.
+
+Nothing here starts a process or reads a clock; the limits on workers and memory are those of plan/worker_count.py.
 """
 
 from __future__ import annotations
@@ -13,37 +16,38 @@ from statistics import median
 from typing import Protocol
 
 from penstock.core.format import format_bytes
-from penstock.tuner.result import Setting
+from penstock.plan.memory import MemoryNeed, fits, torch_need
+from penstock.plan.profiles import MAX_PREFETCH, RUN_VARIATION, profile_goal
+from penstock.plan.worker_count import MAX_WORKERS
+from penstock.tuner.result import WorkerSettings
 
-WAITING = 0.1
-"""Share of the loop's time in the loader from which on it is worth acting: less cannot gain more."""
-GAIN = 0.03
-"""Two runs of the same settings differ by about this."""
-MOST_WORKERS = 64
-MOST_PREFETCH = 16
-GROWTH_SHARE = 0.5
-"""Of the free memory, for the new workers and their batches: the page cache and the training want some, too.
+MIN_WAIT_SHARE = 0.1
+"""Share of the loop's time in the loader from which on a change is worth it: a smaller one cannot gain more."""
+MIN_GAIN = RUN_VARIATION
+"""Gain that a change must have; two runs of the same settings differ by about as much."""
+GROWTH_SHARE = profile_goal("balanced").memory_share
+"""Share of the free memory for new workers and their batches; the rest is for the page cache and the training.
 
-Ranks of one machine, which may all grow at the same moment, divide it.
+The ranks of one machine, which may all grow at the same moment, divide it.
 """
 PRESSURE = 0.1
-"""Free memory below such a part of what the loader itself holds: the next allocation may be the last."""
+"""Free memory over the memory of the loader below which the next allocation may fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStats:
-    """What a window of steps was like: whole rounds of the workers, the warm-up left out."""
+    """Measurements of a window of steps: whole rounds of the workers, without the warm-up."""
 
     batches: int
     wait_s: float
-    """In the loader, all steps together."""
+    """Time of all steps in the loader."""
     compute_s: float
-    """Out of it."""
+    """Time of all steps outside of the loader."""
     batch_bytes: int = 0
     worker_bytes: int = 0
-    """Of one worker, for itself."""
+    """Private memory of one worker."""
     free_bytes: int | None = None
-    """That could still be taken; None where nobody knows."""
+    """Memory that can still be allocated; None where it is not known."""
 
     @property
     def rate(self) -> float:
@@ -53,170 +57,183 @@ class WindowStats:
 
     @property
     def wait_share(self) -> float:
-        """Of the loop's time, in the loader."""
+        """Share of the loop's time in the loader."""
         seconds = self.wait_s + self.compute_s
         return self.wait_s / seconds if seconds > 0 else 0.0
 
-    def held_bytes(self, setting: Setting) -> int:
-        """By a loader with that setting: the batches ahead, one in the making per worker, and the workers."""
-        each = self.worker_bytes + (setting.prefetch + 1) * self.batch_bytes
-        return setting.workers * each
+    def need(self, setting: WorkerSettings) -> MemoryNeed:
+        """Return the memory of a loader with these settings, with batches and workers of the measured size."""
+        return torch_need(
+            workers=setting.workers,
+            prefetch=setting.prefetch,
+            batch_bytes=self.batch_bytes,
+            worker_bytes=self.worker_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, and why."""
+    """The settings to use, and the reason."""
 
-    setting: Setting
+    setting: WorkerSettings
     reason: str
     overlap: bool = True
-    """Whether the new workers may start while the old ones finish: not where memory is short."""
+    """Whether the new workers may start while the old ones finish; not if memory is short."""
 
     def __str__(self) -> str:
         return f"{self.setting}: {self.reason}"
 
 
 class Policy(Protocol):
-    """What the loader asks."""
+    """The interface of a controller to the loader."""
 
-    setting: Setting
-    """In force."""
+    setting: WorkerSettings
+    """The settings in force."""
 
-    def decide(self, seen: WindowStats) -> Decision | None:
-        """What to change after such a window; None: nothing, and nothing to say."""
+    def decide(self, stats: WindowStats) -> Decision | None:
+        """Return the decision after a window; None if there is nothing to change or to report."""
         ...
 
     def refused(self, reason: str) -> Decision:
-        """The last change could not be made: what holds instead."""
+        """Report that the last change could not be made; return the settings to use instead."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class _SettingTrial:
-    """A change whose effect is yet to be seen."""
+class _Change:
+    """A change whose effect is not measured yet."""
 
-    before: Setting
-    seen: WindowStats
+    before: WorkerSettings
+    stats: WindowStats
+    """Measurements before the change."""
 
 
 class AdaptivePolicy:
-    """Remembers what was tried, nothing else."""
+    """The default controller; its state is what it has tried."""
 
     def __init__(
         self,
-        setting: Setting,
+        setting: WorkerSettings,
         *,
         workers_pinned: bool = False,
         prefetch_pinned: bool = False,
-        most_workers: int = MOST_WORKERS,
+        max_workers: int = MAX_WORKERS,
         ranks: int = 1,
-        in_step: bool = False,
+        synchronous: bool = False,
     ) -> None:
-        """`ranks` share this machine; `in_step`: the loop goes on when the slowest rank does, here or elsewhere."""
+        """`ranks` share this machine; `synchronous`: the loop waits for other ranks, on any machine, in every step."""
         self.setting = setting
         self._workers_pinned = workers_pinned
-        self._workers_stay = workers_pinned
-        self._prefetch_stays = prefetch_pinned
-        self._most = most_workers
+        self._workers_final = workers_pinned
+        self._prefetch_final = prefetch_pinned
+        self.max_workers = max_workers
+        """Limit on the number of workers."""
         self._ranks = ranks
-        self._in_step = in_step
-        self._trial: _SettingTrial | None = None
+        self._synchronous = synchronous
+        self._change: _Change | None = None
         self._before = setting
-        self._complained = False
+        self._pressure_reported = False
 
-    def decide(self, seen: WindowStats) -> Decision | None:
-        """One knob at a time."""
+    def decide(self, stats: WindowStats) -> Decision | None:
+        """Change at most one setting; leave a loader without workers alone, because the user chose it."""
         if not self.setting.workers:
-            return None  # the loop makes its batches itself, because the user says so
-        return self._back_off(seen) or self._judge(seen) or self._grow(seen)
+            return None
+        return self._shrink(stats) or self._judge_change(stats) or self._grow(stats)
 
     def refused(self, reason: str) -> Decision:
-        """What was before the last change holds, and stays."""
-        return self._return_to(self._before, f"{self.setting} cannot be had ({reason})")
+        """Return to the settings before the last change, for good."""
+        return self._revert(self._before, f"{self.setting} cannot be used ({reason})")
 
-    # -- less ------------------------------------------------------------------------------------------------------
+    # -- fewer workers ---------------------------------------------------------------------------------------------
 
-    def _back_off(self, seen: WindowStats) -> Decision | None:
-        held, free = seen.held_bytes(self.setting), seen.free_bytes
-        if free is None or free >= PRESSURE * held:
+    def _shrink(self, stats: WindowStats) -> Decision | None:
+        """Halve the workers for good if memory is short."""
+        held_bytes, free = stats.need(self.setting).total_bytes, stats.free_bytes
+        if free is None or free >= PRESSURE * held_bytes:
             return None
-        short = f"{format_bytes(free)} of memory are free and the loader holds {format_bytes(held)}"
+        reason = f"{format_bytes(free)} of memory are free and the loader holds {format_bytes(held_bytes)}"
         workers = self.setting.workers // 2
         if self._workers_pinned or workers < 1:
-            if self._complained:
+            if self._pressure_reported:
                 return None
-            self._complained = True
-            return Decision(self.setting, f"{short}, but num_workers is {'yours' if workers else 'at its least'}")
-        self._trial, self._workers_stay, self._prefetch_stays = None, True, True
-        return replace(self._turn(replace(self.setting, workers=workers), short), overlap=False)
+            self._pressure_reported = True
+            why = "was set by the user" if workers else "cannot be lower"
+            return Decision(self.setting, f"{reason}, but num_workers {why}")
+        self._change, self._workers_final, self._prefetch_final = None, True, True
+        return replace(self._use(replace(self.setting, workers=workers), reason), overlap=False)
 
-    def _judge(self, seen: WindowStats) -> Decision | None:
-        """Whether the last change was worth it."""
-        trial, self._trial = self._trial, None
-        if trial is None or seen.rate >= trial.seen.rate * (1 + GAIN) or self._waits_less(trial.seen, seen):
+    def _judge_change(self, stats: WindowStats) -> Decision | None:
+        """Revert the last change if it was not worth it."""
+        change, self._change = self._change, None
+        if change is None or stats.rate >= change.stats.rate * (1 + MIN_GAIN):
             return None
-        gained = seen.rate / trial.seen.rate - 1 if trial.seen.rate > 0 else 0.0
-        return self._return_to(trial.before, f"{self.setting} gained {gained:.1%}, less than {GAIN:.0%}")
+        if self._waits_less(change.stats, stats):
+            return None
+        gain = stats.rate / change.stats.rate - 1 if change.stats.rate > 0 else 0.0
+        return self._revert(change.before, f"{self.setting} gained {gain:.1%}, less than {MIN_GAIN:.0%}")
 
-    def _waits_less(self, before: WindowStats, seen: WindowStats) -> bool:
-        """Among ranks the last sets the pace: what one of them gained shows in its own waiting alone."""
-        return self._in_step and seen.wait_share <= before.wait_share - GAIN
+    def _waits_less(self, before: WindowStats, stats: WindowStats) -> bool:
+        """Return whether this rank waits less: the slowest rank sets the rate, so only its own wait shows a gain."""
+        return self._synchronous and stats.wait_share <= before.wait_share - MIN_GAIN
 
-    def _return_to(self, before: Setting, reason: str) -> Decision:
-        self._stay(before)
-        self._trial = None
-        return self._turn(before, f"{reason}; back, and staying")
+    def _revert(self, before: WorkerSettings, reason: str) -> Decision:
+        self._make_final(before)
+        self._change = None
+        return self._use(before, f"{reason}; back, and staying")
 
-    def _stay(self, other: Setting) -> None:
-        """The knob by which that setting differs from the one in force is not turned any more."""
+    def _make_final(self, other: WorkerSettings) -> None:
+        """Stop changing the setting in which `other` differs from the settings in force."""
         if other.workers != self.setting.workers:
-            self._workers_stay = True
+            self._workers_final = True
         else:
-            self._prefetch_stays = True
+            self._prefetch_final = True
 
-    # -- more ------------------------------------------------------------------------------------------------------
+    # -- more workers ----------------------------------------------------------------------------------------------
 
-    def _grow(self, seen: WindowStats) -> Decision | None:
-        if seen.wait_share < WAITING:
+    def _grow(self, stats: WindowStats) -> Decision | None:
+        if stats.wait_share < MIN_WAIT_SHARE:
             return None
-        waits = f"the loop waits {seen.wait_share:.0%} of its time for data"
-        if not self._workers_stay and self.setting.workers < self._most:
-            return self._try(self._more_workers(seen), seen, waits)
-        if not self._prefetch_stays and self.setting.prefetch < MOST_PREFETCH:
+        waits = f"the loop waits {stats.wait_share:.0%} of its time for data"
+        if not self._workers_final and self.setting.workers < self.max_workers:
+            return self._try(self._more_workers(stats), stats, waits)
+        if not self._prefetch_final and self.setting.prefetch < MAX_PREFETCH:
             deeper = replace(self.setting, prefetch=2 * self.setting.prefetch)
-            return self._try(deeper, seen, f"{waits}, and the number of workers stays")
+            return self._try(deeper, stats, f"{waits}, and the number of workers stays")
         return None
 
-    def _more_workers(self, seen: WindowStats) -> Setting:
-        """W workers that make W/S batches a second are enough if that is one per step."""
+    def _more_workers(self, stats: WindowStats) -> WorkerSettings:
+        """Return the settings with enough workers for one batch per step, by the law W/S, at most twice as many."""
         now = self.setting.workers
-        covers = ceil(now / (1 - seen.wait_share)) if seen.wait_share < 0.5 else 2 * now
-        return replace(self.setting, workers=min(self._most, 2 * now, max(now + 1, covers)))
+        enough = ceil(now / (1 - stats.wait_share)) if stats.wait_share < 0.5 else 2 * now
+        return replace(self.setting, workers=min(self.max_workers, 2 * now, max(now + 1, enough)))
 
-    def _try(self, setting: Setting, seen: WindowStats, reason: str) -> Decision:
-        need = seen.held_bytes(setting)  # beside what is held now: for a while both are there
-        if seen.free_bytes is not None and need > GROWTH_SHARE * seen.free_bytes / self._ranks:
-            self._stay(setting)
-            room = f"{setting} would take {format_bytes(need)} of memory, and {format_bytes(seen.free_bytes)} are free"
-            return Decision(self.setting, f"{reason}, but {room}")
-        self._trial = _SettingTrial(self.setting, seen)
-        return self._turn(setting, reason)
+    def _try(self, setting: WorkerSettings, stats: WindowStats, reason: str) -> Decision:
+        """Use the settings if they fit into memory beside the present ones: for a while both loaders exist."""
+        need, free = stats.need(setting), stats.free_bytes
+        if free is not None and not fits(need, free // self._ranks, share=GROWTH_SHARE):
+            self._make_final(setting)
+            memory = (
+                f"{setting} would take {format_bytes(need.total_bytes)} of memory, and {format_bytes(free)} are free"
+            )
+            return Decision(self.setting, f"{reason}, but {memory}")
+        self._change = _Change(self.setting, stats)
+        return self._use(setting, reason)
 
-    def _turn(self, setting: Setting, reason: str) -> Decision:
+    def _use(self, setting: WorkerSettings, reason: str) -> Decision:
         self._before, self.setting = self.setting, setting
         return Decision(setting, reason)
 
 
-ROUNDS = 8
-"""Of the workers, that a window has at least: in-order delivery repeats itself after every one."""
-LEAST_S = 1.0
-"""That it lasts: shorter ones say more about the machine's mood than about the settings."""
-PAUSE = 5.0
-"""A step that takes so many times the usual is a pause (evaluation, a checkpoint), and counts as that many."""
+MIN_ROUNDS = 8
+"""Rounds of the workers in a window at least: in-order delivery is periodic with one round."""
+MIN_WINDOW_S = 1.0
+"""Duration of a window at least: shorter ones show the noise of the machine rather than the effect of settings."""
+MAX_STEP_FACTOR = 5.0
+"""A step longer than this many median steps is a pause (evaluation, a checkpoint), and counts as this many."""
 
 
 class StepWindow:
-    """Steps of one setting, one after the other."""
+    """Consecutive steps with the same settings."""
 
     def __init__(self) -> None:
         self._waits_s: list[float] = []
@@ -224,29 +241,29 @@ class StepWindow:
         self._seconds = 0.0
 
     def reset(self) -> None:
-        """Begin anew: there is another setting, or a decision was made."""
+        """Start a new window, because the settings changed or a decision was made."""
         self._waits_s.clear()
         self._computes_s.clear()
         self._seconds = 0.0
 
-    def note(self, wait_s: float, compute_s: float) -> None:
-        """One step."""
+    def add(self, wait_s: float, compute_s: float) -> None:
+        """Add one step."""
         self._waits_s.append(wait_s)
         self._computes_s.append(compute_s)
         self._seconds += wait_s + compute_s
 
-    def full(self, workers: int) -> bool:
-        """Whether there is enough to decide on, and a round of the workers is just over."""
+    def is_full(self, workers: int) -> bool:
+        """Return whether there are enough steps for a decision, and a round of the workers has just ended."""
         rounds, rest = divmod(len(self._waits_s), max(1, workers))
-        return rounds >= ROUNDS and rest == 0 and self._seconds >= LEAST_S
+        return rounds >= MIN_ROUNDS and rest == 0 and self._seconds >= MIN_WINDOW_S
 
-    def seen(self, *, batch_bytes: int, worker_bytes: int, free_bytes: int | None) -> WindowStats:
-        """All of it."""
-        usual = median(self._computes_s)
+    def stats(self, *, batch_bytes: int, worker_bytes: int, free_bytes: int | None) -> WindowStats:
+        """Return the measurements of the window."""
+        usual_s = median(self._computes_s)
         return WindowStats(
             batches=len(self._waits_s),
             wait_s=sum(self._waits_s),
-            compute_s=sum(min(compute_s, PAUSE * usual) for compute_s in self._computes_s),
+            compute_s=sum(min(compute_s, MAX_STEP_FACTOR * usual_s) for compute_s in self._computes_s),
             batch_bytes=batch_bytes,
             worker_bytes=worker_bytes,
             free_bytes=free_bytes,

@@ -1,4 +1,4 @@
-"""One pass over an AdaptiveLoader: batches of one lane after the other, in the sampler's order."""
+"""One epoch of an AdaptiveLoader: batches of one inner loader after the other, in the order of the sampler."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ from penstock.core.cgroups import free_bytes
 from penstock.tuner.adaptive.controller import Decision
 from penstock.tuner.adaptive.inner_loaders import InnerLoader, InnerLoaderFactory, OrderCursor
 from penstock.tuner.loader_copy import is_iterable
-from penstock.tuner.measure import shut_down
-from penstock.tuner.result import Setting
-from penstock.tuner.trials import one_line
-from penstock.tuner.worker_cost import size_bytes
+from penstock.tuner.measure import shut_down_workers
+from penstock.tuner.result import WorkerSettings
+from penstock.tuner.trials import error_line
+from penstock.tuner.worker_cost import batch_size_bytes
 
-IN_WORKER = "in DataLoader worker process"
-"""torch's words in an error that the dataset itself raised: its worker is well."""
+WORKER_ERROR = "in DataLoader worker process"
+"""Part of torch's message for an error that the dataset raised: the worker itself is alive."""
 DEATH_S = 1.0
-"""Between a connection that breaks off and the end of the process behind it."""
+"""Time to wait between a broken connection and the end of the process behind it."""
 
 
 class AdaptiveEpoch:
-    """An iterator like torch's.
+    """An iterator like torch's that can change its settings in the middle of an epoch.
 
-    To change the setting, the lane gets no more indices and a new one gets the next: its workers start while those of
-    the old finish what they have. So the order is kept, and no batch is made twice or left out.
+    To change them, the inner loader gets no more indices and a new one gets the next: the new workers start while the
+    old ones finish their batches. So the order is kept, and no batch is made twice or left out.
     """
 
     def __init__(
-        self, loader: DataLoader[Any], workshop: InnerLoaderFactory, adopted: Callable[[Setting], None]
+        self, loader: DataLoader[Any], factory: InnerLoaderFactory, on_settings: Callable[[WorkerSettings], None]
     ) -> None:
-        """`adopted` is told of every setting that takes force."""
+        """`on_settings` is called with all settings that come into force."""
         self._loader = loader
-        self._workshop = workshop
-        self._adopted = adopted
+        self._factory = factory
+        self._on_settings = on_settings
         sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         self._cursor = None if is_iterable(loader) else OrderCursor(sampler)
-        first = workshop.begin(loader, self._cursor)
-        adopted(first.setting)
-        self._lanes = deque([first])
+        first = factory.begin_epoch(loader, self._cursor)
+        on_settings(first.setting)
+        self._inner_loaders = deque([first])
+        """The loader that delivers, and the one that follows it during a change."""
         self._seed = first.seed
-        self._later: Setting | None = None
-        """To begin with when the lane that is on has ended."""
-        self._got_s: float | None = None
-        self._over = False
-        """Nothing is decided any more in this pass."""
+        self._next_setting: WorkerSettings | None = None
+        """Settings of a loader that is started when the present one has ended, because memory is short."""
+        self._received_s: float | None = None
+        self._decided = False
+        """Whether no more decisions are made in this epoch."""
 
     def __iter__(self) -> AdaptiveEpoch:
         return self
@@ -58,110 +59,110 @@ class AdaptiveEpoch:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        asked_s = self._workshop.clock.now()
+        request_s = self._factory.clock.now()
         try:
-            batch = self._deliver()
+            batch = self._next_batch()
         except Exception as error:
             self._raise_if_dead(error)
             raise
-        now_s = self._workshop.clock.now()
-        lane = self._lanes[0]
-        lane.delivered += 1
-        if self._got_s is not None and lane.warm and not self._changing:
-            self._workshop.window.note(now_s - asked_s, asked_s - self._got_s)
-        self._got_s = now_s
-        if not self._changing and not self._over and self._workshop.window.full(lane.setting.workers):
-            self._decide(lane, batch)
-            self._got_s = self._workshop.clock.now()
+        now_s = self._factory.clock.now()
+        inner = self._inner_loaders[0]
+        inner.delivered += 1
+        if self._received_s is not None and inner.is_warm and not self._is_changing:
+            self._factory.window.add(now_s - request_s, request_s - self._received_s)
+        self._received_s = now_s
+        if not self._is_changing and not self._decided and self._factory.window.is_full(inner.setting.workers):
+            self._decide(inner, batch)
+            self._received_s = self._factory.clock.now()
         return batch
 
     @property
-    def _changing(self) -> bool:
-        return len(self._lanes) > 1 or self._later is not None
+    def _is_changing(self) -> bool:
+        return len(self._inner_loaders) > 1 or self._next_setting is not None
 
-    def _deliver(self) -> Any:
-        while self._lanes:
-            lane = self._lanes[0]
+    def _next_batch(self) -> Any:
+        while self._inner_loaders:
+            inner = self._inner_loaders[0]
             try:
-                return next(lane.iterator)
+                return next(inner.iterator)
             except StopIteration:
-                self._lanes.popleft()
-            if lane.share is not None and lane.share.closed:
-                shut_down(lane.iterator)  # workers that would stay for the next epoch have no part in it
-                self._begin_later()
+                self._inner_loaders.popleft()
+            if inner.share is not None and inner.share.closed:
+                shut_down_workers(inner.iterator)  # persistent workers of replaced settings are not used again
+                self._start_next_setting()
         raise StopIteration
 
     def _raise_if_dead(self, error: Exception) -> None:
-        """Where a worker died: end the others too, and say it as torch says it.
+        """If a worker has died, end the others too and raise an error with torch's message.
 
-        torch tells of a dead worker from a signal handler, in the middle of whatever the main thread does, as long as
-        its iterator lives. A batch on its way may break off before the death can be seen: then it is waited for.
+        torch reports a dead worker from a signal handler, at any point of the main thread, as long as its iterator
+        exists. A batch that is being received may break off before the death can be seen, so it is waited for.
         """
-        workers = [worker for lane in self._lanes for worker in lane.workers]
-        if isinstance(error, OSError | EOFError) and IN_WORKER not in str(error):
-            _wait_for_end(workers)
+        workers = [worker for inner in self._inner_loaders for worker in inner.workers]
+        if isinstance(error, OSError | EOFError) and WORKER_ERROR not in str(error):
+            _wait_for_death(workers)
         dead = [worker.pid for worker in workers if worker.exitcode]
         if not dead:
             return
-        for lane in self._lanes:
+        for inner in self._inner_loaders:
             with suppress(RuntimeError):
-                shut_down(lane.iterator)
-        self._lanes.clear()
-        self._workshop.forget()
+                shut_down_workers(inner.iterator)
+        self._inner_loaders.clear()
+        self._factory.discard_persistent()
         pids = ", ".join(map(str, dead))
         raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") from error
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
-    def _decide(self, lane: InnerLoader, batch: Any) -> None:
-        workshop = self._workshop
-        seen = workshop.window.seen(
-            batch_bytes=size_bytes(batch), worker_bytes=lane.worker_bytes(), free_bytes=free_bytes()
+    def _decide(self, inner: InnerLoader, batch: Any) -> None:
+        factory = self._factory
+        stats = factory.window.stats(
+            batch_bytes=batch_size_bytes(batch), worker_bytes=inner.worker_bytes(), free_bytes=free_bytes()
         )
-        workshop.window.reset()
-        decision = workshop.controller.decide(seen)
+        factory.window.reset()
+        decision = factory.controller.decide(stats)
         if decision is None:
             return
-        workshop.say(lane.setting, decision)
-        if decision.setting == lane.setting:
+        factory.log_decision(inner.setting, decision)
+        if decision.setting == inner.setting:
             return
-        if lane.share is None:
-            self._over = True  # an iterable dataset is in the middle of its samples: from the next pass on
+        if inner.share is None:
+            self._decided = True  # an iterable dataset is in the middle of its samples: it changes in the next epoch
         else:
-            lane.share.close()
-            self._change(lane, decision)
+            inner.share.close()
+            self._change(inner, decision)
 
-    def _change(self, lane: InnerLoader, decision: Decision) -> None:
+    def _change(self, inner: InnerLoader, decision: Decision) -> None:
         if not decision.overlap:
-            self._later = decision.setting
+            self._next_setting = decision.setting
             return
         try:
             self._start(decision.setting)
         except Exception as error:
-            self._raise_if_dead(error)  # it may not be the new lane that failed
-            assert lane.share is not None
-            lane.share.reopen()
-            self._workshop.say(decision.setting, self._workshop.controller.refused(one_line(error)))
+            self._raise_if_dead(error)  # the loader that runs may have failed, not the new one
+            assert inner.share is not None
+            inner.share.reopen()
+            self._factory.log_decision(decision.setting, self._factory.controller.refused(error_line(error)))
 
-    def _begin_later(self) -> None:
-        setting, self._later = self._later, None
+    def _start_next_setting(self) -> None:
+        setting, self._next_setting = self._next_setting, None
         if setting is None:
             return
         try:
             self._start(setting)
         except Exception as error:
-            decision = self._workshop.controller.refused(one_line(error))
-            self._workshop.say(setting, decision)
+            decision = self._factory.controller.refused(error_line(error))
+            self._factory.log_decision(setting, decision)
             self._start(decision.setting)
 
-    def _start(self, setting: Setting) -> None:
-        self._lanes.append(self._workshop.lane(self._loader, setting, self._cursor, self._seed))
-        self._adopted(setting)
+    def _start(self, setting: WorkerSettings) -> None:
+        self._inner_loaders.append(self._factory.create(self._loader, setting, self._cursor, self._seed))
+        self._on_settings(setting)
 
 
-def _wait_for_end(workers: list[Any]) -> None:
-    """Of one of them. Its files are closed a moment before there is an exit code: so it is joined, too."""
-    with suppress(RuntimeError):  # torch's signal handler: then it has ended
+def _wait_for_death(workers: list[Any]) -> None:
+    """Wait for the end of a worker. Its files are closed a moment before it has an exit code, so it is joined too."""
+    with suppress(RuntimeError):  # raised by torch's signal handler: then a worker has ended
         ended = wait([worker.sentinel for worker in workers], DEATH_S)
         for worker in workers:
             if worker.sentinel in ended:

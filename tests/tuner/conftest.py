@@ -1,1 +1,0 @@
-"""Lets tests of this folder import `adapting`."""
