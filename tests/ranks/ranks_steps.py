@@ -88,10 +88,12 @@ def even(shards, out, ranks):
 def adapt(shards, out, ranks):
     """Run two epochs in which each rank changes its settings at other times, with a collective in each step."""
     rank = distributed.get_rank()
-    window.MIN_ROUNDS, window.LEAST_S = 1 + rank, 0.0
+    window.MIN_ROUNDS, window.MIN_WINDOW_S = 1 + rank, 0.0
     sampler = DistributedSampler(Numbers(SAMPLES), seed=3)
     settings = (
-        (WorkerSettings(1), WorkerSettings(2, 1), WorkerSettings(1, 4)) if rank else (WorkerSettings(2), WorkerSettings(1), WorkerSettings(3, 1), WorkerSettings(2))
+        (WorkerSettings(1), WorkerSettings(2, 1), WorkerSettings(1, 4))
+        if rank
+        else (WorkerSettings(2), WorkerSettings(1), WorkerSettings(3, 1), WorkerSettings(2))
     )
     loader = AdaptiveLoader(Numbers(SAMPLES), batch_size=BATCH, sampler=sampler, controller=ScheduledPolicy(*settings))
     plain = DataLoader(Numbers(SAMPLES), batch_size=BATCH, sampler=sampler)
