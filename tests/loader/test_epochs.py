@@ -1,4 +1,4 @@
-"""The next pass is made before it is asked for, and never seen by whoever asks for another."""
+"""The next epoch is begun before it is requested, and discarded if another one is requested."""
 
 from itertools import islice
 
@@ -22,62 +22,62 @@ def shards(tmp_path_factory):
 
 @pytest.fixture
 def loader(make_loader, shards):
-    """In threads, which read from the arena: what is read is counted."""
+    """Make loaders whose reads are counted: threads decode, and all bytes are read into the arena."""
 
     def make(**settings):
-        given = {"batch_size": BATCH, "shuffle": True, "seed": 5, "executor": "thread", "page_cache": False}
-        return make_loader(shards, FIELDS, **{**given, **settings})
+        defaults = {"batch_size": BATCH, "shuffle": True, "seed": 5, "executor": "thread", "page_cache": False}
+        return make_loader(shards, FIELDS, **{**defaults, **settings})
 
     return make
 
 
 def expected(loader, epoch):
-    """The keys of that epoch, by a loader that is asked for it first."""
-    made = loader()
-    made.set_epoch(epoch)
-    return keys_of(made)
+    """Return the keys of that epoch, from a loader that begins with it."""
+    reference = loader()
+    reference.set_epoch(epoch)
+    return keys_of(reference)
 
 
-def made(loader):
+def batches_made(loader):
     return loader.stats().engine.batches
 
 
-def wait_for_the_third_pass(loader):
-    wait_until(lambda: made(loader) > 2 * SAMPLES // BATCH, "a batch of a pass that nobody has asked for")
+def wait_for_the_third_epoch(loader):
+    wait_until(lambda: batches_made(loader) > 2 * SAMPLES // BATCH, "a batch of an epoch that was not requested")
 
 
-def at_the_last_batch_of_its_second_pass(loader):
-    """A pass that is held there, when the engine has begun with the third."""
+def run_to_the_last_batch_of_the_second_epoch(loader):
+    """Return the iterator at that batch, when the engine has begun the third epoch."""
     keys_of(loader)
-    passing = iter(loader)
-    batches = [*islice(passing, SAMPLES // BATCH)]
+    iterator = iter(loader)
+    batches = [*islice(iterator, SAMPLES // BATCH)]
     assert len(batches) == SAMPLES // BATCH
-    wait_for_the_third_pass(loader)
-    return passing
+    wait_for_the_third_epoch(loader)
+    return iterator
 
 
-def test_while_the_loop_is_at_its_last_batch_the_next_pass_is_made(loader):
-    of_three = loader()
-    passing = at_the_last_batch_of_its_second_pass(of_three)
-    assert next(passing, None) is None
-    assert of_three.epoch == 2
-    assert keys_of(of_three) == expected(loader, 2)
-    assert keys_of(of_three) == expected(loader, 3)
+def test_at_the_last_batch_the_next_epoch_is_made(loader):
+    three = loader()
+    iterator = run_to_the_last_batch_of_the_second_epoch(three)
+    assert next(iterator, None) is None
+    assert three.epoch == 2
+    assert keys_of(three) == expected(loader, 2)
+    assert keys_of(three) == expected(loader, 3)
 
 
-def test_a_pass_that_is_left_at_its_last_batch_is_followed_by_the_one_that_was_begun(loader):
+def test_leaving_an_epoch_at_its_last_batch_keeps_the_epoch_that_was_begun(loader):
     left = loader()
     keys_of(left)
     for number, _ in enumerate(left, 1):
         if number == SAMPLES // BATCH:
             break
-    wait_for_the_third_pass(left)
+    wait_for_the_third_epoch(left)
     engine = left._engine
     assert keys_of(left) == expected(loader, 2)
     assert left._engine is engine
 
 
-def test_after_a_single_pass_nothing_more_is_begun(loader, monkeypatch):
+def test_after_a_single_epoch_no_other_is_begun(loader, monkeypatch):
     once, begun = loader(), []
     begin = Engine.begin
     monkeypatch.setattr(Engine, "begin", lambda self, epoch: begun.append(epoch) or begin(self, epoch))
@@ -85,66 +85,66 @@ def test_after_a_single_pass_nothing_more_is_begun(loader, monkeypatch):
     assert len(begun) == 1
 
 
-def test_another_epoch_is_that_epoch_and_nobody_guesses_any_more(loader):
+def test_after_a_wrong_prediction_no_epoch_is_predicted_any_more(loader):
     other = loader()
-    passing = at_the_last_batch_of_its_second_pass(other)
+    iterator = run_to_the_last_batch_of_the_second_epoch(other)
     other.set_epoch(7)
-    assert next(passing, None) is None
+    assert next(iterator, None) is None
     assert keys_of(other) == expected(loader, 7)
-    batches = made(other)
+    batches = batches_made(other)
     assert keys_of(other) == expected(loader, 8)
-    assert made(other) == batches + SAMPLES // BATCH
+    assert batches_made(other) == batches + SAMPLES // BATCH
 
 
-def test_an_epoch_that_was_named_during_the_pass_is_the_one_that_is_begun(loader):
+def test_an_epoch_that_is_set_during_an_epoch_is_begun_next(loader):
     named = loader()
     keys_of(named)
-    passing = iter(named)
-    batches = [next(passing)]
+    iterator = iter(named)
+    batches = [next(iterator)]
     named.set_epoch(4)
-    batches += passing
-    wait_for_the_third_pass(named)
+    batches += iterator
+    wait_for_the_third_epoch(named)
     assert keys_of(named) == expected(loader, 4)
     assert named.epoch == 5
 
 
-def test_a_state_is_resumed_where_it_was(loader):
+def test_a_state_is_resumed_at_its_position(loader):
     resumed, early = loader(), loader()
     assert len([*islice(early, 3)]) == 3
-    at_the_last_batch_of_its_second_pass(resumed)
+    run_to_the_last_batch_of_the_second_epoch(resumed)
     resumed.load_state_dict(early.state_dict())
     assert keys_of(resumed) == expected(loader, 0)[3 * BATCH :]
 
 
-def test_the_state_before_the_next_pass_is_asked_for_is_its_start(loader):
+def test_the_state_after_an_epoch_is_the_start_of_the_next_one(loader):
     done = loader()
-    passing = at_the_last_batch_of_its_second_pass(done)
-    assert next(passing, None) is None
+    iterator = run_to_the_last_batch_of_the_second_epoch(done)
+    assert next(iterator, None) is None
     fresh = loader()
     fresh.load_state_dict(done.state_dict())
     assert keys_of(fresh) == expected(loader, 2)
 
 
-def test_closing_between_two_passes_changes_nothing(loader):
+def test_closing_between_two_epochs_changes_nothing(loader):
     closed = loader()
-    passing = at_the_last_batch_of_its_second_pass(closed)
-    assert next(passing, None) is None
+    iterator = run_to_the_last_batch_of_the_second_epoch(closed)
+    assert next(iterator, None) is None
     closed.close()
     assert keys_of(closed) == expected(loader, 2)
 
 
-def test_what_failed_before_it_was_asked_for_is_tried_again(loader, monkeypatch):
+def test_an_epoch_that_failed_before_it_was_requested_is_tried_again(loader, monkeypatch):
     failing = loader()
     keys_of(failing)
-    passing = iter(failing)
-    batches = [next(passing)]
+    iterator = iter(failing)
+    batches = [next(iterator)]
     block_source = failing._source.block_source
     monkeypatch.setattr(
         failing._source,
         "begin_epoch",
         _then(failing._source.begin_epoch, lambda: monkeypatch.setattr(*_broken(block_source))),
     )
-    batches += passing
+    batches += iterator
     wait_until(lambda: failing._engine.failed, "the engine to fail")
     assert len(keys_of(batches)) == SAMPLES
     with pytest.raises(StorageError, match="gone"):
@@ -161,45 +161,47 @@ def _broken(block_source):
     return block_source, "read_block", read_block
 
 
-def _then(ask, deed):
-    def share(*asked):
-        found = ask(*asked)
-        deed()
-        return found
+def _then(begin_epoch, action):
+    def begin_and_act(*arguments):
+        epoch = begin_epoch(*arguments)
+        action()
+        return epoch
 
-    return share
+    return begin_and_act
 
 
-def test_shards_that_cannot_be_looked_at_any_more_are_the_next_pass_s_business(loader, monkeypatch):
+def test_an_error_of_the_next_epoch_is_raised_when_it_is_requested(loader, monkeypatch):
     gone = loader()
     keys_of(gone)
-    passing = iter(gone)
-    batches = [next(passing)]
+    iterator = iter(gone)
+    batches = [next(iterator)]
 
-    def share(epoch, position):
+    def begin_epoch(epoch, position):
         raise StorageError("a shard is gone", stage="read")
 
-    monkeypatch.setattr(gone._source, "begin_epoch", share)
-    batches += passing
+    monkeypatch.setattr(gone._source, "begin_epoch", begin_epoch)
+    batches += iterator
     assert len(keys_of(batches)) == SAMPLES
     with pytest.raises(StorageError, match="gone"):
         keys_of(gone)
 
 
 @pytest.mark.parametrize("order", ["sampler", "batch_sampler"])
-def test_a_sampler_is_not_asked_before_its_pass(make_loader, shards, order):
-    asked = []
+def test_a_sampler_is_not_iterated_before_its_epoch(make_loader, shards, order):
+    iterated = []
 
     class Sampler:
         def __iter__(self):
-            asked.append(None)
+            iterated.append(None)
             numbers = range(SAMPLES)
-            return iter(numbers if order == "sampler" else [numbers[at : at + BATCH] for at in numbers[::BATCH]])
+            return iter(
+                numbers if order == "sampler" else [numbers[first : first + BATCH] for first in numbers[::BATCH]]
+            )
 
         def __len__(self):
             return SAMPLES if order == "sampler" else SAMPLES // BATCH
 
-    picked = make_loader(shards, FIELDS, BATCH if order == "sampler" else None, **{order: Sampler()})
-    for passes in range(1, 4):
-        assert len(keys_of(picked)) == SAMPLES
-        assert len(asked) == passes
+    sampled = make_loader(shards, FIELDS, BATCH if order == "sampler" else None, **{order: Sampler()})
+    for epochs in range(1, 4):
+        assert len(keys_of(sampled)) == SAMPLES
+        assert len(iterated) == epochs

@@ -1,4 +1,4 @@
-"""The loader where a DataLoader is expected."""
+"""The attributes of torch's DataLoader that frameworks read."""
 
 import pytest
 from tests.support.loader_helpers import keys_of
@@ -25,56 +25,55 @@ def loader(make_loader, shards):
 
 @pytest.fixture(scope="module")
 def numbers(shards):
-    """From a sample's key to its number."""
+    """Return the number of each sample, by its key."""
     plain = penstock.Loader(shards, FIELDS, SAMPLES, engine=penstock.EngineOptions(executor="thread"))
-    found = {key: number for number, key in enumerate(keys_of(plain))}
+    by_key = {key: number for number, key in enumerate(keys_of(plain))}
     plain.close()
-    return found
+    return by_key
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 2), (3, 4)])
-def test_samplers_say_what_the_loader_delivers(loader, numbers, drop_last, rank, world_size):
-    asked = {"batch_size": 4, "shuffle": True, "drop_last": drop_last, "rank": rank, "world_size": world_size}
-    told = loader(**asked)
+def test_samplers_have_the_order_that_the_loader_delivers(loader, numbers, drop_last, rank, world_size):
+    ranked = loader(4, shuffle=True, drop_last=drop_last, rank=rank, world_size=world_size)
     for epoch in (0, 1):
-        told.set_epoch(epoch)
-        said, flat = list(told.batch_sampler), list(told.sampler)
-        assert len(said) == len(told.batch_sampler) == len(told)
-        assert len(flat) == len(told.sampler)
-        assert flat == [number for batch in said for number in batch]
-        assert said == [[numbers[key] for key in batch["__key__"]] for batch in told]
+        ranked.set_epoch(epoch)
+        batches, flat = list(ranked.batch_sampler), list(ranked.sampler)
+        assert len(batches) == len(ranked.batch_sampler) == len(ranked)
+        assert len(flat) == len(ranked.sampler)
+        assert flat == [number for batch in batches for number in batch]
+        assert batches == [[numbers[key] for key in batch["__key__"]] for batch in ranked]
 
 
-def test_a_sampler_tells_whether_samples_are_shuffled(loader):
+def test_the_class_of_a_sampler_shows_whether_samples_are_shuffled(loader):
     assert isinstance(loader().sampler, SequentialSampler)
     assert not isinstance(loader(shuffle=True).sampler, SequentialSampler | RandomSampler)
 
 
-def test_batch_size_and_drop_last_are_found_at_the_batch_sampler_too(loader):
+def test_a_batch_sampler_has_batch_size_and_drop_last(loader):
     sampler = loader(drop_last=True).batch_sampler
     assert (sampler.batch_size, sampler.drop_last) == (8, True)
 
 
 @pytest.mark.parametrize(
-    "place",
-    [lambda it: it, lambda it: it.sampler, lambda it: it.batch_sampler.sampler],
-    ids=["itself", "sampler", "deep"],
+    "attribute",
+    [lambda loader: loader, lambda loader: loader.sampler, lambda loader: loader.batch_sampler.sampler],
+    ids=["loader", "sampler", "batch_sampler.sampler"],
 )
-def test_an_epoch_can_be_set_wherever_frameworks_do_it(loader, place):
-    passed, chosen = loader(shuffle=True), loader(shuffle=True)
-    epochs = [keys_of(passed) for _ in range(3)]
+def test_an_epoch_can_be_set_on_every_attribute_that_frameworks_use(loader, attribute):
+    reference, chosen = loader(shuffle=True), loader(shuffle=True)
+    epochs = [keys_of(reference) for _ in range(3)]
     for epoch in (2, 0):
-        place(chosen).set_epoch(epoch)
+        attribute(chosen).set_epoch(epoch)
         chosen.sampler.set_epoch(epoch)
-        passing = iter(chosen)
-        place(chosen).set_epoch(epoch)  # Lightning makes the iterator first
-        assert keys_of(passing) == epochs[epoch]
+        iterator = iter(chosen)
+        attribute(chosen).set_epoch(epoch)  # Lightning makes the iterator before
+        assert keys_of(iterator) == epochs[epoch]
 
 
-def test_an_epoch_set_while_the_last_pass_is_still_held_is_the_next_one_and_only_that(loader):
-    passed, chosen = loader(shuffle=True), loader(shuffle=True)
-    epochs = [keys_of(passed) for _ in range(5)]
+def test_an_epoch_set_while_an_iterator_is_still_alive_is_the_next_one(loader):
+    reference, chosen = loader(shuffle=True), loader(shuffle=True)
+    epochs = [keys_of(reference) for _ in range(5)]
     held = iter(chosen)
     next(held)
     chosen.set_epoch(3)
@@ -82,7 +81,7 @@ def test_an_epoch_set_while_the_last_pass_is_still_held_is_the_next_one_and_only
     held.close()
 
 
-def test_an_epoch_set_between_iter_and_the_first_batch_counts_even_if_a_pass_is_still_held(loader):
+def test_an_epoch_set_between_iter_and_the_first_batch_counts_while_an_iterator_is_alive(loader):
     chosen = loader(shuffle=True)
     first = next(held := iter(chosen))["__key__"]
     again = iter(chosen)
@@ -92,14 +91,14 @@ def test_an_epoch_set_between_iter_and_the_first_batch_counts_even_if_a_pass_is_
     held.close()
 
 
-def test_a_pass_whose_last_batch_was_taken_leaves_the_workers_running(loader):
-    """Frameworks count the batches, and never ask for one more."""
+def test_an_iterator_closed_at_the_last_batch_leaves_the_workers_running(loader):
+    """Frameworks count the batches, and do not request one more."""
     counted = loader(shuffle=True)
     for _ in range(2):
-        passing = iter(counted)
-        keys = keys_of(next(passing) for _ in range(len(counted)))
+        iterator = iter(counted)
+        keys = keys_of(next(iterator) for _ in range(len(counted)))
         engine = counted._engine
-        passing.close()
+        iterator.close()
         assert len(set(keys)) == SAMPLES
         assert counted._engine is engine is not None
     assert counted.state_dict()["epoch"] == 1
@@ -111,19 +110,19 @@ def test_the_datasets_length_is_the_number_of_samples_over_all_ranks(loader):
     assert len(loader(max_samples=7).dataset) == 7
 
 
-def test_a_framework_that_reads_the_dataset_by_itself_is_told_how_to_resume(loader):
+def test_reading_the_dataset_directly_is_an_error_that_says_how_to_resume(loader):
     ours = loader()
-    taken_apart = DataLoader(ours.dataset, batch_sampler=ours.batch_sampler)
+    direct = DataLoader(ours.dataset, batch_sampler=ours.batch_sampler)
     with pytest.raises(SettingError, match="ignore_data_skip"):
-        next(iter(taken_apart))
+        next(iter(direct))
     with pytest.raises(TypeError, match="not iterable"):
         iter(ours.dataset)
 
 
-def test_num_workers_is_how_many_decode(loader):
-    told = loader(num_workers=3)
-    assert told.num_workers == 3
-    next(passing := iter(told))
-    assert told.num_workers == 3
-    passing.close()
+def test_num_workers_is_the_number_of_workers(loader):
+    fixed = loader(num_workers=3)
+    assert fixed.num_workers == 3
+    next(iterator := iter(fixed))
+    assert fixed.num_workers == 3
+    iterator.close()
     assert loader(num_workers=None).num_workers == usable_cores()

@@ -1,4 +1,4 @@
-"""The loader end to end: what is delivered, in which order, over which memory."""
+"""The loader end to end: the content of batches, their order, and the memory they are in."""
 
 import gc
 import sys
@@ -30,24 +30,24 @@ def shards(tmp_path_factory):
 
 @pytest.fixture
 def loader(make_loader, shards):
-    """Makes loaders over the shards."""
+    """Make loaders over the shards."""
     return lambda fields=FIELDS, batch_size=8, **settings: make_loader(shards, fields, batch_size, **settings)
 
 
 def contents(batches):
-    """Everything that was delivered, as plain values."""
+    """Return the content of batches as plain values."""
     return [(b["__key__"], b["image"].numpy().tobytes(), b["id"].tolist(), b["meta"]) for b in batches]
 
 
 def members(shards):
-    found = {}
+    contents = {}
     for shard in shards:
         with tarfile.open(shard) as tar:
-            found |= {member.name: tar.extractfile(member).read() for member in tar.getmembers()}
-    return found
+            contents |= {member.name: tar.extractfile(member).read() for member in tar.getmembers()}
+    return contents
 
 
-# -- what is delivered -----------------------------------------------------------------------------------------
+# -- content of batches ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -61,7 +61,7 @@ def test_without_shuffle_the_order_is_that_of_the_shards(loader, shards):
     assert keys_of(loader()) == [name.removesuffix(".jpg") for name in members(shards) if name.endswith(".jpg")]
 
 
-def test_every_key_comes_with_its_own_content(loader, shards):
+def test_every_key_is_delivered_with_its_own_content(loader, shards):
     stored = members(shards)
     checked = 0
     for batch in loader(shuffle=True):
@@ -82,7 +82,7 @@ def test_batches_are_dicts_of_tensors_and_lists(loader):
     assert all(isinstance(batch[name], list) for name in ("meta", "__key__"))
 
 
-def test_arrays_of_an_npz_lie_beside_the_image(tmp_path):
+def test_arrays_of_an_npz_are_delivered_with_the_image(tmp_path):
     shards = make_shards(tmp_path, SA1B, samples=4, scale=0.05)
     fields = {
         "image": penstock.Image(".jpg", size=32),
@@ -99,7 +99,7 @@ def test_arrays_of_an_npz_lie_beside_the_image(tmp_path):
             assert np.array_equal(batch[name][row].numpy(), fields[name].decode_value("_features.npz", data))
 
 
-def test_fields_without_one_shape_come_as_lists(tmp_path):
+def test_fields_without_a_fixed_shape_are_lists(tmp_path):
     shards = make_shards(tmp_path, IMAGENET, samples=5, scale=0.1)
     fields = {"image": penstock.Image(".jpg"), "text": penstock.Text(".cls"), "raw": penstock.Raw(".cls")}
     with_lists = penstock.Loader(shards, fields, 5, engine=penstock.EngineOptions(executor="thread"))
@@ -116,20 +116,20 @@ def test_device_numpy_delivers_arrays(loader):
     assert batch["image"].shape == (8, *SIZE, 3)
 
 
-def test_another_device_gets_tensors_there(loader):
+def test_tensors_are_delivered_on_the_given_device(loader):
     assert [batch["image"].device.type for batch in loader(device="meta")] == ["meta"] * 4
 
 
-# -- the order -------------------------------------------------------------------------------------------------
+# -- order and epochs ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("executor", "workers"), [("thread", 1), ("thread", 3), ("process", 1), ("process", 2)])
-def test_order_and_bytes_do_not_depend_on_who_does_the_work(loader, executor, workers):
-    asked = {"shuffle": True, "seed": 5}
-    assert contents(loader(executor=executor, num_workers=workers, **asked)) == contents(loader(**asked))
+def test_order_and_bytes_do_not_depend_on_the_workers(loader, executor, workers):
+    settings = {"shuffle": True, "seed": 5}
+    assert contents(loader(executor=executor, num_workers=workers, **settings)) == contents(loader(**settings))
 
 
-def test_epochs_differ_and_come_again_with_the_same_seed(loader):
+def test_epochs_differ_and_are_repeated_with_the_same_seed(loader):
     one, two = loader(shuffle=True, seed=1), loader(shuffle=True, seed=1)
     first, second = keys_of(one), keys_of(one)
     assert first != second
@@ -138,28 +138,28 @@ def test_epochs_differ_and_come_again_with_the_same_seed(loader):
     assert keys_of(loader(shuffle=True, seed=2)) != first
 
 
-def test_each_pass_is_the_next_epoch(loader):
-    passes = loader(shuffle=True)
-    assert [(passes.epoch, len(keys_of(passes)), passes.epoch) for _ in range(2)] == [(0, 30, 1), (1, 30, 2)]
+def test_each_iteration_is_the_next_epoch(loader):
+    each = loader(shuffle=True)
+    assert [(each.epoch, len(keys_of(each)), each.epoch) for _ in range(2)] == [(0, 30, 1), (1, 30, 2)]
 
 
-def test_a_pass_that_was_left_is_followed_by_the_next_epoch(loader):
+def test_an_epoch_that_was_left_early_is_followed_by_the_next_one(loader):
     left, whole = loader(shuffle=True), loader(shuffle=True)
     next(iter(left))
     keys_of(whole)
     assert keys_of(left) == keys_of(whole)
 
 
-def test_set_epoch_chooses_the_next_pass(loader):
-    chosen, passed = loader(shuffle=True), loader(shuffle=True)
-    epochs = [keys_of(passed) for _ in range(3)]
+def test_set_epoch_selects_the_next_epoch(loader):
+    chosen, reference = loader(shuffle=True), loader(shuffle=True)
+    epochs = [keys_of(reference) for _ in range(3)]
     for epoch in (2, 0, 0, 1):
         chosen.set_epoch(epoch)
         chosen.set_epoch(epoch)
         assert keys_of(chosen) == epochs[epoch]
 
 
-def test_set_epoch_after_a_pass_was_left_starts_that_epoch_again(loader):
+def test_set_epoch_after_leaving_an_epoch_starts_it_again(loader):
     repeated = loader(shuffle=True)
     first = []
     for _ in range(3):
@@ -170,13 +170,13 @@ def test_set_epoch_after_a_pass_was_left_starts_that_epoch_again(loader):
     assert first[0] == first[1] == first[2]
 
 
-def test_set_epoch_during_a_pass_takes_effect_after_it(loader):
-    busy, passed = loader(shuffle=True), loader(shuffle=True)
-    epochs = [keys_of(passed) for _ in range(4)]
+def test_set_epoch_during_an_epoch_takes_effect_after_it(loader):
+    busy, reference = loader(shuffle=True), loader(shuffle=True)
+    epochs = [keys_of(reference) for _ in range(4)]
     keys = []
     for batch in busy:
         keys += batch["__key__"]
-        busy.set_epoch(0)  # where it is: changes nothing
+        busy.set_epoch(0)  # the current epoch: changes nothing
     assert (keys, busy.epoch) == (epochs[0], 1)
     for _ in busy:
         busy.set_epoch(3)
@@ -188,7 +188,7 @@ def test_an_epoch_below_0_is_refused(loader):
         loader().set_epoch(-1)
 
 
-def test_a_second_pass_ends_the_first_with_a_word(loader):
+def test_a_second_iteration_ends_the_first_one_with_an_error(loader):
     both = loader()
     first = iter(both)
     next(first)
@@ -199,7 +199,7 @@ def test_a_second_pass_ends_the_first_with_a_word(loader):
     assert len(keys + keys_of(second)) == SAMPLES
 
 
-# -- how many --------------------------------------------------------------------------------------------------
+# -- number of batches -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -214,13 +214,13 @@ def test_a_second_pass_ends_the_first_with_a_word(loader):
     ],
 )
 def test_len_is_the_number_of_batches(loader, batch_size, drop_last, sizes):
-    cut = loader(batch_size=batch_size, drop_last=drop_last)
-    assert [len(batch["__key__"]) for batch in cut] == sizes
-    assert len(cut) == len(sizes)
-    assert (cut.batch_size, cut.drop_last) == (batch_size, drop_last)
+    sized = loader(batch_size=batch_size, drop_last=drop_last)
+    assert [len(batch["__key__"]) for batch in sized] == sizes
+    assert len(sized) == len(sizes)
+    assert (sized.batch_size, sized.drop_last) == (batch_size, drop_last)
 
 
-def test_max_samples_takes_the_first_of_the_order(loader):
+def test_max_samples_keeps_the_first_samples_of_the_order(loader):
     short = loader(shuffle=True, max_samples=13)
     assert keys_of(short) == keys_of(loader(shuffle=True))[:13]
     assert len(short) == 2
@@ -230,18 +230,18 @@ def test_max_samples_takes_the_first_of_the_order(loader):
 # -- memory ----------------------------------------------------------------------------------------------------
 
 
-def test_tensors_lie_in_the_slab_itself(loader):
+def test_tensors_use_the_memory_of_the_slab(loader):
     direct = loader()
-    batch = next(passing := iter(direct))
+    batch = next(iterator := iter(direct))
     slabs = np.frombuffer(direct._engine.slabs.view, np.uint8)
     assert np.shares_memory(batch["image"].numpy(), slabs)
     assert np.shares_memory(batch["id"].numpy(), slabs)
     del slabs
-    passing.close()
+    iterator.close()
 
 
 @pytest.mark.parametrize(("device", "executor"), [("cpu", "thread"), ("numpy", "thread"), ("cpu", "process")])
-def test_keeping_every_batch_of_an_epoch_neither_waits_nor_changes_them(loader, device, executor, monkeypatch):
+def test_all_batches_of_an_epoch_can_be_kept_and_stay_unchanged(loader, device, executor, monkeypatch):
     keeping = loader(shuffle=True, batch_size=2, device=device, executor=executor)
     monkeypatch.setattr(engine_size, "MAX_SLABS", 8)
     kept, when_new = [], []
@@ -253,7 +253,7 @@ def test_keeping_every_batch_of_an_epoch_neither_waits_nor_changes_them(loader, 
     assert sorted(keys_of(kept)) == sorted(keys_of(loader()))
 
 
-def test_keeping_a_view_of_each_batch_is_enough_to_keep_it(loader):
+def test_a_view_keeps_its_batch_unchanged(loader):
     rows, when_new = [], []
     for batch in loader(shuffle=True, batch_size=2, device="numpy"):
         rows.append(np.asarray(batch["image"])[1:])
@@ -262,28 +262,28 @@ def test_keeping_a_view_of_each_batch_is_enough_to_keep_it(loader):
     assert [row.tobytes() for row in rows] == when_new
 
 
-def test_slabs_come_back_after_a_hoard_is_dropped(loader):
+def test_slabs_are_reused_after_all_batches_were_dropped(loader):
     again = loader(batch_size=2)
-    hoard = list(again)
-    hoard.clear()
+    batches = list(again)
+    batches.clear()
     gc.collect()
-    batch = next(passing := iter(again))
+    batch = next(iterator := iter(again))
     slabs = np.frombuffer(again._engine.slabs.view, np.uint8)
     assert np.shares_memory(batch["image"].numpy(), slabs)
     del slabs
-    passing.close()
+    iterator.close()
 
 
-def test_a_batch_outlives_its_loader(loader):
+def test_a_batch_stays_valid_after_its_loader_is_closed(loader):
     expected = contents([next(iter(loader()))])
-    passing = loader()
-    batch = next(iter(passing))
-    passing.close()
+    closed = loader()
+    batch = next(iter(closed))
+    closed.close()
     gc.collect()
     assert contents([batch]) == expected
 
 
-def test_too_small_a_budget_is_refused_with_the_amount_that_is_needed(loader):
+def test_a_memory_budget_that_is_too_small_is_refused_with_the_needed_amount(loader):
     with pytest.raises(SettingError, match=r"budget of 1 MiB is too small.* make \d+ MiB") as caught:
         next(iter(loader(memory_bytes=1 << 20)))
     needed = int(str(caught.value).split("make ")[1].split(" MiB")[0])
@@ -294,15 +294,15 @@ def test_too_small_a_budget_is_refused_with_the_amount_that_is_needed(loader):
 
 TRANSFORMS = """
 def noisy(sample, rng):
-    sample["dice"] = rng.integers(1 << 60)
+    sample["random"] = rng.integers(1 << 60)
     sample["image"] = sample["image"][:4, :4].astype("float32") / 255
     sample["words"] = [str(sample["meta"]["camera"])]
     del sample["meta"]
     return sample
 
 def wrong(sample, rng):
-    cut = 1 if sample["id"] != 2 else 0
-    return {"image": sample["image"][cut:]}
+    rows = 1 if sample["id"] != 2 else 0
+    return {"image": sample["image"][rows:]}
 """
 
 
@@ -316,27 +316,28 @@ def transforms(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("executor", "workers"), [("thread", 3), ("process", 2)])
-def test_a_transform_may_change_add_and_remove(loader, transforms, executor, workers):
+def test_a_transform_may_change_add_and_remove_values(loader, transforms, executor, workers):
     batches = list(loader(transform=transforms.noisy, executor=executor, num_workers=workers))
-    assert set(batches[0]) == {"image", "id", "dice", "words", "__key__"}
+    assert set(batches[0]) == {"image", "id", "random", "words", "__key__"}
     assert (batches[0]["image"].shape, batches[0]["image"].dtype) == ((8, 4, 4, 3), torch.float32)
     words = [word for batch in batches for word in batch["words"]]
     assert words == [[key.split("_c")[1][0]] for key in keys_of(batches)]
 
 
-def test_a_transforms_dice_follow_the_sample_and_the_epoch(loader, transforms):
-    def throws(passing):
-        return {key: int(dice) for b in passing for key, dice in zip(b["__key__"], b["dice"], strict=True)}
+def test_the_random_numbers_of_a_transform_depend_on_sample_and_epoch_only(loader, transforms):
+    def random_numbers(batches):
+        pairs = (pair for batch in batches for pair in zip(batch["__key__"], batch["random"], strict=True))
+        return {key: int(number) for key, number in pairs}
 
     one, three = (loader(transform=transforms.noisy, shuffle=True, num_workers=workers) for workers in (1, 3))
-    first, second = throws(one), throws(one)
-    assert [throws(three), throws(three)] == [first, second]
+    first, second = random_numbers(one), random_numbers(one)
+    assert [random_numbers(three), random_numbers(three)] == [first, second]
     assert len({*first.values(), *second.values()}) == 2 * SAMPLES
-    assert throws(loader(transform=transforms.noisy)) == first  # whatever the order
-    assert throws(loader(transform=transforms.noisy, seed=1)) != first
+    assert random_numbers(loader(transform=transforms.noisy)) == first  # in another order
+    assert random_numbers(loader(transform=transforms.noisy, seed=1)) != first
 
 
-def test_a_transform_that_changes_the_shape_is_told_what_was_expected(loader, transforms):
+def test_a_transform_that_changes_the_shape_is_an_error_with_both_shapes(loader, transforms):
     with pytest.raises(PenstockError, match=r"transform gave 'image' as uint8\[25, 13, 3\] where .*\[26, 13, 3\]"):
         keys_of(loader(transform=transforms.wrong))
 
@@ -347,7 +348,7 @@ def test_a_batch_transform_gets_the_delivered_batch(loader):
     assert all(isinstance(mean, torch.Tensor) for _, mean in means)
 
 
-def test_a_batch_whose_transform_failed_was_not_delivered(loader):
+def test_a_batch_whose_transform_failed_does_not_count_as_delivered(loader):
     def refuse(batch):
         raise ZeroDivisionError
 
@@ -357,34 +358,34 @@ def test_a_batch_whose_transform_failed_was_not_delivered(loader):
     assert failing.state_dict()["position"] == 0
 
 
-# -- the rest --------------------------------------------------------------------------------------------------
+# -- closing, repr and refused settings ------------------------------------------------------------------------
 
 
-def test_repr_tells_where_it_is_and_what_runs(loader):
-    told = loader()
-    assert repr(told) == "<Loader: 3 shards, batches of 8; epoch 0, 0 of 30 samples; idle>"
-    passing = iter(told)
-    next(passing)
-    assert repr(told) == "<Loader: 3 shards, batches of 8; epoch 0, 8 of 30 samples; 2 workers (thread)>"
-    passing.close()
-    assert repr(told).endswith("epoch 0, 8 of 30 samples; idle>")
+def test_repr_has_the_position_and_the_workers(loader):
+    loader = loader()
+    assert repr(loader) == "<Loader: 3 shards, batches of 8; epoch 0, 0 of 30 samples; idle>"
+    iterator = iter(loader)
+    next(iterator)
+    assert repr(loader) == "<Loader: 3 shards, batches of 8; epoch 0, 8 of 30 samples; 2 workers (thread)>"
+    iterator.close()
+    assert repr(loader).endswith("epoch 0, 8 of 30 samples; idle>")
 
 
 def test_a_closed_loader_can_be_used_again(loader):
-    twice = loader()
-    first = keys_of(twice)
-    twice.close()
-    twice.close()
-    assert keys_of(twice) == first
-
-
-def test_a_loader_closed_during_a_pass_says_so(loader):
     closed = loader()
-    passing = iter(closed)
-    next(passing)
+    first = keys_of(closed)
+    closed.close()
+    closed.close()
+    assert keys_of(closed) == first
+
+
+def test_closing_during_an_epoch_ends_it_with_an_error(loader):
+    closed = loader()
+    iterator = iter(closed)
+    next(iterator)
     closed.close()
     with pytest.raises(PenstockError, match="closed"):
-        next(passing)
+        next(iterator)
 
 
 def test_no_fields_and_wrong_fields_are_refused(loader):
@@ -400,7 +401,7 @@ def test_a_setting_that_cannot_be_used_is_named(loader, wrong):
         loader(**wrong)
 
 
-def test_shards_without_a_whole_sample_are_refused(tmp_path):
+def test_shards_without_a_complete_sample_are_refused(tmp_path):
     path = tmp_path / "orphans.tar"
     path.write_bytes(tar_bytes([("a.jpg", b"x"), ("b.json", b"{}")]))
     with pytest.raises(ShardError, match="no whole sample"):
@@ -408,6 +409,6 @@ def test_shards_without_a_whole_sample_are_refused(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_gpu_that_is_not_there_is_refused_before_anything_starts(loader):
+def test_a_missing_gpu_is_refused_before_the_engine_starts(loader):
     with pytest.raises(SettingError, match="there is no cuda:1: torch sees no CUDA device"):
         next(iter(loader(device="cuda:1")))

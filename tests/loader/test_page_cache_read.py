@@ -1,4 +1,4 @@
-"""Large samples that are in memory already: workers read them for themselves."""
+"""Large samples that are in the page cache already are read by the workers."""
 
 import io
 import os
@@ -13,8 +13,7 @@ from tests.support.loader_helpers import keys_of, loader_settings
 
 import penstock
 from penstock import Array
-from penstock.data.read import block_source as read
-from penstock.data.read import page_cache_read as straight
+from penstock.data.read import block_source, page_cache_read
 from penstock.errors import DecodeError, SampleError, StorageError
 from penstock.shards.codecs.arrays import encode_npy
 from penstock.shards.index import save_index
@@ -56,11 +55,11 @@ def shards(tmp_path):
 
 @pytest.fixture
 def cached(monkeypatch):
-    """What the page cache is said to hold: everything, as long as this is so; any sample is large."""
+    """Let the page cache hold everything while `in_memory` is True, and let every sample count as large."""
     answers = {"in_memory": True}
-    monkeypatch.setattr(read, "WORKER_READ_BYTES", 1)
-    monkeypatch.setattr(straight, "is_cached", lambda _fd, _offset: answers["in_memory"])
-    monkeypatch.setattr(straight, "identify_storage", lambda _path: pytest.fail("the page cache had an answer"))
+    monkeypatch.setattr(block_source, "WORKER_READ_BYTES", 1)
+    monkeypatch.setattr(page_cache_read, "is_cached", lambda _fd, _offset: answers["in_memory"])
+    monkeypatch.setattr(page_cache_read, "identify_storage", lambda _path: pytest.fail("the page cache has the answer"))
     return answers
 
 
@@ -86,66 +85,66 @@ def as_lists(batches):
 
 
 def wanted_bytes(keys):
-    """Of samples with these keys, the parts that FIELDS has."""
+    """Return the bytes of the parts that FIELDS reads, for samples with these keys."""
     suffixes = (".jpg", "_features.npz", ".raw.npy", ".txt")
     return sum(len(parts_of(int(key))[suffix]) for key in keys for suffix in suffixes)
 
 
 def open_tars(folder):
-    """Those that this process has open."""
+    """Return the tar files that this process has open."""
     links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
     return [name for link in links if os.path.lexists(link) and (name := os.readlink(link)).startswith(str(folder))]
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
-def test_workers_that_read_for_themselves_deliver_the_same_and_readers_do_nothing(shards, loader, cached, executor):
-    straight = loader(shards, executor=executor)
-    found = as_lists(straight)
-    assert straight.stats().engine.reads == 0
-    assert straight.stats().engine.bytes_read == wanted_bytes(keys_of(found))
-    usual = loader(shards, executor=executor, page_cache=False)
-    assert as_lists(usual) == found
-    assert usual.stats().engine.reads > 0
+def test_workers_that_read_deliver_the_same_batches_and_no_reader_is_used(shards, loader, cached, executor):
+    by_workers = loader(shards, executor=executor)
+    found = as_lists(by_workers)
+    assert by_workers.stats().engine.reads == 0
+    assert by_workers.stats().engine.bytes_read == wanted_bytes(keys_of(found))
+    by_readers = loader(shards, executor=executor, page_cache=False)
+    assert as_lists(by_readers) == found
+    assert by_readers.stats().engine.reads > 0
     assert sorted(keys_of(found)) == [f"{number:03d}" for number in range(SAMPLES)]
 
 
-def test_a_transform_gets_the_same_values(shards, loader, cached):
+def test_a_transform_gets_the_same_values_from_workers_and_readers(shards, loader, cached):
     def transform(sample, rng):
         return {"raw": sample["raw"] * 2 + rng.random(), "image": sample["image"], "text": sample["name"]}
 
-    straight, usual = (loader(shards, transform=transform, page_cache=cache) for cache in (True, False))
-    assert as_lists(straight) == as_lists(usual)
-    assert straight.stats().engine.reads == 0
+    by_workers, by_readers = (loader(shards, transform=transform, page_cache=cache) for cache in (True, False))
+    assert as_lists(by_workers) == as_lists(by_readers)
+    assert by_workers.stats().engine.reads == 0
 
 
-def test_small_samples_and_what_is_not_in_memory_are_left_to_readers(shards, loader, cached, monkeypatch):
-    monkeypatch.setattr(straight, "identify_storage", lambda _path: penstock_kind(in_memory=False))
+def test_small_samples_and_those_not_in_memory_are_read_by_readers(shards, loader, cached, monkeypatch):
+    monkeypatch.setattr(page_cache_read, "identify_storage", lambda _path: storage_facts(in_memory=False))
     cached["in_memory"] = False
     cold = loader(shards)
     assert len(list(cold)) == SAMPLES // 4
     assert cold.stats().engine.reads > 0
     cached["in_memory"] = True
-    monkeypatch.setattr(read, "WORKER_READ_BYTES", 1 << 30)
+    monkeypatch.setattr(block_source, "WORKER_READ_BYTES", 1 << 30)
     small = loader(shards)
     assert len(list(small)) == SAMPLES // 4
     assert small.stats().engine.reads > 0
 
 
-def penstock_kind(*, in_memory):
+def storage_facts(*, in_memory):
     kind = type("Kind", (), {"in_memory": in_memory})
     return type("Storage", (), {"kind": kind})
 
 
-def test_files_that_can_only_be_in_memory_need_no_page_cache(shards, loader, cached, monkeypatch):
+def test_files_of_a_memory_file_system_are_read_by_workers(shards, loader, cached, monkeypatch):
     cached["in_memory"] = False
-    monkeypatch.setattr(straight, "identify_storage", lambda _path: penstock_kind(in_memory=True))
+    monkeypatch.setattr(page_cache_read, "identify_storage", lambda _path: storage_facts(in_memory=True))
     made = loader(shards)
     list(made)
     assert made.stats().engine.reads == 0
 
 
-def test_who_reads_is_decided_anew_for_each_pass(shards, loader, cached, monkeypatch):
-    monkeypatch.setattr(straight, "identify_storage", lambda _path: penstock_kind(in_memory=False))
+def test_who_reads_is_decided_for_each_epoch(shards, loader, cached, monkeypatch):
+    monkeypatch.setattr(page_cache_read, "identify_storage", lambda _path: storage_facts(in_memory=False))
     cached["in_memory"] = False
     made = loader(shards)
     first = sorted(keys_of(made))
@@ -156,7 +155,7 @@ def test_who_reads_is_decided_anew_for_each_pass(shards, loader, cached, monkeyp
     assert made.stats().engine.reads == reads
 
 
-def test_a_pass_that_is_left_and_resumed_goes_on_where_it_was(shards, loader, cached):
+def test_an_epoch_that_workers_read_is_resumed_at_its_position(shards, loader, cached):
     whole = as_lists(loader(shards))
     first = loader(shards)
     assert as_lists(islice(first, 2)) == whole[:2]
@@ -165,19 +164,19 @@ def test_a_pass_that_is_left_and_resumed_goes_on_where_it_was(shards, loader, ca
     assert as_lists(other) == whole[2:]
 
 
-def test_a_mix_of_sources_is_read_by_workers_too(shards, loader, cached):
-    straight, usual = (
+def test_a_mixture_is_read_by_workers_too(shards, loader, cached):
+    by_workers, by_readers = (
         loader({shards[0]: 1, shards[1]: 3}, page_cache=cache, max_samples=SAMPLES) for cache in (True, False)
     )
-    found = as_lists(straight)
-    assert found == as_lists(usual)
-    assert straight.stats().engine.reads == 0
-    assert straight.stats().engine.bytes_read == wanted_bytes(keys_of(found))
+    found = as_lists(by_workers)
+    assert found == as_lists(by_readers)
+    assert by_workers.stats().engine.reads == 0
+    assert by_workers.stats().engine.bytes_read == wanted_bytes(keys_of(found))
 
 
-def test_shards_on_a_disk_are_not_taken_for_memory_because_others_are(shards, loader, cached, monkeypatch):
+def test_each_device_of_the_shards_is_checked(shards, loader, cached, monkeypatch):
     class Disks:
-        """Each shard on a device of its own."""
+        """Functions of os that report a device of its own for each shard."""
 
         preadv = os.preadv
 
@@ -186,15 +185,15 @@ def test_shards_on_a_disk_are_not_taken_for_memory_because_others_are(shards, lo
             return os.stat_result((0, 0, hash(os.readlink(f"/proc/self/fd/{fd}")), *[0] * 7))
 
     cached["in_memory"] = False
-    monkeypatch.setattr(straight, "os", Disks)
-    monkeypatch.setattr(straight, "identify_storage", lambda path: penstock_kind(in_memory=path == shards[0]))
+    monkeypatch.setattr(page_cache_read, "os", Disks)
+    monkeypatch.setattr(page_cache_read, "identify_storage", lambda path: storage_facts(in_memory=path == shards[0]))
     made = loader(shards)
     list(made)
     assert made.stats().engine.reads > 0
 
 
 @pytest.mark.parametrize("page_cache", [True, False])
-def test_a_shard_that_is_written_into_between_two_passes_ends_the_second(shards, loader, cached, page_cache):
+def test_a_shard_that_changes_between_two_epochs_ends_the_second_one(shards, loader, cached, page_cache):
     made = loader(shards, page_cache=page_cache, on_error="skip", max_bad_fraction=1.0)
     list(made)
     with open(shards[1], "rb+") as file:
@@ -206,7 +205,7 @@ def test_a_shard_that_is_written_into_between_two_passes_ends_the_second(shards,
 
 
 @pytest.mark.parametrize("stopgaps", [True, False])
-def test_nothing_stays_open_after_a_pass_was_left(shards, loader, cached, tmp_path, stopgaps):
+def test_no_file_stays_open_after_leaving_an_epoch(shards, loader, cached, tmp_path, stopgaps):
     made = loader(shards, executor="process" if stopgaps else "thread")
     for _ in made:
         assert len(open_tars(tmp_path)) <= SHARDS  # not for each thread
@@ -218,8 +217,8 @@ MANY = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import penstock
-from penstock.data.read import page_cache_read as straight, block_source as read
-read.WORKER_READ_BYTES, read.is_cached = 1, lambda fd, offset: True
+from penstock.data.read import block_source, page_cache_read
+block_source.WORKER_READ_BYTES, page_cache_read.is_cached = 1, lambda fd, offset: True
 loader = penstock.Loader(sys.argv[1], {"label": penstock.Label(".cls")}, 10, shuffle=True, device="numpy",
                          num_workers=4,
                          engine=penstock.EngineOptions("thread"), reading=penstock.ReadOptions(num_readers=1))
@@ -233,13 +232,13 @@ def test_more_shards_than_a_process_may_open_can_be_read_by_threads(tmp_path):
     assert (run.stdout.strip(), run.returncode) == ("100 0", 0), run.stderr
 
 
-def test_to_ask_for_the_order_is_not_to_decide_anew_who_reads(shards, loader, cached, monkeypatch):
+def test_reading_the_order_does_not_decide_again_who_reads(shards, loader, cached, monkeypatch):
     made = loader(shards)
-    monkeypatch.setattr(straight, "is_cached", lambda _fd, _offset: pytest.fail("somebody looked"))
+    monkeypatch.setattr(page_cache_read, "is_cached", lambda _fd, _offset: pytest.fail("the page cache was checked"))
     assert sorted(made.sampler) == list(range(SAMPLES))
 
 
-def test_workers_that_never_read_are_told_of_no_file(shards, loader, cached):
+def test_workers_that_never_read_get_no_files(shards, loader, cached):
     for settings in ({}, {"shuffle": False, "sampler": range(SAMPLES)}):
         made = loader(shards, page_cache=False, **settings)
         assert made._source.worker_program(made._source.slab_layout(4)).files is None
@@ -247,7 +246,7 @@ def test_workers_that_never_read_are_told_of_no_file(shards, loader, cached):
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
-def test_a_shard_that_was_cut_short_ends_the_pass_whatever_is_done_with_bad_samples(shards, loader, cached, on_error):
+def test_a_truncated_shard_ends_the_epoch_with_every_error_policy(shards, loader, cached, on_error):
     made = loader(shards, on_error=on_error, max_bad_fraction=1.0)
     os.truncate(shards[1], 20_000)
     with pytest.raises(StorageError, match="has changed since it was indexed") as caught:
@@ -255,18 +254,18 @@ def test_a_shard_that_was_cut_short_ends_the_pass_whatever_is_done_with_bad_samp
     assert (caught.value.shard, caught.value.member) == (shards[1], None)
 
 
-def test_an_array_of_another_shape_is_named_as_ever(tmp_path, loader, cached):
+def test_an_array_of_another_shape_is_the_same_error_from_workers_and_readers(tmp_path, loader, cached):
     def change(number, parts):
         return parts | {".raw.npy": encode_npy(np.zeros((5, 3) if number == 7 else (3, 5), np.float32))}
 
     path = write(tmp_path / "odd.tar", range(12), change)
-    said = []
+    locations = []
     for page_cache in (True, False):
         with pytest.raises(SampleError, match=r"float32\[5, 3\] where float32\[3, 5\] is expected") as caught:
             list(loader([path], page_cache=page_cache))
-        said.append((caught.value.member, caught.value.offset))
-    assert said[0] == said[1]
-    assert said[0][0] == "007.raw.npy"
+        locations.append((caught.value.member, caught.value.offset))
+    assert locations[0] == locations[1]
+    assert locations[0][0] == "007.raw.npy"
 
 
 @pytest.mark.parametrize(
@@ -279,8 +278,8 @@ def test_an_array_of_another_shape_is_named_as_ever(tmp_path, loader, cached):
         np.asfortranarray(np.arange(15, dtype=np.float32).reshape(3, 5)),
     ],
 )
-def test_whatever_an_array_is_both_ways_agree(tmp_path, loader, cached, odd):
-    """Also where its length is that of the usual one, or its header longer."""
+def test_workers_and_readers_agree_on_every_kind_of_array(tmp_path, loader, cached, odd):
+    """Also for arrays of the expected length in bytes, and for longer headers."""
     out = io.BytesIO()
     np.save(out, odd)
     data = out.getvalue()
@@ -296,7 +295,7 @@ def test_whatever_an_array_is_both_ways_agree(tmp_path, loader, cached, odd):
     assert results[0] == results[1]
 
 
-def test_raw_arrays_are_read_into_their_slots_and_copied_nowhere(shards, loader, cached, monkeypatch):
+def test_raw_arrays_are_read_into_their_slots_without_a_copy(shards, loader, cached, monkeypatch):
     monkeypatch.setattr(Array, "decode_into", lambda *_: pytest.fail("a copy was made"))
     batches = list(loader(shards, {"raw": FIELDS["raw"]}))
     assert torch.cat([batch["raw"] for batch in batches]).shape == (SAMPLES, 3, 5)
@@ -305,7 +304,7 @@ def test_raw_arrays_are_read_into_their_slots_and_copied_nowhere(shards, loader,
             assert np.array_equal(raw, np.random.default_rng(int(key)).random((3, 5), np.float32))
 
 
-def test_a_read_that_is_cut_short_goes_on(shards, loader, cached, monkeypatch):
+def test_a_short_read_is_continued(shards, loader, cached, monkeypatch):
     whole = as_lists(loader(shards))
     real = os.preadv
 

@@ -18,11 +18,11 @@ def shards(tmp_path_factory):
 
 @pytest.fixture
 def steps(shards):
-    """The keys of an epoch, as [rank][step], of a job with that many ranks."""
+    """Return the keys of an epoch of a job with that many ranks, as [rank][step]."""
 
     def run(world_size, global_batch=8, **settings):
         settings = {"shuffle": True, "seed": 3, "executor": "thread", "num_workers": 1, "block_bytes": 1024, **settings}
-        seen = []
+        ranks = []
         for rank in range(world_size):
             loader = penstock.Loader(
                 shards,
@@ -32,16 +32,16 @@ def steps(shards):
                 world_size=world_size,
                 **loader_settings(**settings),
             )
-            seen.append([batch["__key__"] for batch in loader])
-            assert len(loader) == len(seen[-1])
+            ranks.append([batch["__key__"] for batch in loader])
+            assert len(loader) == len(ranks[-1])
             loader.close()
-        return seen
+        return ranks
 
     return run
 
 
-def together(ranks):
-    """Step by step, what all ranks had."""
+def by_step(ranks):
+    """Return the keys of each step, over all ranks."""
     return [sorted(key for keys in step for key in keys) for step in zip(*ranks, strict=True)]
 
 
@@ -52,15 +52,15 @@ def test_ranks_together_have_every_sample_once(steps, world_size):
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_step_t_holds_the_same_samples_on_any_number_of_ranks(steps, world_size):
-    alone, ranks = together(steps(1, max_samples=44)), together(steps(world_size, max_samples=44))
+def test_each_step_has_the_same_samples_on_any_number_of_ranks(steps, world_size):
+    alone, ranks = by_step(steps(1, max_samples=44)), by_step(steps(world_size, max_samples=44))
     assert ranks == alone
     assert len(alone) == 6
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_every_rank_has_as_many_batches_of_the_same_sizes(steps, world_size, drop_last):
+def test_all_ranks_have_batches_of_the_same_number_and_sizes(steps, world_size, drop_last):
     ranks = steps(world_size, drop_last=drop_last)
     assert len({tuple(map(len, rank)) for rank in ranks}) == 1
     assert len(ranks[0]) == (5 if drop_last else 6)
@@ -103,7 +103,7 @@ def test_ranks_that_do_not_divide_the_lanes_are_refused_with_lanes_that_do(shard
     assert len(penstock.Loader(shards, FIELDS, 4, rank=0, world_size=3, reading=penstock.ReadOptions(lanes=66))) == 4
 
 
-def test_a_rank_alone_or_outside_its_world_is_refused(shards):
+def test_a_rank_without_a_world_size_or_above_it_is_refused(shards):
     with pytest.raises(SettingError, match="go together"):
         penstock.Loader(shards, FIELDS, 4, rank=0)
     with pytest.raises(SettingError, match="rank 2 is not below world size 2"):

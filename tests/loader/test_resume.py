@@ -1,4 +1,4 @@
-"""Going on from a saved position: exactly the rest, whoever goes on."""
+"""Resuming at a saved position delivers exactly the rest, with any number of workers and ranks."""
 
 import json
 import os
@@ -47,15 +47,15 @@ def contents(batches):
 
 
 def take(loader, count):
-    """The first batches of a pass, and the state after them."""
-    passing = iter(loader)
-    batches = contents(next(passing) for _ in range(count))
+    """Return the first batches of an epoch, and the state after them."""
+    iterator = iter(loader)
+    batches = contents(next(iterator) for _ in range(count))
     state = through_json(loader.state_dict())
-    passing.close()
+    iterator.close()
     return batches, state
 
 
-def test_every_position_of_an_epoch_gives_exactly_the_rest(loader):
+def test_every_position_of_an_epoch_is_followed_by_exactly_the_rest(loader):
     whole = loader()
     list(whole)
     states, batches = [through_json(whole.state_dict())], []
@@ -72,20 +72,20 @@ def test_every_position_of_an_epoch_gives_exactly_the_rest(loader):
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
-def test_a_resume_can_be_resumed_again_and_again(loader, executor):
+def test_a_resumed_epoch_can_be_resumed_again(loader, executor):
     batches, state = [], loader().state_dict()
     for step in range(1, 4):
-        going = loader(executor=executor, num_workers=step)
-        going.load_state_dict(state)
-        some, state = take(going, step)
+        resumed = loader(executor=executor, num_workers=step)
+        resumed.load_state_dict(state)
+        some, state = take(resumed, step)
         batches += some
-        going.close()
+        resumed.close()
     last = loader()
     last.load_state_dict(state)
     assert batches + contents(last) == contents(loader())
 
 
-def test_state_can_be_read_after_the_pass_was_left(loader):
+def test_the_state_can_be_read_after_leaving_an_epoch(loader):
     left = loader()
     for number, _ in enumerate(left):
         if number == 2:
@@ -94,7 +94,7 @@ def test_state_can_be_read_after_the_pass_was_left(loader):
     assert contents(left) == contents(loader())[3:]
 
 
-def test_another_batch_size_goes_on_at_the_same_sample(loader):
+def test_another_batch_size_resumes_at_the_same_sample(loader):
     _, state = take(loader(batch_size=4), 3)
     other = loader(batch_size=7)
     other.load_state_dict(state)
@@ -103,7 +103,7 @@ def test_another_batch_size_goes_on_at_the_same_sample(loader):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 4), (4, 2)])
-def test_another_number_of_ranks_goes_on_from_the_same_step(loader, before, after):
+def test_another_number_of_ranks_resumes_at_the_same_step(loader, before, after):
     def rank(number, world_size):
         return loader(batch_size=8 // world_size, rank=number, world_size=world_size, max_samples=28)
 
@@ -111,9 +111,9 @@ def test_another_number_of_ranks_goes_on_from_the_same_step(loader, before, afte
     assert all(state == states[0] for state in states)
     keys = [key for batches in done for batch in batches for key in batch[0]]
     for number in range(after):
-        going = rank(number, after)
-        going.load_state_dict(states[0])
-        keys += [key for batch in going for key in batch["__key__"]]
+        resumed = rank(number, after)
+        resumed.load_state_dict(states[0])
+        keys += [key for batch in resumed for key in batch["__key__"]]
     assert len(keys) == len(set(keys)) == 28
 
 
@@ -136,9 +136,9 @@ def test_another_epoch_after_loading_a_state_starts_that_epoch(loader):
     assert contents(resumed) == contents(whole)
 
 
-def test_skipping_reads_nothing(loader, monkeypatch):
+def test_skipped_blocks_are_not_read(loader, monkeypatch):
     def blocks_read(resumed):
-        """Those the engine asks for; the look at the first sample is not one of them."""
+        """Return the blocks that the engine reads; the layout is made before, from the first sample."""
         block_source = resumed._source.block_source
         read_block, blocks = block_source.read_block, []
         layout = resumed._source.slab_layout(4)
@@ -150,19 +150,19 @@ def test_skipping_reads_nothing(loader, monkeypatch):
         return blocks
 
     whole = loader()
-    feed = whole._source
-    rest = feed.order(0)[20:]
-    needed = set(feed.block_source.blocks_of(rest).tolist())
+    source = whole._source
+    rest = source.order(0)[20:]
+    needed = set(source.block_source.blocks_of(rest).tolist())
     resumed = loader()
     resumed.load_state_dict({**whole.state_dict(), "position": 20})
     read = blocks_read(resumed)
     assert sorted(read) == sorted(needed)
-    assert len(needed) < len(feed.block_source.blocks)
-    assert sorted(blocks_read(whole)) == list(range(len(feed.block_source.blocks)))
+    assert len(needed) < len(source.block_source.blocks)
+    assert sorted(blocks_read(whole)) == list(range(len(source.block_source.blocks)))
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "message"),
     [
         ({"seed": 10}, "seed 9, this loader has 10"),
         ({"shuffle": False}, "shuffle True, this loader has False"),
@@ -171,9 +171,9 @@ def test_skipping_reads_nothing(loader, monkeypatch):
         ({"max_samples": 20}, "samples 30, this loader has 20"),
     ],
 )
-def test_a_changed_setting_is_refused_by_name(loader, changed, says):
+def test_a_changed_setting_is_refused_by_name(loader, changed, message):
     state = loader().state_dict()
-    with pytest.raises(SettingError, match=says):
+    with pytest.raises(SettingError, match=message):
         loader(**changed).load_state_dict(state)
 
 
@@ -199,15 +199,15 @@ def test_shards_of_the_same_keys_and_size_cut_into_other_blocks_are_refused(load
         two.load_state_dict(one.state_dict())
 
 
-def test_shards_may_move(loader, tmp_path, shards):
+def test_a_state_is_accepted_for_moved_shards(loader, tmp_path, shards):
     moved = []
     for shard in shards:
         moved.append(tmp_path / f"moved-{shard.name}")
         moved[-1].write_bytes(shard.read_bytes())
     batches, state = take(loader(), 2)
-    there = loader(paths=moved)
-    there.load_state_dict(state)
-    assert batches + contents(there) == contents(loader())
+    resumed = loader(paths=moved)
+    resumed.load_state_dict(state)
+    assert batches + contents(resumed) == contents(loader())
 
 
 TRAINING = """
@@ -231,7 +231,7 @@ for number, batch in enumerate(loader):
 """
 
 
-def test_a_killed_training_loses_and_doubles_nothing(tmp_path, shards, loader):
+def test_a_killed_training_loses_and_repeats_no_sample(tmp_path, shards, loader):
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
     keys = []
@@ -247,3 +247,18 @@ def test_a_killed_training_loses_and_doubles_nothing(tmp_path, shards, loader):
                 os.kill(training.pid, signal.SIGKILL)
             assert training.wait() == (-signal.SIGKILL if die_at < 99 else 0)
     assert keys == [key for batch in loader() for key in batch["__key__"]]
+
+
+def test_a_state_loaded_after_set_epoch_goes_before_it(loader):
+    loaded = loader()
+    iterator = iter(loaded)
+    next(iterator)
+    state = loaded.state_dict()
+    rest = contents(iterator)
+    iterator = iter(loaded)
+    next(iterator)
+    loaded.set_epoch(7)
+    loaded.load_state_dict(state)
+    iterator.close()
+    assert loaded.state_dict() == state
+    assert contents(loaded) == rest

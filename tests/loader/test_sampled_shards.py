@@ -1,4 +1,4 @@
-"""Shards in the order of a sampler: the very samples it asks for, read together where they lie together."""
+"""Shards in the order of a sampler: exactly its samples, with neighbours read together."""
 
 import gzip
 import threading
@@ -10,8 +10,7 @@ from tests.support.loader_helpers import keys_of
 from torch.utils.data import BatchSampler, WeightedRandomSampler
 
 import penstock
-from penstock.data.read import page_cache_read as straight
-from penstock.data.read import sampled_read as picked
+from penstock.data.read import page_cache_read, sampled_read
 from penstock.datasets import ShardDataset
 from penstock.errors import SettingError
 from penstock.testing import REID, make_shards
@@ -30,8 +29,8 @@ def shards(tmp_path_factory):
 
 @pytest.fixture(params=["readers", "workers"])
 def who_reads(request, monkeypatch):
-    """Workers, where all is in memory; else it is fetched for them."""
-    monkeypatch.setattr(straight, "is_in_memory", lambda _dataset: request.param == "workers")
+    """Let workers read, as if all shards were in memory, or readers."""
+    monkeypatch.setattr(page_cache_read, "is_in_memory", lambda _dataset: request.param == "workers")
     return request.param
 
 
@@ -43,13 +42,13 @@ def loader(make_loader, shards, who_reads):
 @pytest.fixture(scope="module")
 def keys(shards):
     stream = penstock.Loader(shards, {"id": FIELDS["id"]}, 8, device="numpy")
-    found = keys_of(stream)
+    keys = keys_of(stream)
     stream.close()
-    return found
+    return keys
 
 
 class Scattered:
-    """Another order each epoch, with samples that come again."""
+    """A sampler with another order in each epoch, which repeats samples."""
 
     def __init__(self, count):
         self.count = count
@@ -66,7 +65,7 @@ class Scattered:
 
 
 @pytest.mark.parametrize("executor", ["process", "thread"])
-def test_batches_are_what_the_sampler_asks_for(loader, shards, keys, executor):
+def test_batches_have_the_samples_of_the_sampler(loader, shards, keys, executor):
     sampler = Scattered(100)
     dataset = ShardDataset(shards, FIELDS)
     order = list(sampler)
@@ -77,7 +76,7 @@ def test_batches_are_what_the_sampler_asks_for(loader, shards, keys, executor):
     assert torch.equal(images, torch.stack([dataset[number]["image"] for number in order]))
 
 
-def test_a_batch_sampler_decides_how_large_batches_are(loader, keys):
+def test_a_batch_sampler_decides_on_the_sizes_of_batches(loader, keys):
     batches = [[3], [40, 3, 3, 7], [], list(range(30)), [47, 0]]
     found = list(loader(None, batch_sampler=batches))
     assert [batch["__key__"] for batch in found if len(batch["__key__"])] == [
@@ -85,7 +84,7 @@ def test_a_batch_sampler_decides_how_large_batches_are(loader, keys):
     ]
 
 
-def test_every_epoch_asks_the_sampler_again_and_tells_it_which(loader, keys):
+def test_the_sampler_is_iterated_in_every_epoch_after_set_epoch(loader, keys):
     made = loader(sampler=Scattered(20))
     for epoch in range(3):
         wanted = np.random.default_rng(epoch).integers(0, SAMPLES, 20)
@@ -93,21 +92,21 @@ def test_every_epoch_asks_the_sampler_again_and_tells_it_which(loader, keys):
 
 
 @pytest.mark.parametrize("position", range(13))
-def test_a_pass_is_resumed_with_the_very_next_sample(loader, position):
+def test_an_epoch_is_resumed_at_the_next_sample(loader, position):
     whole = keys_of(loader(sampler=Scattered(100)))
     first = loader(sampler=Scattered(100))
-    passing = iter(first)
+    iterator = iter(first)
     for _ in range(position):
-        next(passing)
+        next(iterator)
     state = first.state_dict()
-    passing.close()
+    iterator.close()
     second = loader(sampler=Scattered(100))
     second.load_state_dict(state)
     assert keys_of(second) == whole[8 * position :]
 
 
 @pytest.mark.parametrize("who_reads", ["readers"], indirect=True)
-def test_neighbours_are_read_together_and_others_are_not_read(loader):
+def test_neighbours_are_read_together_and_other_samples_are_not_read(loader):
     neighbours = loader(None, batch_sampler=[list(range(15, 0, -1))], block_bytes=1 << 20)
     next(iter(neighbours))
     assert neighbours.stats().engine.reads == 1
@@ -119,38 +118,38 @@ def test_neighbours_are_read_together_and_others_are_not_read(loader):
 
 
 @pytest.mark.parametrize("who_reads", ["workers"], indirect=True)
-def test_what_is_in_memory_is_read_by_workers_and_counted(loader, keys):
+def test_samples_in_memory_are_read_by_workers_and_counted(loader, keys):
     order = [17, 3, 3, 40]
     made = loader(None, fields={"id": FIELDS["id"]}, batch_sampler=[order, order])
     assert keys_of(made) == [keys[number] for number in order * 2]
-    counted, engine = made._source.block_source.counts, made.stats().engine
-    assert (counted.batches, counted.samples, counted.reads) == (2, 8, 8)
+    counts, engine = made._source.block_source.counts, made.stats().engine
+    assert (counts.batches, counts.samples, counts.reads) == (2, 8, 8)
     assert engine.reads == 0
-    assert counted.bytes_read == counted.bytes_wanted == engine.bytes_read > 0
+    assert counts.bytes_read == counts.bytes_wanted == engine.bytes_read > 0
 
 
-def test_who_reads_may_change_from_one_pass_to_the_next(loader, monkeypatch):
+def test_who_reads_may_change_from_epoch_to_epoch(loader, monkeypatch):
     made = loader(sampler=Scattered(100))
     first = keys_of(made)
     for in_memory in (True, False):
-        monkeypatch.setattr(straight, "is_in_memory", lambda _dataset, answer=in_memory: answer)
+        monkeypatch.setattr(page_cache_read, "is_in_memory", lambda _dataset, in_memory=in_memory: in_memory)
         made.set_epoch(0)
         assert keys_of(made) == first
 
 
-def test_a_sample_that_comes_again_has_other_dice_and_every_run_has_the_same(loader):
+def test_a_repeated_sample_gets_new_random_numbers_which_are_the_same_in_every_run(loader):
     def noise(sample, rng):
         return {**sample, "id": np.int64(rng.integers(1 << 40))}
 
     runs = [
-        torch.cat([batch["id"] for batch in loader(None, batch_sampler=[[5, 5], [5, 6]], transform=noise, **how)])
-        for how in ({"executor": "thread", "num_workers": 1}, {"executor": "thread", "num_workers": 2})
+        torch.cat([batch["id"] for batch in loader(None, batch_sampler=[[5, 5], [5, 6]], transform=noise, **workers)])
+        for workers in ({"executor": "thread", "num_workers": 1}, {"executor": "thread", "num_workers": 2})
     ]
     assert torch.equal(*runs)
     assert len(set(runs[0].tolist())) == 4
 
 
-def test_two_passes_at_a_time_do_not_disturb_the_new_one(loader, keys):
+def test_an_iterator_that_is_still_alive_does_not_disturb_the_next_one(loader, keys):
     made = loader(sampler=Scattered(100))
     old = iter(made)
     next(old)
@@ -158,36 +157,36 @@ def test_two_passes_at_a_time_do_not_disturb_the_new_one(loader, keys):
     assert keys_of(made) == [keys[number] for number in wanted]
 
 
-def test_nothing_is_kept_of_batches_of_an_earlier_pass(loader):
+def test_batches_of_an_earlier_epoch_are_forgotten(loader):
     made = loader(sampler=Scattered(100))
     for _ in range(3):
         keys_of(made)
     block_source = made._source.block_source
     assert (block_source.undelivered_batches, block_source._not_laid_out) == (0, {})
-    assert len(block_source._batches_kept) <= 13  # of this pass, those that the others were laid out before
+    assert len(block_source._batches_kept) <= 13  # of this epoch, those that were laid out before the others
     assert len(block_source._places) <= 100
 
 
-def test_nothing_is_kept_of_batches_that_were_delivered_while_others_are_laid_out(loader):
+def test_delivered_batches_are_forgotten_while_others_are_laid_out(loader):
     made = loader(1, sampler=Scattered(400))
     kept = [len(made._source.block_source._places) for _ in made]
     assert max(kept) < 200
 
 
-def test_how_a_batch_is_read_is_not_worked_out_in_the_training_loop(loader, monkeypatch):
+def test_the_reads_of_a_batch_are_planned_in_the_schedulers_thread(loader, monkeypatch):
     threads = set()
-    real = picked.SampledBlockSource._lay_out
+    real = sampled_read.SampledBlockSource._lay_out
 
-    def lay_out(*given):
+    def lay_out(*arguments):
         threads.add(threading.current_thread().name)
-        return real(*given)
+        return real(*arguments)
 
-    monkeypatch.setattr(picked.SampledBlockSource, "_lay_out", lay_out)
+    monkeypatch.setattr(sampled_read.SampledBlockSource, "_lay_out", lay_out)
     assert len(keys_of(loader(sampler=Scattered(100)))) == 100
     assert threads == {"penstock-scheduler"}
 
 
-def test_torch_samplers_work(loader, keys):
+def test_torch_samplers_are_accepted(loader, keys):
     sampler = BatchSampler(WeightedRandomSampler([1.0] * 10 + [0.0] * 38, 40), 5, drop_last=False)
     assert set(keys_of(loader(None, batch_sampler=sampler))) <= set(keys[:10])
 
@@ -213,7 +212,7 @@ def test_an_index_that_does_not_exist_is_refused(loader, wrong):
 
 
 @pytest.mark.parametrize(
-    ("settings", "what"),
+    ("settings", "name"),
     [
         ({"shuffle": True}, "shuffle"),
         ({"max_samples": 5}, "max_samples"),
@@ -221,12 +220,12 @@ def test_an_index_that_does_not_exist_is_refused(loader, wrong):
         ({"collate_fn": list}, "collate_fn"),
     ],
 )
-def test_what_a_sampler_decides_cannot_be_asked_for_as_well(loader, settings, what):
-    with pytest.raises(SettingError, match=what):
+def test_settings_that_contradict_a_sampler_are_refused(loader, settings, name):
+    with pytest.raises(SettingError, match=name):
         loader(sampler=[1, 2], **settings)
 
 
-def test_a_compressed_shard_is_refused_with_the_way_out(make_loader, tmp_path, shards):
+def test_a_compressed_shard_is_refused_with_advice(make_loader, tmp_path, shards):
     packed = tmp_path / "a.tar.gz"
     packed.write_bytes(gzip.compress(shards[0].read_bytes()))
     with pytest.raises(SettingError, match=r"compressed shard.*shards pack"):
@@ -236,3 +235,9 @@ def test_a_compressed_shard_is_refused_with_the_way_out(make_loader, tmp_path, s
 def test_weights_are_refused(make_loader, shards):
     with pytest.raises(SettingError, match="weights"):
         make_loader({str(shards[0]): 1, str(shards[1]): 2}, FIELDS, 8, sampler=[1])
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
+def test_an_empty_batch_of_a_batch_sampler_is_delivered_empty(make_loader, shards, on_error):
+    loader = make_loader(shards, FIELDS, None, batch_sampler=[[0, 1], [], [2, 3]], on_error=on_error)
+    assert [len(batch["id"]) for batch in loader] == [2, 0, 2]

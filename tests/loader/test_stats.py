@@ -1,4 +1,4 @@
-"""What a loader says of itself, on real shards."""
+"""The statistics and the progress that a loader reports."""
 
 import re
 
@@ -9,7 +9,7 @@ from penstock.core.stats import GpuTimes
 from penstock.data.batch.delivery import Delivery
 from penstock.data.device.device_stage import DevicePlan, DeviceStage
 from penstock.data.device.gpu_decode.decode_split import SplitController
-from penstock.runtime import progress as status
+from penstock.runtime import progress
 from penstock.testing import IMAGENET, make_shards
 
 
@@ -34,7 +34,7 @@ def make(shards):
         loader.close()
 
 
-def test_the_counts_are_those_of_the_pass(make):
+def test_the_counters_are_those_of_the_epoch(make):
     loader = make()
     for _ in loader:
         pass
@@ -46,13 +46,13 @@ def test_the_counts_are_those_of_the_pass(make):
     assert stats.bottleneck in {"read", "decode", "deliver", "step"}
 
 
-def test_the_position_is_that_of_the_batch_in_hand(make):
+def test_the_position_is_that_after_the_delivered_batch(make):
     loader = make()
     for number, _ in enumerate(loader, 1):
         assert (loader.stats().position, loader.stats().epoch_samples) == (8 * number, 48)
 
 
-def test_numbers_of_an_engine_outlive_it(make):
+def test_the_statistics_of_an_engine_are_kept_after_it_is_closed(make):
     loader = make()
     for _ in loader:
         break
@@ -60,18 +60,18 @@ def test_numbers_of_an_engine_outlive_it(make):
     assert loader.stats().samples == 8
 
 
-def test_a_loader_that_has_not_started_has_done_nothing(make):
+def test_the_statistics_before_the_first_epoch_are_zero(make):
     stats = make().stats()
     assert (stats.samples, stats.engine.samples, stats.samples_per_s) == (0, 0, 0.0)
 
 
-def test_numbers_cannot_be_changed(make):
+def test_statistics_are_frozen(make):
     with pytest.raises(AttributeError):
         make().stats().samples = 3
 
 
-def test_verbose_prints_a_status_line_now_and_then(make, capsys, monkeypatch):
-    monkeypatch.setattr(status, "LINE_S", 0.0)
+def test_progress_lines_are_printed_at_intervals(make, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_S", 0.0)
     for _ in make(progress="lines"):
         pass
     lines = capsys.readouterr().err.splitlines()
@@ -79,19 +79,19 @@ def test_verbose_prints_a_status_line_now_and_then(make, capsys, monkeypatch):
     assert re.match(r"epoch 0, 8 of 48 samples, \d+/s, training waited \d+%, bottleneck \w+ \| read", lines[0])
 
 
-def test_nothing_is_printed_unasked(make, capsys):
+def test_nothing_is_printed_by_default(make, capsys):
     for _ in make():
         pass
     assert capsys.readouterr() == ("", "")
 
 
-def test_progress_shows_a_bar_that_ends_with_the_pass(make, capsys):
+def test_progress_shows_a_bar_until_the_epoch_ends(make, capsys):
     for _ in make(progress=True):
         pass
     assert "epoch 0" in capsys.readouterr().err
 
 
-def test_the_repr_tells_where_it_is(make):
+def test_the_repr_has_the_position(make):
     loader = make()
     assert "epoch 0, 0 of 48 samples; idle" in repr(loader)
     for _ in loader:
@@ -99,8 +99,8 @@ def test_the_repr_tells_where_it_is(make):
         break
 
 
-def test_a_pass_that_is_left_early_keeps_the_card_s_times(make, monkeypatch):
-    monkeypatch.setattr(Delivery, "gpu_times", GpuTimes(3.0, 2.0, 1.0))  # as of a card
+def test_gpu_times_are_kept_after_leaving_an_epoch(make, monkeypatch):
+    monkeypatch.setattr(Delivery, "gpu_times", GpuTimes(3.0, 2.0, 1.0))
     loader = make()
     assert loader.gpu_times is None
     for _ in loader:
@@ -109,11 +109,11 @@ def test_a_pass_that_is_left_early_keeps_the_card_s_times(make, monkeypatch):
     assert loader.stats().gpu_times == loader.gpu_times
 
 
-def test_whoever_shares_pictures_out_hears_when_all_workers_are_there(make, monkeypatch):
-    balance = SplitController()
-    monkeypatch.setattr(DevicePlan, "make_stage", lambda *_: DeviceStage(split_controller=balance))
+def test_the_split_of_decoding_knows_when_all_workers_are_ready(make, monkeypatch):
+    controller = SplitController()
+    monkeypatch.setattr(DevicePlan, "make_stage", lambda *_: DeviceStage(split_controller=controller))
     loader = make()
     batches = iter(loader)
     next(batches)
-    assert balance.workers_ready == loader._engine.is_settled
-    assert balance.workers_ready()  # threads are there at once
+    assert controller.workers_ready == loader._engine.is_settled
+    assert controller.workers_ready()  # threads are ready at once
