@@ -97,9 +97,10 @@ def test_a_worker_that_exits_is_a_crash_with_the_reason(task, reason):
     assert (found["1"].result, found["2"].result) == (1, 2)
 
 
-@pytest.mark.parametrize(
-    "task", ["lambda: 0", "(_ for _ in ()).throw(type('Local', (Exception,), {})())"]
-)  # glossary: allow
+LOCAL_ERROR = "(_ for _ in ()).throw(type('Local', (Exception,), {})())"  # glossary: allow
+
+
+@pytest.mark.parametrize("task", ["lambda: 0", LOCAL_ERROR])
 def test_a_result_that_cannot_be_pickled_loses_only_its_task(task):
     found = {done.task: done for done in run_tasks(eval, ["1", task, "2"], workers=1)}
     assert type(found[task].error) is WorkerCrash

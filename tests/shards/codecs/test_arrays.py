@@ -1,4 +1,4 @@
-"""Arrays through NPY, NPZ and zstd, there and back, and what becomes of bad ones."""
+"""Arrays are encoded and decoded as NPY, NPZ and zstd, and bad ones are errors."""
 
 import io
 import struct
@@ -45,7 +45,7 @@ plain_dtypes = st.one_of(
 
 @settings(deadline=None, max_examples=300)
 @given(hnp.arrays(plain_dtypes, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)))
-def test_arrays_come_back_from_npy_as_they_went_in(array):
+def test_arrays_are_decoded_from_npy_as_they_were_encoded(array):
     data = encode_npy(array)
     back = decode_npy(data)
     assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
@@ -82,14 +82,14 @@ def test_decoding_npy_is_a_read_only_view_of_the_data():
     [np.zeros(2, [("x", "<f4"), ("y", "<i4")]), np.array([{}], object), np.zeros(2, "M8[s]")],
     ids=["structured", "objects", "dates"],
 )
-def test_what_could_not_be_read_again_is_not_written(array):
+def test_an_array_that_could_not_be_read_again_is_not_written(array):
     with pytest.raises(SampleError):
         encode_npy(array)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
-def test_npz_gives_what_numpy_gives(save, wrap):
+def test_npz_arrays_equal_those_that_numpy_reads(save, wrap):
     data = npz(save)
     arrays = decode_npz(wrap(data))
     with np.load(io.BytesIO(data)) as expected:
@@ -117,24 +117,24 @@ def test_only_the_named_arrays_are_inflated(monkeypatch):
     assert inflated == ["edge"]
 
 
-def test_no_names_give_no_arrays():
+def test_an_empty_list_of_names_returns_no_arrays():
     assert decode_npz(npz(), []) == {}
 
 
-def test_an_unknown_name_is_answered_with_those_present():
+def test_an_unknown_name_is_an_error_that_lists_the_existing_names():
     with pytest.raises(DecodeError, match="no array 'mask'; it has 'edge', 'features'"):
         decode_npz(npz(), ["edge", "mask"])
 
 
-def test_pickles_in_an_npz_are_refused_by_name():
+def test_pickles_in_an_npz_are_refused_with_their_name():
     data = npz(features=FEATURES, bad=np.array([{}], object))
     with pytest.raises(GuardError, match=r"'bad'.*pickle") as caught:
         decode_npz(data)
-    assert "never unpickle" in caught.value.advice
+    assert "never unpickles" in caught.value.advice
     assert list(decode_npz(data, ["features"])) == ["features"]
 
 
-def test_an_npz_with_something_that_is_no_array_is_refused():
+def test_an_npz_with_a_file_that_is_not_an_array_is_refused():
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as file:
         file.writestr("readme.txt", "hello there")
@@ -142,7 +142,7 @@ def test_an_npz_with_something_that_is_no_array_is_refused():
         decode_npz(out.getvalue())
 
 
-def test_two_entries_that_would_be_one_array_are_refused():
+def test_two_entries_with_the_name_of_one_array_are_refused():
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as file:
         file.writestr("a.npy", encode_npy(FEATURES))
@@ -160,16 +160,16 @@ def test_a_flipped_bit_in_the_data_of_an_npz_is_an_error(save):
 
 
 @pytest.mark.parametrize("change", [-1, 1, 5000])
-def test_an_npz_that_lies_about_the_inflated_size_is_an_error(change):
+def test_a_false_inflated_size_is_an_error(change):
     data = bytearray(npz(features=FEATURES))
     directory = data.rindex(b"PK\1\2")
     (length,) = struct.unpack_from("<L", data, directory + 24)
     struct.pack_into("<L", data, directory + 24, length + change)
-    with pytest.raises(DecodeError, match=r"lies about its size|inflates to"):
+    with pytest.raises(DecodeError, match=r"has a false size|inflates to"):
         decode_npz(bytes(data))
 
 
-def test_an_npz_that_says_it_inflates_to_nothing_is_an_error():
+def test_an_announced_inflated_size_of_zero_is_an_error():
     data = bytearray(npz(features=FEATURES))
     struct.pack_into("<L", data, data.rindex(b"PK\1\2") + 24, 0)
     with pytest.raises((DecodeError, GuardError)):
@@ -187,7 +187,7 @@ def test_an_npz_array_whose_shape_exceeds_its_data_is_refused():
 
 @given(st.binary(max_size=5000))
 @settings(deadline=None, max_examples=50)
-def test_zstd_gives_back_what_it_got(data):
+def test_zstd_decompresses_what_it_compressed(data):
     assert decompress(compress(data), len(data)) == data
     assert decompress(memoryview(compress(data)), len(data) + 10) == data
 
@@ -198,14 +198,14 @@ def test_a_zstd_frame_is_refused_by_its_declared_size_before_it_is_inflated():
         decompress(bomb, 99_999)
 
 
-def test_a_zstd_frame_that_does_not_tell_its_size_is_refused():
+def test_a_zstd_frame_without_its_size_is_refused():
     stream = zstd.ZstdCompressor()
     data = stream.compress(bytes(100_000)) + stream.flush()
-    with pytest.raises(GuardError, match="does not say"):
+    with pytest.raises(GuardError, match="does not state"):
         decompress(data, 10**9)
 
 
-def test_zstd_that_is_cut_short_continued_flipped_or_something_else_is_an_error():
+def test_zstd_data_that_is_cut_continued_flipped_or_of_another_format_is_an_error():
     data = compress(encode_npy(FEATURES))
     for length in range(len(data)):
         with pytest.raises(DecodeError):

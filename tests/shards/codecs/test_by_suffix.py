@@ -1,4 +1,4 @@
-"""Suffixes to codecs, and the full check of a part."""
+"""Suffixes select codecs, and parts are verified completely."""
 
 import io
 import json
@@ -50,7 +50,7 @@ def npz() -> bytes:
         ("_jpg", "opaque"),
     ],
 )
-def test_the_last_extensions_name_the_codec(suffix, codec):
+def test_the_last_extensions_determine_the_codec(suffix, codec):
     assert codec_of(suffix) == codec
 
 
@@ -69,13 +69,13 @@ GOOD = {
 
 @pytest.mark.parametrize("suffix", GOOD)
 @pytest.mark.parametrize("wrap", [bytes, memoryview])
-def test_a_whole_part_passes(suffix, wrap):
+def test_a_complete_part_is_verified(suffix, wrap):
     assert verify_part(suffix, wrap(GOOD[suffix])) is None
 
 
 @pytest.mark.parametrize("suffix", [suffix for suffix in GOOD if suffix != ".txt"])
 @pytest.mark.parametrize("kept", [0.0, 0.6])
-def test_half_a_part_does_not_pass(suffix, kept):
+def test_a_truncated_part_fails(suffix, kept):
     data = GOOD[suffix]
     with pytest.raises((GuardError, DecodeError)) as caught:
         verify_part(suffix, data[: int(len(data) * kept)])
@@ -93,7 +93,7 @@ def test_half_a_part_does_not_pass(suffix, kept):
         (".png", GOOD[".jpg"]),
     ],
 )
-def test_parts_that_are_something_else_do_not_pass(suffix, data):
+def test_parts_of_another_format_fail(suffix, data):
     with pytest.raises(DecodeError):
         verify_part(suffix, data)
 
@@ -106,5 +106,5 @@ def test_a_png_too_large_to_decode_is_refused_by_its_header():
         verify_part(".png", bytes(data))
 
 
-def test_what_we_know_nothing_of_passes():
+def test_parts_with_unknown_suffixes_are_accepted():
     assert verify_part(".bin", b"\x00anything") is None

@@ -1,4 +1,4 @@
-"""The JPEG guard: what it tells, what it refuses, and that it refuses before the decoder is called."""
+"""The JPEG guard reports an image's header, and refuses unsafe images before the decoder is called."""
 
 import io
 import struct
@@ -23,7 +23,7 @@ def saved(mode: str = "RGB", height: int = 48, width: int = 64, **options) -> by
 
 
 def with_frame(data: bytes, marker: int = 0xC0, **fields) -> bytes:
-    """The same picture with another frame marker, precision, height, width or sampling."""
+    """Return the same image with another frame marker, precision, height, width or sampling."""
     at = data.index(SOF0)
     precision, height, width = struct.unpack_from(">BHH", data, at + 4)
     new = struct.pack(
@@ -53,19 +53,19 @@ def reason(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
-def test_it_tells_size_and_kind_of_any_buffer(wrap):
+def test_size_and_kind_are_read_from_any_buffer(wrap):
     info = inspect_jpeg(wrap(saved(height=48, width=64)))
     assert info == guard.JpegInfo(width=64, height=48, components=3, progressive=False)
 
 
 @pytest.mark.parametrize(("mode", "components"), [("L", 1), ("RGB", 3), ("CMYK", 4)])
 @pytest.mark.parametrize("progressive", [False, True])
-def test_greyscale_colour_and_cmyk_pass(mode, components, progressive):
+def test_greyscale_colour_and_cmyk_are_accepted(mode, components, progressive):
     info = inspect_jpeg(saved(mode, progressive=progressive))
     assert (info.components, info.cmyk, info.progressive) == (components, components == 4, progressive)
 
 
-def test_metadata_and_fill_bytes_before_the_frame_pass():
+def test_metadata_and_fill_bytes_before_the_frame_are_accepted():
     data = saved()
     data = data[:2] + segment(0xE1, b"Exif\0\0" + bytes(9000)) + b"\xff" * 40 + data[2:]
     for marker in (b"\xff\xdb", SOF0, b"\xff\xc4", SOS):
@@ -84,11 +84,11 @@ def test_metadata_and_fill_bytes_before_the_frame_pass():
         (0xC8, "reserved"),
     ],
 )
-def test_frames_the_decoder_does_not_handle_are_named(marker, word):
+def test_unsupported_frames_are_refused_with_their_kind(marker, word):
     assert word in reason(with_frame(saved(), marker))
 
 
-def test_lossless_never_reaches_the_decoder_which_would_write_past_its_buffer(monkeypatch):
+def test_a_lossless_frame_never_reaches_the_decoder(monkeypatch):
     class Decoder:
         def decode_jpeg(self, *_args, **_options):
             pytest.fail("the decoder saw a lossless JPEG")
@@ -104,22 +104,22 @@ def test_twelve_bits_are_refused():
     assert "12 bits" in reason(with_frame(saved(), 0xC1, precision=12))
 
 
-def test_65500_squared_is_refused_by_its_pixels():
+def test_an_image_of_65500_squared_pixels_is_refused():
     assert "65500×65500" in reason(with_frame(saved(), height=65500, width=65500))
 
 
-def test_a_size_the_bytes_cannot_hold_is_refused_before_memory_is_taken():
+def test_a_size_that_the_bytes_cannot_hold_is_refused():
     assert "cannot hold" in reason(with_frame(saved(), height=12000, width=12000))
 
 
-def test_the_smallest_possible_coding_of_a_flat_picture_passes():
+def test_the_smallest_possible_coding_of_a_uniform_image_is_accepted():
     out = io.BytesIO()
     Image.fromarray(np.full((2048, 2048), 128, np.uint8)).save(out, "JPEG", progressive=True, optimize=True)
     assert inspect_jpeg(out.getvalue()).width == 2048
 
 
 @pytest.mark.parametrize("fields", [{"height": 0}, {"width": 0}])
-def test_no_pixels_are_refused(fields):
+def test_an_image_without_pixels_is_refused(fields):
     assert "×" in reason(with_frame(saved(), **fields))
 
 
@@ -140,13 +140,13 @@ def test_thousands_of_scans_are_refused():
     assert "scans" in reason(crafted)
 
 
-def test_scans_are_also_capped_by_the_work_they_make(monkeypatch):
+def test_scans_are_limited_by_their_product_with_the_pixels(monkeypatch):
     data = saved(progressive=True)
     monkeypatch.setattr(guard, "MAX_SCANNED_PIXELS", 5 * 64 * 48)
     assert "too much work" in reason(data)
 
 
-def test_scans_of_a_sequential_picture_in_pieces_are_counted_too():
+def test_scans_of_a_sequential_image_are_counted():
     data = saved()
     at = data.index(SOS)
     one_component = segment(0xDA, bytes((1, 1, 0, 0, 63, 0)))
@@ -155,7 +155,7 @@ def test_scans_of_a_sequential_picture_in_pieces_are_counted_too():
 
 
 @pytest.mark.parametrize("kept", [0.9, 0.5, 0.2])
-def test_a_truncated_picture_is_refused_with_advice(kept):
+def test_a_truncated_image_is_refused_with_advice(kept):
     data = saved(height=200, width=300)
     assert "cut short" in reason(data[: int(len(data) * kept)])
 
@@ -166,7 +166,7 @@ def test_a_few_bytes_are_refused(length):
 
 
 @pytest.mark.parametrize("trailer", [b"\0" * 64, b"appended film" * 5000])
-def test_bytes_after_the_end_marker_pass(trailer):
+def test_bytes_after_the_end_marker_are_accepted(trailer):
     assert inspect_jpeg(saved() + trailer).height == 48
 
 
@@ -192,7 +192,7 @@ def test_an_end_marker_in_the_thumbnail_does_not_count():
         (b"\xff\xd8" + segment(0xC0, struct.pack(">BHHB", 8, 8, 8, 3)) + SCAN, "wrong length"),
     ],
 )
-def test_nonsense_is_refused_by_name(data, word):
+def test_other_data_is_refused_with_a_reason(data, word):
     assert word in reason(data)
 
 

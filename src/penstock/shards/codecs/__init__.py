@@ -1,4 +1,4 @@
-"""Bytes to arrays and back, behind the guards."""
+"""Decode parts to arrays, and encode arrays, after the guards have inspected them."""
 
 from penstock.shards.codecs.arrays import decode_npy, decode_npy_zst, decode_npz, encode_npy
 from penstock.shards.codecs.by_suffix import codec_of, verify_part

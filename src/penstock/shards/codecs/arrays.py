@@ -1,7 +1,7 @@
-"""Arrays from NPY, zstd-NPY and NPZ, and back to NPY. Never a pickle.
+"""Decode arrays from NPY, zstd-NPY and NPZ, and encode NPY. Pickles are never read.
 
-Decoded arrays are read-only views, of the given data where it holds the array as it is (NPY, stored NPZ
-entries), else of freshly inflated memory.
+Decoded arrays are read-only views: of the given data where it holds the array uncompressed (NPY, stored NPZ entries),
+else of newly inflated memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADVICE = "Copy or download it again, or leave the sample out"
 
 
 def decode_npy(data: Buffer) -> NDArray[Any]:
-    """The array inside an NPY, as a read-only view of `data`: nothing is copied."""
+    """Return the array in an NPY as a read-only view of `data`, without a copy."""
     header = inspect_npy(data)
     array: NDArray[Any] = np.ndarray(
         header.shape,
@@ -38,7 +38,7 @@ def decode_npy(data: Buffer) -> NDArray[Any]:
 
 
 def encode_npy(array: NDArray[Any]) -> bytes:
-    """NPY version 1.0 in C order; the data begins at a multiple of 64 bytes."""
+    """Encode an array as NPY version 1.0 in C order; its data begins at a multiple of 64 bytes."""
     descr = array.dtype.str
     if np.dtype(descr) != array.dtype:  # structured and extension dtypes would lose their meaning
         raise SampleError(f"an array of {array.dtype} has no plain NPY form", stage="encode")
@@ -46,22 +46,22 @@ def encode_npy(array: NDArray[Any]) -> bytes:
     fields = {"descr": descr, "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(out, fields)
     header = out.getvalue()
-    inspect_npy(header, len(header) + array.nbytes)  # what we could not read again is not written
+    inspect_npy(header, len(header) + array.nbytes)  # nothing is written that could not be read again
     return header + array.tobytes()
 
 
 def decode_npy_zst(data: Buffer) -> NDArray[Any]:
-    """The array inside a zstd-compressed NPY, as a read-only view of the inflated bytes."""
+    """Return the array in a zstd-compressed NPY as a read-only view of the inflated bytes."""
     return decode_npy(decompress(data, MAX_ENTRY_BYTES + MAX_HEADER_BYTES))
 
 
 def inspect_npy_zst(data: Buffer) -> NpyHeader:
-    """The header of a zstd-compressed NPY; only the beginning is inflated."""
+    """Return the header of a zstd-compressed NPY; only the beginning is inflated."""
     return inspect_npy(*decompress_prefix(data, 2 * MAX_HEADER_BYTES))
 
 
 def decode_npz(data: Buffer, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
-    """The named arrays of an NPZ, or all of them; those not named are not inflated."""
+    """Return the named arrays of an NPZ, or all of them; only those are inflated."""
     entries = _arrays_of(data)
     missing = [name for name in names or () if name not in entries]
     if missing:
@@ -96,12 +96,12 @@ def _decode_entry(view: memoryview, name: str, entry: ZipEntry) -> NDArray[Any]:
 
 
 def _inflate(content: Buffer, name: str, length: int) -> bytearray:
-    """Exactly `length` bytes, as the guard has allowed; libdeflate accepts fewer without complaint."""
+    """Inflate to exactly `length` bytes, as the guard has allowed; libdeflate itself would accept fewer."""
     try:
         inflated: bytearray = deflate.deflate_decompress(content, length)
     except deflate.DeflateError as error:
         raise DecodeError(
-            f"array {name!r} of the NPZ is damaged or lies about its size", stage="decode", advice=_ADVICE
+            f"array {name!r} of the NPZ is damaged or has a false size", stage="decode", advice=_ADVICE
         ) from error
     if len(inflated) != length:
         raise DecodeError(

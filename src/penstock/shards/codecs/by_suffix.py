@@ -1,4 +1,4 @@
-"""Which codec a part's suffix stands for, and whether a part decodes."""
+"""Choose a part's codec by its suffix, and verify that a part decodes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _CODEC_OF_ENDING = {f".{name}": codec for codec, names in _CODECS.items() for na
 
 @lru_cache(maxsize=1024)
 def codec_of(suffix: str) -> str:
-    """The codec of parts such as `.jpg`, `_features.npz` or `.edge.npy.zst`; "opaque" if we know none.
+    """Return the codec of parts such as `.jpg`, `_features.npz` or `.edge.npy.zst`; "opaque" if the suffix is unknown.
 
-    Asked for every part of every sample, of which a dataset has few kinds.
+    Results are cached: this is called for every part of every sample, and a dataset has few kinds of parts.
     """
     lowered = suffix.lower()
     return next((codec for ending, codec in _CODEC_OF_ENDING.items() if lowered.endswith(ending)), "opaque")
 
 
 def verify_part(suffix: str, data: Buffer) -> None:
-    """Decode a part to the last byte and forget it; GuardError or DecodeError if that does not go well."""
+    """Decode a part completely and discard the result; raise GuardError or DecodeError if that fails."""
     check = _CHECKS.get(codec_of(suffix))
     if check is not None:
         check(data)
@@ -56,7 +56,7 @@ def _check_text(data: Buffer) -> None:
 
 def _failure(what: str, error: Exception) -> DecodeError:
     return DecodeError(
-        f"does not read as {what}: {error}",
+        f"cannot be decoded as {what}: {error}",
         stage="decode",
         advice="Copy or download it again, or leave the sample out",
     )

@@ -1,4 +1,4 @@
-"""Zstandard, from the standard library where it has it; the one place that knows which."""
+"""Zstandard frames, by the standard library or its backport; no other module needs to know which."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ADVICE = "Copy or download it again, or leave the sample out"
 
 
 def compress(data: Buffer) -> bytes:
-    """One frame that says how long its content is and carries a checksum."""
+    """Return one frame that states the length of its content and carries a checksum."""
     return bytes(zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: True}))
 
 
 def decompress(data: Buffer, max_length: int) -> bytes:
-    """The content of one frame, if it says beforehand that it has at most `max_length` bytes."""
+    """Return the content of one frame, which must state that it has at most `max_length` bytes."""
     length = _content_length(data)
     if length > max_length:
         raise GuardError(
@@ -36,7 +36,7 @@ def decompress(data: Buffer, max_length: int) -> bytes:
 
 
 def decompress_prefix(data: Buffer, length: int) -> tuple[bytes, int]:
-    """Up to `length` bytes of the beginning of one frame's content, and how long all of it is."""
+    """Return up to `length` bytes from the beginning of one frame's content, and the length of all of it."""
     total = _content_length(data)
     try:
         return bytes(zstd.ZstdDecompressor().decompress(data, max_length=length)), total
@@ -51,7 +51,7 @@ def _content_length(data: Buffer) -> int:
         raise DecodeError(f"not a zstd frame: {error}", stage="decode", advice=_ADVICE) from error
     if length is None:
         raise GuardError(
-            "the zstd frame does not say how long its content is",
+            "the zstd frame does not state the length of its content",
             stage="guard",
             advice="Compress it in one piece (`zstd FILE`, not through a pipe)",
         )
@@ -61,7 +61,7 @@ def _content_length(data: Buffer) -> int:
 def _decompress_frame(data: Buffer, length: int) -> bytes:
     decoder = zstd.ZstdDecompressor()
     try:
-        content = decoder.decompress(data, max_length=length + 1)  # one more: so the checksum is read too
+        content = decoder.decompress(data, max_length=length + 1)  # one more byte, so that the checksum is read too
     except zstd.ZstdError as error:
         raise DecodeError(f"the zstd frame is damaged: {error}", stage="decode", advice=_ADVICE) from error
     if not decoder.eof or len(content) != length:

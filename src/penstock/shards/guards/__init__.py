@@ -1,4 +1,4 @@
-"""Looks at headers before any decoder sees a byte: cheap, and raising nothing but GuardError."""
+"""Inspect the headers of parts before a decoder sees a byte: cheap checks that raise nothing but GuardError."""
 
 from penstock.shards.guards.buffer import Buffer
 from penstock.shards.guards.jpeg import JpegInfo, inspect_jpeg

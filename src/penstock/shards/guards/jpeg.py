@@ -1,8 +1,8 @@
-"""Walks a JPEG's markers up to its first scan and refuses what a decoder should not be given.
+"""Read a JPEG's header up to its first scan, and refuse images that a decoder should not be given.
 
-The walk is strict on purpose: where this reader and libjpeg could understand the same bytes differently,
-the picture is refused. It also refuses lossless frames, on which libjpeg-turbo 3.1.2, as called by
-simplejpeg 1.9 with scaling, writes past the end of its output.
+The check is strict on purpose: an image that this reader and libjpeg could understand differently is refused. So are
+lossless frames, on which libjpeg-turbo 3.1.2, as called by simplejpeg 1.9 with scaling, writes past the end of its
+output.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from penstock.errors import GuardError
 from penstock.shards.guards.buffer import Buffer, flat_view
 
 MAX_PIXELS = 2**28
-"""Above the largest cameras (200 megapixels); decoded to RGB this is 0.8 GB."""
+"""Largest image. The largest cameras have 200 megapixels; decoded to RGB this many take 0.8 GB."""
 MAX_SCANS = 100
-"""Encoders write 1 to about 20; each one makes the decoder walk over the whole picture again."""
+"""Largest number of scans. Encoders write 1 to about 20; for each, the decoder goes over the whole image again."""
 MAX_SCANNED_PIXELS = 2**32
-"""Scans × pixels: 16 scans of the largest picture, some seconds of decoding."""
+"""Largest product of scans and pixels: 16 scans of the largest image, some seconds of decoding."""
 MAX_PIXELS_PER_BYTE = 512
-"""Huffman coding spends at least one bit on each 8×8 block, so fewer bytes cannot hold the picture."""
+"""Huffman coding spends at least one bit on each 8×8 block, so fewer bytes cannot hold the image."""
 MAX_SEGMENTS = 2048
-"""Colour profiles, previews and depth maps come in pieces of 64 KB: hundreds are seen, not thousands."""
+"""Largest number of header segments. Colour profiles, previews and depth maps are split into segments of 64 KB, which
+makes hundreds in practice, not thousands."""
 MAX_FILL_BYTES = 256
-"""0xFF bytes before one marker: legal in any number, of no use beyond alignment."""
+"""Largest run of 0xFF bytes before a marker: any number is legal, but only a few are useful, for alignment."""
 
 _SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
 _TABLES_AND_METADATA = frozenset((0xC4, 0xCC, *range(0xDB, 0xFF)))
@@ -46,13 +47,13 @@ _REFUSED_FRAMES = {
     0xCE: "arithmetic-coded hierarchical progressive (SOF14)",
     0xCF: "arithmetic-coded hierarchical lossless (SOF15)",
 }
-_REENCODE = "Re-encode the picture as an ordinary 8-bit JPEG, or leave the sample out"
+_REENCODE = "Re-encode the image as an ordinary 8-bit JPEG, or leave the sample out"
 _FETCH_AGAIN = "Copy or download it again, or leave the sample out"
 
 
 @dataclass(frozen=True, slots=True)
 class JpegInfo:
-    """What the header says of a picture that may go to the decoder."""
+    """The facts in the header of an image that may be decoded."""
 
     width: int
     height: int
@@ -62,12 +63,12 @@ class JpegInfo:
 
     @property
     def cmyk(self) -> bool:
-        """Four inks instead of three lights: needs a conversion that the JPEG decoder does not do."""
+        """Whether the image has four ink components, which the JPEG decoder does not convert to RGB."""
         return self.components == 4
 
 
 def inspect_jpeg(data: Buffer) -> JpegInfo:
-    """The facts of a decodable JPEG; GuardError on anything else. Costs a few microseconds."""
+    """Return the facts of a decodable JPEG in a few microseconds; GuardError on anything else."""
     view = flat_view(data)
     info: JpegInfo | None = None
     for marker, start, end in jpeg_segments(view, skip=_TABLES_AND_METADATA):
@@ -82,52 +83,54 @@ def inspect_jpeg(data: Buffer) -> JpegInfo:
 
 
 def jpeg_segments(view: bytes | memoryview, skip: frozenset[int] = frozenset()) -> list[tuple[int, int, int]]:
-    """Marker, first byte and end of the content of each header segment, the first scan's header last.
+    """Return marker, start and end of the content of each header segment; the last one is the header of the first scan.
 
-    Those whose marker is in `skip` are stepped over: most of them are, and this is the hot loop.
+    Segments whose marker is in `skip` are stepped over. Most are, and this is the hot loop.
     """
     size = len(view)
     if size < 4 or view[0] != 0xFF or view[1] != _SOI:
-        raise _refusal("not a JPEG: it does not begin with FF D8", "See what the file really is; its name may lie")
+        raise _refusal(
+            "not a JPEG: it does not begin with FF D8", "Check what the file really is; its name may be wrong"
+        )
     segments = []
-    at = 2
+    offset = 2
     for _ in range(MAX_SEGMENTS):
-        if at + 4 > size:
-            raise _refusal(f"the JPEG is cut short in its header, at byte {at} of {size}", _FETCH_AGAIN)
-        lead, marker, length = _read_marker_and_length(view, at)
+        if offset + 4 > size:
+            raise _refusal(f"the JPEG is cut short in its header, at byte {offset} of {size}", _FETCH_AGAIN)
+        lead, marker, length = _read_marker_and_length(view, offset)
         if marker in skip and lead == 0xFF and length >= 2:
-            at += 2 + length
+            offset += 2 + length
             continue
         if marker == 0xFF == lead:
-            at = _skip_fill(view, at)
+            offset = _skip_fill(view, offset)
             continue
-        end = at + 2 + length
+        end = offset + 2 + length
         if lead != 0xFF or marker < 0xC0 or 0xD0 <= marker <= _EOI or length < 2 or end > size:
-            raise _broken_segment(at, lead, marker, length)
-        segments.append((marker, at + 4, end))
+            raise _broken_segment(offset, lead, marker, length)
+        segments.append((marker, offset + 4, end))
         if marker == _SOS:
             return segments
-        at = end
+        offset = end
     raise _refusal(f"the JPEG has more than {MAX_SEGMENTS} header segments")
 
 
-def _broken_segment(at: int, lead: int, marker: int, length: int) -> GuardError:
+def _broken_segment(offset: int, lead: int, marker: int, length: int) -> GuardError:
     if lead != 0xFF:
-        return _refusal(f"the JPEG has stray bytes between segments, at byte {at}")
+        return _refusal(f"the JPEG has stray bytes between segments, at byte {offset}")
     if marker < 0xC0 or 0xD0 <= marker <= _EOI:
-        return _refusal(f"the JPEG has marker FF {marker:02X} where its header should go on, at byte {at}")
+        return _refusal(f"the JPEG has marker FF {marker:02X} where its header should go on, at byte {offset}")
     if length < 2:
-        return _refusal(f"the JPEG has a segment shorter than its own length field, at byte {at}")
-    return _refusal(f"the JPEG is cut short in its header, in the segment at byte {at}", _FETCH_AGAIN)
+        return _refusal(f"the JPEG has a segment shorter than its own length field, at byte {offset}")
+    return _refusal(f"the JPEG is cut short in its header, in the segment at byte {offset}", _FETCH_AGAIN)
 
 
-def _skip_fill(view: bytes | memoryview, at: int) -> int:
-    """The last 0xFF of a run, with a whole marker and length behind it."""
-    last = min(at + MAX_FILL_BYTES, len(view) - 4)
-    for position in range(at, last + 1):
+def _skip_fill(view: bytes | memoryview, offset: int) -> int:
+    """Return the offset of the last 0xFF of a run, which a whole marker and length must follow."""
+    last = min(offset + MAX_FILL_BYTES, len(view) - 4)
+    for position in range(offset, last + 1):
         if view[position + 1] != 0xFF:
             return position
-    raise _refusal(f"the JPEG has nothing but fill bytes after byte {at}")
+    raise _refusal(f"the JPEG has nothing but fill bytes after byte {offset}")
 
 
 def _read_frame(view: bytes | memoryview, marker: int, start: int, end: int) -> JpegInfo:
@@ -142,13 +145,13 @@ def _read_frame(view: bytes | memoryview, marker: int, start: int, end: int) -> 
     if precision != 8:
         raise _refusal(f"the JPEG has {precision} bits per sample; only 8 can be decoded")
     if components not in (1, 3, 4):
-        raise _refusal(f"the JPEG has {components} components; only 1, 3 and 4 have a meaning")
+        raise _refusal(f"the JPEG has {components} components; only 1, 3 and 4 are defined")
     if not height or not width:
         raise _refusal(f"the JPEG says it is {width}×{height} pixels")
     if width * height > MAX_PIXELS:
         raise _refusal(
             f"the JPEG says it is {width}×{height} pixels; more than {MAX_PIXELS} are not decoded",
-            "Shrink or tile the picture before it goes into a shard",
+            "Shrink or tile the image before it goes into a shard",
         )
     for position in range(start + 7, end, 3):
         if view[position] not in _SAMPLING_FACTORS:
@@ -157,7 +160,7 @@ def _read_frame(view: bytes | memoryview, marker: int, start: int, end: int) -> 
 
 
 def _check_scans(view: bytes | memoryview, info: JpegInfo, start: int, end: int) -> None:
-    """The end is there, and the decoder will not go over the picture too many times."""
+    """Check that the end marker exists and that the decoder does not go over the image too many times."""
     if end - start < 6 or end - start != 4 + 2 * view[start]:
         raise _refusal("the JPEG's scan header has the wrong length")
     coded = len(view) - end
@@ -167,13 +170,13 @@ def _check_scans(view: bytes | memoryview, info: JpegInfo, start: int, end: int)
             _FETCH_AGAIN,
         )
     if info.progressive or view[start] < info.components:
-        # Coded data never holds FF DA, other segments and trailing bytes might: an upper bound, at C speed.
+        # Coded data never contains FF DA, but other segments and trailing bytes may: this is a fast upper bound.
         scans = 1 + bytes(view[end:]).count(b"\xff\xda")
         if scans > MAX_SCANS or scans * info.width * info.height > MAX_SCANNED_PIXELS:
             raise _refusal(f"the JPEG has up to {scans} scans over {info.width}×{info.height} pixels: too much work")
     if view[-1] == _EOI and view[-2] == 0xFF:
         return
-    # Phones append films and depth maps, some tools padding: any end marker behind the scan header will do.
+    # Phones append films and depth maps, and some tools padding: an end marker anywhere after the scan header counts.
     if bytes(view[end:]).rfind(b"\xff\xd9") < 0:
         raise _refusal("the JPEG is cut short: it has no end marker", _FETCH_AGAIN)
 

@@ -1,4 +1,4 @@
-"""Reads an NPY header without evaluating it, and holds its shape against the data."""
+"""Read an NPY header without evaluating it, and compare its shape with the length of the data."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.errors import GuardError
 from penstock.shards.guards.buffer import Buffer, flat_view
 
 MAX_HEADER_BYTES = 4096
-"""Thirty-two dimensions of eighteen digits need less than 1 KB; numpy pads to a multiple of 64."""
+"""Longest header. Thirty-two dimensions of eighteen digits need less than 1 KB; numpy pads to a multiple of 64."""
 MAX_DIMENSIONS = 32
-"""What every numpy since 1.x can hold."""
+"""Largest number of dimensions that every numpy since 1.x supports."""
 
 _MAGIC = b"\x93NUMPY"
 _PAIR = rb"'(\w{1,16})'\s*:\s*('[^']{0,64}'|True|False|\([-\d,\s]{0,1024}\))"
@@ -29,7 +29,7 @@ _SAVE_AGAIN = "Save the array again with numpy.save"
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """Where an array's data lies and how to look at it."""
+    """The position, shape and dtype of an array's data."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -40,9 +40,9 @@ class NpyHeader:
 
 
 def inspect_npy(data: Buffer, total_length: int | None = None) -> NpyHeader:
-    """The header of an NPY whose data is all there and nothing more; GuardError on anything else.
+    """Return the header of an NPY that has exactly the data it announces; GuardError on anything else.
 
-    `data` may be only the beginning when `total_length` tells how long the whole is. A header seen before
+    `data` may be only the beginning if `total_length` gives the length of the whole. A header that was parsed before
     (samples of one dataset share theirs) costs a dictionary lookup.
     """
     view = flat_view(data)
@@ -60,7 +60,9 @@ def inspect_npy(data: Buffer, total_length: int | None = None) -> NpyHeader:
 
 def _header_end(view: bytes | memoryview) -> int:
     if len(view) < 10 or view[:6] != _MAGIC:
-        raise _refusal("not an NPY: the magic string is missing", "See what the file really is; its name may lie")
+        raise _refusal(
+            "not an NPY: the magic string is missing", "Check what the file really is; its name may be wrong"
+        )
     version = view[6]
     if version not in (1, 2, 3) or view[7] != 0:
         raise _refusal(f"the NPY is of format version {version}.{view[7]}; 1.0, 2.0 and 3.0 are known")
@@ -75,7 +77,7 @@ def _header_end(view: bytes | memoryview) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _parse(head: bytes) -> NpyHeader:
-    """`head` is everything before the data. Pure, so the same bytes need to be understood once only."""
+    """Parse everything before the data. The function is pure, so its results can be cached."""
     text = head[10 if head[6] == 1 else 12 :]
     match = _HEADER.fullmatch(text)
     if match is None or not text.endswith(b"\n"):
@@ -87,9 +89,9 @@ def _parse(head: bytes) -> NpyHeader:
     shape = _read_shape(values[b"shape"])
     if values[b"fortran_order"] not in (b"True", b"False"):
         raise _refusal("the NPY header's fortran_order is neither True nor False")
-    # An empty array may still have dimensions that numpy cannot count with, so zeros do not hide them.
+    # An empty array may have other dimensions too large for numpy, so zeros are left out of this product.
     if math.prod(filter(None, shape)) * dtype.itemsize >= 2**63:
-        raise _refusal(f"the NPY header's shape {shape} is beyond any memory")
+        raise _refusal(f"the NPY header's shape {shape} is larger than any memory")
     length = math.prod(shape) * dtype.itemsize
     return NpyHeader(dtype, shape, values[b"fortran_order"] == b"True", len(head), length)
 
@@ -98,7 +100,7 @@ def _read_dtype(descr: bytes) -> np.dtype[Any]:
     if re.fullmatch(rb"'[<>|=]?O\d{0,2}'", descr):
         raise _refusal(
             "the NPY holds Python objects, which are pickles and can run code",
-            "Save it again as a numeric array; we never unpickle data",
+            "Save it again as a numeric array; Penstock never unpickles data",
         )
     match = _DESCR.fullmatch(descr)
     if match is None:

@@ -1,6 +1,6 @@
-"""Reads a ZIP's directory and refuses archives that lie, overlap, or inflate beyond measure.
+"""Read a ZIP's directory, and refuse archives that contradict themselves, overlap, or inflate too much.
 
-Strict where two readers could see two archives in the same bytes: the directory ends where its end record
+The check is strict where two readers could see two archives in the same bytes: the directory ends where its end record
 begins, nothing follows that record, and every local header agrees with its directory entry.
 """
 
@@ -14,10 +14,10 @@ from penstock.errors import GuardError
 from penstock.shards.guards.buffer import Buffer, flat_view
 
 MAX_ENTRIES = 4096
-"""A sample has a handful of arrays."""
+"""Largest number of entries; a sample has a handful of arrays."""
 
 ZIP64_MARKER = 0xFFFFFFFF
-"""Stands in a 32-bit field whose value is in a zip64 record."""
+"""Value of a 32-bit field whose real value is in a zip64 record."""
 _ZIP64_MARKER_16 = 0xFFFF
 _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
@@ -29,7 +29,7 @@ _SAVE_AGAIN = "Save it again with numpy.savez or numpy.savez_compressed"
 
 @dataclass(frozen=True, slots=True)
 class ZipDirectory:
-    """The span of the directory, and how many entries it says it has."""
+    """The position of the directory, and the number of entries it announces."""
 
     count: int
     start: int
@@ -37,7 +37,7 @@ class ZipDirectory:
 
 
 def find_directory(view: bytes | memoryview) -> ZipDirectory:
-    """Where the directory lies; strict, so that no other reader can see another archive in the same bytes."""
+    """Return the position of the directory; strict, so that no other reader sees another archive in the same bytes."""
     end_at = _find_end(view)
     _, disk, first_disk, *narrow, _ = _END.unpack_from(view, end_at)
     stop, sizes = end_at, narrow
@@ -45,7 +45,7 @@ def find_directory(view: bytes | memoryview) -> ZipDirectory:
     if locator_at >= 0 and view[locator_at : locator_at + 4] == b"PK\x06\x07":
         _, disk, stop, disks = _END64_LOCATOR.unpack_from(view, locator_at)
         if stop + _END64.size != locator_at or view[stop : stop + 4] != b"PK\x06\x06" or disk or disks > 1:
-            raise refusal("the ZIP's zip64 end record is not where it should be")
+            raise refusal("the ZIP's zip64 end record is not at its announced offset")
         _, _, _, _, disk, first_disk, *sizes = _END64.unpack_from(view, stop)
         full = (_ZIP64_MARKER_16, _ZIP64_MARKER_16, ZIP64_MARKER, ZIP64_MARKER)
         if any(old not in (new, top) for old, new, top in zip(narrow, sizes, full, strict=True)):
@@ -61,30 +61,30 @@ def find_directory(view: bytes | memoryview) -> ZipDirectory:
 
 
 def _find_end(view: bytes | memoryview) -> int:
-    """Where the end record begins: the last 22 bytes, unless a comment follows it."""
-    at = len(view) - _END.size
-    if at >= 0 and view[at : at + 4] == b"PK\x05\x06" and view[at + 20] == 0 == view[at + 21]:
-        return at
+    """Return the offset of the end record: the last 22 bytes, unless a comment follows it."""
+    offset = len(view) - _END.size
+    if offset >= 0 and view[offset : offset + 4] == b"PK\x05\x06" and view[offset + 20] == 0 == view[offset + 21]:
+        return offset
     tail = bytes(view[-(_END.size + _ZIP64_MARKER_16) :])
-    at = tail.rfind(b"PK\x05\x06")
-    if at < 0 or at + _END.size > len(tail):
+    offset = tail.rfind(b"PK\x05\x06")
+    if offset < 0 or offset + _END.size > len(tail):
         raise refusal("not a whole ZIP: the end record is missing", FETCH_AGAIN)
-    if at + _END.size + int.from_bytes(tail[at + 20 : at + 22], "little") != len(tail):
+    if offset + _END.size + int.from_bytes(tail[offset + 20 : offset + 22], "little") != len(tail):
         raise refusal("the ZIP's comment does not end where the file does", FETCH_AGAIN)
-    return len(view) - len(tail) + at
+    return len(view) - len(tail) + offset
 
 
 def refusal(reason: str, advice: str = _SAVE_AGAIN) -> GuardError:
-    """The error for an archive that must not be read."""
+    """Return the error for an archive that must not be read."""
     return GuardError(reason, stage="guard", advice=advice)
 
 
 MAX_ENTRY_BYTES = 2**30
-"""Inflated size of one array: far above any training sample, small enough for a worker."""
+"""Largest inflated size of one array: far above any training sample, small enough for a worker."""
 MAX_TOTAL_BYTES = 2**31
-"""Inflated size of all arrays together."""
+"""Largest inflated size of all arrays together."""
 MAX_DEFLATE_RATIO = 1032
-"""Deflate spends at least 2 bits on 258 bytes; arrays of zeros reach this honestly, so it cannot be lower."""
+"""Deflate needs at least 2 bits for 258 bytes; genuine arrays of zeros reach this ratio, so it cannot be lower."""
 
 STORED, DEFLATED = 0, 8
 
@@ -110,7 +110,7 @@ class ZipEntry:
 
 @dataclass(slots=True)
 class _DirectoryRecord:
-    """A directory entry as it stands, before it is believed."""
+    """A directory entry as it is stored, before it is checked."""
 
     flags: int
     method: int
@@ -121,40 +121,40 @@ class _DirectoryRecord:
     raw_name: bytes
     name: str
     end: int
-    """Where the next directory entry begins."""
+    """Offset of the next directory entry."""
 
 
 def inspect_zip(data: Buffer) -> tuple[ZipEntry, ...]:
-    """The entries of a sound archive in directory order; GuardError on anything else."""
+    """Return the entries of a sound archive in directory order; GuardError on anything else."""
     view = flat_view(data)
     directory = find_directory(view)
     entries: list[ZipEntry] = []
     ranges: list[tuple[int, int]] = []
-    at = directory.start
+    offset = directory.start
     for _ in range(directory.count):
-        record = _read_record(view, at, directory.end)
+        record = _read_record(view, offset, directory.end)
         _check_record(record)
         entry = _locate_data(view, record, directory.start)
         entries.append(entry)
         ranges.append((record.header_start, entry.start + entry.compressed_length))
-        at = record.end
-    if at != directory.end:
-        raise refusal(f"the ZIP's directory ends at byte {at}, not where its end record is ({directory.end})")
+        offset = record.end
+    if offset != directory.end:
+        raise refusal(f"the ZIP's directory ends at byte {offset}, not where its end record is ({directory.end})")
     _check_archive(entries, ranges)
     return tuple(entries)
 
 
-def _read_record(view: bytes | memoryview, at: int, limit: int) -> _DirectoryRecord:
-    name_start = at + _ENTRY.size
+def _read_record(view: bytes | memoryview, offset: int, limit: int) -> _DirectoryRecord:
+    name_start = offset + _ENTRY.size
     if name_start > limit:
         raise refusal("the ZIP's directory is cut short", FETCH_AGAIN)
-    record = _ENTRY.unpack_from(view, at)
+    record = _ENTRY.unpack_from(view, offset)
     signature, _, _, flags, method, _, _, crc32, compressed, length = record[:10]
     name_length, extra_length, comment_length, disk, _, _, header_start = record[10:]
     extra_start = name_start + name_length
     end = extra_start + extra_length + comment_length
     if signature != b"PK\x01\x02" or end > limit:
-        raise refusal(f"the ZIP's directory is broken at byte {at}", FETCH_AGAIN)
+        raise refusal(f"the ZIP's directory is broken at byte {offset}", FETCH_AGAIN)
     if disk:
         raise refusal("the ZIP spans several disks")
     raw_name = bytes(view[name_start:extra_start])
@@ -173,16 +173,16 @@ def _decode_name(raw: bytes, flags: int) -> str:
 
 
 def _read_zip64(name: str, extra: bytes, *sizes: int) -> list[int]:
-    """Sizes too large for 32 bits stand in an extra field, in this order, only those that are full."""
-    at = 0
-    while at + 4 <= len(extra):
-        tag, length = struct.unpack_from("<2H", extra, at)
-        if tag == 1 and at + 4 + length <= len(extra):
-            values = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
+    """Return the sizes, replacing those too large for 32 bits by the values of the extra field, in this order."""
+    offset = 0
+    while offset + 4 <= len(extra):
+        tag, length = struct.unpack_from("<2H", extra, offset)
+        if tag == 1 and offset + 4 + length <= len(extra):
+            values = iter(struct.unpack_from(f"<{length // 8}Q", extra, offset + 4))
             wide = [next(values, -1) if size == ZIP64_MARKER else size for size in sizes]
             if -1 not in wide:
                 return wide
-        at += 4 + length
+        offset += 4 + length
     raise refusal(f"the ZIP's entry {name!r} lacks the zip64 sizes it announces")
 
 
@@ -200,19 +200,19 @@ def _check_record(record: _DirectoryRecord) -> None:
 
 
 def _locate_data(view: bytes | memoryview, record: _DirectoryRecord, limit: int) -> ZipEntry:
-    """The entry with the place of its data, from a local header that must agree with the directory.
+    """Return the entry with the offset of its data, from a local header that must agree with the directory.
 
-    numpy leaves room for zip64 sizes in local headers only, so the directory cannot tell that place.
+    numpy reserves space for zip64 sizes in local headers only, so the directory does not determine that offset.
     """
-    at = record.header_start
-    if at + _LOCAL.size > limit:
+    offset = record.header_start
+    if offset + _LOCAL.size > limit:
         raise refusal("the ZIP's directory points outside the data", FETCH_AGAIN)
-    header = _LOCAL.unpack_from(view, at)
+    header = _LOCAL.unpack_from(view, offset)
     signature, _, flags, method, _, _, _, compressed, length, name_length, extra_length = header
-    name_end = at + _LOCAL.size + name_length
+    name_end = offset + _LOCAL.size + name_length
     start = name_end + extra_length
     disagree = f"the ZIP's directory and local header disagree on {record.name!r}"
-    if signature != b"PK\x03\x04" or view[at + _LOCAL.size : name_end] != record.raw_name:
+    if signature != b"PK\x03\x04" or view[offset + _LOCAL.size : name_end] != record.raw_name:
         raise refusal(f"{disagree}: its name")
     if (flags ^ record.flags) & _ENCRYPTED or method != record.method:
         raise refusal(f"{disagree}: how it is stored")
