@@ -1,4 +1,4 @@
-"""Recordings of ranks that sum their gradients in `backward`, as a training of theirs would have left them."""
+"""Recordings of ranks that sum their gradients in `backward`, as a real training would leave them."""
 
 from dataclasses import dataclass, field, replace
 
@@ -10,64 +10,68 @@ STEPS = 60
 
 @dataclass
 class Rank:
-    """Seconds of a step: change what matters for the test."""
+    """The times of one rank's steps in seconds; a test changes those that matter."""
 
     wait_s: float = 0.0
     forward_s: object = 0.010
     backward_s: float = 0.020
-    """Of its own: the others are waited for on top of it."""
+    """Seconds of its own work; waiting for the other ranks is added."""
     optimizer_s: float = 0.002
-    rest_s: object = 0.001
+    outside_s: object = 0.001
+    """Seconds outside all phases."""
     samples: int = 16
     system: dict = field(default_factory=dict)
     main: dict = field(default_factory=dict)
-    """Of its process in the system's looks; nobody looked where it is empty."""
+    """Load of its process in the system lines; empty: there are no system lines."""
     states: dict = field(default_factory=dict)
 
 
-def at(value, number):
+def value_at(value, number):
+    """Return the value for a step, where it may be a function of the number of the step."""
     return value(number) if callable(value) else value
 
 
 def trained(*ranks, on_device=False, together=True, profiled=lambda number: True):
-    """A recording for each. A step begins for a rank when it is done with the last one."""
+    """Return a recording for each rank. A rank begins a step when it has finished the one before."""
     free_s = [0.0] * len(ranks)
     steps = [[] for _ in ranks]
     for number in range(STEPS):
-        begun_s = [free + rank.wait_s + at(rank.forward_s, number) for free, rank in zip(free_s, ranks, strict=True)]
-        done_s = [begun + rank.backward_s for begun, rank in zip(begun_s, ranks, strict=True)]
+        start_s = [
+            free + rank.wait_s + value_at(rank.forward_s, number) for free, rank in zip(free_s, ranks, strict=True)
+        ]
+        done_s = [start + rank.backward_s for start, rank in zip(start_s, ranks, strict=True)]
         for row, rank in enumerate(ranks):
-            over_s = max(done_s) if together else done_s[row]
-            rest_s = at(rank.rest_s, number)
+            end_s = max(done_s) if together else done_s[row]
+            outside_s = value_at(rank.outside_s, number)
             phases = {
-                "forward": at(rank.forward_s, number),
-                "backward": over_s - begun_s[row],
+                "forward": value_at(rank.forward_s, number),
+                "backward": end_s - start_s[row],
                 "optimizer": rank.optimizer_s,
             }
-            whole_s = sum(phases.values()) + rest_s
-            clocks = {"device_phases": phases, "phases": _handed_out(phases)} if on_device else {"phases": phases}
+            whole_s = sum(phases.values()) + outside_s
+            clocks = {"device_phases": phases, "phases": _launched(phases)} if on_device else {"phases": phases}
             more = clocks if profiled(number) else {}
             steps[row].append(step(number, rank.wait_s, whole_s, at_s=free_s[row], samples=rank.samples, **more))
-            free_s[row] = over_s + rank.optimizer_s + rest_s
+            free_s[row] = end_s + rank.optimizer_s + outside_s
     made = [
-        recorded(steps[row], system=_looks(rank, free_s[row]), stack_samples=_where(rank))
+        recorded(steps[row], system=_system_lines(rank, free_s[row]), stack_samples=_stack_samples(rank))
         for row, rank in enumerate(ranks)
     ]
-    return [replace(one, run=RunLine(rank=rank, world_size=len(made))) for rank, one in enumerate(made)]
+    return [replace(recording, run=RunLine(rank=rank, world_size=len(made))) for rank, recording in enumerate(made)]
 
 
-def _handed_out(phases):
-    """The host is done with each long before the device is, and waits for all of it at the end."""
+def _launched(phases):
+    """Return the phases on the host, which launches all work quickly and waits for the device at the end."""
     short = dict.fromkeys(phases, 0.001)
     return {**short, "sync": sum(phases.values()) - sum(short.values())}
 
 
-def _looks(rank, end_s):
+def _system_lines(rank, end_s):
     if not rank.main:
         return ()
     processes = (ProcessLoad(**rank.main),)
     return tuple(SystemLine(at_s=0.5 + second, processes=processes, **rank.system) for second in range(int(end_s)))
 
 
-def _where(rank):
+def _stack_samples(rank):
     return (StackSamplesLine(at_s=1.0, samples=100, states=rank.states),) if rank.states else ()

@@ -1,4 +1,4 @@
-"""Recordings of ranks that train together, of which nothing is known but what they waited for."""
+"""Recordings of ranks that train together, with their waits only."""
 
 from dataclasses import replace
 
@@ -11,10 +11,11 @@ STEPS = 50
 
 
 def of_ranks(*waits, step_s=0.02):
-    """A recording for each rank, whose steps waited so long; the first of each is the start-up."""
-    made = [recorded([step(at, float(wait), step_s) for at, wait in enumerate(waited)]) for waited in waits]
-    return [replace(one, run=RunLine(rank=rank, world_size=len(made))) for rank, one in enumerate(made)]
+    """Return a recording for each rank, from the waits of its steps; the first wait is the start-up."""
+    made = [recorded([step(batch, float(wait), step_s) for batch, wait in enumerate(waited)]) for waited in waits]
+    return [replace(recording, run=RunLine(rank=rank, world_size=len(made))) for rank, recording in enumerate(made)]
 
 
 def flat(wait_s):
+    """Return equal waits for all steps."""
     return np.full(STEPS, wait_s)

@@ -1,4 +1,4 @@
-"""Ranks judged together: the sentence, and whose diagnosis it is."""
+"""Tests of the diagnosis of several ranks: the sentence, and which rank is judged."""
 
 from dataclasses import replace
 
@@ -12,17 +12,16 @@ from penstock.diagnose.verdict import diagnose
 from penstock.recording.format import HopsLine, LoaderLine
 
 
-def job(*runs):
-    """A recording for each rank."""
+def recordings_of_ranks(*runs):
     made = [run.recording() for run in runs]
     return [
-        replace(one, run=msgspec.structs.replace(one.run, rank=rank, world_size=len(made)))
-        for rank, one in enumerate(made)
+        replace(recording, run=msgspec.structs.replace(recording.run, rank=rank, world_size=len(made)))
+        for rank, recording in enumerate(made)
     ]
 
 
 def test_the_rank_that_computes_longer_is_named_and_judged():
-    recording, found = diagnose_ranks(job(Made(), Made(), Made(cpu_s=0.2)))
+    recording, found = diagnose_ranks(recordings_of_ranks(Made(), Made(), Made(cpu_s=0.2)))
     assert recording.run.rank == found.ranks.holder == 2
     assert found.ranks.sentence.startswith("Rank 2 holds the others back: it was the last to have its batch in ")
     assert "a batch takes 200 ms to make there and 10 ms elsewhere, and most of the difference is computing." in (
@@ -32,25 +31,25 @@ def test_the_rank_that_computes_longer_is_named_and_judged():
     assert "rank 2 holds the others back" in found.notes[-1]
 
 
-def test_a_rank_that_waits_for_its_storage_is_told_from_one_that_computes():
-    _, found = diagnose_ranks(job(Made(latency_s=0.15), Made()))
+def test_a_rank_that_waits_for_its_storage_is_distinguished_from_one_that_computes():
+    _, found = diagnose_ranks(recordings_of_ranks(Made(latency_s=0.15), Made()))
     assert found.ranks.holder == 0
     assert "most of the difference is waiting for storage, the network or a lock" in found.ranks.sentence
 
 
-def test_a_rank_with_fewer_workers_is_told_so():
-    _, found = diagnose_ranks(job(Made(cpu_s=0.06), Made(cpu_s=0.06, workers=1), Made(cpu_s=0.06)))
+def test_fewer_workers_are_named_as_the_reason():
+    _, found = diagnose_ranks(recordings_of_ranks(Made(cpu_s=0.06), Made(cpu_s=0.06, workers=1), Made(cpu_s=0.06)))
     assert found.ranks.holder == 1
     assert "it has 1 workers, the others 4" in found.ranks.sentence
 
 
-def test_hops_of_our_own_loader_say_why():
+def test_the_hops_of_a_penstock_loader_give_the_reason():
     ranks = of_ranks(flat(0.03), flat(0.0))
     loader = {0: LoaderLine(loader=0, type="penstock")}
     busy = [{"read": (4.5, 0.0, 0.0), "decode": (0.5, 0.0, 0.0)}, {"read": (0.5, 0.0, 0.0), "decode": (0.5, 0.0, 0.0)}]
     ranks = [
-        replace(rank, loaders=loader, hops=(HopsLine(loader=0, at_s=9.0, hops=of_rank),))
-        for rank, of_rank in zip(ranks, busy, strict=True)
+        replace(rank, loaders=loader, hops=(HopsLine(loader=0, at_s=9.0, hops=hops),))
+        for rank, hops in zip(ranks, busy, strict=True)
     ]
     _, found = diagnose_ranks(ranks)
     assert "a batch takes 100 ms to make there and 20 ms elsewhere, and most of the difference is reading." in (
@@ -58,12 +57,12 @@ def test_hops_of_our_own_loader_say_why():
     )
 
 
-def test_an_iterable_that_shows_nothing_leaves_why_open():
+def test_a_loader_that_shows_nothing_leaves_the_reason_unknown():
     _, found = diagnose_ranks(of_ranks(flat(0.03), flat(0.0)))
-    assert found.ranks.sentence.endswith("why is not known: this loader does not show how its batches are made.")
+    assert found.ranks.sentence.endswith("the reason is unknown: this loader does not show how its batches are made.")
 
 
-def test_ranks_that_are_last_in_turns_are_said_to_be():
+def test_ranks_that_are_last_in_turns_are_described():
     first, second = flat(0.0), flat(0.0)
     first[::2], second[1::2] = 0.03, 0.03
     _, found = diagnose_ranks(of_ranks(first, second))
@@ -71,14 +70,14 @@ def test_ranks_that_are_last_in_turns_are_said_to_be():
     assert "hold each other back in turns" in found.ranks.sentence
 
 
-def test_ranks_that_wait_alike_hold_nobody_back():
+def test_ranks_that_wait_equally_do_not_hold_each_other_back():
     _, found = diagnose_ranks(of_ranks(flat(0.02), flat(0.02)))
     assert found.ranks.sentence == (
         "No rank holds the others back: all 2 together waited 980 ms for data, 50% of the time."
     )
 
 
-def test_what_waiting_costs_is_the_maximum_over_ranks():
+def test_the_impact_is_the_maximum_wait_over_the_ranks():
     first, second = flat(0.0), flat(0.0)
     first[::2], second[1::2] = 0.03, 0.03
     ranks = of_ranks(first, second)
@@ -89,12 +88,12 @@ def test_what_waiting_costs_is_the_maximum_over_ranks():
     assert found.impact.gpu_hours == pytest.approx(0.03 * STEPS * 2 / 3600)
 
 
-def test_one_recording_is_diagnosed_as_it_always_was():
+def test_a_single_rank_is_diagnosed_like_any_recording():
     recording = Made().recording()
     assert diagnose_ranks([recording]) == (recording, diagnose(recording))
 
 
-def test_ranks_without_common_steps_are_judged_by_who_waited_most():
+def test_of_ranks_without_common_steps_the_most_waiting_one_is_judged():
     short = of_ranks(flat(0.06)[:5], flat(0.02)[:5])
     recording, found = diagnose_ranks(short)
     assert (recording.run.rank, found.ranks) == (0, None)
