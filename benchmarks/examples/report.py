@@ -8,7 +8,7 @@ from benchmarks.document import Finding
 from benchmarks.examples.meter import Pace
 from benchmarks.examples.runs import Measured
 from benchmarks.result import Line, Table, median_ratio
-from penstock.demo.loss_agreement import loss_agreement
+from penstock.demo.stages import loss_agreement
 
 TARGETS = {"distill": 5.0, "reid": 8.0, "segment": 3.0}
 """Samples/s over the report's, on an H200 with 16 cores; on a CPU, where both share two cores, not to lose."""

@@ -1,4 +1,4 @@
-"""Runs commands as a user does: the installed program, in a process of its own."""
+"""Fixtures that run commands as a user does, and recordings for them."""
 
 import json
 import subprocess
@@ -33,6 +33,8 @@ class Ran:
 
 @pytest.fixture
 def penstock(tmp_path):
+    """Return a function that runs the program in a process of its own."""
+
     def run(*arguments, cwd=tmp_path):
         command = [sys.executable, "-m", "penstock", *map(str, arguments)]
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
@@ -42,24 +44,24 @@ def penstock(tmp_path):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, capsys):
-    """The same in this process, which is quicker; paths are those of the test's own folder."""
+def in_process(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the program in this process, which is quicker, in the test's own folder."""
 
     def run(*arguments):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["penstock", *map(str, arguments)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exited:
             main.main()
         out, err = capsys.readouterr()
-        return Ran(ended.value.code or 0, out, err)
+        return Ran(exited.value.code or 0, out, err)
 
     return run
 
 
 @pytest.fixture
 def record(tmp_path):
-    """Writes the recording of a run of which every step is like the others."""
+    """Return a function that writes the recording of a run whose steps are all alike."""
 
     def write(file="run.jsonl", *, wait_s=0.0001, step_s=0.02, count=60, workers=2, fetched=True, **loader):
         recorder = Recorder(tmp_path / file, RunLine(command=("train.py",), machine=Machine(cores=4, usable_cores=4)))

@@ -46,22 +46,22 @@ def test_bench_without_torch_prints_how_to_install_it(tmp_path):
     assert "pip install 'penstock[torch]'" in ran.stderr
 
 
-def test_bench_refuses_a_field_that_no_sample_has(here, tmp_path):
+def test_bench_refuses_a_field_that_no_sample_has(in_process, tmp_path):
     make_shards(tmp_path, REID, samples=4, scale=0.5)
-    ran = here("bench", tmp_path, "--field", "image=.png:32")
+    ran = in_process("bench", tmp_path, "--field", "image=.png:32")
     assert ran.code == 3
     assert ".png" in ran.err
 
 
-def test_bench_with_a_malformed_field_exits_with_2(here, tmp_path):
+def test_bench_with_a_malformed_field_exits_with_2(in_process, tmp_path):
     make_shards(tmp_path, REID, samples=4, scale=0.5)
-    ran = here("bench", tmp_path, "--field", "image")
+    ran = in_process("bench", tmp_path, "--field", "image")
     assert ran.code == 2
     assert "NAME=SUFFIX" in ran.err
 
 
-def test_bench_help_has_an_example_and_fits_into_80_columns(here):
-    ran = here("bench", "--help")
+def test_bench_help_has_an_example_and_fits_into_80_columns(in_process):
+    ran = in_process("bench", "--help")
     assert ran.code == 0
     assert "penstock bench sa1b/ --field image=.jpg:1024" in ran.out
     assert all(len(line) <= 80 for line in ran.out.splitlines())

@@ -1,4 +1,4 @@
-"""`penstock demo`: once for real, with the smallest shards; else with a result that is made up."""
+"""`penstock demo`: one real run with the smallest shards; the other tests print a given result."""
 
 import json
 import os
@@ -16,12 +16,10 @@ from typer.testing import CliRunner
 from penstock.cli import demo as command
 from penstock.core.finding import Diagnosis
 from penstock.core.plan import Plan
-from penstock.demo import forecast as outlook
-from penstock.demo import stages
+from penstock.demo import forecast, stages
 from penstock.demo.demo import DemoResult
-from penstock.demo.loss_agreement import loss_agreement
 from penstock.demo.shards import DemoSize
-from penstock.demo.stages import Stage, StageResult
+from penstock.demo.stages import Stage, StageResult, loss_agreement
 from penstock.errors import SettingError
 from penstock.recording.reader import load
 
@@ -31,7 +29,7 @@ app.command()(command.demo)
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """As the program does, errors as they are."""
+    """Return a function that runs the command; errors are raised."""
 
     def run(*arguments):
         monkeypatch.chdir(tmp_path)
@@ -44,9 +42,9 @@ def run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_whole_loop_on_the_smallest_shards(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "Size", partial(DemoSize, scale=0.0625))
-    monkeypatch.setattr(outlook, "PROBE_S", 0.5)
+def test_the_demo_runs_all_stages_on_the_smallest_shards(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "DemoSize", partial(DemoSize, scale=0.0625))
+    monkeypatch.setattr(forecast, "PROBE_S", 0.5)
     monkeypatch.setattr(stages, "EXACT_S", 0.2)
     ran = run("--samples", 20, "--seconds", 1, "--json")
     assert ran.exit_code == 0, ran.output
@@ -83,8 +81,8 @@ def measured(name, samples_s, losses, tmp_path, gain=None, others_cpu=0.0):
 
 
 @pytest.fixture
-def made_up(tmp_path, monkeypatch):
-    """A result whose last stage has these losses."""
+def demo_result(tmp_path, monkeypatch):
+    """Return a function that replaces the demo's run by a result whose last stage has given losses."""
 
     def put(last=(0.5, 0.25), others_cpu=0.0):
         stages = [
@@ -106,13 +104,13 @@ def made_up(tmp_path, monkeypatch):
             report=tmp_path / "report.html",
             seconds=80.0,
         )
-        monkeypatch.setattr(command.DemoRun, "go", lambda way: result)
+        monkeypatch.setattr(command.DemoRun, "run", lambda demo: result)
 
     return put
 
 
-def test_before_and_after_stand_in_one_table(run, made_up, tmp_path):
-    made_up()
+def test_all_runs_are_in_one_table(run, demo_result, tmp_path):
+    demo_result()
     ran = run()
     assert ran.exit_code == 0
     rows = [line.split() for line in ran.stdout.splitlines() if line.startswith(" the ")]
@@ -124,61 +122,61 @@ def test_before_and_after_stand_in_one_table(run, made_up, tmp_path):
     assert str(tmp_path / "report.html") in ran.stdout.replace("\n", "")
 
 
-def test_losses_that_should_agree_and_do_not_are_told_and_exit_code_1(run, made_up):
-    made_up(last=(0.5, 0.5))
+def test_losses_that_differ_are_reported_with_exit_code_1(run, demo_result):
+    demo_result(last=(0.5, 0.5))
     ran = run()
     assert ran.exit_code == 1
     assert "DIFFER by 1" in ran.stdout
 
 
-def test_a_busy_machine_is_told_beside_the_figures(run, made_up):
-    made_up()
+def test_a_busy_machine_is_reported(run, demo_result):
+    demo_result()
     assert "Other programs" not in run().stdout
-    made_up(others_cpu=1.25)
-    assert "Other programs took up to 1.2 cores meanwhile" in run().stdout
+    demo_result(others_cpu=1.25)
+    assert "Other programs used up to 1.2 cores meanwhile" in run().stdout
 
 
-def test_an_interrupted_demo_says_so(run, monkeypatch):
-    def interrupted(way):
+def test_an_interrupted_demo_exits_with_130(run, monkeypatch):
+    def interrupted(demo):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.DemoRun, "go", interrupted)
+    monkeypatch.setattr(command.DemoRun, "run", interrupted)
     ran = run()
     assert ran.exit_code == 130
     assert "interrupted" in ran.stderr
 
 
 def test_a_folder_that_is_not_from_a_demo_is_refused(penstock, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("x")
-    ran = penstock("demo", "--folder", "mine")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "thesis.txt").write_text("x")
+    ran = penstock("demo", "--folder", "own")
     assert ran.code == 2
     assert "not from a demo" in ran.err
-    assert (tmp_path / "mine" / "thesis.txt").exists()
+    assert (tmp_path / "own" / "thesis.txt").exists()
 
 
-def test_without_torch_it_says_what_to_install(run, monkeypatch):
+def test_without_torch_the_error_says_what_to_install(run, monkeypatch):
     monkeypatch.setattr("penstock.cli.arguments.find_spec", lambda name: None)
     with pytest.raises(SettingError, match=r"penstock\[torch\]"):
         run()
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups here")
-def test_ctrl_c_during_a_training_leaves_nothing_running(tmp_path):
+def test_ctrl_c_during_a_training_ends_all_processes(tmp_path):
     command = [sys.executable, "-m", "penstock", "demo", "--samples", "16", "--seconds", "60"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
         assert demo.stdout.readline().startswith("made ")
-        for _ in range(6):  # Python drops an interrupt that comes while it forks; whoever presses presses again
+        for _ in range(6):  # Python loses an interrupt that arrives during a fork, so it is sent again
             demo.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 demo.wait(10)
                 break
         assert demo.returncode == 130
-    assert _gone(demo.pid)
+    assert _group_has_ended(demo.pid)
 
 
-def _gone(group):
-    """Those that were told to end may still be at it for a moment."""
+def _group_has_ended(group):
+    """Return whether all processes of the group have ended within ten seconds."""
     for _ in range(100):
         try:
             os.killpg(group, 0)

@@ -35,33 +35,35 @@ def make_curve(*points):
 
 
 @pytest.fixture
-def probed(monkeypatch):
-    """Answer for the probe, and keep what it was asked."""
-    asked = []
+def fake_probe(monkeypatch):
+    """Return a function that replaces the storage probe by a given answer or error, and records its settings."""
+    calls = []
 
     def install(answer):
         def probe(path, **settings):
-            asked.append(settings)
+            calls.append(settings)
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
         monkeypatch.setattr("penstock.cli.doctor.probe_storage", probe)
-        return asked
+        return calls
 
     return install
 
 
 @pytest.fixture(autouse=True)
-def _plenty_of_room(monkeypatch):
-    from penstock.report.storage import WritableSpace
+def _enough_space(monkeypatch):
+    from penstock.report.doctor import WritableSpace
 
-    monkeypatch.setattr("penstock.cli.doctor._room", lambda path: WritableSpace(True, 80 * 10**9, 250 * 10**9))
+    monkeypatch.setattr(
+        "penstock.cli.doctor._writable_space", lambda path: WritableSpace(True, 80 * 10**9, 250 * 10**9)
+    )
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """A machine without a fault, unless the test gives other rows: what is wrong with the real one is its affair."""
+    """A machine without problems, unless the test gives other rows: the real one may have any."""
     rows = {"machine": (Check("cores", "16 of 16", "Plenty."), unknown_check("GPU", "No driver.")), "script": ()}
     monkeypatch.setattr("penstock.cli.doctor.examine", lambda script: DoctorReport(**rows))
     return rows
@@ -78,11 +80,11 @@ def test_a_real_path_is_measured_and_explained(tmp_path, monkeypatch):
     assert document["in_flight"] in (1, 2, 4, 8, 16, 32)
     assert first.exit_code == (0 if document["ok"] else 1)
     again = json.loads(run(tmp_path / "shards", "--json").stdout)
-    assert again["curve"] == document["curve"]  # kept, not measured again
+    assert again["curve"] == document["curve"]  # cached, not measured again
 
 
-def test_a_good_storage_exits_0_within_80_columns(tmp_path, probed):
-    probed(make_curve((1, 1500, 2000), (4, 3000, 5500)))
+def test_a_good_storage_exits_0_within_80_columns(tmp_path, fake_probe):
+    fake_probe(make_curve((1, 1500, 2000), (4, 3000, 5500)))
     result = run(tmp_path)
     assert result.exit_code == 0
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
@@ -92,15 +94,15 @@ def test_a_good_storage_exits_0_within_80_columns(tmp_path, probed):
     assert "3,000" in result.stdout
 
 
-def test_a_seeking_storage_is_marked_and_exits_1(tmp_path, probed):
-    probed(make_curve((1, 180, 90), (2, 170, 95)))
+def test_a_seeking_storage_is_marked_and_exits_1(tmp_path, fake_probe):
+    fake_probe(make_curve((1, 180, 90), (2, 170, 95)))
     result = run(tmp_path)
     assert result.exit_code == 1
     assert any(line.split()[:2] == ["!", "random"] for line in result.stdout.splitlines())
 
 
-def test_a_storage_that_cannot_be_measured_is_still_described(tmp_path, probed):
-    probed(StorageError("nothing to measure with", advice="Point at shards"))
+def test_a_storage_that_cannot_be_measured_is_still_described(tmp_path, fake_probe):
+    fake_probe(StorageError("nothing to measure with", advice="Point at shards"))
     result = run(tmp_path)
     assert result.exit_code == 1
     assert "nothing to measure with" in " ".join(result.stdout.split())
@@ -108,14 +110,14 @@ def test_a_storage_that_cannot_be_measured_is_still_described(tmp_path, probed):
     assert (document["curve"], document["in_flight"], document["ok"]) == (None, None, False)
 
 
-def test_settings_reach_the_probe(tmp_path, probed):
-    asked = probed(make_curve((1, 1500, 2000)))
+def test_settings_reach_the_probe(tmp_path, fake_probe):
+    asked = fake_probe(make_curve((1, 1500, 2000)))
     run(tmp_path, "--sample-size", "2500000", "--refresh")
     assert asked == [{"sample_bytes": 2_500_000, "refresh": True}]
 
 
-def test_names_are_shown_not_obeyed(tmp_path, probed):
-    probed(make_curve((1, 1500, 2000)))
+def test_markup_and_escapes_in_names_stay_text(tmp_path, fake_probe):
+    fake_probe(make_curve((1, 1500, 2000)))
     folder = tmp_path / "[bold]x\x1b[31m"
     folder.mkdir()
     result = run(folder)
@@ -123,8 +125,8 @@ def test_names_are_shown_not_obeyed(tmp_path, probed):
     assert "\x1b" not in result.stdout
 
 
-def test_a_name_that_is_not_text_can_be_shown(tmp_path, probed):
-    probed(make_curve((1, 1500, 2000)))
+def test_a_name_that_is_not_utf8_can_be_printed(tmp_path, fake_probe):
+    fake_probe(make_curve((1, 1500, 2000)))
     folder = os.fsencode(tmp_path) + b"/\xff"
     try:
         os.mkdir(folder)
@@ -134,18 +136,18 @@ def test_a_name_that_is_not_text_can_be_shown(tmp_path, probed):
     assert json.loads(run(os.fsdecode(folder), "--json").stdout)["ok"] is True
 
 
-def test_a_path_that_does_not_exist_is_wrong_usage(tmp_path):
+def test_a_missing_path_exits_with_2(tmp_path):
     result = run(tmp_path / "nowhere")
     assert result.exit_code == 2
     assert "does not exist" in " ".join(result.output.replace("│", "").split())
 
 
 @pytest.mark.parametrize("size", ["0", "-5", "33554433", "much"])
-def test_a_size_that_cannot_be_measured_is_wrong_usage(tmp_path, size):
+def test_an_invalid_sample_size_exits_with_2(tmp_path, size):
     assert run(tmp_path, f"--sample-size={size}").exit_code == 2
 
 
-def test_the_help_teaches_with_an_example():
+def test_the_help_has_an_example():
     text = run("--help").stdout
     assert "penstock doctor shards/ --sample-size 2500000" in text
     assert "Exit code" in text
@@ -153,7 +155,7 @@ def test_the_help_teaches_with_an_example():
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_without_a_path_the_machine_alone_is_looked_at():
+def test_without_a_path_only_the_machine_is_checked():
     result = run()
     assert result.exit_code == 0
     assert "this machine" in result.stdout
@@ -164,7 +166,7 @@ def test_without_a_path_the_machine_alone_is_looked_at():
 
 
 @pytest.mark.parametrize(("mark", "sign"), [(CheckStatus.ATTENTION, "!"), (CheckStatus.BAD, "✗")])
-def test_one_fault_of_the_machine_exits_1(machine, mark, sign):
+def test_one_problem_of_the_machine_exits_with_1(machine, mark, sign):
     machine["machine"] = (Check("swap", "8 GB used", "Short of memory.", mark),)
     result = run()
     assert result.exit_code == 1
@@ -181,7 +183,7 @@ def test_machine_and_script_are_in_the_json(machine):
     assert (document["storage"], document["curve"], document["rows"], document["ok"]) == (None, None, [], False)
 
 
-def test_a_script_is_read_and_judged(tmp_path, monkeypatch):
+def test_the_dataloaders_of_a_script_are_checked(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.cli.doctor.examine", really_examine)
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit(9)\nDataLoader(ds, num_workers=4096, batch_size=24)\n")
@@ -193,7 +195,7 @@ def test_a_script_is_read_and_judged(tmp_path, monkeypatch):
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
 
 
-def test_the_real_machine_is_described_whatever_it_is(monkeypatch):
+def test_the_real_machine_is_described(monkeypatch):
     monkeypatch.setattr("penstock.cli.doctor.examine", really_examine)
     result = run("--json")
     document = json.loads(result.stdout)
@@ -201,19 +203,19 @@ def test_the_real_machine_is_described_whatever_it_is(monkeypatch):
     assert document["ok"] == all(row["mark"] in ("good", "open") for row in document["machine"])
 
 
-def test_a_script_that_is_not_there_is_wrong_usage(tmp_path):
+def test_a_missing_script_exits_with_2(tmp_path):
     assert run("--script", tmp_path / "nowhere.py").exit_code == 2
     assert run("--script", tmp_path).exit_code == 2
 
 
 @pytest.mark.parametrize("option", [("--refresh",), ("--sample-size", 100)])
-def test_options_about_a_storage_want_its_path(here, option):
-    ran = here("doctor", *option)
+def test_options_about_a_storage_need_its_path(in_process, option):
+    ran = in_process("doctor", *option)
     assert (ran.code, ran.out) == (2, "")
     assert "Give its PATH" in ran.err
 
 
-def test_a_storage_that_refuses_every_look_is_a_row(tmp_path, monkeypatch):
+def test_a_storage_that_cannot_be_read_has_a_row(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 

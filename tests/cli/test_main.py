@@ -8,13 +8,13 @@ import penstock as package
 from penstock.cli import main
 
 
-def test_version_is_the_packages(penstock):
+def test_the_version_is_that_of_the_package(penstock):
     ran = penstock("--version")
     assert (ran.code, ran.out.strip()) == (0, f"penstock {package.__version__}")
 
 
 def _commands(group=None, names=()):
-    """All of them, groups too."""
+    """Yield the names of all commands and groups."""
     group = group or get_command(main.make_app())
     yield names
     for name, command in getattr(group, "commands", {}).items():
@@ -22,8 +22,8 @@ def _commands(group=None, names=()):
 
 
 @pytest.mark.parametrize("command", [*_commands()], ids=" ".join)
-def test_help_teaches_every_command(here, command):
-    ran = here(*command, "--help")
+def test_the_help_of_every_command_has_an_example_and_exit_codes(in_process, command):
+    ran = in_process(*command, "--help")
     assert ran.code == 0
     assert "Usage: " in ran.out
     assert len(ran.out.split()) > 30
@@ -41,7 +41,7 @@ def test_a_wrong_path_is_one_line_on_stderr_and_exit_code_2(penstock):
 
 
 @pytest.mark.parametrize("words", [["--version"], ["run", "--help"], ["shards", "ls", "--help"]])
-def test_a_call_imports_no_more_than_the_command_that_it_names(words):
+def test_a_call_imports_only_the_command_that_it_names(words):
     code = "import sys; from penstock.cli.main import main\n"
     code += "try: main()\nfinally: print(*sys.modules, file=sys.stderr)"
     ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
@@ -50,14 +50,15 @@ def test_a_call_imports_no_more_than_the_command_that_it_names(words):
     assert any(name.startswith("shards.") for name in imported) == ("shards" in words)
 
 
-def test_an_unknown_command_is_exit_code_2(here):
-    assert here("shards", "polish").code == 2
+def test_an_unknown_command_is_exit_code_2(in_process):
+    assert in_process("shards", "polish").code == 2
 
 
-def test_the_public_names_are_these_and_no_more():
+def test_the_public_names_are_exactly_these():
     fields = ["Array", "GpuTransform", "Image", "Json", "Label", "Raw", "Text"]
+    options = ["CacheOptions", "EngineOptions", "ErrorOptions", "ReadOptions"]
     functions = ["plan_for", "probe_step", "tune", "watch"]
-    assert sorted(package.__all__) == sorted([*fields, "AdaptiveLoader", "Loader", *functions])
+    assert sorted(package.__all__) == sorted([*fields, *options, "AdaptiveLoader", "Loader", *functions])
     assert all(getattr(package, name).__name__ == name for name in package.__all__)
     assert set(package.__all__) <= set(dir(package))
     assert {name for name in vars(package) if not name.startswith("_") and not _is_module(package, name)} <= {

@@ -1,4 +1,4 @@
-"""`penstock plan`: what it prints, what it writes, how it ends."""
+"""`penstock plan`: its output, its file and its exit codes."""
 
 import json
 import re
@@ -35,8 +35,8 @@ def planned(tmp_path, monkeypatch):
 
 @pytest.fixture
 def slow(record):
-    """A loop that makes its batches itself."""
-    return record(wait_s=0.03, step_s=0.02, workers=0, dataset="Pictures", dataset_size=1000)
+    """The recording of a loop without workers that waits for its batches."""
+    return record(wait_s=0.03, step_s=0.02, workers=0, dataset="Images", dataset_size=1000)
 
 
 def test_changes_end_with_1_and_come_with_reason_and_gain(planned, slow):
@@ -54,8 +54,7 @@ def test_a_healthy_run_has_nothing_to_change(planned, record):
     assert "Nothing to change" in ran.stdout
 
 
-def test_a_cause_with_a_remedy_whose_gain_nobody_knows_is_a_change_all_the_same(planned, record, monkeypatch):
-    """And where the run does not wait, it is only something to try."""
+def test_changes_without_a_known_gain_count_only_if_the_run_waits(planned, record, monkeypatch):
     trial = Change(scope="step", name="precision", now=None, then="bfloat16", reason="try it")
 
     def code(wait_share):
@@ -66,12 +65,12 @@ def test_a_cause_with_a_remedy_whose_gain_nobody_knows_is_a_change_all_the_same(
     assert (code(0.0), code(0.05), code(0.5), code(None)) == (0, 0, 1, 3)
 
 
-def test_the_share_of_the_waiting_is_in_the_document(planned, slow, record):
+def test_the_share_of_waiting_is_in_the_document(planned, slow, record):
     assert json.loads(planned(slow, "--json").stdout)["prediction"]["wait_share"] == pytest.approx(0.6, abs=0.01)
     assert "wait_share" not in json.loads(planned(record("few.jsonl", count=3), "--json").stdout)["prediction"]
 
 
-# -- from parts ------------------------------------------------------------------------------------------------------
+# -- from probes -----------------------------------------------------------------------------------------------------
 
 PROBES = Probes(
     decode=DecodeRates(
@@ -99,7 +98,7 @@ def probes(tmp_path):
 
 @pytest.fixture
 def probed(tmp_path):
-    """The recording of a probe of the step."""
+    """Return a function that writes the recording of a step probe."""
 
     def write(samples=8, stages=("alone", "beside"), probe="compute"):
         recorder = Recorder(tmp_path / "probe.jsonl", RunLine(probe=probe))
@@ -112,7 +111,7 @@ def probed(tmp_path):
     return write
 
 
-def test_probes_are_planned_from(planned, probes, tmp_path):
+def test_a_plan_can_be_made_from_probes(planned, probes, tmp_path):
     ran = planned("--probes", probes, "-o", "plan.yaml")
     assert ran.exit_code == 1, ran.output
     assert "Made from probes" in ran.stdout
@@ -121,11 +120,11 @@ def test_probes_are_planned_from(planned, probes, tmp_path):
     assert found.dataloader["num_workers"] > 0
 
 
-def test_a_step_makes_the_difference_as_said_or_as_probed(planned, probes, probed):
-    said = json.loads(planned("--probes", probes, "--step-ms", 500, "--json").stdout)
+def test_a_given_and_a_probed_step_give_the_same_limits(planned, probes, probed):
+    given = json.loads(planned("--probes", probes, "--step-ms", 500, "--json").stdout)
     measured = json.loads(planned("--probes", probes, probed(), "--json").stdout)
-    assert said["prediction"]["limits"] == measured["prediction"]["limits"]
-    assert said["prediction"]["planned_samples_s"] == pytest.approx(8 / 0.5, rel=0.02)
+    assert given["prediction"]["limits"] == measured["prediction"]["limits"]
+    assert given["prediction"]["planned_samples_s"] == pytest.approx(8 / 0.5, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +135,11 @@ def test_a_step_makes_the_difference_as_said_or_as_probed(planned, probes, probe
         ({"probe": ""}, "is the recording of a run"),
     ],
 )
-def test_a_step_that_does_not_fit_is_refused(planned, probes, probed, recording, words):
+def test_an_unusable_step_probe_is_refused(planned, probes, probed, recording, words):
     assert words in str(planned("--probes", probes, probed(**recording)).exception)
 
 
-def test_a_probe_alone_is_no_run(planned, probed):
+def test_the_recording_of_a_probe_alone_is_refused(planned, probed):
     ran = planned(probed())
     assert ran.exit_code == 2
     assert "the recording of a probe (compute), not of a run" in ran.stderr
@@ -153,24 +152,24 @@ def test_a_probe_alone_is_no_run(planned, probed):
         (("run.jsonl", "--dataset", "a:b"), "planned for by itself"),
         (("run.jsonl", "--batch-size", "8"), "--batch-size is for --dataset"),
         (("run.jsonl", "--step-ms", "8"), "Keep one of them"),
-        (("--probes", "probes.json", "-o", "probes.json"), "is what is to be planned from"),
+        (("--probes", "probes.json", "-o", "probes.json"), "is the input of the plan"),
         (("--probes", "none.json"), "none.json: cannot be read"),
         (("--dataset", "no_such_module:make"), "cannot be imported"),
     ],
 )
-def test_wrong_usage_is_said_to_be(planned, probes, arguments, words):
+def test_wrong_usage_is_reported(planned, probes, arguments, words):
     ran = planned(*arguments)
     assert isinstance(ran.exception, SettingError)
     assert words in str(ran.exception)
 
 
-def test_a_dataset_is_planned_for(planned, tmp_path, monkeypatch):
+def test_a_plan_can_be_made_for_a_dataset(planned, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     (tmp_path / "penstock_planned_data.py").write_text(
         "import time\n"
         "class Slow:\n"
         "    def __len__(self): return 10_000\n"
-        "    def __getitem__(self, at): time.sleep(0.002); return at\n"
+        "    def __getitem__(self, index): time.sleep(0.002); return index\n"
         "def make(): return Slow()\n"
     )
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -183,24 +182,24 @@ def test_a_dataset_is_planned_for(planned, tmp_path, monkeypatch):
     assert document["dataloader"]["num_workers"] >= 3
 
 
-def test_a_run_nobody_can_judge_is_undetermined(planned, record):
+def test_a_run_with_too_little_evidence_is_undetermined(planned, record):
     assert planned(record(wait_s=0.03, fetched=False)).exit_code == 3
     assert planned(record("few.jsonl", count=3)).exit_code == 3
     assert planned(record("none.jsonl", count=0)).exit_code == 3
 
 
-def test_the_file_is_the_plan_and_stdout_tells_of_it_beside(planned, slow, tmp_path):
+def test_the_plan_is_written_to_the_file_and_printed(planned, slow, tmp_path):
     ran = planned(slow, "-o", "plan.yaml")
     assert ran.exit_code == 1
     assert "plan.yaml written" in ran.stderr
     found = load_plan(tmp_path / "plan.yaml")
     assert found.source == "recording"
     assert found.dataloader["num_workers"] > 0
-    assert found.fingerprint["dataset"] == {"name": "Pictures", "size": 1000}
+    assert found.fingerprint["dataset"] == {"name": "Images", "size": 1000}
     assert any(change.name == "num_workers" and change.gain > 0 for change in found.changes)
 
 
-def test_json_is_the_same_document_and_alone_on_stdout(planned, slow, tmp_path):
+def test_json_is_alone_on_stdout(planned, slow, tmp_path):
     ran = planned(slow, "--json", "-o", "plan.yaml")
     document = json.loads(ran.stdout)
     assert document["penstock_plan"] == 1
@@ -208,7 +207,7 @@ def test_json_is_the_same_document_and_alone_on_stdout(planned, slow, tmp_path):
     assert document["dataloader"] == load_plan(tmp_path / "plan.yaml").dataloader
 
 
-def test_markdown_is_a_document(planned, slow):
+def test_markdown_is_printed(planned, slow):
     ran = planned(slow, "--format", "md")
     assert ran.exit_code == 1
     assert ran.stdout.startswith("# What to change\n")
@@ -219,14 +218,14 @@ def test_the_profile_is_used(planned, slow, profile):
     assert json.loads(planned(slow, "--json", "--profile", profile).stdout)["profile"] == profile
 
 
-def test_another_profile_is_wrong_usage(planned, slow):
+def test_an_unknown_profile_exits_with_2(planned, slow):
     ran = planned(slow, "--profile", "fastest")
     assert ran.exit_code == 2
     assert "fastest" in ran.stderr
 
 
 @pytest.mark.parametrize("content", [None, b"", b"hello\nworld\n", b'{"kind":"run","version":99}\n', bytes(range(256))])
-def test_what_cannot_be_read_is_one_line_and_exit_code_2(planned, tmp_path, content):
+def test_an_unreadable_file_is_one_line_and_exit_code_2(planned, tmp_path, content):
     if content is not None:
         (tmp_path / "run.jsonl").write_bytes(content)
     ran = planned("run.jsonl", "-o", "plan.yaml")
@@ -243,7 +242,7 @@ def test_the_recording_itself_is_never_overwritten(planned, slow):
     assert slow.read_bytes() == before
 
 
-def test_names_from_the_run_cannot_reach_the_terminal_raw(planned, record, tmp_path):
+def test_control_characters_in_names_are_escaped(planned, record, tmp_path):
     hostile = "\x1b[31mred\r\n"
     settings = {hostile: LoaderSetting(requested=hostile, in_force=1)}
     run = record(wait_s=0.03, workers=0, dataset=hostile, name=hostile, settings=settings)
@@ -256,14 +255,14 @@ def test_names_from_the_run_cannot_reach_the_terminal_raw(planned, record, tmp_p
     assert load_plan(tmp_path / "plan.yaml").fingerprint["dataset"]["name"] == hostile
 
 
-def test_a_truncated_recording_is_planned_for_and_said_to_be(planned, slow):
+def test_a_truncated_recording_is_planned_for_with_a_note(planned, slow):
     slow.write_bytes(slow.read_bytes()[:-30])
     ran = planned(slow)
     assert ran.exit_code == 1
     assert "cut short at the end" in " ".join(ran.stdout.split())
 
 
-def test_help_teaches_the_whole_loop(planned):
+def test_the_help_has_examples(planned):
     text = planned("--help").stdout
     for words in ("penstock run", "penstock plan run.jsonl -o plan.yaml", "penstock verify", "Exit code"):
         assert words in text

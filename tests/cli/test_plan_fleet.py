@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from penstock.cli.arguments import bytes_in
+from penstock.cli.arguments import parse_bytes
 from penstock.errors import SettingError
 from penstock.plan.fingerprint import fingerprint
 from penstock.probe.results import DecodePoint, DecodeRates, IpcCost, Probes, probes_document
@@ -35,16 +35,16 @@ def probes(tmp_path):
     return "probes.json"
 
 
-def test_a_recording_is_planned_from(here, record):
-    ran = here("plan", record(step_s=0.05), *FLEET, "--node-cores", 64)
+def test_a_plan_can_be_made_from_a_recording(in_process, record):
+    ran = in_process("plan", record(step_s=0.05), *FLEET, "--node-cores", 64)
     assert ran.code == 0, ran.err
     assert "4 nodes with 8 GPUs each make 32 ranks" in " ".join(ran.out.split())
     assert "Bytes were not counted" in " ".join(ran.out.split())
 
 
-def test_probes_are_planned_from_and_a_store_that_is_too_slow_is_named(here, probes):
-    told = ("--step-ms", 100, "--node-cores", 64, "--store-bandwidth", "100MB/s", "--dataset-bytes", "1TB")
-    ran = here("plan", "--probes", probes, *told, *FLEET, "--json")
+def test_a_plan_from_probes_names_a_store_that_is_too_slow(in_process, probes):
+    options = ("--step-ms", 100, "--node-cores", 64, "--store-bandwidth", "100MB/s", "--dataset-bytes", "1TB")
+    ran = in_process("plan", "--probes", probes, *options, *FLEET, "--json")
     assert ran.code == 1, ran.err
     found = json.loads(ran.out)
     assert found["epochs"][0]["limits"][0]["name"] == "store_bandwidth"
@@ -54,10 +54,10 @@ def test_probes_are_planned_from_and_a_store_that_is_too_slow_is_named(here, pro
     assert found["epochs"][0]["samples_s"] <= 1001
 
 
-def test_a_cache_and_prices_are_taken_in(here, probes):
-    told = ("--step-ms", 100, "--node-cores", 64, "--dataset-bytes", "1TB", "--cache-bytes", "2TB")
+def test_a_cache_and_prices_are_used(in_process, probes):
+    options = ("--step-ms", 100, "--node-cores", 64, "--dataset-bytes", "1TB", "--cache-bytes", "2TB")
     prices = ("--price-gb", 0.02, "--price-requests", 0.4)
-    found = here("plan", "--probes", probes, *told, *prices, *FLEET, "--json").json
+    found = in_process("plan", "--probes", probes, *options, *prices, *FLEET, "--json").json
     assert [epoch["hits"] for epoch in found["epochs"]] == [0, pytest.approx(0.25), 1]
     assert found["epochs"][0]["price"] == pytest.approx(1000 * 0.02 + 10 * 0.4)
 
@@ -66,7 +66,7 @@ def test_a_cache_and_prices_are_taken_in(here, probes):
     ("arguments", "words"),
     [
         (("--nodes", 4), "Give both --nodes and --gpus-per-node"),
-        (("--network", "1GB"), "--network: for how many?"),
+        (("--network", "1GB"), "--network: for how many ranks?"),
         ((*FLEET, "-o", "plan.yaml"), "-o is for the plan of one loader"),
         ((*FLEET, "--profile", "speed"), "--profile is for the plan of one loader"),
         ((*FLEET, "--format", "md"), "--format is for the plan of one loader"),
@@ -77,26 +77,26 @@ def test_a_cache_and_prices_are_taken_in(here, probes):
         ((*FLEET, "--dataset-bytes", "1TB"), "bytes were not counted"),
     ],
 )
-def test_wrong_usage_is_said_to_be(here, record, arguments, words):
-    ran = here("plan", record(step_s=0.05), *arguments)
+def test_wrong_usage_is_reported(in_process, record, arguments, words):
+    ran = in_process("plan", record(step_s=0.05), *arguments)
     assert ran.code == 2
     assert words in " ".join(ran.err.split())
 
 
-def test_a_dataset_is_not_planned_for_by_nodes(here):
-    ran = here("plan", "--dataset", "a:b", *FLEET)
+def test_a_dataset_cannot_be_planned_for_nodes(in_process):
+    ran = in_process("plan", "--dataset", "a:b", *FLEET)
     assert ran.code == 2
     assert "from a recording or probes" in ran.err
 
 
-def test_probes_without_a_step_are_asked_for_one(here, probes):
-    ran = here("plan", "--probes", probes, *FLEET)
+def test_probes_without_a_step_are_refused_with_advice(in_process, probes):
+    ran = in_process("plan", "--probes", probes, *FLEET)
     assert ran.code == 2
     assert "--step-ms" in ran.err
 
 
-def test_a_run_of_a_few_steps_is_no_ground(here, record):
-    ran = here("plan", record(count=3), *FLEET)
+def test_a_run_with_few_steps_is_refused(in_process, record):
+    ran = in_process("plan", record(count=3), *FLEET)
     assert ran.code == 2
     assert "too few to plan from" in ran.err
 
@@ -105,15 +105,15 @@ def test_a_run_of_a_few_steps_is_no_ground(here, record):
     ("text", "number"),
     [("500GB", 500e9), ("25GB/s", 25e9), ("100Gbit/s", 12.5e9), ("8 TiB", 8 * 2**40), ("1000", 1000), ("1.5kB", 1500)],
 )
-def test_amounts_are_read_as_people_write_them(text, number):
-    assert bytes_in(text, "--network") == number
+def test_amounts_are_parsed(text, number):
+    assert parse_bytes(text, "--network") == number
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "12 apples", "1e9", "nan", "1GBB"])
-def test_what_is_no_amount_is_refused(text):
+def test_invalid_amounts_are_refused(text):
     with pytest.raises(SettingError, match="--network"):
-        bytes_in(text, "--network")
+        parse_bytes(text, "--network")
 
 
-def test_an_amount_that_was_not_given_stays_unknown():
-    assert bytes_in(None, "--network") is None
+def test_a_missing_amount_stays_none():
+    assert parse_bytes(None, "--network") is None

@@ -24,7 +24,7 @@ def script(tmp_path):
 
 @pytest.fixture
 def started(tmp_path, script):
-    """A run under way, past its script's first line."""
+    """Return a function that starts `penstock run` and waits for the script's first line."""
     running = []
 
     def start(text):
@@ -33,7 +33,7 @@ def started(tmp_path, script):
         process = subprocess.Popen(
             command,
             cwd=tmp_path,
-            env={**os.environ, "TMPDIR": str(tmp_path)},  # who is killed for good cannot tidy up
+            env={**os.environ, "TMPDIR": str(tmp_path)},  # a killed process cannot remove its files
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -50,14 +50,14 @@ def started(tmp_path, script):
         process.communicate()
 
 
-def test_help_teaches(here):
-    ran = here("run", "--help")
+def test_the_help_has_examples(in_process):
+    ran = in_process("run", "--help")
     assert ran.code == 0
     for words in ("penstock run train.py --epochs 1", "torch.distributed.run", "Exit code: the script's own"):
         assert words in ran.out
 
 
-def test_output_is_the_scripts_and_ours_comes_after_it_on_stderr(penstock, script, tmp_path):
+def test_the_scripts_output_is_unchanged_and_penstock_prints_after_it_on_stderr(penstock, script, tmp_path):
     script("import sys; print(sys.argv); print('dying', file=sys.stderr); sys.exit(9)")
     ran = penstock("run", "train.py", "--no-live", "-o", "x", "-m")
     assert ran.code == 9
@@ -75,7 +75,7 @@ def test_the_verdict_can_be_left_out(penstock, script):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full disk at hand")
-def test_a_recording_that_fails_is_not_the_scripts_failure(penstock, script):
+def test_a_failing_recording_does_not_change_the_exit_code(penstock, script):
     script("print('done'); raise SystemExit(6)")
     ran = penstock("run", "-o", "/dev/full", "train.py")
     assert (ran.code, ran.out) == (6, "done\n")
@@ -83,7 +83,7 @@ def test_a_recording_that_fails_is_not_the_scripts_failure(penstock, script):
     assert ran.err.endswith("penstock: nothing was recorded\n")
 
 
-def test_a_killed_script_kills_us_the_same_way_after_the_verdict(penstock, script):
+def test_a_killed_script_has_its_signal_as_exit_code_after_the_verdict(penstock, script):
     script("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     ran = penstock("run", "-o", "run.jsonl", "train.py")
     assert ran.code == -signal.SIGKILL
@@ -92,7 +92,7 @@ def test_a_killed_script_kills_us_the_same_way_after_the_verdict(penstock, scrip
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="no signals without a name")
-def test_a_signal_without_a_name_has_a_number(penstock, script):
+def test_a_signal_without_a_name_is_printed_as_a_number(penstock, script):
     number = signal.SIGRTMIN + 3
     script(f"import os; os.kill(os.getpid(), {number})")
     ran = penstock("run", "-o", "run.jsonl", "--no-diagnose", "train.py")
@@ -101,7 +101,7 @@ def test_a_signal_without_a_name_has_a_number(penstock, script):
 
 
 @pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="no waiting for signals here")
-def test_where_ends_of_children_are_ignored_the_scripts_is_heard_of(script, tmp_path):
+def test_the_exit_code_is_known_even_if_sigchld_is_ignored(script, tmp_path):
     script("import signal, sys; print(signal.getsignal(signal.SIGCHLD).name); sys.exit(5)")
     run = [sys.executable, "-m", "penstock", "run", "-o", "run.jsonl", "--no-diagnose", "train.py"]
     ignoring = f"import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({run[0]!r}, {run!r})"
@@ -117,22 +117,22 @@ def test_signals_reach_the_scripts_own_handlers(started, name):
     assert process.wait(30) == 40 + number
 
 
-def test_a_terminate_that_nobody_handles_ends_both(started):
+def test_an_unhandled_sigterm_ends_both_processes(started):
     process = started("import time; print('ready', flush=True); time.sleep(60)")
     process.terminate()
     assert process.wait(30) == -signal.SIGTERM
     assert "killed by SIGTERM" in process.stderr.read()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is told on Linux only")
-def test_killing_us_for_good_kills_the_script(started):
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the death of the parent")
+def test_killing_penstock_kills_the_script(started):
     process = started("import time; print('ready', flush=True); time.sleep(60)")
     process.kill()
     assert process.wait(30) == -signal.SIGKILL
-    assert process.stdout.read() == ""  # the script's end of the pipe is closed: it is gone
+    assert process.stdout.read() == ""  # the script's end of the pipe is closed: it has ended
 
 
-def test_the_scripts_input_is_ours(script, tmp_path):
+def test_the_script_has_the_standard_input(script, tmp_path):
     script("print(input())")
     command = [sys.executable, "-m", "penstock", "run", "--no-diagnose", "train.py"]
     assert subprocess.run(command, cwd=tmp_path, input="hello\n", capture_output=True, text=True).stdout == "hello\n"
@@ -145,18 +145,18 @@ def test_the_scripts_input_is_ours(script, tmp_path):
         (("-o", "missing/run.jsonl", "train.py"), "cannot record to missing/run.jsonl"),
         (("-o", ".", "train.py"), "cannot record to ."),
         (("--slow", "-1", "train.py"), "--slow"),
-        (("--slow", "0", "train.py"), "it takes a positive number of seconds to be slow"),
+        (("--slow", "0", "train.py"), "is not a positive number of seconds"),
         ((), "SCRIPT"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_it_runs(here, script, arguments, words):
+def test_invalid_options_are_refused_before_the_script_runs(in_process, script, arguments, words):
     script("print('ran')")
-    ran = here("run", *arguments)
+    ran = in_process("run", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert words in ran.err
 
 
-def test_a_name_with_escapes_in_it_is_shown_as_text(penstock, script, tmp_path):
+def test_control_characters_in_a_file_name_are_escaped(penstock, script, tmp_path):
     script("print('done')")
     ran = penstock("run", "--no-diagnose", "-o", "a\x1b[31m.jsonl", "train.py")
     assert ran.err == "penstock: recorded to a\\x1b[31m.jsonl\n"
@@ -170,9 +170,9 @@ TRAINING = """
     from torch.utils.data import DataLoader, TensorDataset
 
     class Slow(TensorDataset):
-        def __getitem__(self, at):
+        def __getitem__(self, index):
             time.sleep(0.002)
-            return super().__getitem__(at)
+            return super().__getitem__(index)
 
     def main():
         model = torch.nn.Linear(4, 4)
@@ -199,30 +199,30 @@ def test_a_probe_times_the_step_without_its_data_and_ends_the_script(penstock, s
     before, *after = ran.err.splitlines()
     assert "keep nothing that it saves" in before
     assert after[0] == "penstock: recorded to probe.jsonl"
-    told = " ".join(ran.err.split())
+    text = " ".join(ran.err.split())
     for words in ("with its own data", "alone", "beside 1 busy process ", "With any loader at most"):
-        assert words in told
-    assert "times as long: `penstock run` says what it waits for" in told
+        assert words in text
+    assert "times as long: `penstock run` shows what it waits for" in text
     for command in ("diagnose", "plan"):
         refused = penstock(command, "probe.jsonl")
         assert refused.code == 2
         assert "the recording of a probe (compute), not of a run" in refused.err
 
 
-def test_a_script_that_ends_before_it_is_measured_has_no_numbers(penstock, script):
+def test_a_script_that_ends_before_the_measurement_has_no_numbers(penstock, script):
     script(TRAINING.format(end="print('trained to the end')"))
     ran = penstock("run", "--probe", "compute", "-o", "probe.jsonl", "train.py", "1")
     assert (ran.code, ran.out) == (3, "trained to the end\n")
     assert "Not all was measured: the script ended before." in ran.err
 
 
-def test_a_script_that_fails_under_a_probe_fails_as_ever(penstock, script):
+def test_a_script_that_fails_under_a_probe_keeps_its_exit_code(penstock, script):
     script(TRAINING.format(end="sys.exit(7)"))
     assert penstock("run", "--probe", "compute", "-o", "probe.jsonl", "train.py", "1").code == 7
 
 
-def test_only_the_step_can_be_probed(here, script):
+def test_only_the_step_can_be_probed(in_process, script):
     script("print('ran')")
-    ran = here("run", "--probe", "storage", "train.py")
+    ran = in_process("run", "--probe", "storage", "train.py")
     assert (ran.code, ran.out) == (2, "")
     assert "'compute'" in ran.err

@@ -11,14 +11,14 @@ def test_check_of_good_shards_exits_0_and_writes_no_quarantine(penstock, tmp_pat
     assert not (tmp_path / "quarantine.jsonl").exists()
 
 
-def test_check_lists_flaws_with_shard_member_and_offset(here, tmp_path):
+def test_check_lists_flaws_with_shard_member_and_offset(in_process, tmp_path):
     parts = sample_parts(SA1B, 0, scale=0.05)
     broken = corrupt.truncate(parts[".jpg"], len(parts[".jpg"]) // 2)
     members = [("a.jpg", parts[".jpg"]), ("a_features.npz", parts["_features.npz"])]
     members += [("b.jpg", broken), ("b_features.npz", parts["_features.npz"])]
     shard = tmp_path / "one.tar"
     shard.write_bytes(tar_bytes(members))
-    ran = here("shards", "check", "--decode", shard, "--quarantine", tmp_path / "bad.jsonl")
+    ran = in_process("shards", "check", "--decode", shard, "--quarantine", tmp_path / "bad.jsonl")
     assert ran.code == 1
     (line,) = (tmp_path / "bad.jsonl").read_text().splitlines()
     flaw = json.loads(line)
@@ -26,13 +26,13 @@ def test_check_lists_flaws_with_shard_member_and_offset(here, tmp_path):
     assert shard.read_bytes()[flaw["offset"] :].startswith(broken)
 
 
-def test_check_json_counts_what_was_looked_at(here, tmp_path):
+def test_check_json_counts_what_was_checked(in_process, tmp_path):
     make_shards(tmp_path, SA1B, samples=2, shards=1, scale=0.05)
-    facts = here("shards", "check", "--json", tmp_path).json
+    facts = in_process("shards", "check", "--json", tmp_path).json
     assert facts["samples"] == 2
     assert facts["flaws"] == []
     assert facts["shards"][0]["with_crc"] is False
 
 
-def test_check_of_a_missing_shard_is_wrong_usage(here):
-    assert here("shards", "check", "none.tar").code == 2
+def test_check_of_a_missing_shard_exits_with_2(in_process):
+    assert in_process("shards", "check", "none.tar").code == 2

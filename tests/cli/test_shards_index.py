@@ -10,10 +10,10 @@ def test_index_builds_sidecars_once(penstock, tmp_path):
     assert all((tmp_path / f"{shard.name}.pidx").exists() for shard in shards)
 
 
-def test_index_rebuild_walks_again(here, tmp_path):
+def test_index_rebuild_builds_again(in_process, tmp_path):
     make_shards(tmp_path, REID, samples=2, shards=1, scale=0.5)
-    here("shards", "index", tmp_path)
-    assert here("shards", "index", "--rebuild", "--json", tmp_path).json["built"] == 1
+    in_process("shards", "index", tmp_path)
+    assert in_process("shards", "index", "--rebuild", "--json", tmp_path).json["built"] == 1
 
 
 def test_a_stale_index_is_rebuilt_with_a_notice(penstock, tmp_path):
@@ -25,10 +25,10 @@ def test_a_stale_index_is_rebuilt_with_a_notice(penstock, tmp_path):
     assert "has changed since it was indexed" in " ".join(ran.err.split())
 
 
-def test_index_of_a_broken_shard_exits_1_and_indexes_the_rest(here, tmp_path):
+def test_index_of_a_broken_shard_exits_1_and_indexes_the_rest(in_process, tmp_path):
     make_shards(tmp_path, REID, samples=2, shards=1, scale=0.5)
     (tmp_path / "zz.tar").write_bytes(b"")
-    ran = here("shards", "index", tmp_path)
+    ran = in_process("shards", "index", tmp_path)
     assert ran.code == 1
     assert "is empty (0 bytes)" in ran.out
-    assert "1 shards indexed, 0 were so already, 1 failed" in ran.out
+    assert "1 shards indexed, 0 were indexed already, 1 failed" in ran.out

@@ -4,7 +4,7 @@ import tarfile
 from penstock.testing import SA1B, make_folder, make_shards
 
 
-def test_pack_loose_files_and_look_at_the_result(penstock, tmp_path):
+def test_pack_writes_loose_files_into_shards(penstock, tmp_path):
     make_folder(tmp_path / "loose", SA1B, samples=4, scale=0.05)
     ran = penstock("shards", "pack", "loose", "packed", "--arrays", "raw", "--image-size", "64", "--json")
     assert ran.code == 0
@@ -18,57 +18,57 @@ def test_pack_loose_files_and_look_at_the_result(penstock, tmp_path):
     assert penstock("shards", "check", "--decode", "packed").code == 0
 
 
-def test_pack_auto_measures_and_says_why(here, tmp_path):
+def test_pack_auto_measures_and_gives_the_reason(in_process, tmp_path):
     make_shards(tmp_path / "src", SA1B, samples=4, shards=1, scale=0.05)
-    ran = here("shards", "pack", "src", "packed")
+    ran = in_process("shards", "pack", "src", "packed")
     assert ran.code == 0
     assert "storage gives" in ran.out
     assert "is the limit then" in " ".join(ran.out.split())
-    again = here("shards", "pack", "src", "packed")
+    again = in_process("shards", "pack", "src", "packed")
     assert "as this pack began" in again.out
 
 
-def test_dry_run_writes_nothing(here, tmp_path):
+def test_dry_run_writes_nothing(in_process, tmp_path):
     make_shards(tmp_path / "src", SA1B, samples=4, shards=1, scale=0.05)
-    ran = here("shards", "pack", "src", "packed", "--arrays", "zstd", "--dry-run", "--json")
+    ran = in_process("shards", "pack", "src", "packed", "--arrays", "zstd", "--dry-run", "--json")
     assert ran.code == 0
     assert ran.json["samples"] == 4
     assert ran.json["bytes_out_estimate"] > 0
     assert not (tmp_path / "packed").exists()
 
 
-def test_bad_samples_are_skipped_counted_and_listed_when_asked(here, tmp_path):
+def test_bad_samples_are_skipped_counted_and_listed_if_requested(in_process, tmp_path):
     folder = make_folder(tmp_path / "loose", SA1B, samples=4, scale=0.05)
-    victim = sorted(folder.rglob("*.jpg"))[1]
-    victim.write_bytes(victim.read_bytes()[:200])
-    refused = here("shards", "pack", "loose", "packed", "--arrays", "raw")
+    broken = sorted(folder.rglob("*.jpg"))[1]
+    broken.write_bytes(broken.read_bytes()[:200])
+    refused = in_process("shards", "pack", "loose", "packed", "--arrays", "raw")
     assert refused.code == 3
-    assert victim.stem in refused.err
-    ran = here("shards", "pack", "loose", "packed2", "--arrays", "raw", "--on-bad", "skip")
+    assert broken.stem in refused.err
+    ran = in_process("shards", "pack", "loose", "packed2", "--arrays", "raw", "--on-bad", "skip")
     assert ran.code == 1
     (line,) = (tmp_path / "quarantine.jsonl").read_text().splitlines()
-    assert json.loads(line)["member"] == victim.name
+    assert json.loads(line)["member"] == broken.name
 
 
-def test_a_cast_that_is_no_cast_is_wrong_usage(here, tmp_path):
+def test_an_invalid_cast_exits_with_2(in_process, tmp_path):
     make_folder(tmp_path / "loose", SA1B, samples=2, scale=0.05)
     for cast in ("features", "features=colour", "=float16"):
-        ran = here("shards", "pack", "loose", "packed", "--arrays", "raw", "--cast", cast)
+        ran = in_process("shards", "pack", "loose", "packed", "--arrays", "raw", "--cast", cast)
         assert ran.code == 2, cast
         assert "cast" in ran.err or "colour" in ran.err
 
 
-def test_another_pack_in_the_folder_is_refused_until_overwrite(here, tmp_path):
+def test_another_pack_in_the_folder_is_refused_until_overwrite(in_process, tmp_path):
     make_folder(tmp_path / "loose", SA1B, samples=2, scale=0.05)
-    here("shards", "pack", "loose", "packed", "--arrays", "raw")
-    refused = here("shards", "pack", "loose", "packed", "--arrays", "zstd")
+    in_process("shards", "pack", "loose", "packed", "--arrays", "raw")
+    refused = in_process("shards", "pack", "loose", "packed", "--arrays", "zstd")
     assert refused.code == 2
     assert "--overwrite" in refused.err
-    assert here("shards", "pack", "loose", "packed", "--arrays", "zstd", "--overwrite").code == 0
+    assert in_process("shards", "pack", "loose", "packed", "--arrays", "zstd", "--overwrite").code == 0
 
 
-def test_a_bucket_is_no_folder_to_pack_into_and_the_message_says_what_to_do(here, tmp_path):
+def test_packing_into_a_bucket_is_refused_with_advice(in_process, tmp_path):
     make_shards(tmp_path / "src", SA1B, samples=4, shards=1, scale=0.05)
-    ran = here("shards", "pack", "src", "s3://bucket/out")
+    ran = in_process("shards", "pack", "src", "s3://bucket/out")
     assert ran.code == 2
     assert "Pack to a disk, then upload" in " ".join(ran.err.split())

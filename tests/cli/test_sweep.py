@@ -20,7 +20,7 @@ def make_step():
     def step(batch):
         if len(batch) > 8:
             raise MemoryError
-        time.sleep(0.002 if len(batch) == 8 else 0.03)  # so much quicker that a busy machine cannot hide it
+        time.sleep(0.002 if len(batch) == 8 else 0.03)  # so much faster that a busy machine cannot hide it
     return step, lambda size: [0] * size
 
 def bad_step():
@@ -50,7 +50,7 @@ def run(name, *arguments, columns="200"):
     return CliRunner().invoke(app, command, env={"COLUMNS": columns})
 
 
-def test_samples_per_second_the_knee_and_what_becomes_of_the_rate():
+def test_rates_the_knee_and_the_scaled_learning_rate_are_printed():
     ran = run("make_step", "--batch-size", 2, "--learning-rate", 0.1, "--dataset-size", 80)
     assert ran.exit_code == 0, ran.exception
     assert "8 ← knee" in ran.stdout
@@ -62,13 +62,13 @@ def test_samples_per_second_the_knee_and_what_becomes_of_the_rate():
     assert "square root (Adam) 0.2 50" in words
 
 
-def test_a_smaller_size_is_accumulated():
+def test_a_smaller_size_needs_accumulation():
     words = " ".join(run("make_step", "--batch-size", 32).stdout.split())
     assert "To train as with batches of 32: 4 batches of 8 for each optimizer step" in words
     assert "Learning rate" not in words
 
 
-def test_json_has_all_of_it():
+def test_json_has_all_results():
     document = json.loads(run("make_step", "--json", "--sizes", "4, 8,16", "--batch-size", 16).stdout)
     assert [row["size"] for row in document["rows"]] == [4, 8, 16]
     assert document["rows"][2]["failed"] == "out of memory"
@@ -90,13 +90,13 @@ def test_json_has_all_of_it():
         (("make_step", "--device", "tpu"), "'tpu' is not known"),
     ],
 )
-def test_what_cannot_be_tried_is_refused_with_the_reason(arguments, words):
+def test_invalid_arguments_are_refused_with_the_reason(arguments, words):
     ran = run(*arguments)
     assert isinstance(ran.exception, SettingError)
     assert words in str(ran.exception)
 
 
-def test_the_help_teaches_with_an_example_within_80_columns():
+def test_the_help_has_an_example_within_80_columns():
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
     assert "penstock sweep mypackage.train:make_step --batch-size 32" in text
     assert "Exit code" in text

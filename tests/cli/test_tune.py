@@ -1,4 +1,4 @@
-"""`penstock tune` through typer's runner, on factories that a module in the working directory holds."""
+"""`penstock tune` on factories in a module of the working directory."""
 
 import json
 import sys
@@ -22,13 +22,13 @@ from torch.utils.data import DataLoader
 class Slow:
     def __len__(self):
         return 1000
-    def __getitem__(self, at):
+    def __getitem__(self, index):
         time.sleep(0.003)
-        return at
+        return index
 
 class Bad(Slow):
-    def __getitem__(self, at):
-        raise ValueError(f"item {at} is bad")
+    def __getitem__(self, index):
+        raise ValueError(f"item {index} is bad")
 
 def make_dataset():
     return Slow()
@@ -69,7 +69,7 @@ def test_a_dataset_is_tuned_and_the_arguments_are_printed():
     assert "remembered" in run("make_dataset", "--batch-size", 4, "--seconds", 4, "--step-ms", 1).stdout
 
 
-def test_a_loader_is_tuned_to_json():
+def test_a_loader_is_tuned_and_printed_as_json():
     ran = run("make_loader", "--seconds", 4, "--json")
     document = json.loads(ran.stdout)
     assert document["kwargs"]["num_workers"] >= 0
@@ -88,7 +88,7 @@ def test_a_loader_is_tuned_to_json():
         ("raising", "raised FileNotFoundError: no data here"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_reason(name, words):
+def test_an_unusable_factory_is_refused_with_the_reason(name, words):
     ran = run(name)
     assert isinstance(ran.exception, SettingError)
     assert words in str(ran.exception)
@@ -100,24 +100,24 @@ def test_a_name_without_a_function_is_refused():
     assert "package.module:function" in str(ran.exception)
 
 
-def test_an_item_that_raises_is_named():
+def test_a_dataset_item_that_raises_is_named():
     ran = run("bad", "--batch-size", 2, "--seconds", 2)
     assert isinstance(ran.exception, SampleError)
     assert "item 0 of the dataset" in str(ran.exception)
 
 
-def test_without_torch_it_says_what_to_install(monkeypatch):
+def test_without_torch_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr("penstock.cli.arguments.find_spec", lambda name: None)
     ran = run("make_dataset", "--batch-size", 2)
     assert "pip install 'penstock[torch]'" in str(ran.exception)
 
 
 @pytest.mark.parametrize("wrong", [("--batch-size", 0), ("--seconds", 0), ("--profile", "best"), ("--step-ms", -1)])
-def test_wrong_options_are_wrong_usage(wrong):
+def test_invalid_options_exit_with_2(wrong):
     assert run("make_dataset", *wrong).exit_code == 2
 
 
-def test_the_help_teaches_with_an_example_within_80_columns():
+def test_the_help_has_an_example_within_80_columns():
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout
     assert "penstock tune mypackage.data:make_dataset --batch-size 64" in text
     assert "Exit code" in text

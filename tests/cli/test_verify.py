@@ -1,4 +1,4 @@
-"""`penstock verify`: the runs are played except in one test, which is a user's whole way."""
+"""`penstock verify`: the runs are simulated, except in the tests that start a real script."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ app.command()(command.verify)
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """As the program does, errors as they are."""
+    """Return a function that runs the command; errors are raised."""
 
     def run(*arguments):
         monkeypatch.chdir(tmp_path)
@@ -64,8 +64,8 @@ def script(tmp_path):
 
 
 @pytest.fixture
-def played(monkeypatch, record, tmp_path):
-    """Each run leaves a recording whose steps wait so long."""
+def simulated(monkeypatch, record, tmp_path):
+    """Replace each run by a recording whose steps wait for the returned times."""
     wait_s = {"before": 0.03, "after": 0.001}
 
     def run_script(script, path, *, live, trial):
@@ -83,8 +83,8 @@ def played(monkeypatch, record, tmp_path):
     ("before_s", "after_s", "code", "word"),
     [(0.03, 0.001, 0, "Better"), (0.001, 0.03, 1, "Worse"), (0.01, 0.01, 3, "Inconclusive")],
 )
-def test_the_exit_code_is_the_answer(run, plan, script, played, before_s, after_s, code, word):
-    played.update(before=before_s, after=after_s)
+def test_the_exit_code_is_the_answer(run, plan, script, simulated, before_s, after_s, code, word):
+    simulated.update(before=before_s, after=after_s)
     ran = run(plan(), *script)
     assert ran.exit_code == code
     assert ran.stdout.startswith(f"{word}: ")
@@ -92,7 +92,7 @@ def test_the_exit_code_is_the_answer(run, plan, script, played, before_s, after_
     assert "7 runs, the whole script each" in ran.stderr
 
 
-def test_json_is_alone_on_stdout(run, plan, script, played):
+def test_json_is_alone_on_stdout(run, plan, script, simulated):
     ran = run(plan(), "--json", "--repeats", 1, *script)
     document = json.loads(ran.stdout)
     assert document["answer"] == "better"
@@ -100,14 +100,14 @@ def test_json_is_alone_on_stdout(run, plan, script, played):
     assert document["predicted_gain"] == pytest.approx(0.9)
 
 
-def test_a_plan_that_nothing_was_run_for_predicts_nothing_of_this_script(run, plan, script, played):
+def test_a_plan_from_probes_predicts_nothing_for_this_script(run, plan, script, simulated):
     ran = run(plan(source="probes"), "--repeats", 1, *script)
     assert "was made from probes" in " ".join(ran.stdout.split())
     assert "Predicted" not in ran.stdout
 
 
-def test_every_verification_is_kept_and_the_models_error_told(run, plan, script, played):
-    assert "No verification" in run("--history").stdout
+def test_the_history_has_every_verification_and_the_error_of_the_model(run, plan, script, simulated):
+    assert "no verification" in run("--history").stdout
     for _ in range(2):
         run(plan(), "--repeats", 1, *script)
     ran = run("--history")
@@ -118,7 +118,7 @@ def test_every_verification_is_kept_and_the_models_error_told(run, plan, script,
     assert document["model"]["count"] == 2
 
 
-def test_a_plan_for_another_machine_is_told_before_anything_runs(run, plan, script, played):
+def test_a_plan_for_another_machine_is_reported_before_the_runs(run, plan, script, simulated):
     elsewhere = {"machine": {"usable_cores": 4096, "platform": "Plan9 mips"}}
     ran = run(plan(fingerprint=elsewhere), *script)
     before, _, after = ran.stderr.partition("7 runs")
@@ -126,7 +126,7 @@ def test_a_plan_for_another_machine_is_told_before_anything_runs(run, plan, scri
     assert after
 
 
-def test_recordings_are_kept_where_the_user_says(run, plan, script, played, tmp_path):
+def test_recordings_are_kept_in_the_given_folder(run, plan, script, simulated, tmp_path):
     run(plan(), "--repeats", 1, "-o", "kept", *script)
     assert {path.name for path in (tmp_path / "kept").glob("*.jsonl")} == {
         "first.jsonl",
@@ -135,7 +135,7 @@ def test_recordings_are_kept_where_the_user_says(run, plan, script, played, tmp_
     }
 
 
-def test_a_history_that_cannot_be_kept_does_not_cost_the_result(run, plan, script, played, monkeypatch, tmp_path):
+def test_a_history_that_cannot_be_written_does_not_lose_the_result(run, plan, script, simulated, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
     ran = run(plan(), *script)
@@ -143,7 +143,7 @@ def test_a_history_that_cannot_be_kept_does_not_cost_the_result(run, plan, scrip
     assert "not added to the history" in ran.stderr
 
 
-def test_a_ctrl_c_is_no_answer(run, plan, script, monkeypatch):
+def test_ctrl_c_exits_with_130(run, plan, script, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
@@ -164,7 +164,7 @@ def test_a_ctrl_c_is_no_answer(run, plan, script, monkeypatch):
         (("none.yaml", "--", sys.executable, "train.py"), "none.yaml"),
     ],
 )
-def test_what_cannot_be_verified_is_refused_before_it_runs(run, plan, script, arguments, words):
+def test_invalid_arguments_are_refused_before_the_runs(run, plan, script, arguments, words):
     plan()
     plan("empty.yaml", dataloader={})
     with pytest.raises(SettingError) as refused:
@@ -172,34 +172,34 @@ def test_what_cannot_be_verified_is_refused_before_it_runs(run, plan, script, ar
     assert words in str(refused.value)
 
 
-def test_help_teaches(run):
+def test_the_help_has_an_example(run):
     ran = run("--help")
     for words in ("penstock verify plan.yaml --steps 300 -- python train.py", "SIGINT", "3 inconclusive"):
         assert words in ran.stdout
 
 
-def test_a_script_that_fails_is_an_error_that_quotes_it(run, plan, tmp_path):
+def test_the_error_of_a_failing_script_quotes_it(run, plan, tmp_path):
     (tmp_path / "train.py").write_text("raise LookupError('no data')")
     with pytest.raises(RecordingError, match="LookupError: no data"):
         run(plan(), "--", sys.executable, "train.py")
 
 
 @pytest.mark.slow
-def test_a_users_whole_way(run, plan, tmp_path):
+def test_a_real_training_is_verified(run, plan, tmp_path):
     text = """
         import time
         from torch.utils.data import DataLoader, Dataset
 
-        class Far(Dataset):
+        class SlowDataset(Dataset):
             def __len__(self):
                 return 10**6
-            def __getitem__(self, at):
-                time.sleep(0.004)  # a request on its way
-                return at
+            def __getitem__(self, index):
+                time.sleep(0.004)  # like a request to a store
+                return index
 
         if __name__ == "__main__":
             print("this must not be on stdout")
-            for batch in DataLoader(Far(), batch_size=4):
+            for batch in DataLoader(SlowDataset(), batch_size=4):
                 pass
     """
     (tmp_path / "train.py").write_text(textwrap.dedent(text))

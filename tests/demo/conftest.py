@@ -1,12 +1,12 @@
-"""Shards of the demo, as small as they can be."""
+"""Shards of the demo, as small as possible."""
 
 import pytest
 
-from penstock.demo.shards import DemoSize, make
+from penstock.demo.shards import DemoSize, make_demo_shards
 
 TINY = DemoSize(samples=24, batch_size=4, scale=0.0625)
 
 
 @pytest.fixture(scope="session")
-def lot(tmp_path_factory):
-    return make(tmp_path_factory.mktemp("demo") / "shards", TINY)
+def demo_shards(tmp_path_factory):
+    return make_demo_shards(tmp_path_factory.mktemp("demo") / "shards", TINY)

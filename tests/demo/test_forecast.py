@@ -9,10 +9,10 @@ from penstock.verify.measures import main_loader
 
 
 @pytest.fixture
-def seen(tmp_path):
-    """Steps of 10 ms with 8 samples each, whose batches the main process made, on two cores."""
+def evidence(tmp_path):
+    """Return a function that makes the evidence of a run on two cores: 10 ms steps with 8 samples, no workers."""
 
-    def see(*, fetched=True):
+    def make(*, fetched=True):
         recorder = Recorder(tmp_path / "run.jsonl", RunLine(machine=Machine(cores=2, usable_cores=2)))
         recorder.put(LoaderLine(loader=0, type="torch"))
         recorder.put(EpochStartLine(loader=0, epoch=0, at_s=0.0))
@@ -24,20 +24,20 @@ def seen(tmp_path):
         recorder.close()
         return main_loader(load(tmp_path / "run.jsonl"), "it")
 
-    return see
+    return make
 
 
-def test_costly_samples_and_the_step_share_the_cores(seen):
+def test_expensive_samples_and_the_step_share_the_cores(evidence):
     point = DecodePoint(workers=2, samples_per_s=200.0, cpu_s_per_sample=0.01)
-    law = 8 * 2 / (8 * 0.01 + 0.01)
-    assert 0.7 * law < expected_samples_s(seen(), point) <= law
+    bound = 8 * 2 / (8 * 0.01 + 0.01)
+    assert 0.7 * bound < expected_samples_s(evidence(), point) <= bound
 
 
-def test_nothing_makes_the_training_faster_than_its_step(seen):
+def test_the_training_is_not_faster_than_its_step(evidence):
     point = DecodePoint(workers=2, samples_per_s=20_000.0, cpu_s_per_sample=0.0001)
-    assert 0.7 * 8 / 0.01 < expected_samples_s(seen(), point) <= 8 / 0.01
+    assert 0.7 * 8 / 0.01 < expected_samples_s(evidence(), point) <= 8 / 0.01
 
 
-def test_of_batches_that_nobody_saw_nothing_is_expected(seen):
+def test_without_recorded_batches_there_is_no_forecast(evidence):
     point = DecodePoint(workers=2, samples_per_s=200.0, cpu_s_per_sample=0.01)
-    assert expected_samples_s(seen(fetched=False), point) is None
+    assert expected_samples_s(evidence(fetched=False), point) is None

@@ -8,7 +8,7 @@ from penstock.diagnose import rules
 from penstock.diagnose.rules_page import rules_page
 from penstock.diagnose.training_log.read import read_log
 from penstock.diagnose.training_log.verdict import diagnose_log
-from penstock.report.diagnosis import diagnosis_text
+from penstock.report.diagnose import diagnosis_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 LOG = DATA_FILES / "slow_batches.log"

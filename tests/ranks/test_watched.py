@@ -14,7 +14,7 @@ def test_the_diagnosis_names_the_rank_that_the_others_wait_for(program, tmp_path
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     script = Path(__file__).parent / "uneven.py"
     ran = program(
-        *["-m", "penstock", "run", "-o", "run.jsonl", "--no-look", *torchrun, script],
+        *["-m", "penstock", "run", "-o", "run.jsonl", "--no-recheck-storage", *torchrun, script],
         GLOO_SOCKET_IFNAME="lo",
         OMP_NUM_THREADS="1",
     )

@@ -1,4 +1,4 @@
-"""What a plan for many ranks says: every sentence with its numbers, and what is not known as such."""
+"""The text of a plan for many ranks: every sentence has its numbers, and unknown ones are named so."""
 
 from dataclasses import replace
 from io import StringIO
@@ -34,35 +34,35 @@ def sentences(need=NEED, site=SITE, **price):
     return " ".join(fleet_sentences(plan_fleet(need, site, StorePrice(**price))))
 
 
-def test_the_first_sentences_say_how_many_what_they_get_and_why_no_more():
-    said = sentences()
-    assert "2 nodes with 4 GPUs each make 8 ranks, and a step is 80 samples." in said
-    assert "50% of what the GPUs could take. The first bound: the store's bandwidth." in said
+def test_the_first_sentences_give_ranks_rate_and_first_bound():
+    text = sentences()
+    assert "2 nodes with 4 GPUs each make 8 ranks, and a step is 80 samples." in text
+    assert "50% of what the GPUs could take. The first bound: the store's bandwidth." in text
 
 
-def test_the_slowest_rank_is_spoken_of_where_steps_vary():
+def test_the_slowest_rank_is_mentioned_if_steps_vary():
     assert "slowest" not in sentences()
     assert "the slowest of 8 ranks" in sentences(replace(NEED, step_s=np.linspace(0.05, 0.15, 20)))
 
 
-def test_an_epoch_has_its_cost_and_a_price_where_there_is_one():
+def test_an_epoch_has_its_cost_and_its_price_if_one_was_given():
     assert "An epoch reads 1 TB from the store in 10,000,000 requests." in sentences()
     assert "requests, for 20.00." in sentences(of_gb=0.02)
     assert "not known" in sentences(replace(NEED, samples=None))
 
 
-def test_a_cache_is_spoken_of_where_there_is_one():
+def test_a_cache_is_mentioned_if_there_is_one():
     assert "of cache on each node" not in sentences()
     assert "With 2 TB of cache on each node" in sentences(site=replace(SITE, cache_bytes=2e12))
 
 
-def test_lanes_are_keywords_of_the_loader_and_too_little_data_is_said():
+def test_lanes_are_given_as_loader_arguments_and_too_little_data_is_reported():
     assert "lanes=64, block_bytes=2097152; at least 8 shards" in sentences()
     assert "too small for so many ranks" in sentences(replace(NEED, samples=2.0))
 
 
 @pytest.mark.parametrize("need", [NEED, replace(NEED, batch_bytes=None, batch_requests=None, samples=None)])
-def test_the_page_has_every_table(need):
+def test_the_text_has_every_table(need):
     console = Console(width=160, record=True, file=StringIO())
     console.print(fleet_text(plan_fleet(need, SITE)))
     text = console.export_text()
@@ -74,10 +74,10 @@ def test_the_page_has_every_table(need):
     ):
         assert title in text
     assert ("not known" in text) or need is NEED
-    assert "bites first" in text
+    assert "binds first" in text
 
 
-def test_the_document_is_json_and_has_all_of_it():
+def test_the_document_is_json_with_all_sections():
     document = msgspec.json.decode(msgspec.json.encode(fleet_document(plan_fleet(NEED, SITE))))
     assert document["site"]["nodes"] == 2
     assert document["epochs"][0]["limits"][0]["name"] == "store_bandwidth"

@@ -1,4 +1,4 @@
-"""What `penstock plan` prints: every change with its reason, no escapes from data, and the limits in words."""
+"""The text of `penstock plan`: every change with its reason, the limits, and no escapes from data."""
 
 import io
 from dataclasses import replace
@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from penstock.core.plan import Change, Plan, ThroughputLimit
-from penstock.plan.batch_size_sweep import Sweep, SweepRow
-from penstock.report.plan import headline, plan_markdown, plan_text, sweep_table
+from penstock.report.plan import headline, plan_markdown, plan_text
 
 HOSTILE = "\x1b[31mred\x07[bold]|<script>\u202e"
 FULL = Plan(
@@ -33,7 +32,7 @@ FULL = Plan(
             gain=0.98,
             cost="900 MB less",
         ),
-        Change(scope="data", name="pictures", now=None, then="half the side", reason="decoding is slow.", gain=4.0),
+        Change(scope="data", name="images", now=None, then="half the side", reason="decoding is slow.", gain=4.0),
         Change(scope="step", name="precision", now=None, then=["a", 1], reason="try it"),
     ),
     dataloader={"num_workers": 2, "pin_memory": False},
@@ -49,21 +48,22 @@ def shown(thing, width=80):
     return console.file.getvalue()
 
 
-def test_everything_is_said_in_order_and_80_columns():
+def test_the_text_is_complete_in_order_and_80_columns_wide():
     text = shown(plan_text(FULL))
     assert max(len(line) for line in text.splitlines()) <= 80
-    said = ["3 changes: 36 → 71.5 samples/s (+99%) by those to DataLoader and step, predicted.", "num_workers",
+    parts = ["3 changes: 36 → 71.5 samples/s (+99%) by those to DataLoader and step, predicted.", "num_workers",
             "1. 2 workers fill 2 cores.", "Cost: 900 MB", "2. decoding is slow.", "3. try it.", "What limits it",
             "the cores", "binds first", "the step itself", "binds next", "tides", "more than +225%", "3.2 GB",
-            "num_workers=2, pin_memory=False", "penstock.Loader: workers=2", "Made from a recording, profile balanced.",
+            "num_workers=2, pin_memory=False", "penstock.Loader: num_workers=2",
+            "Made from a recording, profile balanced.",
             "rank 1 waited most"]  # fmt: skip
     flat = " ".join(text.split())
-    places = [flat.find(words) for words in said]
-    assert places == sorted(places), dict(zip(said, places, strict=True))
+    places = [flat.find(words) for words in parts]
+    assert places == sorted(places), dict(zip(parts, places, strict=True))
     assert -1 not in places
 
 
-def test_a_table_has_what_it_is_now_and_then_and_the_gain():
+def test_the_table_has_the_value_now_and_then_and_the_gain():
     text = shown(plan_text(FULL), width=120)
     row = next(line.split() for line in text.splitlines() if "num_workers  " in line)
     assert row == ["1", "DataLoader", "num_workers", "32", "2", "+98%"]
@@ -71,7 +71,7 @@ def test_a_table_has_what_it_is_now_and_then_and_the_gain():
     assert "×5" in text
 
 
-def test_nothing_to_change_is_told_in_few_lines():
+def test_a_plan_without_changes_is_two_lines():
     assert shown(plan_text(BARE)).splitlines() == ["Nothing to change.", "Made from a dataset, profile balanced."]
 
 
@@ -90,11 +90,11 @@ def test_nothing_to_change_is_told_in_few_lines():
         (replace(FULL, samples_s=None), "3 changes."),
     ],
 )
-def test_the_headline_says_no_more_than_is_known(plan, words):
+def test_the_headline_contains_only_what_is_known(plan, words):
     assert headline(plan) == words
 
 
-def test_a_gain_without_end_is_not_printed():
+def test_an_infinite_gain_is_not_printed():
     assert "more than" not in shown(plan_text(replace(FULL, most_gain=float("inf"))))
 
 
@@ -106,13 +106,13 @@ def hostile():
 
 
 @pytest.mark.parametrize("form", [lambda plan: shown(plan_text(plan)), plan_markdown])
-def test_names_cannot_reach_the_terminal_raw(form):
+def test_control_characters_in_names_are_escaped(form):
     text = form(hostile())
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
     assert "x1b" in text
 
 
-def test_markup_in_names_is_text():
+def test_markup_in_names_stays_text():
     assert "[bold]" in shown(plan_text(hostile()), width=200)
     assert "<script>" not in plan_markdown(hostile())
 
@@ -122,7 +122,7 @@ def test_a_long_value_is_cut():
     assert "x" * 61 not in shown(plan_text(replace(FULL, changes=(change,))), width=300)
 
 
-def test_markdown_has_sections_and_whole_tables():
+def test_markdown_has_sections_and_complete_tables():
     text = plan_markdown(FULL)
     assert [line for line in text.splitlines() if line.startswith("#")] == [
         "# What to change", "## Changes", "## Limits", "## Prediction", "## Notes",
@@ -131,15 +131,3 @@ def test_markdown_has_sections_and_whole_tables():
     assert {line.count("|") for line in table[:5]} == {9}
     assert "| 1 | DataLoader | num_workers | 32 | 2 | +98% | 2 workers fill 2 cores. | 900 MB less |" in table
     assert "## Changes" not in plan_markdown(BARE)
-
-
-def test_a_sweep_shows_samples_per_second_the_knee_and_what_failed():
-    rows = (
-        SweepRow(size=4, samples_s=29.8, it_s=7.45, peak_bytes=10_000_000_000),
-        SweepRow(size=8, samples_s=29.1, it_s=3.64, peak_bytes=19_000_000_000),
-        SweepRow(size=16, failed="out of memory"),
-    )
-    lines = [line.split() for line in shown(sweep_table(Sweep(rows=rows))).splitlines() if line.strip()]
-    assert ["4", "←", "knee", "29.8", "7.45", "10", "GB"] in lines
-    assert ["8", "29.1", "3.64", "19", "GB"] in lines
-    assert ["16", "out", "of", "memory"] in lines

@@ -55,11 +55,11 @@ def test_the_answer_comes_with_its_interval():
         (None, ""),
     ],
 )
-def test_the_prediction_stands_beside_the_measurement(predicted, words):
+def test_the_prediction_is_compared_with_the_measurement(predicted, words):
     assert prediction_sentence(replace(BETTER, predicted_gain=predicted)) == words
 
 
-def test_a_terminal_shows_answer_runs_and_each_note_once():
+def test_the_text_has_answer_runs_and_each_note_once():
     notes = ("Not cold: no permission.",)
     text = shown(verification_text(BETTER, [trial(notes=notes), trial("after", notes=notes)], ["The plan …"]))
     assert text.startswith("Better: ")
@@ -69,18 +69,18 @@ def test_a_terminal_shows_answer_runs_and_each_note_once():
     assert "The plan …" in text
 
 
-def test_batches_are_not_called_samples():
+def test_rates_in_batches_are_labelled_so():
     text = shown(verification_text(BETTER, [trial(unit="batches/s")]))
     assert "batches/s" in text
     assert "samples/s" not in text
 
 
-def test_names_cannot_reach_the_terminal_raw():
+def test_control_characters_in_names_are_escaped():
     text = shown(verification_text(BETTER, [trial(notes=("\x1b[31m[bold]x[/bold]",))]))
     assert "\\x1b[31m[bold]x[/bold]" in text
 
 
-def test_programs_get_the_same_as_json():
+def test_the_json_has_the_same_content():
     document = json.loads(
         json.dumps(verification_document(BETTER, [trial(cold=True), trial("after")]), allow_nan=False)
     )
@@ -97,7 +97,7 @@ def entry(gain, predicted_gain):
     )  # fmt: skip
 
 
-def test_the_history_ends_with_the_models_error():
+def test_the_history_ends_with_the_error_of_the_model():
     history = VerificationHistory((entry(0.2, 0.2), entry(0.0, 0.1), entry(0.0, 1.0)), skipped=2)
     assert history_sentences(history) == [
         "3 predictions: the median error of the predicted rate is 10%, 67% are within 15%.",
@@ -111,6 +111,6 @@ def test_the_history_ends_with_the_models_error():
     assert (len(document["entries"]), document["skipped"]) == (3, 2)
 
 
-def test_an_empty_history_says_so():
-    assert history_sentences(VerificationHistory(())) == ["No verification with a prediction is kept yet."]
+def test_an_empty_history_is_reported():
+    assert history_sentences(VerificationHistory(())) == ["The history contains no verification with a prediction yet."]
     assert history_document(VerificationHistory(()))["model"] is None

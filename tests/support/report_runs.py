@@ -1,6 +1,8 @@
-"""Recordings as runs of known shape leave them: made by arithmetic, so that every number is known."""
+"""Recordings and diagnoses of known shape for the tests of reports: computed, so that every number is known."""
 
-from penstock.core.finding import Diagnosis, Finding, Impact, RejectedCause
+from dataclasses import replace
+
+from penstock.core.finding import Diagnosis, Finding, Impact, RankSummary, RankWait, RejectedCause
 from penstock.recording.format import (
     DiskLoad,
     EndLine,
@@ -29,19 +31,19 @@ RUN = RunLine(
 
 
 def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, samples=24, run=RUN, name="train"):
-    """In-order delivery over workers that are slow each on its own: a stall every `workers` batches if supply is short.
+    """Return a run with in-order delivery: if the workers are too slow, there is a stall every `workers` batches.
 
-    A worker gets its next task when one of its batches is taken, as torch does it.
+    A worker gets its next task when one of its batches is consumed, as in torch.
     """
-    given = [0.0] * (workers * prefetch)  # when task i was given to its worker
-    free = [0.0] * workers
+    task_s = [0.0] * (workers * prefetch)  # when task i was sent to its worker
+    idle_s = [0.0] * workers  # when the worker finished its last task
     made, fetches, steps = [], [], []
 
     def make(batch):
         worker = batch % workers
-        start_s = max(given[batch], free[worker])
-        free[worker] = start_s + fetch_s
-        made.append(free[worker])
+        start_s = max(task_s[batch], idle_s[worker])
+        idle_s[worker] = start_s + fetch_s
+        made.append(idle_s[worker])
         fetches.append(
             FetchLine(loader=0, batch=batch, worker=worker, at_s=start_s, fetch_s=fetch_s, collate_s=fetch_s / 10,
                   cpu_s=fetch_s * 0.8, samples=samples)
@@ -54,14 +56,14 @@ def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, s
         got_s = max(now_s, made[batch])
         ready = sum(done_s <= now_s for done_s in made[batch:])
         steps.append(
-            StepLine(loader=0, batch=batch, at_s=now_s, wait_s=got_s - now_s, step_s=step_s, samples=samples, ready=ready,
-                 outstanding=len(made) - batch, worker=batch % workers,
+            StepLine(loader=0, batch=batch, at_s=now_s, wait_s=got_s - now_s, step_s=step_s, samples=samples,
+                 ready=ready, outstanding=len(made) - batch, worker=batch % workers,
                  phases={"forward": step_s * 0.3, "backward": step_s * 0.5, "backward/sync": step_s * 0.1,
                          "optimizer": step_s * 0.1},
                  device_phases={"forward": step_s * 0.28})
         )  # fmt: skip
-        given.append(got_s)
-        make(len(given) - 1)
+        task_s.append(got_s)
+        make(len(task_s) - 1)
         now_s = got_s + step_s
     settings = {
         "num_workers": LoaderSetting(requested=32, in_force=workers),
@@ -77,57 +79,66 @@ def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, s
         epochs=(EpochStartLine(loader=0, epoch=0, at_s=0.0),),
         steps=tuple(steps),
         fetches=tuple(fetch for fetch in fetches if fetch.at_s < now_s),
-        system=machine_looks(now_s, busy),
+        system=system_lines(now_s, busy),
         end=EndLine(at_s=now_s),
     )
 
 
-def machine_looks(seconds, busy):
-    """One look a second, with a little ripple."""
+def system_lines(seconds, busy):
+    """Return one line per second, with small variations."""
     return tuple(
         SystemLine(
-            at_s=float(at),
-            cpu=6.0 + at % 3 * 0.5,
+            at_s=float(second),
+            cpu=6.0 + second % 3 * 0.5,
             others_cpu=0.5,
-            disks=(DiskLoad(name="sda", read_bytes_s=2e8 + at % 5 * 2e7, busy=0.5 + 0.05 * (at % 4)),),
+            disks=(DiskLoad(name="sda", read_bytes_s=2e8 + second % 5 * 2e7, busy=0.5 + 0.05 * (second % 4)),),
             gpus=(GpuLoad(utilisation=busy),),
         )
-        for at in range(1, int(seconds) + 1)
+        for second in range(1, int(seconds) + 1)
     )
 
 
 def stalling():
-    """8 workers of 1 s a batch, 50 ms steps: one batch in 8 comes late, 60% of the time is waiting."""
+    """Return a run of 8 workers with 1 s per batch and 50 ms steps: one batch in 8 is late, 60% is waiting."""
     return torch_run()
 
 
 def healthy():
-    """Supply is three times what the loop takes."""
+    """Return a run whose workers load three times as fast as the loop consumes."""
     return torch_run(fetch_s=0.13, batches=400)
 
 
 def hops_run():
-    """A penstock.Loader: no fetches of its own, hops instead."""
+    """Return a run of penstock.Loader, which records hops instead of fetches."""
     steps = tuple(
         StepLine(loader=0, batch=batch, at_s=batch * 0.1, wait_s=0.02, step_s=0.08, samples=32) for batch in range(300)
     )
     lines = tuple(
-        HopsLine(loader=0, at_s=at, hops={"read": (at * 0.3, 0.0, at * 0.7), "decode": (at * 7.6, at * 0.3, at * 0.1),
-                                      "deliver": (at * 0.1, at * 0.8, at * 0.1), "step": (at * 0.8, at * 0.2, 0.0)},
-             workers=8, readers=2)
-        for at in (1.0, 10.0, 20.0, 30.0)
-    )  # fmt: skip
+        HopsLine(
+            loader=0,
+            at_s=t,
+            hops={
+                "read": (t * 0.3, 0.0, t * 0.7),
+                "decode": (t * 7.6, t * 0.3, t * 0.1),
+                "deliver": (t * 0.1, t * 0.8, t * 0.1),
+                "step": (t * 0.8, t * 0.2, 0.0),
+            },
+            workers=8,
+            readers=2,
+        )
+        for t in (1.0, 10.0, 20.0, 30.0)
+    )
     loader = LoaderLine(loader=0, name="train", type="penstock")
-    return Recording(run=RUN, loaders={0: loader}, steps=steps, hops=lines, system=machine_looks(30, 0.8))
+    return Recording(run=RUN, loaders={0: loader}, steps=steps, hops=lines, system=system_lines(30, 0.8))
 
 
 def empty():
-    """A script that died before its first batch."""
+    """Return the recording of a script that ended before its first batch."""
     return Recording(run=RunLine(), loaders={}, notes=("1 line skipped: cut short at the end (line 2)",))
 
 
 def findings(**changes):
-    """A diagnosis that says something in every field."""
+    """Return a diagnosis with a value in every field."""
     worst = Finding(
         rule="too_few_workers", gain=0.85, gain_low=0.7, gain_high=0.99, confidence=0.94,
         summary="8 workers need 1.0 s for a batch, so a batch comes every 125 ms; the step takes 50 ms.",
@@ -146,21 +157,41 @@ def findings(**changes):
             RejectedCause(rule="storage_bandwidth", why="the disk is busy 55% of the time"),
         ),
         "impact": Impact(run_s=3600, waited_s=2160, share=0.6, per_epoch_s=240, gpu_hours=0.6),
-        "notes": ("num_workers was changed on the way",),
+        "notes": ("num_workers was changed",),
     }
     return Diagnosis(**{**fields, **changes})
 
 
 def all_well():
-    """Nothing to say."""
+    """Return the diagnosis of a healthy run."""
     impact = Impact(run_s=20, waited_s=0.01, share=0.0005)
     return Diagnosis(verdict="healthy", sentence="The data arrives in time.", impact=impact)
 
 
 def undetermined():
-    """Not enough to go by."""
+    """Return the diagnosis of a run that is too short."""
     return Diagnosis(
         verdict="undetermined",
         sentence="Nothing can be said: no steps were recorded.",
         experiment="Record at least 50 batches.",
     )
+
+
+def gpu_run(*gpu_times):
+    """Return a run of penstock.Loader with these GPU times, two seconds apart."""
+    lines = tuple(
+        HopsLine(loader=0, at_s=2.0 * number, hops={"step": (2.0 * number, 0.0, 0.0)}, gpu_times=times)
+        for number, times in enumerate(gpu_times)
+    )
+    loader = LoaderLine(loader=0, name="train", type="penstock")
+    return Recording(run=RunLine(), loaders={0: loader}, hops=lines)
+
+
+RANKS_SENTENCE = "Rank 3 holds the others back"
+
+
+def of_ranks(count=4):
+    """Return the diagnosis of a run of several ranks."""
+    each = tuple(RankWait(rank=rank, waited_s=rank + 1.0, last=rank / 10, alone_s=float(rank)) for rank in range(count))
+    ranks = RankSummary(sentence=f"{RANKS_SENTENCE}.", steps=99, exposed_s=9.0, share=0.3, holder=3, each=each)
+    return replace(all_well(), ranks=ranks)

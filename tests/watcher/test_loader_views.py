@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock.core.hops import Hop
-from penstock.core.stats import EngineStats, LoaderStats
+from penstock.core.stats import EngineStats, GpuTimes, LoaderStats
 from penstock.watcher.dataloader.main_process import TorchLoaderView
 from penstock.watcher.dataloader.worker_files import WorkerFiles
 from penstock.watcher.loader_views import NOTHING, UNKNOWN, PenstockLoaderView, PlainLoaderView, count_samples, view_of
@@ -132,3 +132,17 @@ def test_changes_are_told_once_though_the_earliest_go():
     for loader.changes in [(), ("a",), ("a", "b"), ("b", "c"), ("b", "c"), ("x", "y"), ()]:  # 5: begun anew
         told.append(side.poll(0.0)[0].changes)
     assert told == [(), ("a",), ("b",), ("c",), (), ("x", "y"), ()]
+
+
+def test_a_penstock_loader_has_its_gpu_times_in_the_recording():
+    class Watched:
+        gpu_times = None
+
+        def stats(self):
+            return LoaderStats(0, 0, 100, 10, 10, 0, Hop("deliver"), Hop("step", 10.0), EngineStats(), self.gpu_times)
+
+    loader = Watched()
+    view = PenstockLoaderView(loader, 0, "train")
+    assert view.poll(1.0)[0].gpu_times is None
+    loader.gpu_times = GpuTimes(3.0, 1.0, 2.0)
+    assert view.poll(2.0)[0].gpu_times == (3.0, 1.0, 2.0)

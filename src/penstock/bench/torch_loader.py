@@ -1,8 +1,8 @@
 """The module that runs a plain `torch.utils.data.DataLoader` over tar files, written as in the field reports.
 
-It is an iterable dataset: each worker takes every n-th shard, streams it with `tarfile`, keeps parts until the sample is
-complete, and decodes images with Pillow and arrays with `np.load`. It has one advantage over the usual code: it keeps
-no buffer of decoded samples for shuffling, which would cost memory and delay the first batch.
+It is an iterable dataset: each worker takes every n-th shard, streams it with `tarfile`, keeps parts until the sample
+is complete, and decodes images with Pillow and arrays with `np.load`. It has one advantage over the usual code: it
+keeps no buffer of decoded samples for shuffling, which would cost memory and delay the first batch.
 This module imports torch, so only child processes import it.
 """
 

@@ -1,4 +1,4 @@
-"""`penstock compare`: two recordings side by side."""
+"""`penstock compare`: compares two recordings."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from penstock.report.compare import comparison_document, comparison_text
 
 def compare(
     before: Annotated[Path, typer.Argument(help="A recording.")],
-    after: Annotated[Path, typer.Argument(help="Another one.")],
+    after: Annotated[Path, typer.Argument(help="Another recording.")],
     as_json: AsJson = False,
 ) -> None:
-    """Is the second run faster than the first? Compares two recordings.
+    """Compare two recordings: is the second run faster than the first?
 
         penstock compare before.jsonl after.jsonl
 
-    Samples per second, the share of waiting, and each phase of the step,
-    with an interval for every ratio; "inconclusive" is an answer.
+    Shows samples per second, the share of waiting, and each phase of the
+    step, with an interval for every ratio; the answer may be
+    "inconclusive".
 
     Exit code: 0 compared, 2 wrong usage, 3 a recording could not be read.
     """
-    found = compare_recordings(load(before), load(after))
+    comparison = compare_recordings(load(before), load(after))
     if as_json:
-        console.print_json(comparison_document(found))
+        console.print_json(comparison_document(comparison))
     else:
-        console.out.print(comparison_text(found))
+        console.out.print(comparison_text(comparison))

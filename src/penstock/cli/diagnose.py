@@ -1,4 +1,4 @@
-"""`penstock diagnose`: what a run waited for, and why; from a recording or from a plain training log."""
+"""`penstock diagnose`: why a run waited for data, from a recording or from a plain training log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.diagnose.training_log.verdict import diagnose_log
 from penstock.errors import RecordingError, SettingError
 from penstock.recording.ranks import load_ranks
 from penstock.recording.reader import Recording, is_recording
-from penstock.report.diagnosis import diagnosis_text
+from penstock.report.diagnose import diagnosis_text
 from penstock.report.markdown import render_markdown
 
 EXIT_CODES = {"healthy": 0, "findings": 1, "undetermined": 3}
@@ -27,36 +27,41 @@ def diagnose(
     pattern: Annotated[
         str | None,
         typer.Option(
-            metavar="REGEX", help="For logs of no known format: named groups step, time or time_ms, data or data_ms."
+            metavar="REGEX",
+            help="For logs of an unknown format: named groups step, time or time_ms, data or data_ms.",
         ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="num_workers, where a log does not say it.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Where a log does not say it.")] = None,
-    output: Annotated[Literal["text", "md"], typer.Option("--format", help="How it is printed.")] = "text",
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="num_workers of the run, if a log does not contain it.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Batch size of the run, if a log does not contain it.")
+    ] = None,
+    output: Annotated[Literal["text", "md"], typer.Option("--format", help="How to print the diagnosis.")] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Where did the time go, and why? Reads a recording of `penstock run`.
+    """Find where the time went, and why, in a recording of `penstock run`.
 
-    Prints one sentence of verdict, the causes with the gain each would
-    give if it were gone, the evidence, the look-alikes that were rejected
-    and why; and, where it cannot be decided, the one experiment that would.
+    Prints one sentence of verdict, the causes with the gain that removing
+    each would give, the evidence, and the causes that were ruled out with
+    the reason; and, if it cannot be decided, the experiment that would.
 
         penstock run -o run.jsonl train.py
 
         penstock diagnose run.jsonl
 
-    A plain training log is read, too: lines of tqdm, timm, MMEngine, HF
-    Trainer, Lightning, or of your own with --pattern. A log knows less than
-    a recording: what it cannot decide is said.
+    It also reads a plain training log: lines of tqdm, timm, MMEngine, HF
+    Trainer, Lightning, or of your own with --pattern. A log contains less
+    than a recording; what it cannot decide is stated.
 
-    Of a run of several ranks name the first one's recording: the others lie
-    beside it. Which of them holds the others back is said, and why.
+    Of a run of several ranks, name the recording of the first one: the
+    others lie beside it. The rank that delays the others is named, and why.
 
     Exit code: 0 healthy, 1 findings, 2 wrong usage or nothing to read,
     3 undetermined.
     """
     try:
-        recording, diagnosis = _diagnosed(run, pattern, workers, batch_size)
+        recording, diagnosis = _diagnose(run, pattern, workers, batch_size)
     except RecordingError as error:
         typer.echo(f"penstock: {error}", err=True)
         raise typer.Exit(console.USAGE) from error
@@ -71,11 +76,11 @@ def diagnose(
     raise typer.Exit(EXIT_CODES[diagnosis.verdict])
 
 
-def _diagnosed(
+def _diagnose(
     run: Path, pattern: str | None, workers: int | None, batch_size: int | None
 ) -> tuple[Recording | None, Diagnosis]:
     if pattern is None and is_recording(run):
         if workers is not None or batch_size is not None:
-            raise SettingError("a recording knows its own settings", advice="Leave out --workers and --batch-size")
+            raise SettingError("a recording contains its own settings", advice="Leave out --workers and --batch-size")
         return diagnose_ranks(load_ranks(run))
     return None, diagnose_log(read_log(run, pattern), workers, batch_size)

@@ -1,4 +1,4 @@
-"""Puts the commands together; of a call only the one that it names, since importing all of them takes a while."""
+"""Puts the commands together. A call imports only the command that it names, since importing all takes a while."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ COMMANDS = (
     "report",
     "compare",
 )
-"""Each the function of that name in the module of that name, which may have a CONTEXT for it."""
+"""Each is the function of that name in the module of that name, which may have a CONTEXT (click's settings) for it."""
 SHARDS = "shards"
-OF_SHARDS = ("ls", "index", "check", "pack")
+SHARDS_COMMANDS = ("ls", "index", "check", "pack")
 
 
-def make_app(words: Sequence[str] = ()) -> typer.Typer:
-    """With all commands; where these words of a call name one, with that alone."""
+def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Return the program with all commands, or with one only if the arguments of the call name it."""
     app = typer.Typer(
         name="penstock",
-        help="Keeps a GPU fed: shards that stream at the speed of the hardware, and every stall explained.",
+        help="Load training data as fast as the hardware can, and find out why a training waits for data.",
         no_args_is_help=True,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    named = words[0] if words else ""
+    named = arguments[0] if arguments else ""
     if named == "--version":
         return app
     for name in [named] if named in COMMANDS else () if named == SHARDS else COMMANDS:
@@ -56,19 +56,17 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
 
 
 def _shards() -> typer.Typer:
-    from penstock.cli.shards.ray_option import RayMayStandAlone
+    from penstock.cli.shards.ray_option import OptionalRayAddress
 
-    app = typer.Typer(
-        help="Look at shards, index them, check them, pack them.", no_args_is_help=True, rich_markup_mode=None
-    )
-    for name in OF_SHARDS:
+    app = typer.Typer(help="List, index, check and pack shards.", no_args_is_help=True, rich_markup_mode=None)
+    for name in SHARDS_COMMANDS:
         command = getattr(import_module(f"penstock.cli.shards.{name}"), name)
-        app.command(cls=RayMayStandAlone)(command)
+        app.command(cls=OptionalRayAddress)(command)
     return app
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"penstock {__version__}")
         raise typer.Exit
 
@@ -80,7 +78,7 @@ def _root(
 
 
 def main() -> None:
-    """The console script. Errors of ours are one line; a traceback means a defect of ours."""
+    """Run the program. Penstock's own errors are one line on stderr; a traceback means a defect in Penstock."""
     handler = RichHandler(console=console.notices, show_time=False, show_path=False, markup=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     try:

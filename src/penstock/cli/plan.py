@@ -1,4 +1,4 @@
-"""`penstock plan`: what to change in a training, why, and what it should give."""
+"""`penstock plan`: proposes changes to a training, each with its reason and the gain that it should give."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli import console
-from penstock.cli.arguments import AsJson, made_by, need_torch
+from penstock.cli.arguments import AsJson, call_factory, need_torch
 from penstock.cli.fleet import (
     CacheBandwidth,
     CacheBytes,
@@ -22,12 +22,12 @@ from penstock.cli.fleet import (
     PriceRequests,
     StoreBandwidth,
     StoreRequests,
-    show_fleet,
+    print_fleet_plan,
 )
 from penstock.core.plan import Plan, Profile
 from penstock.diagnose.ranks.verdict import most_waiting_rank
 from penstock.diagnose.verdict import WAIT_SHARE_HEALTHY, diagnose_run
-from penstock.errors import RecordingError, SettingError, printable
+from penstock.errors import RecordingError, SettingError
 from penstock.plan.document import plan_document, save_plan
 from penstock.plan.fleet.rank_need import RankNeed, need_from_diagnosis, need_from_probes
 from penstock.plan.from_diagnosis import plan_from_diagnosis
@@ -43,25 +43,27 @@ NOTHING, CHANGES, UNDETERMINED = 0, 1, 3
 
 def plan(
     run: Annotated[
-        Path | None, typer.Argument(metavar="RECORDING", help="Of `penstock run`, or of `penstock.watch`.")
+        Path | None,
+        typer.Argument(metavar="RECORDING", help="A recording of `penstock run` or of `penstock.watch`."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan there, as YAML.")
     ] = None,
     profile: Annotated[
         Profile,
-        typer.Option(help="speed: the last percent too; memory: as little of it as does; balanced: between."),
+        typer.Option(help="speed: the last percent too; memory: as little as possible; balanced: between."),
     ] = "balanced",
     probes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Plan from what `penstock probe --json` printed.")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Plan for the dataset, or DataLoader, that it makes.")
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Plan for the dataset, or DataLoader, that FUNCTION returns."),
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="With --dataset; a DataLoader has its own.")] = None,
     step_ms: Annotated[
         float | None,
-        typer.Option(min=0, metavar="MS", help="With --probes or --dataset: that the device is busy with a batch."),
+        typer.Option(min=0, metavar="MS", help="With --probes or --dataset: time the device takes for a batch."),
     ] = None,
     nodes: Nodes = None,
     gpus_per_node: GpusPerNode = None,
@@ -74,16 +76,16 @@ def plan(
     dataset_bytes: DatasetBytes = None,
     price_gb: PriceGb = None,
     price_requests: PriceRequests = None,
-    form: Annotated[Literal["text", "md"], typer.Option("--format", help="How it is printed.")] = "text",
+    form: Annotated[Literal["text", "md"], typer.Option("--format", help="How to print the plan.")] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """What should be changed, why, and what would it give?
+    """Propose what to change, with the reason and the predicted gain.
 
-    Reads a recording and asks the model of the run what other settings
-    would do: those of torch's DataLoader, of penstock.Loader, of the data
-    on disk and of the step. Each change comes with its reason and with what
-    it should gain alone; gains do not add up. Where no model can say a gain,
-    it says "not known".
+    Reads a recording and simulates the run with other settings: those of
+    torch's DataLoader, of penstock.Loader, of the data on disk and of the
+    step. Each change comes with its reason and with the gain of this change
+    alone; gains do not add up. Where the model cannot predict a gain, it
+    says "not known".
 
         penstock run -o run.jsonl train.py
 
@@ -91,35 +93,37 @@ def plan(
 
         penstock verify plan.yaml -- python train.py
 
-    The file is for reading and editing: take out what you do not want, then
-    let `penstock verify` measure the rest. It is bound to the machine and the
-    data of the recording: elsewhere it is explained, not just applied.
+    The file can be read and edited: remove what you do not want, then let
+    `penstock verify` measure the rest. It is bound to the machine and the
+    data of the recording; elsewhere a notice explains the difference.
 
-    Of several ranks the one that waited most is planned for.
+    Of several ranks, the one that waited most is planned for.
 
-    Before anything was run, a plan can be made of its parts. The recording
-    is then one of `penstock run --probe compute`, and says what a step takes.
+    Before the first run, a plan can be made from probes or from a dataset.
+    A recording is then one of `penstock run --probe compute`, which
+    contains the time of a step.
 
         penstock plan --probes probes.json [probe.jsonl]
 
         penstock plan --dataset mypackage.data:make_dataset --batch-size 64
 
     From one node to many: what the store, the network, the caches and the
-    cores of so many ranks must give, which of them bites first, and what an
-    epoch costs. All ranks are simulated in step, each waiting for the slowest.
+    cores of so many ranks must deliver, which of them binds first, and what
+    an epoch costs. All ranks are simulated together; in each step all wait
+    for the slowest.
 
         penstock plan run.jsonl --nodes 128 --gpus-per-node 8
 
     Exit code: 0 nothing to change (at most things to try in a step that has
     its data in time), 1 changes are proposed, 2 wrong usage or nothing to
     read, 3 the run waits, or is too short, and no change is known for it. With
-    --nodes: 0 the GPU's step bites first, 1 something else does, 2 as above.
+    --nodes: 0 the GPU's step binds first, 1 something else does, 2 as above.
     """
     for source in (run, probes):
-        if source is not None and output is not None and _same(output, source):
-            raise SettingError(f"{output} is what is to be planned from", advice="Name another file with -o")
+        if source is not None and output is not None and _same_file(output, source):
+            raise SettingError(f"{output} is the input of the plan", advice="Name another file with -o")
     _check(run, probes, dataset, batch_size, step_ms)
-    asked = FleetOptions(
+    fleet = FleetOptions(
         nodes=nodes,
         gpus_per_node=gpus_per_node,
         node_cores=node_cores,
@@ -132,15 +136,15 @@ def plan(
         price_gb=price_gb,
         price_requests=price_requests,
     )
-    if asked.wanted:
+    if fleet.given:
         _check_fleet(dataset, output, profile, form)
     try:
-        if asked.wanted:
-            raise typer.Exit(show_fleet(_need(run, probes, step_ms), asked, as_json=as_json))
+        if fleet.given:
+            raise typer.Exit(print_fleet_plan(_rank_need(run, probes, step_ms), fleet, as_json=as_json))
         if probes is not None:
             found = plan_from_probes(read_probes(probes), _step(run, step_ms), profile)
         elif dataset is not None:
-            found = _for_dataset(dataset, batch_size, step_ms, profile)
+            found = _plan_dataset(dataset, batch_size, step_ms, profile)
         else:
             assert run is not None
             found = plan_from_diagnosis(diagnose_run(most_waiting_rank(load_ranks(run))), profile=profile)
@@ -155,18 +159,18 @@ def plan(
         console.out.print(plan_text(found))
     if output is not None:
         save_plan(found, output)
-        console.notices.print(f"{printable(str(output))} written", highlight=False, markup=False, soft_wrap=True)
+        console.print_notice(f"{output} written")
     raise typer.Exit(_exit_code(found))
 
 
-def _same(one: Path, other: Path) -> bool:
+def _same_file(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
 def _check(
     run: Path | None, probes: Path | None, dataset: str | None, batch_size: int | None, step_ms: float | None
 ) -> None:
-    """One thing to plan from, and nothing beside it that would not be used."""
+    """Refuse a call with no input, with several, or with options that would not be used."""
     if run is None and probes is None and dataset is None:
         raise SettingError("there is nothing to plan from", advice="Give a recording, --probes or --dataset")
     if dataset is not None and (run is not None or probes is not None):
@@ -174,20 +178,20 @@ def _check(
     if batch_size is not None and dataset is None:
         raise SettingError("--batch-size is for --dataset", advice="Recordings and probes have their own")
     if step_ms is not None and run is not None:
-        raise SettingError("the recording says what a step takes, and --step-ms too", advice="Keep one of them")
+        raise SettingError("the recording contains the time of a step, and --step-ms too", advice="Keep one of them")
 
 
 def _check_fleet(dataset: str | None, output: Path | None, profile: Profile, form: str) -> None:
-    """What settings for one loader need is of no use for many ranks."""
+    """Refuse options that are not used with --nodes."""
     if dataset is not None:
         raise SettingError("--nodes plans from a recording or probes", advice="`penstock run` makes a recording")
-    unused = {"-o": output is not None, "--profile": profile != "balanced", "--format": form != "text"}
-    if given := [name for name, there in unused.items() if there]:
-        raise SettingError(f"{', '.join(given)} is for the plan of one loader, not with --nodes", advice="Use --json")
+    options = {"-o": output is not None, "--profile": profile != "balanced", "--format": form != "text"}
+    if unused := [name for name, given in options.items() if given]:
+        raise SettingError(f"{', '.join(unused)} is for the plan of one loader, not with --nodes", advice="Use --json")
 
 
-def _need(run: Path | None, probes: Path | None, step_ms: float | None) -> RankNeed:
-    """Of one rank."""
+def _rank_need(run: Path | None, probes: Path | None, step_ms: float | None) -> RankNeed:
+    """Return what one rank needs."""
     if probes is not None:
         return need_from_probes(read_probes(probes), _step(run, step_ms))
     assert run is not None
@@ -195,7 +199,7 @@ def _need(run: Path | None, probes: Path | None, step_ms: float | None) -> RankN
 
 
 def _step(run: Path | None, step_ms: float | None) -> StepFacts:
-    """As said, as probed, or none."""
+    """Return the time of a step: given as an option, measured by a probe in a recording, or unknown."""
     if run is None:
         return NO_STEP if step_ms is None else StepFacts(step_ms / 1000)
     recording = load(run)
@@ -203,13 +207,13 @@ def _step(run: Path | None, step_ms: float | None) -> StepFacts:
         raise SettingError(f"{run} is the recording of a run", advice="Plan from it alone, without --probes")
     found = read_script_probe(recording).step
     if found is None:
-        raise SettingError(f"{run} does not say what a step takes: the probe was not complete")
+        raise SettingError(f"{run} does not contain the time of a step: the probe was not complete")
     return StepFacts.probed(found)
 
 
-def _for_dataset(dataset: str, batch_size: int | None, step_ms: float | None, profile: Profile) -> Plan:
-    need_torch("it is its DataLoader that is planned for")
-    source = made_by(dataset, "a dataset or a DataLoader")
+def _plan_dataset(dataset: str, batch_size: int | None, step_ms: float | None, profile: Profile) -> Plan:
+    need_torch("the plan is for its DataLoader")
+    source = call_factory(dataset, "a dataset or a DataLoader")
     from penstock.tuner.plan_for import plan_for
 
     with console.notices.status("timing one worker …"):
@@ -218,7 +222,7 @@ def _for_dataset(dataset: str, batch_size: int | None, step_ms: float | None, pr
 
 
 def _exit_code(found: Plan) -> int:
-    """Changes without a gain count where the run waits: else they are only things to try."""
+    """Return the exit code; changes without a gain count only if the run waits, else they are things to try."""
     if any(change.gain is not None for change in found.changes):
         return CHANGES
     if found.source == "recording" and found.wait_share is None:

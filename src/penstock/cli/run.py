@@ -1,4 +1,4 @@
-"""`penstock run`: any training script, unchanged, and where its time went."""
+"""`penstock run`: runs an unchanged training script and diagnoses where its time went."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from penstock.watcher.script.child_process import exit_like_child
 from penstock.watcher.script.runner import Script, ScriptResult, TrialOptions, run_script
 
 CONTEXT = {"allow_interspersed_args": False}
-"""What follows the script is the script's."""
+"""Options after the script's name belong to the script."""
 PROBE_S = 8.0
-BEFORE_PROBE = (
+PROBE_NOTICE = (
     "penstock: this is a probe of the step, not a training: after some steps the script gets one batch over and over, "
     "and is then ended as by Ctrl-C. Its weights are worthless: keep nothing that it saves"
 )
@@ -28,36 +28,39 @@ BEFORE_PROBE = (
 
 def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file; with -m, a module.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="The script's own.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="The arguments of the script.")] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="The recording.  [default: penstock-DATE-TIME.jsonl]"),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as in python -m.")] = False,
-    live: Annotated[bool, typer.Option("--live/--no-live", help="Lines while it runs, on a terminal.")] = True,
+    live: Annotated[bool, typer.Option("--live/--no-live", help="Print lines while it runs, on a terminal.")] = True,
     slow: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="Waiting longer is a slow batch.  [default: by the run itself]"),
+        typer.Option(min=0, metavar="SECONDS", help="A longer wait is a slow batch.  [default: from the run itself]"),
     ] = None,
-    look: Annotated[
-        bool, typer.Option("--look/--no-look", help="If workers waited for bytes, 2 s of reading afterwards.")
+    recheck: Annotated[
+        bool,
+        typer.Option(
+            "--recheck-storage/--no-recheck-storage", help="If workers waited for bytes, read for 2 s afterwards."
+        ),
     ] = True,
-    diagnosed: Annotated[bool, typer.Option("--diagnose/--no-diagnose", help="The verdict, at the end.")] = True,
+    diagnosed: Annotated[bool, typer.Option("--diagnose/--no-diagnose", help="Print the verdict at the end.")] = True,
     probe: Annotated[
         Literal["compute"] | None,
-        typer.Option(help="No training: the step on one batch over and over, alone and beside a load; then it ends."),
+        typer.Option(help="No training: time the step on one batch, alone and beside busy processes, then end."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=30, help="With --probe: for each of its measurements.")
+        float, typer.Option(min=0.1, max=30, help="With --probe: duration of each measurement.")
     ] = PROBE_S,
 ) -> None:
-    """Run a training script as it is; then say where its time went, and why.
+    """Run a training script unchanged, then report where its time went.
 
-    Put "penstock run" where "python" stood. Every torch DataLoader is
+    Write "penstock run" instead of "python". Every torch DataLoader is
     watched with its workers, and the phases of each step: forward,
     backward, optimizer, copies to the GPU, waits for it, checkpoints, logs,
     garbage collection. The script behaves as before: its output, its
-    signals, its exit code. Ours goes to stderr, after it.
+    signals, its exit code. Penstock prints to stderr, after it.
 
     \b
         penstock run train.py --epochs 1
@@ -69,47 +72,46 @@ def run(
 
         penstock run --probe compute train.py
 
-    How fast would it be if data cost nothing? After some steps every loader
-    that it trains on gives one batch over and over; the step is timed alone,
-    then beside as many busy processes as the loader has workers, and the
-    script is ended as by Ctrl-C. Keep nothing that it saves.
+    How fast would it be if data cost nothing? After some steps, every
+    loader that the script trains on returns one batch over and over; the
+    step is timed alone, then beside as many busy processes as the loader
+    has workers, and the script is ended as by Ctrl-C. Keep nothing that it
+    saves.
 
     Exit code: the script's own, always; 2 if there is nothing to run. Of a
     probe: 0 measured, 3 not; the script's own if it failed before.
     """
     record = output or Path(time.strftime("penstock-%Y%m%d-%H%M%S.jsonl"))
     _check(script, module, record, slow)
-    what = Script((script, *(arguments or ())), module)
+    command = Script((script, *(arguments or ())), module)
     if probe is not None:
-        _probe(what, record, seconds)
-    outcome = run_script(what, record, live=live, slow_s=slow)
+        _probe(command, record, seconds)
+    outcome = run_script(command, record, live=live, slow_s=slow)
     try:
-        _tell(outcome, look, diagnosed)
+        _report(outcome, recheck, diagnosed)
     finally:
         exit_like_child(outcome.code)
 
 
 def _check(script: str, module: bool, record: Path, slow: float | None) -> None:
-    """Before the script runs for hours."""
+    """Refuse wrong options before the script runs for hours."""
     if slow is not None and not slow > 0:
-        raise SettingError(f"--slow {slow:g}: it takes a positive number of seconds to be slow")
+        raise SettingError(f"--slow {slow:g} is not a positive number of seconds")
     if not module and not os.path.exists(script):
         raise SettingError(f"there is no script {script}", advice="With -m, name a module")
     if record.is_dir() or not os.access(record if record.exists() else record.parent, os.W_OK):
-        raise SettingError(
-            f"cannot record to {record}", advice="Name a file in a folder that may be written to with -o"
-        )
+        raise SettingError(f"cannot record to {record}", advice="Name a file in a writable folder with -o")
 
 
-def _tell(outcome: ScriptResult, look: bool, diagnosed: bool) -> None:
-    _tell_end(outcome)
-    if look:
-        _look_at_storage(outcome.recordings)
+def _report(outcome: ScriptResult, recheck: bool, diagnosed: bool) -> None:
+    _print_end(outcome)
+    if recheck:
+        _recheck_storage(outcome.recordings)
     if diagnosed and outcome.recordings:
         _diagnose(outcome.recordings[0])
 
 
-def _tell_end(outcome: ScriptResult) -> None:
+def _print_end(outcome: ScriptResult) -> None:
     if outcome.code < 0 and not outcome.stopped:
         typer.echo(f"penstock: the script was killed by {_signal_name(-outcome.code)}", err=True)
     names = ", ".join(printable(os.path.relpath(path)) for path in outcome.recordings)
@@ -117,26 +119,26 @@ def _tell_end(outcome: ScriptResult) -> None:
 
 
 def _signal_name(number: int) -> str:
-    """Most of the real-time ones have none."""
+    """Return a signal's name, or its number: most real-time signals have no name."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
-def _look_at_storage(recordings: Sequence[Path]) -> None:
-    """Two seconds for each rank that waited for bytes; what goes wrong leaves a question open, no more."""
+def _recheck_storage(recordings: Sequence[Path]) -> None:
+    """Read for two seconds on each rank that waited for bytes; an error only leaves the storage undetermined."""
     for path in recordings:
         try:
-            with console.notices.status("reading once more from where the workers read …"):
+            with console.notices.status("reading again from the files that the workers read …"):
                 add_storage_recheck(path)
         except Exception as error:
-            typer.echo(f"penstock: the storage was not looked at: {printable(str(error))}", err=True)
+            typer.echo(f"penstock: the storage was not checked: {printable(str(error))}", err=True)
 
 
 def _diagnose(path: Path) -> None:
-    """What goes wrong in here must not become the script's failure."""
+    """Print the verdict; an error here must not change the script's exit code."""
     try:
         from penstock.diagnose.ranks.verdict import diagnose_ranks
         from penstock.recording.ranks import load_ranks
-        from penstock.report.diagnosis import diagnosis_text
+        from penstock.report.diagnose import diagnosis_text
 
         recording, diagnosis = diagnose_ranks(load_ranks(path))
         console.notices.print(diagnosis_text(diagnosis, recording), soft_wrap=True)
@@ -145,15 +147,15 @@ def _diagnose(path: Path) -> None:
 
 
 def _probe(script: Script, record: Path, seconds: float) -> NoReturn:
-    """The script, its step measured, and an end of our own: it did not come to its own."""
+    """Probe the script's step, print the result and exit; the script itself does not reach its end."""
     from penstock.probe.results import ScriptProbe
     from penstock.probe.step import read_script_probe
     from penstock.recording.reader import load
-    from penstock.report.probes import script_probe_text
+    from penstock.report.probe import script_probe_text
 
-    typer.echo(BEFORE_PROBE, err=True)
+    typer.echo(PROBE_NOTICE, err=True)
     outcome = run_script(script, record, live=False, trial=TrialOptions(probe_s=seconds))
-    _tell_end(outcome)
+    _print_end(outcome)
     found = read_script_probe(load(outcome.recordings[0])) if outcome.recordings else ScriptProbe()
     console.notices.print(script_probe_text(found))
     if found.step is not None:

@@ -1,4 +1,4 @@
-"""`penstock verify`: does a plan keep its promise? Before and after, measured in turn."""
+"""`penstock verify`: runs a training with and without a plan in turn, and measures the difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from penstock.cli import console
 from penstock.cli.arguments import AsJson
 from penstock.core.plan import Plan
-from penstock.errors import SettingError, printable
+from penstock.errors import SettingError
 from penstock.plan.document import load_plan
 from penstock.plan.fingerprint import differences
 from penstock.report.plan import SOURCES
@@ -24,14 +24,13 @@ from penstock.report.verify import (
     verification_document,
     verification_text,
 )
-from penstock.verify import history as kept
+from penstock.verify import history as verification_history
 from penstock.verify.command import parse
 from penstock.verify.judge import Judgement, judge, predicted
 from penstock.verify.measures import RunMeasure
 from penstock.verify.trials import Trial, TrialRequest, TrialTurn, least_steps, run_trials, trial_turns
 
-CODES = {"better": 0, "worse": 1, "inconclusive": 3}
-INTERRUPTED = 130
+EXIT_CODES = {"better": 0, "worse": 1, "inconclusive": 3}
 
 
 def verify(
@@ -41,12 +40,14 @@ def verify(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs before, and as many after.")] = 3,
     steps: Annotated[
-        int | None, typer.Option(min=2, help="End each run after so many steps.  [default: the whole script]")
+        int | None, typer.Option(min=2, help="End each run after this many steps.  [default: the whole script]")
     ] = None,
     cold: Annotated[bool, typer.Option("--cold/--warm", help="With an empty page cache, or a filled one.")] = False,
     drop: Annotated[
         list[Path] | None,
-        typer.Option(exists=True, metavar="PATH", help="With --cold: the data; may be repeated.  [default: as seen]"),
+        typer.Option(
+            exists=True, metavar="PATH", help="With --cold: the data; may be repeated.  [default: what workers read]"
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -55,25 +56,25 @@ def verify(
     history: Annotated[bool, typer.Option("--history", help="Earlier verifications, and the model's error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Is the training faster with the plan? Runs it both ways, and measures.
+    """Measure whether the training is faster with the plan.
 
         penstock verify plan.yaml --steps 300 -- python train.py --epochs 1
 
     The script is run unchanged, first as it is, then with the plan's
     settings in every torch DataLoader it makes, in turn: before, after,
-    before, after, three of each. One run more goes ahead, to warm the page
-    cache, and is not counted. Of each run the first steps are left out. The
+    before, after, three of each. An additional first run warms the page
+    cache and is not counted. The first steps of each run are left out. The
     answer comes with a 95% interval over rounds of the workers and over
-    runs, beside what the plan predicted; "inconclusive" is an answer.
+    runs, beside what the plan predicted; it may be "inconclusive".
 
-    With --steps a run is ended as by Ctrl-C (SIGINT) once a loader has had
-    so many steps; 15 s later, if it still runs, by SIGTERM, then by
+    With --steps, a run is ended as by Ctrl-C (SIGINT) once a loader has had
+    that many steps; 15 s later, if it still runs, by SIGTERM, then by
     SIGKILL. Whatever else the script does (checkpoints, logs) it does in
     every run. It has no input, and what it prints goes to a file: see -o.
 
-    With --cold the cached pages of the data are dropped before each run:
+    With --cold, the cached pages of the data are dropped before each run:
     of --drop PATH, else of the folders from which the workers of the first
-    run were seen to read. Where that fails the result is marked warm.
+    run read. If that fails, the result is marked warm.
 
         penstock verify --history
 
@@ -82,46 +83,48 @@ def verify(
     if history:
         if plan is not None or command:
             raise SettingError("--history runs nothing", advice="Leave out the plan and the command")
-        _tell_history(as_json)
+        _print_history(as_json)
         return
     if plan is None:
         raise SettingError("there is no plan to verify", advice="`penstock plan RECORDING -o plan.yaml` makes one")
     if drop and not cold:
         raise SettingError("--drop is for cold runs", advice="Add --cold, or leave it out")
     script = parse(command or ())
-    what = _read(plan)
-    _check(steps, what)
+    loaded = _read_plan(plan)
+    _check_steps(steps, loaded)
     with _folder(output) as folder:
-        ask = TrialRequest(
+        request = TrialRequest(
             script=script,
-            dataloader=what.dataloader,
+            dataloader=loaded.dataloader,
             folder=folder,
             repeats=repeats,
             steps=steps,
             cold=cold,
             paths=tuple(drop or ()),
         )
-        trials = _run(ask)
-    gain, note = _predicted(what)
-    judgement = judge(_sides(trials, "before"), _sides(trials, "after"), gain)
-    _keep(kept.entry_of(what, judgement, command or (), cold=all_cold(trials)))
-    _tell(judgement, trials, (note,) if note else (), as_json)
-    raise typer.Exit(CODES[judgement.answer])
+        trials = _run(request)
+    gain, note = _predicted_gain(loaded)
+    judgement = judge(_measures(trials, "before"), _measures(trials, "after"), gain)
+    _add_to_history(verification_history.entry_of(loaded, judgement, command or (), cold=all_cold(trials)))
+    _print(judgement, trials, (note,) if note else (), as_json)
+    raise typer.Exit(EXIT_CODES[judgement.answer])
 
 
-def _read(path: Path) -> Plan:
-    """Refused where there is nothing to apply; told where it is for another machine."""
+def _read_plan(path: Path) -> Plan:
+    """Read the plan; refuse one without changes to apply, and report if it was made for another machine."""
     plan = load_plan(path)
     if not plan.dataloader:
         raise SettingError(
-            f"{path} changes nothing of a torch DataLoader", advice="Other changes are yours to make: penstock compare"
+            f"{path} changes nothing of a torch DataLoader",
+            advice="Make its other changes yourself, then use penstock compare",
         )
     for sentence in differences(plan):
-        _notice(f"{sentence}.")
+        console.print_notice(f"{sentence}.")
     return plan
 
 
-def _predicted(plan: Plan) -> tuple[float | None, str | None]:
+def _predicted_gain(plan: Plan) -> tuple[float | None, str | None]:
+    """Return the plan's prediction for this script, and a note if there is none."""
     if plan.source != "recording":
         return (
             None,
@@ -132,7 +135,7 @@ def _predicted(plan: Plan) -> tuple[float | None, str | None]:
 
 @contextmanager
 def _folder(output: Path | None) -> Iterator[Path]:
-    """The user's, which stays, or one of our own, which does not."""
+    """Yield the user's folder, which is kept, or a temporary one."""
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         yield output
@@ -141,8 +144,8 @@ def _folder(output: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _check(steps: int | None, plan: Plan) -> None:
-    """Before runs are made that can tell nothing."""
+def _check_steps(steps: int | None, plan: Plan) -> None:
+    """Refuse runs that would be too short to judge."""
     least = least_steps(plan.dataloader)
     if steps is not None and steps < least:
         raise SettingError(
@@ -151,10 +154,10 @@ def _check(steps: int | None, plan: Plan) -> None:
         )
 
 
-def _run(ask: TrialRequest) -> list[Trial]:
-    order = trial_turns(ask)
-    bound = f"{ask.steps} steps each" if ask.steps else "the whole script each; --steps makes them shorter"
-    _notice(f"{len(order)} runs, {bound}")
+def _run(request: TrialRequest) -> list[Trial]:
+    order = trial_turns(request)
+    length = f"{request.steps} steps each" if request.steps else "the whole script each; --steps makes them shorter"
+    console.print_notice(f"{len(order)} runs, {length}")
     done = iter(range(len(order)))
     with console.progress("running", len(order)) as bar:
 
@@ -162,38 +165,34 @@ def _run(ask: TrialRequest) -> list[Trial]:
             bar.update(bar.task_ids[0], completed=next(done), description=f"running: {turn}")
 
         try:
-            return run_trials(ask, begin)
+            return run_trials(request, begin)
         except KeyboardInterrupt:
-            _notice("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
+            console.print_notice("interrupted")
+            raise typer.Exit(console.INTERRUPTED) from None
 
 
-def _sides(trials: Sequence[Trial], settings: str) -> list[RunMeasure]:
+def _measures(trials: Sequence[Trial], settings: str) -> list[RunMeasure]:
     return [trial.side for trial in trials if trial.turn.settings == settings]
 
 
-def _keep(entry: kept.VerificationEntry) -> None:
-    """A result that cannot be kept is still a result."""
+def _add_to_history(entry: verification_history.VerificationEntry) -> None:
+    """Store the result; if that fails, the result is still printed."""
     try:
-        kept.append(entry)
+        verification_history.append(entry)
     except OSError as error:  # StorageError is one
-        _notice(f"not added to the history: {error}")
+        console.print_notice(f"not added to the history: {error}")
 
 
-def _tell(judgement: Judgement, trials: Sequence[Trial], notes: Sequence[str], as_json: bool) -> None:
+def _print(judgement: Judgement, trials: Sequence[Trial], notes: Sequence[str], as_json: bool) -> None:
     if as_json:
         console.print_json(verification_document(judgement, trials, notes))
     else:
         console.out.print(verification_text(judgement, trials, notes))
 
 
-def _tell_history(as_json: bool) -> None:
-    found = kept.read()
+def _print_history(as_json: bool) -> None:
+    history = verification_history.read()
     if as_json:
-        console.print_json(history_document(found))
+        console.print_json(history_document(history))
     else:
-        console.out.print(history_text(found))
-
-
-def _notice(text: str) -> None:
-    console.notices.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        console.out.print(history_text(history))

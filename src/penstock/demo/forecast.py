@@ -1,8 +1,8 @@
-"""What penstock.Loader should make of the training, said before it runs.
+"""Predicts the rate of the demo's training with penstock.Loader before it runs.
 
-The plan speaks of torch's DataLoader. For ours the same model is asked, with what was measured: the step's own time,
-from the watched run, and what a sample costs, decoded from memory on all cores. Bytes are in the page cache, batches
-are handed over where they lie: neither costs anything here.
+The plan is about torch's DataLoader. For penstock.Loader, the same model gets what was measured: the step's own time
+from the watched run, and the cost of a sample from decoding some from memory on all cores. The bytes are in the page
+cache, and batches are passed on where they are in shared memory: neither costs anything here.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from penstock.probe.decode import input_from_shard, probe_decode
 from penstock.probe.results import DecodePoint
 
 PROBE_S = 3.0
-"""Half of it is decoding, the rest starting processes."""
-AHEAD = 2
-"""Batches per worker; the rate hangs little on it where all samples cost the same."""
+"""Seconds of the decode probe; half of it is decoding, the rest is starting processes."""
+PREFETCH = 2
+"""Batches per worker; where all samples cost the same, the rate hardly depends on it."""
 
 
-def fields_of(image_size: int) -> dict[str, Field]:
-    """As the training declares them."""
+def training_fields(image_size: int) -> dict[str, Field]:
+    """Return the fields as the training script declares them."""
     return {"image": Image(".jpg", size=image_size), "features": Array("_features.npz", key="features")}
 
 
-def loader_samples_s(seen: Evidence, shard: Path, image_size: int) -> float | None:
-    """Of the training that was seen, with penstock.Loader on shards like this one."""
-    decode_input = input_from_shard(shard, fields_of(image_size))
+def forecast_samples_s(evidence: Evidence, shard: Path, image_size: int) -> float | None:
+    """Return the predicted samples per second of the training with penstock.Loader on shards like this one."""
+    decode_input = input_from_shard(shard, training_fields(image_size))
     point = probe_decode(decode_input, workers=[usable_cores()], budget_s=PROBE_S).points[-1]
-    return expected_samples_s(seen, point)
+    return expected_samples_s(evidence, point)
 
 
-def expected_samples_s(seen: Evidence, point: DecodePoint) -> float | None:
-    """As many workers as were probed, whose samples cost what they did there; None where no batch was seen."""
-    if seen.workload is None:
+def expected_samples_s(evidence: Evidence, point: DecodePoint) -> float | None:
+    """Return the rate with the workers and the cost per sample of a decode probe; None if no batch was recorded."""
+    if evidence.workload is None:
         return None
-    per_batch, nothing = samples_per_batch(seen), np.zeros(1)
-    ours = seen.workload.replace(
+    per_batch, nothing = samples_per_batch(evidence), np.zeros(1)
+    workload = evidence.workload.replace(
         workers=point.workers,
-        prefetch=AHEAD,
+        prefetch=PREFETCH,
         cpu_s=np.full(1, per_batch * point.cpu_s_per_sample),
         latency_s=nothing,
         receive_s=nothing,
     )
-    return predict(ours, per_batch).samples_s
+    return predict(workload, per_batch).samples_s

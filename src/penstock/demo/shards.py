@@ -1,4 +1,4 @@
-"""The demo's folder, and the shards in it: SA-1B-like, smaller than the real ones, one batch in each."""
+"""The demo's folder and its shards: SA-1B-like, smaller than the real ones, with one batch in each shard."""
 
 from __future__ import annotations
 
@@ -15,71 +15,72 @@ from penstock.shards.pack.sources import find_pack_sources
 from penstock.shards.scan import index_shards
 from penstock.testing import SA1B, make_shards
 
-MARK = "made-by-penstock-demo"
-TEACHERS_SIZE = 1024
-"""Pixels of the longer side that go with the preset's features, at a scale of 1."""
+MARKER = "made-by-penstock-demo"
+"""A file of this name shows that a folder is from a demo and may be removed."""
+FULL_IMAGE_SIZE = 1024
+"""Pixels of an image's longer side that correspond to the preset's feature maps at scale 1."""
 PACKED_SHARD_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSize:
-    """How much is made."""
+    """The amount of data that the demo makes."""
 
     samples: int
-    """At least: the last shard is filled up."""
+    """Least number of samples: the last shard is filled up."""
     batch_size: int = 8
     scale: float = 0.5
-    """Of the sides of pictures and feature maps; a sample of half the size costs a quarter."""
+    """Factor on the sides of images and feature maps; at half the size a sample costs a quarter."""
 
     @property
     def shards(self) -> int:
-        """One batch in each."""
+        """Number of shards, with one batch in each."""
         return -(-self.samples // self.batch_size)
 
     @property
     def image_size(self) -> int:
-        """The longer side that the training asks for."""
-        return round(TEACHERS_SIZE * self.scale)
+        """Pixels of the longer side that the training requests."""
+        return round(FULL_IMAGE_SIZE * self.scale)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSet:
-    """Some shards in a folder."""
+    """The shards in a folder."""
 
     folder: Path
-    shards: tuple[Path, ...]
+    paths: tuple[Path, ...]
     samples: int
 
     @property
     def size_bytes(self) -> int:
-        """On disk."""
-        return sum(shard.stat().st_size for shard in self.shards)
+        """Size on disk."""
+        return sum(path.stat().st_size for path in self.paths)
 
     @property
     def sample_bytes(self) -> float:
-        """The same for each sample."""
+        """Mean size of a sample."""
         return self.size_bytes / self.samples
 
 
-def clear(folder: Path) -> None:
-    """Remove an earlier demo, and nothing else."""
+def clear_folder(folder: Path) -> None:
+    """Make an empty folder; remove an earlier demo there, but refuse any other content."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not (folder / MARK).exists():
+        if not (folder / MARKER).exists():
             raise SettingError(f"{str(folder)!r} is not empty and not from a demo", advice="Give another --folder")
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARK).touch()
+    (folder / MARKER).touch()
 
 
-def make(folder: Path, size: DemoSize) -> ShardSet:
-    """All pictures of a shard before all its features: an order that other readers take for half samples."""
+def make_demo_shards(folder: Path, size: DemoSize) -> ShardSet:
+    """Make shards with all images before all features, an order in which some readers find only half samples."""
     samples = size.shards * size.batch_size
-    shards = make_shards(folder, SA1B, samples=samples, shards=size.shards, order="grouped", scale=size.scale)
-    return ShardSet(folder, tuple(shards), samples)
+    paths = make_shards(folder, SA1B, samples=samples, shards=size.shards, order="grouped", scale=size.scale)
+    return ShardSet(folder, tuple(paths), samples)
 
 
-def index(shards: Sequence[Path]) -> int:
-    """How many parts were paired to samples."""
+def index_parts(shards: Sequence[Path]) -> int:
+    """Index the shards and return the number of their parts."""
     parts = 0
     for scanned in index_shards(shards, rebuild=True):
         if scanned.index is None:
@@ -88,11 +89,11 @@ def index(shards: Sequence[Path]) -> int:
     return parts
 
 
-def pack_for_training(lot: ShardSet, folder: Path, image_size: int) -> ShardSet:
-    """Pictures at the size that the training asks for, arrays raw; in the same order."""
+def pack_for_training(shards: ShardSet, folder: Path, image_size: int) -> ShardSet:
+    """Pack the shards with images of the training's size and raw arrays, in the same order."""
     options = PackOptions(arrays="raw", image_size=image_size, shard_bytes=PACKED_SHARD_BYTES)
-    plan = make_plan(list(find_pack_sources(str(lot.folder), options)), options)
-    reports = list(pack(plan, folder))
+    plan = make_plan(list(find_pack_sources(str(shards.folder), options)), options)
+    packed = list(pack(plan, folder))
     return ShardSet(
-        folder, tuple(sorted(folder / report.name for report in reports)), sum(each.samples for each in reports)
+        folder, tuple(sorted(folder / shard.name for shard in packed)), sum(each.samples for each in packed)
     )

@@ -1,12 +1,14 @@
-"""One run of the training, watched as by `penstock run`: how fast it was, how long it waited, and its losses."""
+"""One run of the demo's training, watched as by `penstock run`: its rate, its waiting and its losses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from penstock.core.plan import Plan
 from penstock.demo.shards import DemoSize, ShardSet
@@ -22,38 +24,38 @@ TRAINING = Path(__file__).with_name("train.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What is run: the same script each time."""
+    """The settings of one run; the script is always the same."""
 
     name: str
-    """Of its files."""
+    """The stem of its files."""
     title: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Of the script, as on its command line."""
+    """Arguments of the script, as on its command line."""
     dataloader: Mapping[str, Any] = field(default_factory=dict)
-    """A plan's settings in the place of the script's own, as `penstock verify` sets them."""
+    """A plan's settings that replace the script's own, as `penstock verify` applies them."""
     predicted_gain: float | None = None
-    """Over the first stage; said before it runs."""
+    """Predicted gain over the first stage, known before the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """What came of it."""
+    """The result of one run."""
 
     stage: Stage
     recording: Path
     samples_s: float
-    """After the warm-up."""
+    """Samples per second after the warm-up."""
     wait_share: float
-    """Of the step, in the loader."""
+    """Share of the step that was spent in the loader."""
     workers: int
     others_cpu: float
-    """Cores that other programs of the machine took meanwhile."""
+    """Cores that other programs of the machine used meanwhile."""
     losses: tuple[float, ...]
-    """Of all steps."""
+    """The losses of all steps."""
 
 
 def run_stage(stage: Stage, folder: Path) -> StageResult:
-    """Run it to its end; recording, losses and what it prints stay in the folder."""
+    """Run the training to its end; its recording, its losses and its output stay in the folder."""
     losses = train(stage, folder)
     recording = _file(stage, folder, "jsonl")
     steady = after_warm_up(main_loader(load(recording), stage.title))
@@ -73,12 +75,12 @@ def run_stage(stage: Stage, folder: Path) -> StageResult:
 
 
 def train(stage: Stage, folder: Path) -> tuple[float, ...]:
-    """The same, for its losses only."""
+    """Run the training and return its losses only."""
     losses, output = (_file(stage, folder, suffix) for suffix in ("losses.json", "txt"))
     options = {**stage.arguments, "losses": losses}
     argv = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    terms = TrialOptions(dataloader=stage.dataloader, output=output)
-    outcome = run_script(Script((str(TRAINING), *argv)), _file(stage, folder, "jsonl"), live=False, trial=terms)
+    trial = TrialOptions(dataloader=stage.dataloader, output=output)
+    outcome = run_script(Script((str(TRAINING), *argv)), _file(stage, folder, "jsonl"), live=False, trial=trial)
     _check(outcome, stage, output)
     return tuple(json.loads(losses.read_bytes()))
 
@@ -94,41 +96,87 @@ def _check(outcome: ScriptResult, stage: Stage, output: Path) -> None:
         raise PenstockError(
             f"the training failed ({stage.title}, exit code {outcome.code})",
             stage="demo",
-            advice=f"What it printed is in {output}",
+            advice=f"Its output is in {output}",
         )
 
 
-REPORTS = {"num-workers": 0}
-"""Of the field reports' settings the one that two of them begin with, and hold to be a must on Windows."""
+# -- the stages ----------------------------------------------------------------------------------------------------
+
+REPORTED_SETTINGS = {"num-workers": 0}
+"""The setting with which two of the field reports begin; they consider it necessary on Windows."""
 EXACT_S = 2.0
-"""Of training on the very pixels that Pillow gives: some steps are enough to compare losses."""
+"""Seconds of training on exactly the pixels that Pillow gives: some steps are enough to compare losses."""
 
 
-def as_reported(lot: ShardSet, size: DemoSize, seconds: float) -> Stage:
-    """tarfile, Pillow and torch's DataLoader."""
-    arguments = {"shards": lot.folder, "size": size.image_size, "batch-size": size.batch_size, "seconds": seconds}
-    return Stage(name="before", title="as in the reports", arguments={**arguments, **REPORTS})
+def as_reported(shards: ShardSet, size: DemoSize, seconds: float) -> Stage:
+    """Return the training as in the field reports: tarfile, Pillow and torch's DataLoader."""
+    arguments = {"shards": shards.folder, "size": size.image_size, "batch-size": size.batch_size, "seconds": seconds}
+    return Stage(name="before", title="as in the reports", arguments={**arguments, **REPORTED_SETTINGS})
 
 
 def as_planned(before: Stage, plan: Plan) -> Stage:
-    """The plan's settings in its DataLoader."""
+    """Return the same training with the plan's settings in its DataLoader."""
     gain, _ = predicted(plan)
     return replace(before, name="tuned", title="DataLoader as planned", dataloader=plan.dataloader, predicted_gain=gain)
 
 
 def with_loader(before: Stage, gain: float | None) -> Stage:
-    """penstock.Loader on the same shards."""
+    """Return the same training with penstock.Loader on the same shards."""
     arguments = {**before.arguments, "loader": "penstock"}
     return replace(before, name="loader", title="penstock.Loader", arguments=arguments, predicted_gain=gain)
 
 
-def on_packed(ours: Stage, packed: ShardSet, gain: float | None) -> Stage:
-    """The same on packed ones."""
-    arguments = {**ours.arguments, "shards": packed.folder}
-    return replace(ours, name="packed", title="Loader, packed shards", arguments=arguments, predicted_gain=gain)
+def on_packed(loader: Stage, packed: ShardSet, gain: float | None) -> Stage:
+    """Return the training with penstock.Loader on packed shards."""
+    arguments = {**loader.arguments, "shards": packed.folder}
+    return replace(loader, name="packed", title="Loader, packed shards", arguments=arguments, predicted_gain=gain)
 
 
-def with_exact_pixels(ours: Stage) -> Stage:
-    """Not raced: pictures decoded and shrunk as Pillow does it, so that losses can be the same."""
-    changed: dict[str, Any] = {"quality": "exact", "seconds": min(EXACT_S, ours.arguments["seconds"])}
-    return replace(ours, name="exact", title="Loader, exact pixels", arguments={**ours.arguments, **changed})
+def with_exact_pixels(loader: Stage) -> Stage:
+    """Return the training with images decoded exactly as by Pillow, for its losses only: its rate is not shown."""
+    changed: dict[str, Any] = {"quality": "exact", "seconds": min(EXACT_S, loader.arguments["seconds"])}
+    return replace(loader, name="exact", title="Loader, exact pixels", arguments={**loader.arguments, **changed})
+
+
+# -- losses --------------------------------------------------------------------------------------------------------
+
+SAME_INPUTS = 1e-4
+"""Tolerance for equal inputs: floating-point sums may differ in their order from run to run, and training amplifies
+that."""
+OTHER_PIXELS = 1e-3
+"""Tolerance between decoders that shrink differently, or for images that were encoded once more. A few 1e-5 were
+measured; images exchanged within a batch make 3e-3, black images 5e-2, another batch far more."""
+FIRST_STEPS = 32
+"""Steps that are compared for other pixels: a training that sees a few images again and again learns their pixels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossAgreement:
+    """The comparison of two runs' losses, step by step."""
+
+    steps: int
+    """Number of steps that were compared."""
+    largest: float
+    """Largest difference of the losses of a step, as a share of the first run's loss."""
+    tolerance: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the losses agree; without a common step they do not."""
+        return self.steps > 0 and self.largest <= self.tolerance
+
+    def __str__(self) -> str:
+        if not self.agrees:
+            return f"DIFFER by {self.largest:.2g}" if self.steps else "NONE"
+        return "the same" if self.largest == 0 else f"within {self.largest:.1g}"
+
+
+def loss_agreement(before: Sequence[float], after: Sequence[float], *, same_pixels: bool) -> LossAgreement:
+    """Compare losses over the common steps, or over the first ones if the pixels are not the same.
+
+    Two runs have the same losses if they had the same inputs in the same order.
+    """
+    steps = min(len(before), len(after), *(() if same_pixels else (FIRST_STEPS,)))
+    first, second = np.array(before[:steps]), np.array(after[:steps])
+    largest = float((np.abs(second - first) / np.abs(first)).max()) if steps else 0.0
+    return LossAgreement(steps=steps, largest=largest, tolerance=SAME_INPUTS if same_pixels else OTHER_PIXELS)

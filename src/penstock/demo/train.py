@@ -1,13 +1,13 @@
-"""The field reports' training: a student learns its teacher's features from tar shards.
+"""The training of the field reports: a student network learns its teacher's features from tar shards.
 
     python train.py --shards shards/ --losses losses.json
 
-As the reports have it: each worker of torch's DataLoader streams every n-th shard with tarfile, keeps parts until their
-partners come, and decodes with Pillow and np.load. Nothing is shuffled, so that losses of two runs can be compared:
-where every shard holds one batch, any number of workers delivers the same batches in the same order.
+The data code is that of the reports: each worker of torch's DataLoader streams every n-th shard with tarfile, keeps
+parts until the sample is complete, and decodes with Pillow and np.load. Nothing is shuffled, so that the losses of two
+runs can be compared: if every shard holds one batch, any number of workers delivers the same batches in the same order.
 
-`--loader penstock` takes the batches from penstock.Loader instead: `from_penstock` in the place of `TarStream`,
-`_picture`, `_one_thread` and `from_tars`. All else stays.
+`--loader penstock` takes the batches from penstock.Loader instead: `from_penstock` replaces `TarStream`,
+`_decode_image`, `_use_one_thread` and `from_tars`. Everything else stays.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 Batch = dict[str, Tensor]
 
 PATCH = 16
-"""Pixels a side that become one feature, as in the teacher."""
+"""Pixels per side that become one feature, as in the teacher network."""
 SKIP = 2
-"""The student is small: it looks at every second pixel of every second row."""
+"""The student is small: it uses every second pixel of every second row."""
 WIDTH, FEATURES = 16, 256
-MEAN, SPREAD = 114.0, 58.0
-"""Of pixels."""
+MEAN, STD = 114.0, 58.0
+"""Mean and standard deviation of the pixels."""
 IMAGE, ARRAYS = ".jpg", "_features.npz"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-# -- the reports' data --------------------------------------------------------------------------------------------
+# -- the data code of the field reports ---------------------------------------------------------------------------
 
 
 class TarStream(IterableDataset[Batch]):
-    """The samples of all shards, over and over."""
+    """The samples of all shards, over and over, without an end."""
 
     def __init__(self, shards: list[Path], size: int) -> None:
         self.shards = shards
@@ -58,48 +58,48 @@ class TarStream(IterableDataset[Batch]):
             yield from self._samples(shard)
 
     def _samples(self, shard: Path) -> Iterator[Batch]:
-        waiting: dict[str, dict[str, bytes]] = {}
+        incomplete: dict[str, dict[str, bytes]] = {}
         with tarfile.open(shard, "r|*") as tar:
             for member in tar:
                 suffix = ARRAYS if member.name.endswith(ARRAYS) else IMAGE
                 key = member.name.removesuffix(suffix)
                 file = tar.extractfile(member)
                 assert file is not None
-                parts = waiting.setdefault(key, {})
+                parts = incomplete.setdefault(key, {})
                 parts[suffix] = file.read()
                 if len(parts) == 2:
-                    yield self._decoded(waiting.pop(key))
+                    yield self._decode(incomplete.pop(key))
 
-    def _decoded(self, parts: dict[str, bytes]) -> Batch:
+    def _decode(self, parts: dict[str, bytes]) -> Batch:
         with np.load(io.BytesIO(parts[ARRAYS])) as arrays:
             features = torch.from_numpy(arrays["features"])
-        return {"image": _picture(parts[IMAGE], self.size), "features": features}
+        return {"image": _decode_image(parts[IMAGE], self.size), "features": features}
 
 
-def _picture(data: bytes, size: int) -> Tensor:
-    """The longer side to `size`, the rest black: the teacher saw it so."""
-    picture = Image.open(io.BytesIO(data)).convert("RGB")
-    scale = size / max(picture.size)
-    width, height = (round(side * scale) for side in picture.size)
+def _decode_image(data: bytes, size: int) -> Tensor:
+    """Resize the longer side to `size` and pad with black, as the images of the teacher were."""
+    image = Image.open(io.BytesIO(data)).convert("RGB")
+    scale = size / max(image.size)
+    width, height = (round(side * scale) for side in image.size)
     pixels = np.zeros((size, size, 3), np.uint8)
-    pixels[:height, :width] = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))
+    pixels[:height, :width] = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
-def _one_thread(_worker: int) -> None:
+def _use_one_thread(_worker: int) -> None:
     torch.set_num_threads(1)
 
 
 def from_tars(args: argparse.Namespace) -> Iterable[Batch]:
-    """The reports' loader."""
-    of_workers = {"prefetch_factor": args.prefetch_factor, "persistent_workers": True} if args.num_workers else {}
+    """Return the DataLoader of the field reports."""
+    worker_settings = {"prefetch_factor": args.prefetch_factor, "persistent_workers": True} if args.num_workers else {}
     return DataLoader(
         TarStream(sorted(args.shards.glob("*.tar")), args.size),
         batch_size=args.batch_size,
         num_workers=args.num_workers,
         pin_memory=DEVICE == "cuda",
-        worker_init_fn=_one_thread,
-        **of_workers,
+        worker_init_fn=_use_one_thread,
+        **worker_settings,
     )
 
 
@@ -107,7 +107,7 @@ def from_tars(args: argparse.Namespace) -> Iterable[Batch]:
 
 
 def from_penstock(args: argparse.Namespace) -> Iterable[Batch]:
-    """One epoch after the other."""
+    """Return the batches of penstock.Loader, epoch after epoch."""
     import penstock
 
     fields: dict[str, penstock.Image | penstock.Array] = {
@@ -122,7 +122,7 @@ def from_penstock(args: argparse.Namespace) -> Iterable[Batch]:
 
 
 class Student(nn.Module):
-    """From pixels to features, patch by patch."""
+    """A network that computes features from pixels, patch by patch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,13 +130,13 @@ class Student(nn.Module):
         self.layers = nn.Sequential(nn.Conv2d(3, WIDTH, side, side), nn.GELU(), nn.Conv2d(WIDTH, FEATURES, 1))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Of a batch as it was loaded."""
-        features: Tensor = self.layers(pixels[..., ::SKIP, ::SKIP].float().sub_(MEAN).div_(SPREAD))
+        """Return the features of a batch of images."""
+        features: Tensor = self.layers(pixels[..., ::SKIP, ::SKIP].float().sub_(MEAN).div_(STD))
         return features
 
 
 def train(batches: Iterable[Batch], seconds: float) -> list[float]:
-    """The loss of every step; the time begins with the first batch."""
+    """Train and return the loss of every step; the time counts from the first batch."""
     torch.manual_seed(0)
     student = Student().to(DEVICE)
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-3)
@@ -144,31 +144,33 @@ def train(batches: Iterable[Batch], seconds: float) -> list[float]:
     end_s = inf
     for batch in batches:
         end_s = min(end_s, time.monotonic() + seconds)
-        pixels, wanted = (batch[name].to(DEVICE, non_blocking=True) for name in ("image", "features"))
-        loss = nn.functional.mse_loss(student(pixels), wanted.float())
+        pixels, target = (batch[name].to(DEVICE, non_blocking=True) for name in ("image", "features"))
+        loss = nn.functional.mse_loss(student(pixels), target.float())
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        losses.append(loss.detach())  # read at the end: reading would wait for the device
+        losses.append(loss.detach())  # read at the end, since reading a loss waits for the device
         if time.monotonic() >= end_s:
             break
     return [float(loss) for loss in torch.stack(losses).tolist()]
 
 
 def main() -> None:
-    """What the reports give on the command line."""
+    """Run the training from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--shards", type=Path, required=True)
-    parser.add_argument("--losses", type=Path, required=True, help="Where the loss of every step is written.")
+    parser.add_argument("--losses", type=Path, required=True, help="File for the loss of every step.")
     parser.add_argument("--loader", choices=("torch", "penstock"), default="torch")
     parser.add_argument("--size", type=int, default=1024)
-    parser.add_argument("--quality", choices=("fast", "exact"), default="fast", help="Of penstock's pictures.")
+    parser.add_argument(
+        "--quality", choices=("fast", "exact"), default="fast", help="Image quality of penstock.Loader."
+    )
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--num-workers", type=int, default=2)
     parser.add_argument("--prefetch-factor", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # of a CPU: threads that wait for each other among busy workers make a step far longer
+    torch.set_num_threads(1)  # on a CPU, threads that wait for each other among busy workers make a step far longer
     batches = from_tars(args) if args.loader == "torch" else from_penstock(args)
     args.losses.write_text(json.dumps(train(batches, args.seconds)))
 

@@ -40,7 +40,7 @@ class DecodePoint:
     workers: int
     samples_per_s: float
     cpu_s_per_sample: float
-    """CPU seconds per sample. It grows with the workers where they share caches, memory bandwidth or a physical core."""
+    """CPU seconds per sample. They grow with the workers if these share caches, memory bandwidth or physical cores."""
 
     @property
     def cores_per_worker(self) -> float:

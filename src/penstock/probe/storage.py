@@ -277,7 +277,7 @@ class _CurveRecord:
 
 
 def curve_key(storage: StorageFacts, sample_bytes: int) -> CurveKey:
-    """Return the cache key. Anonymous devices change their number with every mount: source and mount point replace it."""
+    """Return the cache key; source and mount point replace the number of an anonymous device, which changes."""
     anonymous = not storage.device or storage.device.startswith("0:")
     device = f"{storage.source} on {storage.mount_point}" if anonymous else f"{storage.device} {storage.source}"
     return CurveKey(CACHE_VERSION, platform.node(), device, storage.filesystem, sample_bytes)

@@ -54,11 +54,11 @@ class StorageCurve:
     """The measurement of one storage with one sample size."""
 
     points: tuple[CurvePoint, ...]
-    """One per number of reads in flight, 1 first; larger ones are missing where the storage was too slow for the time allowed."""
+    """One per number of reads in flight, 1 first; larger numbers are missing if the storage was too slow."""
     sample_bytes: int
     open_stat: OpenStat
     cold: bool
-    """Whether reads bypassed this machine's page cache. The cache of a server or of the host may still have answered."""
+    """Whether reads bypassed this machine's page cache; the cache of a server or a host may still have answered."""
     method: str
     """How reads bypassed it: `direct` (O_DIRECT), `dropped` (pages dropped first), `warm` (neither was possible)."""
     probe_bytes: int

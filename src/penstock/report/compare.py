@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs by more than their own ups and downs."""
+"""`penstock compare`: which measures of two runs differ by more than their variation within each run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import printable
 from penstock.recording.format import PROFILED_PHASES
 from penstock.recording.reader import Recording
-from penstock.report.markdown import escaped
-from penstock.report.numbers import IN_THE_WAIT, loader_name, outer_phase, phase_means
-from penstock.report.text import table
+from penstock.report.run_summary import SAMPLER, loader_name, outer_phase, phase_means
+from penstock.report.text import escape_markdown, table
 from penstock.verify.measures import (
     ENOUGH_BLOCKS,
     Answer,
@@ -33,31 +32,32 @@ from penstock.verify.measures import (
 )
 
 SAME_BATCH = 0.01
-"""Batch sizes that differ by less are the same."""
+"""Batch sizes that differ by less than this share count as equal."""
 
 _Column = Callable[[Evidence], Floats]
-"""One value per batch of a run."""
+"""Returns one value per batch of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The answer is that of the first measure, the rate; the others say where it comes from."""
+    """The measures of two runs; the first one, the rate, decides the answer."""
 
     measures: tuple[Measure, ...]
     notes: tuple[str, ...]
 
     @property
     def answer(self) -> Answer:
-        """Whether b feeds more samples a second than a."""
+        """Whether run b delivers more samples per second than run a."""
         return self.measures[0].answer
 
 
 def compare(a: Recording, b: Recording) -> Comparison:
-    """The loader that took most of a's time, against its namesake in b."""
+    """Compare the loader that took most of the time of run a with the loader of the same name in run b."""
     left = main_loader(a, "the first recording")
     right = namesake(b, left.loader, "the second recording")
-    known = not np.isnan(left.loop.samples_per_batch) and not np.isnan(right.loop.samples_per_batch)
-    same = known and abs(right.loop.samples_per_batch / left.loop.samples_per_batch - 1) < SAME_BATCH
+    size_a, size_b = left.loop.samples_per_batch, right.loop.samples_per_batch
+    known = not np.isnan(size_a) and not np.isnan(size_b)
+    same = known and abs(size_b / size_a - 1) < SAME_BATCH
     pair = _RunPair(left, right, per_sample=known and not same)
     return Comparison(measures=tuple(_measures(pair, known)), notes=tuple(_notes(pair, known)))
 
@@ -67,14 +67,14 @@ class _RunPair:
     left: Evidence
     right: Evidence
     per_sample: bool
-    """Times are given per sample: the batches differ in size."""
+    """Whether times are per sample, because the batch sizes differ."""
 
     @property
     def unit(self) -> str:
         return "s/sample" if self.per_sample else "s/batch"
 
 
-# -- what is measured ----------------------------------------------------------------------------------------------
+# -- measures ------------------------------------------------------------------------------------------------------
 
 
 def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
@@ -89,14 +89,14 @@ def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
     yield measure("wait", pair.unit, *both(_wait, per))
     yield measure("step", pair.unit, *both(lambda run: run.loop.busy_s, per))
     for name in _shared_phases(pair.left, pair.right):
-        where = "wait" if name == IN_THE_WAIT else "step"
+        part = "wait" if name == SAMPLER else "step"
         columns: tuple[_Column, _Column] = partial(_phase, name), per
         if name in PROFILED_PHASES:
-            columns = partial(_spoken_for, columns[0]), partial(_spoken_for, per)
-        yield measure(f"{where}: {name}", pair.unit, *both(*columns))
+            columns = partial(_represented, columns[0]), partial(_represented, per)
+        yield measure(f"{part}: {name}", pair.unit, *both(*columns))
     if pair.left.workers.fetches and pair.right.workers.fetches:
-        made = partial(_fetched, pair.per_sample)
-        yield measure("worker", pair.unit, *both(lambda run: run.workers.fetch_s, made))
+        fetched = partial(_fetched, pair.per_sample)
+        yield measure("worker", pair.unit, *both(lambda run: run.workers.fetch_s, fetched))
 
 
 def _wait(run: Evidence) -> Floats:
@@ -112,19 +112,22 @@ def _fetched(per_sample: bool, run: Evidence) -> Floats:
 
 
 def _shared_phases(left: Evidence, right: Evidence) -> list[str]:
-    """Outermost phases that are among the longest of both runs; pauses are no part of a step."""
-    here, there = phase_means(left), phase_means(right)
-    return [name for name in here if name in there and not outer_phase(name, here)]
+    """Return the outermost phases that are among the longest of both runs; pauses are no part of a step."""
+    left_phases, right_phases = phase_means(left), phase_means(right)
+    return [name for name in left_phases if name in right_phases and not outer_phase(name, left_phases)]
 
 
 def _phase(name: str, evidence: Evidence) -> Floats:
     return np.array([step.phases.get(name, 0.0) for step in evidence.loop.steps])
 
 
-def _spoken_for(column: _Column, evidence: Evidence) -> Floats:
-    """Of the steps that were looked at, each as much as it speaks for: taken so often it would look too sure."""
-    times = evidence.loop.represented
-    return (column(evidence) * times)[times > 0]
+def _represented(column: _Column, evidence: Evidence) -> Floats:
+    """Return the values of the timed steps only, each weighted with the number of steps that it represents.
+
+    Repeating a value that often instead would make the interval too narrow.
+    """
+    weights = evidence.loop.represented
+    return (column(evidence) * weights)[weights > 0]
 
 
 def _notes(pair: _RunPair, known: bool) -> Iterator[str]:
@@ -132,23 +135,30 @@ def _notes(pair: _RunPair, known: bool) -> Iterator[str]:
     if loader_name(left.loader) != loader_name(right.loader):
         yield f"Different loaders: {loader_name(left.loader)} and {loader_name(right.loader)}."
     if not known:
-        yield "Samples were not counted in both: rates are in batches, which says nothing if their sizes differ."
+        yield (
+            "Samples were not counted in both runs: rates are in batches, which cannot be compared if the batch sizes "
+            "differ."
+        )
     if pair.per_sample:
-        yield f"Batches of {left.loop.samples_per_batch:.3g} and {right.loop.samples_per_batch:.3g}: times are per sample."
+        sizes = f"{left.loop.samples_per_batch:.3g} and {right.loop.samples_per_batch:.3g}"
+        yield f"Batches of {sizes}: times are per sample."
     for which, run in (("first", left), ("second", right)):
-        if len(run.loop.steps) // max(run.settings.num_workers, 1) < ENOUGH_BLOCKS:
-            rounds = f"{len(run.loop.steps)} steps with {run.settings.num_workers} workers"
-            yield f"The {which} run is too short to judge: {rounds}; record {ENOUGH_BLOCKS} batches per worker or more."
-    yield "One run each: what differs from run to run with the same settings is not in the intervals."
+        workers = run.settings.num_workers
+        if len(run.loop.steps) // max(workers, 1) < ENOUGH_BLOCKS:
+            yield (
+                f"The {which} run is too short to judge: {len(run.loop.steps)} steps with {workers} workers; record "
+                f"{ENOUGH_BLOCKS} batches per worker or more."
+            )
+    yield "One run each: the variation between runs with the same settings is not in the intervals."
 
 
-# -- how it is shown -----------------------------------------------------------------------------------------------
+# -- text ----------------------------------------------------------------------------------------------------------
 
 _COLUMNS = ("", "a", "b", "b/a", "95%", "")
 
 
 def comparison_text(comparison: Comparison) -> Group:
-    """For a terminal: the answer, the table, what to keep in mind."""
+    """Return the answer, the table and the notes for a terminal."""
     rows = (_row(found) for found in comparison.measures)
     grid = table(_title(comparison), _COLUMNS, rows, right=_COLUMNS[1:5])
     lines = (comparison_sentence(comparison), *comparison.notes)
@@ -157,10 +167,29 @@ def comparison_text(comparison: Comparison) -> Group:
 
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the comparison as plain values for JSON."""
     measures = [{**asdict(found), "ratio": found.ratio} for found in comparison.measures]
     answer, sentence = comparison.answer, comparison_sentence(comparison)
     return {"answer": answer, "sentence": sentence, "measures": measures, "notes": list(comparison.notes)}
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return the answer, the table and the notes as Markdown."""
+    rows = [f"| {_title(comparison)} | a | b | b/a | 95% | |", "|---|--:|--:|--:|--:|---|"]
+    rows += [f"| {' | '.join(escape_markdown(cell) for cell in _row(found))} |" for found in comparison.measures]
+    notes = "\n".join(f"- {escape_markdown(note)}" for note in comparison.notes)
+    return f"{comparison_sentence(comparison)}\n\n" + "\n".join(rows) + f"\n\n{notes}\n"
+
+
+def comparison_sentence(comparison: Comparison) -> str:
+    """Return a sentence on the difference of the rates."""
+    rate = comparison.measures[0]
+    if rate.low is None or rate.high is None or rate.ratio is None:
+        return "Inconclusive: too little was recorded to distinguish the runs."
+    span = f"{rate.low:.2f} to {rate.high:.2f}"
+    if rate.answer == "inconclusive":
+        return f"Inconclusive: b runs at {rate.ratio:.2f}× the rate of a, but 95% of the resamples lie in {span}."
+    return f"{rate.answer.capitalize()}: b runs at {rate.ratio:.2f}× the rate of a (95%: {span})."
 
 
 def _title(comparison: Comparison) -> str:
@@ -168,31 +197,12 @@ def _title(comparison: Comparison) -> str:
     return f"times per {per}"
 
 
-def comparison_markdown(comparison: Comparison) -> str:
-    """The same as a table of Markdown, and the notes."""
-    rows = [f"| {_title(comparison)} | a | b | b/a | 95% | |", "|---|--:|--:|--:|--:|---|"]
-    rows += [f"| {' | '.join(escaped(cell) for cell in _row(found))} |" for found in comparison.measures]
-    notes = "\n".join(f"- {escaped(note)}" for note in comparison.notes)
-    return f"{comparison_sentence(comparison)}\n\n" + "\n".join(rows) + f"\n\n{notes}\n"
-
-
-def comparison_sentence(comparison: Comparison) -> str:
-    """What may be said of the rate."""
-    rate = comparison.measures[0]
-    if rate.low is None or rate.high is None or rate.ratio is None:
-        return "Inconclusive: too little was recorded to tell the runs apart."
-    span = f"{rate.low:.2f} to {rate.high:.2f}"
-    if rate.answer == "inconclusive":
-        return f"Inconclusive: b runs at {rate.ratio:.2f}× the rate of a, but 95% of the resamples lie in {span}."
-    return f"{rate.answer.capitalize()}: b runs at {rate.ratio:.2f}× the rate of a (95%: {span})."
-
-
 def _row(found: Measure) -> tuple[str, ...]:
     ratio = "–" if found.ratio is None else f"{found.ratio:.2f}×"
     span = "–" if found.low is None else f"{found.low:.2f} to {found.high:.2f}"
     values = (_value(found.a, found.unit), _value(found.b, found.unit))
-    named = f"{found.name}, {found.unit}" if found.unit.endswith("/s") else found.name
-    return named, *values, ratio, span, found.answer
+    name = f"{found.name}, {found.unit}" if found.unit.endswith("/s") else found.name
+    return name, *values, ratio, span, found.answer
 
 
 def _value(value: float, unit: str) -> str:

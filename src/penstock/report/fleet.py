@@ -1,4 +1,4 @@
-"""A plan for many ranks as a terminal shows it: what is demanded, what is reached, and what it costs."""
+"""`penstock plan --nodes`: a plan for many ranks: what they demand, what they get, and what an epoch costs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from penstock.report.text import table
 
 EPOCH_COLUMNS = ("epoch", "from caches", "samples/s", "of the GPUs' own", "store gives", "requests/s", "takes", "reads")
 PACKING_COLUMNS = ("data", "store must give", "requests/s", "cores a node", "first bound", "samples/s")
+SLOWEST_MATTERS = 1.01
+"""If the slowest rank's step is longer than the mean by more than this factor, the plan mentions it."""
 
 
 def fleet_document(plan: FleetPlan) -> dict[str, Any]:
-    """As plain values."""
+    """Return the plan as plain values for JSON."""
     document: dict[str, Any] = msgspec.to_builtins(plan)
     return document
 
 
 def fleet_text(plan: FleetPlan) -> RenderableType:
-    """For `Console.print`: sentences first, then the tables they are made of."""
+    """Return the plan for `Console.print`: sentences first, then the tables with their numbers."""
     demanded = table("What keeps all GPUs busy", ("of", "demanded", "there is"), demand_rows(plan), right=("demanded",))
     epochs = table("What they get", EPOCH_COLUMNS, epoch_rows(plan), right=EPOCH_COLUMNS[1:])
     bounds = table("What bounds the first epoch", ("bound", "samples/s", ""), bound_rows(plan), right=("samples/s",))
@@ -46,19 +48,19 @@ def fleet_text(plan: FleetPlan) -> RenderableType:
 
 
 def demand_rows(plan: FleetPlan) -> list[tuple[str, str, str]]:
-    """Demanded against what there is."""
-    site, asked = plan.site, plan.demanded
+    """Return what all GPUs together demand, and the capacity that was given."""
+    site, demand = plan.site, plan.demanded
     return [
-        ("the store's bandwidth", _rate(asked.store_bytes_s), _rate(site.store_bytes_s)),
-        ("requests to the store", _count(asked.store_requests_s, "/s"), _count(site.store_requests_s, "/s")),
-        ("a node's network", _rate(asked.node_bytes_s), _rate(site.network_bytes_s)),
-        ("a node's cores", format_number(asked.node_cores), format_number(plan.cores)),
+        ("the store's bandwidth", _rate(demand.store_bytes_s), _rate(site.store_bytes_s)),
+        ("requests to the store", _count(demand.store_requests_s, "/s"), _count(site.store_requests_s, "/s")),
+        ("a node's network", _rate(demand.node_bytes_s), _rate(site.network_bytes_s)),
+        ("a node's cores", format_number(demand.node_cores), format_number(plan.cores)),
         ("a node's cache, for all of it", _size(plan.dataset_bytes), format_bytes(site.cache_bytes)),
     ]
 
 
 def epoch_rows(plan: FleetPlan) -> list[tuple[str, ...]]:
-    """One for each epoch that differs."""
+    """Return one row for each epoch that differs."""
     return [
         (
             epoch.name,
@@ -75,29 +77,29 @@ def epoch_rows(plan: FleetPlan) -> list[tuple[str, ...]]:
 
 
 def bound_rows(plan: FleetPlan) -> list[tuple[str, str, str]]:
-    """Of the first epoch."""
-    order = ("bites first", "bites next")
+    """Return the bounds of the first epoch."""
+    order = ("binds first", "binds next")
     limits = plan.epochs[0].limits
     return [
-        (BOUND_NAMES[limit.name], format_number(limit.samples_s), order[at] if at < len(order) else "")
-        for at, limit in enumerate(limits)
+        (BOUND_NAMES[limit.name], format_number(limit.samples_s), order[number] if number < len(order) else "")
+        for number, limit in enumerate(limits)
     ]
 
 
 def packing_rows(plan: FleetPlan) -> list[tuple[str, ...]]:
-    """As it is, and what could be."""
-    return [_packed(each) for each in plan.packing]
+    """Return a row for the data as it is, and one for each packing."""
+    return [_packing_row(each) for each in plan.packing]
 
 
-def _packed(each: PackedForecast) -> tuple[str, ...]:
-    asked = each.demanded
+def _packing_row(forecast: PackedForecast) -> tuple[str, ...]:
+    demand = forecast.demanded
     return (
-        each.name,
-        _rate(asked.store_bytes_s),
-        _count(asked.store_requests_s),
-        format_number(asked.node_cores),
-        BOUND_NAMES[each.first.name],
-        format_number(each.first.samples_s),
+        forecast.name,
+        _rate(demand.store_bytes_s),
+        _count(demand.store_requests_s),
+        format_number(demand.node_cores),
+        BOUND_NAMES[forecast.first.name],
+        format_number(forecast.first.samples_s),
     )
 
 
@@ -105,14 +107,14 @@ def _packed(each: PackedForecast) -> tuple[str, ...]:
 
 
 def fleet_sentences(plan: FleetPlan) -> Iterator[str]:
-    """What a person wants to know first."""
+    """Yield the sentences at the top: size, first bound, slowest rank, cache, lanes and cost."""
     site, first = plan.site, plan.epochs[0]
     yield (
         f"{site.nodes:,} nodes with {site.gpus_per_node} GPUs each make {site.ranks:,} ranks, and a step is "
         f"{plan.samples_per_batch * site.ranks:,.0f} samples."
     )
     yield _first_bound(plan, first)
-    if plan.slowest_s > 1.01 * plan.step_s:
+    if plan.slowest_s > SLOWEST_MATTERS * plan.step_s:
         yield (
             f"A step takes {format_duration(plan.step_s)} on average, and the slowest of {site.ranks:,} ranks "
             f"{format_duration(plan.slowest_s)}: all others wait for it."
@@ -121,12 +123,11 @@ def fleet_sentences(plan: FleetPlan) -> Iterator[str]:
         last = plan.epochs[-1]
         yield (
             f"With {format_bytes(site.cache_bytes)} of cache on each node it is {format_number(last.samples_s)} "
-            "samples/s in "
-            f"the long run: {last.hits:.0%} of what a node reads is there by then. Every epoch deals the data anew, so "
-            "a node meets another part of it each time."
+            f"samples/s in the long run: {last.hits:.0%} of what a node reads is cached by then. Every epoch divides "
+            "the data among the nodes in another order, so a node reads another part of it each time."
         )
-    yield from _of_lanes(plan)
-    yield _of_cost(plan, first)
+    yield from _lane_sentences(plan)
+    yield _cost_sentence(plan, first)
 
 
 def _first_bound(plan: FleetPlan, first: FleetEpoch) -> str:
@@ -135,7 +136,7 @@ def _first_bound(plan: FleetPlan, first: FleetEpoch) -> str:
     return f"{rate}. The first bound: {BOUND_NAMES[first.limits[0].name]}."
 
 
-def _of_lanes(plan: FleetPlan) -> Iterator[str]:
+def _lane_sentences(plan: FleetPlan) -> Iterator[str]:
     lanes = plan.lanes
     yield (
         f"For penstock.Loader: lanes={lanes.lanes}, block_bytes={lanes.block_bytes}; at least {lanes.shards:,} shards, "
@@ -144,14 +145,14 @@ def _of_lanes(plan: FleetPlan) -> Iterator[str]:
     )
     if not lanes.enough:
         yield (
-            f"The dataset is too small for so many ranks: {lanes.lanes:,} lanes want {MIN_BLOCKS_PER_LANE} blocks each, and "
-            f"it has {lanes.blocks:,}."
+            f"The dataset is too small for so many ranks: {lanes.lanes:,} lanes need {MIN_BLOCKS_PER_LANE} blocks "
+            f"each, and it has {lanes.blocks:,}."
         )
 
 
-def _of_cost(plan: FleetPlan, first: FleetEpoch) -> str:
+def _cost_sentence(plan: FleetPlan, first: FleetEpoch) -> str:
     if first.store_bytes is None:
-        return "What an epoch costs is not known: the size of the dataset, or of what is read of it, is not."
+        return "The cost of an epoch is not known, because the size of the dataset or of the bytes read from it is not."
     later = "" if len(plan.epochs) < 2 else f", and {format_bytes(plan.epochs[-1].store_bytes or 0.0)} in the long run"
     requests = "" if first.store_requests is None else f" in {format_number(first.store_requests)} requests"
     price = "" if first.price is None else f", for {first.price:,.2f}"

@@ -1,42 +1,34 @@
-"""A diagnosis as a document, in the order an investigation is written up: what, evidence, why, cost, what to do."""
+"""A diagnosis as a Markdown document in the order of an incident report: summary, evidence, cause, cost, plan."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from penstock.core.finding import Diagnosis, Finding, RankSummary
 from penstock.core.format import format_count, format_duration
-from penstock.errors import printable
+from penstock.diagnose.evidence.evidence import Evidence
 from penstock.recording.reader import Recording
-from penstock.report.diagnosis import full_stop, gain_words, impact_words
-from penstock.report.machine import machine_rows
-from penstock.report.numbers import (
+from penstock.report.diagnose import finding_gain, impact_sentence
+from penstock.report.plots import step_strip
+from penstock.report.run_summary import (
     RunNumbers,
     loader_name,
-    looked_note,
+    machine_rows,
     main_evidence,
-    numbers,
-    parts,
+    no_steps_text,
+    run_numbers,
     setting_rows,
-    without_steps,
+    step_parts,
+    timed_steps_note,
 )
-from penstock.report.plots import strip
+from penstock.report.text import end_sentence, escape_markdown, markdown_table
 
-_SPECIAL = re.compile(r"[\\`*\[\]#|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[-+>](?=\s)|^\d+(?=[.)]\s)")
-
-MOST_RANKS = 16
-"""In the table, those that cost most first."""
-
-
-def escaped(text: str) -> str:
-    """User-supplied text as it is: no markup, no HTML, no line breaks."""
-    plain = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _SPECIAL.sub(lambda found: f"\\{found[0]}" if not found[0].isdigit() else f"{found[0]}\\", plain)
+MAX_RANKS = 16
+"""Ranks in the table; those that cost the others most come first."""
 
 
 def render_markdown(recording: Recording, diagnosis: Diagnosis) -> str:
-    """Summary, evidence, analysis, impact, plan, conclusion."""
+    """Return the document with its six sections."""
     sections = {
         "Summary": _summary(recording, diagnosis),
         "Evidence": _evidence(recording, diagnosis),
@@ -52,29 +44,29 @@ def render_markdown(recording: Recording, diagnosis: Diagnosis) -> str:
 
 
 def _summary(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
-    yield f"**{diagnosis.verdict.capitalize()}.** {escaped(diagnosis.sentence)}"
+    yield f"**{diagnosis.verdict.capitalize()}.** {escape_markdown(diagnosis.sentence)}"
     yield ""
     if diagnosis.ranks is not None:
-        yield escaped(diagnosis.ranks.sentence)
+        yield escape_markdown(diagnosis.ranks.sentence)
         yield ""
     if recording.run.command:
-        yield f"- command: {escaped(' '.join(recording.run.command))}"
+        yield f"- command: {escape_markdown(' '.join(recording.run.command))}"
     for name, value in machine_rows(recording):
-        yield f"- {name}: {escaped(value)}"
+        yield f"- {name}: {escape_markdown(value)}"
     evidence = main_evidence(recording)
     if evidence is not None:
-        yield from _numbers(numbers(evidence))
+        yield from _key_numbers(run_numbers(evidence))
 
 
-def _numbers(found: RunNumbers) -> Iterator[str]:
-    loader = f"{loader_name(found.loader)} ({found.loader.type})"
-    yield f"- loader: {escaped(loader)}, {found.batches} batches, {format_count(found.passes, 'epoch')}"
-    rate = f"{found.batches_per_s:,.3g} batches/s"
-    yield f"- rate: {rate if found.samples_per_s is None else f'{found.samples_per_s:,.4g} samples/s ({rate})'}"
-    yield f"- waiting for data: {found.wait_share:.1%} of the loop's time"
-    yield f"- step alone: {format_duration(found.step_s)} per batch"
-    if found.gpu is not None:
-        yield f"- GPU utilisation: {found.gpu:.0%}"
+def _key_numbers(numbers: RunNumbers) -> Iterator[str]:
+    loader = f"{loader_name(numbers.loader)} ({numbers.loader.type})"
+    yield f"- loader: {escape_markdown(loader)}, {numbers.batches} batches, {format_count(numbers.epochs, 'epoch')}"
+    rate = f"{numbers.batches_per_s:,.3g} batches/s"
+    yield f"- rate: {rate if numbers.samples_per_s is None else f'{numbers.samples_per_s:,.4g} samples/s ({rate})'}"
+    yield f"- waiting for data: {numbers.wait_share:.1%} of the loop's time"
+    yield f"- step alone: {format_duration(numbers.step_s)} per batch"
+    if numbers.gpu is not None:
+        yield f"- GPU utilisation: {numbers.gpu:.0%}"
 
 
 # -- evidence ------------------------------------------------------------------------------------------------------
@@ -83,27 +75,9 @@ def _numbers(found: RunNumbers) -> Iterator[str]:
 def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
     evidence = main_evidence(recording)
     if evidence is None:
-        yield f"{without_steps(recording)}."
+        yield f"{no_steps_text(recording)}."
     else:
-        found = strip(evidence)
-        yield "### Where the mean step went"
-        yield ""
-        yield from _table(
-            ("part", "time", "share"),
-            [
-                (f"{'↳ ' * part.depth}{part.name}", format_duration(part.seconds), f"{part.share:.1%}")
-                for part in parts(evidence)
-            ],
-        )
-        yield ""
-        if note := looked_note(evidence):
-            yield note
-            yield ""
-        yield "### Slow batches"
-        yield ""
-        every = f", one every {found.period} batches" if found.period else ""
-        longest = format_duration(float(evidence.loop.wait_s.max()))
-        yield f"{found.slow} of {len(evidence.loop.steps)} batches were slow{every}. The longest wait was {longest}."
+        yield from _steps(evidence)
     if diagnosis.ranks is not None:
         yield ""
         yield from _ranks(diagnosis.ranks)
@@ -112,20 +86,42 @@ def _evidence(recording: Recording, diagnosis: Diagnosis) -> Iterator[str]:
         yield ""
         yield "### Settings"
         yield ""
-        yield from _table(
+        yield from markdown_table(
             ("loader", "setting", "requested", "in force", ""),
             [(row.loader, row.name, row.requested, row.in_force, "changed" if row.changed else "") for row in rows],
         )
     for note in dict.fromkeys((*diagnosis.notes, *recording.notes)):
         yield ""
-        yield f"Note: {escaped(note)}"
+        yield f"Note: {escape_markdown(note)}"
 
 
-def _ranks(seen: RankSummary) -> Iterator[str]:
+def _steps(evidence: Evidence) -> Iterator[str]:
+    strip = step_strip(evidence)
+    yield "### Where the mean step went"
+    yield ""
+    yield from markdown_table(
+        ("part", "time", "share"),
+        [
+            (f"{'↳ ' * part.depth}{part.name}", format_duration(part.seconds), f"{part.share:.1%}")
+            for part in step_parts(evidence)
+        ],
+    )
+    yield ""
+    if note := timed_steps_note(evidence):
+        yield note
+        yield ""
+    yield "### Slow batches"
+    yield ""
+    every = f", one every {strip.period} batches" if strip.period else ""
+    longest = format_duration(float(evidence.loop.wait_s.max()))
+    yield f"{strip.slow} of {len(evidence.loop.steps)} batches were slow{every}. The longest wait was {longest}."
+
+
+def _ranks(ranks: RankSummary) -> Iterator[str]:
     yield "### Ranks"
     yield ""
-    worst = sorted(seen.each, key=lambda rank: -rank.alone_s)[:MOST_RANKS]
-    yield from _table(
+    worst = sorted(ranks.each, key=lambda rank: -rank.alone_s)[:MAX_RANKS]
+    yield from markdown_table(
         ("rank", "waited for data", "was last", "cost the others"),
         [
             (str(rank.rank), format_duration(rank.waited_s), f"{rank.last:.0%}", format_duration(rank.alone_s))
@@ -134,14 +130,7 @@ def _ranks(seen: RankSummary) -> Iterator[str]:
     )
 
 
-def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(columns)} |"
-    yield f"|{'---|' * len(columns)}"
-    for row in rows:
-        yield f"| {' | '.join(escaped(cell) for cell in row)} |"
-
-
-# -- what follows from it ------------------------------------------------------------------------------------------
+# -- causes and what to do -----------------------------------------------------------------------------------------
 
 
 def _analysis(diagnosis: Diagnosis) -> Iterator[str]:
@@ -150,30 +139,33 @@ def _analysis(diagnosis: Diagnosis) -> Iterator[str]:
     for number, finding in enumerate(diagnosis.findings, 1):
         yield from _finding(number, finding)
     if diagnosis.rejected:
-        yield "### Looks alike, but is not"
+        yield "### Ruled out"
         yield ""
-        yield from (f"- **{escaped(look.rule)}**: {escaped(look.why)}" for look in diagnosis.rejected)
+        yield from (
+            f"- **{escape_markdown(cause.rule)}**: {escape_markdown(cause.why)}" for cause in diagnosis.rejected
+        )
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:
-    yield f"### {number}. {escaped(finding.rule)}"
+    yield f"### {number}. {escape_markdown(finding.rule)}"
     yield ""
-    yield escaped(full_stop(finding.summary))
+    yield escape_markdown(end_sentence(finding.summary))
     yield ""
-    yield from (f"- {escaped(fact)}" for fact in finding.evidence)
-    yield f"- Without it: {gain_words(finding)}. Confidence {finding.confidence:.2f}."
+    yield from (f"- {escape_markdown(fact)}" for fact in finding.evidence)
+    yield f"- Without it: {finding_gain(finding)}. Confidence {finding.confidence:.2f}."
     yield ""
 
 
 def _impact(diagnosis: Diagnosis) -> Iterator[str]:
-    yield impact_words(diagnosis.impact) if diagnosis.impact else "Not known: too little was recorded."
+    yield impact_sentence(diagnosis.impact) if diagnosis.impact else "Not known: too little was recorded."
 
 
 def _plan(diagnosis: Diagnosis) -> Iterator[str]:
-    steps = [f"{escaped(full_stop(f.advice))} Expected: {gain_words(f)}." for f in diagnosis.findings if f.advice]
-    steps += [f"To be sure: {escaped(f.experiment)}" for f in diagnosis.findings if f.experiment]
+    findings = diagnosis.findings
+    steps = [f"{escape_markdown(end_sentence(f.advice))} Expected: {finding_gain(f)}." for f in findings if f.advice]
+    steps += [f"To be sure: {escape_markdown(f.experiment)}" for f in findings if f.experiment]
     if diagnosis.experiment:
-        steps.append(f"To decide: {escaped(diagnosis.experiment)}")
+        steps.append(f"To decide: {escape_markdown(diagnosis.experiment)}")
     yield from (f"{number}. {step}" for number, step in enumerate(steps, 1))
     if not steps:
         yield "Nothing to change."
@@ -182,8 +174,8 @@ def _plan(diagnosis: Diagnosis) -> Iterator[str]:
 def _conclusion(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.findings:
         worst = diagnosis.findings[0]
-        yield f"The first thing to remove is **{escaped(worst.rule)}**: {gain_words(worst)}."
+        yield f"The first thing to remove is **{escape_markdown(worst.rule)}**: {finding_gain(worst)}."
     elif diagnosis.verdict == "healthy":
-        yield "The data arrives in time. Whatever is gained, is gained in the step itself."
+        yield "The data arrives in time. The run can only become faster in the step itself."
     else:
-        yield "Undetermined: the recording does not tell the causes apart. The experiment above does."
+        yield "Undetermined: the recording does not distinguish the causes. The experiment above does."

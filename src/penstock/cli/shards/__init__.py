@@ -1,1 +1,1 @@
-"""The commands under 'penstock shards'."""
+"""The commands of `penstock shards`: `ls`, `index`, `check` and `pack`."""

@@ -1,4 +1,4 @@
-"""`penstock shards index`: once, so that every later start is quick."""
+"""`penstock shards index`: indexes shards, so that every later start is quick."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli import console
 from penstock.cli.arguments import AsJson, Shards
-from penstock.cli.shards.ray_option import Ray, seen_from_all, tasks_on
+from penstock.cli.shards.ray_option import Ray, cluster_path, tasks_on
 from penstock.shards.cluster.index_tasks import IndexedShard, index_by_tasks
 from penstock.shards.scan import SCAN_THREADS, index_shards
 from penstock.storage.paths import expand_shard_paths
@@ -19,30 +19,30 @@ from penstock.storage.paths import expand_shard_paths
 def index(
     shards: Shards,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Walk the headers again, though an index is there.")
+        bool, typer.Option("--rebuild", help="Read the headers again although there is an index.")
     ] = False,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Shards walked side by side; with --ray, by each task. Of a store more by default."),
+        typer.Option(min=1, help="Shards read in parallel; with --ray, by each task.  [default: more for a store]"),
     ] = None,
     ray: Ray = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build the index of each shard: where every part of every sample lies.
+    """Build the index of each shard: the byte range of every part.
 
     Only tar headers are read. The index is a small .pidx file beside its shard (or in the cache directory, where the
     folder is read-only), bound to the shard's size and modification time, in a store to its ETag: when the shard
-    changes it is built anew.
+    changes, it is built again.
 
         penstock shards index 'sa1b/*.tar'
 
     Exit code: 0 all indexed, 1 some shards could not be, 2 wrong usage, 3 could not finish.
     """
-    paths = [seen_from_all(path, ray) for path in expand_shard_paths(shards)]
+    paths = [cluster_path(path, ray) for path in expand_shard_paths(shards)]
     samples = parts = built = 0
     errors: list[str] = []
-    with tasks_on(ray) as shared, console.progress("indexing", len(paths)) as bar:
-        shared += paths
+    with tasks_on(ray) as shared_files, console.progress("indexing", len(paths)) as bar:
+        shared_files += paths
         start = time.perf_counter()
         for indexed in _index(paths, rebuild, threads, by_tasks=ray is not None):
             if indexed.error is not None:
@@ -57,17 +57,17 @@ def index(
         console.print_json({**facts, "errors": errors})
     else:
         for error in errors:
-            console.out.print(error, markup=False)
-        kept = len(paths) - built - len(errors)
-        console.out.print(
-            f"{built} shards indexed, {kept} were so already, {len(errors)} failed: "
+            console.print_line(error)
+        unchanged = len(paths) - built - len(errors)
+        console.print_line(
+            f"{built} shards indexed, {unchanged} were indexed already, {len(errors)} failed: "
             f"{samples:,} samples in {parts:,} parts, {seconds:.2f} s"
         )
     raise typer.Exit(console.FOUND if errors else console.OK)
 
 
 def _index(paths: list[str], rebuild: bool, threads: int | None, by_tasks: bool) -> Iterator[IndexedShard]:
-    """Threads of this process are enough for one machine: a walk waits for the storage more than it computes."""
+    """Index by tasks of a cluster, or by threads: on one machine indexing waits for storage more than it computes."""
     if by_tasks:
         return index_by_tasks(paths, rebuild=rebuild, threads=threads or SCAN_THREADS)
     return map(IndexedShard.of, index_shards(paths, rebuild=rebuild, threads=threads))

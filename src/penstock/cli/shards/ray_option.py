@@ -1,4 +1,4 @@
-"""What `--ray` means to the commands that take it."""
+"""The option `--ray` of the commands whose work can run on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -27,31 +27,35 @@ Ray = Annotated[
 ]
 
 
-class RayMayStandAlone(TyperCommand):
-    """Lets `--ray` stand without an address, at the end or before another option: auto is meant then."""
+class OptionalRayAddress(TyperCommand):
+    """A command whose `--ray` may lack an address, at the end or before another option: auto is inserted then."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As ever, with the word that was left out."""
-        said: list[str] = []
-        for arg, after in zip(args, [*args[1:], "-"], strict=True):
-            said += [arg, "auto"] if arg == "--ray" and after.startswith("-") else [arg]
-        return super().parse_args(ctx, said)
+        """Insert the missing address, then parse the arguments."""
+        complete: list[str] = []
+        for argument, next_argument in zip(args, [*args[1:], "-"], strict=True):
+            complete.append(argument)
+            if argument == "--ray" and next_argument.startswith("-"):
+                complete.append("auto")
+        return super().parse_args(ctx, complete)
 
 
 @contextmanager
 def tasks_on(ray: str | None, workers: int | None = None) -> Iterator[list[str]]:
-    """Where tasks run within: there, or on this machine. Files that all nodes must see go into the list."""
+    """Run the tasks of the block on the cluster, or on this machine if `ray` is None.
+
+    The block adds the files that all nodes must see to the list that it gets.
+    """
     if ray is None:
         yield []
         return
     with join_cluster(ray, workers) as cluster:
-        said = f"on Ray at {cluster.address}, nodes: {cluster.nodes}, cores: {cluster.cpus}"
-        console.notices.print(said, markup=False, highlight=False)
+        console.print_notice(f"on Ray at {cluster.address}, nodes: {cluster.nodes}, cores: {cluster.cpus}")
         runner = RayRunner(cluster)
         with use_task_runner(runner):
             yield runner.shared_files
 
 
-def seen_from_all(path: str, ray: str | None) -> str:
-    """The path as other machines must write it."""
+def cluster_path(path: str, ray: str | None) -> str:
+    """Return the path as other machines must write it: an absolute one, if a cluster does the work."""
     return path if ray is None or is_remote(path) else os.path.join(os.getcwd(), path)

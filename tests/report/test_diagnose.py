@@ -1,12 +1,12 @@
-"""What `penstock diagnose` prints: complete, 80 columns, no escapes from data."""
+"""The text of `penstock diagnose`: complete, 80 columns wide, without escapes from data."""
 
 from dataclasses import replace
 
 import pytest
-from tests.support.report_runs import all_well, empty, findings, stalling, undetermined
+from tests.support.report_runs import RANKS_SENTENCE, all_well, empty, findings, of_ranks, stalling, undetermined
 
 from penstock.core.finding import Finding, Impact
-from penstock.report.diagnosis import diagnosis_text, gain_words, impact_words
+from penstock.report.diagnose import diagnosis_text, finding_gain, impact_sentence
 
 
 def finding(**fields):
@@ -14,21 +14,21 @@ def finding(**fields):
     return Finding(**{**base, **fields})
 
 
-def test_everything_is_said_in_80_columns_and_in_order():
+def test_the_text_is_complete_in_order_and_80_columns_wide():
     text = diagnosis_text(findings(), stalling()).plain
     assert max(len(line) for line in text.splitlines()) <= 80
-    said = ["findings: Data comes", "1. too_few_workers", "+85% samples/s (+70% to +99%) · confidence 0.94",
+    parts = ["findings: Data comes", "1. too_few_workers", "+85% samples/s (+70% to +99%) · confidence 0.94",
             "· ready batches at the stall: 0 of 16", "→ Raise num_workers", "? To be sure:", "2. slow_collate",
-            "Looks alike, but is not", "lagging_worker: all 8 workers", "Cost", "36 min of 1 h", "0.6 GPU-hours",
-            "Settings changed on the way", "train: num_workers requested 32, in force 8", "Notes"]  # fmt: skip
-    places = [text.index(words) for words in said]
+            "Ruled out", "lagging_worker: all 8 workers", "Cost", "36 min of 1 h", "0.6 GPU-hours",
+            "Settings that were changed", "train: num_workers requested 32, in force 8", "Notes"]  # fmt: skip
+    places = [text.index(words) for words in parts]
     assert places == sorted(places)
 
 
-def test_a_healthy_run_is_told_in_few_lines():
+def test_the_text_of_a_healthy_run_is_short():
     text = diagnosis_text(all_well()).plain
     assert text.splitlines()[0] == "healthy: The data arrives in time."
-    assert "Looks alike" not in text
+    assert "Ruled out" not in text
     assert len(text.splitlines()) <= 4
 
 
@@ -46,7 +46,7 @@ def test_control_characters_of_names_do_not_reach_the_terminal():
     assert "\\x1b[31mred" in text
 
 
-def test_markup_of_rich_in_names_is_plain_text():
+def test_rich_markup_in_names_stays_text():
     text = diagnosis_text(findings(sentence="[bold red]name[/]"))
     assert "[bold red]name[/]" in text.plain
 
@@ -62,10 +62,20 @@ def test_markup_of_rich_in_names_is_plain_text():
 )
 def test_gains_are_percent_or_factors(gains, words):
     gain, low, high = gains
-    assert gain_words(finding(gain=gain, gain_low=low, gain_high=high)) == words
+    assert finding_gain(finding(gain=gain, gain_low=low, gain_high=high)) == words
 
 
-def test_impact_leaves_out_what_is_not_known():
+def test_the_impact_leaves_out_what_is_not_known():
     impact = Impact(run_s=7200, waited_s=3600, share=0.5)
-    assert impact_words(impact) == "1 h of 2 h went into waiting (50%)."
-    assert impact_words(replace(impact, per_epoch_s=60, gpu_hours=8)).endswith("1 min per epoch, 8 GPU-hours.")
+    assert impact_sentence(impact) == "1 h of 2 h went into waiting (50%)."
+    assert impact_sentence(replace(impact, per_epoch_s=60, gpu_hours=8)).endswith("1 min per epoch, 8 GPU-hours.")
+
+
+def test_the_sentence_on_the_ranks_follows_the_verdict():
+    first, second, third, *_ = diagnosis_text(of_ranks()).plain.splitlines()
+    assert first.startswith("healthy: ")
+    assert (second, third) == ("", f"{RANKS_SENTENCE}.")
+
+
+def test_a_single_rank_is_not_mentioned():
+    assert "anks" not in diagnosis_text(all_well()).plain

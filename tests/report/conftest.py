@@ -1,1 +1,0 @@
-"""What tests of reports share: recordings of known shape."""
