@@ -1,1 +1,1 @@
-"""Trainings to read and to copy from; run them from the root of the tree."""
+"""Example trainings to read and to copy from; run them from the root of the tree."""

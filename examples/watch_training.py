@@ -1,10 +1,10 @@
-"""A plain PyTorch training that is watched: the loop as it was, with `penstock.watch` around the loader.
+"""A plain PyTorch training that is watched: an ordinary loop with `penstock.watch` around its loader.
 
     python examples/watch_training.py --record run.jsonl
     penstock diagnose run.jsonl
 
-`--lag-ms 40` makes worker 0 slow, as on a bad mount. Without `--record` nothing is written, and on a terminal the lines
-of the run are all there is to see; `penstock run examples/watch_training.py` records it too.
+`--lag-ms 40` makes worker 0 slow, like a bad mount would. Without `--record` nothing is written, and only the lines of
+the run appear on a terminal; `penstock run examples/watch_training.py` records it too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 import penstock
 
 
-class Pictures(Dataset[tuple[Tensor, int]]):
-    """Made-up pictures: some milliseconds of computing each, as decoding would take."""
+class SyntheticImages(Dataset[tuple[Tensor, int]]):
+    """Synthetic images that take some milliseconds of computing each, like decoding."""
 
     def __init__(self, size: int, lag_s: float) -> None:
         self.size = size
@@ -38,7 +38,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 def main() -> None:
-    """Two short epochs."""
+    """Train for two short epochs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
@@ -50,13 +50,13 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = nn.Sequential(nn.Conv2d(3, 16, 5, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(Pictures(1600, args.lag_ms / 1e3), batch_size=16, num_workers=args.workers)
+    loader = DataLoader(SyntheticImages(1600, args.lag_ms / 1e3), batch_size=16, num_workers=args.workers)
 
     with penstock.watch(loader, record=args.record, name="train") as batches:
         for _ in range(args.epochs):
-            for pictures, labels in batches:
+            for images, labels in batches:
                 with batches.phase("forward"):
-                    loss = nn.functional.cross_entropy(model(pictures.to(device)), labels.to(device))
+                    loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
                 with batches.phase("backward"):
                     loss.backward()
                 with batches.phase("optimizer"):

@@ -1,1 +1,1 @@
-"""What the three examples share: settings, a backbone, made-up data, and the habits that --before restores."""
+"""The code that the examples share: settings, a backbone, synthetic data, and the habits that --before restores."""

@@ -1,6 +1,6 @@
-"""What the reports' loops do at every step, each in the place of the helper that does without.
+"""The habits of the field reports' training loops; each class replaces the helper that avoids the habit.
 
-They cost what they cost because the loop waits for the device: once for each tensor copied, each norm, each number.
+They are slow because the loop waits for the device: once for each copied tensor, each norm, each number.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from penstock.train import GradClip, Metrics
 log = logging.getLogger("examples")
 
 
-class Copied:
-    """Instead of a loader with a device: a batch is copied when its turn has come, and the loop waits for it."""
+class CopyingLoader:
+    """A loader that copies each batch when it is needed, while the loop waits; replaces a loader with a device."""
 
     def __init__(self, loader: Iterable[dict[str, Any]], device: str) -> None:
         self.loader = loader
@@ -30,7 +30,7 @@ class Copied:
 
 
 class NormEveryStep(GradClip):
-    """Instead of GradClip: the norm of every gradient is fetched, one by one, and noted; then all are clipped."""
+    """A GradClip that fetches the norm of every gradient one by one, stores their norm, and then clips."""
 
     def __init__(self, max_norm: float) -> None:
         super().__init__(max_norm)
@@ -38,7 +38,7 @@ class NormEveryStep(GradClip):
         self.norms: list[float] = []
 
     def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
-        """Clip what the optimizer has, and let it step."""
+        """Clip the gradients of the optimizer's parameters and do its step."""
         if scaler is not None:
             scaler.unscale_(optimizer)
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
@@ -51,14 +51,14 @@ class NormEveryStep(GradClip):
 
 
 class LogEveryStep(Metrics):
-    """Instead of Metrics: every number is fetched at every step, and written to the log."""
+    """Metrics that fetch every number at every step and write it to the log."""
 
     def __init__(self) -> None:
         super().__init__()
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s: %(message)s")
 
     def add(self, weight: float = 1.0, **values: Tensor | float) -> None:
-        """Numbers, or tensors of one number."""
-        here = {name: value.item() if isinstance(value, Tensor) else value for name, value in values.items()}
-        log.info(", ".join(f"{name}={value:.4f}" for name, value in here.items()))
-        super().add(weight, **here)
+        """Add numbers, or tensors with one number each."""
+        numbers = {name: value.item() if isinstance(value, Tensor) else value for name, value in values.items()}
+        log.info(", ".join(f"{name}={value:.4f}" for name, value in numbers.items()))
+        super().add(weight, **numbers)

@@ -1,4 +1,4 @@
-"""What a config says, and what the command line adds to it."""
+"""The settings of an example: its config file, and the options of its command line."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from penstock.errors import SettingError
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SEED = 7
-"""Of the weights, and of the order of samples."""
+"""Seed of the weights and of the order of samples."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Keys that all three configs have."""
+    """The keys that all three configs have."""
 
     samples: int
-    """That are made up."""
+    """Number of synthetic samples."""
     distinct: int
-    """Of their pictures and arrays; then they come again."""
+    """Number of different images and arrays; after these they repeat."""
     shards: int
     scale: float
-    """Of the sides of made-up pictures and maps."""
+    """Factor on the sides of the synthetic images and maps."""
     width: int
     depth: int
-    """Of the backbone."""
+    """Blocks per stage of the backbone."""
     epochs: int
     lr: float
     max_norm: float
-    """Of the gradients."""
+    """Largest norm of the gradients."""
     log_every: int
-    """Steps."""
+    """Steps between two lines of output."""
 
 
 S = TypeVar("S", bound=Settings)
@@ -47,18 +47,18 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Run(Generic[S]):
-    """What is asked for on the command line."""
+class ExampleRun(Generic[S]):
+    """The run that was requested on the command line."""
 
     settings: S
     data: Path
     habits: Collection[str]
     seconds: float
-    """After which training ends."""
+    """Duration after which the training ends."""
 
 
-class Bounded(Generic[T]):
-    """A loader, pass after pass, until its time is over: counted from the first batch on."""
+class TimeLimitedLoader(Generic[T]):
+    """A loader that ends after a given time, counted from the first batch on over all epochs."""
 
     def __init__(self, loader: Iterable[T], seconds: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self.loader = loader
@@ -74,15 +74,15 @@ class Bounded(Generic[T]):
             if now >= self._end:
                 return
             yield batch
-            del batch  # else its memory would be held here while the next one is waited for
+            del batch  # so that its memory is free while the loop waits for the next batch
 
 
-def ask(kind: type[S], config: Path, habits: Sequence[str], about: str | None) -> Run[S]:
-    """The command line of an example."""
+def parse_arguments(kind: type[S], config: Path, habits: Sequence[str], about: str | None) -> ExampleRun[S]:
+    """Parse the command line of an example."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a folder; where it has no shards, some are made up")
+    parser.add_argument("--data", type=Path, required=True, help="a folder; if it has no shards, some are made")
     parser.add_argument("--config", type=Path, default=config)
-    parser.add_argument("--toy", action="store_true", help="as small as the config says under toy: seconds on a CPU")
+    parser.add_argument("--toy", action="store_true", help="the small sizes under toy in the config: seconds on a CPU")
     parser.add_argument(
         "--before",
         nargs="*",
@@ -90,17 +90,17 @@ def ask(kind: type[S], config: Path, habits: Sequence[str], about: str | None) -
         metavar="HABIT",
         help=f"the report's habits; all, or: {', '.join(habits)}",
     )
-    parser.add_argument("--seconds", type=float, default=math.inf, help="of training, at most; all epochs if left out")
-    given = parser.parse_args()
-    restored = () if given.before is None else given.before or habits
-    return Run(read_settings(kind, given.config, toy=given.toy), given.data, restored, given.seconds)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="limit of the training; all epochs if left out")
+    args = parser.parse_args()
+    restored = () if args.before is None else args.before or habits
+    return ExampleRun(read_settings(kind, args.config, toy=args.toy), args.data, restored, args.seconds)
 
 
 def read_settings(kind: type[S], config: Path, *, toy: bool, changed: Mapping[str, Any] | None = None) -> S:
-    """Every key is known and of its type, or refused by name; `toy` holds what is otherwise at toy size."""
-    said = read_yaml(config.read_bytes())
-    small = said.pop("toy", {})
+    """Read a config and refuse unknown keys and values of another type; its `toy` section has the small sizes."""
+    values = read_yaml(config.read_bytes())
+    small = values.pop("toy", {})
     try:
-        return msgspec.convert({**said, **(small if toy else {}), **(changed or {})}, kind)
+        return msgspec.convert({**values, **(small if toy else {}), **(changed or {})}, kind)
     except msgspec.ValidationError as error:
         raise SettingError(f"{config.name}: {error}") from None

@@ -1,1 +1,1 @@
-"""A student that learns its teacher's features and edges: field reports 000 and 001."""
+"""A student network learns its teacher's features and edges: field reports 000 and 001."""

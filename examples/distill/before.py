@@ -1,4 +1,4 @@
-"""The loader of field reports 000 and 001: a stream of tarfile, pairs in a dict, Pillow, np.load, two workers."""
+"""The loader of field reports 000 and 001: streamed tar files, parts in a dict, Pillow, np.load, two workers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Sample = dict[str, Tensor]
 T = TypeVar("T")
 
 
-class Before(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What their script settled on, whatever its command line said."""
+class BeforeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings that their script used, whatever its command line said."""
 
     workers: int
     prefetch: int
@@ -29,7 +29,7 @@ class Before(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StreamingTarDataset(IterableDataset[Sample]):
-    """Each worker streams every n-th shard, and draws from a buffer of decoded samples."""
+    """Samples of tar shards: each worker streams every n-th shard and draws from a buffer of decoded samples."""
 
     def __init__(self, shard_files: Sequence[Path], input_size: int, shuffle_buffer: int) -> None:
         self.shard_files = shard_files
@@ -68,23 +68,25 @@ class StreamingTarDataset(IterableDataset[Sample]):
     def _process_sample(self, parts: dict[str, bytes]) -> Sample:
         arrays = np.load(io.BytesIO(parts["npz"]))
         return {
-            "image": self._picture(parts["img"]),
+            "image": self._image(parts["img"]),
             "features": torch.from_numpy(arrays["features"]),
             "edge": torch.from_numpy(arrays["edge"]),
         }
 
-    def _picture(self, data: bytes) -> Tensor:
-        """The longer side to the input's size, the rest black."""
-        picture = Image.open(io.BytesIO(data)).convert("RGB")
-        scale = self.input_size / max(picture.size)
-        width, height = (round(side * scale) for side in picture.size)
+    def _image(self, data: bytes) -> Tensor:
+        """Resize the longer side to the input size and pad with black."""
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+        scale = self.input_size / max(image.size)
+        width, height = (round(side * scale) for side in image.size)
         pixels = np.zeros((self.input_size, self.input_size, 3), np.uint8)
-        pixels[:height, :width] = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))
+        pixels[:height, :width] = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
-def tar_loader(shards: Path, input_size: int, batch_size: int, *, shuffle: bool, before: Before) -> DataLoader[Sample]:
-    """With what their script passes on."""
+def tar_loader(
+    shards: Path, input_size: int, batch_size: int, *, shuffle: bool, before: BeforeSettings
+) -> DataLoader[Sample]:
+    """Return their DataLoader with the arguments of their script."""
     files = sorted(shards.glob("*.tar"))
     return DataLoader(
         StreamingTarDataset(files, input_size, before.shuffle_buffer if shuffle else 1),

@@ -1,10 +1,10 @@
-"""A small student learns its teacher's features and edges, streamed from tar shards.
+"""A small student network learns its teacher's features and edges, streamed from tar shards.
 
     python -m examples.distill.train --data data/distill                  # add --toy on a machine without a GPU
     python -m examples.distill.train --data data/distill --before         # with the habits of field reports 000 and 001
     python -m examples.distill.train --data data/distill --before clip    # with one of them
 
-The data is made up, at the first run; everything is explained in examples/README.md.
+The first run makes synthetic data; everything is explained in examples/README.md.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch.nn import functional as F
 
 import penstock
 from examples.common.backbone import Backbone
-from examples.common.habits import Copied, LogEveryStep, NormEveryStep
-from examples.common.material import shards_in
-from examples.common.settings import DEVICE, SEED, Bounded, Settings, ask
-from examples.distill.before import Before, tar_loader
+from examples.common.data import make_shards_once
+from examples.common.habits import CopyingLoader, LogEveryStep, NormEveryStep
+from examples.common.settings import DEVICE, SEED, Settings, TimeLimitedLoader, parse_arguments
+from examples.distill.before import BeforeSettings, tar_loader
 from penstock.testing import SA1B
 from penstock.train import Every, GradClip, Metrics, precision
 
@@ -32,17 +32,17 @@ FEATURES = 256
 
 
 class Config(Settings, frozen=True):
-    """Of config.yaml."""
+    """The settings in config.yaml."""
 
     image: int
     batch_size: int
     shuffle: bool
     precision: Literal["bf16", "fp16", "fp32"]
-    before: Before
+    before: BeforeSettings
 
 
 class Student(nn.Module):
-    """Features at a stride of 16, as the teacher has them, and edges at a stride of 4."""
+    """A network that computes features at a stride of 16, like the teacher, and edges at a stride of 4."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -50,22 +50,22 @@ class Student(nn.Module):
         self.features = nn.Conv2d(4 * width, FEATURES, 1)
         self.edges = nn.Conv2d(width, 1, 1)
 
-    def forward(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
-        """Of a batch."""
-        fine, _, coarse = self.backbone(pictures)
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and edges of a batch of images."""
+        fine, _, coarse = self.backbone(images)
         return self.features(coarse), self.edges(fine).squeeze(1)
 
 
 def prepare(settings: Config, folder: Path) -> Path:
-    """The shards."""
-    return shards_in(folder, SA1B, settings)
+    """Return the shards; make them if there are none."""
+    return make_shards_once(folder, SA1B, settings)
 
 
 def make_loader(settings: Config, shards: Path, habits: Collection[str] = ()) -> Iterable[dict[str, Any]]:
-    """Batches on the device."""
+    """Return a loader of batches on the device."""
     if "loader" in habits:
         size = settings.image, settings.batch_size
-        return Copied(tar_loader(shards, *size, shuffle=settings.shuffle, before=settings.before), DEVICE)
+        return CopyingLoader(tar_loader(shards, *size, shuffle=settings.shuffle, before=settings.before), DEVICE)
     loader = penstock.Loader(
         shards,
         fields={
@@ -79,11 +79,11 @@ def make_loader(settings: Config, shards: Path, habits: Collection[str] = ()) ->
         drop_last=True,
         device="cpu" if "copies" in habits else DEVICE,
     )
-    return Copied(loader, DEVICE) if "copies" in habits else loader
+    return CopyingLoader(loader, DEVICE) if "copies" in habits else loader
 
 
 def train(batches: Iterable[dict[str, Any]], settings: Config, habits: Collection[str] = ()) -> list[dict[str, float]]:
-    """The losses as they were printed."""
+    """Train and return the losses as they were printed."""
     torch.manual_seed(SEED)
     student = Student(settings.width, settings.depth).to(DEVICE)
     optimizer = torch.optim.AdamW(student.parameters(), settings.lr, fused=True)
@@ -111,11 +111,11 @@ def train(batches: Iterable[dict[str, Any]], settings: Config, habits: Collectio
 
 
 def main() -> None:
-    """As the command line says."""
-    run = ask(Config, CONFIG, HABITS, __doc__)
+    """Run the training from the command line."""
+    run = parse_arguments(Config, CONFIG, HABITS, __doc__)
     shards = prepare(run.settings, run.data)
     loader = make_loader(run.settings, shards, run.habits)
-    train(Bounded(loader, run.seconds), run.settings, run.habits)
+    train(TimeLimitedLoader(loader, run.seconds), run.settings, run.habits)
 
 
 if __name__ == "__main__":

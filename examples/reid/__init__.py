@@ -1,1 +1,1 @@
-"""People found again in other light and by other cameras: field report 003."""
+"""Person re-identification across lights and cameras: field report 003."""

@@ -1,4 +1,4 @@
-"""Sampler and loader of field report 003: loose files, every sample read again to learn what it is, Pillow."""
+"""Sampler and loader of field report 003: loose files, every sample read again for its modality, Pillow."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from benchmarks.train.baseline import LooseFiles, UncachedModalAwarePKSampler
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from examples.common.material import loose_files
+from examples.common.data import loose_files
 from examples.common.settings import SEED
 
 
-class Before(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Their DataLoader's."""
+class BeforeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of their DataLoader."""
 
     workers: int
     prefetch: int
 
 
 def crops_in(shards: Path) -> LooseFiles:
-    """The shards' pictures as files, numbered as in the shards."""
+    """Return the images of the shards as files, numbered as in the shards."""
     return LooseFiles([path for path in loose_files(shards) if path.suffix == ".jpg"])
 
 
 def uncached_sampler(crops: LooseFiles, identities: int, instances: int) -> UncachedModalAwarePKSampler:
-    """It draws in the loop's own process, as every batch sampler of a DataLoader does."""
+    """Return their sampler, which runs in the training process like every batch sampler of a DataLoader."""
     return UncachedModalAwarePKSampler(crops, identities, instances, SEED)
 
 
-def crop_loader(crops: LooseFiles, sampler: Iterable[list[int]], before: Before) -> DataLoader[Any]:
-    """As they set it."""
+def crop_loader(crops: LooseFiles, sampler: Iterable[list[int]], before: BeforeSettings) -> DataLoader[Any]:
+    """Return their DataLoader."""
     return DataLoader(
         crops,
         batch_sampler=sampler,
@@ -46,7 +46,7 @@ def crop_loader(crops: LooseFiles, sampler: Iterable[list[int]], before: Before)
 
 
 def compatible_collate_fn(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """Whatever light a picture was taken in."""
+    """Collate crops of any modality."""
     return {
         "image": torch.stack([next(iter(sample["images"].values())) for sample in samples]),
         "identity": torch.tensor([sample["identity"] for sample in samples]),

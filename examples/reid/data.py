@@ -1,4 +1,4 @@
-"""Made-up people: crops, and a note on each of who it is, in what light, seen by which camera."""
+"""Synthetic people: crops, each with a note of its identity, its light and its camera."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penstock.testing.presets import NoteSpec
 
 LIGHTS = ("rgb", "ir", "sketch")
 CAMERAS = 6
-ONE_LIGHT = 9
-"""One person in so many was seen in RGB alone: of the report's 320, 285 can be paired."""
+RGB_ONLY_EVERY = 9
+"""One person in nine has RGB images only: of the report's 320 people, 285 can be paired."""
 
 
 def crops(people: int) -> Preset:
-    """Of so many."""
+    """Return the preset of crops of that many people."""
 
     def note(index: int, rng: np.random.Generator) -> str:
         person = index % people
-        light = "rgb" if person % ONE_LIGHT == 0 else LIGHTS[rng.integers(len(LIGHTS))]
+        light = "rgb" if person % RGB_ONLY_EVERY == 0 else LIGHTS[rng.integers(len(LIGHTS))]
         return json.dumps({"identity": person, "camera": int(rng.integers(CAMERAS)), "modality": light})
 
     return replace(REID, notes=(NoteSpec(".json", note),))

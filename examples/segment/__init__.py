@@ -1,1 +1,1 @@
-"""A map of the ground from six cameras: field report 004."""
+"""Segmentation of the ground from six cameras: field report 004."""

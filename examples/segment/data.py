@@ -1,4 +1,4 @@
-"""A made-up drive: six pictures of every moment, and lines on the ground seen from above."""
+"""A synthetic drive: six images per sample, and lines on the ground seen from above."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.testing import MULTICAMERA
 from penstock.testing.presets import ArraySpec, NpzSpec
 
 CAMERAS = tuple(spec.suffix for spec in MULTICAMERA.images)
-"""Suffixes of their pictures."""
+"""Suffixes of the cameras' images."""
 GROUND = ".bev.npz"
 DRIVE = replace(
     MULTICAMERA,

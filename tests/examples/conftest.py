@@ -1,4 +1,4 @@
-"""The examples are no part of the package: these tests and their children find them at the root of the tree."""
+"""Puts the root of the tree, where the examples are, on the path of these tests and their child processes."""
 
 import gc
 import sys
@@ -12,14 +12,14 @@ sys.path.insert(0, ROOT)
 
 
 @pytest.fixture(autouse=True)
-def _children_find_the_examples(monkeypatch):
+def _examples_on_the_path(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", ROOT)
 
 
 @pytest.fixture(autouse=True)
-def _one_thread_and_nothing_left():
+def _one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-    gc.collect()  # loaders end their workers when they go
+    gc.collect()  # loaders end their workers when they are collected

@@ -1,11 +1,11 @@
-"""Configs of the examples."""
+"""Settings and data of the examples."""
 
 import importlib
 import json
 
 import pytest
-from examples.common.material import loose_files, shards_in
-from examples.common.settings import Bounded, read_settings
+from examples.common.data import loose_files, make_shards_once
+from examples.common.settings import TimeLimitedLoader, read_settings
 from examples.reid.data import crops
 
 from penstock.errors import SettingError
@@ -21,56 +21,56 @@ def reid():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("toy", [False, True])
-def test_configs_hold_what_their_script_asks_for(name, toy):
+def test_configs_have_all_keys_of_their_script(name, toy):
     example = importlib.import_module(f"examples.{name}.train")
     settings = read_settings(example.Config, example.CONFIG, toy=toy)
     assert (settings.samples < 500) == toy
 
 
-def test_a_key_that_is_not_known_is_refused_by_name(reid, tmp_path):
+def test_an_unknown_key_is_refused_by_name(reid, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(reid.CONFIG.read_text() + "wdith: 3\n")
     with pytest.raises(SettingError, match=r"config\.yaml.*wdith"):
         read_settings(reid.Config, config, toy=False)
 
 
-def test_a_value_of_another_type_is_refused_with_its_place(reid):
+def test_a_value_of_another_type_is_refused_with_its_key(reid):
     with pytest.raises(SettingError, match=r"before\.workers"):
         read_settings(reid.Config, reid.CONFIG, toy=False, changed={"before": {"workers": "two", "prefetch": 1}})
 
 
-def test_data_that_was_left_unfinished_is_made_again(reid, tmp_path):
+def test_unfinished_data_is_made_again(reid, tmp_path):
     settings = read_settings(reid.Config, reid.CONFIG, toy=True, changed={"samples": 8})
     (tmp_path / "shards.unfinished").mkdir()
     (tmp_path / "shards.unfinished" / "reid-000000.tar").write_bytes(b"half")
-    shards = shards_in(tmp_path, REID, settings)
+    shards = make_shards_once(tmp_path, REID, settings)
     assert len(loose_files(shards)) == 16
     assert not (tmp_path / "shards.unfinished").exists()
 
 
 def test_data_is_made_once(reid, tmp_path):
     settings = read_settings(reid.Config, reid.CONFIG, toy=True, changed={"samples": 8})
-    shards = shards_in(tmp_path, REID, settings)
+    shards = make_shards_once(tmp_path, REID, settings)
     (shards / "reid-000001.tar").unlink()
-    assert shards_in(tmp_path, REID, settings) == shards
+    assert make_shards_once(tmp_path, REID, settings) == shards
     assert len(list(shards.iterdir())) == 1
 
 
-def test_pictures_come_again_with_notes_of_their_own(reid, tmp_path):
+def test_images_repeat_with_notes_of_their_own(reid, tmp_path):
     settings = read_settings(reid.Config, reid.CONFIG, toy=True, changed={"samples": 12, "distinct": 4})
-    files = {path.name: path.read_bytes() for path in loose_files(shards_in(tmp_path, crops(6), settings))}
-    pictures = [data for name, data in files.items() if name.endswith(".jpg")]
+    files = {path.name: path.read_bytes() for path in loose_files(make_shards_once(tmp_path, crops(6), settings))}
+    images = [data for name, data in files.items() if name.endswith(".jpg")]
     people = [json.loads(data)["identity"] for name, data in files.items() if name.endswith(".json")]
-    assert (len(pictures), len(set(pictures))) == (12, 4)
+    assert (len(images), len(set(images))) == (12, 4)
     assert sorted(people) == sorted([*range(6), *range(6)])
 
 
-def test_a_bounded_loader_ends_with_its_time_and_stays_ended():
+def test_a_time_limited_loader_ends_after_its_time_and_stays_ended():
     clock = FakeClock()
-    loader = Bounded(range(100), 10.0, clock)
-    seen = []
+    loader = TimeLimitedLoader(range(100), 10.0, clock)
+    batches = []
     for _ in range(2):
         for batch in loader:
-            seen.append(batch)
+            batches.append(batch)
             clock.advance(3.0)
-    assert seen == [0, 1, 2, 3]
+    assert batches == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""The three worked examples at toy size: for real, and both ways."""
+"""The three examples at toy size, with and without the habits of the reports."""
 
 import importlib
 import subprocess
@@ -16,18 +16,18 @@ TINY = {
     "reid": {"samples": 192, "people": 16, "max_norm": 1.0},
     "segment": {"samples": 32, "shuffle": False, "max_norm": 1.0},
 }
-"""Smaller than toys. Of distill a shard has one batch, so that its workers deliver in the order of the shards."""
+"""Settings below toy size. In distill a shard has one batch, so that workers deliver in the order of the shards."""
 WITHIN = {"distill": 5e-3, "reid": 1e-5, "segment": 1e-2}
-"""Losses, where pictures are decoded in another way; those of reid are not shrunk, so their pixels are the same."""
+"""Relative tolerance of losses between decoders; the images of reid are not shrunk, so their pixels are the same."""
 TRAINED = {}
-"""Losses by what was asked for."""
-GREYS = 4.0
-"""Between a picture shrunk by Pillow and by us, on the mean."""
+"""Losses of the trainings that were run already, by their arguments."""
+MEAN_DIFFERENCE = 4.0
+"""Mean difference of the pixel values (0 to 255) between an image shrunk by Pillow and by Penstock."""
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """Of each example, made when first asked for."""
+    """Return a function that returns the shards of an example, made at its first call."""
     made = {}
 
     def of(name):
@@ -46,18 +46,18 @@ def loaded(name, **others):
 
 
 def comparable(example):
-    """All habits but another sampler, which draws other samples."""
+    """Return all habits but another sampler, which draws other samples."""
     return tuple(habit for habit in example.HABITS if habit != "sampler")
 
 
 def losses(name, shards, habits, **others):
-    """As printed, step by step; what several tests ask for is trained once."""
-    asked = (name, tuple(habits), *others.items())
-    if asked not in TRAINED:
+    """Return the losses as printed, step by step; a training that several tests need runs once."""
+    key = (name, tuple(habits), *others.items())
+    if key not in TRAINED:
         example, settings = loaded(name, **others)
         printed = example.train(example.make_loader(settings, shards(name), habits), settings, habits)
-        TRAINED[asked] = [each["loss"] for each in printed]
-    return TRAINED[asked]
+        TRAINED[key] = [each["loss"] for each in printed]
+    return TRAINED[key]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -70,27 +70,27 @@ def test_losses_are_the_same_with_the_habits_of_the_report(name, shards):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_what_a_loop_does_at_every_step_changes_no_loss(name, shards):
+def test_habits_of_the_loop_do_not_change_the_losses(name, shards):
     example, _ = loaded(name)
     habits = [habit for habit in example.HABITS if habit in ("copies", "batch", "clip", "log")]
     assert losses(name, shards, habits) == pytest.approx(losses(name, shards, ()), rel=1e-4)
 
 
-def test_sixteen_bits_and_a_fixed_loss_scale_train_alike(shards):
+def test_sixteen_bits_and_a_fixed_loss_scale_give_similar_losses(shards):
     half = losses("segment", shards, (), precision="fp16", loss_scale=512.0)
     assert half == pytest.approx(losses("segment", shards, ("precision",)), rel=5e-3)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_both_ways_have_the_same_samples_in_the_same_order(name, shards):
-    ours, theirs = batches(name, shards, ()), batches(name, shards, ("loader",))
-    assert len(ours) == len(theirs) > 3
-    for mine, other in zip(ours, theirs, strict=True):
+def test_both_loaders_deliver_the_same_samples_in_the_same_order(name, shards):
+    default, before = batches(name, shards, ()), batches(name, shards, ("loader",))
+    assert len(default) == len(before) > 3
+    for batch, other in zip(default, before, strict=True):
         for part, expected in other.items():
             if expected.ndim < 4:
-                assert torch.equal(mine[part], expected)
+                assert torch.equal(batch[part], expected)
             else:
-                assert (greys(mine[part]) - greys(expected)).abs().mean() < GREYS
+                assert (pixels(batch[part]) - pixels(expected)).abs().mean() < MEAN_DIFFERENCE
 
 
 def batches(name, shards, habits):
@@ -99,8 +99,8 @@ def batches(name, shards, habits):
     return [{part: each.clone() for part, each in batch.items() if part != "__key__"} for batch in loader]
 
 
-def greys(pictures):
-    return pictures * 255 if pictures.is_floating_point() else pictures.float()
+def pixels(images):
+    return images * 255 if images.is_floating_point() else images.float()
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ def _from_shards(source: ShardSource, metadata: str | MetadataFunction, columns:
 
 def _shard_source(dataset: Any) -> ShardSource:
     """Return what a ShardDataset reads from; any other dataset is refused."""
-    source = getattr(dataset, "feed", None)
+    source = getattr(dataset, "source", None)
     if not isinstance(source, ShardSource):
         raise SettingError(
             f"{type(dataset).__name__} has neither keys nor parts",
