@@ -18,7 +18,7 @@ from penstock.report.verify import (
 from penstock.verify.history import VerificationEntry, VerificationHistory
 from penstock.verify.judge import Judgement
 from penstock.verify.measures import RunMeasure
-from penstock.verify.trials import Trial, TrialTurn
+from penstock.verify.trials import ScheduledRun, Trial
 
 BETTER = Judgement(
     answer="better", before_samples_s=100.0, after_samples_s=140.0, low=1.3, high=1.5, predicted_gain=0.54
@@ -27,7 +27,9 @@ BETTER = Judgement(
 
 def trial(settings="before", number=1, **fields):
     side = RunMeasure(np.full(90, 8.0), np.full(90, 0.08), 2)
-    return Trial(**{"turn": TrialTurn(settings, number), "side": side, "wait_share": 0.25, "cold": False, **fields})
+    return Trial(
+        **{"run": ScheduledRun(settings, number), "measure": side, "wait_share": 0.25, "cold": False, **fields}
+    )
 
 
 def shown(thing):

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from penstock.errors import SettingError
-from penstock.verify.command import parse
+from penstock.verify.command import parse_command
 from penstock.watcher.script.runner import Script
 
 
@@ -14,30 +14,32 @@ def script(tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
 
 
-def test_a_script_and_a_module_are_taken_with_their_arguments():
-    assert parse([sys.executable, "train.py", "--epochs", "1"]) == Script(("train.py", "--epochs", "1"))
-    assert parse([sys.executable, "-m", "pkg.train", "-o", "x"]) == Script(("pkg.train", "-o", "x"), module=True)
+def test_script_and_module_are_parsed_with_their_arguments():
+    assert parse_command([sys.executable, "train.py", "--epochs", "1"]) == Script(("train.py", "--epochs", "1"))
+    assert parse_command([sys.executable, "-m", "pkg.train", "-o", "x"]) == Script(
+        ("pkg.train", "-o", "x"), module=True
+    )
 
 
-def test_python_by_name_is_taken_where_it_is_ours(monkeypatch, tmp_path):
+def test_python_on_the_path_is_accepted_if_it_is_this_interpreter(monkeypatch, tmp_path):
     folder = os.path.dirname(sys.executable)
     monkeypatch.setenv("PATH", folder)
-    assert parse([os.path.basename(sys.executable), "train.py"]) == Script(("train.py",))
+    assert parse_command([os.path.basename(sys.executable), "train.py"]) == Script(("train.py",))
 
 
-def test_another_python_is_refused_with_both_named(monkeypatch, tmp_path):
+def test_another_python_is_refused_and_both_are_named(monkeypatch, tmp_path):
     other = tmp_path / "bin" / "python"
     other.parent.mkdir()
     other.symlink_to(os.path.realpath(sys.executable))  # as in another virtual environment
     monkeypatch.setenv("PATH", str(other.parent))
     with pytest.raises(SettingError) as refused:
-        parse(["python", "train.py"])
+        parse_command(["python", "train.py"])
     assert str(other) in str(refused.value)
     assert sys.executable in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "message"),
     [
         ([], "no command"),
         ([sys.executable], "nothing to run"),
@@ -54,7 +56,7 @@ def test_another_python_is_refused_with_both_named(monkeypatch, tmp_path):
         (["ipython", "train.py"], "ipython is not python"),
     ],
 )
-def test_what_else_is_refused_with_what_to_write_instead(command, words):
+def test_other_commands_are_refused_with_advice(command, message):
     with pytest.raises(SettingError) as refused:
-        parse(command)
-    assert words in str(refused.value)
+        parse_command(command)
+    assert message in str(refused.value)

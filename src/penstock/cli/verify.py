@@ -25,10 +25,10 @@ from penstock.report.verify import (
     verification_text,
 )
 from penstock.verify import history as verification_history
-from penstock.verify.command import parse
-from penstock.verify.judge import Judgement, judge, predicted
+from penstock.verify.command import parse_command
+from penstock.verify.judge import Judgement, judge, predicted_gain
 from penstock.verify.measures import RunMeasure
-from penstock.verify.trials import Trial, TrialRequest, TrialTurn, least_steps, run_trials, trial_turns
+from penstock.verify.trials import ScheduledRun, Trial, TrialRequest, min_steps, run_trials, schedule_runs
 
 EXIT_CODES = {"better": 0, "worse": 1, "inconclusive": 3}
 
@@ -89,7 +89,7 @@ def verify(
         raise SettingError("there is no plan to verify", advice="`penstock plan RECORDING -o plan.yaml` makes one")
     if drop and not cold:
         raise SettingError("--drop is for cold runs", advice="Add --cold, or leave it out")
-    script = parse(command or ())
+    script = parse_command(command or ())
     loaded = _read_plan(plan)
     _check_steps(steps, loaded)
     with _folder(output) as folder:
@@ -105,7 +105,7 @@ def verify(
         trials = _run(request)
     gain, note = _predicted_gain(loaded)
     judgement = judge(_measures(trials, "before"), _measures(trials, "after"), gain)
-    _add_to_history(verification_history.entry_of(loaded, judgement, command or (), cold=all_cold(trials)))
+    _add_to_history(verification_history.make_entry(loaded, judgement, command or (), cold=all_cold(trials)))
     _print(judgement, trials, (note,) if note else (), as_json)
     raise typer.Exit(EXIT_CODES[judgement.answer])
 
@@ -130,7 +130,7 @@ def _predicted_gain(plan: Plan) -> tuple[float | None, str | None]:
             None,
             f"The plan was made from {SOURCES[plan.source]}: over this script's own settings it predicts nothing.",
         )
-    return predicted(plan)
+    return predicted_gain(plan)
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def _folder(output: Path | None) -> Iterator[Path]:
 
 def _check_steps(steps: int | None, plan: Plan) -> None:
     """Refuse runs that would be too short to judge."""
-    least = least_steps(plan.dataloader)
+    least = min_steps(plan.dataloader)
     if steps is not None and steps < least:
         raise SettingError(
             f"runs of {steps} steps cannot be judged with the plan's workers and what they prefetch",
@@ -155,13 +155,13 @@ def _check_steps(steps: int | None, plan: Plan) -> None:
 
 
 def _run(request: TrialRequest) -> list[Trial]:
-    order = trial_turns(request)
+    order = schedule_runs(request)
     length = f"{request.steps} steps each" if request.steps else "the whole script each; --steps makes them shorter"
     console.print_notice(f"{len(order)} runs, {length}")
     done = iter(range(len(order)))
     with console.progress("running", len(order)) as bar:
 
-        def begin(turn: TrialTurn) -> None:
+        def begin(turn: ScheduledRun) -> None:
             bar.update(bar.task_ids[0], completed=next(done), description=f"running: {turn}")
 
         try:
@@ -172,13 +172,13 @@ def _run(request: TrialRequest) -> list[Trial]:
 
 
 def _measures(trials: Sequence[Trial], settings: str) -> list[RunMeasure]:
-    return [trial.side for trial in trials if trial.turn.settings == settings]
+    return [trial.measure for trial in trials if trial.run.settings == settings]
 
 
 def _add_to_history(entry: verification_history.VerificationEntry) -> None:
     """Store the result; if that fails, the result is still printed."""
     try:
-        verification_history.append(entry)
+        verification_history.append_entry(entry)
     except OSError as error:  # StorageError is one
         console.print_notice(f"not added to the history: {error}")
 
@@ -191,7 +191,7 @@ def _print(judgement: Judgement, trials: Sequence[Trial], notes: Sequence[str], 
 
 
 def _print_history(as_json: bool) -> None:
-    history = verification_history.read()
+    history = verification_history.read_history()
     if as_json:
         console.print_json(history_document(history))
     else:

@@ -14,8 +14,8 @@ from penstock.core.plan import Plan
 from penstock.demo.shards import DemoSize, ShardSet
 from penstock.errors import PenstockError
 from penstock.recording.reader import load
-from penstock.verify.judge import predicted
-from penstock.verify.measures import RunMeasure, cycles, main_loader, samples
+from penstock.verify.judge import predicted_gain
+from penstock.verify.measures import RunMeasure, batch_samples, batch_seconds, main_loader
 from penstock.verify.trials import after_warm_up
 from penstock.watcher.script.runner import Script, ScriptResult, TrialOptions, run_script
 
@@ -66,7 +66,7 @@ def run_stage(stage: Stage, folder: Path) -> StageResult:
     return StageResult(
         stage=stage,
         recording=recording,
-        samples_s=RunMeasure(samples(steady), cycles(steady), steady.settings.num_workers).value,
+        samples_s=RunMeasure(batch_samples(steady), batch_seconds(steady), steady.settings.num_workers).value,
         wait_share=steady.loop.wait_share,
         workers=steady.settings.num_workers,
         others_cpu=steady.machine.others_cpu,
@@ -116,7 +116,7 @@ def as_reported(shards: ShardSet, size: DemoSize, seconds: float) -> Stage:
 
 def as_planned(before: Stage, plan: Plan) -> Stage:
     """Return the same training with the plan's settings in its DataLoader."""
-    gain, _ = predicted(plan)
+    gain, _ = predicted_gain(plan)
     return replace(before, name="tuned", title="DataLoader as planned", dataloader=plan.dataloader, predicted_gain=gain)
 
 

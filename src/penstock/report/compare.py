@@ -20,15 +20,15 @@ from penstock.recording.reader import Recording
 from penstock.report.run_summary import SAMPLER, loader_name, outer_phase, phase_means
 from penstock.report.text import escape_markdown, table
 from penstock.verify.measures import (
-    ENOUGH_BLOCKS,
+    MIN_BLOCKS,
     Answer,
     Measure,
     RunMeasure,
-    cycles,
+    batch_samples,
+    batch_seconds,
     main_loader,
     measure,
-    namesake,
-    samples,
+    same_loader,
 )
 
 SAME_BATCH = 0.01
@@ -54,7 +54,7 @@ class Comparison:
 def compare(a: Recording, b: Recording) -> Comparison:
     """Compare the loader that took most of the time of run a with the loader of the same name in run b."""
     left = main_loader(a, "the first recording")
-    right = namesake(b, left.loader, "the second recording")
+    right = same_loader(b, left.loader, "the second recording")
     size_a, size_b = left.loop.samples_per_batch, right.loop.samples_per_batch
     known = not np.isnan(size_a) and not np.isnan(size_b)
     same = known and abs(size_b / size_a - 1) < SAME_BATCH
@@ -82,10 +82,10 @@ def _measures(pair: _RunPair, known: bool) -> Iterator[Measure]:
         left, right = (RunMeasure(top(run), bottom(run), run.settings.num_workers) for run in (pair.left, pair.right))
         return left, right
 
-    counts = samples if known else _ones
-    per = samples if pair.per_sample else _ones
-    yield measure("rate", "samples/s" if known else "batches/s", *both(counts, cycles), more_is_better=True)
-    yield measure("share waiting", "share", *both(_wait, cycles))
+    counts = batch_samples if known else _ones
+    per = batch_samples if pair.per_sample else _ones
+    yield measure("rate", "samples/s" if known else "batches/s", *both(counts, batch_seconds), more_is_better=True)
+    yield measure("share waiting", "share", *both(_wait, batch_seconds))
     yield measure("wait", pair.unit, *both(_wait, per))
     yield measure("step", pair.unit, *both(lambda run: run.loop.busy_s, per))
     for name in _shared_phases(pair.left, pair.right):
@@ -144,10 +144,10 @@ def _notes(pair: _RunPair, known: bool) -> Iterator[str]:
         yield f"Batches of {sizes}: times are per sample."
     for which, run in (("first", left), ("second", right)):
         workers = run.settings.num_workers
-        if len(run.loop.steps) // max(workers, 1) < ENOUGH_BLOCKS:
+        if len(run.loop.steps) // max(workers, 1) < MIN_BLOCKS:
             yield (
                 f"The {which} run is too short to judge: {len(run.loop.steps)} steps with {workers} workers; record "
-                f"{ENOUGH_BLOCKS} batches per worker or more."
+                f"{MIN_BLOCKS} batches per worker or more."
             )
     yield "One run each: the variation between runs with the same settings is not in the intervals."
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from penstock.core.format import format_count, format_number
 from penstock.errors import printable
 from penstock.report.text import table
-from penstock.verify.history import WITHIN, ModelError, VerificationEntry, VerificationHistory, model_error
+from penstock.verify.history import GOOD_ERROR, ModelError, VerificationEntry, VerificationHistory, model_error
 from penstock.verify.judge import Judgement
 from penstock.verify.trials import Trial
 
@@ -39,12 +39,12 @@ def verification_document(judgement: Judgement, trials: Sequence[Trial], notes: 
     document["cold"] = all_cold(trials)
     document["runs"] = [
         {
-            "settings": trial.turn.settings,
-            "number": trial.turn.number,
+            "settings": trial.run.settings,
+            "number": trial.run.number,
             "rate": trial.rate,
             "unit": trial.unit,
-            "steps": len(trial.side.top),
-            "workers": trial.side.workers,
+            "steps": len(trial.measure.numerator),
+            "workers": trial.measure.workers,
             "wait_share": trial.wait_share,
             "cold": trial.cold,
         }
@@ -116,17 +116,17 @@ def _error_sentence(error: ModelError | None) -> str:
         return "The history contains no verification with a prediction yet."
     return (
         f"{format_count(error.count, 'prediction')}: the median error of the predicted rate is {error.median:.0%}, "
-        f"{error.within:.0%} are within {WITHIN:.0%}."
+        f"{error.within:.0%} are within {GOOD_ERROR:.0%}."
     )
 
 
 def _trial_row(trial: Trial) -> tuple[str, ...]:
     return (
-        f"{trial.turn.settings} {trial.turn.number}",
+        f"{trial.run.settings} {trial.run.number}",
         format_number(trial.rate),
         f"{trial.wait_share:.0%}",
-        str(len(trial.side.top)),
-        str(trial.side.workers),
+        str(len(trial.measure.numerator)),
+        str(trial.measure.workers),
         "cold" if trial.cold else "warm",
     )
 

@@ -1,4 +1,4 @@
-"""The command after `--`: which script, run by which Python."""
+"""The command after `--` of `penstock verify`: which script to run, and whether this Python runs it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _LAUNCHERS = {
 FORM = "Write -- python SCRIPT [ARGS] or -- python -m MODULE [ARGS]"
 
 
-def parse(command: Sequence[str]) -> Script:
-    """`python SCRIPT …` or `python -m MODULE …`; whatever else is refused with a reason, before anything runs."""
+def parse_command(command: Sequence[str]) -> Script:
+    """Parse `python SCRIPT …` or `python -m MODULE …`; raise SettingError for other commands, before anything runs."""
     if not command:
         raise SettingError("there is no command to run", advice=FORM)
     python, *rest = command
     name = os.path.basename(python)
     if not _PYTHON.fullmatch(name):
-        raise SettingError(f"{name} is not python", advice=_instead(name))
-    _must_be_ours(python)
+        raise SettingError(f"{name} is not python", advice=_advice_for(name))
+    _check_interpreter(python)
     if not rest:
         raise SettingError("python is given nothing to run", advice=FORM)
     if rest[0] == "-m":
@@ -46,7 +46,7 @@ def parse(command: Sequence[str]) -> Script:
     return Script(tuple(rest))
 
 
-def _instead(name: str) -> str:
+def _advice_for(name: str) -> str:
     if name in _LAUNCHERS:
         return f"Write {_LAUNCHERS[name]} … in its place"
     if name.endswith(".py"):
@@ -54,19 +54,19 @@ def _instead(name: str) -> str:
     return f"{FORM}; of a shell script, the python command that is inside it"
 
 
-def _must_be_ours(python: str) -> None:
-    """The script runs under the interpreter that runs us: another one would be another environment."""
+def _check_interpreter(python: str) -> None:
+    """Raise SettingError unless it is the interpreter of this process: another one is another environment."""
     found = shutil.which(python)
     if found is None:
         raise SettingError(f"there is no {python} to run", advice=f"This penstock runs under {sys.executable}")
-    if _place(found) != _place(sys.executable):
+    if _location(found) != _location(sys.executable):
         raise SettingError(
             f"{python} is {found}, but this penstock runs under {sys.executable}",
-            advice="Install penstock beside that python, or name ours",
+            advice="Install penstock beside that python, or name the one that runs penstock",
         )
 
 
-def _place(python: str) -> tuple[str, str]:
-    """Its folder and its file: a virtual environment has a folder of its own, but shares the file."""
+def _location(python: str) -> tuple[str, str]:
+    """Return folder and file of an interpreter: a virtual environment has its own folder, but shares the file."""
     path = os.path.abspath(python)
     return os.path.realpath(os.path.dirname(path)), os.path.realpath(path)

@@ -1,4 +1,4 @@
-"""What became of earlier plans, so that the model's error is known: one line a verification, in the user's cache."""
+"""Earlier verifications, from which the model's error is computed: one line each in a file of the user's cache."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from penstock.verify.judge import Judgement
 from penstock.verify.measures import Answer
 
 VERSION = 1
-READ_BYTES = 8 << 20
-"""Of the file's end: some ten thousand verifications."""
-WITHIN = 0.15
-"""What we want the model's error to be below."""
+MAX_READ_BYTES = 8 << 20
+"""Bytes read from the end of the file: some ten thousand verifications."""
+GOOD_ERROR = 0.15
+"""Error of the model below which a prediction counts as good."""
 
 
 class VerificationEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One verification."""
+    """One verification, as a line of the file."""
 
     version: int = VERSION
     at_unix_s: float
     plan: str
-    """Fingerprint of the machine and data that the plan was made for, and of its settings."""
+    """Digest of the plan's machine, dataset and settings."""
     dataloader: dict[str, Any] = {}
     command: tuple[str, ...] = ()
     answer: Answer
@@ -46,7 +46,7 @@ class VerificationEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
     @property
     def error(self) -> float | None:
-        """Of the predicted rate, as a share of the measured one."""
+        """Error of the predicted rate, as a share of the measured one."""
         if self.predicted_gain is None or self.gain <= -1:
             return None
         return (1 + self.predicted_gain) / (1 + self.gain) - 1
@@ -54,30 +54,30 @@ class VerificationEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 @dataclass(frozen=True, slots=True)
 class VerificationHistory:
-    """What is kept, oldest first."""
+    """All verifications in the file, oldest first."""
 
     entries: tuple[VerificationEntry, ...]
     skipped: int = 0
-    """Lines that cannot be read."""
+    """Number of lines that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelError:
-    """How far predictions were off."""
+    """The error of the predictions in a history."""
 
     count: int
-    """Verifications with a prediction."""
+    """Number of verifications with a prediction."""
     median: float
-    """Of the absolute errors."""
+    """Median of the absolute errors."""
     within: float
-    """Share of them below WITHIN."""
+    """Share of the errors below GOOD_ERROR."""
 
 
-def entry_of(plan: Plan, judgement: Judgement, command: Sequence[str], *, cold: bool) -> VerificationEntry:
-    """As of now."""
+def make_entry(plan: Plan, judgement: Judgement, command: Sequence[str], *, cold: bool) -> VerificationEntry:
+    """Return an entry with the current time."""
     return VerificationEntry(
         at_unix_s=time.time(),
-        plan=fingerprint_of(plan),
+        plan=plan_digest(plan),
         dataloader=dict(plan.dataloader),
         command=tuple(map(redact_secrets, command)),
         answer=judgement.answer,
@@ -91,20 +91,20 @@ def entry_of(plan: Plan, judgement: Judgement, command: Sequence[str], *, cold: 
     )
 
 
-def fingerprint_of(plan: Plan) -> str:
-    """The same for the same settings on the same machine and data."""
-    what: Mapping[str, Any] = {"fingerprint": plan.fingerprint, "dataloader": plan.dataloader}
-    return hashlib.sha256(msgspec.json.encode(what, enc_hook=str, order="deterministic")).hexdigest()[:16]
+def plan_digest(plan: Plan) -> str:
+    """Return a digest that is the same for the same settings on the same machine and dataset."""
+    identity: Mapping[str, Any] = {"fingerprint": plan.fingerprint, "dataloader": plan.dataloader}
+    return hashlib.sha256(msgspec.json.encode(identity, enc_hook=str, order="deterministic")).hexdigest()[:16]
 
 
-def append(entry: VerificationEntry) -> Path:
-    """Returns the file. One write, so that two verifications at a time do not mix."""
+def append_entry(entry: VerificationEntry) -> Path:
+    """Append an entry in one write, so that two verifications at a time do not mix; return the file."""
     path = _file()
     text = msgspec.json.encode(entry, enc_hook=str) + b"\n"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
     try:
         size = os.fstat(fd).st_size
-        if size and _byte_at(fd, size - 1) != b"\n":  # somebody's last line was cut short
+        if size and _byte_at(fd, size - 1) != b"\n":  # the last line of another process was cut short
             text = b"\n" + text
         os.write(fd, text)
     finally:
@@ -112,15 +112,15 @@ def append(entry: VerificationEntry) -> Path:
     return path
 
 
-def read() -> VerificationHistory:
-    """What can be read of it; of an endless file its end."""
+def read_history() -> VerificationHistory:
+    """Read the history; of a very long file its end."""
     path = _file()
     if not path.exists():
         return VerificationHistory(())
     with open(path, "rb") as file:
-        start = max(0, path.stat().st_size - READ_BYTES)
+        start = max(0, path.stat().st_size - MAX_READ_BYTES)
         file.seek(start)
-        lines = file.read(READ_BYTES).splitlines()[1 if start else 0 :]
+        lines = file.read(MAX_READ_BYTES).splitlines()[1 if start else 0 :]
     decoder = msgspec.json.Decoder(VerificationEntry)
     entries, skipped = [], 0
     for line in lines:
@@ -134,16 +134,16 @@ def read() -> VerificationHistory:
 
 
 def model_error(entries: Sequence[VerificationEntry]) -> ModelError | None:
-    """Over all verifications with a prediction; None where there are none."""
+    """Return the error over all verifications with a prediction; None if there are none."""
     errors = np.abs([entry.error for entry in entries if entry.error is not None])
     if not len(errors):
         return None
-    within = float((errors <= WITHIN).mean())
+    within = float((errors <= GOOD_ERROR).mean())
     return ModelError(count=len(errors), median=float(np.median(errors)), within=within)
 
 
-def _byte_at(fd: int, place: int) -> bytes:
-    os.lseek(fd, place, os.SEEK_SET)
+def _byte_at(fd: int, offset: int) -> bytes:
+    os.lseek(fd, offset, os.SEEK_SET)
     return os.read(fd, 1)
 
 

@@ -1,10 +1,10 @@
-"""Runs before and runs after: is it faster, by how much, and how far off was the prediction.
+"""The judgement over runs before and after a change: whether it is faster, by how much, and the error of the prediction.
 
-The interval has two sources. Within a run, blocks of whole rounds of the workers are drawn anew (a bootstrap). Between
-runs of the same settings, what their blocks do not explain of the spread is added, as Student's t with as many degrees
-of freedom as there are runs to spare. Drawing two runs anew out of two would pass for a bootstrap over runs, but knows
-too few of them: in simulations where runs differ by far more than their blocks it finds a difference that is not there
-one time in four. This one does so 2 to 9 times in a hundred with two runs each, and 2 to 5 times with three.
+The interval has two sources. Within a run, blocks of whole rounds of the workers are resampled (a bootstrap). Between
+runs of the same settings, the part of the spread that their blocks do not explain is added, as Student's t with as many
+degrees of freedom as the number of runs leaves. A bootstrap over runs would resample two runs out of two, which are too
+few: in simulations where runs differ by far more than their blocks it finds a difference that does not exist one time in
+four. This method does so 2 to 9 times in a hundred with two runs each, and 2 to 5 times with three.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from penstock.core.format import format_count
 from penstock.core.plan import Plan
 from penstock.core.types import Floats
 from penstock.errors import RecordingError
-from penstock.verify.measures import ENOUGH_BLOCKS, RESAMPLES, Answer, RunMeasure, answer_of, interval
+from penstock.verify.measures import MIN_BLOCKS, RESAMPLES, Answer, RunMeasure, answer_for, percentile_interval
 
-BLOCKS = 30
-"""Of a run, at most: blocks must be long against what makes a step like the one before it."""
-LEAST_STEPS = 2
+MAX_BLOCKS = 30
+"""Blocks of a run at most: a block must be longer than the time over which steps depend on each other."""
+MIN_STEPS = 2
 EXPLAINED = 0.5
-"""Of the spread within runs, what is taken off that between them: with all of it, luck passes for proof more often."""
+"""Share of the variance within runs that is subtracted from that between them; with all of it, chance is more often
+taken for a difference."""
 
 Runs = Sequence[RunMeasure]
-"""Of one setting: samples over seconds, step by step."""
+"""Runs with the same settings: samples over seconds, step by step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What may be said. The ratio is after over before; 95% of the resamples lie in low to high."""
+    """The result of a verification. The ratio is after over before; 95% of the resamples lie from low to high."""
 
     answer: Answer
     before_samples_s: float
-    """The runs' geometric mean."""
+    """Geometric mean of the runs."""
     after_samples_s: float
     low: float | None
     high: float | None
-    """None where the runs are too short for an interval."""
+    """Like `low`, None if the runs are too short for an interval."""
     predicted_gain: float | None
-    """Of the plan: 0.5 is half as many samples a second again."""
+    """Gain predicted by the plan: 0.5 means 1.5 times the samples per second."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -52,31 +53,31 @@ class Judgement:
 
     @property
     def gain(self) -> float:
-        """As measured, in the terms of `predicted_gain`."""
+        """The measured gain, comparable with `predicted_gain`."""
         return self.ratio - 1
 
     @property
     def model_error(self) -> float | None:
-        """Predicted over measured rate, less 1: 0.1 is a tenth too hopeful. None where nothing was predicted."""
+        """Predicted over measured rate, less 1: 0.1 means 10% too high. None if nothing was predicted."""
         return None if self.predicted_gain is None else (1 + self.predicted_gain) / self.ratio - 1
 
 
 def judge(before: Runs, after: Runs, predicted_gain: float | None = None) -> Judgement:
-    """Better or worse only where the whole interval lies on one side of 1."""
+    """Judge the runs: better or worse only if the whole interval of the ratio lies on one side of 1."""
     for name, runs in (("before", before), ("after", after)):
         _check(name, runs)
     rates = [np.log([run.value for run in runs]) for runs in (before, after)]
     means = [float(np.exp(logs.mean())) for logs in rates]
-    span = _interval(before, after)
-    low, high = span or (None, None)
+    interval = _interval(before, after)
+    low, high = interval or (None, None)
     return Judgement(
-        answer="inconclusive" if span is None else answer_of(*span, more_is_better=True),
+        answer="inconclusive" if interval is None else answer_for(*interval, more_is_better=True),
         before_samples_s=means[0],
         after_samples_s=means[1],
         low=low,
         high=high,
         predicted_gain=predicted_gain,
-        notes=tuple(_notes(before, after, known=span is not None)),
+        notes=tuple(_notes(before, after, known=interval is not None)),
     )
 
 
@@ -85,54 +86,54 @@ def _check(name: str, runs: Runs) -> None:
         raise RecordingError(f"there is no run {name} to judge")
     for number, run in enumerate(runs, 1):
         which = f"run {number} {name}"
-        if len(run.bottom) < LEAST_STEPS:
-            steps = format_count(len(run.bottom), "step")
-            raise RecordingError(f"{which} has {steps} after its warm-up: no rate can be told", advice="Run it longer")
-        if not (np.isfinite(run.top).all() and np.isfinite(run.bottom).all()):
-            raise RecordingError(f"{which} has a step whose samples or seconds are no number")
-        if (run.bottom < 0).any() or (run.top < 0).any() or run.value <= 0:
+        if len(run.denominator) < MIN_STEPS:
+            steps = format_count(len(run.denominator), "step")
+            raise RecordingError(f"{which} has {steps} after its warm-up: too few for a rate", advice="Run it longer")
+        if not (np.isfinite(run.numerator).all() and np.isfinite(run.denominator).all()):
+            raise RecordingError(f"{which} has a step whose samples or seconds are not finite")
+        if (run.denominator < 0).any() or (run.numerator < 0).any() or run.value <= 0:
             raise RecordingError(f"{which} has steps without time or without samples")
 
 
 def _interval(before: Runs, after: Runs) -> tuple[float, float] | None:
-    dice = np.random.default_rng(0)
-    drawn = [[_drawn(run, dice) for run in runs] for runs in (before, after)]
-    known = [[logs for logs in runs if logs is not None] for runs in drawn]
-    if any(len(kept) < len(runs) for kept, runs in zip(known, drawn, strict=True)):
+    rng = np.random.default_rng(0)
+    resampled = [[_log_rates(run, rng) for run in runs] for runs in (before, after)]
+    known = [[logs for logs in runs if logs is not None] for runs in resampled]
+    if any(len(kept) < len(runs) for kept, runs in zip(known, resampled, strict=True)):
         return None
     ratios = np.mean(known[1], axis=0) - np.mean(known[0], axis=0)
-    spare = len(before) + len(after) - 2
-    if spare:
-        ratios = ratios + _unexplained(before, after, known, spare) * dice.standard_t(spare, RESAMPLES)
-    return interval(np.exp(ratios))
+    freedom = len(before) + len(after) - 2
+    if freedom:
+        ratios = ratios + _unexplained(before, after, known, freedom) * rng.standard_t(freedom, RESAMPLES)
+    return percentile_interval(np.exp(ratios))
 
 
-def _drawn(run: RunMeasure, dice: np.random.Generator) -> Floats | None:
-    """The log of its rate in each resample."""
-    values = run.resampled(dice, BLOCKS)
+def _log_rates(run: RunMeasure, rng: np.random.Generator) -> Floats | None:
+    """Return the log of the rate in each resample; None if the run is too short."""
+    values = run.resampled(rng, MAX_BLOCKS)
     return None if values is None or not (values > 0).all() else np.log(values)
 
 
-def _unexplained(before: Runs, after: Runs, drawn: Sequence[Sequence[Floats]], spare: int) -> float:
-    """Standard deviation of the log ratio by what differs from run to run and is not seen within one."""
+def _unexplained(before: Runs, after: Runs, resampled: Sequence[Sequence[Floats]], freedom: int) -> float:
+    """Return the standard deviation of the log ratio that differs between runs and is not visible within one."""
     rates = [np.log([run.value for run in runs]) for runs in (before, after)]
-    between = sum(float(((logs - logs.mean()) ** 2).sum()) for logs in rates) / spare
-    within = float(np.mean([np.var(logs) for runs in drawn for logs in runs]))
+    between = sum(float(((logs - logs.mean()) ** 2).sum()) for logs in rates) / freedom
+    within = float(np.mean([np.var(logs) for runs in resampled for logs in runs]))
     return float(np.sqrt(max(0.0, between - EXPLAINED * within) * (1 / len(before) + 1 / len(after))))
 
 
 def _notes(before: Runs, after: Runs, *, known: bool) -> Iterator[str]:
     if not known:
-        rounds = min(len(run.starts(BLOCKS)) for run in (*before, *after))
-        yield f"Too short to judge: {rounds} rounds of the workers in the shortest run, {ENOUGH_BLOCKS} are needed."
+        rounds = min(len(run.block_starts(MAX_BLOCKS)) for run in (*before, *after))
+        yield f"Too short to judge: {rounds} rounds of the workers in the shortest run, {MIN_BLOCKS} are needed."
     if len(before) + len(after) == 2:
-        yield "One run each: what differs from run to run with the same settings is not in the interval."
+        yield "One run each: the variation between runs with the same settings is not in the interval."
 
 
-def predicted(plan: Plan) -> tuple[float | None, str | None]:
-    """What the plan promises of its DataLoader settings alone, and a note where that cannot be told.
+def predicted_gain(plan: Plan) -> tuple[float | None, str | None]:
+    """Return the gain that the plan predicts for its DataLoader settings alone, or a note why it is not known.
 
-    Its rate counts changes to the step too, which no one makes to an unchanged script.
+    The rate of the plan includes changes to the step, which an unchanged script does not make.
     """
     of_step = [change for change in plan.changes if change.scope == "step" and change.gain is not None]
     if not of_step:
@@ -142,4 +143,4 @@ def predicted(plan: Plan) -> tuple[float | None, str | None]:
     gains = [change.gain for change in plan.changes if change.scope == "dataloader" and change.gain is not None]
     if len(gains) == 1:
         return gains[0], None
-    return None, "The plan's rate counts changes to the step, which were not made: there is nothing to compare with."
+    return None, "The plan's rate counts changes to the step, which were not made: no prediction can be compared."

@@ -1,4 +1,4 @@
-"""One quantity in two runs, with an interval for its ratio: a bootstrap over blocks of batches."""
+"""One quantity of two runs, with an interval for its ratio by a bootstrap over blocks of batches."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from penstock.recording.reader import Recording
 
 Answer = Literal["better", "worse", "inconclusive"]
 
-BLOCKS = 100
-"""Into which a run is cut at most: long ones keep what hangs together (a round of all workers) in one block."""
-ENOUGH_BLOCKS = 8
-"""With fewer, nothing is claimed."""
+MAX_BLOCKS = 100
+"""Blocks of a run at most: long blocks keep dependent batches (a round of all workers) together."""
+MIN_BLOCKS = 8
+"""Blocks of a run below which the answer is always "inconclusive"."""
 RESAMPLES = 2000
 SAME = 1e-3
-"""Ratios nearer to 1 are no difference: clocks and rounding make as much."""
+"""Distance of a ratio from 1 that is no difference: clocks and rounding cause as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One quantity in both runs. The ratio is b over a; 95% of the bootstrap's ratios lie in low to high."""
+    """One quantity of both runs. The ratio is b over a; 95% of the bootstrap's ratios lie from low to high."""
 
     name: str
     unit: str
@@ -40,90 +40,94 @@ class Measure:
 
     @property
     def ratio(self) -> float | None:
-        """None where a has none of it."""
+        """The ratio; None if the value of a is 0."""
         return self.b / self.a if self.a > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunMeasure:
-    """One run's part of a measure: the sum of `top` over the sum of `bottom`, one value per batch each."""
+    """One quantity of one run: the sum of `numerator` over the sum of `denominator`, with one value per batch in each."""
 
-    top: Floats
-    bottom: Floats
+    numerator: Floats
+    denominator: Floats
     workers: int
 
     @property
     def value(self) -> float:
-        """0 where there is nothing to divide by."""
-        return float(self.top.sum() / self.bottom.sum()) if self.bottom.sum() > 0 else 0.0
+        """The quotient of the sums; 0 if the denominator is 0."""
+        return float(self.numerator.sum() / self.denominator.sum()) if self.denominator.sum() > 0 else 0.0
 
-    def starts(self, most: int = BLOCKS) -> NDArray[np.int64]:
-        """Where each block begins: whole rounds of the workers; what is left over at the end is the last block's."""
-        round_ = max(self.workers, 1)
-        size = round_ * max(1, -(-len(self.top) // (round_ * most)))
-        return np.arange(len(self.top) // size, dtype=np.int64) * size
+    def block_starts(self, max_blocks: int = MAX_BLOCKS) -> NDArray[np.int64]:
+        """Return the first batch of each block of whole worker rounds; the last block includes the rest of the run."""
+        round_size = max(self.workers, 1)
+        size = round_size * max(1, -(-len(self.numerator) // (round_size * max_blocks)))
+        return np.arange(len(self.numerator) // size, dtype=np.int64) * size
 
-    def resampled(self, dice: np.random.Generator, most: int = BLOCKS) -> Floats | None:
-        """The value in each resample of blocks; None where that cannot be: too short, or nothing to divide by."""
-        starts = self.starts(most)
-        if len(starts) < ENOUGH_BLOCKS:
+    def resampled(self, rng: np.random.Generator, max_blocks: int = MAX_BLOCKS) -> Floats | None:
+        """Return the value in each resample of blocks; None if the run is too short or a denominator is 0."""
+        starts = self.block_starts(max_blocks)
+        if len(starts) < MIN_BLOCKS:
             return None
-        picked = dice.integers(0, len(starts), (RESAMPLES, len(starts)))
-        tops, bottoms = (np.add.reduceat(column, starts)[picked].sum(axis=1) for column in (self.top, self.bottom))
-        values: Floats | None = tops / bottoms if (bottoms > 0).all() else None
+        chosen = rng.integers(0, len(starts), (RESAMPLES, len(starts)))
+        numerators, denominators = (
+            np.add.reduceat(column, starts)[chosen].sum(axis=1) for column in (self.numerator, self.denominator)
+        )
+        values: Floats | None = numerators / denominators if (denominators > 0).all() else None
         return values
 
 
 def measure(name: str, unit: str, a: RunMeasure, b: RunMeasure, *, more_is_better: bool = False) -> Measure:
-    """Better or worse only where the whole interval of the ratio lies on one side of 1."""
-    dice = np.random.default_rng(0)
-    drawn_a, drawn_b = a.resampled(dice), b.resampled(dice)
-    if drawn_a is None or drawn_b is None or not (drawn_a > 0).all():
+    """Compare a quantity of two runs: better or worse only if the whole interval of the ratio lies on one side of 1."""
+    rng = np.random.default_rng(0)
+    resampled_a, resampled_b = a.resampled(rng), b.resampled(rng)
+    if resampled_a is None or resampled_b is None or not (resampled_a > 0).all():
         return Measure(name=name, unit=unit, a=a.value, b=b.value, low=None, high=None, answer="inconclusive")
-    low, high = interval(drawn_b / drawn_a)
-    answer = answer_of(low, high, more_is_better=more_is_better)
+    low, high = percentile_interval(resampled_b / resampled_a)
+    answer = answer_for(low, high, more_is_better=more_is_better)
     return Measure(name=name, unit=unit, a=a.value, b=b.value, low=low, high=high, answer=answer)
 
 
-def interval(ratios: Floats) -> tuple[float, float]:
-    """In which 95% of them lie."""
+def percentile_interval(ratios: Floats) -> tuple[float, float]:
+    """Return the interval in which 95% of the ratios lie."""
     low, high = np.percentile(ratios, [2.5, 97.5])
     return float(low), float(high)
 
 
-def answer_of(low: float, high: float, *, more_is_better: bool) -> Answer:
-    """What may be said of a ratio whose interval this is."""
+def answer_for(low: float, high: float, *, more_is_better: bool) -> Answer:
+    """Return the answer for a ratio with this interval."""
     if low > 1 + SAME or high < 1 - SAME:
         return "better" if (low > 1) == more_is_better else "worse"
     return "inconclusive"
 
 
-def main_loader(recording: Recording, which: str) -> Evidence:
-    """The loader that took most of the run's time; `which` is what an error calls the recording."""
+def main_loader(recording: Recording, name: str) -> Evidence:
+    """Return the loader that took most of the run's time; `name` names the recording in an error."""
     found = [evidence for evidence in gather(recording) if evidence.loop.steps]
     if not found:
-        raise RecordingError(f"{which} has no steps to compare", advice="Record at least two batches of a pass")
+        raise RecordingError(f"{name} has no steps to compare", advice="Record at least two batches of an epoch")
     return max(found, key=lambda evidence: evidence.loop.steady_s)
 
 
-def namesake(recording: Recording, of: LoaderLine, which: str) -> Evidence:
-    """The loader that the script calls the same; where there is none, the main one."""
+def same_loader(recording: Recording, other: LoaderLine, name: str) -> Evidence:
+    """Return the loader with the same name as one of another run; if there is none, the main one."""
     found = [
-        evidence for evidence in gather(recording) if evidence.loop.steps and _called(evidence.loader) == _called(of)
+        evidence
+        for evidence in gather(recording)
+        if evidence.loop.steps and _identity(evidence.loader) == _identity(other)
     ]
-    return found[0] if found else main_loader(recording, which)
+    return found[0] if found else main_loader(recording, name)
 
 
-def _called(loader: LoaderLine) -> str | int:
+def _identity(loader: LoaderLine) -> str | int:
     return loader.name or loader.loader
 
 
-def samples(run: Evidence) -> Floats:
-    """Per batch; where one was not counted, as many as the others have on average, NaN where none was."""
-    usual = run.loop.samples_per_batch
-    return np.array([usual if step.samples is None else step.samples for step in run.loop.steps], float)
+def batch_samples(run: Evidence) -> Floats:
+    """Return the samples of each batch; the mean of the others if one was not counted, NaN if none was."""
+    mean = run.loop.samples_per_batch
+    return np.array([mean if step.samples is None else step.samples for step in run.loop.steps], float)
 
 
-def cycles(run: Evidence) -> Floats:
-    """Seconds from batch to batch: the wait and the loop's own time, pauses left out."""
+def batch_seconds(run: Evidence) -> Floats:
+    """Return the seconds from batch to batch: the wait and the loop's own time, without pauses."""
     return run.loop.wait_s + run.loop.busy_s

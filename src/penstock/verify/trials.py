@@ -1,11 +1,12 @@
-"""The user's command, run before and after in turn: with the script's own settings, then with the plan's.
+"""Runs of the user's command before and after a plan's changes, in turns.
 
-A, B, A, B …, so that what drifts meets both. One run with the script's settings goes before them and is not counted: it
-warms the page cache, which would else flatter whoever comes second, and shows which files are read.
+The order is before, after, before, after, …, so that slow changes of the machine affect both. One run with the script's
+own settings precedes them and is not counted: it warms the page cache, which would otherwise favour the later runs, and
+shows which files are read.
 
-Of each run the first tenth of the steps is warm-up, and never less than the batches that were in flight when the first
-one came: they were made while the loop waited for it, and would flatter a short run. From then on all time counts, the
-start of later passes too, because it returns with every epoch.
+The first tenth of the steps of each run is warm-up, and at least as many batches as were in flight when the first one
+was delivered: they were made while the loop waited for it, and would raise the rate of a short run. From then on all
+time counts, the start of later epochs too, because it is repeated with every epoch.
 """
 
 from __future__ import annotations
@@ -18,135 +19,140 @@ from typing import Any, Literal
 
 import numpy as np
 
+from penstock.core.plan import TORCH_PREFETCH_FACTOR
 from penstock.diagnose.evidence.evidence import Evidence
 from penstock.errors import RecordingError, printable
 from penstock.recording.format import LoaderLine, LoaderSetting
 from penstock.recording.reader import Recording, load
-from penstock.verify.cold_cache import DroppedPages, drop, files_read, files_under
-from penstock.verify.measures import ENOUGH_BLOCKS, RunMeasure, cycles, main_loader, namesake, samples
-from penstock.watcher.script.apply_plan import SETTINGS_WITHOUT_WORKERS, THREADS_SETTING, TORCH_PREFETCH_FACTOR
+from penstock.verify.cold_cache import DroppedPages, drop_files, files_read, files_under
+from penstock.verify.measures import MIN_BLOCKS, RunMeasure, batch_samples, batch_seconds, main_loader, same_loader
+from penstock.watcher.script.apply_plan import SETTINGS_WITHOUT_WORKERS, THREADS_SETTING
 from penstock.watcher.script.runner import Script, ScriptResult, TrialOptions, run_script
 
-WARM_UP = 0.1
-"""Of the steps."""
-SEEN_COLD = 0.5
-"""Share of the bytes read that comes from a block device, if the files were cold and lie on one."""
+WARM_UP_SHARE = 0.1
+"""Share of the steps that is warm-up."""
+COLD_SHARE = 0.5
+"""Share of the bytes read that comes from a block device, at least, if the files are cold and on such a device."""
 TAIL_BYTES = 4096
-OF_WORKERS = frozenset({*SETTINGS_WITHOUT_WORKERS, THREADS_SETTING, "in_order"})
-"""Settings that mean nothing where there are none."""
+"""Bytes at the end of a script's output in which its error is searched."""
+WORKER_SETTINGS = frozenset({*SETTINGS_WITHOUT_WORKERS, THREADS_SETTING, "in_order"})
+"""Settings that mean nothing without workers."""
 
 Settings = Literal["before", "after"]
+"""Which settings a run uses: those of the script, or those of the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRequest:
-    """What is to be run, and how."""
+    """The script to run, the settings to compare, and the number and length of the runs."""
 
     script: Script
     dataloader: Mapping[str, Any]
     """The plan's settings."""
     folder: Path
-    """For recordings and what the script prints."""
+    """Folder for recordings and for the output of the script."""
     repeats: int = 3
-    """Of each of the two."""
+    """Counted runs before, and as many after."""
     steps: int | None = None
-    """Of each run; None: the whole script."""
+    """Steps of each run; None: the whole script."""
     cold: bool = False
-    """Drop the cached pages before each counted run."""
+    """Whether the cached pages are dropped before each counted run."""
     paths: tuple[Path, ...] = ()
-    """Whose pages; if none, the folders from which the workers of the first run were seen to read."""
+    """Files whose pages are dropped; if empty, the folders from which the first run was recorded to read."""
 
 
 @dataclass(frozen=True, slots=True)
-class TrialTurn:
-    """One run."""
+class ScheduledRun:
+    """One run in the order of all runs."""
 
     settings: Settings
     number: int
-    """From 1; 0: the one that is not counted."""
+    """Number from 1; 0 for the run that is not counted."""
 
     def __str__(self) -> str:
         return f"run {self.number} {self.settings}" if self.number else "the first run"
 
     @property
-    def name(self) -> str:
-        """Of its files."""
+    def file_name(self) -> str:
+        """Name of the run's files, without a suffix."""
         return f"{self.settings}{self.number}" if self.number else "first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One counted run."""
+    """The result of one counted run."""
 
-    turn: TrialTurn
-    side: RunMeasure
-    """Samples over seconds of its steps after the warm-up."""
+    run: ScheduledRun
+    measure: RunMeasure
+    """Samples over seconds of the steps after the warm-up."""
     wait_share: float
-    """Of the time, in the loader."""
+    """Share of the time in the loader."""
     cold: bool
     unit: str = "samples/s"
-    """Of the rate; batches/s where samples could not be counted."""
+    """Unit of the rate; batches/s if samples could not be counted."""
     notes: tuple[str, ...] = ()
 
     @property
     def rate(self) -> float:
-        """In its unit."""
-        return self.side.value
+        """The rate in its unit."""
+        return self.measure.value
 
 
-def trial_turns(ask: TrialRequest) -> tuple[TrialTurn, ...]:
-    """In order. Where the cold files are known beforehand there is no need of an uncounted run."""
-    both: tuple[Settings, ...] = ("before", "after")
-    counted = [TrialTurn(settings, number) for number in range(1, ask.repeats + 1) for settings in both]
-    return tuple(counted) if ask.cold and ask.paths else (TrialTurn("before", 0), *counted)
+def schedule_runs(request: TrialRequest) -> tuple[ScheduledRun, ...]:
+    """Return all runs in order; no uncounted run is needed if the files to drop are given."""
+    variants: tuple[Settings, ...] = ("before", "after")
+    counted = [ScheduledRun(settings, number) for number in range(1, request.repeats + 1) for settings in variants]
+    return tuple(counted) if request.cold and request.paths else (ScheduledRun("before", 0), *counted)
 
 
-def least_steps(dataloader: Mapping[str, Any]) -> int:
-    """With fewer a run with these settings cannot be judged: batches in flight, then rounds of the workers."""
+def min_steps(dataloader: Mapping[str, Any]) -> int:
+    """Return the steps that a run with these settings needs to be judged: batches in flight, then worker rounds."""
     workers = dataloader.get("num_workers") or 1
     in_flight = workers * (dataloader.get("prefetch_factor") or TORCH_PREFETCH_FACTOR)
-    return int(in_flight + ENOUGH_BLOCKS * workers)
+    return int(in_flight + MIN_BLOCKS * workers)
 
 
-def run_trials(ask: TrialRequest, begin: Callable[[TrialTurn], None]) -> list[Trial]:
-    """All of them; `begin` is told of each before it starts. A run that fails ends it."""
+def run_trials(request: TrialRequest, on_start: Callable[[ScheduledRun], None]) -> list[Trial]:
+    """Do all runs; `on_start` is called before each. A run that fails ends them with an error."""
     trials: list[Trial] = []
-    files = files_under(ask.paths)
+    files = files_under(request.paths)
     loader: LoaderLine | None = None
-    for turn in trial_turns(ask):
-        begin(turn)
-        dropped = drop(files) if ask.cold and turn.number else None
-        recording = _run(ask, turn)
-        evidence = main_loader(recording, str(turn)) if loader is None else namesake(recording, loader, str(turn))
+    for run in schedule_runs(request):
+        on_start(run)
+        dropped = drop_files(files) if request.cold and run.number else None
+        recording = _record(request, run)
+        evidence = main_loader(recording, str(run)) if loader is None else same_loader(recording, loader, str(run))
         loader = loader or evidence.loader
-        if turn.number:
-            trials.append(_trial(ask, turn, evidence, loader, dropped))
-        elif ask.cold:
+        if run.number:
+            trials.append(_trial(request, run, evidence, loader, dropped))
+        elif request.cold:
             files = files_read(recording)
-    return _in_one_unit(trials)
+    return _with_one_unit(trials)
 
 
-def _run(ask: TrialRequest, turn: TrialTurn) -> Recording:
-    output = ask.folder / f"{turn.name}.txt"
-    terms = TrialOptions(dataloader=ask.dataloader if turn.settings == "after" else {}, steps=ask.steps, output=output)
-    outcome = run_script(ask.script, ask.folder / f"{turn.name}.jsonl", live=False, trial=terms)
-    _check(outcome, turn, output)
-    return load(outcome.recordings[0])
+def _record(request: TrialRequest, run: ScheduledRun) -> Recording:
+    output = request.folder / f"{run.file_name}.txt"
+    dataloader = request.dataloader if run.settings == "after" else {}
+    trial = TrialOptions(dataloader=dataloader, steps=request.steps, output=output)
+    result = run_script(request.script, request.folder / f"{run.file_name}.jsonl", live=False, trial=trial)
+    _check(result, run, output)
+    return load(result.recordings[0])
 
 
-def _check(outcome: ScriptResult, turn: TrialTurn, output: Path) -> None:
-    if not outcome.stopped and outcome.code:
-        if outcome.ended_by_interrupt:
+def _check(result: ScriptResult, run: ScheduledRun, output: Path) -> None:
+    """Raise an error if the script failed or recorded nothing."""
+    if not result.stopped and result.code:
+        if result.ended_by_interrupt:
             raise KeyboardInterrupt
-        with_plan = " with the plan's settings" if turn.settings == "after" else ""
-        how = f"exit code {outcome.code}" if outcome.code > 0 else signal.Signals(-outcome.code).name
-        raise RecordingError(f"the script failed{with_plan} ({turn}, {how}): {_last_line(output)}")
-    if not outcome.recordings:
-        raise RecordingError(f"nothing was recorded of {turn}", advice="Does the script write to a full disk?")
+        with_plan = " with the plan's settings" if run.settings == "after" else ""
+        how = f"exit code {result.code}" if result.code > 0 else signal.Signals(-result.code).name
+        raise RecordingError(f"the script failed{with_plan} ({run}, {how}): {_last_line(output)}")
+    if not result.recordings:
+        raise RecordingError(f"nothing was recorded of {run}", advice="Does the script write to a full disk?")
 
 
 def _last_line(output: Path) -> str:
-    """Where Python names the error."""
+    """Return the last line of the output, in which Python names the error."""
     with open(output, "rb") as file:
         file.seek(max(0, output.stat().st_size - TAIL_BYTES))
         lines = [line for line in file.read(TAIL_BYTES).decode(errors="replace").splitlines() if line.strip()]
@@ -154,45 +160,52 @@ def _last_line(output: Path) -> str:
 
 
 def _trial(
-    ask: TrialRequest, turn: TrialTurn, evidence: Evidence, own: LoaderLine, dropped: DroppedPages | None
+    request: TrialRequest, run: ScheduledRun, evidence: Evidence, original: LoaderLine, dropped: DroppedPages | None
 ) -> Trial:
-    """`own` is the loader as the script sets it."""
-    steady = after_warm_up(evidence, ask.steps)
+    """Return the result of a run; `original` is the loader with the script's own settings."""
+    steady = after_warm_up(evidence, request.steps)
     notes = [] if dropped is None else [*_cache_notes(evidence, dropped)]
-    if turn.settings == "after":
-        notes += _plan_notes(ask.dataloader, evidence, own)
+    if run.settings == "after":
+        notes += _plan_notes(request.dataloader, evidence, original)
     return Trial(
-        turn=turn,
-        side=RunMeasure(samples(steady), cycles(steady), steady.settings.num_workers),
+        run=run,
+        measure=RunMeasure(batch_samples(steady), batch_seconds(steady), steady.settings.num_workers),
         wait_share=steady.loop.wait_share,
         cold=dropped is not None and dropped.cold,
         notes=tuple(notes),
     )
 
 
-def _in_one_unit(trials: list[Trial]) -> list[Trial]:
-    """Batches for all, where samples could not be counted in one."""
-    if all(np.isfinite(trial.side.top).all() for trial in trials):
+def _with_one_unit(trials: list[Trial]) -> list[Trial]:
+    """Count batches in all runs if samples could not be counted in one of them."""
+    if all(np.isfinite(trial.measure.numerator).all() for trial in trials):
         return trials
     return [
-        replace(trial, side=replace(trial.side, top=np.ones(len(trial.side.top))), unit="batches/s") for trial in trials
+        replace(
+            trial,
+            measure=replace(trial.measure, numerator=np.ones(len(trial.measure.numerator))),
+            unit="batches/s",
+        )
+        for trial in trials
     ]
 
 
-def after_warm_up(evidence: Evidence, most: int | None = None) -> Evidence:
-    """Its steps without those that are warm-up, and of no more than the first `most`."""
-    steps = sorted((*evidence.loop.first_steps, *evidence.loop.steps), key=lambda step: (step.epoch, step.batch))[:most]
+def after_warm_up(evidence: Evidence, max_steps: int | None = None) -> Evidence:
+    """Return the evidence without the steps of the warm-up, and of no more than the first `max_steps`."""
+    all_steps = (*evidence.loop.first_steps, *evidence.loop.steps)
+    steps = sorted(all_steps, key=lambda step: (step.epoch, step.batch))[:max_steps]
     in_flight = evidence.settings.num_workers * evidence.settings.prefetch_factor
-    warm_up = max(int(len(steps) * WARM_UP), in_flight, 1)
+    warm_up = max(int(len(steps) * WARM_UP_SHARE), in_flight, 1)
     return evidence.with_steps(steps[warm_up:])
 
 
-def _plan_notes(plan: Mapping[str, Any], evidence: Evidence, own: LoaderLine) -> Iterator[str]:
-    for name, wanted in plan.items():
-        idle = evidence.settings.num_workers == 0 and name in OF_WORKERS
-        if evidence.settings.in_force(name) != wanted and not idle:
-            yield f"The plan's {name}={wanted} was not in force: {evidence.settings.in_force(name)} was."
-    if all(evidence.settings.in_force(name) == own.settings.get(name, LoaderSetting()).in_force for name in plan):
+def _plan_notes(plan: Mapping[str, Any], evidence: Evidence, original: LoaderLine) -> Iterator[str]:
+    settings = evidence.settings
+    for name, planned in plan.items():
+        irrelevant = settings.num_workers == 0 and name in WORKER_SETTINGS
+        if settings.in_force(name) != planned and not irrelevant:
+            yield f"The plan's {name}={planned} was not in force: {settings.in_force(name)} was."
+    if all(settings.in_force(name) == original.settings.get(name, LoaderSetting()).in_force for name in plan):
         yield "The plan changes nothing here: its settings are the script's own."
 
 
@@ -202,7 +215,7 @@ def _cache_notes(evidence: Evidence, dropped: DroppedPages) -> Iterator[str]:
         return
     read = sum(fetch.read_bytes for fetch in evidence.workers.fetches)
     device = sum(fetch.device_bytes for fetch in evidence.workers.fetches)
-    if read and device < SEEN_COLD * read:
+    if read and device < COLD_SHARE * read:
         yield (
             f"Of what the workers read, {device / read:.0%} came from a block device: the rest was cached, "
             "or came over a network."

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from penstock.core.plan import TORCH_PREFETCH_FACTOR
 from penstock.watcher.script.autostart import in_dataloader_worker
 
 log = logging.getLogger("penstock")
@@ -50,8 +51,6 @@ SETTINGS_WITHOUT_WORKERS = {
 """What torch insists on when there are none."""
 REPLACED_ATTRIBUTE = "_penstock_replaced"
 """The attribute in which a loader keeps what was replaced."""
-TORCH_PREFETCH_FACTOR = 2
-"""What torch makes of a prefetch_factor that is not given."""
 
 ReplacedSettings = dict[str, tuple[Any, Any]]
 """Setting → the script's value, and the one in its place."""
