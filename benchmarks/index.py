@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.result import Line, in_turns, median_ratio, rate
-from benchmarks.sparse import sparse_shard
+from benchmarks.sparse_shard import sparse_shard
 from penstock.shards.index import ShardIndex
 from penstock.shards.scan import scan_shard
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.result import Line
-from benchmarks.sparse import sparse_shard
+from benchmarks.sparse_shard import sparse_shard
 from penstock.shards.pack.sources import PackSource, read_samples
 from penstock.shards.scan import scan_shard
 

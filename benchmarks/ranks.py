@@ -21,7 +21,7 @@ from typing import Any
 
 import penstock
 from benchmarks.result import Line, Table, in_turns, median_ratio
-from benchmarks.sparse import sparse_shard
+from benchmarks.sparse_shard import sparse_shard
 from penstock.core.ranks import local_rank
 
 TARGET = 1.2

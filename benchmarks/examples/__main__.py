@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.document import Finding, as_json, lines_of, show, write
-from benchmarks.examples.one import EXAMPLES
 from benchmarks.examples.report import findings
 from benchmarks.examples.runs import Plan, measure
+from benchmarks.examples.single_run import EXAMPLES
 from penstock.errors import PenstockError
 
 

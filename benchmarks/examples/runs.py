@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.examples.meter import Pace
-from benchmarks.examples.one import Outcome
+from benchmarks.examples.single_run import Outcome
 from benchmarks.result import in_turns
 from penstock.errors import PenstockError
 
@@ -99,7 +99,7 @@ def _outcomes(plan: Plan, ways: Sequence[Sequence[str]], rounds: int, *at_first:
 
 def _run(plan: Plan, habits: Sequence[str], *more: str) -> Outcome:
     given = [plan.example, "--data", str(plan.data), *plan.arguments, *more, "--before", *habits]
-    command = [sys.executable, "-m", "benchmarks.examples.one", *given]
+    command = [sys.executable, "-m", "benchmarks.examples.single_run", *given]
     with tempfile.TemporaryFile() as logged:  # a pipe would have the log wait for us
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=logged, timeout=plan.timeout_s)

@@ -81,7 +81,7 @@ def run_in_child(fault: Fault, case: Case, twin: int) -> Outcome:
     path.unlink(missing_ok=True)
     asked = ["--folder", str(case.folder), "--record", str(path), "--severity", case.severity]
     asked += ["--seed", str(case.seed), "--steps", str(case.steps), *(["--removed"] if twin else [])]
-    command = [sys.executable, "-m", "benchmarks.faults.one", fault.name, *asked]
+    command = [sys.executable, "-m", "benchmarks.faults.single_run", fault.name, *asked]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode != 0:
         raise PenstockError(f"{' '.join(command[2:])} ended with {done.returncode}: {done.stderr[-2000:]}")

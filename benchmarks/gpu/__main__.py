@@ -17,22 +17,22 @@ from pathlib import Path
 import torch
 
 from benchmarks.document import Finding, as_json, lines_of, show, write
-from benchmarks.gpu import hop, supplies, training, transform, weighing
-from benchmarks.gpu.outcome import run_tests
-from benchmarks.gpu.supplies import Material
+from benchmarks.gpu import auto_decode, copies, throughput, training, transform
+from benchmarks.gpu.pytest_outcome import run_tests
+from benchmarks.gpu.throughput import Material
 from benchmarks.result import Line
 
 ROWS: dict[str, Callable[[Material], Iterable[Line]]] = {
-    "imagenet": supplies.imagenet,
-    "copies": hop.measure,
+    "imagenet": throughput.imagenet,
+    "copies": copies.measure,
     "transform": transform.measure,
     "training": training.measure,
     # not first, as CPU time is counted: a machine that has just started makes its memory where it is first used
-    "decoding": supplies.decoding,
-    "sa1b": supplies.sa1b,
-    "reid": supplies.reid,
-    "auto": weighing.measure,
-    "shapes": supplies.shapes,
+    "decoding": throughput.decoding,
+    "sa1b": throughput.sa1b,
+    "reid": throughput.reid,
+    "auto": auto_decode.measure,
+    "shapes": throughput.shapes,
 }
 SHORT_S = 580
 LAST_START_S = 520

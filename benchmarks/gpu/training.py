@@ -12,8 +12,8 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu.clock import gpu_times
-from benchmarks.gpu.supplies import MEAN, STD, Material
+from benchmarks.gpu.stream import gpu_times
+from benchmarks.gpu.throughput import MEAN, STD, Material
 from benchmarks.peers.kinds import KINDS
 from benchmarks.result import Line, in_turns, median_ratio
 from penstock import Image, Loader

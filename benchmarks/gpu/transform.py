@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.gpu.supplies import Material
+from benchmarks.gpu.throughput import Material
 from benchmarks.gpu.training import CROPPED
 from benchmarks.result import Line, in_turns, median_ratio
 from penstock.data.device.transform.draw import draw_transforms

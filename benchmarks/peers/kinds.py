@@ -44,7 +44,7 @@ class Kind:
         return tuple(spec.suffix for specs in groups for spec in specs)
 
     @property
-    def make_image(self) -> Image:
+    def image(self) -> Image:
         field = self.fields["image"]
         assert isinstance(field, Image)
         return field

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks.peers.compare import BARE, DEFAULT, OURS, PACKED, Entry, Result, Results
 from benchmarks.peers.environment import pinned
 from benchmarks.peers.kinds import KINDS
-from benchmarks.peers.race import BARE, DEFAULT, OURS, PACKED, Entry, Result, Results
 from benchmarks.result import Line, Table, median_ratio
 
 
@@ -69,7 +69,7 @@ NOTE = (
 def lines(results: Results) -> Iterator[Line]:
     """One for each figure to reach whose contestants have both arrived."""
     for kind, of_kind in results.items():
-        arrived = {result.entry: result for result in of_kind if result.out is None}
+        arrived = {result.entry: result for result in of_kind if result.failure is None}
         for entry, ours, target in _pairs(kind):
             if entry in arrived and ours in arrived:
                 yield _rate_line(kind, arrived[ours], arrived[entry], target)
@@ -96,7 +96,7 @@ def _pairs(kind: str) -> Iterator[tuple[Entry, Entry, float]]:
 def _rate_line(kind: str, ours: Result, other: Result, target: float) -> Line:
     given = ", our decoder" if other.entry.decoder == "ours" and other.entry != BARE else ""
     return Line(
-        f"{KINDS[kind].name}{' packed' if ours.entry.packed else ''} against {NAMES[other.entry.contestant]}{given}",
+        f"{KINDS[kind].name}{' packed' if ours.entry.packed else ''} against {NAMES[other.entry.loader]}{given}",
         f"{_typical(ours, 'rate'):,.0f} samples/s",
         f"{_typical(other, 'rate'):,.0f}",
         median_ratio(_figures(ours, "rate"), _figures(other, "rate")),
@@ -106,7 +106,7 @@ def _rate_line(kind: str, ours: Result, other: Result, target: float) -> Line:
 
 
 def _first_batch_line(kind: str, ours: Result, arrived: Sequence[Result]) -> Iterator[Line]:
-    rivals = [result for result in arrived if result.entry.contestant == "webdataset"]
+    rivals = [result for result in arrived if result.entry.loader == "webdataset"]
     if rivals:
         other = min(rivals, key=lambda result: _typical(result, "first_batch_s"))
         yield Line(
@@ -122,17 +122,17 @@ def _first_batch_line(kind: str, ours: Result, arrived: Sequence[Result]) -> Ite
 def tables(results: Results) -> Iterator[Table]:
     """Everybody, the fastest first, those without a result last."""
     for kind, of_kind in results.items():
-        arrived = [result for result in of_kind if result.out is None]
+        arrived = [result for result in of_kind if result.failure is None]
         arrived.sort(key=lambda result: -_typical(result, "rate"))
         ours = next((result for result in arrived if result.entry == OURS), None)
         rows = [_row(result, ours) for result in arrived]
-        rows += [_missing_row(result) for result in of_kind if result.out is not None]
-        samples = f", {arrived[0].trials[0].samples:,} samples" if arrived else ""
+        rows += [_missing_row(result) for result in of_kind if result.failure is not None]
+        samples = f", {arrived[0].runs[0].samples:,} samples" if arrived else ""
         yield Table(f"{KINDS[kind].name} shards{samples}", COLUMNS, rows, NOTE)
 
 
 def _row(result: Result, ours: Result | None) -> tuple[str, ...]:
-    cpu = [trial.cpu_s_per_sample for trial in result.trials if trial.cpu_s_per_sample is not None]
+    cpu = [run.cpu_s_per_sample for run in result.runs if run.cpu_s_per_sample is not None]
     against_us = ours is not None and result.entry != OURS
     return (
         _name(result.entry),
@@ -147,17 +147,17 @@ def _row(result: Result, ours: Result | None) -> tuple[str, ...]:
 
 
 def _missing_row(result: Result) -> tuple[str, ...]:
-    return _name(result.entry), result.entry.decoder, "", f"out: {result.out}", "", "", "", ""
+    return _name(result.entry), result.entry.decoder, "", f"out: {result.failure}", "", "", "", ""
 
 
 def _name(entry: Entry) -> str:
-    package = PACKAGES.get(entry.contestant)
+    package = PACKAGES.get(entry.loader)
     version = f" {pinned()[package]}" if package else ""
-    return NAMES[entry.contestant] + version + (", packed shards" if entry.packed else "")
+    return NAMES[entry.loader] + version + (", packed shards" if entry.packed else "")
 
 
 def _figures(result: Result, figure: str) -> list[float]:
-    return [float(getattr(trial, figure)) for trial in result.trials]
+    return [float(getattr(run, figure)) for run in result.runs]
 
 
 def _typical(result: Result, figure: str) -> float:

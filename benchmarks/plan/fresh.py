@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from benchmarks.faults.one import CORES
+from benchmarks.faults.single_run import CORES
 from penstock.errors import PenstockError
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ ENDING_S = 10.0
 """For a process that has given its answer."""
 
 _context = get_context("forkserver")
-_context.set_forkserver_preload(["torch", "benchmarks.plan.one"])
+_context.set_forkserver_preload(["torch", "benchmarks.plan.single_run"])
 
 
 def fresh(work: Callable[..., T], *given: Any, timeout_s: float = TIMEOUT_S) -> T:

@@ -14,7 +14,7 @@ from statistics import median
 
 from benchmarks.plan.fresh import fresh
 from benchmarks.plan.loads import Load
-from benchmarks.plan.one import measured, tuned
+from benchmarks.plan.single_run import measured, tuned
 from benchmarks.plan.times import Times
 from benchmarks.result import in_turns, median_ratio
 from penstock.core.plan import TORCH_PREFETCH_FACTOR

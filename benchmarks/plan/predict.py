@@ -13,7 +13,7 @@ from statistics import median
 
 from benchmarks.plan.fresh import fresh
 from benchmarks.plan.loads import Load
-from benchmarks.plan.one import measured, recorded
+from benchmarks.plan.single_run import measured, recorded
 from benchmarks.plan.times import Times
 from benchmarks.result import in_turns
 from penstock.diagnose.evidence.evidence import gather

@@ -13,8 +13,8 @@ import msgspec
 
 from benchmarks.document import Finding, as_json, lines_of, show, write
 from benchmarks.peers import environment
-from benchmarks.peers.race import Result
-from benchmarks.store.race import MB_S
+from benchmarks.peers.compare import Result
+from benchmarks.store.compare import MB_S
 from benchmarks.store.report import findings
 
 
@@ -43,7 +43,7 @@ def _raced(options: list[str]) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "results.json"
         known = ["--out", str(out), "--absent", json.dumps(made.absent)]
-        command = [str(made.python), "-m", "benchmarks.store.race", *known, *options]
+        command = [str(made.python), "-m", "benchmarks.store.compare", *known, *options]
         subprocess.run(command, check=True, cwd=environment.ROOT, env=made.variables())
         return msgspec.json.decode(out.read_bytes(), type=list[Result])
 

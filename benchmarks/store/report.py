@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from benchmarks.peers.compare import DEFAULT, Result
 from benchmarks.peers.environment import pinned
-from benchmarks.peers.race import DEFAULT, Result
 from benchmarks.result import Line, Table, median_ratio
+from benchmarks.store.compare import LATENCY_S, OURS, PLAIN
 from benchmarks.store.objects import SAMPLE_BYTES
-from benchmarks.store.race import LATENCY_S, OURS, PLAIN
 
 OF_CEILING = 0.85
 OF_PEERS = 2.0
@@ -18,14 +18,14 @@ NAMES = {"penstock": "Penstock", "plain": "plain ranged reads, nothing done with
 
 
 def findings(results: Sequence[Result], mb_s: float) -> Iterator[Line | Table]:
-    arrived = {result.entry: result for result in results if result.out is None}
+    arrived = {result.entry: result for result in results if result.failure is None}
     ours = arrived.get(OURS)
     if ours is not None:
         for entry, result in arrived.items():
             if entry != OURS:
                 yield _line(ours, result)
     rows = [_row(result, ours) for result in sorted(arrived.values(), key=lambda result: -median(_rates(result)))]
-    missing = [(_name(result), "", f"out: {result.out}", "", "", "", "") for result in results if result.out]
+    missing = [(_name(result), "", f"out: {result.failure}", "", "", "", "") for result in results if result.failure]
     yield Table(f"Raw arrays from a store: {LATENCY_S * 1e3:.0f} ms a request", COLUMNS, rows + missing, note(mb_s))
 
 
@@ -56,24 +56,24 @@ def _line(ours: Result, other: Result) -> Line:
 
 
 def _row(result: Result, ours: Result | None) -> tuple[str, ...]:
-    trials = result.trials
-    cpu = [trial.cpu_s_per_sample for trial in trials if trial.cpu_s_per_sample is not None]
+    runs = result.runs
+    cpu = [run.cpu_s_per_sample for run in runs if run.cpu_s_per_sample is not None]
     return (
         _name(result),
         "default" if result.workers == DEFAULT else str(result.workers),
         f"{median(_rates(result)):,.0f}",
         f"{median_ratio(_rates(ours), _rates(result)):.2f}×" if ours and result.entry != OURS else "",
-        f"{median(trial.first_batch_s for trial in trials) * 1e3:,.0f} ms",
-        f"{median(trial.peak_memory_bytes for trial in trials) / 2**20:,.0f} MiB",
+        f"{median(run.first_batch_s for run in runs) * 1e3:,.0f} ms",
+        f"{median(run.peak_memory_bytes for run in runs) / 2**20:,.0f} MiB",
         f"{median(cpu) * 1e3:.2f} ms" if cpu else "",
     )
 
 
 def _name(result: Result) -> str:
-    who = result.entry.contestant
+    who = result.entry.loader
     return NAMES.get(who) or f"{who} {pinned()[who]}"
 
 
 def _rates(result: Result) -> list[float]:
     """MB/s."""
-    return [trial.rate * SAMPLE_BYTES / 1e6 for trial in result.trials]
+    return [run.rate * SAMPLE_BYTES / 1e6 for run in result.runs]

@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 
 from benchmarks.document import Finding, as_json, lines_of, show, write
-from benchmarks.train.gpuloads import STEPS, WARM_UP, convolutions, loss_of, pictures, pictures_on_gpu
-from benchmarks.train.gpurows import measure
+from benchmarks.train.gpu_helpers import measure
+from benchmarks.train.gpu_models import STEPS, WARM_UP, convolutions, loss_of, pictures, pictures_on_gpu
 from penstock.train import EvaluationBudget, Every, GradClip, Metrics, Prefetcher, Throttle, accumulate, precision
 
 

@@ -16,7 +16,7 @@ import torch
 from benchmarks.document import Finding
 from benchmarks.result import Line, Table, in_turns, median_ratio, seconds
 from benchmarks.train import data
-from benchmarks.train.baseline import LooseFiles, UncachedModalAwarePKSampler
+from benchmarks.train.uncached_sampler import LooseFiles, UncachedModalAwarePKSampler
 from penstock.data.fields import Image
 from penstock.datasets import ShardDataset
 from penstock.samplers import BalancedSampler, BucketSampler, MetadataTable, PKSampler, WeightedSampler, read_metadata

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import torch
-from benchmarks.train.baseline import LooseFiles, UncachedModalAwarePKSampler
+from benchmarks.train.uncached_sampler import LooseFiles, UncachedModalAwarePKSampler
 from torch import Tensor
 from torch.utils.data import DataLoader
 

@@ -64,7 +64,7 @@ def test_no_figure_is_made_of_no_runs():
 def test_one_case_runs_in_a_child_and_leaves_a_recording(tmp_path):
     record = tmp_path / "run.jsonl"
     asked = ["slow_worker", "--folder", tmp_path, "--record", record, "--severity", "mild", "--steps", "6"]
-    command = [sys.executable, "-m", "benchmarks.faults.one", *map(str, asked)]
+    command = [sys.executable, "-m", "benchmarks.faults.single_run", *map(str, asked)]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=100, check=True)
     outcome = msgspec.json.decode(done.stdout.splitlines()[-1], type=Outcome)
     assert outcome.steps == 6

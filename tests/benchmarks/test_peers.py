@@ -6,8 +6,8 @@ import tarfile
 import pytest
 import torch
 from benchmarks.peers import data
+from benchmarks.peers.compare import BARE, OURS, PACKED, Entry, Result, Runner, compare, entries_of
 from benchmarks.peers.kinds import KINDS
-from benchmarks.peers.race import BARE, OURS, PACKED, Course, Entry, Result, entries_of, race
 from benchmarks.peers.report import lines, tables
 from benchmarks.peers.task import WrongOutputError, checked_keys
 
@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 FIELD, WDS, SPDL = Entry("field", "own"), Entry("webdataset", "own"), Entry("spdl", "own")
 
 
-def trial(entry, workers=2, rate=100.0, first=1.0):
+def run(entry, workers=2, rate=100.0, first=1.0):
     return LoaderRun(
         loader=str(entry),
         workers=workers,
@@ -34,14 +34,14 @@ def trial(entry, workers=2, rate=100.0, first=1.0):
 
 
 class MadeUp:
-    """A course whose runs are a table of rates by entry and workers; what is not in it fails."""
+    """A runner whose runs are a table of rates by entry and workers; what is not in it fails."""
 
-    agreed = "agreed"
+    expected_contents = "agreed"
 
     def __init__(self, rates, contents="agreed"):
         self.rates, self.delivered, self.ran = rates, contents, []
 
-    def search(self, entry):
+    def worker_counts(self, entry):
         return entry.workers
 
     def prepare(self, entry):
@@ -56,58 +56,58 @@ class MadeUp:
         rate = self.rates[entry, workers]
         if rate is None:
             raise PenstockError("delivered 63 samples for 64, or not each of them once")
-        return trial(entry, workers, rate)
+        return run(entry, workers, rate)
 
 
 def test_each_contestant_runs_the_rounds_with_its_best_number_of_workers():
-    course = MadeUp({(WDS, 1): 5, (WDS, 2): 9, (WDS, 4): 7, (OURS, 0): 20})
-    (ours, peer) = race(course, [OURS, WDS], rounds=3)
+    runner = MadeUp({(WDS, 1): 5, (WDS, 2): 9, (WDS, 4): 7, (OURS, 0): 20})
+    (ours, peer) = compare(runner, [OURS, WDS], rounds=3)
     assert (ours.workers, peer.workers) == (0, 2)
-    assert [each.rate for each in peer.trials] == [9, 9, 9]
+    assert [each.rate for each in peer.runs] == [9, 9, 9]
 
 
 def test_one_worker_is_not_tried_where_four_did_better_than_two():
-    course = MadeUp({(WDS, 2): 5, (WDS, 4): 7})
-    (peer,) = race(course, [WDS], rounds=1)
-    assert course.ran == [(WDS, 2), (WDS, 4), (WDS, 4)]
+    runner = MadeUp({(WDS, 2): 5, (WDS, 4): 7})
+    (peer,) = compare(runner, [WDS], rounds=1)
+    assert runner.ran == [(WDS, 2), (WDS, 4), (WDS, 4)]
     assert peer.workers == 4
 
 
 def test_the_order_rotates_from_round_to_round():
-    course = MadeUp({(WDS, n): 1 for n in (1, 2, 4)} | {(OURS, 0): 1, (BARE, BARE.workers[0]): 1})
-    race(course, [OURS, WDS, BARE], rounds=3)
-    rounds = [entry for entry, _ in course.ran[5:]]
+    runner = MadeUp({(WDS, n): 1 for n in (1, 2, 4)} | {(OURS, 0): 1, (BARE, BARE.workers[0]): 1})
+    compare(runner, [OURS, WDS, BARE], rounds=3)
+    rounds = [entry for entry, _ in runner.ran[5:]]
     assert rounds == [OURS, WDS, BARE, WDS, BARE, OURS, BARE, OURS, WDS]
 
 
 def test_who_loses_a_sample_at_one_number_of_workers_is_judged_by_the_others():
-    course = MadeUp({(WDS, 1): 5, (WDS, 2): None, (WDS, 4): None})
-    (peer,) = race(course, [WDS], rounds=1)
-    assert (peer.out, peer.workers) == (None, 1)
+    runner = MadeUp({(WDS, 1): 5, (WDS, 2): None, (WDS, 4): None})
+    (peer,) = compare(runner, [WDS], rounds=1)
+    assert (peer.failure, peer.workers) == (None, 1)
 
 
 def test_who_always_loses_a_sample_is_out_with_the_reason():
-    course = MadeUp({(WDS, 1): None, (WDS, 2): None, (WDS, 4): None})
-    (peer,) = race(course, [WDS], rounds=3)
-    assert "63 samples for 64" in peer.out
-    assert peer.trials == []
+    runner = MadeUp({(WDS, 1): None, (WDS, 2): None, (WDS, 4): None})
+    (peer,) = compare(runner, [WDS], rounds=3)
+    assert "63 samples for 64" in peer.failure
+    assert peer.runs == []
 
 
 def test_who_cannot_start_is_out_with_the_last_words_of_the_child():
-    (peer,) = race(MadeUp({}), [WDS], rounds=3)
-    assert peer.out == "no such module"
+    (peer,) = compare(MadeUp({}), [WDS], rounds=3)
+    assert peer.failure == "no such module"
 
 
 def test_a_peer_whose_values_differ_with_our_decoder_is_out_and_its_own_decoder_may_differ():
     given = Entry("webdataset", "ours")
-    course = MadeUp({(entry, n): 1 for entry in (WDS, given) for n in (1, 2, 4)}, contents="something else")
-    own, ours = race(course, [WDS, given], rounds=1)
-    assert own.out is None
-    assert "other values" in ours.out
+    runner = MadeUp({(entry, n): 1 for entry in (WDS, given) for n in (1, 2, 4)}, contents="something else")
+    own, ours = compare(runner, [WDS, given], rounds=1)
+    assert own.failure is None
+    assert "other values" in ours.failure
 
 
 def result(entry, *rates, first=1.0):
-    return Result(entry, 2, [trial(entry, rate=rate, first=first) for rate in rates])
+    return Result(entry, 2, [run(entry, rate=rate, first=first) for rate in rates])
 
 
 def test_ratios_are_medians_of_the_rounds_own_ratios():
@@ -129,7 +129,7 @@ def test_packed_shards_are_compared_with_the_field_loader_on_those_as_they_were(
 
 
 def test_the_table_names_those_who_are_out_and_gives_no_line_for_them():
-    lost = Result(SPDL, out="did not install: no wheel")
+    lost = Result(SPDL, failure="did not install: no wheel")
     results = {"reid": [result(OURS, 10), lost]}
     (shown,) = tables(results)
     assert list(lines(results)) == []
@@ -154,24 +154,24 @@ def test_a_batch_of_another_shape_type_or_layout_is_refused():
 
 
 @pytest.fixture
-def course():
-    return Course("reid", quick=True)
+def runner():
+    return Runner("reid", quick=True)
 
 
 @pytest.mark.bench
-def test_webdataset_with_our_decoder_delivers_our_values(course):
-    course.prepare(OURS)
-    assert course.contents(Entry("webdataset", "ours")) == course.agreed
+def test_webdataset_with_our_decoder_delivers_our_values(runner):
+    runner.prepare(OURS)
+    assert runner.contents(Entry("webdataset", "ours")) == runner.expected_contents
 
 
 @pytest.mark.bench
-def test_the_field_loader_and_the_bare_loop_deliver_every_key_once(course):
-    assert course.run(FIELD, 2).samples == KINDS["reid"].quick.samples
-    assert course.run(BARE, 2).samples == KINDS["reid"].quick.samples
+def test_the_field_loader_and_the_bare_loop_deliver_every_key_once(runner):
+    assert runner.run(FIELD, 2).samples == KINDS["reid"].quick.samples
+    assert runner.run(BARE, 2).samples == KINDS["reid"].quick.samples
 
 
 @pytest.mark.bench
-def test_a_run_that_lost_a_sample_is_refused(course):
+def test_a_run_that_lost_a_sample_is_refused(runner):
     """The shards of the race are replaced by some that lack one."""
     kind = KINDS["reid"]
     shard = data.shards_of(kind, quick=True)[0]
@@ -183,13 +183,13 @@ def test_a_run_that_lost_a_sample_is_refused(course):
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
     with pytest.raises(PenstockError, match="255 samples for 256"):
-        course.run(FIELD, 1)
+        runner.run(FIELD, 1)
 
 
 def test_every_kind_has_entries_with_its_own_decoder_and_with_ours():
     for kind in ("sa1b", "imagenet", "reid"):
-        peers = {entry.contestant for entry in entries_of(kind) if entry.decoder == "own"}
-        given = {entry.contestant for entry in entries_of(kind) if entry.decoder == "ours"}
+        peers = {entry.loader for entry in entries_of(kind) if entry.decoder == "own"}
+        given = {entry.loader for entry in entries_of(kind) if entry.decoder == "ours"}
         assert peers - given == {"dali"}
     assert PACKED in entries_of("sa1b")
 

@@ -5,9 +5,9 @@ import importlib
 import pytest
 import torch
 from benchmarks.examples.meter import Limits, Meter, Pace
-from benchmarks.examples.one import losses, timed
 from benchmarks.examples.report import findings
 from benchmarks.examples.runs import Measured
+from benchmarks.examples.single_run import losses, timed
 from benchmarks.result import Line, Table
 
 from penstock.testing import FakeClock

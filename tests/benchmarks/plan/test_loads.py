@@ -2,7 +2,7 @@
 
 import pytest
 from benchmarks.plan.loads import GRID_LOADS, LOADS, QUICK_LOADS
-from benchmarks.plan.one import measured
+from benchmarks.plan.single_run import measured
 from tests.support.faults.fault import anywhere
 from torch.utils.data import DataLoader
 

@@ -1,6 +1,6 @@
 """One timed run of an example, in a process of its own; the last line it prints is what came of it.
 
-`python -m benchmarks.examples.one distill --data FOLDER --toy --before loader copies --set width=16`
+`python -m benchmarks.examples.single_run distill --data FOLDER --toy --before loader copies --set width=16`
 """
 
 from __future__ import annotations

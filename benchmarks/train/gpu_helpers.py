@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks.result import Line, in_turns, median_ratio
-from benchmarks.train.gpuloads import (
+from benchmarks.train.gpu_models import (
     STEPS,
     Batch,
     Step,

@@ -1,6 +1,6 @@
 """One run of one contestant, in a process of its own; the last line it prints is the result.
 
-`python -m benchmarks.peers.one --kind sa1b --contestant webdataset --decoder ours --workers 2`
+`python -m benchmarks.peers.single_run --kind sa1b --loader webdataset --decoder ours --workers 2`
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.bench.loader_run import measure, print_run
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=KINDS, required=True)
-    parser.add_argument("--contestant", required=True, help="a module of benchmarks.peers.contestants")
+    parser.add_argument("--loader", required=True, help="a module of benchmarks.peers.loaders")
     parser.add_argument("--decoder", choices=DECODERS, required=True)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--packed", action="store_true", help="the shards after `penstock shards pack`")
@@ -29,13 +29,13 @@ def main() -> None:
     kind = KINDS[asked.kind]
     shards = (data.packed_shards_of if asked.packed else data.shards_of)(kind, asked.quick)
     task = Task(kind, shards, kind.size(asked.quick).batch_size, asked.workers, asked.decoder)
-    make_batches: MakeBatches = import_module(f"benchmarks.peers.contestants.{asked.contestant}").prepare(task)
+    make_batches: MakeBatches = import_module(f"benchmarks.peers.loaders.{asked.loader}").prepare(task)
     if asked.prepare:
         return
     if asked.contents:
         print(content_digest(kind, make_batches()), flush=True)
         return
-    name = f"{asked.contestant}/{asked.decoder}"
+    name = f"{asked.loader}/{asked.decoder}"
     print_run(measure(name, asked.workers, make_batches, partial(checked_keys, kind)))
 
 

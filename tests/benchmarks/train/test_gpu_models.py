@@ -1,7 +1,7 @@
 """Models of the GPU's benchmark, as far as a CPU can tell."""
 
 import torch
-from benchmarks.train.gpuloads import Transformer, loss_of
+from benchmarks.train.gpu_models import Transformer, loss_of
 
 
 def test_the_transformer_is_of_real_size_and_learns_from_pictures():

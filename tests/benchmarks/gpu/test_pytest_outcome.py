@@ -1,6 +1,6 @@
 """What is written down of the GPU's tests is what pytest found."""
 
-from benchmarks.gpu.outcome import read_outcome, run_tests
+from benchmarks.gpu.pytest_outcome import read_outcome, run_tests
 
 TESTS = """
 import pytest

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.faults import Training
 
 import penstock
-from benchmarks.faults.one import _watched
+from benchmarks.faults.single_run import _watched
 from benchmarks.plan.loads import LOADS
 from penstock.core.clock import SYSTEM_CLOCK
 from penstock.tuner.measure import measure_rate

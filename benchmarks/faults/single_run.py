@@ -1,6 +1,6 @@
 """One training, watched and recorded, in a process of its own; the last line it prints is what it took.
 
-`python -m benchmarks.faults.one slow_worker --folder DATA --record run.jsonl --severity mild --seed 0 [--removed]`
+`python -m benchmarks.faults.single_run slow_worker --folder DATA --record run.jsonl --severity mild --seed 0`
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The race over the store; runs inside the peers' environment, each run in a fresh process.
 
-Rules as in `benchmarks.peers.race`: everybody is prepared and checked, scouted for the best number of workers (plain
+Rules as in `benchmarks.peers.compare`: everybody is prepared and checked, scouted for the best number of workers (plain
 reads: of requests in flight), and then runs the rounds that count, in which the order rotates.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.peers.race import DEFAULT, Entry, Result, race
+from benchmarks.peers.compare import DEFAULT, Entry, Result, compare
 from benchmarks.store.objects import FULL, QUICK, SAMPLE_BYTES, Size, folder_of
 from benchmarks.store.server import Store
 from penstock.bench.loader_run import LoaderRun, digest, run_in_child
@@ -34,16 +34,16 @@ PEER_WORKERS = (2, 4, 8, 16, 1)
 """Waiting costs no core, so more of them than cores may be better."""
 
 
-class Course:
+class Runner:
     """The objects in the store, and the runs over them; what everybody delivers is looked at on a few samples."""
 
     def __init__(self, size: Size, address: str, small_address: str) -> None:
         self._size, self._address, self._small_address = size, address, small_address
         self._expected = len(size.keys), digest(size.keys)
 
-    def search(self, entry: Entry) -> tuple[int, ...]:
+    def worker_counts(self, entry: Entry) -> tuple[int, ...]:
         """The numbers of workers to try; a quick race only wants to know whether all run."""
-        numbers = WORKERS.get(entry.contestant, PEER_WORKERS)
+        numbers = WORKERS.get(entry.loader, PEER_WORKERS)
         return numbers[:1] if self._size == QUICK else numbers
 
     def prepare(self, entry: Entry) -> None:
@@ -51,7 +51,7 @@ class Course:
         self._one(self._size, entry, "--prepare")
 
     @cached_property
-    def agreed(self) -> str:
+    def expected_contents(self) -> str:
         """What `contents` has to be."""
         return self.contents(OURS)
 
@@ -64,16 +64,16 @@ class Course:
 
         Once running, a loader that has downloaded before it delivers would be faster than the store.
         """
-        trial = run_in_child(_arguments(self._address, self._size, entry, workers))
-        trial = replace(trial, rate=trial.samples / trial.seconds)
-        if (trial.samples, trial.keys_digest) != self._expected:
-            raise PenstockError(f"delivered {trial.samples} samples for {self._expected[0]}, or not each of them once")
-        print(f"{entry.contestant} {workers}: {trial.rate * SAMPLE_BYTES / 1e6:.0f} MB/s", file=sys.stderr)
-        return trial
+        run = run_in_child(_arguments(self._address, self._size, entry, workers))
+        run = replace(run, rate=run.samples / run.seconds)
+        if (run.samples, run.keys_digest) != self._expected:
+            raise PenstockError(f"delivered {run.samples} samples for {self._expected[0]}, or not each of them once")
+        print(f"{entry.loader} {workers}: {run.rate * SAMPLE_BYTES / 1e6:.0f} MB/s", file=sys.stderr)
+        return run
 
     def _one(self, size: Size, entry: Entry, what: str) -> str:
         address = self._address if size == self._size else self._small_address
-        command = [sys.executable, "-m", *_arguments(address, size, entry, self.search(entry)[0]), what]
+        command = [sys.executable, "-m", *_arguments(address, size, entry, self.worker_counts(entry)[0]), what]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise PenstockError(f"failed, saying: {(done.stderr.strip() or 'nothing').splitlines()[-1]}")
@@ -81,8 +81,8 @@ class Course:
 
 
 def _arguments(address: str, size: Size, entry: Entry, workers: int) -> list[str]:
-    chosen = ["--contestant", entry.contestant, "--workers", str(workers)]
-    return ["benchmarks.store.one", address, *chosen, *(["--quick"] if size == QUICK else [])]
+    chosen = ["--loader", entry.loader, "--workers", str(workers)]
+    return ["benchmarks.store.single_run", address, *chosen, *(["--quick"] if size == QUICK else [])]
 
 
 def main() -> None:
@@ -96,11 +96,11 @@ def main() -> None:
     absent: dict[str, str] = msgspec.json.decode(asked.absent)
     size, store = QUICK if asked.quick else FULL, Store(LATENCY_S, asked.mb_s * 1e6)
     with store.serving(folder_of(size)) as address, QUICKLY.serving(folder_of(QUICK)) as small_address:
-        course = Course(size, address, small_address)
-        present = [peer for peer in PEERS if peer.contestant not in absent]
-        results = race(course, [PLAIN, OURS, *present], asked.rounds)
+        runner = Runner(size, address, small_address)
+        present = [peer for peer in PEERS if peer.loader not in absent]
+        results = compare(runner, [PLAIN, OURS, *present], asked.rounds)
     results += [
-        Result(peer, out=f"did not install: {absent[peer.contestant]}") for peer in PEERS if peer.contestant in absent
+        Result(peer, failure=f"did not install: {absent[peer.loader]}") for peer in PEERS if peer.loader in absent
     ]
     asked.out.write_bytes(msgspec.json.encode(results))
 

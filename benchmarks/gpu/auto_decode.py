@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from benchmarks.gpu.clock import Batch, side_by_side
-from benchmarks.gpu.hop import step_of
-from benchmarks.gpu.supplies import Fields, Material, beside, our_stream
+from benchmarks.gpu.copies import step_of
+from benchmarks.gpu.stream import Batch, side_by_side
+from benchmarks.gpu.throughput import Fields, Material, beside, our_stream
 from benchmarks.result import Line
 from penstock import Image
 

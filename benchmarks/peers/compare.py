@@ -31,16 +31,16 @@ DEFAULT = 0
 
 @dataclass(frozen=True)
 class Entry:
-    contestant: str
+    loader: str
     decoder: Decoder
     packed: bool = False
 
     @property
     def workers(self) -> tuple[int, ...]:
-        return {"penstock": (DEFAULT,), "bare": (usable_cores(),)}.get(self.contestant, SEARCH)
+        return {"penstock": (DEFAULT,), "bare": (usable_cores(),)}.get(self.loader, SEARCH)
 
     def __str__(self) -> str:
-        return f"{self.contestant}/{self.decoder}{' packed' if self.packed else ''}"
+        return f"{self.loader}/{self.decoder}{' packed' if self.packed else ''}"
 
 
 OURS = Entry("penstock", "ours")
@@ -61,9 +61,9 @@ class Result:
 
     entry: Entry
     workers: int = DEFAULT
-    trials: list[LoaderRun] = field(default_factory=list)
+    runs: list[LoaderRun] = field(default_factory=list)
     """One a round, all of them whole."""
-    out: str | None = None
+    failure: str | None = None
     """Why it has no result."""
 
 
@@ -76,11 +76,11 @@ def entries_of(kind: str) -> list[Entry]:
         case "sa1b":
             return [*ENTRIES, PACKED]
         case "sa1b-heavy" | "imagenet-heavy":  # to be seen beside the light ones: no need for everybody
-            return [entry for entry in ENTRIES if entry.contestant not in ("dali", "litdata", "mosaic")]
+            return [entry for entry in ENTRIES if entry.loader not in ("dali", "litdata", "mosaic")]
     return list(ENTRIES)
 
 
-class Course:
+class Runner:
     """One kind of shards, and the runs over it."""
 
     def __init__(self, kind: str, quick: bool) -> None:
@@ -88,7 +88,7 @@ class Course:
         keys = KINDS[kind].keys(quick)
         self._samples, self._digest = len(keys), digest(keys)
 
-    def search(self, entry: Entry) -> tuple[int, ...]:
+    def worker_counts(self, entry: Entry) -> tuple[int, ...]:
         """The numbers of workers to try; a quick race only wants to know whether all run, with the most."""
         return (max(entry.workers),) if self._quick else entry.workers
 
@@ -97,7 +97,7 @@ class Course:
         self._one(entry, entry.workers[0], "--prepare", quick=self._quick)
 
     @cached_property
-    def agreed(self) -> str:
+    def expected_contents(self) -> str:
         """What `contents` has to be."""
         return self.contents(OURS)
 
@@ -107,11 +107,11 @@ class Course:
 
     def run(self, entry: Entry, workers: int) -> LoaderRun:
         """One timed run; PenstockError where it is not a whole one."""
-        trial = run_in_child(_arguments(self._kind, entry, workers, self._quick))
-        if (trial.samples, trial.keys_digest) != (self._samples, self._digest):
-            raise PenstockError(f"delivered {trial.samples} samples for {self._samples}, or not each of them once")
-        print(f"{self._kind} {entry} {workers}: {trial.rate:.0f}/s", file=sys.stderr)
-        return trial
+        run = run_in_child(_arguments(self._kind, entry, workers, self._quick))
+        if (run.samples, run.keys_digest) != (self._samples, self._digest):
+            raise PenstockError(f"delivered {run.samples} samples for {self._samples}, or not each of them once")
+        print(f"{self._kind} {entry} {workers}: {run.rate:.0f}/s", file=sys.stderr)
+        return run
 
     def _one(self, entry: Entry, workers: int, *more: str, quick: bool) -> str:
         command = [sys.executable, "-m", *_arguments(self._kind, entry, workers, quick), *more]
@@ -123,59 +123,61 @@ class Course:
 
 
 def _arguments(kind: str, entry: Entry, workers: int, quick: bool) -> list[str]:
-    chosen = ["--kind", kind, "--contestant", entry.contestant, "--decoder", entry.decoder, "--workers", str(workers)]
+    chosen = ["--kind", kind, "--loader", entry.loader, "--decoder", entry.decoder, "--workers", str(workers)]
     flags = [*(["--packed"] if entry.packed else []), *(["--quick"] if quick else [])]
-    return ["benchmarks.peers.one", *chosen, *flags]
+    return ["benchmarks.peers.single_run", *chosen, *flags]
 
 
-def race(course: Course, entries: Sequence[Entry], rounds: int) -> list[Result]:
+def compare(runner: Runner, entries: Sequence[Entry], rounds: int) -> list[Result]:
     """Everybody's result, in the order of the entries."""
-    results = [scout(course, result) for result in admitted(course, entries)]
+    results = [choose_workers(runner, result) for result in check_entries(runner, entries)]
     for number in range(rounds):
         for place in range(len(results)):
             at = (place + number) % len(results)
-            results[at] = _again(course, results[at])
+            results[at] = _again(runner, results[at])
     return results
 
 
-def admitted(course: Course, entries: Sequence[Entry]) -> list[Result]:
+def check_entries(runner: Runner, entries: Sequence[Entry]) -> list[Result]:
     """Those who start and, where our decoder is in them, deliver what we deliver, value by value."""
     results = []
     for entry in entries:
         try:
-            course.prepare(entry)
-            same = entry in (BARE, PACKED) or entry.decoder == "own" or course.contents(entry) == course.agreed
-            results.append(Result(entry, out=None if same else "delivers other values than Penstock"))
+            runner.prepare(entry)
+            same = (
+                entry in (BARE, PACKED) or entry.decoder == "own" or runner.contents(entry) == runner.expected_contents
+            )
+            results.append(Result(entry, failure=None if same else "delivers other values than Penstock"))
         except PenstockError as error:
-            results.append(Result(entry, out=_in_short(error)))
+            results.append(Result(entry, failure=_in_short(error)))
     return results
 
 
-def scout(course: Course, result: Result) -> Result:
+def choose_workers(runner: Runner, result: Result) -> Result:
     """Its best number of workers."""
-    if result.out is not None:
+    if result.failure is not None:
         return result
     found: dict[int, float] = {}
     reasons = []
-    for workers in course.search(result.entry):
+    for workers in runner.worker_counts(result.entry):
         if workers == 1 and found.get(4, 0.0) > found.get(2, 0.0):
             break
         try:
-            found[workers] = course.run(result.entry, workers).rate
+            found[workers] = runner.run(result.entry, workers).rate
         except PenstockError as error:
             reasons.append(_in_short(error))
     if not found:
-        return replace(result, out=reasons[-1])
+        return replace(result, failure=reasons[-1])
     return replace(result, workers=max(found, key=found.__getitem__))
 
 
-def _again(course: Course, result: Result) -> Result:
-    if result.out is not None:
+def _again(runner: Runner, result: Result) -> Result:
+    if result.failure is not None:
         return result
     try:
-        return replace(result, trials=[*result.trials, course.run(result.entry, result.workers)])
+        return replace(result, runs=[*result.runs, runner.run(result.entry, result.workers)])
     except PenstockError as error:
-        return replace(result, trials=[], out=_in_short(error))
+        return replace(result, runs=[], failure=_in_short(error))
 
 
 def _in_short(error: PenstockError) -> str:
@@ -195,10 +197,10 @@ def main() -> None:
     absent: dict[str, str] = msgspec.json.decode(asked.absent)
     results: Results = {}
     for kind in asked.kinds or KINDS:
-        present = [entry for entry in entries_of(kind) if entry.contestant not in absent]
-        missing = [entry for entry in entries_of(kind) if entry.contestant in absent]
-        results[kind] = race(Course(kind, asked.quick), present, asked.rounds)
-        results[kind] += [Result(entry, out=f"did not install: {absent[entry.contestant]}") for entry in missing]
+        present = [entry for entry in entries_of(kind) if entry.loader not in absent]
+        missing = [entry for entry in entries_of(kind) if entry.loader in absent]
+        results[kind] = compare(Runner(kind, asked.quick), present, asked.rounds)
+        results[kind] += [Result(entry, failure=f"did not install: {absent[entry.loader]}") for entry in missing]
         asked.out.write_bytes(msgspec.json.encode(results))
 
 

@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from benchmarks.peers.race import Entry, Result
+from benchmarks.peers.compare import Entry, Result
 from benchmarks.peers.task import content_digest
 from benchmarks.result import Line, Table
-from benchmarks.store.contestants import plain, webdataset
+from benchmarks.store.compare import OURS, PEER_WORKERS, PLAIN, Runner
+from benchmarks.store.loaders import plain, webdataset
 from benchmarks.store.objects import SAMPLE_BYTES, Size, folder_of, samples_of
-from benchmarks.store.race import OURS, PEER_WORKERS, PLAIN, Course
 from benchmarks.store.report import findings
 from benchmarks.store.server import Store
 from benchmarks.store.task import AGREED, Task, stacked
 
-from benchmarks.store import race
+from benchmarks.store import compare
 from penstock.bench.loader_run import LoaderRun, digest
 
 TINY = Size(shards=2, samples=16, batch_size=4)
@@ -42,12 +42,12 @@ def test_plain_reads_stand_for_every_sample_once(task):
 
 
 def test_peers_may_have_more_workers_than_there_are_cores():
-    course = Course(TINY, "", "")
-    assert course.search(OURS) == (0,)
-    assert course.search(LITDATA) == PEER_WORKERS
+    runner = Runner(TINY, "", "")
+    assert runner.worker_counts(OURS) == (0,)
+    assert runner.worker_counts(LITDATA) == PEER_WORKERS
 
 
-def trial(mb_s):
+def run(mb_s):
     return LoaderRun(
         loader="",
         workers=0,
@@ -64,10 +64,10 @@ def trial(mb_s):
 
 
 def test_the_rate_is_that_of_the_whole_run_downloads_included(monkeypatch):
-    course = Course(TINY, "", "")
-    early = replace(trial(9e9), samples=len(TINY.keys), keys_digest=digest(TINY.keys), seconds=2.0)
-    monkeypatch.setattr(race, "run_in_child", lambda _arguments: early)
-    assert course.run(LITDATA, 4).rate == len(TINY.keys) / 2
+    runner = Runner(TINY, "", "")
+    early = replace(run(9e9), samples=len(TINY.keys), keys_digest=digest(TINY.keys), seconds=2.0)
+    monkeypatch.setattr(compare, "run_in_child", lambda _arguments: early)
+    assert runner.run(LITDATA, 4).rate == len(TINY.keys) / 2
 
 
 def split(results):
@@ -77,9 +77,9 @@ def split(results):
 
 def test_we_are_measured_against_the_ceiling_and_against_peers():
     results = [
-        Result(PLAIN, 32, [trial(400), trial(500)]),
-        Result(OURS, 0, [trial(360), trial(450)]),
-        Result(WDS, 4, [trial(200), trial(300)]),
+        Result(PLAIN, 32, [run(400), run(500)]),
+        Result(OURS, 0, [run(360), run(450)]),
+        Result(WDS, 4, [run(200), run(300)]),
     ]
     lines, _ = split(results)
     assert [(line.target, pytest.approx(line.ratio), line.reached) for line in lines] == [
@@ -90,12 +90,12 @@ def test_we_are_measured_against_the_ceiling_and_against_peers():
 
 
 def test_who_is_out_stands_last_with_the_reason():
-    _, (table,) = split([Result(LITDATA, out="no such module"), Result(OURS, 0, [trial(360)])])
+    _, (table,) = split([Result(LITDATA, failure="no such module"), Result(OURS, 0, [run(360)])])
     assert [row[0].split()[0] for row in table.rows] == ["Penstock", "litdata"]
     assert "no such module" in table.rows[-1][2]
     assert all(len(row) == len(table.columns) for row in table.rows)
 
 
 def test_without_a_result_of_ours_nothing_is_compared():
-    lines, _ = split([Result(OURS, out="failed"), Result(WDS, 4, [trial(200)])])
+    lines, _ = split([Result(OURS, failure="failed"), Result(WDS, 4, [run(200)])])
     assert lines == []

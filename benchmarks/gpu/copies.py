@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import torch
 
-from benchmarks.gpu.bare import bare_reading
-from benchmarks.gpu.clock import gpu_times
-from benchmarks.gpu.supplies import Material
+from benchmarks.gpu.bare_loop import bare_reading
+from benchmarks.gpu.stream import gpu_times
+from benchmarks.gpu.throughput import Material
 from benchmarks.result import Line
 from penstock import Array, Loader
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu import data
-from benchmarks.gpu.bare import bare_rate
-from benchmarks.gpu.clock import Batch, Stream, Supply, side_by_side, to_card
+from benchmarks.gpu.bare_loop import bare_rate
 from benchmarks.gpu.data import Amount
-from benchmarks.peers.contestants import field as field_reports
+from benchmarks.gpu.stream import Batch, Stream, Supply, side_by_side, to_card
 from benchmarks.peers.kinds import KINDS, Kind
+from benchmarks.peers.loaders import field as field_reports
 from benchmarks.peers.task import MakeBatches, Task
 from benchmarks.result import Line
 from penstock import Image, Loader
@@ -202,7 +202,7 @@ def _beside_peers(
 
 def _at_its_best(peer: str, kind: Kind, shards: list[str], batch_size: int) -> MakeBatches:
     """With as many workers as do best."""
-    contestant = importlib.import_module(f"benchmarks.peers.contestants.{peer.lower()}")
+    contestant = importlib.import_module(f"benchmarks.peers.loaders.{peer.lower()}")
     prepare: Callable[[Task], MakeBatches] = contestant.prepare
     tasks = (Task(kind, shards, batch_size, workers, "ours") for workers in PEER_WORKERS[peer])
     return max(map(prepare, tasks), key=lambda prepared: _counted(kind, prepared).rate)
