@@ -3,7 +3,7 @@ import pytest
 from penstock.recording.format import EndLine, EpochEndLine, StepLine, SystemLine
 from penstock.testing import FakeClock
 from penstock.watcher.device_time import HELD_MAX, DeferredSteps, DeviceTimer
-from penstock.watcher.hooks.device import watch_captures
+from penstock.watcher.hooks.device import watch_graph_captures
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.session import Session
@@ -225,7 +225,7 @@ class Graph:
 def test_no_event_is_asked_for_while_a_graph_is_captured(rig, monkeypatch):
     monkeypatch.setattr(Graph, "device", rig.device)
     patches, graph = Patches(), Graph()
-    watch_captures(rig.timer, patches, Graph)
+    watch_graph_captures(rig.timer, patches, Graph)
     rig.step("forward")
     rig.over()
     rig.device.done = 100

@@ -242,29 +242,29 @@ def test_a_switch_puts_ours_in_and_out():
     switch = FunctionPatch(Module, "name", around)
     theirs = Module.name
     for _ in range(2):
-        switch.on()
-        switch.on()
+        switch.enable()
+        switch.enable()
         assert Module.name() == "ours(theirs)"
-        switch.off()
-        switch.off()
+        switch.disable()
+        switch.disable()
         assert Module.name is theirs
 
 
 def test_a_switch_keeps_what_somebody_put_there_meanwhile(monkeypatch):
     switch = FunctionPatch(Module, "name", around)
-    switch.on()
-    switch.off()
+    switch.enable()
+    switch.disable()
     monkeypatch.setattr(Module, "name", lambda: "another's")
-    switch.on()
+    switch.enable()
     assert Module.name() == "ours(another's)"
-    switch.off()
+    switch.disable()
     assert Module.name() == "another's"
 
 
 def test_a_switch_does_not_take_out_what_somebody_put_around_it(monkeypatch):
     switch = FunctionPatch(Module, "name", around)
-    switch.on()
+    switch.enable()
     ours = Module.name
     monkeypatch.setattr(Module, "name", lambda: f"another's({ours()})")
-    switch.off()
+    switch.disable()
     assert Module.name() == "another's(ours(theirs))"

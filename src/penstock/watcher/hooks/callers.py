@@ -1,4 +1,4 @@
-"""Who begins to iterate over a loader, and what it is called there."""
+"""The callers of a loader's `__iter__`, found on the stack: the script's name for the loader, and `penstock.watch`."""
 
 from __future__ import annotations
 
@@ -8,38 +8,42 @@ import linecache
 import sys
 from types import FrameType
 
-_WATCH = ("penstock.watcher.dataloader.main_process", "penstock.watcher.loader_views")
-_BETWEEN = ("penstock.", "torch.", "tqdm.")
+_WATCH_MODULES = ("penstock.watcher.dataloader.main_process", "penstock.watcher.loader_views")
+"""Modules in which `penstock.watch` makes iterators of loaders."""
+_SKIPPED_PACKAGES = ("penstock.", "torch.", "tqdm.")
+"""Frames of these packages may lie between the script and the loader."""
 _MAKES_ITERATOR = frozenset({"GET_ITER", "GET_YIELD_FROM_ITER"})
 _LOOPS = frozenset({"FOR_ITER", "SEND"})
-_OF_SEVERAL = frozenset({"zip", "zip_longest", "chain", "product", "map", "filter"})
+_ITERATE_SEVERAL = frozenset({"zip", "zip_longest", "chain", "product", "map", "filter"})
 """Calls that iterate over any of their arguments, or not over the first."""
 
 
 def iterated_name() -> str:
-    """What the script's own code calls what it iterates over; "" if that cannot be told: other people's is in between.
+    """Return the script's name for the loader it iterates over; "" if other code lies between or it has none.
 
-    From the source alone: looking into a frame's variables would keep them alive, and change what locals() returned.
+    Only the source is read: access to a frame's variables would keep them alive and change what locals() returned.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_SKIPPED_PACKAGES):
         frame = frame.f_back
     if frame is None or "site-packages" in frame.f_code.co_filename:
         return ""
     try:
         return _name(ast.parse(f"({_expression(frame)})", mode="eval").body)
-    except Exception:  # there is no source, or no longer the one that runs
+    except Exception:  # there is no source, or it has changed since it was imported
         return ""
 
 
 def _expression(frame: FrameType) -> str:
-    """The source of what is being evaluated: the call that iterates, or what a loop's iterator is made of."""
-    so_far = [instruction for instruction in dis.get_instructions(frame.f_code) if instruction.offset <= frame.f_lasti]
-    if so_far[-1].opname in _LOOPS:  # it is the first round: what it goes through was made just before
-        so_far = so_far[: max(at for at, each in enumerate(so_far) if each.opname in _MAKES_ITERATOR) + 1]
-    if so_far[-1].opname in _MAKES_ITERATOR:
-        so_far.pop()
-    place = so_far[-1].positions
+    """Return the source of the call that iterates, or of the expression a `for` loop iterates over."""
+    executed = [
+        instruction for instruction in dis.get_instructions(frame.f_code) if instruction.offset <= frame.f_lasti
+    ]
+    if executed[-1].opname in _LOOPS:  # the first iteration: the iterator was made just before
+        executed = executed[: max(at for at, each in enumerate(executed) if each.opname in _MAKES_ITERATOR) + 1]
+    if executed[-1].opname in _MAKES_ITERATOR:
+        executed.pop()
+    place = executed[-1].positions
     if place is None or place.lineno is None or place.end_lineno is None:
         return ""
     numbers = range(place.lineno, place.end_lineno + 1)
@@ -63,19 +67,19 @@ def _name(node: ast.expr) -> str:
 
 
 def _name_in_call(called: str, arguments: list[ast.expr]) -> str:
-    """`tqdm(enumerate(name, 1), desc=text)`; one that is made on the spot has none."""
-    if called.endswith("Loader") or (called in _OF_SEVERAL and len(arguments) > 1):
+    """Return the name in a call such as `tqdm(enumerate(name, 1))`; "" for a loader that is made in the expression."""
+    if called.endswith("Loader") or (called in _ITERATE_SEVERAL and len(arguments) > 1):
         return ""
     return _name(arguments[0]) if arguments else called
 
 
-def asked_by_watch() -> bool:
-    """`penstock.watch` has the loader in hand already: once is enough."""
+def called_by_watch() -> bool:
+    """Return whether `penstock.watch` makes this iterator; it then records the loader itself."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(4):
         if frame is None:
             return False
-        if frame.f_globals.get("__name__") in _WATCH:
+        if frame.f_globals.get("__name__") in _WATCH_MODULES:
             return True
         frame = frame.f_back
     return False

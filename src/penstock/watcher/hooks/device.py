@@ -1,7 +1,7 @@
-"""Copies to the device and waits for it, as Python code asks for them.
+"""Hooks that time copies to the GPU and waits for it, where Python code asks for them.
 
-Only `Tensor.to` and `Tensor.cuda` count as copies: `copy_` into a tensor of the device does not. A wait that torch
-itself needs, as in `nonzero`, is not seen either.
+Only `Tensor.to` and `Tensor.cuda` count as copies; `copy_` into a tensor on the GPU does not. Waits inside torch's own
+code, such as those of `nonzero`, are not seen either.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ from penstock.watcher.device_time import DeviceTimer
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 
-WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
+WAITING_METHODS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
+"""Methods of a tensor that wait for the GPU if the tensor is there."""
 
 OnDevice = Callable[[torch.Tensor], bool]
+"""Returns whether a tensor is on the GPU."""
 
 
 def is_cuda(tensor: torch.Tensor) -> bool:
-    """Whether what is asked of it may have to wait for a device."""
+    """Return whether a tensor is on the GPU."""
     return tensor.is_cuda
 
 
 def watch_device(phases: PhaseHooks, patches: Patches, on_device: OnDevice = is_cuda) -> None:
-    """Tensors of the host pass through with one question."""
-    for name in WAITS:
-        patches.set(torch.Tensor, name, _waiting(phases, getattr(torch.Tensor, name), on_device))
-    patches.set(torch.Tensor, "to", _copying(phases, torch.Tensor.to, on_device))
-    patches.set(torch.Tensor, "cuda", phases.around("h2d", torch.Tensor.cuda))
-    patches.set(torch.cuda, "synchronize", phases.around("sync", torch.cuda.synchronize))
+    """Time copies to the GPU and waits for it. A tensor in host memory costs one call of `on_device`."""
+    for name in WAITING_METHODS:
+        patches.set(torch.Tensor, name, _time_wait(phases, getattr(torch.Tensor, name), on_device))
+    patches.set(torch.Tensor, "to", _time_copy(phases, torch.Tensor.to, on_device))
+    patches.set(torch.Tensor, "cuda", phases.wrap("h2d", torch.Tensor.cuda))
+    patches.set(torch.cuda, "synchronize", phases.wrap("sync", torch.cuda.synchronize))
 
 
-def watch_captures(timer: DeviceTimer, patches: Patches, graph: Any = torch.cuda.CUDAGraph) -> None:
-    """While the script captures a graph, the timer keeps quiet."""
-    begin, end = graph.capture_begin, graph.capture_end
+def watch_graph_captures(timer: DeviceTimer, patches: Patches, graph_class: Any = torch.cuda.CUDAGraph) -> None:
+    """Let the timer query no events while the script captures a CUDA graph."""
+    begin, end = graph_class.capture_begin, graph_class.capture_end
 
     @functools.wraps(begin)
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,42 +57,43 @@ def watch_captures(timer: DeviceTimer, patches: Patches, graph: Any = torch.cuda
         finally:
             timer.capture_ends()
 
-    patches.set(graph, "capture_begin", capture_begin)
-    patches.set(graph, "capture_end", capture_end)
+    patches.set(graph_class, "capture_begin", capture_begin)
+    patches.set(graph_class, "capture_end", capture_end)
 
 
-def _waiting(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
-    timed = phases.around("sync", method)
+def _time_wait(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
+    timed = phases.wrap("sync", method)
 
     @functools.wraps(method)
-    def asked(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def wait(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return (timed if on_device(tensor) else method)(tensor, *args, **kwargs)
 
-    return asked
+    return wait
 
 
-def _copying(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
-    out = phases.around("h2d", method)
-    back = phases.around("sync", method)
+def _time_copy(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevice) -> Callable[..., Any]:
+    to_device = phases.wrap("h2d", method)
+    to_host = phases.wrap("sync", method)
     session = phases.session
 
     @functools.wraps(method)
-    def moved(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        here = on_device(tensor)
-        if session.resting and not here:
+    def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        source_on_device = on_device(tensor)
+        if session.resting and not source_on_device:
             return method(tensor, *args, **kwargs)
-        kind = _kind(kwargs.get("device", args[0] if args else None))
+        kind = _target_device_type(kwargs.get("device", args[0] if args else None))
         if kind is None:
             return method(tensor, *args, **kwargs)
-        there = kind != "cpu"
-        chosen = method if here == there else out if there else back
-        return chosen(tensor, *args, **kwargs)
+        target_on_device = kind != "cpu"
+        if source_on_device == target_on_device:
+            return method(tensor, *args, **kwargs)
+        return (to_device if target_on_device else to_host)(tensor, *args, **kwargs)
 
-    return moved
+    return copy
 
 
-def _kind(target: object) -> str | None:
-    """Of the device that `to` is asked to go to; None if it is only about the type of the numbers."""
+def _target_device_type(target: object) -> str | None:
+    """Return the device type that the first argument of `Tensor.to` names; None if it is a dtype."""
     if isinstance(target, torch.device):
         return target.type
     if isinstance(target, str):

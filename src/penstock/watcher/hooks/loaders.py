@@ -1,4 +1,7 @@
-"""Every DataLoader of the script: described, numbered, each pass a track. The script gets torch's own iterators."""
+"""Hooks that watch all loaders of a script: each gets a number, a description, and a WatchedEpoch per epoch.
+
+The script iterates over torch's own iterators, not over wrappers.
+"""
 
 from __future__ import annotations
 
@@ -12,194 +15,202 @@ from torch.utils.data import dataloader as torch_loader
 
 from penstock.recording.format import AnyLine
 from penstock.watcher.dataloader.main_process import TorchLoaderView
-from penstock.watcher.hooks.callers import asked_by_watch, iterated_name
+from penstock.watcher.hooks.callers import called_by_watch, iterated_name
 from penstock.watcher.hooks.next_batch import NextBatchHook
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
-from penstock.watcher.hooks.watched_epoch import MARK, WatchedEpoch
+from penstock.watcher.hooks.watched_epoch import EPOCH_ATTRIBUTE, WatchedEpoch
 from penstock.watcher.loader_views import LoaderView, PenstockLoaderView
 from penstock.watcher.start import WatchedRun
 from penstock.watcher.step_sampling import StepSampling
 from penstock.watcher.watch import passing
 
-S = TypeVar("S", bound=LoaderView)
+View = TypeVar("View", bound=LoaderView)
 
 
-class KnownLoader(Generic[S]):
-    """By the loader itself."""
+class LoaderViews(Generic[View]):
+    """The views of the loaders of one kind that the script has iterated over; it keeps no loader alive."""
 
-    def __init__(self, watching: WatchedRun) -> None:
-        self._watching = watching
-        self._sides: weakref.WeakKeyDictionary[Any, S] = weakref.WeakKeyDictionary()
+    def __init__(self, run: WatchedRun) -> None:
+        self._run = run
+        self._views: weakref.WeakKeyDictionary[Any, View] = weakref.WeakKeyDictionary()
 
-    def side_of(self, loader: Any, meet: Callable[[int], S]) -> S:
-        """Its side; a loader that is new gets a number from the session, and is described."""
-        side = self._sides.get(loader)
-        if side is None:
-            session = self._watching.session
-            side = self._sides[loader] = meet(session.number())
-            self._watching.sides.append(side)
-            session.put(side.describe())
-        return side
-
-
-Make = Callable[[Any], Iterator[Any]]
+    def get_or_add(self, loader: Any, make: Callable[[int], View]) -> View:
+        """Return the loader's view; a new loader gets a number from the session, and its description is recorded."""
+        view = self._views.get(loader)
+        if view is None:
+            session = self._run.session
+            view = self._views[loader] = make(session.number())
+            self._run.sides.append(view)
+            session.put(view.describe())
+        return view
 
 
-class _TorchLoaderEntry(TorchLoaderView):
-    """A loader of the script's: known, but not kept alive."""
+MakeIterator = Callable[[Any], Iterator[Any]]
+"""An `__iter__`: returns an iterator over a loader."""
 
-    def __init__(self, loader: Any, number: int, watching: WatchedRun) -> None:
-        super().__init__(weakref.proxy(loader), number, iterated_name(), watching.worker_files, watching.session.began)
-        self.passes = 0
 
-    def begin(self, loader: Any, make: Make) -> Iterator[Any]:
-        """torch's own iterator, with a stopwatch in its workers."""
-        number, self.passes = self.passes, self.passes + 1
+class _WeakTorchLoaderView(TorchLoaderView):
+    """The view of a torch DataLoader of the script, which does not keep the loader alive."""
+
+    def __init__(self, loader: Any, number: int, run: WatchedRun) -> None:
+        super().__init__(weakref.proxy(loader), number, iterated_name(), run.worker_files, run.session.began)
+        self.epochs = 0
+        """The number of epochs that were begun."""
+
+    def make_iterator(self, loader: Any, make: MakeIterator) -> Iterator[Any]:
+        """Begin an epoch: return torch's own iterator, with timers in its workers."""
+        number, self.epochs = self.epochs, self.epochs + 1
         return self._make_iterator(loader, number, make)
 
 
 class TorchLoaderHooks:
-    """Keeps the two doors of torch's DataLoader: `iter` of it, and `next` of what that gives."""
+    """Hooks at `iter` of torch's DataLoader classes, and at `next` of the iterators that these return."""
 
-    def __init__(self, watching: WatchedRun, phases: PhaseHooks) -> None:
-        self._watching = watching
-        self._session = watching.session
+    def __init__(self, run: WatchedRun, phases: PhaseHooks) -> None:
+        self._run = run
+        self._session = run.session
         self._phases = phases
-        self._known: KnownLoader[_TorchLoaderEntry] = KnownLoader(watching)
+        self._views: LoaderViews[_WeakTorchLoaderView] = LoaderViews(run)
         self._open: set[WatchedEpoch] = set()
-        self._choices: defaultdict[str, StepSampling] = defaultdict(StepSampling)
-        """By name: a loader that is made anew for every epoch goes on."""
+        """Epochs that have not ended."""
+        self._sampling: defaultdict[str, StepSampling] = defaultdict(StepSampling)
+        """One per name of a loader, because a script may make a new loader for every epoch."""
 
     def install(self, patches: Patches) -> None:
-        """At `next`, which all iterators have in common, torchdata's too."""
-        door = NextBatchHook(self._phases, self._ended, torch_loader._BaseDataLoaderIter.__next__)
-        patches.set(torch_loader._BaseDataLoaderIter, MARK, None)
-        patches.set(torch_loader._BaseDataLoaderIter, "__next__", door.next())
-        patches.also(self._leave_all)
+        """Replace `next` of the base class of all iterators, torchdata's included."""
+        hook = NextBatchHook(self._phases, self._epoch_ended, torch_loader._BaseDataLoaderIter.__next__)
+        patches.set(torch_loader._BaseDataLoaderIter, EPOCH_ATTRIBUTE, None)
+        patches.set(torch_loader._BaseDataLoaderIter, "__next__", hook.make_next())
+        patches.on_undo(self._end_all)
 
-    def meet(self, kind: Any, patches: Patches) -> None:
-        """Stand at its `iter`, if it is torch's, or torchdata's, which gives torch's kind without asking torch."""
-        if not issubclass(kind, torch_loader.DataLoader):
+    def patch_class(self, loader_class: Any, patches: Patches) -> None:
+        """Replace `iter` of a class, if it is a torch DataLoader.
+
+        torchdata's class needs a patch of its own: its `iter` makes torch's iterators without a call of torch's `iter`.
+        """
+        if not issubclass(loader_class, torch_loader.DataLoader):
             return
-        make: Make = kind.__iter__
+        make: MakeIterator = loader_class.__iter__
 
         def __iter__(loader: Any) -> Any:
-            if self._session.off or asked_by_watch():
+            if self._session.off or called_by_watch():
                 return make(loader)
-            return self._begin(loader, make)
+            return self._begin_epoch(loader, make)
 
-        patches.set(kind, "__iter__", __iter__)
+        patches.set(loader_class, "__iter__", __iter__)
 
-    def _begin(self, loader: Any, make: Make) -> Iterator[Any]:
-        begun = self._pass_of(loader)
+    def _begin_epoch(self, loader: Any, make: MakeIterator) -> Iterator[Any]:
+        begun = self._new_epoch(loader)
         if begun is None:
             return make(loader)
-        side, under_way = begun
+        view, epoch = begun
         began = self._session.clock.now()
         self._session.waiting = True
         try:
-            iterator = side.begin(loader, make)
+            iterator = view.make_iterator(loader, make)
         except BaseException:
-            self._ended(under_way, "raised")
+            self._epoch_ended(epoch, "raised")
             raise
         finally:
             self._session.waiting = False
-        made_s = self._session.clock.now() - began
+        startup_s = self._session.clock.now() - began
         with self._session.guard():
-            under_way.mark(iterator, made_s)
-            weakref.finalize(iterator, self._ended, under_way, "left").atexit = False
-            self._open.add(under_way)
+            epoch.attach(iterator, startup_s)
+            weakref.finalize(iterator, self._epoch_ended, epoch, "left").atexit = False
+            self._open.add(epoch)
         return iterator
 
-    def _pass_of(self, loader: Any) -> tuple[_TorchLoaderEntry, WatchedEpoch] | None:
+    def _new_epoch(self, loader: Any) -> tuple[_WeakTorchLoaderView, WatchedEpoch] | None:
         try:
-            side = self._known.side_of(loader, lambda number: _TorchLoaderEntry(loader, number, self._watching))
-            before = getattr(getattr(loader, "_iterator", None), MARK, None)
-            if before is not None:  # workers persist, and so does their iterator: the pass before may have been left
-                self._ended(before, "left")
-            return side, WatchedEpoch(self._session, side.number, side.passes, self._choices[side.name])
+            view = self._views.get_or_add(loader, lambda number: _WeakTorchLoaderView(loader, number, self._run))
+            previous = getattr(getattr(loader, "_iterator", None), EPOCH_ATTRIBUTE, None)
+            if previous is not None:  # persistent workers keep their iterator, so no finalizer ended a left epoch
+                self._epoch_ended(previous, "left")
+            return view, WatchedEpoch(self._session, view.number, view.epochs, self._sampling[view.name])
         except Exception as error:
             self._session.fail(error)
             return None
 
-    def _ended(self, under_way: WatchedEpoch, how: str) -> None:
-        """However often it is called, the first is what counts."""
-        self._open.discard(under_way)
+    def _epoch_ended(self, epoch: WatchedEpoch, how: str) -> None:
+        """End an epoch. Only the first call for an epoch counts."""
+        self._open.discard(epoch)
         if not self._session.off:
             with self._session.guard():
-                under_way.ended(how)
-                self._phases.back_to(self._session._current)
+                epoch.ended(how)
+                self._phases.resume(self._session._current)
 
-    def _leave_all(self) -> None:
-        for under_way in tuple(self._open):
-            self._ended(under_way, "left")
+    def _end_all(self) -> None:
+        for epoch in tuple(self._open):
+            self._epoch_ended(epoch, "left")
         with self._session.guard():
             self._session.end_lone()
 
 
-class _PenstockLoaderEntry(PenstockLoaderView):
-    """A loader of the script's: known, but not kept alive."""
+class _WeakPenstockLoaderView(PenstockLoaderView):
+    """The view of a penstock.Loader of the script, which does not keep the loader alive."""
 
     def __init__(self, loader: Any, number: int) -> None:
         super().__init__(weakref.proxy(loader), number, iterated_name())
-        self.passes = 0
-        self._alive = weakref.ref(loader)
+        self.epochs = 0
+        """The number of epochs that were begun."""
+        self._loader_ref = weakref.ref(loader)
 
     def poll(self, at_s: float) -> Sequence[AnyLine]:
-        """Nothing, once it is gone."""
-        loader = self._alive()
+        """Return the lines of the loader; none after it was deleted."""
+        loader = self._loader_ref()
         return () if loader is None else super().poll(at_s)
 
 
 class PenstockLoaderHooks:
-    """Stands at `iter`; what that gives is a generator, with us or without."""
+    """The hook at `iter` of penstock.Loader, whose iterators are generators with the watcher or without it."""
 
-    def __init__(self, watching: WatchedRun, phases: PhaseHooks) -> None:
-        self._session = watching.session
+    def __init__(self, run: WatchedRun, phases: PhaseHooks) -> None:
+        self._session = run.session
         self._phases = phases
-        self._known: KnownLoader[_PenstockLoaderEntry] = KnownLoader(watching)
-        self._choices: defaultdict[str, StepSampling] = defaultdict(StepSampling)
-        """By name, as for torch's."""
+        self._views: LoaderViews[_WeakPenstockLoaderView] = LoaderViews(run)
+        self._sampling: defaultdict[str, StepSampling] = defaultdict(StepSampling)
+        """One per name of a loader, as in TorchLoaderHooks."""
 
-    def meet(self, kind: Any, patches: Patches) -> None:
-        """Stand at its door, if it is ours."""
-        if kind.__module__ != "penstock.loader":  # which is not imported for our sake
+    def patch_class(self, loader_class: Any, patches: Patches) -> None:
+        """Replace `iter` of a class, if it is penstock.Loader."""
+        if loader_class.__module__ != "penstock.loader":  # compared by name, because the watcher must not import it
             return
-        make = kind.__iter__
+        make = loader_class.__iter__
 
         def __iter__(loader: Any) -> Iterator[Any]:
             batches: Iterator[Any] = make(loader)
-            if self._session.off or asked_by_watch():
+            if self._session.off or called_by_watch():
                 return batches
-            begun = self._begin(loader)
+            begun = self._new_epoch(loader)
             if begun is None:
                 return batches
-            side, track = begun
-            return passing(track, side, lambda: batches, partial(self._asked, track), partial(self._ended, track))
+            view, epoch = begun
+            requested, ended = partial(self._batch_requested, epoch), partial(self._epoch_ended, epoch)
+            return passing(epoch, view, lambda: batches, requested, ended)
 
-        patches.set(kind, "__iter__", __iter__)
+        patches.set(loader_class, "__iter__", __iter__)
 
-    def _begin(self, loader: Any) -> tuple[_PenstockLoaderEntry, WatchedEpoch] | None:
+    def _new_epoch(self, loader: Any) -> tuple[_WeakPenstockLoaderView, WatchedEpoch] | None:
         try:
-            side = self._known.side_of(loader, lambda number: _PenstockLoaderEntry(loader, number))
-            number, side.passes = side.passes, side.passes + 1
-            return side, WatchedEpoch(self._session, side.number, number, self._choices[side.name])
+            view = self._views.get_or_add(loader, lambda number: _WeakPenstockLoaderView(loader, number))
+            number, view.epochs = view.epochs, view.epochs + 1
+            return view, WatchedEpoch(self._session, view.number, number, self._sampling[view.name])
         except Exception as error:
             self._session.fail(error)
             return None
 
-    def _asked(self, track: WatchedEpoch) -> None:
-        """The step that begins is looked at, or it is not."""
-        profiled = not track.unlooked
+    def _batch_requested(self, epoch: WatchedEpoch) -> None:
+        """Begin a step, profiled or not."""
+        profiled = not epoch.unprofiled_left
         if profiled == self._session.resting:
-            (self._phases.look if profiled else self._phases.rest)()
-        track.asked()
+            (self._phases.start_profiling if profiled else self._phases.stop_profiling)()
+        epoch.asked()
         if profiled:
-            track.looks()
+            epoch.step_profiled()
         else:
-            track.passes()
+            epoch.step_unprofiled()
 
-    def _ended(self, track: WatchedEpoch, how: str) -> None:
-        track.ended(how)
-        self._phases.back_to(self._session._current)
+    def _epoch_ended(self, epoch: WatchedEpoch, how: str) -> None:
+        epoch.ended(how)
+        self._phases.resume(self._session._current)

@@ -1,4 +1,4 @@
-"""`next` of torch's iterators, which the script calls at every step: with all there is, or with next to nothing."""
+"""The hook at `next` of torch's loader iterators, which the script calls at every step."""
 
 from __future__ import annotations
 
@@ -6,160 +6,168 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from penstock.watcher.dataloader import main_process as torchloader
-from penstock.watcher.dataloader.main_process import install_wait_timers, remove_wait_timers
+from penstock.watcher.dataloader.main_process import (
+    install_wait_timers,
+    queue_state,
+    remove_wait_timers,
+    take_wait_parts,
+)
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.hooks.watched_epoch import WatchedEpoch
 from penstock.watcher.loader_views import UNKNOWN, count_samples
 from penstock.watcher.session import Counts
 
-Ended = Callable[[WatchedEpoch, str], None]
-"""Told of the end of a pass, and how: done, left or raised."""
+OnEpochEnd = Callable[[WatchedEpoch, str], None]
+"""Called with an epoch that ends and how it ended: done, left or raised."""
+Advance = Callable[[Any], Any]
+"""A `__next__`: returns the next batch of an iterator."""
 
 
 class NextBatchHook:
-    """Stands around torch's own `next`."""
+    """Wraps torch's own `__next__`: notes the step before, waits for the batch, and begins the next step."""
 
-    def __init__(self, phases: PhaseHooks, ended: Ended, advance: Callable[[Any], Any]) -> None:
+    def __init__(self, phases: PhaseHooks, on_epoch_end: OnEpochEnd, advance: Advance) -> None:
         self._session = phases.session
         self._phases = phases
-        self._ended = ended
+        self._on_epoch_end = on_epoch_end
         self._advance = advance
 
-    def next(self) -> Callable[[Any], Any]:
-        """For steps that are not looked at it is one function, because each call costs microseconds with cold caches.
+    def make_next(self) -> Advance:
+        """Return the `__next__` that replaces torch's.
 
-        It says itself what `torchloader.look`, `Track.over`, `Track.got`, `WatchedEpoch.passes` and `count_samples` do.
+        The part for steps that are not profiled is one function, because each call costs microseconds while the code
+        is not in the CPU's caches. It repeats the code of `queue_state`, `StepTracker.over` and `got`,
+        `WatchedEpoch.step_unprofiled` and `count_samples`.
         """
-        session, ended, advance, looking = self._session, self._ended, self._advance, self._looking
+        session, on_epoch_end, advance = self._session, self._on_epoch_end, self._advance
+        next_profiled = self._next_profiled
         now, note = session.clock.now, session._noted.append
 
         def __next__(iterator: Any) -> Any:
-            track: WatchedEpoch | None = iterator._penstock_pass
-            if track is None:
+            epoch: WatchedEpoch | None = iterator._penstock_epoch
+            if epoch is None:
                 return advance(iterator)
-            if not track.unlooked:
-                return looking(iterator, track)
+            if not epoch.unprofiled_left:
+                return next_profiled(iterator, epoch)
             try:
-                if track.quick and all(track.workers):
-                    tasks = track.tasks
+                if epoch.counts_directly and all(epoch.workers):
+                    tasks = epoch.tasks
                     task = tasks.get(iterator._rcvd_idx)
-                    ready = track.queue_base + track.queue_sign * track.queue_asked()
+                    ready = epoch.queue_base + epoch.queue_sign * epoch.queue_read()
                     ready += len(tasks) - iterator._tasks_outstanding
-                    look: Counts = ready, len(tasks), None if task is None else task[0]
+                    counts: Counts = ready, len(tasks), None if task is None else task[0]
                 else:
-                    look = torchloader.queue_state(iterator)
+                    counts = queue_state(iterator)
                 asked = now()
-                if track.open:
-                    track.over(asked)
+                if epoch.open:
+                    epoch.over(asked)
                 else:
-                    phases = track.phases or None
+                    phases = epoch.phases or None
                     note(
                         (
-                            track,
-                            track.batch,
-                            track._asked,
-                            track._got,
+                            epoch,
+                            epoch.batch,
+                            epoch._asked,
+                            epoch._got,
                             asked,
-                            track._samples,
+                            epoch._samples,
                             phases,
-                            track.profiled,
-                            track._look,
-                            track._parts,
+                            epoch.profiled,
+                            epoch._look,
+                            epoch._parts,
                         )
                     )
-                    track.batch += 1
-                    track._got = None
+                    epoch.batch += 1
+                    epoch._got = None
                     if phases is not None:
-                        track.phases = {}
-                    track._asked = asked
-                track.unlooked = track.unlooked - 1 if asked < track.until else 0
-                if track.profiled:
-                    self._look_away(iterator, track)
+                        epoch.phases = {}
+                    epoch._asked = asked
+                epoch.unprofiled_left = epoch.unprofiled_left - 1 if asked < epoch.unprofiled_until else 0
+                if epoch.profiled:
+                    self._stop_profiling(iterator, epoch)
             except Exception as error:
-                self._failed(track, error)
+                self._failed(epoch, error)
                 return advance(iterator)
             session.waiting = True
             try:
                 batch = advance(iterator)
             except BaseException as error:
-                ended(track, "done" if isinstance(error, StopIteration) else "raised")
+                on_epoch_end(epoch, "done" if isinstance(error, StopIteration) else "raised")
                 raise
             finally:
                 session.waiting = False
             try:
-                track._got = now()
-                track._look = look
-                if track.phases:  # of the wait
-                    track.phases = {}
-                if track.open:
-                    track.open.clear()
+                epoch._got = now()
+                epoch._look = counts
+                if epoch.phases:  # phases during the wait do not belong to the step
+                    epoch.phases = {}
+                if epoch.open:
+                    epoch.open.clear()
                 first = batch[0] if type(batch) is list and batch else batch
                 try:
                     shape = getattr(first, "shape", None)
-                    track._samples = shape[0] if isinstance(shape, tuple) and shape else count_samples(batch)
-                except Exception:  # of the batch's own
-                    track._samples = None
-                if session._current is not track:
-                    self._take_over(track)
+                    epoch._samples = shape[0] if isinstance(shape, tuple) and shape else count_samples(batch)
+                except Exception:  # raised by the batch's own `shape`
+                    epoch._samples = None
+                if session._current is not epoch:
+                    self._make_current(epoch)
             except Exception as error:
-                self._failed(track, error)
+                self._failed(epoch, error)
             return batch
 
         return __next__
 
-    def _looking(self, iterator: Any, track: WatchedEpoch) -> Any:
-        """The same for a step that is looked at."""
+    def _next_profiled(self, iterator: Any, epoch: WatchedEpoch) -> Any:
         session = self._session
         if session.off:
             return self._advance(iterator)
         try:
-            look = torchloader.queue_state(iterator)
-            self._look_at(iterator, track)
+            counts = queue_state(iterator)
+            self._begin_profiled(iterator, epoch)
         except Exception as error:
-            self._failed(track, error)
+            self._failed(epoch, error)
             return self._advance(iterator)
         session.waiting = True
         try:
             batch = self._advance(iterator)
         except BaseException as error:
-            self._ended(track, "done" if isinstance(error, StopIteration) else "raised")
+            self._on_epoch_end(epoch, "done" if isinstance(error, StopIteration) else "raised")
             raise
         finally:
             session.waiting = False
         try:
-            track.got(batch, look, torchloader.take_wait_parts(iterator))
+            epoch.got(batch, counts, take_wait_parts(iterator))
         except Exception as error:
-            self._failed(track, error)
+            self._failed(epoch, error)
         return batch
 
-    def _look_at(self, iterator: Any, track: WatchedEpoch) -> None:
-        """What is put in counts to the step before."""
+    def _begin_profiled(self, iterator: Any, epoch: WatchedEpoch) -> None:
+        """Put the hooks in and begin a profiled step. The time that this takes counts to the step before."""
         if self._session.resting:
-            self._phases.look()
-        if not track.profiled:
+            self._phases.start_profiling()
+        if not epoch.profiled:
             install_wait_timers(iterator)
-        track.asked()
-        track.looks()
-        track._asked -= track.made_s
-        track.made_s = 0.0
+        epoch.asked()
+        epoch.step_profiled()
+        epoch._asked -= epoch.startup_s
+        epoch.startup_s = 0.0
 
-    def _look_away(self, iterator: Any, track: WatchedEpoch) -> None:
-        """The step before was looked at, the one that begins is not."""
-        self._phases.rest()
+    def _stop_profiling(self, iterator: Any, epoch: WatchedEpoch) -> None:
+        """Take the hooks out after a profiled step."""
+        self._phases.stop_profiling()
         remove_wait_timers(iterator)
-        track.profiled = False
-        track._parts = UNKNOWN
-        track.phases = {}
+        epoch.profiled = False
+        epoch._parts = UNKNOWN
+        epoch.phases = {}
 
-    def _take_over(self, track: WatchedEpoch) -> None:
-        """The step is this pass's; the one before was another's."""
-        self._session._current = track
+    def _make_current(self, epoch: WatchedEpoch) -> None:
+        """Make this epoch the session's current one, after a step of another."""
+        self._session._current = epoch
         self._session._loop = get_ident()
         if not self._session.resting:
-            self._phases.rest()
+            self._phases.stop_profiling()
 
-    def _failed(self, track: WatchedEpoch, error: Exception) -> None:
-        track.unlooked = 0
+    def _failed(self, epoch: WatchedEpoch, error: Exception) -> None:
+        epoch.unprofiled_left = 0
         if not self._session.off:
             self._session.fail(error)

@@ -1,4 +1,4 @@
-"""The backward pass and the optimizer's step."""
+"""Hooks that time the backward pass and the optimizer's step."""
 
 from __future__ import annotations
 
@@ -13,50 +13,59 @@ from penstock.watcher.hooks.patches import FunctionPatch, Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 
 
-def watch_update(phases: PhaseHooks, patches: Patches) -> None:
-    """Tensor.backward ends up in torch.autograd.backward; every optimizer calls torch's global hooks."""
-    around = functools.partial(phases.around, "backward")
-    patches.set(torch.autograd, "grad", around(torch.autograd.grad))
+def watch_backward_and_optimizer(phases: PhaseHooks, patches: Patches) -> None:
+    """Time the backward pass and the steps of all optimizers.
+
+    `Tensor.backward` calls `torch.autograd.backward`, and every optimizer calls torch's global step hooks.
+    """
+    wrap = functools.partial(phases.wrap, "backward")
+    patches.set(torch.autograd, "grad", wrap(torch.autograd.grad))
     optimizers = _OptimizerHooks(phases)
-    patches.also(optimizers.remove)
-    phases.hooks += (FunctionPatch(torch.autograd, "backward", around), optimizers)
-    phases.look()
+    patches.on_undo(optimizers.remove)
+    phases.hooks += (FunctionPatch(torch.autograd, "backward", wrap), optimizers)
+    phases.start_profiling()
 
 
 class _OptimizerHooks:
-    """Before and after the step of any."""
+    """torch's global hooks before and after the step of every optimizer."""
 
     def __init__(self, phases: PhaseHooks) -> None:
         self._phases = phases
         self._outermost: list[bool] = []
-        """Steps under way: one that calls the step of its base class comes by twice, one that raises never leaves."""
+        """One entry per running optimizer step: whether it is the outermost one.
+
+        A step that calls the step of its base class enters twice; a step that raises never leaves."""
         self._called = False
-        begins, ends = self._begins, self._ends
+        """Whether a hook was called since the hooks were put in."""
+        before, after = self._before_step, self._after_step
         self._hooks = (
-            (register_optimizer_step_pre_hook(begins), begins),
-            (register_optimizer_step_post_hook(ends), ends),
+            (register_optimizer_step_pre_hook(before), before),
+            (register_optimizer_step_post_hook(after), after),
         )
 
-    def on(self) -> None:
-        """The same ones, under the same numbers: a compiler that looked at a step of an optimizer remembers them."""
+    def enable(self) -> None:
+        """Put the same hooks in under the same ids, because a compiled optimizer step is guarded by both."""
         self._called = False
         for handle, hook in self._hooks:
             hooks = handle.hooks_dict_ref()
             if hooks is not None:
                 hooks[handle.id] = hook
 
-    def off(self) -> None:
-        """They stay in where none was called: then the step is compiled, with them, and would be compiled again."""
+    def disable(self) -> None:
+        """Take the hooks out if they were called.
+
+        If they were not, the step is compiled with them, and taking them out would compile it again.
+        """
         if self._called:
             self.remove()
 
     def remove(self) -> None:
-        """Out, whoever may have been compiled."""
+        """Take the hooks out, even if a step is compiled with them."""
         self._outermost.clear()
         for handle, _ in self._hooks:
             handle.remove()
 
-    def _begins(self, *_: Any) -> None:
+    def _before_step(self, *_: Any) -> None:
         if is_dynamo_compiling():
             return
         self._called = True
@@ -67,6 +76,6 @@ class _OptimizerHooks:
         elif self._phases.is_open("optimizer"):
             self._outermost.append(False)
 
-    def _ends(self, *_: Any) -> None:
+    def _after_step(self, *_: Any) -> None:
         if not is_dynamo_compiling() and self._outermost and self._outermost.pop():
             self._phases.leave()

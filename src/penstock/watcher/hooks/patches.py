@@ -1,4 +1,4 @@
-"""Attributes of other people's classes and modules, replaced for a while."""
+"""Attributes of torch and other modules that are replaced while a run is watched, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 _ABSENT = object()
+"""Stands for the value of an attribute that did not exist."""
 
 
 class Patches:
-    """Remembers what each attribute was, its absence included, and puts all of it back in reverse."""
+    """A set of replaced attributes, which are restored in reverse order."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> Callable[[], None]:
-        """Replace one attribute; returns what puts it back, once, and only if nobody replaced ours since."""
+        """Replace one attribute, and return a function that restores it unless it was replaced again meanwhile."""
         before = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
 
@@ -32,35 +33,38 @@ class Patches:
         self._undo.append(undo)
         return undo
 
-    def also(self, undo: Callable[[], None]) -> None:
-        """Something else that must be undone."""
-        self._undo.append(undo)
+    def on_undo(self, action: Callable[[], None]) -> None:
+        """Let `undo` call this function, too."""
+        self._undo.append(action)
 
     def undo(self) -> None:
-        """Everything is as it was."""
+        """Restore all attributes, and call the functions of `on_undo`."""
         for undo in reversed(self._undo.copy()):
             undo()
         self._undo.clear()
 
 
 class FunctionPatch:
-    """One function of a module, with ours around it or without. Whoever else replaces it meanwhile is kept."""
+    """A wrapper around one function of a module, which can be put in and taken out many times.
 
-    def __init__(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+    If other code replaces the function meanwhile, its replacement is kept.
+    """
+
+    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         self._owner = owner
         self._name = name
-        self._around = around
-        self._theirs = self._ours = _ABSENT
+        self._wrap = wrap
+        self._original = self._wrapper = _ABSENT
 
-    def on(self) -> None:
-        """Ours, around what is there now."""
-        there = getattr(self._owner, self._name)
-        if there is not self._ours:
-            if there is not self._theirs:
-                self._theirs, self._ours = there, self._around(there)
-            setattr(self._owner, self._name, self._ours)
+    def enable(self) -> None:
+        """Put the wrapper around the function that is there now."""
+        current = getattr(self._owner, self._name)
+        if current is not self._wrapper:
+            if current is not self._original:
+                self._original, self._wrapper = current, self._wrap(current)
+            setattr(self._owner, self._name, self._wrapper)
 
-    def off(self) -> None:
-        """As it was, unless somebody put his around ours."""
-        if getattr(self._owner, self._name) is self._ours:
-            setattr(self._owner, self._name, self._theirs)
+    def disable(self) -> None:
+        """Restore the function, unless other code has replaced the wrapper."""
+        if getattr(self._owner, self._name) is self._wrapper:
+            setattr(self._owner, self._name, self._original)

@@ -1,7 +1,8 @@
-"""What interrupts a step: a checkpoint, the log. (The garbage collector is watched in every session.)
+"""Pauses inside a step: checkpoints and logging. The garbage collector is watched in every session: see gc_watch.py.
 
-A log is what goes through `logging`, TensorBoard's writer, or a file that is synced. `print` is left alone: too many
-look at it; a step that hangs in it shows in the looks at the main thread, as `write`.
+Logging is what goes through `logging`, the SummaryWriter of TensorBoard, or a file that is synced. `print` is not
+replaced, because too much code inspects it; a step that blocks in it shows as `write` in the stack samples of the main
+thread.
 """
 
 from __future__ import annotations
@@ -20,31 +21,32 @@ from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
-"""A tensor that is pickled has its own saved, to memory: that is no checkpoint."""
-WRITER = ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_text", "flush")
+"""Pickling a tensor calls torch.save with its storage, into memory. That is not a checkpoint."""
+SUMMARY_WRITER_METHODS = ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_text", "flush")
 
 
 def watch_pauses(phases: PhaseHooks, patches: Patches) -> None:
-    """Each is a phase inside a step; checkpoints are events too, wherever they happen."""
-    save = _told("checkpoint", phases, torch.serialization.save)
+    """Time checkpoints and logging as phases of a step. A checkpoint is an event too, also between steps."""
+    save = _with_event("checkpoint", phases, torch.serialization.save)
     for owner in (torch, torch.serialization):
         patches.set(owner, "save", save)
-    patches.set(logging.Handler, "handle", phases.around("log", logging.Handler.handle))
+    patches.set(logging.Handler, "handle", phases.wrap("log", logging.Handler.handle))
     for name in ("fsync", "fdatasync"):
         if hasattr(os, name):
-            patches.set(os, name, phases.around("log", getattr(os, name)))
-    board = sys.modules.get("torch.utils.tensorboard.writer")
-    if board is not None:
-        for name in WRITER:
-            patches.set(board.SummaryWriter, name, phases.around("log", getattr(board.SummaryWriter, name)))
+            patches.set(os, name, phases.wrap("log", getattr(os, name)))
+    tensorboard = sys.modules.get("torch.utils.tensorboard.writer")
+    if tensorboard is not None:
+        writer = tensorboard.SummaryWriter
+        for name in SUMMARY_WRITER_METHODS:
+            patches.set(writer, name, phases.wrap("log", getattr(writer, name)))
 
 
-def _told(what: str, phases: PhaseHooks, function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_event(what: str, phases: PhaseHooks, function: Callable[..., Any]) -> Callable[..., Any]:
     session = phases.session
-    timed = phases.around(what, function)
+    timed = phases.wrap(what, function)
 
     @functools.wraps(function)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def recorded(*args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], _STORAGES):
             return function(*args, **kwargs)
         began = session.now()
@@ -55,4 +57,4 @@ def _told(what: str, phases: PhaseHooks, function: Callable[..., Any]) -> Callab
                 with session.guard():
                     session.put(EventLine(what=what, at_s=began, seconds=session.now() - began))
 
-    return told
+    return recorded

@@ -1,4 +1,4 @@
-"""Where the hooks say that a phase of the step begins or ends."""
+"""The phases of a step, such as forward and backward, as the hooks report their begin and end."""
 
 from __future__ import annotations
 
@@ -13,59 +13,63 @@ from penstock.watcher.session import Session, StepTracker
 
 
 class PhaseHook(Protocol):
-    """Something that costs even where nobody looks."""
+    """A hook that costs time even in a step that is not profiled, and is therefore taken out for such steps."""
 
-    def on(self) -> None:
-        """Steps are looked at."""
+    def enable(self) -> None:
+        """Put the hook in."""
         ...
 
-    def off(self) -> None:
-        """They are not. A second call does nothing."""
+    def disable(self) -> None:
+        """Take the hook out. A second call does nothing."""
         ...
 
 
 class PhaseHooks:
-    """The session's phases, and the device's where there is one. Nothing in here can reach the script."""
+    """Times the phases of a session's steps, on the GPU's clock too where there is one.
+
+    Errors of the GPU timer do not reach the script.
+    """
 
     def __init__(self, session: Session, timer: DeviceTimer | None = None) -> None:
         self.session = session
         self._timer = timer
         self.hooks: list[PhaseHook] = []
-        """Those that are out while nobody looks."""
+        """Hooks that are taken out for steps that are not profiled."""
 
-    def look(self) -> None:
-        """At the step that comes."""
+    def start_profiling(self) -> None:
+        """Profile the next step."""
         self.session.resting = False
         for hook in self.hooks:
-            hook.on()
+            hook.enable()
 
-    def rest(self) -> None:
-        """Nobody looks at it; phases that are seen in every step go on."""
+    def stop_profiling(self) -> None:
+        """Do not profile the next step. Phases that are timed in every step are still timed."""
         self.session.resting = True
         for hook in self.hooks:
-            hook.off()
+            hook.disable()
 
-    def back_to(self, track: StepTracker | None) -> None:
-        """A pass inside a step has ended, and that step goes on as it was."""
+    def resume(self, track: StepTracker | None) -> None:
+        """Profile, or not, as the step did that was interrupted by an epoch of another loader."""
         profiled = track is None or track.profiled
         if profiled == self.session.resting:
-            (self.look if profiled else self.rest)()
+            (self.start_profiling if profiled else self.stop_profiling)()
 
-    def end(self) -> None:
-        """All hooks out, for good."""
-        self.rest()
+    def remove_all(self) -> None:
+        """Take all hooks out for good."""
+        self.stop_profiling()
         self.hooks.clear()
         self.session.resting, self.session.begins = False, None
 
-    def counts(self) -> bool:
-        """Whether what this thread does now belongs to a step."""
+    def in_step(self) -> bool:
+        """Return whether this thread is the training loop and works on a batch."""
         session = self.session
         return not (session.waiting or session.off or session._current is None) and (get_ident() == session._loop)
 
     def enter(self, name: str) -> bool:
-        """A phase begins, if this thread is now in a step, and not in such a phase already: then it is to be left.
+        """Begin a phase and return True, unless this thread is not in a step or is in a phase of that name already.
 
-        What `session.enter` does, with fewer calls: this runs several times a step.
+        Where it returns True, the caller must call `leave`. It does what `Session.enter` does with fewer calls,
+        because it runs several times per step.
         """
         session = self.session
         track = session._current
@@ -80,7 +84,7 @@ class PhaseHooks:
         return True
 
     def leave(self) -> None:
-        """The innermost ends."""
+        """End the innermost phase."""
         session = self.session
         track = session._current
         if track is None or session.off or not track.open:
@@ -88,27 +92,27 @@ class PhaseHooks:
         if self._timer is not None:
             with session.guard():
                 self._timer.leave()
-        name, since = track.open.pop()  # what track.leave does
+        name, since = track.open.pop()  # the same as StepTracker.leave, without the call
         path = "/".join([*(outer for outer, _ in track.open), name]) if track.open else name
         track.phases[path] = track.phases.get(path, 0.0) + session.clock.now() - since
 
     def is_open(self, name: str) -> bool:
-        """A log that syncs its file is one phase, not two."""
+        """Return whether a phase of that name is open: a log that syncs its file must count once."""
         track = self.session._current
-        return track is not None and bool(track.open) and any(name == under_way for under_way, _ in track.open)
+        return track is not None and bool(track.open) and any(name == open_name for open_name, _ in track.open)
 
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, as a phase of the step wherever it is called in one.
+    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with a timer around it, which counts its calls within a step as a phase.
 
-        It says what `enter` and `leave` do, in one piece: see session.py for why.
+        The wrapper repeats the code of `enter` and `leave`, because each call costs microseconds: see session.py.
         """
         if self._timer is not None:
-            return self._around_with_events(name, function)
-        session, now, rests = self.session, self.session.clock.now, name in PROFILED_PHASES
+            return self._wrap_with_events(name, function)
+        session, now, only_profiled = self.session, self.session.clock.now, name in PROFILED_PHASES
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if rests and session.resting:
+            if only_profiled and session.resting:
                 return function(*args, **kwargs)
             track = session._current
             if track is None or session.waiting or session.off or get_ident() != session._loop:
@@ -124,12 +128,12 @@ class PhaseHooks:
 
         return timed
 
-    def _around_with_events(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        session, rests = self.session, name in PROFILED_PHASES
+    def _wrap_with_events(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        session, only_profiled = self.session, name in PROFILED_PHASES
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if (rests and session.resting) or not self.enter(name):
+            if (only_profiled and session.resting) or not self.enter(name):
                 return function(*args, **kwargs)
             try:
                 return function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""A pass over a loader of the script's, and which of its steps are looked at."""
+"""One epoch over a loader of the script, and which of its steps are profiled."""
 
 from __future__ import annotations
 
@@ -9,55 +9,61 @@ from penstock.watcher.loader_views import count_samples
 from penstock.watcher.session import Session, StepTracker
 from penstock.watcher.step_sampling import PATIENCE_S, StepSampling
 
-MARK = "_penstock_pass"
-"""The attribute by which an iterator of torch's knows its pass; None of those that have none."""
+EPOCH_ATTRIBUTE = "_penstock_epoch"
+"""The attribute of torch's iterators that holds their WatchedEpoch; None on the class, for those that have none."""
 
 
 class WatchedEpoch(StepTracker):
-    """All that a step needs is in this one object: each other would be one more that is not in the caches."""
+    """The state of one epoch over one loader.
 
-    def __init__(self, session: Session, loader: int, number: int, choice: StepSampling) -> None:
+    All values that a step needs are attributes of this one object, because each other object would miss the CPU's
+    caches.
+    """
+
+    def __init__(self, session: Session, loader: int, number: int, sampling: StepSampling) -> None:
         super().__init__(session, loader, number, count_samples)
-        self.unlooked = 0
-        """Steps to come that are not looked at."""
-        self.until = 0.0
-        """None of them begins later than this, but one."""
+        self.unprofiled_left = 0
+        """The number of coming steps that are not profiled."""
+        self.unprofiled_until = 0.0
+        """Seconds on the session's clock; at most one step that is not profiled begins after it."""
         self.tasks: dict[int, Any] = {}
+        """torch's `_task_info`."""
         self.workers: list[bool] = []
-        self.queue_base, self.queue_sign, self.queue_asked = 0, 0, _nothing
-        self.quick = False
-        """Whether those say how the loader stands, as `torchloader.look` would."""
-        self.made_s = 0.0
-        """Making the iterator starts the workers: it belongs to the wait for the first batch."""
-        self._choice = choice
+        """torch's `_workers_status`: whether each worker is active."""
+        self.queue_base, self.queue_sign, self.queue_read = 0, 0, _zero
+        """A `QueueCounter`: batches in the queue are base + sign x read()."""
+        self.counts_directly = False
+        """Whether `tasks`, `workers` and the counter are set and give the same as `main_process.queue_state`."""
+        self.startup_s = 0.0
+        """Seconds that making the iterator took. They count to the wait for the first batch: it starts the workers."""
+        self._sampling = sampling
 
-    def mark(self, iterator: Any, made_s: float) -> None:
-        """One of torch's has been made for it."""
-        self.made_s = made_s
-        setattr(iterator, MARK, self)
-        if (found := queue_counter(iterator)) is not None:
-            self.queue_base, self.queue_sign, self.queue_asked = found
+    def attach(self, iterator: Any, startup_s: float) -> None:
+        """Attach this epoch to the iterator that torch made for it."""
+        self.startup_s = startup_s
+        setattr(iterator, EPOCH_ATTRIBUTE, self)
+        if (counter := queue_counter(iterator)) is not None:
+            self.queue_base, self.queue_sign, self.queue_read = counter
             self.tasks, self.workers = iterator._task_info, iterator._workers_status
-            self.quick = True
+            self.counts_directly = True
 
-    def looks(self) -> None:
-        """The step that begins is looked at."""
-        self.unlooked = self._choice.unlooked_after(self.batch, self._asked)
-        self.until = self._asked + PATIENCE_S
+    def step_profiled(self) -> None:
+        """Note that the step that begins is profiled, and decide how many after it are not."""
+        self.unprofiled_left = self._sampling.unlooked_after(self.batch, self._asked)
+        self.unprofiled_until = self._asked + PATIENCE_S
 
-    def passes(self) -> None:
-        """It is not."""
-        self.unlooked = self.unlooked - 1 if self._asked < self.until else 0
+    def step_unprofiled(self) -> None:
+        """Note that the step that begins is not profiled."""
+        self.unprofiled_left = self.unprofiled_left - 1 if self._asked < self.unprofiled_until else 0
 
     def ended(self, how: str = "done") -> None:
-        """The next pass begins with steps that are looked at."""
+        """End the epoch. The next one begins with profiled steps."""
         again, steps = self._ended, self.batch + (self._got is not None)
         super().ended(how)
-        self.unlooked = 0
+        self.unprofiled_left = 0
         if not again:
-            self._choice.ended(steps)
+            self._sampling.ended(steps)
 
 
-def _nothing() -> int:
-    """Where nobody counts."""
+def _zero() -> int:
     return 0

@@ -86,7 +86,7 @@ class ScriptStepProbe:
         patches.set(torch_loader._BaseDataLoaderIter, "__next__", __next__)
         self._install_ours(patches)
         self._count_gradients(patches)
-        patches.also(self._close)
+        patches.on_undo(self._close)
 
     def _install_ours(self, patches: Patches) -> None:
         module: Any = sys.modules.get("penstock.loader")
@@ -113,7 +113,7 @@ class ScriptStepProbe:
             self._gradients += 1
 
         patches.set(torch.autograd, "backward", backward)
-        patches.also(register_optimizer_step_post_hook(used).remove)
+        patches.on_undo(register_optimizer_step_post_hook(used).remove)
 
     # -- passes ----------------------------------------------------------------------------------------------------
 
