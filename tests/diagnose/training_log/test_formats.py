@@ -1,4 +1,4 @@
-"""Each format: what its lines say, and which of its lines are none of ours."""
+"""Each log format: the values of its lines, and the lines of other formats or of validation, which are refused."""
 
 import pytest
 
@@ -12,7 +12,6 @@ from penstock.diagnose.training_log.formats import (
     parse_timm,
     parse_tqdm,
 )
-from penstock.diagnose.training_log.log_settings import SettingsScanner
 from penstock.diagnose.training_log.parsed_log import ProgressBar, RunSummary, SlowBatch, StepMeter, WaitStatistics
 from penstock.errors import SettingError
 
@@ -22,45 +21,45 @@ POSTFIX_BAR = (
 )
 
 
-def test_a_slow_batch_keeps_its_label_apart_from_its_numbers():
-    said = parse_slow_batch_report("[SLOW BATCH #2950] 20.69s - prefetch_buffer_exhausted (after 31 fast batches)")
-    assert said == SlowBatch(number=2950, seconds=20.69, label="prefetch_buffer_exhausted")
+def test_a_slow_batch_line_gives_number_wait_and_label():
+    parsed = parse_slow_batch_report("[SLOW BATCH #2950] 20.69s - prefetch_buffer_exhausted (after 31 fast batches)")
+    assert parsed == SlowBatch(number=2950, seconds=20.69, label="prefetch_buffer_exhausted")
 
 
-def test_a_window_is_read_in_its_own_unit():
+def test_wait_statistics_are_converted_to_seconds():
     line = "[DATA LOAD] Recent 50 batches: avg=449.1ms, min=0.4ms, max=22409.4ms, std=3137.2ms"
-    said = parse_slow_batch_report(line)
-    assert isinstance(said, WaitStatistics)
-    assert (said.batches, said.mean_s, said.max_s) == (50, pytest.approx(0.4491), pytest.approx(22.4094))
+    parsed = parse_slow_batch_report(line)
+    assert isinstance(parsed, WaitStatistics)
+    assert (parsed.batches, parsed.mean_s, parsed.max_s) == (50, pytest.approx(0.4491), pytest.approx(22.4094))
     assert parse_slow_batch_report("[DATA LOAD] Found 1 slow batches in recent 50 batches") is None
 
 
-def test_our_own_live_lines_are_read_too():
-    said = parse_slow_batch_report(
+def test_the_live_lines_of_the_watcher_are_parsed_too():
+    parsed = parse_slow_batch_report(
         "[SLOW BATCH #2950] 20.69s waiting on worker 6 · ready 372/384 · lagging worker (0.94)"
     )
-    assert said == SlowBatch(number=2950, seconds=20.69)
+    assert parsed == SlowBatch(number=2950, seconds=20.69)
 
 
-def test_a_bar_gives_the_wait_and_the_phases_after_it_but_no_losses():
-    said = parse_tqdm(POSTFIX_BAR)
-    assert (said.done, said.total, said.elapsed_s, said.wait_s) == (2950, 4570, 2055, pytest.approx(0.576))
-    assert [name for name, _ in said.phases] == ["bkbn", "dist", "edge_t", "bwd", "opt"]
-    assert said.step_without_wait_s == pytest.approx(0.161)
+def test_a_tqdm_postfix_gives_the_wait_and_the_phases_after_it():
+    parsed = parse_tqdm(POSTFIX_BAR)
+    assert (parsed.done, parsed.total, parsed.elapsed_s, parsed.wait_s) == (2950, 4570, 2055, pytest.approx(0.576))
+    assert [name for name, _ in parsed.phases] == ["bkbn", "dist", "edge_t", "bwd", "opt"]
+    assert parsed.step_without_wait_s == pytest.approx(0.161)
 
 
-def test_a_bar_without_phases_gives_the_sum_it_names():
+def test_a_tqdm_postfix_without_phases_gives_the_step_time():
     assert parse_tqdm("65%|█| 2949/4570 [34:14<04:19,  6.25it/s, tb(ms)=160]").step_without_wait_s == pytest.approx(
         0.160
     )
 
 
-def test_metrics_and_counters_after_the_wait_are_no_phases():
-    said = parse_tqdm("9%|x| 9/99 [00:09<01:10, 1.0it/s, data=0.4, fwd=12.5, loss=-0.76, acc=97.3, epoch=3, bwd=30]")
-    assert said.phases == (("fwd", pytest.approx(0.0125)), ("bwd", pytest.approx(0.03)))
+def test_metrics_and_counters_of_a_tqdm_postfix_are_not_phases():
+    parsed = parse_tqdm("9%|x| 9/99 [00:09<01:10, 1.0it/s, data=0.4, fwd=12.5, loss=-0.76, acc=97.3, epoch=3, bwd=30]")
+    assert parsed.phases == (("fwd", pytest.approx(0.0125)), ("bwd", pytest.approx(0.03)))
 
 
-def test_a_plain_bar_gives_its_clock_only():
+def test_a_tqdm_bar_without_a_postfix_gives_steps_and_elapsed_time():
     assert parse_tqdm(" 25%|██▌       | 2/8 [1:00:05<00:00, 237.81it/s]") == ProgressBar(
         done=2, total=8, elapsed_s=3605
     )
@@ -75,30 +74,30 @@ def test_a_plain_bar_gives_its_clock_only():
         "we reach 5 it/s",
     ],
 )
-def test_bars_of_validation_and_torn_bars_are_none(line):
+def test_bars_of_validation_and_incomplete_bars_are_not_parsed(line):
     assert parse_tqdm(line) is None
 
 
-def test_both_of_lightnings_bars_are_read():
+def test_both_kinds_of_lightning_bar_are_parsed():
     assert parse_lightning("Epoch 1:   4%|▎ | 40/1095 [00:03<01:37, 10.84it/s, v_num=10]").done == 40
     rich = "Epoch 0/9  ━━━━━━━ 500/1095 0:01:43 • 0:02:02 4.87it/s v_num: 10.000"
     assert parse_lightning(rich) == ProgressBar(done=500, total=1095, elapsed_s=103)
     assert parse_lightning("40/1095 [00:03<01:37, 10.84it/s]") is None
 
 
-def test_timm_gives_value_running_mean_and_samples_per_step():
-    said = parse_timm(
+def test_a_timm_line_gives_last_value_running_mean_and_samples_per_step():
+    parsed = parse_timm(
         "Train: 3 [  50/1251 (  4%)]  Loss: 6.95 (6.95)  Time: 0.345s,  742.03/s  (0.402s,  636.82/s)  "
         "LR: 1.000e-05  Data: 0.011 (0.050)"
     )
-    assert said == StepMeter(
+    assert parsed == StepMeter(
         step=50, epoch=3, total=1251, time_s=0.345, wait_s=0.011, running_time_s=0.402, running_wait_s=0.05, samples=256
     )
 
 
-def test_the_meters_of_the_imagenet_example_are_the_same():
-    said = parse_timm("Epoch: [0][  10/5005]\tTime  0.345 ( 0.402)\tData  0.011 ( 0.050)\tLoss 6.9e+00 (7.0e+00)")
-    assert (said.step, said.running_time_s, said.running_wait_s, said.samples) == (10, 0.402, 0.05, None)
+def test_the_meters_of_the_imagenet_example_are_parsed_as_timm():
+    parsed = parse_timm("Epoch: [0][  10/5005]\tTime  0.345 ( 0.402)\tData  0.011 ( 0.050)\tLoss 6.9e+00 (7.0e+00)")
+    assert (parsed.step, parsed.running_time_s, parsed.running_wait_s, parsed.samples) == (10, 0.402, 0.05, None)
     assert parse_timm("Test: [   0/97]  Time: 0.412 (0.512)  Loss:   6.8 ( 6.8)") is None
 
 
@@ -114,53 +113,30 @@ def test_the_meters_of_the_imagenet_example_are_the_same():
         ("INFO - Iter(train) [  100/80000]  base_lr: 1e-2  time: 0.31  data_time: 0.1", None, 100),
     ],
 )
-def test_mmengine_by_epoch_by_iteration_and_mmcv(line, epoch, step):
-    said = parse_mmengine(line)
-    assert (said.epoch, said.step, said.time_s, said.wait_s) == (epoch, step, 0.31, 0.1)
+def test_mmengine_and_mmcv_lines_by_epoch_or_iteration_are_parsed(line, epoch, step):
+    parsed = parse_mmengine(line)
+    assert (parsed.epoch, parsed.step, parsed.time_s, parsed.wait_s) == (epoch, step, 0.31, 0.1)
 
 
-def test_mmengines_validation_is_none():
+def test_validation_lines_of_mmengine_are_not_parsed():
     assert parse_mmengine("INFO - Epoch(val) [1][50/50]    mAP: 0.2  data_time: 0.9000  time: 1.0000") is None
 
 
-def test_hf_trainer_with_numbers_or_with_texts():
+def test_hf_trainer_values_may_be_numbers_strings_or_table_rows():
     assert parse_huggingface("{'loss': '1.617', 'learning_rate': '4.3e-05', 'epoch': '0.25'}") == RunSummary(epoch=0.25)
-    said = parse_huggingface("{'train_runtime': 100.5, 'train_samples_per_second': 63.68, 'epoch': 1.0}")
-    assert said == RunSummary(epoch=1, seconds=100.5, samples_per_s=63.68)
+    parsed = parse_huggingface("{'train_runtime': 100.5, 'train_samples_per_second': 63.68, 'epoch': 1.0}")
+    assert parsed == RunSummary(epoch=1, seconds=100.5, samples_per_s=63.68)
     assert parse_huggingface("  train_runtime            = 0:01:40.50") == RunSummary(seconds=100.5)
     assert parse_huggingface("epoch {1} of 5") is None
 
 
 @pytest.mark.parametrize("line", ["[SLOW BATCH #1] -2.5s - x", "[SLOW BATCH #1] nans"])
-def test_times_that_cannot_be_are_refused(line):
-    with pytest.raises(ValueError, match="no duration"):
+def test_impossible_times_raise(line):
+    with pytest.raises(ValueError, match="not a duration"):
         parse_slow_batch_report(line)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "- num_workers: 32",
-        "python train.py --num-workers 32",
-        "Namespace(lr=0.1, num_workers=32, x=1)",
-        "{'dataloader_num_workers': 32}",
-        "args: workers=32",
-        "train.py /data --workers 32 -b 256",
-    ],
-)
-def test_num_workers_is_found_in_the_usual_places(line):
-    settings = SettingsScanner()
-    settings.scan(line)
-    assert settings.workers == [32]
-
-
-def test_other_settings_are_not_mixed_up():
-    settings = SettingsScanner()
-    settings.scan("val_batch_size=7 batch_size=24 prefetch_factor: 12 batch_size: 1.5 slow batch 9")
-    assert (settings.batch_sizes, settings.prefetch_factors, settings.workers) == ([24], [12], [])
-
-
-def test_stamps_with_and_without_a_year():
+def test_timestamps_are_parsed_with_and_without_a_year():
     assert parse_timestamp("2025-11-15 19:26:50,852 W") - parse_timestamp("2025-11-15 19:26:27,537 W") == pytest.approx(
         23.315
     )
@@ -169,14 +145,14 @@ def test_stamps_with_and_without_a_year():
     assert parse_timestamp("[13/12/22 11:13:56] day first: not read as month first") is None
 
 
-def test_a_pattern_names_steps_and_times_in_either_unit():
-    said = UserPattern(r"it (?P<step>\d+) took (?P<time>\S+) s, loader (?P<data_ms>\S+) ms").parse(
+def test_a_user_pattern_takes_times_in_seconds_or_milliseconds():
+    parsed = UserPattern(r"it (?P<step>\d+) took (?P<time>\S+) s, loader (?P<data_ms>\S+) ms").parse(
         "it 7 took 0.5 s, loader 120 ms"
     )
-    assert said == StepMeter(step=7, time_s=0.5, wait_s=pytest.approx(0.12))
+    assert parsed == StepMeter(step=7, time_s=0.5, wait_s=pytest.approx(0.12))
 
 
 @pytest.mark.parametrize("expression", ["(", r"(?P<step>\d+)", r"(?P<time>\d+) (?P<colour>\w+)"])
-def test_a_pattern_that_cannot_serve_is_refused_with_a_reason(expression):
+def test_an_unusable_user_pattern_is_refused_with_a_reason(expression):
     with pytest.raises(SettingError, match="the pattern"):
         UserPattern(expression)

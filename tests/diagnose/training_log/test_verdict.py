@@ -1,4 +1,4 @@
-"""What is said from a log alone, and what is not."""
+"""The diagnosis of a log: what it states, and what it leaves open."""
 
 import math
 import random
@@ -16,44 +16,43 @@ from penstock.diagnose.training_log.read import read_log
 from penstock.diagnose.training_log.verdict import diagnose_log
 from penstock.errors import RecordingError, SettingError
 
-DATA = DATA_FILES
-
 
 def every(period, *, count=12, lost_s=2.0, period_s=4.0, start=100):
-    """Slow batches with a period, stamped when they came."""
+    """Return slow batches with a period, and with timestamps."""
     return tuple(
         SlowBatch(number=start + period * index, seconds=lost_s, at_s=period_s * index) for index in range(count)
     )
 
 
 def means(*waits_s, compute_s=0.3, interval=50):
+    """Return a line of mean times for each wait."""
     return tuple(
         StepMeter(epoch=1, step=interval * (index + 1), time_s=compute_s + wait, wait_s=wait)
         for index, wait in enumerate(waits_s)
     )
 
 
-class TestFieldReport:
-    """The lines of the report on 32 workers, as they stand there: not even in the order of time."""
+class TestLogOf32Workers:
+    """The log of a real training with 32 workers, with its lines unchanged: they are not in the order of time."""
 
     @pytest.fixture
     def log(self):
-        return read_log(DATA / "slow_batches.log")
+        return read_log(DATA_FILES / "slow_batches.log")
 
     @pytest.fixture
     def diagnosis(self, log):
         return diagnose_log(log)
 
-    def test_it_is_a_steady_shortfall_with_the_period_of_the_workers(self, diagnosis):
+    def test_the_period_of_a_steady_shortfall_is_num_workers(self, diagnosis):
         assert diagnosis.verdict == "undetermined"
         assert diagnosis.sentence.startswith("A steady supply shortfall with period 32 = num_workers")
 
-    def test_the_true_rate_is_taken_over_whole_periods(self, diagnosis):
+    def test_the_rate_is_measured_over_whole_periods(self, diagnosis):
         # 352 batches from 19:26:27.537 to 19:31:07.476
         assert "1.26 batches/s (30.2 samples/s at batch 24)" in diagnosis.sentence
         assert any("50 is no multiple of 32" in note for note in diagnosis.notes)
 
-    def test_the_share_of_time_lost(self, diagnosis):
+    def test_the_lost_share_of_the_time_is_reported(self, diagnosis):
         assert diagnosis.impact.share == pytest.approx(215.77 / 279.939)
         assert diagnosis.impact.per_epoch_s == pytest.approx(4570 * 215.77 / 352)
         assert "77% of the time lost" in diagnosis.sentence
@@ -64,7 +63,7 @@ class TestFieldReport:
         assert "32 / 25.4 s" in why
         assert "384 tasks outstanding" in why
 
-    def test_three_causes_stay_open_with_equal_confidence(self, diagnosis):
+    def test_three_causes_have_equal_confidence(self, diagnosis):
         assert {finding.rule for finding in diagnosis.findings} == {
             "storage_bandwidth",
             "decode_bound",
@@ -74,54 +73,54 @@ class TestFieldReport:
         assert all(finding.gain_low < finding.gain < finding.gain_high for finding in diagnosis.findings)
         assert diagnosis.findings[0].gain == pytest.approx(279.939 / (279.939 - 215.77) - 1, rel=1e-3)
 
-    def test_the_experiment_that_decides_is_named(self, diagnosis):
+    def test_the_deciding_experiment_is_named(self, diagnosis):
         for word in ("penstock run", "ready", "awaited", "16 instead of 32", "in_order=False"):
             assert word in diagnosis.experiment
 
-    def test_the_authors_labels_are_no_evidence(self, diagnosis):
+    def test_labels_of_the_logs_author_are_not_evidence(self, diagnosis):
         note = next(note for note in diagnosis.notes if "not taken as evidence" in note)
         assert "prefetch_buffer_exhausted" in note
         assert "very_slow_io" in note
 
-    def test_the_step_alone_and_the_bars_clock_are_told(self, diagnosis):
+    def test_the_step_time_and_the_clock_of_the_bar_are_reported(self, diagnosis):
         notes = " ".join(diagnosis.notes)
         assert "a step takes 161 ms by itself" in notes
         assert "the first 2950 of 4570 steps took 34.2 min, 697 ms each" in notes
 
-    def test_without_num_workers_the_period_only_suggests_it(self, log):
+    def test_without_num_workers_the_period_suggests_it(self, log):
         sentence = diagnose_log(replace(log, workers=())).sentence
         assert "period 32, which suggests 32 workers" in sentence
 
-    def test_a_flag_counts_more_than_the_log(self, log):
+    def test_values_from_the_user_override_the_log(self, log):
         diagnosis = diagnose_log(log, workers=8, batch_size=1)
         assert "every 32 batches = 4 × num_workers" in diagnosis.sentence
         assert "1.26 samples/s at batch 1" in diagnosis.sentence
         assert diagnosis.findings == ()
 
 
-def test_the_worker_whose_turn_it_is_is_named_for_a_lagging_worker_only():
-    diagnosis = diagnose_log(read_log(DATA / "slow_batches.log"))
+def test_the_common_worker_of_all_slow_batches_is_evidence_for_lagging_worker_only():
+    diagnosis = diagnose_log(read_log(DATA_FILES / "slow_batches.log"))
     named = [finding.rule for finding in diagnosis.findings if any("worker 6's" in fact for fact in finding.evidence)]
     assert named == ["lagging_worker"]
 
 
-def test_a_period_that_is_none_of_the_values_named_is_not_taken_for_num_workers():
+def test_a_multiple_of_num_workers_is_reported_as_a_multiple():
     assert "= 2 × num_workers" in diagnose_log(TrainingLog(slow=every(32), workers=(8, 16))).sentence
 
 
-def test_of_several_values_the_one_that_is_the_period_counts():
+def test_of_several_values_of_num_workers_the_period_is_used():
     diagnosis = diagnose_log(TrainingLog(slow=every(8), workers=(32, 8)))
     assert "period 8 = num_workers" in diagnosis.sentence
     assert any("more than one num_workers (32, 8)" in note for note in diagnosis.notes)
 
 
-def test_a_period_that_has_nothing_to_do_with_the_workers_is_said_to_be_something_else():
+def test_a_period_unrelated_to_num_workers_has_no_candidates():
     diagnosis = diagnose_log(TrainingLog(slow=every(100)), workers=32)
     assert "every 100 batches, which is not num_workers (32)" in diagnosis.sentence
     assert (diagnosis.verdict, diagnosis.findings) == ("undetermined", ())
 
 
-def test_slow_batches_by_chance_have_no_period_and_no_named_cause():
+def test_random_slow_batches_have_no_period_and_no_candidates():
     rng = random.Random(4)
     numbers = sorted(rng.sample(range(3000), 40))
     slow = tuple(SlowBatch(number=n, seconds=3.0, at_s=n * 0.2 + 3.0 * i) for i, n in enumerate(numbers))
@@ -136,7 +135,7 @@ def test_slow_batches_that_cost_little_are_healthy():
     assert "1.0% of the time" in diagnosis.sentence
 
 
-def test_a_shortfall_that_gets_worse_is_said_to_grow():
+def test_a_shortfall_that_gets_worse_is_called_growing():
     slow, now = [], 0.0
     for index in range(24):
         lost = 2.0 if index < 12 else 6.0
@@ -147,14 +146,14 @@ def test_a_shortfall_that_gets_worse_is_said_to_grow():
     assert any("from 500 ms to 1 s, from batch #96 on" in note for note in diagnosis.notes)
 
 
-def test_waits_for_other_batches_too_speak_against_one_lagging_worker():
+def test_waits_for_other_batches_make_a_lagging_worker_less_likely():
     bars = (ProgressBar(done=500, total=1000, elapsed_s=500, wait_s=0.5, phases=(("bwd", 0.1),)),)
     diagnosis = diagnose_log(TrainingLog(slow=every(8, lost_s=2.0, period_s=4.0), bars=bars), workers=8)
     confidence = {finding.rule: finding.confidence for finding in diagnosis.findings}
     assert confidence["lagging_worker"] < confidence["storage_bandwidth"] == confidence["decode_bound"]
 
 
-def test_without_stamps_nothing_is_claimed_about_the_rate():
+def test_without_timestamps_there_is_no_rate_and_no_gain():
     slow = tuple(replace(batch, at_s=None) for batch in every(8))
     diagnosis = diagnose_log(TrainingLog(slow=slow), workers=8)
     assert (
@@ -164,29 +163,29 @@ def test_without_stamps_nothing_is_claimed_about_the_rate():
     assert (diagnosis.findings, diagnosis.impact) == ((), None)
 
 
-def test_timm_with_little_data_time_is_healthy():
-    diagnosis = diagnose_log(read_log(DATA / "timm_healthy.log"))
+def test_a_timm_log_with_little_data_time_is_healthy():
+    diagnosis = diagnose_log(read_log(DATA_FILES / "timm_healthy.log"))
     assert (diagnosis.verdict, diagnosis.findings) == ("healthy", ())
     assert diagnosis.impact.share == pytest.approx(0.028, abs=0.001)
     assert any("first batch of an epoch is waited for 2.4 s" in note for note in diagnosis.notes)
 
 
-def test_timm_whose_data_time_rises_in_mid_run():
-    diagnosis = diagnose_log(read_log(DATA / "timm_waiting.log"))
+def test_a_rise_of_the_data_time_in_a_timm_log_is_located():
+    diagnosis = diagnose_log(read_log(DATA_FILES / "timm_waiting.log"))
     assert diagnosis.verdict == "undetermined"
     assert diagnosis.impact.share == pytest.approx(0.196, abs=0.001)
     assert any("data time per step went from 4.76 ms to 250 ms, from step 450 on" in note for note in diagnosis.notes)
     assert "4 instead of 8" in diagnosis.experiment
 
 
-def test_mmengine_gives_the_share_and_leaves_the_cause_open():
-    diagnosis = diagnose_log(read_log(DATA / "mmengine_waiting.log"))
+def test_an_mmengine_log_gives_the_share_but_no_cause():
+    diagnosis = diagnose_log(read_log(DATA_FILES / "mmengine_waiting.log"))
     assert diagnosis.verdict == "undetermined"
     assert diagnosis.sentence.startswith("38% of the time is waited for data (191 ms of the 501 ms")
     assert diagnosis.findings[0].gain == pytest.approx(0.617, abs=0.01)
 
 
-def test_without_workers_the_cause_is_plain():
+def test_without_workers_the_cause_is_no_overlap():
     diagnosis = diagnose_log(TrainingLog(meters=means(*[0.2] * 10)), workers=0)
     assert (diagnosis.verdict, [finding.rule for finding in diagnosis.findings]) == ("findings", ["no_overlap"])
     assert diagnosis.findings[0].gain == pytest.approx(0.5 / 0.3 - 1)
@@ -197,12 +196,12 @@ def test_spikes_of_data_time_are_counted():
     assert any("1 of 10 lines show a spike of the data time, the longest 3 s at step 500" in n for n in diagnosis.notes)
 
 
-def test_time_that_the_means_do_not_cover_is_told():
+def test_time_outside_the_steps_is_reported():
     meters = tuple(replace(meter, at_s=100.0 * index) for index, meter in enumerate(means(*[0.2] * 10)))
     assert any("add up to 225 s of the 15 min" in note for note in diagnose_log(TrainingLog(meters=meters)).notes)
 
 
-def test_data_times_longer_than_step_times_are_not_taken_for_shares():
+def test_data_times_longer_than_step_times_give_no_share():
     meters = tuple(StepMeter(step=50 * index, time_s=0.1, wait_s=0.3) for index in range(1, 9))
     diagnosis = diagnose_log(TrainingLog(meters=meters))
     assert (diagnosis.verdict, diagnosis.impact) == ("undetermined", None)
@@ -213,14 +212,14 @@ def test_data_times_longer_than_step_times_are_not_taken_for_shares():
     ("name", "rate"), [("lightning.log", "4.82 batches/s"), ("hf_trainer.log", "63.7 samples/s, 1.99 steps/s")]
 )
 def test_logs_without_data_times_are_undetermined_with_an_experiment(name, rate):
-    diagnosis = diagnose_log(read_log(DATA / name))
+    diagnosis = diagnose_log(read_log(DATA_FILES / name))
     assert (diagnosis.verdict, diagnosis.findings) == ("undetermined", ())
     assert rate in diagnosis.sentence
     assert "penstock run" in diagnosis.experiment
 
 
-def test_the_lines_recognised_are_reported():
-    notes = diagnose_log(read_log(DATA / "slow_batches.log")).notes
+def test_the_number_of_recognised_lines_is_reported():
+    notes = diagnose_log(read_log(DATA_FILES / "slow_batches.log")).notes
     assert "19 of the log's 28 lines were recognised: 17 of slow batches, 2 of tqdm" in notes
 
 
@@ -235,12 +234,12 @@ def test_control_characters_in_a_log_do_not_reach_the_terminal():
 @pytest.mark.parametrize(
     "log", [TrainingLog(slow=every(8, count=1)), TrainingLog(meters=(StepMeter(step=0, time_s=0, wait_s=0),))]
 )
-def test_one_line_or_zero_times_say_next_to_nothing(log):
+def test_one_line_or_zero_times_are_undetermined(log):
     assert diagnose_log(log).verdict == "undetermined"
 
 
 @pytest.mark.parametrize("flags", [{"workers": -1}, {"batch_size": 0}])
-def test_settings_that_cannot_be_are_refused(flags):
+def test_impossible_settings_are_refused(flags):
     with pytest.raises(SettingError):
         diagnose_log(TrainingLog(slow=every(8)), **flags)
 
@@ -253,7 +252,7 @@ NUMBERS = st.one_of(
 TEMPLATES = (
     "[SLOW BATCH #{}] {}s - why",
     "2025-11-15 19:26:{},537 [SLOW BATCH #{}] {}s - why",
-    "[DATA LOAD] Recent {} batches: avg={}ms, min=0ms, max={}ms, std=1ms",
+    "[DATA_FILES LOAD] Recent {} batches: avg={}ms, min=0ms, max={}ms, std=1ms",
     "9%|x| {}/{} [00:0{}<00:10, 1.0it/s, data={}, bwd={}]",
     "Train: {} [{}/{}] Time: {}s, {}/s ({}s, 1/s) Data: {} ({})",
     "Epoch(train) [{}][{}/{}] time: {} data_time: {}",
@@ -277,7 +276,7 @@ def test_any_log_gets_a_diagnosis_or_a_reason(lines):
         try:
             diagnosis = diagnose_log(read_log(path))
         except RecordingError:
-            return  # nothing in it: the reason is looked at elsewhere
+            return  # no line was recognised: see test_read.py
     assert diagnosis.sentence
     assert "nan" not in diagnosis.sentence
     assert all(math.isfinite(finding.gain) for finding in diagnosis.findings)

@@ -1,4 +1,4 @@
-"""Three causes that leave the same trace in a log, and the experiment that tells them apart."""
+"""The three causes that leave the same trace in a log, their common gain, and the experiment that separates them."""
 
 from __future__ import annotations
 
@@ -10,42 +10,45 @@ import numpy as np
 from penstock.core.finding import Finding
 
 HEALTHY_SHARE = 0.05
-"""Of the time lost to waiting: below it, nothing is worth changing."""
-_RESAMPLES = 1000
-_BLOCKS = 200
-"""Stretches are joined to as many blocks at most."""
-ALIKE = 1 / 3
-"""Confidence in each of three that cannot be told apart."""
+"""If less than this share of the time is lost to waiting, nothing is worth changing."""
+RESAMPLES = 1000
+MAX_BLOCKS = 200
+"""Spans are joined to at most this number of blocks before they are resampled."""
+EQUAL_CONFIDENCE = 1 / 3
+"""Confidence in each of three causes that the log does not separate."""
+MIN_STEP_SHARE = 1e-3
+"""Share of the time that steps take at least: step time and wait are rounded separately and may appear equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """More samples per second if nothing were waited for; the cause of less than all of it gives less."""
+    """The relative increase in samples per second if there were no waiting. Removing one cause may give less."""
 
     middle: float
     low: float
     high: float
-    """95% of the gains of resampled stretches lie between these."""
+    """95% of the gains of resampled spans lie between `low` and `high`."""
 
 
-def gain_of(total_s: Sequence[float], waited_s: Sequence[float]) -> Gain:
-    """From the time of each stretch of the log and what of it was waited."""
+def gain_without_waits(total_s: Sequence[float], waited_s: Sequence[float]) -> Gain:
+    """Return the gain from the seconds of each span of the log, and the seconds waited in it."""
     totals, waits = np.asarray(total_s, dtype=np.float64), np.asarray(waited_s, dtype=np.float64)
-    starts = np.linspace(0, len(totals), min(len(totals), _BLOCKS), endpoint=False).astype(np.int64)
+    starts = np.linspace(0, len(totals), min(len(totals), MAX_BLOCKS), endpoint=False).astype(np.int64)
     totals, waits = np.add.reduceat(totals, starts), np.add.reduceat(waits, starts)
-    picks = np.random.default_rng(0).integers(0, len(totals), (_RESAMPLES, len(totals)))
-    low, high = np.quantile([_gain(totals[pick].sum(), waits[pick].sum()) for pick in picks], (0.025, 0.975))
+    draws = np.random.default_rng(0).integers(0, len(totals), (RESAMPLES, len(totals)))
+    low, high = np.quantile([_gain(totals[draw].sum(), waits[draw].sum()) for draw in draws], (0.025, 0.975))
     return Gain(middle=_gain(totals.sum(), waits.sum()), low=float(low), high=float(high))
 
 
 def _gain(total_s: float, waited_s: float) -> float:
-    # Times are rounded, each for itself: a thousandth at least is the loop's own.
-    return float(total_s / max(total_s - waited_s, total_s * 1e-3) - 1) if total_s else 0.0
+    return float(total_s / max(total_s - waited_s, total_s * MIN_STEP_SHARE) - 1) if total_s else 0.0
 
 
-def look_alikes(gain: Gain, evidence: tuple[str, ...], *, workers: int | None, lagging: float = ALIKE) -> list[Finding]:
-    """Shared storage, slow workers, one lagging worker; `lagging` is the confidence in the last."""
-    others = (1 - lagging) / 2
+def candidate_findings(
+    gain: Gain, evidence: tuple[str, ...], *, workers: int | None, lagging_confidence: float = EQUAL_CONFIDENCE
+) -> list[Finding]:
+    """Return a finding each for shared storage, slow workers and one lagging worker, the most likely first."""
+    others = (1 - lagging_confidence) / 2
     causes = (
         (
             "storage_bandwidth",
@@ -63,7 +66,7 @@ def look_alikes(gain: Gain, evidence: tuple[str, ...], *, workers: int | None, l
         ),
         (
             "lagging_worker",
-            lagging,
+            lagging_confidence,
             "One worker may lag behind (its shards, its core, its mount), and in-order delivery waits for it",
             "If one does: even out the shards, or in_order=False where the order of batches does not matter",
             "With in_order=False the rate recovers.",
@@ -76,7 +79,7 @@ def look_alikes(gain: Gain, evidence: tuple[str, ...], *, workers: int | None, l
             gain_low=gain.low,
             gain_high=gain.high,
             confidence=confidence,
-            summary=f"{summary}; a log alone cannot tell this from its look-alikes.",
+            summary=f"{summary}; a log alone does not separate this from similar causes.",
             evidence=evidence,
             advice=f"{advice}.",
             experiment=experiment,
@@ -87,7 +90,7 @@ def look_alikes(gain: Gain, evidence: tuple[str, ...], *, workers: int | None, l
 
 
 def decisive_experiment(workers: int | None) -> str:
-    """What decides between the three."""
+    """Return the description of the experiment that separates the three causes."""
     return (
         "Run it under `penstock run`: it shows how many batches are ready and which worker is awaited at each stall "
         "(nearly all ready: one lagging worker; none ready: shared storage or slow workers). "

@@ -1,4 +1,4 @@
-"""The log formats: one parse function each, from a line to what it says, or None if the line is of another format.
+"""The log formats: one function each, which parses a line, or returns None if the line is of another format.
 
 A parse function raises ValueError where a line of its format contains an impossible time or count. `FORMATS` lists the
 formats in the order in which they are tried; `UserPattern` is a format that the user defines by a regular expression.
@@ -27,21 +27,23 @@ LineParser = Callable[[str], ParsedLine | None]
 NUMBER = r"[-+]?(?:\d[\d,]{0,18}(?:\.\d{0,18})?(?:[eE][-+]?\d{1,4})?|\.\d{1,18}|nan|inf)"
 """Regular expression of a number. NaN and negative numbers match, so that they are counted as unusable.
 
-It is bounded and matches a text in one manner only, so that no line can make a pattern backtrack for long.
+It is bounded and can match a text only once, so that no line can make a pattern backtrack for long.
 """
 _UNITS_S = {"ms": 1e-3, "s": 1.0}
 _SECONDS_MAX = 1e9
+"""Longer durations (30 years) are counted as unusable."""
 _TIMESTAMP = re.compile(
     r"(?<![\d/-])(?:(\d{4})[-/])?(\d{2})[-/](\d{2})[ T](\d{2}):(\d{2}):(\d{2})(?:[.,](\d{1,6}))?(?!\d)"
 )
 _TIMESTAMP_WITHIN_CHARS = 48
+"""A timestamp must be in the first characters of a line; dates further on belong to the message."""
 
 
 def _seconds(text: str, unit_s: float = 1.0) -> float:
     """Return a duration in seconds; raise ValueError unless it is finite and not negative."""
     value = float(text.replace(",", "")) * unit_s
     if not 0 <= value <= _SECONDS_MAX:
-        raise ValueError(f"{value} is no duration")
+        raise ValueError(f"{value} is not a duration")
     return value
 
 
@@ -190,7 +192,7 @@ _NOT_TRAINING = re.compile(
 _WAIT_UNITS_S = {"data": 1e-3, "data_ms": 1e-3, "data_s": 1.0, "data_time": 1.0}
 """Names of the wait in a postfix, with the unit where none is written: most scripts print whole milliseconds."""
 _COMPUTE = "tb"
-"""Name of the step time without the wait, in the logs of the field reports."""
+"""Name of the step time without the wait in the logs of a widely copied training loop."""
 _PHASES = {"fwd", "forward", "bwd", "backward", "opt", "optimizer", "h2d"}
 _COUNTERS = {"epoch", "step", "iter", "it", "v_num", "rank"}
 _RICH_BAR = re.compile(
@@ -260,8 +262,10 @@ _TRAINER_TABLE = re.compile(r"^\s*(train_runtime|train_samples_per_second|train_
 
 
 def parse_huggingface(line: str) -> RunSummary | None:
-    """Parse `{'loss': 0.5, …, 'epoch': 0.1}` and `{'train_runtime': …}`, also as table rows: rates, but no data "
-    "times."""
+    """Parse `{'loss': 0.5, …, 'epoch': 0.1}` and `{'train_runtime': …}`, also as table rows.
+
+    They give rates, but no data times.
+    """
     if "train_" in line and "=" in line:
         row = _TRAINER_TABLE.match(line)
         if row is not None:
@@ -294,6 +298,7 @@ FORMATS: tuple[tuple[str, LineParser], ...] = (
 # -- the user's own format -----------------------------------------------------------------------------------------
 
 USER_PATTERN = "--pattern"
+"""Name of the user's format in reports: the option that defines it."""
 USER_PATTERN_CHARS_MAX = 2_000
 _TIME_GROUPS = ("time", "time_ms")
 _WAIT_GROUPS = ("wait", "wait_ms", "data", "data_ms")
@@ -313,7 +318,7 @@ class UserPattern:
         try:
             self._pattern = re.compile(expression)
         except (re.error, RecursionError, OverflowError) as error:
-            raise SettingError(f"the pattern is no regular expression: {error}", stage="pattern") from error
+            raise SettingError(f"the pattern is not a regular expression: {error}", stage="pattern") from error
         _check_groups(set(self._pattern.groupindex))
         self._matches = 0
 

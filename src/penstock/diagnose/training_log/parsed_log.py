@@ -1,4 +1,4 @@
-"""The parsed content of a training log: one class per kind of line, and `TrainingLog` for the whole file.
+"""The parsed content of a training log: one class per kind of line, `TrainingLog` for the whole file, and its settings.
 
 Timestamps (`at_s`) are seconds on the log's own clock: only their differences are meaningful. A value that the log does
 not give is None.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from statistics import median
+
+from penstock.errors import SettingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class ProgressBar:
 
     @property
     def step_without_wait_s(self) -> float | None:
-        """Return the seconds of a step without the wait: the sum of its phases if they are named."""
+        """Seconds of a step without the wait: the sum of its phases if they are named."""
         return sum(seconds for _, seconds in self.phases) if self.phases else self.compute_s
 
 
@@ -115,18 +117,18 @@ class TrainingLog:
     recognised: dict[str, int] = field(default_factory=dict)
     """Number of recognised lines by format."""
     notes: tuple[str, ...] = ()
-    """What was left out, and why."""
+    """Sentences about lines that were left out, and why."""
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Return the total that most bars and meters count up to."""
+        """The total that most bars and meters count up to."""
         totals = Counter(bar.total for bar in self.bars)
         totals.update(meter.total for meter in self.meters if meter.total is not None)
         return totals.most_common(1)[0][0] if totals else None
 
     @property
     def step_without_wait_s(self) -> float | None:
-        """Return the median seconds of a step without the wait, from phases, else from bars, else from meters."""
+        """Median seconds of a step without the wait, from phases, else from bars, else from meters."""
         steps = [bar.step_without_wait_s for bar in self.bars if bar.phases and bar.step_without_wait_s is not None]
         steps = steps or [bar.compute_s for bar in self.bars if bar.compute_s is not None]
         steps = steps or [
@@ -135,3 +137,48 @@ class TrainingLog:
             if meter.time_s is not None and meter.wait_s is not None and meter.time_s >= meter.wait_s
         ]
         return median(steps) if steps else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """The settings that the diagnosis of a log uses."""
+
+    workers: tuple[int, ...]
+    """num_workers; several values where the log names several, because it does not say which one applied when."""
+    prefetch_factor: int | None
+    batch_size: int | None
+    notes: tuple[str, ...]
+    """Settings for which the log names several values."""
+
+
+def resolve_settings(log: TrainingLog, workers: int | None, batch_size: int | None) -> LogSettings:
+    """Return the user's values if given, else those of the log; the log's value counts only if it is the only one."""
+    if workers is not None and workers < 0:
+        raise SettingError(f"{workers} workers are impossible", advice="Give the num_workers of the run, 0 or more")
+    if batch_size is not None and batch_size < 1:
+        raise SettingError(
+            f"a batch of {batch_size} samples is impossible", advice="Give the run's batch size, 1 or more"
+        )
+    named = {
+        "num_workers": log.workers if workers is None else (),
+        "prefetch_factor": log.prefetch_factors,
+        "batch_size": log.batch_sizes if batch_size is None else (),
+    }
+    return LogSettings(
+        workers=log.workers if workers is None else (workers,),
+        prefetch_factor=log.prefetch_factors[0] if len(log.prefetch_factors) == 1 else None,
+        batch_size=batch_size or _batch_size(log),
+        notes=tuple(
+            f"the log names more than one {name} ({', '.join(map(str, values))}): the setting may have changed during "
+            "the log, or the values belong to different loaders"
+            for name, values in named.items()
+            if len(values) > 1
+        ),
+    )
+
+
+def _batch_size(log: TrainingLog) -> int | None:
+    if log.batch_sizes:
+        return log.batch_sizes[0] if len(log.batch_sizes) == 1 else None
+    samples = Counter(meter.samples for meter in log.meters if meter.samples is not None)
+    return samples.most_common(1)[0][0] if samples else None

@@ -1,4 +1,7 @@
-"""Reading a training log: file → lines → `TrainingLog`. The file is streamed once, whatever its size."""
+"""Reading a training log: file → lines → `TrainingLog`.
+
+The file is read once, in chunks, so that a log of any size can be diagnosed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from penstock.diagnose.training_log.formats import FORMATS, USER_PATTERN, LineParser, UserPattern, parse_timestamp
-from penstock.diagnose.training_log.log_settings import SettingsScanner
 from penstock.diagnose.training_log.parsed_log import (
     ParsedLine,
     ProgressBar,
@@ -34,6 +36,15 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_VALUE = r"['\"]?(?:\s*[:=]\s*|\s+)['\"]?(\d{1,7})\b(?![.:/])"
+_WORKERS = re.compile(
+    rf"(?<![\w])(?:dataloader_|--)?(?:num[_-]workers|workers_per_gpu){_VALUE}"
+    r"|(?:--workers[ =]|\bworkers[=:] ?)(\d{1,7})\b"
+)
+_PREFETCH = re.compile(rf"(?<![\w])(?:dataloader_|--)?prefetch[_-]factor{_VALUE}")
+_BATCH = re.compile(rf"(?<![\w])(?:--)?batch[_-]size{_VALUE}|Total train batch size [^=]{{0,60}}= ([\d,]{{1,9}})")
+_SETTING_VALUES_MAX = 16
+"""Distinct values kept per setting. A name with more values than this is not a setting."""
 _LineT = TypeVar("_LineT", SlowBatch, WaitStatistics, ProgressBar, StepMeter, RunSummary)
 
 
@@ -107,6 +118,34 @@ class LogLines:
             line = _ESCAPES.sub("", line)
         if line and not line.isspace():
             yield line
+
+
+class SettingsScanner:
+    """Collects num_workers, prefetch_factor and batch_size from command lines, namespaces and configurations in a log.
+
+    Each list holds the distinct values in the order of the log.
+    """
+
+    def __init__(self) -> None:
+        self.workers: list[int] = []
+        self.prefetch_factors: list[int] = []
+        self.batch_sizes: list[int] = []
+
+    def scan(self, line: str) -> None:
+        """Add the settings that the line names."""
+        if "workers" in line:
+            _add_values(self.workers, _WORKERS, line)
+        if "prefetch" in line:
+            _add_values(self.prefetch_factors, _PREFETCH, line)
+        if "batch" in line:
+            _add_values(self.batch_sizes, _BATCH, line)
+
+
+def _add_values(values: list[int], pattern: re.Pattern[str], line: str) -> None:
+    for found in pattern.finditer(line):
+        value = int(next(group for group in found.groups() if group is not None).replace(",", ""))
+        if value not in values and len(values) < _SETTING_VALUES_MAX:
+            values.append(value)
 
 
 class _LogBuilder:

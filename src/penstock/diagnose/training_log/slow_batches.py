@@ -1,84 +1,110 @@
-"""A log that names its slow batches: is there a period, is it num_workers, what does it cost, what is left open."""
+"""The diagnosis of a log that names its slow batches.
+
+It answers whether the slow batches have a period, whether that is num_workers, what they cost, and which causes remain.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from penstock.core.finding import Diagnosis, Finding, Impact, RejectedCause
 from penstock.core.format import format_percent, format_seconds
-from penstock.diagnose.training_log import facts
-from penstock.diagnose.training_log.candidate_causes import ALIKE, HEALTHY_SHARE, decisive_experiment, look_alikes
-from penstock.diagnose.training_log.facts import rate
-from penstock.diagnose.training_log.log_settings import LogSettings
-from penstock.diagnose.training_log.parsed_log import TrainingLog
+from penstock.diagnose.training_log.candidate_causes import (
+    EQUAL_CONFIDENCE,
+    HEALTHY_SHARE,
+    candidate_findings,
+    decisive_experiment,
+    gain_without_waits,
+)
+from penstock.diagnose.training_log.facts import (
+    bar_clock_fact,
+    common_worker_fact,
+    describe_rate,
+    excluded_lines_facts,
+    label_fact,
+    slow_batch_facts,
+    steadiness_fact,
+    step_time_fact,
+    unused_statistics_fact,
+)
+from penstock.diagnose.training_log.parsed_log import LogSettings, TrainingLog
 from penstock.diagnose.training_log.periodicity import (
     GAPS_MIN,
-    LogRate,
+    LogThroughput,
     Periodicity,
     find_periodicity,
-    log_rate,
-    step_without_wait_s,
+    measure_throughput,
 )
-from penstock.diagnose.training_log.trend import Trend, trend
-from penstock.errors import printable
+from penstock.diagnose.training_log.trend import Trend, find_trend
 
-SPREAD_SHARE = 0.1
-"""Of a beat's time waited for other batches than the slow one: above it, more than one worker was late."""
-LAGGING_LESS = 0.2
-"""Confidence in a lagging worker where most beats were such."""
-MOST = 0.5
+OTHER_WAITS_SHARE = 0.1
+"""If more than this share of an interval was waited for batches other than the slow one, more than one worker was
+late."""
+OTHER_WAITS_MIN_INTERVALS = 0.5
+"""If this share of the intervals has such waits, a lagging worker is less likely."""
+LESS_LIKELY_CONFIDENCE = 0.2
+"""Confidence in a lagging worker in that case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StallCase:
-    """All that is looked at, gathered once."""
+class SlowBatchCase:
+    """A log with slow batches, and what was computed from it once."""
 
     log: TrainingLog
-    told: LogSettings
-    found: Periodicity
-    log_rate: LogRate | None
-    step_s: float | None
+    settings: LogSettings
+    periodicity: Periodicity
+    throughput: LogThroughput | None
     trend: Trend | None
+    """Trend of the time per batch; None without timestamps."""
+
+    @property
+    def slow_batch_facts(self) -> tuple[str, ...]:
+        """The facts that are the evidence of every candidate."""
+        return slow_batch_facts(self.periodicity, self.throughput, self.settings.batch_size)
 
 
-def diagnose_stalls(log: TrainingLog, told: LogSettings) -> Diagnosis | None:
-    """None where fewer than two slow batches follow one another."""
+def diagnose_slow_batches(log: TrainingLog, settings: LogSettings) -> Diagnosis | None:
+    """Return the diagnosis; None for a log in which no slow batch follows another."""
     if not log.slow:
         return None
-    found = find_periodicity(log.slow, told.workers)
-    if not found.beats:
+    periodicity = find_periodicity(log.slow, settings.workers)
+    if not periodicity.intervals:
         return None
-    step_s = step_without_wait_s(log)
-    speed = log_rate(found, step_s)
-    went = trend(speed.per_batch_s) if speed is not None and not speed.estimated else None
-    case = StallCase(log=log, told=told, found=found, log_rate=speed, step_s=step_s, trend=went)
-    if speed is not None and speed.share < HEALTHY_SHARE:
-        return _healthy(case, speed)
-    if found.period is not None and (not told.workers or found.period in told.workers):
-        return _shortfall(case, found.period)
-    return _open(case)
+    throughput = measure_throughput(periodicity, log.step_without_wait_s)
+    timed = throughput is not None and not throughput.estimated
+    case = SlowBatchCase(
+        log=log,
+        settings=settings,
+        periodicity=periodicity,
+        throughput=throughput,
+        trend=find_trend(throughput.seconds_per_batch) if throughput is not None and timed else None,
+    )
+    if throughput is not None and throughput.lost_share < HEALTHY_SHARE:
+        return _healthy(case, throughput)
+    if periodicity.period is not None and (not settings.workers or periodicity.period in settings.workers):
+        return _shortfall_of_workers(case, periodicity.period)
+    return _irregular(case)
 
 
-def _healthy(case: StallCase, speed: LogRate) -> Diagnosis:
+def _healthy(case: SlowBatchCase, throughput: LogThroughput) -> Diagnosis:
     return Diagnosis(
         verdict="healthy",
-        sentence=f"{len(case.found.slow)} slow batches cost {format_percent(speed.share)} of the time: "
-        f"{rate(speed.rate, case.told.batch_size)}, and no data advice.",
+        sentence=f"{len(case.periodicity.slow)} slow batches cost {format_percent(throughput.lost_share)} of the time: "
+        f"{describe_rate(throughput.batches_per_s, case.settings.batch_size)}, and no data advice.",
         impact=_impact(case),
         notes=_notes(case),
     )
 
 
-def _shortfall(case: StallCase, period: int) -> Diagnosis:
-    """The period is num_workers, or what num_workers is taken to be."""
-    meaning = (
-        f"period {period} = num_workers" if case.told.workers else f"period {period}, which suggests {period} workers"
-    )
-    sentence = f"{_manner(case)} supply shortfall with {meaning}: {_cost(case)}"
+def _shortfall_of_workers(case: SlowBatchCase, period: int) -> Diagnosis:
+    """Return the diagnosis where the period is num_workers, or num_workers is unknown and assumed to be the period."""
+    meaning = f"period {period} = num_workers"
+    if not case.settings.workers:
+        meaning = f"period {period}, which suggests {period} workers"
     return Diagnosis(
         verdict="undetermined",
-        sentence=f"{sentence}; shared storage, slow workers or one lagging worker: this log cannot tell which.",
+        sentence=f"{_adjective(case.trend)} supply shortfall with {meaning}: {_cost(case)}; shared storage, slow "
+        "workers or one lagging worker: this log does not show which.",
         findings=_candidates(case, period),
         rejected=_rejected(case, period),
         experiment=decisive_experiment(period),
@@ -87,22 +113,21 @@ def _shortfall(case: StallCase, period: int) -> Diagnosis:
     )
 
 
-def _open(case: StallCase) -> Diagnosis:
-    """Slow batches without a period, or with one that is not num_workers."""
-    what = _irregularity(case.found, case.told.workers)
+def _irregular(case: SlowBatchCase) -> Diagnosis:
+    """Return the diagnosis where the slow batches have no period, or one that is not num_workers."""
+    pattern = _describe_pattern(case.periodicity, case.settings.workers)
     return Diagnosis(
         verdict="undetermined",
-        sentence=f"{what[0].upper()}{what[1:]}: {_cost(case)}; the log cannot tell why.",
+        sentence=f"{pattern[0].upper()}{pattern[1:]}: {_cost(case)}; the log does not show why.",
         experiment="Run it under `penstock run`: it shows which worker is awaited at each stall, and what it does.",
         impact=_impact(case),
-        notes=(*facts.stalls(case.found, case.log_rate, case.told.batch_size), *_notes(case)),
+        notes=(*case.slow_batch_facts, *_notes(case)),
     )
 
 
-def _irregularity(found: Periodicity, workers: tuple[int, ...]) -> str:
-    """How they come, in words."""
+def _describe_pattern(found: Periodicity, workers: tuple[int, ...]) -> str:
     period = found.period
-    gaps = [beat.batches for beat in found.beats]
+    gaps = [interval.batches for interval in found.intervals]
     if period is None and len(gaps) < GAPS_MIN:
         return f"{len(found.slow)} slow batches are too few to see a period"
     if period is None and max(gaps) == 1:
@@ -120,52 +145,61 @@ def _irregularity(found: Periodicity, workers: tuple[int, ...]) -> str:
     )
 
 
-def _candidates(case: StallCase, period: int) -> tuple[Finding, ...]:
-    """None without a rate: then there is no gain to name."""
-    if case.log_rate is None:
+def _candidates(case: SlowBatchCase, period: int) -> tuple[Finding, ...]:
+    """Return the three candidate causes; none if the throughput is unknown, because then the gain is unknown too."""
+    if case.throughput is None:
         return ()
-    gain = case.log_rate.gain()
-    evidence = facts.stalls(case.found, case.log_rate, case.told.batch_size)
-    late = _spread_beats(case)
-    lagging = ALIKE if late < MOST * len(case.log_rate.beats) else LAGGING_LESS
-    findings = look_alikes(gain, evidence, workers=period, lagging=lagging)
-    about_one = facts.turn(case.found.slow, period)
-    if late:
-        about_one.append(
-            f"in {late} of {len(case.log_rate.beats)} periods more than {format_percent(SPREAD_SHARE)} of the time "
-            "was waited for "
-            "other batches than the slow one, which speaks against a single lagging worker there"
+    intervals = case.throughput.intervals
+    gain = gain_without_waits(
+        [interval.seconds or 0.0 for interval in intervals], [interval.lost_s for interval in intervals]
+    )
+    with_other_waits = _intervals_with_other_waits(case)
+    less_likely = with_other_waits >= OTHER_WAITS_MIN_INTERVALS * len(intervals)
+    findings = candidate_findings(
+        gain,
+        case.slow_batch_facts,
+        workers=period,
+        lagging_confidence=LESS_LIKELY_CONFIDENCE if less_likely else EQUAL_CONFIDENCE,
+    )
+    on_lagging = common_worker_fact(case.periodicity.slow, period)
+    if with_other_waits:
+        on_lagging.append(
+            f"in {with_other_waits} of {len(intervals)} periods more than {format_percent(OTHER_WAITS_SHARE)} of the "
+            "time was waited for other batches than the slow one, which speaks against a single lagging worker there"
         )
     return tuple(
-        replace(finding, evidence=(*finding.evidence, *about_one)) if finding.rule == "lagging_worker" else finding
+        replace(finding, evidence=(*finding.evidence, *on_lagging)) if finding.rule == "lagging_worker" else finding
         for finding in findings
     )
 
 
-def _spread_beats(case: StallCase) -> int:
-    if case.log_rate is None or case.step_s is None or case.log_rate.estimated:
+def _intervals_with_other_waits(case: SlowBatchCase) -> int:
+    """Return the number of intervals in which more than OTHER_WAITS_SHARE was waited for other batches."""
+    step_s = case.log.step_without_wait_s
+    if case.throughput is None or step_s is None or case.throughput.estimated:
         return 0
     return sum(
-        (beat.seconds or 0.0) - beat.lost_s - beat.batches * case.step_s > SPREAD_SHARE * (beat.seconds or 0.0)
-        for beat in case.log_rate.beats
+        (interval.seconds or 0.0) - interval.lost_s - interval.batches * step_s
+        > OTHER_WAITS_SHARE * (interval.seconds or 0.0)
+        for interval in case.throughput.intervals
     )
 
 
-def _rejected(case: StallCase, period: int) -> tuple[RejectedCause, ...]:
-    factor = case.told.prefetch_factor
+def _rejected(case: SlowBatchCase, period: int) -> tuple[RejectedCause, ...]:
+    factor = case.settings.prefetch_factor
     tasks = (
         f"the {period * factor} tasks outstanding ({period} × prefetch_factor {factor}) are mostly not started"
         if factor is not None
         else "num_workers × prefetch_factor counts tasks outstanding, most of them not started"
     )
-    per_batch = ""
-    if case.log_rate is not None:
-        per_batch = f" = {period} / {format_seconds(case.log_rate.elapsed_s / case.log_rate.batches * period)}"
+    rate = ""
+    if case.throughput is not None:
+        rate = f" = {period} / {format_seconds(case.throughput.elapsed_s / case.throughput.batches * period)}"
     return (
         RejectedCause(
             rule="prefetch_factor",
             why="a larger prefetch factor cannot help: the rate is workers / seconds per batch of a worker"
-            f"{per_batch}, whatever the prefetch factor is; {tasks}",
+            f"{rate}, whatever the prefetch factor is; {tasks}",
         ),
         RejectedCause(
             rule="straggler_samples",
@@ -174,55 +208,46 @@ def _rejected(case: StallCase, period: int) -> tuple[RejectedCause, ...]:
     )
 
 
-def _manner(case: StallCase) -> str:
-    if case.trend is None:
+def _adjective(trend: Trend | None) -> str:
+    if trend is None:
         return "A"
-    if case.trend.kind == "steady":
+    if trend.kind == "steady":
         return "A steady"
-    return "A growing" if case.trend.after > case.trend.before else "A shrinking"
+    return "A growing" if trend.after > trend.before else "A shrinking"
 
 
-def _cost(case: StallCase) -> str:
-    if case.log_rate is None:
-        lost = sum(beat.lost_s for beat in case.found.beats)
-        return (
-            f"{format_seconds(lost)} lost in {len(case.found.beats)} slow batches, at a rate that the log does not say"
-        )
-    about = "about " if case.log_rate.estimated else ""
+def _cost(case: SlowBatchCase) -> str:
+    throughput = case.throughput
+    if throughput is None:
+        intervals = case.periodicity.intervals
+        lost_s = sum(interval.lost_s for interval in intervals)
+        return f"{format_seconds(lost_s)} lost in {len(intervals)} slow batches, at a rate that the log does not say"
+    about = "about " if throughput.estimated else ""
     return (
-        f"{about}{rate(case.log_rate.rate, case.told.batch_size)} in the mean and "
-        f"{about}{format_percent(case.log_rate.share)} of the "
-        "time lost"
+        f"{about}{describe_rate(throughput.batches_per_s, case.settings.batch_size)} in the mean and "
+        f"{about}{format_percent(throughput.lost_share)} of the time lost"
     )
 
 
-def _impact(case: StallCase) -> Impact | None:
-    if case.log_rate is None:
+def _impact(case: SlowBatchCase) -> Impact | None:
+    throughput, steps = case.throughput, case.log.steps_per_epoch
+    if throughput is None:
         return None
-    steps = case.log.steps_per_epoch
     return Impact(
-        run_s=case.log_rate.elapsed_s,
-        waited_s=case.log_rate.lost_s,
-        share=case.log_rate.share,
-        per_epoch_s=None if steps is None else steps * case.log_rate.lost_s / case.log_rate.batches,
-        gpu_hours=case.log_rate.lost_s / 3600,
+        run_s=throughput.elapsed_s,
+        waited_s=throughput.lost_s,
+        share=throughput.lost_share,
+        per_epoch_s=None if steps is None else steps * throughput.lost_s / throughput.batches,
+        gpu_hours=throughput.lost_s / 3600,
     )
 
 
-def _notes(case: StallCase) -> tuple[str, ...]:
-    found = case.found
-    notes = [
-        *facts.manner(case.log_rate, case.trend),
-        *facts.step(case.log, case.step_s, case.log_rate),
-        *facts.windows(case.log, found.period),
-        *facts.bars(case.log, case.step_s),
-    ]
-    labels = Counter(printable(batch.label) for batch in case.log.slow if batch.label)
-    if labels:
-        words = ", ".join(f"{label!r} ({number} lines)" for label, number in labels.most_common(5))
-        notes.append(f"{words}: names that the log's author gave, not measurements, so not taken as evidence")
-    if found.doubled:
-        notes.append(f"{found.doubled} lines name a slow batch once more (other ranks, or a second handler): left out")
-    if found.disagreeing:
-        notes.append(f"between {found.disagreeing} pairs of slow batches the stamps leave less time than was waited")
-    return tuple(notes)
+def _notes(case: SlowBatchCase) -> tuple[str, ...]:
+    return (
+        *steadiness_fact(case.throughput, case.trend),
+        *step_time_fact(case.log, case.throughput),
+        *unused_statistics_fact(case.log, case.periodicity.period),
+        *bar_clock_fact(case.log),
+        *label_fact(case.log),
+        *excluded_lines_facts(case.periodicity),
+    )

@@ -1,4 +1,4 @@
-"""Whether a row of numbers stays as it is, changes once, or drifts."""
+"""Whether a series of numbers is steady, changes once, or drifts."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from typing import Literal
 
 import numpy as np
 
-MEASURED_MIN = 6
+NUMBERS_MIN = 6
 CHANGE_MIN = 0.2
-"""A smaller change of the mean is called steady."""
+"""A smaller change, relative to the mean, is called steady."""
 SIGMAS = 4.0
-"""So many standard errors, for many numbers: the place of the change is chosen to look its best."""
-FEW = 8
-"""With as few numbers as this it takes twice as much: their spread is hardly known."""
+"""A change must exceed this number of standard errors, for long series. The usual two would be too few, because the
+position of the change is chosen to make it as large as possible."""
+SHORT_SERIES = 8
+"""At this length a change must exceed twice as many standard errors, because the spread is hardly known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """How it went."""
+    """The course of a series."""
 
     kind: Literal["steady", "changed", "drifted"]
     before: float
-    """The mean before the change; for a drift, the level at the start; when steady, the mean."""
+    """The mean before a change; the fitted value at the start of a drift; the mean of a steady series."""
     after: float
+    """The mean after a change; the fitted value at the end of a drift; the mean of a steady series."""
     at: int = 0
     """Index of the first number after a change."""
 
 
-def trend(numbers: Sequence[float]) -> Trend | None:
-    """None where there are too few numbers to tell."""
+def find_trend(numbers: Sequence[float]) -> Trend | None:
+    """Return the trend; None for fewer than NUMBERS_MIN numbers."""
     n = len(numbers)
-    if n < MEASURED_MIN:
+    if n < NUMBERS_MIN:
         return None
     values = np.asarray(numbers, dtype=np.float64)
     mean = float(values.mean())
     at, before, after, step_sse = _best_step(values)
     error = np.sqrt(step_sse / (n - 2) * (1 / at + 1 / (n - at)))
-    if abs(after - before) <= max(SIGMAS * (1 + FEW / n) * error, CHANGE_MIN * mean):
+    if abs(after - before) <= max(SIGMAS * (1 + SHORT_SERIES / n) * error, CHANGE_MIN * mean):
         return Trend(kind="steady", before=mean, after=mean)
     slope, level = np.polyfit(np.arange(n), values, 1)
     line_sse = float(((values - level - slope * np.arange(n)) ** 2).sum())
@@ -48,7 +50,10 @@ def trend(numbers: Sequence[float]) -> Trend | None:
 
 
 def _best_step(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, float, float, float]:
-    """The split into two flat parts that leaves the least, each a tenth of the whole and three numbers at least."""
+    """Fit two constant parts: return where the second begins, the two means, and the sum of squared errors.
+
+    Each part has a tenth of the numbers, and three at least.
+    """
     n = len(values)
     edge = max(3, n // 10)
     sums = np.cumsum(values)
