@@ -19,7 +19,7 @@ from penstock.watcher.loader_views import NOTHING, LoaderView, count_samples, vi
 from penstock.watcher.rank_files import own_recording
 from penstock.watcher.script import autostart
 from penstock.watcher.session import Sink, StepTracker
-from penstock.watcher.sinks.terminal import LiveLines, terminal
+from penstock.watcher.sinks.terminal import LiveLines, stderr_is_terminal
 from penstock.watcher.start import WatchedRun
 
 
@@ -109,7 +109,7 @@ class _Options:
 
     def all_sinks(self) -> list[Sink]:
         mine: list[Sink] = list(self.sinks)
-        if terminal() if self.live is None else self.live:
+        if stderr_is_terminal() if self.live is None else self.live:
             mine.append(LiveLines(window=self.window, slow_s=self.slow_s))
         return mine
 

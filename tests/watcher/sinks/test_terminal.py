@@ -1,23 +1,17 @@
-"""What is printed while a run is watched."""
-
 import io
 import logging
-import os
-import threading
-import time
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress
 from tqdm import tqdm
 
-from penstock.recording.format import EventLine, LoaderLine, LoaderSetting, StepLine
-from penstock.watcher.sinks import async_sink as aside
-from penstock.watcher.sinks.terminal import LiveLines, say
+from penstock.recording.format import LoaderLine, LoaderSetting, StepLine
+from penstock.watcher.sinks.terminal import LiveLines, print_above_bars
 
 
 class Run:
-    """Steps on a time line of the test's own, and the lines that were printed."""
+    """A run whose times the test sets, and the lines that were printed."""
 
     def __init__(self, workers=32, prefetch=12, **settings):
         self.printed = []
@@ -25,11 +19,11 @@ class Run:
         self.full = workers * prefetch
         self.at_s = 0.0
         self.batch = 0
-        self.meet(workers)
+        self.add_loader(workers)
 
-    def meet(self, workers, loader=0, name=""):
-        given = LoaderSetting(requested=workers, in_force=workers)
-        self.live.put(LoaderLine(loader=loader, name=name, settings={"num_workers": given}))
+    def add_loader(self, workers, loader=0, name=""):
+        setting = LoaderSetting(requested=workers, in_force=workers)
+        self.live.put(LoaderLine(loader=loader, name=name, settings={"num_workers": setting}))
 
     def step(self, wait_s=0.0004, step_s=0.16, loader=0, **known):
         known = {"samples": 24, "outstanding": self.full, "ready": self.full, "worker": 0, **known}
@@ -48,7 +42,7 @@ class Run:
         return [line for line in self.printed if line.startswith(start)]
 
 
-def test_a_line_per_window_says_how_waits_are_spread():
+def test_one_line_per_window_gives_the_distribution_of_waits():
     run = Run()
     run.steps(31)
     run.step(wait_s=10.0, worker=6)
@@ -60,14 +54,14 @@ def test_a_line_per_window_says_how_waits_are_spread():
     ]
 
 
-def test_a_slow_batch_says_who_was_awaited_and_what_was_ready():
+def test_the_line_of_a_slow_batch_names_the_awaited_worker_and_the_ready_batches():
     run = Run()
     run.steps(38)
     run.step(wait_s=20.69, ready=372, worker=6)
     assert run.lines("[SLOW") == ["[SLOW BATCH #38] 20.69s waiting on worker 6 · ready 372/384 · lagging worker (0.50)"]
 
 
-def test_sixteen_stalls_on_the_same_worker_make_a_surer_guess():
+def test_sixteen_stalls_on_the_same_worker_raise_the_score():
     run = Run()
     for _ in range(16):
         run.steps(31)
@@ -75,7 +69,7 @@ def test_sixteen_stalls_on_the_same_worker_make_a_surer_guess():
     assert run.lines("[SLOW")[-1].endswith("lagging worker (0.94)")
 
 
-def test_full_shelves_and_another_worker_each_time_are_heavy_batches():
+def test_all_other_batches_ready_and_another_worker_each_time_means_heavy_batches():
     run = Run()
     for worker in (3, 17, 8, 29):
         run.steps(31)
@@ -105,7 +99,7 @@ def test_stalls_that_disagree_lower_the_score():
     [{"ready": 150}, {"ready": None}, {"outstanding": None}, {"worker": None}],
     ids=["half ready", "ready unknown", "outstanding unknown", "worker unknown"],
 )
-def test_what_is_not_known_is_not_guessed(known):
+def test_no_cause_is_guessed_from_unknown_or_unclear_counts(known):
     run = Run()
     run.steps(38)
     run.step(wait_s=20.0, **known)
@@ -113,22 +107,22 @@ def test_what_is_not_known_is_not_guessed(known):
     assert not line.endswith(")")
 
 
-def test_without_workers_nobody_is_awaited():
+def test_without_workers_no_worker_is_named():
     run = Run(workers=0)
     run.steps(38, worker=-1, ready=None, outstanding=None)
     run.step(wait_s=0.31, worker=-1, ready=None, outstanding=None)
     assert run.lines("[SLOW") == ["[SLOW BATCH #38] 310ms waiting"]
 
 
-def test_the_first_batch_of_a_pass_is_told_apart():
+def test_the_line_of_a_slow_first_batch_names_its_epoch():
     run = Run()
     run.steps(40)
     run.batch = 0
     run.step(wait_s=8.0, ready=0, worker=0, epoch=1)
-    assert run.lines("[SLOW") == ["[SLOW BATCH #0] 8.00s waiting on worker 0 · first of pass 1 · ready 0/384"]
+    assert run.lines("[SLOW") == ["[SLOW BATCH #0] 8.00s waiting on worker 0 · first of epoch 1 · ready 0/384"]
 
 
-def test_slow_batches_within_a_second_are_counted_only():
+def test_slow_batches_within_a_second_are_only_counted():
     run = Run(workers=0)
     run.steps(40, step_s=0.01)
     for _ in range(4):
@@ -138,21 +132,21 @@ def test_slow_batches_within_a_second_are_counted_only():
     assert run.lines("[SLOW") == ["[SLOW BATCH #40] 100ms waiting", "[SLOW BATCH #53] 100ms waiting (+3 more)"]
 
 
-def test_windows_of_short_steps_are_printed_once_a_second_and_the_postfix_is_always_the_last_ones():
+def test_windows_of_short_steps_are_printed_once_a_second_and_the_postfix_is_that_of_the_last_window():
     run = Run(workers=0)
-    run.steps(19 * 50, wait_s=0.001, step_s=0.002)  # 0.15 s each
+    run.steps(19 * 50, wait_s=0.001, step_s=0.002)  # 19 windows of 0.15 s each
     run.steps(50, wait_s=0.001, step_s=0.002, loader=1)
     run.steps(50, wait_s=0.001, step_s=0.002, phases={"forward": 0.0015})
     run.steps(10, wait_s=0.001, step_s=0.002, phases={"forward": 0.0015})
-    assert len(run.lines("[DATA]")) == 3 + 1 + 1  # after 0.15, 1.2 and 2.25 s, of the other loader, at the end
+    assert len(run.lines("[DATA]")) == 3 + 1 + 1  # after 0.15, 1.2 and 2.25 s; the other loader's; the last one
     assert run.live.postfix() == {"data": "1.0", "fwd": "1.5"}
     assert len(run.lines("[DATA] last 10 batches")) == 1
 
 
-def test_with_several_loaders_each_line_says_whose_it_is_and_names_cannot_steer_the_terminal():
+def test_with_several_loaders_each_line_names_its_loader_and_control_characters_are_escaped():
     run = Run(workers=0)
-    run.meet(0, loader=0, name="train")
-    run.meet(0, loader=1, name="val\x1b[2J")
+    run.add_loader(0, loader=0, name="train")
+    run.add_loader(0, loader=1, name="val\x1b[2J")
     run.steps(50, loader=1, worker=None)
     run.step(wait_s=3.0, loader=1, worker=None)
     window, slow = run.lines()[:2]
@@ -160,13 +154,13 @@ def test_with_several_loaders_each_line_says_whose_it_is_and_names_cannot_steer_
     assert slow == "[SLOW BATCH #50] 3.00s waiting · val\\x1b[2J"
 
 
-def test_a_short_run_has_its_line_at_the_end():
+def test_the_window_of_a_short_run_is_printed_at_the_end():
     run = Run(workers=4)
     run.steps(11)
     assert [line.partition(":")[0] for line in run.lines()] == ["[DATA] last 8 batches"]
 
 
-def test_only_the_first_rank_prints_but_every_rank_has_a_postfix():
+def test_only_rank_0_prints_but_every_rank_has_a_postfix():
     run = Run(rank=1)
     run.steps(64)
     assert run.lines() == []
@@ -174,14 +168,14 @@ def test_only_the_first_rank_prints_but_every_rank_has_a_postfix():
 
 
 @pytest.mark.parametrize(("rank", "printed"), [("3", 0), ("0", 1)])
-def test_the_rank_is_the_launchers(monkeypatch, rank, printed):
+def test_the_default_rank_is_that_of_the_launcher(monkeypatch, rank, printed):
     monkeypatch.setenv("RANK", rank)
     run = Run()
     run.steps(64)
     assert len(run.lines()) == printed
 
 
-def test_the_postfix_has_outermost_phases_in_the_order_of_the_step():
+def test_the_postfix_has_the_outermost_phases_in_the_order_of_the_step():
     run = Run(workers=0)
     phases = {"h2d": 0.001, "optimizer": 0.0021, "backward": 0.119, "forward": 0.025, "forward/attention": 0.02}
     phases["sampler"] = 0.001
@@ -202,7 +196,7 @@ def test_the_postfix_is_that_of_the_loader_in_use():
     assert run.live.postfix() == {"data": "300"}
 
 
-def test_what_the_optimizer_calls_is_not_the_optimizers_time():
+def test_forward_and_backward_called_by_the_optimizer_are_not_counted_as_optimizer_time():
     run = Run(workers=0)
     phases = {"optimizer": 0.150, "optimizer/forward": 0.025, "optimizer/backward": 0.120, "optimizer/log": 0.001}
     run.steps(50, wait_s=0.0, phases=phases)
@@ -210,10 +204,10 @@ def test_what_the_optimizer_calls_is_not_the_optimizers_time():
     assert run.live.postfix() == {"data": "0", "fwd": "25.0", "bwd": "120", "opt": "5.0"}
 
 
-def test_a_line_goes_above_a_bar_of_tqdm(capsys):
+def test_a_line_is_printed_above_a_bar_of_tqdm(capsys):
     with tqdm(total=3, desc="training", mininterval=0, ascii=True) as bar:
         bar.update()
-        say("[DATA] hello")
+        print_above_bars("[DATA] hello")
         bar.update()
     drawn = capsys.readouterr().err
     before, _, after = drawn.partition("[DATA] hello\n")
@@ -222,97 +216,32 @@ def test_a_line_goes_above_a_bar_of_tqdm(capsys):
     assert "training" in after
 
 
-def test_a_line_goes_above_a_bar_of_rich():
+def test_a_line_is_printed_above_a_bar_of_rich():
     screen = io.StringIO()
     with Progress(console=Console(file=screen, force_terminal=True, width=80), auto_refresh=False) as bar:
         bar.add_task("training", total=3)
-        say("[DATA] hello")
+        print_above_bars("[DATA] hello")
     bar, line = next(line for line in screen.getvalue().split("\n") if "hello" in line).rsplit("\x1b[2K", 1)
     assert "training" in bar
     assert line == "[DATA] hello"  # on a line that was cleared
 
 
-def test_without_a_bar_it_is_a_plain_line(capsys):
-    say("[DATA] hello")
+def test_without_a_bar_a_plain_line_is_printed(capsys):
+    print_above_bars("[DATA] hello")
     assert capsys.readouterr() == ("", "[DATA] hello\n")
 
 
-def test_a_terminal_that_fails_is_spoken_to_no_more(caplog):
+def test_nothing_is_printed_after_the_terminal_has_failed(caplog):
     calls = []
 
-    def broken(text):
+    def fail(text):
         calls.append(text)
         raise OSError("gone away")
 
-    live = LiveLines(broken, window=1)
+    live = LiveLines(fail, window=2)
     with caplog.at_level(logging.WARNING, "penstock"):
         for batch in range(3):
             live.put(StepLine(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0))
         live.close()
     assert len(calls) == 1
     assert caplog.messages == ["LiveLines is switched off: OSError: gone away"]
-    live.put(StepLine(loader=0, batch=3, at_s=0.0, wait_s=0.0, step_s=1.0))
-    assert len(calls) == 1
-
-
-def test_nothing_is_written_on_the_trainings_thread():
-    threads = []
-    live = LiveLines(lambda _: threads.append(threading.current_thread()), window=1)
-    live.put(StepLine(loader=0, batch=0, at_s=0.0, wait_s=0.0, step_s=1.0))
-    live.close()
-    assert threading.main_thread() not in threads
-    assert len(threads) == 1
-
-
-def test_a_terminal_that_is_stuck_does_not_hold_up_the_end(monkeypatch, caplog):
-    monkeypatch.setattr(aside, "CLOSING_S", 0.01)
-    monkeypatch.setattr(aside, "POLL_S", 0.0)
-    stuck, release = threading.Event(), threading.Event()
-
-    def write(_):
-        stuck.set()
-        release.wait()
-
-    live = LiveLines(write, window=1)
-    live.put(StepLine(loader=0, batch=0, at_s=0.0, wait_s=0.0, step_s=1.0))
-    stuck.wait()
-    with caplog.at_level(logging.WARNING, "penstock"):
-        live.close()
-    release.set()
-    assert caplog.messages == ["LiveLines did not end within 0.01 s: its last lines may be lost"]
-
-
-def test_lines_beyond_what_can_wait_are_lost_and_counted(monkeypatch, caplog):
-    monkeypatch.setattr(aside, "WAITING", 4)
-    monkeypatch.setattr(LiveLines, "_start", lambda self: None)  # a thread that never comes to it
-    live = LiveLines(lambda _: None, window=1)
-    for batch in range(7):
-        live.put(StepLine(loader=0, batch=batch, at_s=0.0, wait_s=0.0, step_s=1.0))
-    with caplog.at_level(logging.WARNING, "penstock"):
-        live.close()
-    assert caplog.messages == ["LiveLines could not keep up: 3 lines are lost"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_prints_nothing():
-    read, write = os.pipe()
-    live = LiveLines(lambda text: os.write(write, text.encode()), window=1)
-    child = os.fork()
-    if child == 0:
-        try:
-            live.put(StepLine(loader=0, batch=0, at_s=0.0, wait_s=0.0, step_s=1.0))
-            live.close()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        assert pipe.read() == b""
-
-
-def test_lines_of_other_kinds_are_not_even_kept():
-    live = LiveLines(lambda _: None)
-    live.put(EventLine(what="gc", at_s=time.monotonic()))
-    assert live._thread is None
-    live.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.watcher.active_session import active_session, publish_session
 from penstock.watcher.rank_files import recording_of
 from penstock.watcher.session import Sink
-from penstock.watcher.sinks.terminal import LiveLines, terminal
+from penstock.watcher.sinks.terminal import LiveLines, stderr_is_terminal
 from penstock.watcher.start import WatchedRun
 
 log = logging.getLogger("penstock")
@@ -64,7 +64,7 @@ class WatchedTraining:
 
     def _all_sinks(self, rank: int) -> list[Sink]:
         sinks = list(self._sinks)
-        if terminal() if self._live is None else self._live:
+        if stderr_is_terminal() if self._live is None else self._live:
             sinks.append(LiveLines(window=self._window, slow_s=self._slow_s, rank=rank))
         return sinks
 

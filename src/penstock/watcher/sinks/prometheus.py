@@ -1,4 +1,4 @@
-"""An endpoint for Prometheus to scrape: http://127.0.0.1:PORT/metrics."""
+"""A sink that serves the numbers of a run to Prometheus, at http://127.0.0.1:PORT/metrics."""
 
 from __future__ import annotations
 
@@ -20,34 +20,36 @@ from penstock.watcher.window import BatchWindows
 Labels = tuple[tuple[str, str], ...]
 
 METRICS = {
-    "steps_total": ("counter", "Batches the training loop has finished with."),
-    "samples_total": ("counter", "Samples in them."),
-    "wait_seconds_total": ("counter", "Time the loop waited for batches."),
-    "step_seconds_total": ("counter", "Time the loop worked on them."),
-    "phase_seconds_total": ("counter", "Of it, by phase; a phase inside another is counted in both."),
-    "slow_batches_total": ("counter", "Batches waited for far longer than is usual for the run."),
-    "ready_batches": ("gauge", "Batches that had arrived when the loop last asked."),
-    "outstanding_batches": ("gauge", "Batches that workers had been asked for by then."),
+    "steps_total": ("counter", "Steps that the training loop has finished."),
+    "samples_total": ("counter", "Samples in those steps."),
+    "wait_seconds_total": ("counter", "Time that the training loop waited for batches."),
+    "step_seconds_total": ("counter", "Time that the training loop worked on batches."),
+    "phase_seconds_total": ("counter", "Step time by phase; a phase inside another one is counted in both."),
+    "slow_batches_total": ("counter", "Batches with a wait far above what is usual for the run."),
+    "ready_batches": ("gauge", "Batches that had arrived when the training loop last requested one."),
+    "outstanding_batches": ("gauge", "Batches that workers had been given and the training loop had not taken."),
     "workers": ("gauge", "Worker processes of the loader."),
 }
-REQUEST_S = 5.0
-"""A client that says nothing for so long is hung up on."""
+"""Name without the prefix "penstock_" → type and help text."""
+REQUEST_TIMEOUT_S = 5.0
+"""Seconds after which the connection of a silent client is closed."""
 
 
 class Prometheus(AsyncSink):
-    """Serves from its making to the end of the run.
+    """A sink that serves sums and gauges over HTTP, from its construction to the end of the run.
 
-    Port 0 takes a free one, told by `port`; ranks of one machine need one each. Host "" listens to the whole network.
+    Port 0 chooses a free port, which the attribute `port` gives. Each rank of a machine needs a port of its own. The
+    host "" listens on all network interfaces.
     """
 
-    wants: ClassVar[tuple[type, ...]] = (LoaderLine, StepLine, HopsLine)
+    line_types: ClassVar[tuple[type, ...]] = (LoaderLine, StepLine, HopsLine)
 
     def __init__(self, port: int, host: str = "127.0.0.1", *, slow_s: float | None = None) -> None:
         super().__init__()
         self._windows = BatchWindows(slow_s=slow_s)
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
-        self._unlooked: Counter[int] = Counter()
-        """By loader: steps since the last one whose phases were looked at, which the next one speaks for."""
+        self._steps_since_profiled: Counter[int] = Counter()
+        """Steps after the last profiled one, by loader; the next profiled step is counted for all of them."""
         self._lock = threading.Lock()
         try:
             self._server = _MetricsServer((host, port), self)
@@ -58,8 +60,8 @@ class Prometheus(AsyncSink):
         self.port: int = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="penstock-metrics", daemon=True).start()
 
-    def take(self, line: AnyLine) -> None:
-        """Sums for Prometheus to take the difference of."""
+    def handle(self, line: AnyLine) -> None:
+        """Update the sums and gauges."""
         with self._lock:
             if isinstance(line, LoaderLine):
                 self._windows.meet(line)
@@ -70,15 +72,15 @@ class Prometheus(AsyncSink):
             elif isinstance(line, StepLine):
                 self._step(line)
 
-    def end(self) -> None:
-        """Free the port, also where a worker forked in the meantime still holds a copy of the socket."""
+    def finish(self) -> None:
+        """Free the port, even if a forked worker still holds a copy of the socket."""
         self._server.shutdown()
         with suppress(OSError):
             self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
 
     def text(self) -> str:
-        """All values in the text format, version 0.0.4."""
+        """Return all values in Prometheus' text format, version 0.0.4."""
         with self._lock:
             return "".join(f"{line}\n" for line in self._lines())
 
@@ -89,11 +91,11 @@ class Prometheus(AsyncSink):
         self._add("wait_seconds_total", step.loader, step.wait_s)
         self._add("step_seconds_total", step.loader, step.step_s)
         self._add("slow_batches_total", step.loader, slow)
-        self._unlooked[step.loader] += 1
-        times = self._unlooked.pop(step.loader) if step.profiled else 0
+        self._steps_since_profiled[step.loader] += 1
+        weight = self._steps_since_profiled.pop(step.loader) if step.profiled else 0
         for phase, seconds in step.phases.items():
-            spoken_s = seconds * times if is_profiled_phase(phase) else seconds
-            self._add("phase_seconds_total", step.loader, spoken_s, ("phase", phase))
+            weighted_s = seconds * weight if is_profiled_phase(phase) else seconds
+            self._add("phase_seconds_total", step.loader, weighted_s, ("phase", phase))
         if step.ready is not None:
             self._set("ready_batches", step.loader, step.ready)
         if step.outstanding is not None:
@@ -114,31 +116,31 @@ class Prometheus(AsyncSink):
             yield f"# HELP penstock_{metric} {help_}"
             yield f"# TYPE penstock_{metric} {kind}"
             for labels, value in self._values[metric].items():
-                inside = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
-                yield f"penstock_{metric}{{{inside}}} {value!r}"
+                pairs = ",".join(f'{name}="{_escape(text)}"' for name, text in labels)
+                yield f"penstock_{metric}{{{pairs}}} {value!r}"
 
 
 class _MetricsServer(socketserver.ThreadingTCPServer):
-    """Not http.server's own, which asks the name service for its name before it listens."""
+    """An HTTP server. `http.server.HTTPServer` is not used: it makes a DNS query before it listens."""
 
     daemon_threads = True
     block_on_close = False
-    allow_reuse_address = sys.platform != "win32"  # there it would let two listen on one port
+    allow_reuse_address = sys.platform != "win32"  # on Windows it would let two servers listen on one port
 
     def __init__(self, address: tuple[str, int], metrics: Prometheus) -> None:
         self.metrics = metrics
         super().__init__(address, _MetricsHandler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is not news."""
+        """Print nothing: a client may close its connection at any time."""
 
 
 class _MetricsHandler(BaseHTTPRequestHandler):
-    timeout = REQUEST_S
+    timeout = REQUEST_TIMEOUT_S
     server: _MetricsServer
 
     def do_GET(self) -> None:
-        """/metrics, and nothing else."""
+        """Answer requests for /metrics; any other path is not found."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return
@@ -150,9 +152,9 @@ class _MetricsHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """The training's output is not an access log."""
+        """Print nothing: requests do not belong in the output of the training."""
 
 
-def _escaped(text: str) -> str:
-    """A label's value."""
+def _escape(text: str) -> str:
+    """Escape the value of a label."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
