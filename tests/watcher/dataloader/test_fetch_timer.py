@@ -1,18 +1,13 @@
 """What a worker's fetch and a process's look tell beside their times: collections, and cores."""
 
 import gc
-import os
-import subprocess
-import sys
 import time
 
-import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from penstock.recording.format import FetchLine
 from penstock.watcher.dataloader import main_process as torchloader
 from penstock.watcher.dataloader.worker_files import WorkerFiles
-from penstock.watcher.machine.processes import process_readings
 
 COLLECTS = 5
 
@@ -38,15 +33,3 @@ def test_full_collections_in_a_worker_are_timed_with_the_batch_that_they_hold_up
     held = {fetch.batch: fetch for fetch in fetches}[COLLECTS // 2]
     assert 0 < held.gc_s <= held.fetch_s
     assert sum(fetch.gc_s for fetch in fetches) < 2 * held.gc_s  # a collection of Python's own may come in between
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinities")
-def test_the_cores_that_a_process_may_run_on_are_told():
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        os.sched_setaffinity(child.pid, {min(os.sched_getaffinity(0))})
-        found = {pid: reading.cores for (pid, _), reading in process_readings({child.pid: (0, 0)}).items()}
-    finally:
-        child.communicate(b"\n")
-    assert found[child.pid] == 1
-    assert found[os.getpid()] == len(os.sched_getaffinity(0))

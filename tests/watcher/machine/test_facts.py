@@ -1,5 +1,3 @@
-"""Facts about the machine: the real one, and containers and accelerators that the test builds."""
-
 import os
 import subprocess
 import sys
@@ -9,11 +7,11 @@ import psutil
 import pytest
 
 from penstock.recording.format import Gpu
-from penstock.watcher.machine import facts as machine
+from penstock.watcher.machine import facts as facts_module
 from penstock.watcher.machine.facts import gpu_handles, machine_facts
 
 
-def test_this_machine_is_described_in_its_own_words():
+def test_facts_agree_with_the_operating_system():
     facts = machine_facts()
     assert facts.cores == os.cpu_count()
     assert 1 <= facts.usable_cores <= facts.cores
@@ -23,7 +21,7 @@ def test_this_machine_is_described_in_its_own_words():
     assert facts.platform
 
 
-def test_torch_is_named_without_being_imported():
+def test_the_version_of_torch_is_found_without_importing_it():
     code = (
         "import sys; from penstock.watcher.machine.facts import machine_facts; facts = machine_facts(); "
         "print('torch' in sys.modules, facts.torch)"
@@ -35,7 +33,7 @@ def test_torch_is_named_without_being_imported():
     assert version[0].isdigit()
 
 
-def test_the_torch_in_use_counts_not_the_one_installed(monkeypatch):
+def test_the_version_of_an_imported_torch_takes_precedence_over_the_installed_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="9.9+mine"))
     assert machine_facts().torch == "9.9+mine"
 
@@ -43,20 +41,20 @@ def test_the_torch_in_use_counts_not_the_one_installed(monkeypatch):
 def test_without_torch_there_is_no_version(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
 
-    def absent(name):
-        raise machine.importlib.metadata.PackageNotFoundError(name)
+    def not_installed(name):
+        raise facts_module.importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(machine.importlib.metadata, "version", absent)
+    monkeypatch.setattr(facts_module.importlib.metadata, "version", not_installed)
     assert machine_facts().torch is None
 
 
-def test_a_limit_beyond_the_machine_is_none(monkeypatch):
-    monkeypatch.setattr(machine, "memory_limit_bytes", lambda: 2**62)
+def test_a_memory_limit_above_the_machines_memory_is_ignored(monkeypatch):
+    monkeypatch.setattr(facts_module, "memory_limit_bytes", lambda: 2**62)
     assert machine_facts().memory_limit_bytes is None
 
 
 class Nvml:
-    """The driver's library with three accelerators; the second does not answer."""
+    """A stand-in for pynvml with three GPUs; the driver fails for the second one."""
 
     def nvmlInit(self):
         pass
@@ -102,13 +100,13 @@ H0, UNKNOWN, H2 = Gpu(name="H0", memory_bytes=1000), Gpu(name="unknown"), Gpu(na
         ("7", ()),
     ],
 )
-def test_accelerators_are_those_the_run_may_use(nvml, monkeypatch, visible, gpus):
+def test_only_gpus_in_cuda_visible_devices_are_listed_in_its_order(nvml, monkeypatch, visible, gpus):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert machine_facts().gpus == gpus
 
 
 @pytest.mark.parametrize("library", [None, SimpleNamespace()])
-def test_without_a_driver_there_are_no_accelerators(nvml, monkeypatch, library):
+def test_without_nvml_no_gpus_are_listed(nvml, monkeypatch, library):
     monkeypatch.setitem(sys.modules, "pynvml", library)
     assert machine_facts().gpus == ()

@@ -1,4 +1,4 @@
-"""What the run has to work with: cores, memory, the container's limits, accelerators. Asked once, quickly."""
+"""Facts about the machine at the start of a run: cores, memory, cgroup limits, GPUs and software versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.recording.format import Gpu, Machine
 
 
 def machine_facts() -> Machine:
-    """What is not known is left out. Does not import torch."""
+    """Return the facts about this machine; a fact that is not known is left out. Torch is not imported."""
     memory_bytes = psutil.virtual_memory().total
     limit_bytes = memory_limit_bytes()
     return Machine(
@@ -33,7 +33,7 @@ def machine_facts() -> Machine:
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         torch=_torch_version(),
-        gpus=tuple(_gpu(nvml, handle) for nvml, handle in gpu_handles()),
+        gpus=tuple(_describe_gpu(nvml, handle) for nvml, handle in gpu_handles()),
     )
 
 
@@ -55,28 +55,28 @@ def _torch_version() -> str | None:
 
 @cache
 def gpu_handles() -> tuple[tuple[Any, Any], ...]:
-    """NVML and its handle for each accelerator the run may use; none without the driver or nvidia-ml-py.
+    """Return NVML and its handle for each GPU that the run may use; none without the driver or nvidia-ml-py.
 
-    Opened once: the first call wakes the driver, which takes a second where nothing else keeps it awake.
+    NVML is initialised once per process: the first call takes a second if no other program keeps the driver loaded.
     """
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = range(nvml.nvmlDeviceGetCount()) if visible is None else visible.split(",")
-        return tuple((nvml, _handle(nvml, str(name).strip())) for name in names)
-    except Exception:  # no driver, no permission, a name that NVML does not know: all the same to us
+        return tuple((nvml, _gpu_handle(nvml, str(name).strip())) for name in names)
+    except Exception:  # there is no driver, no permission, or NVML does not know the name
         return ()
 
 
-def _handle(nvml: Any, name: str) -> Any:
+def _gpu_handle(nvml: Any, name: str) -> Any:
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
 
 
-def _gpu(nvml: Any, handle: Any) -> Gpu:
+def _describe_gpu(nvml: Any, handle: Any) -> Gpu:
     try:
         name = nvml.nvmlDeviceGetName(handle)
         memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except Exception:  # the driver may refuse a single question
+    except Exception:  # the driver may refuse a single query
         return Gpu(name="unknown")
     return Gpu(name=name.decode(errors="replace") if isinstance(name, bytes) else str(name), memory_bytes=memory_bytes)

@@ -1,4 +1,7 @@
-"""The sums that the system keeps since its start, all read at one moment. What it does not tell is left out."""
+"""Readings of the counters that the kernel and drivers keep: CPU, disks, memory, cgroups, pressure, network, GPUs.
+
+Most are sums since the start of the machine. A counter that the system does not have is left out.
+"""
 
 from __future__ import annotations
 
@@ -15,70 +18,79 @@ from penstock.recording.format import GpuLoad
 from penstock.watcher.machine.facts import gpu_handles
 from penstock.watcher.machine.processes import (
     PAGE_BYTES,
-    Key,
+    ProcessKey,
     ProcessReading,
     SharedMemoryEstimate,
-    Workers,
+    WorkersByPid,
     process_readings,
 )
-from penstock.watcher.machine.procfs import read_quickly
+from penstock.watcher.machine.procfs import read_holding_gil
 
 _SECTOR_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskReading:
-    """Sums of one block device."""
+    """Counters of one block device."""
 
     reads: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
     busy_s: float = 0.0
+    """Seconds with at least one request in flight."""
     waited_s: float = 0.0
-    """Over all requests: two in flight for a second are two seconds."""
+    """Seconds in flight, summed over all requests: two requests in flight for one second count as two seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throttling:
-    """Sums of one cgroup with a quota."""
+class ThrottlingReading:
+    """Counters of one cgroup that has a CPU quota."""
 
     throttled_s: float
-    """Over all cores: two held back for a second are two seconds."""
+    """Seconds of throttling, summed over cores: two cores throttled for one second count as two seconds."""
     throttled_periods: int
+    """Periods of the quota in which the cgroup was throttled."""
     periods: int
+    """Periods of the quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterReading:
-    """All sums at one moment."""
+    """All counters at one moment."""
 
     at_s: float
+    """The moment, in seconds since the run started."""
     cpu_s: float = 0.0
+    """CPU seconds of all processes of the machine."""
     iowait_s: float = 0.0
     steal_s: float = 0.0
     load: float = 0.0
-    processes: Mapping[Key, ProcessReading] = field(default_factory=dict)
+    """Load average of the last minute."""
+    processes: Mapping[ProcessKey, ProcessReading] = field(default_factory=dict)
+    """The processes of this run."""
     disks: Mapping[str, DiskReading] = field(default_factory=dict)
     memory_free_bytes: int = 0
     swap_used_bytes: int = 0
     swapped_in_bytes: int = 0
     major_faults: int = 0
-    throttling: Mapping[str, Throttling] = field(default_factory=dict)
-    """Of our cgroup and those above it."""
+    throttling: Mapping[str, ThrottlingReading] = field(default_factory=dict)
+    """The cgroup of this process and those above it, by the path of their cpu.stat."""
     pressure_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds in which some task waited for cpu, io or memory."""
     network_bytes: int = 0
+    """Bytes received and sent."""
     gpus: tuple[GpuLoad, ...] = ()
 
 
 class KernelCounters:
-    """Reads them; keeps only what need not be looked up every time."""
+    """Reads all counters. It keeps the paths of cgroups and the estimate of shared memory between two readings."""
 
     def __init__(self) -> None:
-        self._sharing = SharedMemoryEstimate()
+        self._shared_memory = SharedMemoryEstimate()
         self._throttle_files = [folder / "cpu.stat" for folder in cgroup_folders("cpu")]
 
-    def read(self, at_s: float, workers: Workers) -> CounterReading:
-        """As they stand now, which is `at_s` on the session's clock."""
+    def read(self, at_s: float, workers: WorkersByPid) -> CounterReading:
+        """Return the counters as they are now; `at_s` is the present time on the session's clock."""
         times = psutil.cpu_times()
         swapped_in_bytes, major_faults = _paging()
         return CounterReading(
@@ -87,7 +99,7 @@ class KernelCounters:
             iowait_s=getattr(times, "iowait", 0.0),
             steal_s=getattr(times, "steal", 0.0),
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
-            processes=self._sharing.without_shared(process_readings(workers), at_s),
+            processes=self._shared_memory.without_shared(process_readings(workers), at_s),
             disks=_disk_readings(),
             memory_free_bytes=free_bytes(),
             swap_used_bytes=_swap_used_bytes(),
@@ -101,14 +113,14 @@ class KernelCounters:
 
 
 def _disk_readings() -> dict[str, DiskReading]:
-    """Whole devices: the kernel counts a partition's traffic in its disk too."""
+    """Return the counters of whole disks. Partitions are left out, because their traffic is counted in the disk too."""
     found: dict[str, DiskReading] = {}
     with suppress(OSError, ValueError, IndexError):
-        whole = {name.replace("!", "/") for name in os.listdir("/sys/block")}
-        for line in read_quickly("/proc/diskstats").decode(errors="replace").splitlines():
+        whole_disks = {name.replace("!", "/") for name in os.listdir("/sys/block")}
+        for line in read_holding_gil("/proc/diskstats").decode(errors="replace").splitlines():
             fields = line.split()
             numbers = [int(number) for number in fields[3:14]]
-            if fields[2] in whole and any(numbers):
+            if fields[2] in whole_disks and any(numbers):
                 found[fields[2]] = DiskReading(
                     reads=numbers[0],
                     read_bytes=numbers[2] * _SECTOR_BYTES,
@@ -119,31 +131,32 @@ def _disk_readings() -> dict[str, DiskReading]:
     return found
 
 
-def _throttling(files: Iterable[Path]) -> dict[str, Throttling]:
-    found: dict[str, Throttling] = {}
+def _throttling(files: Iterable[Path]) -> dict[str, ThrottlingReading]:
+    """Return the counters of each cgroup with a quota; cgroup v2 counts in microseconds and v1 in nanoseconds."""
+    found: dict[str, ThrottlingReading] = {}
     for file in files:
         with suppress(OSError, ValueError, KeyError):
-            stat = _table(file)
+            stat = _read_table(file)
             throttled_s = stat["throttled_usec"] / 1e6 if "throttled_usec" in stat else stat["throttled_time"] / 1e9
-            found[str(file)] = Throttling(
+            found[str(file)] = ThrottlingReading(
                 throttled_s=throttled_s, throttled_periods=stat["nr_throttled"], periods=stat["nr_periods"]
             )
     return found
 
 
 def _pressure() -> dict[str, float]:
-    """Seconds in which some task waited, since the machine's start."""
+    """Return the seconds in which some task waited, for each resource with pressure stall information."""
     found: dict[str, float] = {}
     for name in ("cpu", "io", "memory"):
         with suppress(OSError, ValueError, IndexError):
-            found[name] = int(read_quickly(f"/proc/pressure/{name}").partition(b"total=")[2].split()[0]) / 1e6
+            found[name] = int(read_holding_gil(f"/proc/pressure/{name}").partition(b"total=")[2].split()[0]) / 1e6
     return found
 
 
 def _paging() -> tuple[int, int]:
-    """Bytes swapped in, and page faults that had to wait for a disk."""
+    """Return the bytes swapped in and the number of page faults that waited for a disk."""
     with suppress(OSError, ValueError, IndexError):
-        stat = b"\n" + read_quickly("/proc/vmstat")
+        stat = b"\n" + read_holding_gil("/proc/vmstat")
         pages, faults = (
             int(stat.partition(b"\n%b " % name)[2].split(None, 1)[0]) for name in (b"pswpin", b"pgmajfault")
         )
@@ -158,10 +171,10 @@ def _swap_used_bytes() -> int:
 
 
 def _network_bytes() -> int:
-    """In and out, over all interfaces but the loopback."""
+    """Return the bytes received and sent by all network interfaces except the loopback."""
     with suppress(OSError):
-        cards = psutil.net_io_counters(pernic=True, nowrap=False)
-        return sum(card.bytes_recv + card.bytes_sent for name, card in cards.items() if not name.startswith("lo"))
+        interfaces = psutil.net_io_counters(pernic=True, nowrap=False)
+        return sum(each.bytes_recv + each.bytes_sent for name, each in interfaces.items() if not name.startswith("lo"))
     return 0
 
 
@@ -170,14 +183,15 @@ def _gpu_loads() -> Iterable[GpuLoad]:
         try:
             busy_percent = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
             used_bytes = nvml.nvmlDeviceGetMemoryInfo(handle).used
-        except Exception:  # the driver may refuse; the others keep their places
+        except Exception:  # the driver may refuse; an empty entry keeps the indices of the other GPUs
             yield GpuLoad()
         else:
             yield GpuLoad(utilisation=busy_percent / 100, memory_used_bytes=int(used_bytes))
 
 
-def _table(path: Path) -> dict[str, int]:
-    """Lines of a name and a number."""
+def _read_table(path: Path) -> dict[str, int]:
+    """Return the content of a file whose lines are a name and a number."""
     return {
-        name: int(number) for name, number in (line.split() for line in read_quickly(str(path)).decode().splitlines())
+        name: int(number)
+        for name, number in (line.split() for line in read_holding_gil(str(path)).decode().splitlines())
     }

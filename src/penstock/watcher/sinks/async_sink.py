@@ -1,4 +1,4 @@
-"""The base of sinks that do their work on a thread of their own, so that a slow receiver does not delay the training."""
+"""The base of sinks that work on a thread of their own, so that a slow receiver does not delay the training."""
 
 from __future__ import annotations
 
