@@ -209,4 +209,4 @@ def test_a_real_training_is_verified(run, plan, tmp_path):
     assert [(each["workers"], each["steps"]) for each in document["runs"]] == [(0, 54), (2, 54)]
     printed = (tmp_path / "kept" / "after1.txt").read_text()
     assert "this must not be on stdout\n" in printed
-    assert "by the plan, a DataLoader has num_workers 0 → 2" in printed
+    assert "the plan changes a DataLoader: num_workers 0 → 2" in printed

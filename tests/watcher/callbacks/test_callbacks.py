@@ -159,7 +159,9 @@ class TestLightning:
         assert other.passes == {0: [WHOLE, WHOLE]}
         assert all({"forward", "backward", "optimizer"} <= _last_names(step.phases) for step in other.of(StepLine))
         assert kept == []
-        assert caplog.messages == ["watched already, recorded to None: the callback's record and sinks stay empty"]
+        assert caplog.messages == [
+            "this process is watched already, recorded to None: the callback's record and sinks are not used"
+        ]
 
 
 class TestHuggingFace:

@@ -90,7 +90,7 @@ def test_one_line_tells_what_was_replaced_however_often_the_loader_is_made(plann
     kind = planned({"num_workers": 2})
     for _ in range(3):
         kind(observing.Numbers(8), num_workers=1)
-    assert caplog.messages == ["by the plan, a DataLoader has num_workers 1 → 2"]
+    assert caplog.messages == ["the plan changes a DataLoader: num_workers 1 → 2"]
 
 
 def test_without_workers_in_the_plan_what_needs_them_goes(planned):
@@ -194,7 +194,7 @@ def test_a_torch_that_lacks_a_setting_is_told(caplog):
 
     apply_plan({"num_workers": 2, "in_order": False}, Old)
     assert Old([]).num_workers == 2
-    assert "this torch has no in_order" in caplog.text
+    assert "this version of torch has no in_order" in caplog.text
 
 
 # -- threads -------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_an_unchanged_script_runs_with_the_plan_and_gives_the_same_batches(run):
     assert (outcome.code, outcome.stopped) == (0, False)
     told, batches, rest = printed.partition("[[0, 2], [4, 6], [8, 10], [12, 14]]\n")
     assert batches, printed
-    assert told + rest == "by the plan, a DataLoader has worker_threads None → 1, num_workers 0 → 2\n"
+    assert told + rest == "the plan changes a DataLoader: worker_threads None → 1, num_workers 0 → 2\n"
     (loader,) = load(outcome.recordings[0]).loaders.values()
     assert loader.settings["num_workers"] == LoaderSetting(requested=0, in_force=2)
     assert {fetch.worker for fetch in load(outcome.recordings[0]).fetches} == {0, 1}

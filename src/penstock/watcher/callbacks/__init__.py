@@ -1,1 +1,4 @@
-"""For trainers that own the loop: `callbacks.lightning.Watch`, `callbacks.hf.Watch`; import the one you need."""
+"""Callbacks for trainers that own the training loop: `callbacks.lightning.Watch` and `callbacks.hf.Watch`.
+
+Import only the one that is needed, because each imports its framework.
+"""

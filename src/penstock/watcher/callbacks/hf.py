@@ -1,4 +1,4 @@
-"""For the Trainer of Hugging Face's transformers: `Trainer(callbacks=[Watch("run.jsonl")])`."""
+"""A callback that watches a Trainer of Hugging Face's transformers: `Trainer(callbacks=[Watch("run.jsonl")])`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from penstock.watcher.callbacks.training import WatchedTraining
 
 
 class Watch(WatchedTraining, TrainerCallback):
-    """Watches every `train`, evaluation included."""
+    """A callback that watches every `train`, evaluation included."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The loaders are made but not asked yet."""
+        """Begin to watch: the loaders are made, and none has been iterated over."""
         self.begin(args.process_index)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Not called when training fails: then the run ends with the process, or with the next training."""
+        """End the run.
+
+        The Trainer does not call this when training fails: the run then ends with the process, or when the next
+        training begins.
+        """
         self.end()

@@ -1,4 +1,4 @@
-"""For Lightning: `Trainer(callbacks=[Watch("run.jsonl")])`."""
+"""A callback that watches a Trainer of Lightning: `Trainer(callbacks=[Watch("run.jsonl")])`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from penstock.watcher.callbacks.training import WatchedTraining
 
 try:
     from lightning.pytorch import Callback
-except ImportError:  # its other name
+except ImportError:  # Lightning is also published under this name
     from pytorch_lightning import Callback  # type: ignore[assignment]
 
 
 class Watch(WatchedTraining, Callback):
-    """Watches every `fit`, validation included, from before the first loader is asked for an iterator."""
+    """A callback that watches every `fit`, validation included."""
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Lightning makes the first iterator before it says that training starts, so this is the place."""
+        """Begin to watch; on_train_start would be too late, because Lightning makes the first iterator before it."""
         if stage == "fit":
             self.begin(trainer.global_rank)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """The fit is over."""
+        """End the run after the fit."""
         self.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """It ended otherwise; there will be no teardown."""
+        """End the run of a fit that raised; Lightning does not call teardown then."""
         self.end("interrupted" if isinstance(exception, KeyboardInterrupt) else "raised")

@@ -1,4 +1,4 @@
-"""What the callbacks have in common: one training, watched from its begin to its end."""
+"""The common part of the callbacks: watches one training from its begin to its end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger("penstock")
 
 
 class WatchedTraining:
-    """Watched through torch's hooks, since a trainer fetches batches in its own ways and tells callbacks nothing of it.
+    """A training that is watched through the hooks in torch, because trainers do not report batches to callbacks.
 
-    The settings are those of `penstock.watch`. Each training is a run of its own: a second one writes `record` anew.
-    Where the process is watched already, by `penstock run` or an open `penstock.watch`, it is one run with that.
+    The settings are those of `penstock.watch`. Each training is a run of its own, so a second one overwrites `record`.
+    If the process is watched already, by `penstock run` or an open `penstock.watch`, the training joins that run.
     """
 
     def __init__(
@@ -36,31 +36,38 @@ class WatchedTraining:
         self._slow_s = slow_s
         self._window = window
         self._sinks = tuple(sinks)
-        self._mine: WatchedRun | None = None
-        self._unhook: Callable[[], None] | None = None
+        self._own_run: WatchedRun | None = None
+        """The run that this training began and must close; None if it joined another."""
+        self._uninstall: Callable[[], None] | None = None
 
     def begin(self, rank: int) -> None:
-        """Before the trainer asks any loader for an iterator. A training that never ended was left by an error."""
+        """Begin to watch, before the trainer iterates over any loader.
+
+        A previous training that was not ended was left by an error, and is ended now.
+        """
         self.end("raised")
-        watching = active_session()
-        if watching is None:
-            watching = WatchedRun(self._record and recording_of(self._record, rank), self._all_sinks(rank))
-            self._mine = watching
-            if watching.idle:
+        run = active_session()
+        if run is None:
+            run = WatchedRun(self._record and recording_of(self._record, rank), self._all_sinks(rank))
+            self._own_run = run
+            if run.idle:
                 return
-            publish_session(watching)
+            publish_session(run)
         elif self._record is not None or self._sinks:
-            log.warning("watched already, recorded to %s: the callback's record and sinks stay empty", watching.record)
-        self._unhook = _hook(watching)
+            log.warning(
+                "this process is watched already, recorded to %s: the callback's record and sinks are not used",
+                run.record,
+            )
+        self._uninstall = _install_hooks(run)
 
     def end(self, how: str = "done") -> None:
-        """A second call does nothing."""
-        if self._unhook is not None:
-            self._unhook()
-            self._unhook = None
-        if self._mine is not None:
-            self._mine.close(0 if how == "done" else 1, how)
-            self._mine = None
+        """End the run. A second call does nothing."""
+        if self._uninstall is not None:
+            self._uninstall()
+            self._uninstall = None
+        if self._own_run is not None:
+            self._own_run.close(0 if how == "done" else 1, how)
+            self._own_run = None
 
     def _all_sinks(self, rank: int) -> list[Sink]:
         sinks = list(self._sinks)
@@ -69,12 +76,12 @@ class WatchedTraining:
         return sinks
 
 
-def _hook(watching: WatchedRun) -> Callable[[], None] | None:
-    """None where `penstock run` has done it before us."""
+def _install_hooks(run: WatchedRun) -> Callable[[], None] | None:
+    """Install the hooks, and return the function that removes them; None if `penstock run` has installed them."""
     from torch.utils.data import DataLoader
 
     from penstock.watcher import hooks
 
     if DataLoader.__iter__.__module__.startswith(hooks.__name__):
         return None
-    return hooks.install(watching)
+    return hooks.install(run)

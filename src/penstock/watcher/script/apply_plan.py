@@ -1,16 +1,19 @@
-"""Inside a script's process: every torch DataLoader that it makes gets a plan's settings instead of its own.
+"""Gives every torch DataLoader that a script makes the settings of a plan instead of its own.
 
-- What the plan names is replaced, nothing else: dataset, sampler, batch size and the rest stay the script's.
-- Without workers (num_workers=0, the plan's or the script's) there is nobody to prefetch, keep or start: the plan's
-  prefetch_factor, persistent_workers and multiprocessing_context are dropped, and the script's too, with its timeout,
-  where it is the plan that takes the workers away.
-- An iterable dataset deals samples to its workers itself. Where the script has one worker at most and the dataset never
-  asks which worker it is in, two would deliver every sample twice: there the number of workers stays.
-- A loader made inside a worker of another stays as it is: workers may have no workers.
-- What torch refuses is told, and the loader is made with the script's own settings. What fails later, such as a
-  dataset that cannot be pickled for spawned workers, fails in the script.
+It runs in the script's process.
 
-Nothing of torch is imported here: the script has done that.
+- Only the settings in the plan are replaced: dataset, sampler, batch size and all others stay the script's.
+- Without workers (num_workers=0 in the plan or the script), torch accepts no settings of workers: prefetch_factor,
+  persistent_workers and multiprocessing_context of the plan are dropped. Where the plan removes the workers, those of
+  the script and its timeout are dropped too.
+- An iterable dataset divides its samples between the workers itself. If the script has at most one worker and the
+  dataset never calls get_worker_info, two workers would deliver every sample twice: num_workers then stays the
+  script's.
+- A loader made inside a worker of another loader stays as it is: a worker may not start processes.
+- If torch refuses the settings, that is logged and the loader is made with the script's own. What fails later, such as
+  a dataset that cannot be pickled for spawned workers, fails in the script.
+
+This module imports torch only inside functions that run after the script has imported it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from penstock.watcher.script.autostart import in_dataloader_worker
 log = logging.getLogger("penstock")
 
 THREADS_SETTING = "worker_threads"
-"""Not a setting of torch's: how many threads libraries may use in a worker."""
+"""A setting of plans that torch does not have: the number of threads that libraries may use in a worker."""
 PLAN_SETTINGS = frozenset(
     {
         "num_workers",
@@ -41,30 +44,34 @@ PLAN_SETTINGS = frozenset(
         THREADS_SETTING,
     }
 )
-"""What a plan may set."""
+"""The settings that a plan may replace."""
 SETTINGS_WITHOUT_WORKERS = {
     "prefetch_factor": None,
     "persistent_workers": False,
     "multiprocessing_context": None,
     "timeout": 0,
 }
-"""What torch insists on when there are none."""
+"""The values that torch requires where num_workers is 0."""
 REPLACED_ATTRIBUTE = "_penstock_replaced"
-"""The attribute in which a loader keeps what was replaced."""
+"""The attribute of a loader that holds its ReplacedSettings."""
 
 ReplacedSettings = dict[str, tuple[Any, Any]]
-"""Setting → the script's value, and the one in its place."""
+"""Setting → (the script's value, the plan's value)."""
 
 _logged: set[str] = set()
+"""Messages that were logged already."""
 
 
-def apply_plan(plan: Mapping[str, Any], kind: Any) -> None:
-    """To all loaders made from now on in this process, subclasses included; `kind` is torch's DataLoader."""
+def apply_plan(plan: Mapping[str, Any], loader_class: Any) -> None:
+    """Apply a plan to all loaders that this process makes from now on.
+
+    `loader_class` is torch's DataLoader; its subclasses are included.
+    """
     unknown = sorted(plan.keys() - PLAN_SETTINGS)
     if unknown:
-        _log_once(f"the plan's {', '.join(unknown)} cannot be applied to a script's DataLoader, and stays the script's")
+        _log_once(f"the plan's {', '.join(unknown)} cannot be applied to a DataLoader; the script's values stay")
     known = {name: value for name, value in plan.items() if name in PLAN_SETTINGS}
-    init = kind.__init__
+    init = loader_class.__init__
     signature = inspect.signature(init)
 
     @functools.wraps(init)
@@ -85,44 +92,46 @@ def apply_plan(plan: Mapping[str, Any], kind: Any) -> None:
             return
         vars(loader).clear()
         vars(loader).update(before)
-        init(loader, *args, **kwargs)  # if the fault is the script's, it is told here as without us
+        init(loader, *args, **kwargs)  # an error in the script's own arguments is raised here, as without a plan
         _log_once(f"the plan is not applied to a DataLoader, which keeps the script's settings: {failed}")
 
-    kind.__init__ = __init__
+    loader_class.__init__ = __init__
 
 
 def replaced_settings(loader: Any) -> ReplacedSettings:
-    """What the plan changed of this loader; empty where nothing."""
+    """Return the settings of this loader that the plan replaced."""
     found = getattr(loader, REPLACED_ATTRIBUTE, None)
     return found if isinstance(found, dict) else {}
 
 
 def _replace(call: inspect.BoundArguments, plan: Mapping[str, Any]) -> ReplacedSettings:
-    """Put the plan's values into the script's call."""
+    """Put the plan's values into the script's call, and return those that differ from the script's."""
     parameters = call.signature.parameters
 
-    def given(name: str) -> Any:
+    def script_value(name: str) -> Any:
         return call.arguments.get(name, parameters[name].default)
 
     wanted = {name: value for name, value in plan.items() if name in parameters or name == THREADS_SETTING}
     for name in sorted(plan.keys() - wanted.keys()):
-        _log_once(f"this torch has no {name}: the plan's is left out")
-    was = given("num_workers")
-    if was <= 1 < wanted.get("num_workers", was) and not _divides_samples_between_workers(given("dataset")):
-        _log_once(f"num_workers stays {was}: with more, an iterable dataset may deliver every sample once per worker")
+        _log_once(f"this version of torch has no {name}: the plan's value is ignored")
+    workers = script_value("num_workers")
+    planned_workers = wanted.get("num_workers", workers)
+    if workers <= 1 < planned_workers and not _divides_samples_between_workers(script_value("dataset")):
+        _log_once(
+            f"num_workers stays {workers}: with more, an iterable dataset may deliver every sample once per worker"
+        )
         del wanted["num_workers"]
-    if wanted.get("num_workers", was) == 0:
-        wanted = {
-            name: value for name, value in wanted.items() if name not in {*SETTINGS_WITHOUT_WORKERS, THREADS_SETTING}
-        }
-        wanted |= {name: value for name, value in SETTINGS_WITHOUT_WORKERS.items() if was > 0}
+    if wanted.get("num_workers", workers) == 0:
+        dropped = {*SETTINGS_WITHOUT_WORKERS, THREADS_SETTING}
+        wanted = {name: value for name, value in wanted.items() if name not in dropped}
+        wanted |= {name: value for name, value in SETTINGS_WITHOUT_WORKERS.items() if workers > 0}
     changed: ReplacedSettings = {}
     threads = wanted.pop(THREADS_SETTING, None)
     if threads is not None:
-        call.arguments["worker_init_fn"] = LimitThreads(threads, given("worker_init_fn"))
+        call.arguments["worker_init_fn"] = LimitThreads(threads, script_value("worker_init_fn"))
         changed[THREADS_SETTING] = (None, threads)
     for name, value in wanted.items():
-        own = _effective_value(name, given(name), was)
+        own = _effective_value(name, script_value(name), workers)
         if own != value:
             call.arguments[name] = value
             changed[name] = (own, value)
@@ -130,7 +139,7 @@ def _replace(call: inspect.BoundArguments, plan: Mapping[str, Any]) -> ReplacedS
 
 
 def _effective_value(name: str, value: Any, workers: int) -> Any:
-    """The script's own value: what stands for it where it gave none, and contexts by their names."""
+    """Return the value in force for a script's value: torch's default for None, a context's start method."""
     if name == "prefetch_factor" and value is None and workers > 0:
         return TORCH_PREFETCH_FACTOR
     if name == "multiprocessing_context" and hasattr(value, "get_start_method"):
@@ -139,25 +148,25 @@ def _effective_value(name: str, value: Any, workers: int) -> Any:
 
 
 def _divides_samples_between_workers(dataset: Any) -> bool:
-    """Whether more workers share the samples: always by index, else only where the dataset asks which worker it is."""
+    """Return whether more workers divide the samples: by index always, else if the dataset calls get_worker_info."""
     from torch.utils.data import IterableDataset
 
     if not isinstance(dataset, IterableDataset):
         return True
-    functions = [thing for kind in type(dataset).__mro__ for thing in vars(kind).values()]
-    codes = [getattr(thing, "__code__", None) for thing in functions]
+    members = [member for each in type(dataset).__mro__ for member in vars(each).values()]
+    codes = [getattr(member, "__code__", None) for member in members]
     return any("get_worker_info" in code.co_names for code in codes if code is not None)
 
 
 class LimitThreads:
-    """A worker_init_fn: the script's own, then no more than so many threads in torch, OpenCV and BLAS."""
+    """A worker_init_fn that calls the script's own and then limits the threads of torch, OpenCV and BLAS."""
 
     def __init__(self, threads: int, init_fn: Callable[[int], object] | None) -> None:
         self.threads = threads
         self.init_fn = init_fn
 
     def __call__(self, worker: int) -> None:
-        """In the worker, before its first batch."""
+        """Initialise a worker before its first batch."""
         if self.init_fn is not None:
             self.init_fn(worker)
         try:
@@ -167,7 +176,7 @@ class LimitThreads:
 
 
 def limit_threads(threads: int) -> None:
-    """Of the libraries that this process has; OpenMP and BLAS by way of threadpoolctl, where that is installed."""
+    """Limit the threads of torch and OpenCV, if imported, and of OpenMP and BLAS, if threadpoolctl is installed."""
     torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
     if torch is not None:
         torch.set_num_threads(threads)
@@ -181,12 +190,12 @@ def limit_threads(threads: int) -> None:
 
 def _log_replaced(changed: ReplacedSettings) -> None:
     if changed:
-        words = ", ".join(f"{name} {was} → {now}" for name, (was, now) in changed.items())
-        _log_once(f"by the plan, a DataLoader has {words}")
+        changes = ", ".join(f"{name} {own} → {planned}" for name, (own, planned) in changed.items())
+        _log_once(f"the plan changes a DataLoader: {changes}")
 
 
 def _log_once(text: str) -> None:
-    """Once: a script may make a loader for every epoch."""
+    """Log a message once, because a script may make a new loader for every epoch."""
     if text not in _logged:
         _logged.add(text)
         log.warning("%s", text)

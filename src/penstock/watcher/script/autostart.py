@@ -1,6 +1,7 @@
-"""Inside every Python process of a run: wait, at no cost, until it iterates over a loader; then watch it.
+"""The import hook in every Python process of a run: it starts the recording when a loader is first iterated over.
 
-So a launcher such as torchrun, and the workers of loaders, record nothing; a process that trains records itself.
+Until then it costs nothing. Launchers such as torchrun, and the workers of loaders, record nothing; each process that
+trains records itself.
 """
 
 from __future__ import annotations
@@ -15,38 +16,42 @@ from types import ModuleType
 from typing import Any
 
 RUN_VARIABLE = "PENSTOCK_RUN"
-STOP_FILE = "enough"
-"""The file in the run's folder by which a process says that a loader of its has had its steps."""
+"""The environment variable with the settings of the run, as JSON; runner.py sets it."""
+STOP_FILE = "stop"
+"""A file in the run's folder; a process makes it when one of its loaders has had the requested number of steps."""
 COMPUTE_PROBE = "compute"
-"""What the recording of a probe says that it is of."""
+"""The value of `RunLine.probe` in the recording of a step probe."""
 LOADER_CLASSES = {
     "torch.utils.data.dataloader": "DataLoader",
     "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
     "penstock.loader": "Loader",
 }
-"""Modules, and the classes in them with an `iter` of their own."""
+"""Modules, each with the name of its class that may define an `__iter__` of its own."""
 on_loader_import: list[Callable[[Any], None]] = []
-"""Told of such a class that is imported when the watching has begun."""
+"""Functions that are called with each such class that is imported after the recording has started."""
 _remove_iter_hooks: list[Callable[[], None]] = []
-"""What takes our stand-ins out again, while no loader has been iterated over."""
+"""Functions that restore the classes' own `__iter__`. Empty once the recording has started."""
 _started = False
 
 
 def install_import_hook() -> None:
-    """Called while the interpreter starts: nothing is imported here that the script did not ask for."""
+    """Wait for the import of a loader class. It runs while the interpreter starts, so it imports nothing more."""
     if RUN_VARIABLE in os.environ:
         sys.meta_path.insert(0, _LoaderImportHook())
 
 
 class _LoaderImportHook:
-    """Sees the modules of loaders being imported; whatever is done with their specs is done by others."""
+    """A finder on `sys.meta_path` that handles the classes of LOADER_CLASSES after their modules were executed.
+
+    The modules are found and loaded by the other finders.
+    """
 
     def __init__(self) -> None:
         self._wanted = dict(LOADER_CLASSES)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        kind = self._wanted.pop(name, None)
-        if kind is None:
+        class_name = self._wanted.pop(name, None)
+        if class_name is None:
             return None
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
@@ -54,70 +59,70 @@ class _LoaderImportHook:
         loader = spec.loader
         execute = loader.exec_module
 
-        def execute_and_wait(module: ModuleType) -> None:
+        def execute_and_hook(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            found = _class_with_own_iter(module, kind)
-            if found is None:
+            loader_class = _class_with_own_iter(module, class_name)
+            if loader_class is None:
                 return
             if _started:
-                for tell in on_loader_import:
-                    tell(found)
+                for action in on_loader_import:
+                    action(loader_class)
             else:
-                _start_at_first_iter(found)
-            if kind == "DataLoader":
-                _apply_plan(found)
+                _start_at_first_iter(loader_class)
+            if class_name == "DataLoader":
+                _apply_plan(loader_class)
 
-        loader.exec_module = execute_and_wait  # type: ignore[method-assign]
+        loader.exec_module = execute_and_hook  # type: ignore[method-assign]
         return spec
 
 
 def _class_with_own_iter(module: ModuleType, name: str) -> Any:
-    """The class of that name; None where another version has none, or leaves `iter` to its base."""
-    kind = getattr(module, name, None)
-    return kind if kind is not None and "__iter__" in vars(kind) else None
+    """Return the class of that name; None if this version has none, or if it inherits `__iter__`."""
+    found = getattr(module, name, None)
+    return found if found is not None and "__iter__" in vars(found) else None
 
 
 def imported_loader_classes() -> list[Any]:
-    """Such classes as the script has imported by now."""
+    """Return the classes of LOADER_CLASSES that are imported by now."""
     found = [
         _class_with_own_iter(sys.modules[module], name)
         for module, name in LOADER_CLASSES.items()
         if module in sys.modules
     ]
-    return [kind for kind in found if kind is not None]
+    return [loader_class for loader_class in found if loader_class is not None]
 
 
-def _start_at_first_iter(kind: Any) -> None:
-    make = kind.__iter__
+def _start_at_first_iter(loader_class: Any) -> None:
+    make = loader_class.__iter__
 
     def __iter__(loader: Any) -> Any:
         if in_dataloader_worker():
             return make(loader)
         start_recording()
-        return kind.__iter__(loader)
+        return loader_class.__iter__(loader)
 
-    def step_aside() -> None:
-        kind.__iter__ = make
+    def remove() -> None:
+        loader_class.__iter__ = make
 
-    kind.__iter__ = __iter__
-    _remove_iter_hooks.append(step_aside)
+    loader_class.__iter__ = __iter__
+    _remove_iter_hooks.append(remove)
 
 
 def in_dataloader_worker() -> bool:
-    """A loader inside a worker of another is no training."""
+    """Return whether this process is a worker of a DataLoader; a loader in there is not a training."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
 
 
-def _apply_plan(kind: Any) -> None:
-    """Where the run is to have a plan's settings. What goes wrong in here leaves the script its own."""
+def _apply_plan(loader_class: Any) -> None:
+    """Apply the run's plan, if it has one. After an error the script keeps its own settings."""
     try:
         plan = json.loads(os.environ[RUN_VARIABLE]).get("dataloader")
         if plan:
             from penstock.watcher.script.apply_plan import apply_plan
 
-            apply_plan(plan, kind)
+            apply_plan(plan, loader_class)
     except Exception as error:
         import logging
 
@@ -125,9 +130,10 @@ def _apply_plan(kind: Any) -> None:
 
 
 def start_recording() -> None:
-    """Once, if a run waits for it: when a loader is first iterated over, or watched by the script itself.
+    """Start the recording if this process belongs to a run. A second call does nothing.
 
-    What goes wrong in here is told and forgotten: the script goes on unwatched.
+    It is called when a loader is first iterated over, or when the script itself calls `penstock.watch`. An error is
+    logged, and the script goes on without a recording.
     """
     global _started
     if _started or RUN_VARIABLE not in os.environ:

@@ -1,10 +1,10 @@
-"""A script, run as `python script …` would run it, with every process of it that trains recorded.
+"""Runs a script as `python script …` would, and records every process of it that trains.
 
-The script gets an interpreter of its own and finds us in it through PYTHONPATH: a `sitecustomize` that does nothing but
-wait for torch (`autostart`). Running it inside our own interpreter would look simpler and be less true: `__main__`,
-spawned workers that import it again, tracebacks, signals, `os._exit`, `exec` and a crash are python's own this way; the
-ranks that torchrun or torch.multiprocessing start are watched by the same way; and somebody is left to give the verdict
-when the script was killed. Interpreters that it starts with -I, -E or -S are not followed.
+The script gets an interpreter of its own, which loads Penstock through a `sitecustomize` on PYTHONPATH; that only waits
+for torch (autostart.py). Running the script inside our own interpreter would be simpler, but this gives exactly
+Python's own `__main__`, spawned workers that import the script again, tracebacks, signals, `os._exit`, `exec` and
+crashes. It also reaches the ranks that torchrun or torch.multiprocessing start, and this process survives to give the
+verdict when the script is killed. Interpreters that the script starts with -I, -E or -S are not recorded.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from penstock.recording.format import RunLine
 from penstock.recording.writer import Recorder
 from penstock.watcher.machine.facts import machine_facts
 from penstock.watcher.rank_files import claims, write_end_marker
-from penstock.watcher.script import child_process as child
 from penstock.watcher.script.autostart import COMPUTE_PROBE, RUN_VARIABLE, STOP_FILE
+from penstock.watcher.script.child_process import run_child
 
 log = logging.getLogger("penstock")
 
@@ -53,59 +53,61 @@ except ImportError:
 else:
     install_import_hook()
 """
-"""For every interpreter of the run: ours first, then the one we hide. Another interpreter may not know us."""
+"""The sitecustomize of every interpreter of the run: it runs the one that it hides, then installs the import hook.
+
+An interpreter of another environment may not have Penstock, and then runs without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
-    """What is left of a run."""
+    """How a run of a script ended, and its recordings."""
 
     code: int
-    """The script's exit code; minus the signal's number if one killed it."""
+    """The script's exit code; minus the signal's number if a signal killed it."""
     recordings: tuple[Path, ...]
-    """The first rank's, or the only one's, first."""
+    """The recordings, that of the first rank first."""
     stopped: bool = False
-    """It had its steps (`Terms.steps`), or its probe, and was ended if it had not ended by then."""
+    """Whether it had the steps of `TrialOptions.steps`, or its probe was complete. It was stopped if it still ran."""
     interrupted: bool = False
-    """Ctrl-C was pressed while it ran."""
+    """Whether Ctrl-C was pressed while it ran."""
 
     @property
     def ended_by_interrupt(self) -> bool:
-        """Whether it ended by a Ctrl-C."""
+        """Return whether Ctrl-C ended it."""
         return self.code in (-signal.SIGINT, 128 + signal.SIGINT) or (self.interrupted and self.code != 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What to run: a file and its arguments, or with `module` what would follow `python -m`."""
+    """A script to run: a file and its arguments; with `module`, the arguments of `python -m`."""
 
     argv: tuple[str, ...]
     module: bool = False
 
     @property
     def command(self) -> list[str]:
-        """With the interpreter we run in."""
+        """Return the command line, with the interpreter of this process."""
         return [sys.executable, *(["-m"] if self.module else []), *self.argv]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOptions:
-    """What is not as under python: for a trial, not for a training."""
+    """Options for a short trial of a script. With the defaults, the script runs as it would without Penstock."""
 
     dataloader: Mapping[str, Any] = field(default_factory=dict)
-    """Settings in the place of the script's own, for all its DataLoaders: see `applied`."""
+    """Settings that replace the script's own in all its DataLoaders: see apply_plan.py."""
     steps: int | None = None
-    """Of one loader; then the script is ended as by Ctrl-C, and if that does not end it, for good: see `child`."""
+    """Stop the script after this number of steps of one loader, by `child_process.STOP_SIGNALS`: Ctrl-C first."""
     output: Path | None = None
-    """Where it prints, stderr included; it then has no input. None: where we do."""
+    """A file for its stdout and stderr; the script then has no input. None: those of this process."""
     probe_s: float | None = None
-    """Probe its step, so long for each measurement, and end it then; the recording is marked: see `probing`."""
+    """Probe its step, with so many seconds per measurement, then stop it: see step_probe/. The recording is marked."""
 
 
 def run_script(
     script: Script, record: Path, *, live: bool = True, slow_s: float | None = None, trial: TrialOptions | None = None
 ) -> ScriptResult:
-    """Run it to its end. A script that never came to train leaves a recording of that too."""
+    """Run a script until it ends. A script that never trains leaves a recording too, without steps."""
     trial = trial or TrialOptions()
     record = record.absolute()
     began = time.time()
@@ -117,16 +119,16 @@ def run_script(
         with ExitStack() as stack:
             output = stack.enter_context(open(trial.output, "wb")) if trial.output is not None else None
             bounded = trial.steps is not None or trial.probe_s is not None
-            enough = (folder / STOP_FILE).exists if bounded else None
-            pid, code, interrupted = child.run_child(script.command, _environment(name, job), output, enough)
+            should_stop = (folder / STOP_FILE).exists if bounded else None
+            pid, code, interrupted = run_child(script.command, _environment(name, job), output, should_stop)
         claimed, stopped = claims(folder), (folder / STOP_FILE).exists()
     if not claimed:
         claimed = [(pid, record)]
         try:
             _record_without_training(record, script, began, pid, trial)
-        except RecordingError as error:  # the script has run, and its end is what counts
+        except RecordingError as error:  # the script has run; a missing recording is no reason to fail
             log.warning("%s", error)
-    own = [path for claimer, path in claimed if claimer == pid]
+    own = [path for claiming_pid, path in claimed if claiming_pid == pid]
     if own:
         write_end_marker(own[-1], code)
     recordings = {path: None for _, path in claimed if path.is_file()}
