@@ -2,27 +2,28 @@ import pytest
 
 from penstock.recording.format import EndLine, EpochEndLine, StepLine, SystemLine
 from penstock.testing import FakeClock
-from penstock.watcher.device_time import HELD_MAX, DeferredSteps, DeviceTimer
+from penstock.watcher.device_time import MAX_WAITING_LINES, DeferredSteps, DeviceTimer
 from penstock.watcher.hooks.device import watch_graph_captures
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.session import Session
 
 
-class Device:
-    """Comes by its events in the order they were recorded, when told to."""
+class FakeDevice:
+    """A GPU whose stream has reached the first `reached` of its recorded events; they are 10 ms apart."""
 
     def __init__(self):
         self.recorded = 0
-        self.done = 0
-        self.made = 0
+        self.reached = 0
+        self.events_made = 0
         self.broken = False
         self.usable = True
         self.capturing = False
-        self.asked = None
+        self.on_query = None
+        """Called once, inside the next query."""
 
-    def event(self):
-        self.made += 1
+    def make_event(self):
+        self.events_made += 1
         return FakeEvent(self)
 
 
@@ -32,52 +33,57 @@ class FakeEvent:
 
     def record(self):
         self.device.recorded += 1
-        self.at = self.device.recorded
+        self.position = self.device.recorded
 
     def query(self):
-        asked, self.device.asked = self.device.asked, None
-        if asked is not None:
-            asked()
+        on_query, self.device.on_query = self.device.on_query, None
+        if on_query is not None:
+            on_query()
         if self.device.capturing:
-            pytest.fail("this would end the capture")
+            pytest.fail("a query during a capture makes the capture fail")
         if self.device.broken:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return self.at <= self.device.done
+        return self.position <= self.device.reached
 
     def elapsed_time(self, end_event):
-        return 10.0 * (end_event.at - self.at)  # ms
+        return 10.0 * (end_event.position - self.position)  # ms
 
 
-class Lines:
+class ListSink:
+    """A sink that keeps its lines."""
+
     def __init__(self):
-        self.all = []
+        self.lines = []
         self.closed = False
 
     def put(self, line):
-        self.all.append(line)
+        self.lines.append(line)
 
     def close(self):
         self.closed = True
 
 
-class Rig:
-    def __init__(self):
-        self.device, self.lines = Device(), Lines()
-        self.session = Session([], FakeClock())
-        self.timer = DeviceTimer(self.session, self.device.event, lambda: self.device.usable)
-        self.held = DeferredSteps(self.lines, self.timer)
-        self.session._sinks.append(self.held)
-        self.phases = PhaseHooks(self.session, self.timer)
-        self.track = self.session.begin(0, 0, lambda batch: 1)
-        self.lines.all.clear()
+class TimedTraining:
+    """A training loop whose phases are timed on a fake GPU."""
 
-    def over(self):
-        self.track.asked()
-        self.session.settle()
+    def __init__(self):
+        self.device, self.sink = FakeDevice(), ListSink()
+        self.session = Session([], FakeClock())
+        self.timer = DeviceTimer(self.session, self.device.make_event, lambda: self.device.usable)
+        self.deferred = DeferredSteps(self.sink, self.timer)
+        self.session._sinks.append(self.deferred)
+        self.phases = PhaseHooks(self.session, self.timer)
+        self.tracker = self.session.begin_epoch(0, 0, lambda batch: 1)
+        self.sink.lines.clear()
+
+    def end_step(self):
+        self.tracker.batch_requested()
+        self.session.flush()
 
     def step(self, *names):
-        self.over()
-        self.track.got(None)
+        """End the current step, and begin one with these phases."""
+        self.end_step()
+        self.tracker.batch_received(None)
         for name in names:
             self.phase(name)
 
@@ -87,129 +93,131 @@ class Rig:
 
     @property
     def device_phases(self):
-        return [line.device_phases for line in self.lines.all if isinstance(line, StepLine)]
+        """The GPU times of each step that the sink has received."""
+        return [line.device_phases for line in self.sink.lines if isinstance(line, StepLine)]
 
 
 @pytest.fixture
-def rig():
-    return Rig()
+def training():
+    return TimedTraining()
 
 
-def test_a_step_waits_for_its_events_and_is_never_waited_for(rig):
-    rig.step("forward", "backward")
-    rig.over()
-    assert rig.lines.all == []
-    rig.device.done = 3  # the end of backward has not come
-    rig.step("forward")
-    rig.over()
-    assert rig.lines.all == []
-    rig.device.done = 4
-    rig.step("forward")
-    rig.over()
-    assert rig.device_phases == [{"forward": 0.01, "backward": 0.01}]
+def test_a_step_is_held_back_until_the_device_has_reached_its_events(training):
+    training.step("forward", "backward")
+    training.end_step()
+    assert training.sink.lines == []
+    training.device.reached = 3  # not the fourth event, which is the end of backward
+    training.step("forward")
+    training.end_step()
+    assert training.sink.lines == []
+    training.device.reached = 4
+    training.step("forward")
+    training.end_step()
+    assert training.device_phases == [{"forward": 0.01, "backward": 0.01}]
 
 
-def test_the_hosts_own_phases_take_no_events(rig):
-    rig.step("gc", "sync", "log")
-    rig.over()
-    assert rig.device.recorded == 0
-    assert rig.device_phases == [{}]
+def test_phases_of_the_host_alone_record_no_events(training):
+    training.step("gc", "sync", "log")
+    training.end_step()
+    assert training.device.recorded == 0
+    assert training.device_phases == [{}]
 
 
-def test_a_phase_inside_another_is_counted_in_both(rig):
-    rig.step()
-    rig.phases.enter("optimizer")
-    rig.phase("forward")
-    rig.phase("forward")
-    rig.phases.leave()
-    rig.device.done = 100
-    rig.over()
-    assert rig.device_phases == [{"optimizer/forward": 0.02, "optimizer": pytest.approx(0.05)}]
+def test_a_phase_inside_another_counts_in_both(training):
+    training.step()
+    training.phases.enter("optimizer")
+    training.phase("forward")
+    training.phase("forward")
+    training.phases.leave()
+    training.device.reached = 100
+    training.end_step()
+    assert training.device_phases == [{"optimizer/forward": 0.02, "optimizer": pytest.approx(0.05)}]
 
 
-def test_a_phase_that_a_new_batch_finds_open_is_forgotten(rig):
-    rig.step()
-    rig.phases.enter("forward")
-    rig.step("sync", "backward")
-    rig.device.done = 100
-    rig.track.ended()
-    assert rig.device_phases == [{}, {"backward": 0.01}]
+def test_a_phase_still_open_when_a_new_batch_arrives_is_dropped(training):
+    training.step()
+    training.phases.enter("forward")
+    training.step("sync", "backward")
+    training.device.reached = 100
+    training.tracker.end()
+    assert training.device_phases == [{}, {"backward": 0.01}]
 
 
-def test_lines_keep_their_order_and_those_of_the_machine_go_through(rig):
-    rig.step("forward")
-    rig.track.ended()
-    rig.held.put(SystemLine(at_s=1.0))
-    assert [type(line) for line in rig.lines.all] == [SystemLine]
-    rig.held.close()
-    assert [type(line) for line in rig.lines.all] == [SystemLine, StepLine, EpochEndLine]
-    assert rig.lines.closed
+def test_steps_keep_their_order_while_lines_of_the_machine_pass_at_once(training):
+    training.step("forward")
+    training.tracker.end()
+    training.deferred.put(SystemLine(at_s=1.0))
+    assert [type(line) for line in training.sink.lines] == [SystemLine]
+    training.deferred.close()
+    assert [type(line) for line in training.sink.lines] == [SystemLine, StepLine, EpochEndLine]
+    assert training.sink.closed
 
 
-def test_a_long_step_is_not_kept_until_the_next_is_over(rig):
-    rig.step("forward")
-    rig.over()
-    rig.device.done = 2
-    rig.held.put(SystemLine(at_s=1.0))
-    assert rig.device_phases == [{"forward": 0.01}]
+def test_a_line_of_the_machine_releases_a_step_that_is_ready(training):
+    training.step("forward")
+    training.end_step()
+    training.device.reached = 2
+    training.deferred.put(SystemLine(at_s=1.0))
+    assert training.device_phases == [{"forward": 0.01}]
 
 
-def test_the_end_comes_last(rig):
-    rig.step("forward")
-    rig.track.ended()
-    rig.session.put_last(EndLine(at_s=1.0))
-    rig.session.close()
-    assert [type(line) for line in rig.lines.all] == [StepLine, EpochEndLine, EndLine]
+def test_the_end_line_comes_after_the_steps_that_are_held_back(training):
+    training.step("forward")
+    training.tracker.end()
+    training.session.put_last(EndLine(at_s=1.0))
+    training.session.close()
+    assert [type(line) for line in training.sink.lines] == [StepLine, EpochEndLine, EndLine]
 
 
-def test_lines_that_several_threads_bring_are_released_once_each(rig):
-    rig.step("forward")
-    rig.over()
-    rig.step("forward")
-    rig.over()
-    rig.device.done = 100
-    rig.device.asked = lambda: rig.held.put(EpochEndLine(loader=0, epoch=0, at_s=0.0))  # while the other thread asks
-    rig.held.put(EpochEndLine(loader=1, epoch=0, at_s=0.0))
-    assert [line.batch for line in rig.lines.all if isinstance(line, StepLine)] == [0, 1]
-    assert sorted(line.loader for line in rig.lines.all if isinstance(line, EpochEndLine)) == [0, 1]
+def test_lines_put_by_several_threads_are_released_once_and_in_order(training):
+    training.step("forward")
+    training.end_step()
+    training.step("forward")
+    training.end_step()
+    training.device.reached = 100
+    # The inner put stands for that of a second thread, while the first one is releasing lines.
+    training.device.on_query = lambda: training.deferred.put(EpochEndLine(loader=0, epoch=0, at_s=0.0))
+    training.deferred.put(EpochEndLine(loader=1, epoch=0, at_s=0.0))
+    assert [line.batch for line in training.sink.lines if isinstance(line, StepLine)] == [0, 1]
+    assert sorted(line.loader for line in training.sink.lines if isinstance(line, EpochEndLine)) == [0, 1]
 
 
-def test_a_device_far_behind_costs_its_times_not_the_steps(rig):
-    for _ in range(HELD_MAX + 10):
-        rig.step("forward")
-    assert rig.device_phases == [{}] * 9
-    assert len(rig.device_phases) + len(rig.held._waiting) == HELD_MAX + 9
+def test_steps_go_on_without_device_times_if_too_many_wait(training):
+    for _ in range(MAX_WAITING_LINES + 10):
+        training.step("forward")
+    assert training.device_phases == [{}] * 9
+    assert len(training.device_phases) + len(training.deferred._waiting) == MAX_WAITING_LINES + 9
 
 
-def test_events_are_used_again(rig):
+def test_events_are_reused(training):
     for _ in range(50):
-        rig.step("forward")
-        rig.device.done = rig.device.recorded
-    assert rig.device.made <= 4
+        training.step("forward")
+        training.device.reached = training.device.recorded
+    assert training.device.events_made <= 4
 
 
-def test_a_device_in_an_error_state_gives_no_times_and_no_error(rig):
-    rig.step("forward")
-    rig.device.broken = True
-    rig.over()
-    assert rig.device_phases == [{}]
-    assert not rig.session.off
+def test_a_device_in_an_error_state_gives_no_times_and_no_error(training):
+    training.step("forward")
+    training.device.broken = True
+    training.end_step()
+    assert training.device_phases == [{}]
+    assert not training.session.off
 
 
-def test_a_stream_that_is_being_captured_gets_no_events(rig):
-    rig.step()
-    rig.phases.enter("forward")
-    rig.device.usable = False
-    rig.phase("backward")
-    rig.phases.leave()
-    rig.device.usable = True
-    rig.over()
-    assert rig.device.recorded == 1
-    assert rig.device_phases == [{}]
+def test_no_event_is_recorded_on_a_stream_that_is_being_captured(training):
+    training.step()
+    training.phases.enter("forward")
+    training.device.usable = False
+    training.phase("backward")
+    training.phases.leave()
+    training.device.usable = True
+    training.end_step()
+    assert training.device.recorded == 1
+    assert training.device_phases == [{}]
 
 
-class Graph:
-    """As torch.cuda.CUDAGraph is."""
+class FakeGraph:
+    """Stands for torch.cuda.CUDAGraph."""
 
     device = None
 
@@ -222,20 +230,20 @@ class Graph:
         self.device.capturing = False
 
 
-def test_no_event_is_asked_for_while_a_graph_is_captured(rig, monkeypatch):
-    monkeypatch.setattr(Graph, "device", rig.device)
-    patches, graph = Patches(), Graph()
-    watch_graph_captures(rig.timer, patches, Graph)
-    rig.step("forward")
-    rig.over()
-    rig.device.done = 100
+def test_no_event_is_queried_while_a_graph_is_captured(training, monkeypatch):
+    monkeypatch.setattr(FakeGraph, "device", training.device)
+    patches, graph = Patches(), FakeGraph()
+    watch_graph_captures(training.timer, patches, FakeGraph)
+    training.step("forward")
+    training.end_step()
+    training.device.reached = 100
     graph.capture_begin()
-    rig.held.put(SystemLine(at_s=1.0))
+    training.deferred.put(SystemLine(at_s=1.0))
     graph.capture_end()
-    assert rig.device_phases == []
+    assert training.device_phases == []
     with pytest.raises(RuntimeError, match="no such pool"):
         graph.capture_begin("bad")
-    rig.held.put(SystemLine(at_s=2.0))
-    assert rig.device_phases == [{"forward": 0.01}]
+    training.deferred.put(SystemLine(at_s=2.0))
+    assert training.device_phases == [{"forward": 0.01}]
     patches.undo()
-    assert Graph.capture_begin.__module__ == __name__
+    assert FakeGraph.capture_begin.__module__ == __name__

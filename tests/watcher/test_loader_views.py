@@ -1,5 +1,3 @@
-"""What each kind of loader shows of itself, and what a batch counts."""
-
 from collections import UserDict
 from types import SimpleNamespace
 
@@ -12,11 +10,18 @@ from penstock.core.hops import Hop
 from penstock.core.stats import EngineStats, GpuTimes, LoaderStats
 from penstock.watcher.dataloader.main_process import TorchLoaderView
 from penstock.watcher.dataloader.worker_files import WorkerFiles
-from penstock.watcher.loader_views import NOTHING, UNKNOWN, PenstockLoaderView, PlainLoaderView, count_samples, view_of
+from penstock.watcher.loader_views import (
+    UNKNOWN_STATE,
+    UNKNOWN_WAIT,
+    PenstockLoaderView,
+    PlainLoaderView,
+    count_samples,
+    view_of,
+)
 
 
-class Ragged:
-    """As torch's nested tensors."""
+class RaggedBatch:
+    """A batch whose shape raises, like that of torch's nested tensors."""
 
     @property
     def shape(self):
@@ -47,61 +52,58 @@ class Ragged:
         ([[[[[[1]]]]]], None),
         (SimpleNamespace(shape="wide"), None),
         (SimpleNamespace(shape=lambda: (3,)), None),
-        (Ragged(), None),
-        ([Ragged(), torch.zeros(3)], None),
+        (RaggedBatch(), None),
+        ([RaggedBatch(), torch.zeros(3)], None),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_samples_are_counted_where_a_batch_has_a_length(batch, samples):
+def test_samples_are_counted_if_the_batch_has_a_length(batch, samples):
     assert count_samples(batch) == samples
 
 
-class NoLength:
+class RaisingLength:
     def __len__(self):
-        raise ValueError("ask me later")
+        raise ValueError("the length is not known yet")
 
     def __iter__(self):
         return iter(())
 
 
-def test_any_iterable_is_described_by_its_class_and_length(tmp_path):
-    side = view_of([1, 2, 3], 4, "train", WorkerFiles(), 0.0)
-    assert isinstance(side, PlainLoaderView)
-    line = side.describe()
-    assert (line.loader, line.name, line.type, line.dataset, line.batches) == (
-        4,
-        "train",
-        "iterable",
-        "builtins.list",
-        3,
-    )
-    assert list(side.iterator(0)) == [1, 2, 3]
-    assert (side.look(iter(())), side.parts(iter(())), side.processes(), side.poll(0.0)) == (NOTHING, UNKNOWN, {}, ())
+def test_any_iterable_is_described_by_its_class_and_length():
+    view = view_of([1, 2, 3], 4, "train", WorkerFiles(), 0.0)
+    assert isinstance(view, PlainLoaderView)
+    line = view.describe()
+    assert (line.loader, line.name, line.type) == (4, "train", "iterable")
+    assert (line.dataset, line.batches) == ("builtins.list", 3)
+    assert list(view.iterator(0)) == [1, 2, 3]
+    assert (view.state(iter(())), view.wait_parts(iter(()))) == (UNKNOWN_STATE, UNKNOWN_WAIT)
+    assert (view.processes(), view.poll(0.0)) == ({}, ())
 
 
-@pytest.mark.parametrize("loader", [NoLength(), (number for number in ())])
-def test_a_loader_without_a_length_has_none(loader):
+@pytest.mark.parametrize("loader", [RaisingLength(), (number for number in ())])
+def test_a_loader_without_a_length_has_no_number_of_batches(loader):
     assert view_of(loader, 0, "", WorkerFiles(), 0.0).describe().batches is None
 
 
-def test_a_dataloader_is_known_by_its_class_or_a_subclass():
-    class Mine(DataLoader):
+def test_a_dataloader_and_its_subclasses_get_the_view_of_torch():
+    class Subclass(DataLoader):
         pass
 
-    for kind in (DataLoader, Mine):
-        side = view_of(kind([1, 2, 3], batch_size=2), 0, "", WorkerFiles(), 0.0)
-        assert isinstance(side, TorchLoaderView)
-        assert side.describe().settings["batch_size"].in_force == 2
+    for loader_class in (DataLoader, Subclass):
+        view = view_of(loader_class([1, 2, 3], batch_size=2), 0, "", WorkerFiles(), 0.0)
+        assert isinstance(view, TorchLoaderView)
+        assert view.describe().settings["batch_size"].in_force == 2
 
 
-# -- our own -------------------------------------------------------------------------------------------------------
+# -- penstock.Loader -----------------------------------------------------------------------------------------------
 
 
-class Loader:
-    """Stands for a penstock.Loader: only what the watcher asks of it."""
+class FakePenstockLoader:
+    """Has the attributes of a penstock.Loader that the watcher reads."""
 
     batch_size, num_workers, drop_last = 4, 2, False
     changes = ()
+    gpu_times = None
 
     def __len__(self):
         return 9
@@ -111,37 +113,31 @@ class Loader:
             read=Hop("read", 1.0, 2.0, 3.0), workers=2, readers=3, lookahead=4, ready_batches=1, bytes_read=77,
             changes=self.changes,
         )  # fmt: skip
-        return LoaderStats(0, 0, 0, 0, 0, 0, Hop("deliver"), Hop("step", 5.0), engine)
+        return LoaderStats(0, 0, 0, 0, 0, 0, Hop("deliver"), Hop("step", 5.0), engine, self.gpu_times)
 
 
-def test_our_loader_shows_its_settings_and_its_hops():
-    side = PenstockLoaderView(Loader(), 3, "train")
-    line = side.describe()
+def test_a_penstock_loader_is_described_and_reports_its_hops():
+    view = PenstockLoaderView(FakePenstockLoader(), 3, "train")
+    line = view.describe()
     assert (line.type, line.batches, line.settings["num_workers"].in_force) == ("penstock", 9, 2)
-    (hops,) = side.poll(1.5)
+    (hops,) = view.poll(1.5)
     assert (hops.loader, hops.at_s, hops.workers, hops.readers, hops.lookahead, hops.ready) == (3, 1.5, 2, 3, 4, 1)
     assert hops.hops["read"] == (1.0, 2.0, 3.0)
     assert list(hops.hops) == ["read", "decode", "deliver", "step"]
     assert hops.bytes_read == 77
 
 
-def test_changes_are_told_once_though_the_earliest_go():
-    loader = Loader()
-    side = PenstockLoaderView(loader, 0, "")
-    told = []
-    for loader.changes in [(), ("a",), ("a", "b"), ("b", "c"), ("b", "c"), ("x", "y"), ()]:  # 5: begun anew
-        told.append(side.poll(0.0)[0].changes)
-    assert told == [(), ("a",), ("b",), ("c",), (), ("x", "y"), ()]
+def test_each_change_is_reported_once_although_the_engine_keeps_only_the_latest():
+    loader = FakePenstockLoader()
+    view = PenstockLoaderView(loader, 0, "")
+    reported = []
+    for loader.changes in [(), ("a",), ("a", "b"), ("b", "c"), ("b", "c"), ("x", "y"), ()]:
+        reported.append(view.poll(0.0)[0].changes)
+    assert reported == [(), ("a",), ("b",), ("c",), (), ("x", "y"), ()]
 
 
-def test_a_penstock_loader_has_its_gpu_times_in_the_recording():
-    class Watched:
-        gpu_times = None
-
-        def stats(self):
-            return LoaderStats(0, 0, 100, 10, 10, 0, Hop("deliver"), Hop("step", 10.0), EngineStats(), self.gpu_times)
-
-    loader = Watched()
+def test_the_gpu_times_of_a_penstock_loader_are_recorded():
+    loader = FakePenstockLoader()
     view = PenstockLoaderView(loader, 0, "train")
     assert view.poll(1.0)[0].gpu_times is None
     loader.gpu_times = GpuTimes(3.0, 1.0, 2.0)

@@ -1,4 +1,4 @@
-"""Where threads are, asked of real threads in real system calls."""
+"""Stack samples of real threads in real system calls, and the sampler that takes them."""
 
 import os
 import socket
@@ -10,16 +10,16 @@ import pytest
 
 from penstock.testing import FakeClock
 from penstock.watcher.machine.procfs import ProcFile
-from penstock.watcher.stack_sampler import IDLE_S, WINDOW_S, StackSampler, ThreadStacks
+from penstock.watcher.stack_sampler import IDLE_S, WINDOW_S, SampledThread, StackSampler
 
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
 
 
-class Stuck:
-    """A thread that is in `call` until it is let go."""
+class BlockedThread:
+    """A thread that is in `call` until `unblock` lets that return."""
 
-    def __init__(self, call, let_go):
-        self._let_go = let_go
+    def __init__(self, call, unblock):
+        self._unblock = unblock
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
 
@@ -33,16 +33,16 @@ class Stuck:
         return self
 
     def __exit__(self, *_):
-        self._let_go()
+        self._unblock()
         self._thread.join()
 
-    def looks_like(self, state, function):
-        """Soon: the thread may still be on its way into the call."""
-        view = ThreadStacks(self._thread.native_id, self._thread.ident)
+    def assert_sampled_as(self, state, function):
+        """Check a sample of the thread, repeatedly: the thread may not have entered the call yet."""
+        sampled = SampledThread(self._thread.native_id, self._thread.ident)
         deadline = time.monotonic() + 10
-        while (seen := view.look()) != (state, function) and time.monotonic() < deadline:
+        while (sample := sampled.sample()) != (state, function) and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert seen == (state, function)
+        assert sample == (state, function)
 
 
 def wait_for_lock(lock):
@@ -51,78 +51,88 @@ def wait_for_lock(lock):
 
 
 @linux
-def test_waiting_for_a_lock_is_told():
+def test_a_thread_that_waits_for_a_lock_has_state_lock():
     lock = threading.Lock()
     lock.acquire()
-    with Stuck(lambda: wait_for_lock(lock), lock.release) as stuck:
-        stuck.looks_like("lock", f"{__name__}:wait_for_lock")
+    with BlockedThread(lambda: wait_for_lock(lock), lock.release) as blocked:
+        blocked.assert_sampled_as("lock", f"{__name__}:wait_for_lock")
 
 
 @linux
-def test_sleeping_is_told():
+def test_a_thread_that_sleeps_has_state_sleep():
     done = threading.Event()
 
     def nap():
         while not done.is_set():
             time.sleep(0.2)
 
-    with Stuck(nap, done.set) as stuck:
-        stuck.looks_like("sleep", f"{__name__}:test_sleeping_is_told.<locals>.nap")
+    with BlockedThread(nap, done.set) as blocked:
+        blocked.assert_sampled_as("sleep", f"{__name__}:{nap.__qualname__}")
 
 
 @linux
-@pytest.mark.parametrize("call", [lambda end: end.recv(1), lambda end: os.read(end.fileno(), 1)])
-def test_reading_a_socket_is_network_by_whatever_call(call):
-    here, there = socket.socketpair()
-    with here, there, Stuck(lambda: call(here), lambda: there.send(b"x")) as stuck:
-        stuck.looks_like("network", f"{__name__}:<lambda>")
+@pytest.mark.parametrize("call", [lambda sock: sock.recv(1), lambda sock: os.read(sock.fileno(), 1)])
+def test_a_thread_that_reads_a_socket_has_state_network_whatever_the_call(call):
+    local, remote = socket.socketpair()
+    with local, remote, BlockedThread(lambda: call(local), lambda: remote.send(b"x")) as blocked:
+        blocked.assert_sampled_as("network", f"{__name__}:<lambda>")
 
 
 @linux
-def test_reading_a_pipe_is_waiting_for_another_process():
+def test_a_thread_that_reads_a_pipe_has_state_other():
     read_end, write_end = os.pipe()
-    with Stuck(lambda: os.read(read_end, 1), lambda: os.write(write_end, b"x")) as stuck:
-        name = test_reading_a_pipe_is_waiting_for_another_process.__name__
-        stuck.looks_like("other", f"{__name__}:{name}.<locals>.<lambda>")
+
+    def read():
+        os.read(read_end, 1)
+
+    with BlockedThread(read, lambda: os.write(write_end, b"x")) as blocked:
+        blocked.assert_sampled_as("other", f"{__name__}:{read.__qualname__}")
     os.close(read_end)
     os.close(write_end)
 
 
 @linux
-def test_reading_any_other_file_is_a_read():
-    event = os.eventfd(0)  # of all files, the one whose read can be made to wait
-    with Stuck(lambda: os.read(event, 8), lambda: os.eventfd_write(event, 1)) as stuck:
-        stuck.looks_like("read", f"{__name__}:test_reading_any_other_file_is_a_read.<locals>.<lambda>")
+def test_a_thread_that_reads_another_file_has_state_read():
+    event = os.eventfd(0)  # a read of a regular file cannot be made to wait
+
+    def read():
+        os.read(event, 8)
+
+    with BlockedThread(read, lambda: os.eventfd_write(event, 1)) as blocked:
+        blocked.assert_sampled_as("read", f"{__name__}:{read.__qualname__}")
     os.close(event)
 
 
 @linux
-def test_opening_a_file_that_does_not_come_is_told(tmp_path):
+def test_a_thread_that_opens_a_file_has_state_open(tmp_path):
     os.mkfifo(tmp_path / "fifo")
 
-    def let_go():
+    def unblock():
         os.close(os.open(tmp_path / "fifo", os.O_RDWR | os.O_NONBLOCK))
 
-    def opening():
+    def open_reader():
         os.close(os.open(tmp_path / "fifo", os.O_RDONLY))
 
-    with Stuck(opening, let_go) as stuck:
-        stuck.looks_like("open", f"{__name__}:{opening.__qualname__}")
+    with BlockedThread(open_reader, unblock) as blocked:
+        blocked.assert_sampled_as("open", f"{__name__}:{open_reader.__qualname__}")
 
 
 @linux
-def test_waiting_for_the_interpreter_counts_as_running_not_as_a_lock():
+def test_a_thread_that_waits_for_the_gil_counts_as_running():
     done = []
     threads = [threading.Thread(target=spin, args=(done,)) for _ in range(3)]
     for thread in threads:
         thread.start()
-    view = ThreadStacks(threads[0].native_id, threads[0].ident)
-    seen = [view.look() for _ in range(20) if not time.sleep(0.002)]
+    sampled = SampledThread(threads[0].native_id, threads[0].ident)
+    samples = []
+    for _ in range(20):
+        time.sleep(0.002)
+        samples.append(sampled.sample())
     done.append(True)
     for thread in threads:
         thread.join()
-    assert {state for state, _ in seen} == {"running"}
-    assert f"{__name__}:spin" in {function for _, function in seen}
+    assert {state for state, _ in samples} == {"running"}
+    assert f"{__name__}:spin" in {function for _, function in samples}
 
 
 def spin(done):
@@ -145,27 +155,27 @@ def spin(done):
     ],
 )
 def test_a_thread_that_sleeps_outside_any_call_waits_for_a_page(call, letter, state, tmp_path):
-    view = ThreadStacks(threading.get_native_id(), threading.get_ident())
+    sampled = SampledThread(threading.get_native_id(), threading.get_ident())
     (tmp_path / "syscall").write_text(call)
     (tmp_path / "stat").write_text(f"77 (a) S name) {letter} 1 2 3")
-    view._syscall, view._stat = ProcFile(tmp_path / "syscall"), ProcFile(tmp_path / "stat")
-    assert view.look()[0] == state
+    sampled._syscall, sampled._stat = ProcFile(tmp_path / "syscall"), ProcFile(tmp_path / "stat")
+    assert sampled.sample()[0] == state
 
 
-def test_a_thread_that_is_gone_is_nowhere():
+def test_a_thread_that_has_ended_has_unknown_state_and_function():
     thread = threading.Thread(target=int)
     thread.start()
     thread.join()
-    assert ThreadStacks(2**22 + 1, thread.ident + 1).look() == ("other", "?")
+    assert SampledThread(2**22 + 1, thread.ident + 1).sample() == ("other", "?")
 
 
 def sampler_of_this_thread(put=None, clock=None):
     sampler = StackSampler(threading.get_native_id(), threading.get_ident(), put, clock or FakeClock())
-    sampler.stack_samples = ThreadStacks(threading.get_native_id(), threading.get_ident())
+    sampler._sampled_thread = SampledThread(threading.get_native_id(), threading.get_ident())
     return sampler
 
 
-def test_a_sampler_looks_only_while_it_is_active():
+def test_a_sampler_samples_only_while_it_is_active():
     sampler = sampler_of_this_thread()
     sampler.tick()
     assert sampler.take() is None
@@ -174,35 +184,35 @@ def test_a_sampler_looks_only_while_it_is_active():
     sampler.tick()
     sampler.pause()
     sampler.tick()
-    seen = sampler.take()
-    assert (seen.samples, seen.states.total(), seen.functions.total()) == (2, 2, 2)
+    counts = sampler.take()
+    assert (counts.samples, counts.states.total(), counts.functions.total()) == (2, 2, 2)
     assert sampler.take() is None
 
 
-def test_a_sampler_does_not_look_while_the_thread_is_elsewhere():
-    waiting = [True]
+def test_a_sampler_takes_no_samples_while_skip_is_true():
+    skip = [True]
     ids = threading.get_native_id(), threading.get_ident()
-    sampler = StackSampler(*ids, clock=FakeClock(), elsewhere=lambda: waiting[0])
-    sampler.stack_samples = ThreadStacks(*ids)
+    sampler = StackSampler(*ids, clock=FakeClock(), skip=lambda: skip[0])
+    sampler._sampled_thread = SampledThread(*ids)
     sampler.active = True
     sampler.tick()
     assert sampler.take() is None
-    waiting[0] = False
+    skip[0] = False
     sampler.tick()
     assert sampler.take().samples == 1
 
 
-def test_a_sampler_hands_out_what_it_saw_once_per_window():
-    clock, out = FakeClock(), []
-    sampler = sampler_of_this_thread(out.append, clock)
+def test_a_sampler_delivers_its_counts_once_per_window():
+    clock, delivered = FakeClock(), []
+    sampler = sampler_of_this_thread(delivered.append, clock)
     sampler.active = True
     for _ in range(8):
         clock.advance(WINDOW_S / 4)
         sampler.tick()
-    assert [seen.samples for seen in out] == [4, 4]
+    assert [counts.samples for counts in delivered] == [4, 4]
 
 
-def test_a_sampler_with_nothing_to_see_gives_up_its_thread():
+def test_a_sampler_that_was_paused_for_long_ends_its_thread():
     clock = FakeClock()
     sampler = sampler_of_this_thread(clock=clock)
     sampler.active = True
@@ -213,7 +223,7 @@ def test_a_sampler_with_nothing_to_see_gives_up_its_thread():
 
 
 def sampler_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "penstock-whereabouts"]
+    return [thread for thread in threading.enumerate() if thread.name == "penstock-stack-sampler"]
 
 
 def test_the_thread_exists_from_the_first_resume_until_stopped():
@@ -223,9 +233,9 @@ def test_the_thread_exists_from_the_first_resume_until_stopped():
     sampler.resume()
     (thread,) = set(sampler_threads()) - set(before)
     deadline = time.monotonic() + 10
-    while (seen := sampler.take()) is None and time.monotonic() < deadline:
+    while (counts := sampler.take()) is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert seen.samples >= 1
+    assert counts.samples >= 1
     sampler.stop()
     thread.join(10)
     assert not thread.is_alive()

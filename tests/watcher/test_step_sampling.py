@@ -1,80 +1,91 @@
-"""Which steps are looked at."""
+"""The choice of the steps that are profiled."""
 
 import pytest
 
-from penstock.watcher.step_sampling import BLOCK, LONG_S, OPENING, PATIENCE_S, YOUNG, StepSampling
+from penstock.watcher.step_sampling import (
+    FIRST_OF_EPOCH,
+    FIRST_OF_LOADER,
+    INTERVAL,
+    LONG_S,
+    MAX_UNPROFILED_S,
+    StepSampling,
+)
 
 SHORT_S = 0.01
 
 
-def looked_at(choice, cycles_s):
-    """The numbers of the steps of a pass that are looked at; `cycles_s` is from each step to the next."""
-    now, unlooked, until, found = 1.0, 0, 0.0, []
-    for number, cycle_s in enumerate(cycles_s):
-        if unlooked:
-            unlooked = unlooked - 1 if now < until else 0
+def profiled_steps(sampling, cycles_s):
+    """Run an epoch and return the indices of its profiled steps. `cycles_s` are the seconds from each step to the next.
+
+    This does what the hooks do with `unprofiled_after` and MAX_UNPROFILED_S.
+    """
+    now, unprofiled_left, unprofiled_until, profiled = 1.0, 0, 0.0, []
+    for batch, cycle_s in enumerate(cycles_s):
+        if unprofiled_left:
+            unprofiled_left = unprofiled_left - 1 if now < unprofiled_until else 0
         else:
-            unlooked, until = choice.unlooked_after(number, now), now + PATIENCE_S
-            found.append(number)
+            unprofiled_left, unprofiled_until = sampling.unprofiled_after(batch, now), now + MAX_UNPROFILED_S
+            profiled.append(batch)
         now += cycle_s
-    choice.ended(len(cycles_s))
-    return found
+    sampling.end_epoch(len(cycles_s))
+    return profiled
 
 
-def test_every_step_of_a_short_run_is_looked_at():
-    assert looked_at(StepSampling(), [SHORT_S] * YOUNG) == list(range(YOUNG))
+def test_every_step_of_a_short_run_is_profiled():
+    assert profiled_steps(StepSampling(), [SHORT_S] * FIRST_OF_LOADER) == list(range(FIRST_OF_LOADER))
 
 
-def test_of_short_steps_one_in_a_block_is_looked_at_and_not_always_the_same():
-    found = looked_at(StepSampling(), [SHORT_S] * (YOUNG + 50 * BLOCK))[YOUNG:]
-    assert [number // BLOCK for number in found] == list(range(YOUNG // BLOCK, YOUNG // BLOCK + 50))
-    assert len({number % BLOCK for number in found}) > BLOCK // 2
+def test_one_short_step_per_interval_is_profiled_at_varying_places():
+    profiled = profiled_steps(StepSampling(), [SHORT_S] * (FIRST_OF_LOADER + 50 * INTERVAL))[FIRST_OF_LOADER:]
+    first_interval = FIRST_OF_LOADER // INTERVAL
+    assert [batch // INTERVAL for batch in profiled] == list(range(first_interval, first_interval + 50))
+    assert len({batch % INTERVAL for batch in profiled}) > INTERVAL // 2
 
 
 @pytest.mark.parametrize("every", [8, 10, 16, 50, 100])
-def test_what_happens_every_nth_step_is_met_about_as_often_as_it_happens(every):
-    found = looked_at(StepSampling(), [SHORT_S] * (YOUNG + 1000 * BLOCK))[YOUNG:]
-    assert sum(number % every == 0 for number in found) / len(found) == pytest.approx(1 / every, rel=0.5)
+def test_every_nth_step_is_profiled_about_as_often_as_other_steps(every):
+    profiled = profiled_steps(StepSampling(), [SHORT_S] * (FIRST_OF_LOADER + 1000 * INTERVAL))[FIRST_OF_LOADER:]
+    assert sum(batch % every == 0 for batch in profiled) / len(profiled) == pytest.approx(1 / every, rel=0.5)
 
 
-def test_long_steps_are_all_looked_at():
-    assert looked_at(StepSampling(), [1.1 * LONG_S] * 500) == list(range(500))
+def test_all_long_steps_are_profiled():
+    assert profiled_steps(StepSampling(), [1.1 * LONG_S] * 500) == list(range(500))
 
 
-def test_steps_that_become_long_are_all_looked_at_soon():
-    found = looked_at(StepSampling(), [SHORT_S] * 200 + [0.4] * 100)
-    late = 200 + BLOCK
-    assert [number for number in found if number >= late] == list(range(late, 300))
+def test_when_steps_become_long_all_are_soon_profiled():
+    profiled = profiled_steps(StepSampling(), [SHORT_S] * 200 + [0.4] * 100)
+    start = 200 + INTERVAL
+    assert [batch for batch in profiled if batch >= start] == list(range(start, 300))
 
 
-def test_steps_that_become_short_are_let_pass_again():
-    found = looked_at(StepSampling(), [0.1] * 100 + [SHORT_S] * 400)
-    assert len([number for number in found if number >= 200]) == pytest.approx(300 / BLOCK, abs=1)
+def test_when_steps_become_short_few_are_profiled_again():
+    profiled = profiled_steps(StepSampling(), [0.1] * 100 + [SHORT_S] * 400)
+    assert len([batch for batch in profiled if batch >= 200]) == pytest.approx(300 / INTERVAL, abs=1)
 
 
-def test_one_long_step_among_short_ones_does_not_choose_its_neighbour():
-    """Else an update after so many short steps would never be met itself."""
-    cycles_s = [0.2 if number % 20 == 0 else SHORT_S for number in range(YOUNG + 400 * BLOCK)]
-    found = looked_at(StepSampling(), cycles_s)[YOUNG:]
-    assert sum(number % 20 == 0 for number in found) / len(found) == pytest.approx(1 / 20, rel=0.5)
+def test_one_long_step_among_short_ones_does_not_make_its_neighbour_profiled():
+    """Otherwise an optimizer step after every twentieth batch would never be profiled itself."""
+    cycles_s = [0.2 if batch % 20 == 0 else SHORT_S for batch in range(FIRST_OF_LOADER + 400 * INTERVAL)]
+    profiled = profiled_steps(StepSampling(), cycles_s)[FIRST_OF_LOADER:]
+    assert sum(batch % 20 == 0 for batch in profiled) / len(profiled) == pytest.approx(1 / 20, rel=0.5)
 
 
-def test_the_first_steps_of_every_pass_are_looked_at():
-    choice = StepSampling()
-    looked_at(choice, [SHORT_S] * 100)
-    found = looked_at(choice, [SHORT_S] * 100)
-    assert found[:OPENING] == list(range(OPENING))
-    assert len(found) <= OPENING + 100 // BLOCK + 1
+def test_the_first_steps_of_every_epoch_are_profiled():
+    sampling = StepSampling()
+    profiled_steps(sampling, [SHORT_S] * 100)
+    profiled = profiled_steps(sampling, [SHORT_S] * 100)
+    assert profiled[:FIRST_OF_EPOCH] == list(range(FIRST_OF_EPOCH))
+    assert len(profiled) <= FIRST_OF_EPOCH + 100 // INTERVAL + 1
 
 
-def test_a_start_that_takes_long_is_not_a_long_step():
-    choice = StepSampling()
-    looked_at(choice, [SHORT_S] * 100)
-    assert len(looked_at(choice, [30.0] + [SHORT_S] * 99)) <= OPENING + 100 // BLOCK + 1
+def test_a_slow_start_of_the_workers_does_not_count_as_a_long_step():
+    sampling = StepSampling()
+    profiled_steps(sampling, [SHORT_S] * 100)
+    assert len(profiled_steps(sampling, [30.0] + [SHORT_S] * 99)) <= FIRST_OF_EPOCH + 100 // INTERVAL + 1
 
 
-def test_ranks_look_at_the_same_steps_though_one_is_slower():
+def test_all_ranks_profile_the_same_steps_even_if_one_is_slower():
     ranks = [StepSampling(), StepSampling()]
     for _ in range(3):
-        quick, slow = (looked_at(rank, [cycle_s] * 150) for rank, cycle_s in zip(ranks, (0.01, 0.03), strict=True))
-        assert quick == slow
+        fast, slow = (profiled_steps(rank, [cycle_s] * 150) for rank, cycle_s in zip(ranks, (0.01, 0.03), strict=True))
+        assert fast == slow

@@ -1,4 +1,4 @@
-"""penstock.watch around real loaders: the training sees no difference, the recording sees it all."""
+"""`penstock.watch` around real loaders: the training gets the same batches, and the recording is complete."""
 
 import copy
 import gc
@@ -20,7 +20,7 @@ from penstock.recording.format import EventLine, StepLine
 from penstock.recording.reader import load
 from penstock.testing import IMAGENET, make_shards
 from penstock.watcher.active_session import active_session, publish_session
-from penstock.watcher.dataloader import worker_files as spool
+from penstock.watcher.dataloader import worker_files
 from penstock.watcher.start import WatchedRun
 
 
@@ -31,33 +31,33 @@ def record(tmp_path):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(tmp_path, monkeypatch):
-    """Neither a thread, nor a folder, nor a file descriptor, nor an open watch."""
-    folder = tmp_path / "spools"
+    """Check that no thread, folder, file descriptor or open watch is left after the test."""
+    folder = tmp_path / "worker_files"
     folder.mkdir()
-    own = SimpleNamespace(mkdtemp=lambda prefix, dir: tempfile.mkdtemp(prefix=prefix, dir=dir or folder))
-    monkeypatch.setattr(spool, "tempfile", own)
-    before = threads() | descriptors()
+    in_folder = SimpleNamespace(mkdtemp=lambda prefix, dir: tempfile.mkdtemp(prefix=prefix, dir=dir or folder))
+    monkeypatch.setattr(worker_files, "tempfile", in_folder)
+    before = watcher_threads() | watcher_descriptors()
     yield
     gc.collect()
     assert active_session() is None
     assert list(folder.iterdir()) == []
-    assert (threads() | descriptors()) - before == set()
+    assert (watcher_threads() | watcher_descriptors()) - before == set()
 
 
-def threads():
-    """The sampler's ends at its next look."""
+def watcher_threads():
+    """Return the threads of the watcher that are alive, after waiting for stack samplers that were stopped."""
     for thread in threading.enumerate():
-        if thread.name == "penstock-whereabouts":
+        if thread.name == "penstock-stack-sampler":
             thread.join(10)
     return {thread for thread in threading.enumerate() if thread.name.startswith("penstock-")}
 
 
-def descriptors():
-    """Of ours; torch's own queues are closed when they are collected."""
+def watcher_descriptors():
+    """Return the files that the watcher has open. Those of torch's queues are closed by the garbage collector."""
     if not os.path.exists("/proc/self/fd"):
         return set()
-    found = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-    names = [os.readlink(fd) for fd in found if os.path.lexists(fd)]
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    names = [os.readlink(link) for link in links if os.path.lexists(link)]
     return {name for name in names if ".jsonl" in name or "penstock-spool" in name}
 
 
@@ -72,7 +72,7 @@ class Sink:
         self.lines.append("closed")
 
 
-class Failing(Sink):
+class FailingSink(Sink):
     def put(self, line):
         if isinstance(line, StepLine):
             raise RuntimeError("the sink is full")
@@ -82,91 +82,92 @@ class Failing(Sink):
 # -- what is recorded ----------------------------------------------------------------------------------------------
 
 
-def test_a_watched_list_gives_its_batches_and_a_recording_of_them(record):
+def test_a_watched_list_yields_its_batches_and_is_recorded(record):
     with penstock.watch([[1, 2], [3, 4], [5]], record=record, name="train", live=False) as watched:
         for _ in range(2):
-            got = []
+            batches = []
             for batch in watched:
                 with watched.phase("forward"), watched.phase("attention"):
-                    got.append(batch)
-            assert got == [[1, 2], [3, 4], [5]]
-    found = load(record)
-    assert found.notes == ()
-    assert found.run.pid == os.getpid()
-    assert found.run.machine.cores >= 1
-    assert (found.loaders[0].name, found.loaders[0].batches, found.loaders[0].type) == ("train", 3, "iterable")
-    assert [(step.epoch, step.batch, step.samples) for step in found.steps] == [
-        (number, batch, samples) for number in range(2) for batch, samples in enumerate((2, 2, 1))
+                    batches.append(batch)
+            assert batches == [[1, 2], [3, 4], [5]]
+    recording = load(record)
+    assert recording.notes == ()
+    assert recording.run.pid == os.getpid()
+    assert recording.run.machine.cores >= 1
+    loader = recording.loaders[0]
+    assert (loader.name, loader.batches, loader.type) == ("train", 3, "iterable")
+    assert [(step.epoch, step.batch, step.samples) for step in recording.steps] == [
+        (epoch, batch, samples) for epoch in range(2) for batch, samples in enumerate((2, 2, 1))
     ]
-    assert [set(step.phases) for step in found.steps] == [{"forward", "forward/attention"}] * 6
-    assert [(end.epoch, end.how) for end in found.epoch_ends] == [(0, "done"), (1, "done")]
-    assert (found.end.how, found.end.exit_code, found.end.dropped) == ("done", 0, 0)
+    assert [set(step.phases) for step in recording.steps] == [{"forward", "forward/attention"}] * 6
+    assert [(end.epoch, end.how) for end in recording.epoch_ends] == [(0, "done"), (1, "done")]
+    assert (recording.end.how, recording.end.exit_code, recording.end.dropped) == ("done", 0, 0)
 
 
-def test_a_generator_is_watched_once_and_has_no_length(record):
+def test_a_generator_is_exhausted_after_one_epoch_and_has_no_length(record):
     with penstock.watch((number for number in range(3)), record=record, live=False) as watched:
         assert list(watched) == [0, 1, 2]
         assert list(watched) == []
         with pytest.raises(TypeError):
             len(watched)
-    assert [len([s for s in load(record).steps if s.epoch == number]) for number in range(2)] == [3, 0]
+    assert [step.epoch for step in load(record).steps] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("batch", [None, 7, object(), "text", torch.tensor(3.0)])
-def test_a_batch_that_is_no_container_passes_as_it_is(record, batch):
+def test_a_batch_that_is_no_container_is_passed_on_unchanged(record, batch):
     with penstock.watch([batch], record=record, live=False) as watched:
         assert next(iter(watched)) is batch
     (step,) = load(record).steps
     assert step.samples is None
 
 
-def test_a_dataloaders_workers_are_seen(record):
+def test_the_workers_of_a_dataloader_are_recorded(record):
     loader = DataLoader(Numbers(24), batch_size=4, num_workers=2)
     with penstock.watch(loader, record=record, live=False) as watched:
         assert [batch[0].tolist() for batch in watched] == [list(range(at, at + 4)) for at in range(0, 24, 4)]
-    found = load(record)
-    assert found.loaders[0].type == "torch"
-    assert found.loaders[0].settings["num_workers"].in_force == 2
-    assert [step.worker for step in found.steps] == [0, 1] * 3
-    assert all(step.ready is None or step.ready >= 0 for step in found.steps)
-    assert sorted((fetch.batch, fetch.worker, fetch.samples) for fetch in found.fetches) == [
+    recording = load(record)
+    assert recording.loaders[0].type == "torch"
+    assert recording.loaders[0].settings["num_workers"].in_force == 2
+    assert [step.worker for step in recording.steps] == [0, 1] * 3
+    assert all(step.ready is None or step.ready >= 0 for step in recording.steps)
+    assert sorted((fetch.batch, fetch.worker, fetch.samples) for fetch in recording.fetches) == [
         (batch, batch % 2, 4) for batch in range(6)
     ]
-    assert sorted(event.worker for event in found.events if event.what == "worker_started") == [0, 1]
+    assert sorted(event.worker for event in recording.events if event.what == "worker_started") == [0, 1]
 
 
-def test_a_pass_that_is_left_has_the_fetches_of_its_steps(record):
+def test_an_epoch_that_is_left_has_the_fetches_of_its_steps(record):
     loader = DataLoader(Shards([40, 40]), batch_size=1, num_workers=2)
     with penstock.watch(loader, record=record, live=False) as watched:
         for _ in zip(range(6), watched, strict=False):
             pass
-    found = load(record)
-    assert found.epoch_ends[0].how == "left"
-    assert {step.batch for step in found.steps} <= {fetch.batch for fetch in found.fetches}
+    recording = load(record)
+    assert recording.epoch_ends[0].how == "left"
+    assert {step.batch for step in recording.steps} <= {fetch.batch for fetch in recording.fetches}
 
 
-def test_a_penstock_loaders_hops_are_seen(record, tmp_path, make_loader):
+def test_the_hops_of_a_penstock_loader_are_recorded(record, tmp_path, make_loader):
     shards = make_shards(tmp_path / "shards", IMAGENET, samples=16, shards=1, scale=0.2)
     loader = make_loader(shards, {"label": penstock.Label(".cls")})
     with penstock.watch(loader, record=record, live=False) as watched:
         assert sum(len(batch["label"]) for batch in watched) == 16
-    found = load(record)
-    assert found.loaders[0].type == "penstock"
-    assert [step.samples for step in found.steps] == [8, 8]
-    assert list(found.hops[-1].hops) == ["read", "decode", "deliver", "step"]
-    assert found.hops[-1].bytes_read > 0
+    recording = load(record)
+    assert recording.loaders[0].type == "penstock"
+    assert [step.samples for step in recording.steps] == [8, 8]
+    assert list(recording.hops[-1].hops) == ["read", "decode", "deliver", "step"]
+    assert recording.hops[-1].bytes_read > 0
 
 
-def test_an_evaluation_inside_a_step_is_told_from_the_step(record):
+def test_an_evaluation_inside_a_step_is_a_phase_of_it(record):
     with penstock.watch([1, 2], record=record, name="train", live=False) as train:
         val = penstock.watch([3, 4, 5], name="val")
         for batch in train:
             if batch == 1:
                 assert sum(val) == 12
-    found = load(record)
-    assert {number: loader.name for number, loader in found.loaders.items()} == {0: "train", 1: "val"}
-    assert ["evaluation" in step.phases for step in found.steps if step.loader == 0] == [True, False]
-    assert [step.batch for step in found.steps if step.loader == 1] == [0, 1, 2]
+    recording = load(record)
+    assert {number: loader.name for number, loader in recording.loaders.items()} == {0: "train", 1: "val"}
+    assert ["evaluation" in step.phases for step in recording.steps if step.loader == 0] == [True, False]
+    assert [step.batch for step in recording.steps if step.loader == 1] == [0, 1, 2]
 
 
 def test_loaders_in_a_zip_are_no_evaluation(record):
@@ -175,7 +176,7 @@ def test_loaders_in_a_zip_are_no_evaluation(record):
     assert [(step.loader, step.phases) for step in load(record).steps] == [(0, {}), (1, {})] * 3
 
 
-def test_a_loop_in_another_thread_has_its_phases(record):
+def test_phases_of_a_training_loop_in_another_thread_are_recorded(record):
     with penstock.watch([1, 2], record=record, live=False) as watched:
 
         def train():
@@ -189,20 +190,20 @@ def test_a_loop_in_another_thread_has_its_phases(record):
     assert [list(step.phases) for step in load(record).steps] == [["forward"], ["forward"]]
 
 
-# -- how loops end -------------------------------------------------------------------------------------------------
+# -- how training loops end ----------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_is_left_ends_its_pass(record):
+def test_a_training_loop_that_is_left_ends_its_epoch(record):
     with penstock.watch(range(9), record=record, live=False) as watched:
         for number in watched:
             if number == 2:
                 break
-    found = load(record)
-    assert [step.batch for step in found.steps] == [0, 1, 2]
-    assert found.epoch_ends[0].how == "left"
+    recording = load(record)
+    assert [step.batch for step in recording.steps] == [0, 1, 2]
+    assert recording.epoch_ends[0].how == "left"
 
 
-def test_an_iterator_that_nobody_holds_any_more_ends_its_pass(record):
+def test_deleting_the_iterator_ends_its_epoch(record):
     with penstock.watch(range(9), record=record, live=False) as watched:
         iterator = iter(watched)
         next(iterator)
@@ -211,18 +212,18 @@ def test_an_iterator_that_nobody_holds_any_more_ends_its_pass(record):
     assert [end.how for end in load(record).epoch_ends] == ["left"]
 
 
-def test_an_error_of_the_loader_is_the_trainings_unchanged(record):
+def test_an_error_of_the_loader_reaches_the_training_unchanged(record):
     watched = penstock.watch(DataLoader(Bad(8), batch_size=2), record=record, live=False)
     with pytest.raises(ValueError, match=r"^sample 5 is bad$"):
         list(watched)
     watched.close()
-    found = load(record)
-    assert [step.batch for step in found.steps] == [0, 1]
-    assert found.epoch_ends[0].how == "raised"
-    assert found.end.how == "done"  # the script has gone on
+    recording = load(record)
+    assert [step.batch for step in recording.steps] == [0, 1]
+    assert recording.epoch_ends[0].how == "raised"
+    assert recording.end.how == "done"  # because the script went on
 
 
-def test_a_loader_that_cannot_be_iterated_over_says_so_itself(record):
+def test_an_object_that_is_not_iterable_raises_its_own_error(record):
     with penstock.watch(7, record=record, live=False) as watched, pytest.raises(TypeError, match="not iterable"):
         list(watched)
     assert load(record).epoch_ends[0].how == "raised"
@@ -231,7 +232,7 @@ def test_a_loader_that_cannot_be_iterated_over_says_so_itself(record):
 @pytest.mark.parametrize(
     ("error", "code", "how"), [(ValueError("no"), 1, "raised"), (KeyboardInterrupt(), 130, "interrupted")]
 )
-def test_an_error_that_leaves_the_with_is_in_the_end(record, error, code, how):
+def test_an_error_that_leaves_the_with_statement_is_recorded_as_the_end(record, error, code, how):
     def train():
         with penstock.watch([1], record=record, live=False):
             raise error
@@ -241,14 +242,14 @@ def test_an_error_that_leaves_the_with_is_in_the_end(record, error, code, how):
     assert (load(record).end.exit_code, load(record).end.how) == (code, how)
 
 
-def test_closing_twice_writes_one_end(record):
+def test_closing_twice_writes_one_end_line(record):
     watched = penstock.watch([1], record=record, live=False)
     watched.close()
     watched.close()
     assert record.read_text().count('"kind":"end"') == 1
 
 
-def test_a_closed_watch_is_the_loader(record):
+def test_a_closed_watch_yields_batches_and_records_nothing(record):
     watched = penstock.watch([1, 2], record=record, live=False)
     watched.close()
     assert list(watched) == [1, 2]
@@ -257,27 +258,27 @@ def test_a_closed_watch_is_the_loader(record):
     assert load(record).steps == ()
 
 
-# -- standing where the loader stood -------------------------------------------------------------------------------
+# -- in place of the loader ----------------------------------------------------------------------------------------
 
 
-class WithEpoch(list):
+class ListWithEpoch(list):
     epoch = 0
 
     def set_epoch(self, epoch):
         self.epoch = epoch
 
 
-def test_what_is_not_ours_is_the_loaders(record):
-    loader = WithEpoch([1, 2])
+def test_other_attributes_are_those_of_the_loader(record):
+    loader = ListWithEpoch([1, 2])
     with penstock.watch(loader, record=record, live=False) as watched:
         watched.set_epoch(3)
         assert (loader.epoch, watched.epoch, len(watched)) == (3, 3, 2)
         with pytest.raises(AttributeError):
-            _ = watched.nothing_of_that_name
+            _ = watched.missing_attribute
         assert not hasattr(watched, "__array__")
 
 
-def test_another_process_gets_the_loader_itself(record):
+def test_pickling_and_copying_give_the_loader_itself(record):
     with penstock.watch([1, 2], record=record, live=False) as watched:
         for other in (pickle.loads(pickle.dumps(watched)), copy.deepcopy(watched)):
             assert other == [1, 2]
@@ -289,14 +290,14 @@ def test_another_process_gets_the_loader_itself(record):
 def test_loaders_watched_together_are_recorded_together(record):
     first = penstock.watch([1], record=record, name="train", live=False)
     second = penstock.watch([2], name="val")
-    again = penstock.watch([3], record=str(record))
-    second.close()  # it did not begin the recording
-    assert (list(first), list(second), list(again)) == ([1], [2], [3])
+    third = penstock.watch([3], record=str(record))
+    second.close()  # which did not begin the recording
+    assert (list(first), list(second), list(third)) == ([1], [2], [3])
     first.close()
     assert [step.loader for step in load(record).steps] == [0, 1, 2]
 
 
-def test_a_second_record_is_refused_with_advice(record, tmp_path):
+def test_a_second_recording_is_refused_with_advice(record, tmp_path):
     with penstock.watch([1], record=record, live=False) as watched:
         with pytest.raises(SettingError, match=r"record cannot be set now.*Close the other watch first") as refused:
             penstock.watch([2], record=tmp_path / "other.jsonl")
@@ -307,7 +308,7 @@ def test_a_second_record_is_refused_with_advice(record, tmp_path):
         assert list(other) == [2]
 
 
-def test_what_a_joined_watch_cannot_have_is_refused_not_forgotten(record):
+def test_options_that_a_joined_watch_cannot_have_are_refused(record):
     sink = Sink()
     with penstock.watch([1], record=record, live=False, sinks=[sink]):
         penstock.watch([2], sinks=[sink], live=False)
@@ -315,70 +316,70 @@ def test_what_a_joined_watch_cannot_have_is_refused_not_forgotten(record):
             penstock.watch([3], sinks=[Sink()], slow_s=1.0, window=5)
 
 
-def test_under_penstock_run_a_scripts_own_record_is_a_warning(record, tmp_path, caplog):
-    watching = WatchedRun(record)
-    publish_session(watching)  # as `penstock run` does
+def test_a_script_that_penstock_run_watches_gets_a_warning_for_its_own_record(record, tmp_path, caplog):
+    run = WatchedRun(record)
+    publish_session(run)  # as `penstock run` does
     try:
         watched = penstock.watch([1], record=tmp_path / "own.jsonl")
         assert list(watched) == [1]
         watched.close()
-        assert not watching.closed
+        assert not run.closed
     finally:
-        watching.close()
+        run.close()
     (warning,) = (entry.getMessage() for entry in caplog.records)
     assert warning == f"this process is being watched already, recorded to {record}: record cannot be set now"
     assert len(load(record).steps) == 1
 
 
-def test_a_record_that_cannot_be_written_is_said_before_the_training(tmp_path):
+def test_a_recording_that_cannot_be_written_raises_before_the_training(tmp_path):
     with pytest.raises(RecordingError, match="cannot record to"):
-        penstock.watch([1], record=tmp_path / "nowhere" / "run.jsonl", live=False)
+        penstock.watch([1], record=tmp_path / "missing" / "run.jsonl", live=False)
 
 
-# -- off, and failing ----------------------------------------------------------------------------------------------
+# -- no sinks, and errors ------------------------------------------------------------------------------------------
 
 
-def test_with_nobody_to_tell_the_loop_is_the_loaders_own(record, monkeypatch):
+def test_without_sinks_the_loader_is_iterated_over_directly(record, monkeypatch):
     loader = [1, 2]
     watched = penstock.watch(loader, live=False)
     assert type(iter(watched)) is type(iter(loader))
-    with penstock.watch(loader, record=record, live=False) as other:  # and it is in nobody's way
+    with penstock.watch(loader, record=record, live=False) as other:  # the first watch does not keep it from recording
         assert list(other) == [1, 2]
     watched.close()
     assert len(load(record).steps) == 2
 
 
-def test_a_sink_that_fails_ends_the_watching_not_the_training(record, caplog):
-    sink = Failing()
+def test_a_sink_that_raises_ends_the_watching_but_not_the_training(record, caplog):
+    sink = FailingSink()
     with penstock.watch(range(4), record=record, live=False, sinks=[sink]) as watched:
         assert list(watched) == [0, 1, 2, 3]
         assert list(watched) == [0, 1, 2, 3]
     assert [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.WARNING] == [
         "watching stopped: RuntimeError: the sink is full"
     ]
-    found = load(record)
-    assert [event.detail["error"] for event in found.events if event.what == "watcher_failed"] == [
+    recording = load(record)
+    assert [event.detail["error"] for event in recording.events if event.what == "watcher_failed"] == [
         "RuntimeError: the sink is full"
     ]
-    assert (len(found.steps), found.end.how) == (4, "done")
+    assert (len(recording.steps), recording.end.how) == (4, "done")
     assert sink.lines[-1] == "closed"
 
 
-def test_a_full_temporary_folder_leaves_the_workers_untimed(record, monkeypatch):
-    def full(**_):
+def test_workers_are_not_timed_if_the_temporary_folder_is_full(record, monkeypatch):
+    def raise_full(**_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(spool, "tempfile", SimpleNamespace(mkdtemp=full))
+    monkeypatch.setattr(worker_files, "tempfile", SimpleNamespace(mkdtemp=raise_full))
     loader = DataLoader(Numbers(8), batch_size=4, num_workers=1)
     with penstock.watch(loader, record=record, live=False) as watched:
         assert [batch[0].tolist() for batch in watched] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    found = load(record)
-    assert len(found.steps) == 2
-    assert found.fetches == ()
-    assert [event.what for event in found.events] == ["watcher_failed"]
+    recording = load(record)
+    assert len(recording.steps) == 2
+    assert recording.fetches == ()
+    assert [event.what for event in recording.events] == ["watcher_failed"]
 
 
-def test_sinks_get_every_line_and_an_end(record):
+def test_a_sink_gets_every_line_and_is_closed(record):
     sink = Sink()
     with penstock.watch([1, 2], live=False, sinks=[sink]) as watched:
         assert list(watched) == [1, 2]

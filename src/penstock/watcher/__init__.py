@@ -1,1 +1,1 @@
-"""Door 2: sees where every training step's time goes, without changing what the training does."""
+"""The watcher: records how long each step of a training waits and works, without changing what the training does."""

@@ -1,4 +1,4 @@
-"""Python's garbage collector, which stops whoever happens to be running."""
+"""Records the full collections of Python's garbage collector, which pause all Python threads of the process."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ from contextlib import suppress
 from penstock.recording.format import EventLine
 from penstock.watcher.session import Session
 
-TOLD_S = 0.001
-"""Collections that took less are not worth a line."""
+MIN_EVENT_S = 0.001
+"""Seconds of the shortest collection that gets a line in the recording."""
 
 
 def watch_collector(session: Session) -> Callable[[], None]:
-    """Every full collection is an event, and a phase if it falls into a step; the young ones are short, and many.
+    """Record every full collection as an event, and as a phase if it happens within a step.
 
-    Returns how to stop that.
+    Collections of the young generations are left out, because they are short and frequent. The function that is
+    returned stops the recording.
     """
-    since: list[float] = []
+    start_of_collection: list[float] = []
+    """Seconds on the session's clock; empty outside a full collection."""
 
-    def collecting(when: str, facts: dict[str, int]) -> None:
-        if facts["generation"] < 2 or session.off:
+    def on_gc(phase: str, info: dict[str, int]) -> None:
+        if info["generation"] < 2 or session.off:
             return
         with session.guard():
-            if when == "start":
+            if phase == "start":
                 session.enter("gc")
-                since[:] = [session.now()]
-            elif since:
-                began = since.pop()
+                start_of_collection[:] = [session.now()]
+            elif start_of_collection:
+                began_s = start_of_collection.pop()
                 session.leave()
-                seconds = session.now() - began
-                if seconds >= TOLD_S:
-                    session.put(EventLine(what="gc", at_s=began, seconds=seconds, detail={"freed": facts["collected"]}))
+                seconds = session.now() - began_s
+                if seconds >= MIN_EVENT_S:
+                    detail = {"freed": info["collected"]}
+                    session.put(EventLine(what="gc", at_s=began_s, seconds=seconds, detail=detail))
 
     def stop() -> None:
         with suppress(ValueError):  # the script has cleared the list
-            gc.callbacks.remove(collecting)
+            gc.callbacks.remove(on_gc)
 
-    gc.callbacks.append(collecting)
+    gc.callbacks.append(on_gc)
     return stop

@@ -1,6 +1,6 @@
-"""What stands around code on the training's thread, several times a step.
+"""Context managers around code that runs on the training's thread several times per step.
 
-Classes, not generators: `contextlib.contextmanager` would cost a microsecond each time.
+They are classes, because a generator with `contextlib.contextmanager` would cost a microsecond more at each use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Guard(AbstractContextManager[None]):
-    """An error inside turns the watching off and goes no further. One for all: it remembers nothing."""
+    """Catches an exception of the watcher and turns the watching off. It has no state, so a session needs only one."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -32,7 +32,7 @@ class Guard(AbstractContextManager[None]):
 
 
 class PhaseGuard(AbstractContextManager[None]):
-    """A part of the step, by name."""
+    """Counts the time of its block as a phase of the step, by name."""
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session

@@ -1,4 +1,6 @@
-"""What can be iterated over, and what each kind shows of itself while it is."""
+"""Views of loaders: what the watcher can learn from each kind, which is a torch DataLoader, a penstock.Loader or any
+other iterable.
+"""
 
 from __future__ import annotations
 
@@ -16,78 +18,82 @@ from penstock.watcher.dataloader.worker_files import WorkerFiles
 
 
 class LoaderState(NamedTuple):
-    """How a loader stood when the loop asked."""
+    """The state of a loader when the training loop requested a batch; None where it is not known."""
 
     ready: int | None = None
+    """Batches that had arrived, including the requested one."""
     outstanding: int | None = None
+    """Tasks that workers had been given and the training loop had not taken."""
     worker: int | None = None
+    """The worker that makes the requested batch; -1 for the main process."""
 
 
 class WaitParts(msgspec.Struct, frozen=True):
-    """Of one wait."""
+    """Parts of the wait for one batch."""
 
     sampler_s: float = 0.0
-    """Drawing indices."""
+    """Seconds in which indices were drawn from the sampler."""
     idle_s: float | None = None
-    """Until a batch began to arrive."""
+    """Seconds before a batch began to arrive; None if they were not measured."""
 
 
-NOTHING = LoaderState()
-UNKNOWN = WaitParts()
-_PLAIN = frozenset((list, tuple, dict))
-_THINGS = (str, bytes, int, float, dict)
+UNKNOWN_STATE = LoaderState()
+UNKNOWN_WAIT = WaitParts()
+_PLAIN_CONTAINERS = frozenset((list, tuple, dict))
+_SAMPLE_TYPES = (str, bytes, int, float, dict)
+"""A list of these is a batch of as many samples."""
 
 
 class LoaderView(Protocol):
-    """One kind of loader, as the watcher sees it."""
+    """One loader as the watcher sees it."""
 
     number: int
-    """Of the loader, in this run."""
+    """Number of the loader in this run."""
 
     def describe(self) -> LoaderLine:
-        """Its settings."""
+        """Return the line with its settings."""
         ...
 
-    def iterator(self, number: int) -> Iterator[Any]:
-        """What iter() gives for a pass of that number."""
+    def iterator(self, epoch: int) -> Iterator[Any]:
+        """Return the loader's iterator for this epoch."""
         ...
 
-    def look(self, iterator: Iterator[Any]) -> LoaderState:
-        """Asked before every batch: microseconds."""
+    def state(self, iterator: Iterator[Any]) -> LoaderState:
+        """Return the state of the loader. It is called before every batch and takes microseconds."""
         ...
 
-    def parts(self, iterator: Iterator[Any]) -> WaitParts:
-        """Asked after every batch: what is known of the wait."""
+    def wait_parts(self, iterator: Iterator[Any]) -> WaitParts:
+        """Return the parts of the wait that has just ended. It is called after every batch."""
         ...
 
     def processes(self) -> dict[int, int]:
-        """Worker processes of now: pid → worker."""
+        """Return the current worker processes, as process id → worker number."""
         ...
 
     def poll(self, at_s: float) -> Sequence[AnyLine]:
-        """Asked once a second, on another thread: lines of its own."""
+        """Return new lines of this loader. It is called twice a second, in another thread than the training loop."""
         ...
 
 
-def view_of(loader: Iterable[Any], number: int, name: str, spool: WorkerFiles, began: float) -> LoaderView:
-    """The adapter for a loader."""
-    if _is(loader, "torch.utils.data", "DataLoader"):
+def view_of(loader: Iterable[Any], number: int, name: str, worker_files: WorkerFiles, clock_start: float) -> LoaderView:
+    """Return the view for a loader, by its class. `clock_start` is the start of the run on the session's clock."""
+    if _is_instance(loader, "torch.utils.data", "DataLoader"):
         from penstock.watcher.dataloader.main_process import TorchLoaderView
 
-        return TorchLoaderView(loader, number, name, spool, began)
-    if _is(loader, "penstock.loader", "Loader"):
+        return TorchLoaderView(loader, number, name, worker_files, clock_start)
+    if _is_instance(loader, "penstock.loader", "Loader"):
         return PenstockLoaderView(loader, number, name)
     return PlainLoaderView(loader, number, name)
 
 
-def _is(loader: object, module: str, kind: str) -> bool:
-    """Without importing it: whoever has a DataLoader has torch."""
-    found = sys.modules.get(module)
-    return found is not None and isinstance(loader, getattr(found, kind))
+def _is_instance(loader: object, module: str, class_name: str) -> bool:
+    """Return whether it is an instance of a class, without importing that: the module of an instance is imported."""
+    imported = sys.modules.get(module)
+    return imported is not None and isinstance(loader, getattr(imported, class_name))
 
 
 class PlainLoaderView:
-    """Any iterable: nothing is known but its times."""
+    """The view of any iterable: only its waits and steps can be timed."""
 
     def __init__(self, loader: Iterable[Any], number: int, name: str) -> None:
         self.loader = loader
@@ -95,43 +101,44 @@ class PlainLoaderView:
         self.name = name
 
     def describe(self) -> LoaderLine:
-        """Its class and, if it has one, its length."""
-        kind = type(self.loader)
-        dataset = f"{kind.__module__}.{kind.__qualname__}"
+        """Return the line with its class and, if it has one, its length."""
+        loader_class = type(self.loader)
+        dataset = f"{loader_class.__module__}.{loader_class.__qualname__}"
         return LoaderLine(loader=self.number, name=self.name, dataset=dataset, batches=length_of(self.loader))
 
-    def iterator(self, number: int) -> Iterator[Any]:
-        """Its own."""
+    def iterator(self, epoch: int) -> Iterator[Any]:
+        """Return its own iterator."""
         return iter(self.loader)
 
-    def look(self, iterator: Iterator[Any]) -> LoaderState:
-        """Nothing."""
-        return NOTHING
+    def state(self, iterator: Iterator[Any]) -> LoaderState:
+        """Return an unknown state."""
+        return UNKNOWN_STATE
 
-    def parts(self, iterator: Iterator[Any]) -> WaitParts:
-        """Nothing is known."""
-        return UNKNOWN
+    def wait_parts(self, iterator: Iterator[Any]) -> WaitParts:
+        """Return unknown parts."""
+        return UNKNOWN_WAIT
 
     def processes(self) -> dict[int, int]:
-        """None that we know of."""
+        """Return no processes: it may have some, but they are not known."""
         return {}
 
     def poll(self, at_s: float) -> Sequence[AnyLine]:
-        """Nothing."""
+        """Return no lines."""
         return ()
 
 
 class PenstockLoaderView(PlainLoaderView):
-    """A penstock.Loader: its hops once a second."""
+    """The view of a penstock.Loader, which reports its hops at every poll."""
 
     loader: Any
 
     def __init__(self, loader: Any, number: int, name: str) -> None:
         super().__init__(loader, number, name)
         self._changes: tuple[str, ...] = ()
+        """The engine's changes at the last poll."""
 
     def describe(self) -> LoaderLine:
-        """What drop-in code may ask a loader, and its batches."""
+        """Return the line with the settings that a torch DataLoader has as well."""
         settings = {
             name: LoaderSetting(requested=value, in_force=value)
             for name in ("batch_size", "num_workers", "drop_last")
@@ -146,15 +153,15 @@ class PenstockLoaderView(PlainLoaderView):
             batches=length_of(self.loader),
         )
 
-    def look(self, iterator: Iterator[Any]) -> LoaderState:
-        """The hops say it better: asking the engine at every step would cost more than it tells."""
-        return NOTHING
+    def state(self, iterator: Iterator[Any]) -> LoaderState:
+        """Return an unknown state: the hops say more, and reading the engine's statistics at every step costs time."""
+        return UNKNOWN_STATE
 
     def poll(self, at_s: float) -> Sequence[AnyLine]:
-        """The hops' three numbers and how the knobs stand."""
+        """Return one line with the hops and with what the engine has tuned."""
         stats: LoaderStats = self.loader.stats()
         engine = stats.engine
-        new, self._changes = _after(self._changes, engine.changes), engine.changes
+        new_changes, self._changes = _new_items(self._changes, engine.changes), engine.changes
         hops = {hop.name: (hop.busy_s, hop.starved_s, hop.blocked_s) for hop in stats.hops}
         return [
             HopsLine(
@@ -166,15 +173,15 @@ class PenstockLoaderView(PlainLoaderView):
                 lookahead=engine.lookahead,
                 ready=engine.ready_batches,
                 bytes_read=engine.bytes_read,
-                store=_store(),
-                changes=new,
+                store=_store_requests(),
+                changes=new_changes,
                 gpu_times=None if stats.gpu_times is None else astuple(stats.gpu_times),
             )
         ]
 
 
-def _store() -> StoreRequests | None:
-    """What this process asked of stores so far."""
+def _store_requests() -> StoreRequests | None:
+    """Return the sums of this process's requests to object stores; None if it has had no answer."""
     if not store_counts.answers:
         return None
     return StoreRequests(
@@ -187,46 +194,48 @@ def _store() -> StoreRequests | None:
 
 
 def count_samples(batch: object) -> int | None:
-    """How many samples a batch has: the first length of its first array, or its own if it is a list of plain things.
+    """Return the number of samples of a batch; None if it is not known.
 
-    None if it has no length; never an error, whatever a batch may be: torch's nested tensors have a shape that raises.
+    It is the first dimension of the batch's first array, or the length of a list of samples. No batch raises an error
+    here, although the `shape` of torch's nested tensors does.
     """
     try:
-        return _samples(batch)
+        return _first_length(batch)
     except Exception:
         return None
 
 
-def _samples(batch: object) -> int | None:
-    for _ in range(4):  # nested structures, but not without end
-        kind = type(batch)
-        if kind not in _PLAIN:  # plain containers are most batches, and asking them for a shape is dear
+def _first_length(batch: object) -> int | None:
+    for _ in range(4):  # at most four levels of nested containers
+        batch_type = type(batch)
+        if batch_type not in _PLAIN_CONTAINERS:  # most batches are such containers, and a failing getattr is slow
             shape = getattr(batch, "shape", None)
             if isinstance(shape, tuple):
                 return int(shape[0]) if shape else None
-        if kind is dict or (kind not in _PLAIN and isinstance(batch, Mapping)):
+        if batch_type is dict or (batch_type not in _PLAIN_CONTAINERS and isinstance(batch, Mapping)):
             batch = next(iter(batch.values()), None)  # type: ignore[attr-defined]
         elif isinstance(batch, list | tuple) and batch:
-            inner = batch[0]
-            if isinstance(inner, _THINGS):
+            first = batch[0]
+            if isinstance(first, _SAMPLE_TYPES):
                 return len(batch)
-            batch = inner
+            batch = first
         else:
             return None
     return None
 
 
-def _after(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
-    """What is new in the last of something, of which the earliest may have gone."""
-    for gone in range(len(before)):
-        if now[: len(before) - gone] == before[gone:]:
-            return now[len(before) - gone :]
+def _new_items(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the items that were appended to a list of the latest items, which drops its oldest ones."""
+    for dropped in range(len(before)):
+        kept = len(before) - dropped
+        if now[:kept] == before[dropped:]:
+            return now[kept:]
     return now
 
 
 def length_of(loader: object) -> int | None:
-    """None where it does not tell, or its own __len__ raises."""
+    """Return the length of a loader or dataset; None if it has none, or if its `__len__` raises."""
     try:
         return len(loader)  # type: ignore[arg-type]
-    except Exception:  # of the user's own: his loop may never ask
+    except Exception:  # raised by the user's code, which the training itself may never call
         return None

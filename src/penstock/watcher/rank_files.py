@@ -1,4 +1,4 @@
-"""Which of the processes of a training this one is, and which file is its own."""
+"""The recording of each process of a training: which rank the process has, and which file it writes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from penstock.recording.format import AnyLine, EndLine, RunLine
 
 
 def rank_and_world() -> tuple[int, int]:
-    """As torch.distributed has it, else as the launcher says, else alone: nonsense in its words keeps nobody.
+    """Return this process's rank and the number of ranks, by torch.distributed or else by the launcher's variables.
 
-    Half of what a launcher says is enough here: ranks that know only their number must not write to one file.
+    Without a launcher, and with variables that make no sense, it is (0, 1): a wrong variable must not stop a training.
+    RANK counts even without WORLD_SIZE, because ranks that know only their own number must not write to one file.
     """
     try:
         found = global_rank()
@@ -29,63 +30,67 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def own_recording(path: str | Path | None) -> Path | None:
-    """Of this rank, where all ask for the same file."""
+    """Return the file of this rank where all ranks were given the same path; None for None."""
     return None if path is None else recording_of(Path(path), rank_and_world()[0])
 
 
 def recording_of(path: Path, rank: int) -> Path:
-    """Beside the first rank's run.jsonl: run.rank3.jsonl."""
+    """Return the file of a rank: run.jsonl of rank 0, run.rank3.jsonl of rank 3."""
     return path if rank == 0 else path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def claim(folder: Path, path: Path, rank: int) -> Path:
-    """The recording that is this process's alone: two of the same rank, as in a sweep or after a restart, never mix.
+    """Return a recording that no other process of the run writes to.
 
-    The claim is a file in the run's own folder, so that whoever started the run finds all recordings.
+    Two processes may have the same rank, as in a sweep or after a restart; the second one gets another file name. The
+    claim is a file in the run's folder, which shows the parent process where all recordings are.
     """
-    mine = recording_of(path, rank)
-    for again in range(1, 1000):
+    recording = recording_of(path, rank)
+    for attempt in range(1, 1000):
         try:
-            with open(folder / f"{mine.name}.claim", "x") as file:
-                file.write(f"{os.getpid()}\n{mine}")
-            return mine
+            with open(folder / f"{recording.name}.claim", "x") as file:
+                file.write(f"{os.getpid()}\n{recording}")
+            return recording
         except FileExistsError:
-            mine = path.with_name(f"{path.stem}.pid{os.getpid()}{f'-{again}' if again > 1 else ''}{path.suffix}")
-    raise FileExistsError(f"{mine} and all like it are taken")
+            suffix = f"-{attempt}" if attempt > 1 else ""
+            recording = path.with_name(f"{path.stem}.pid{os.getpid()}{suffix}{path.suffix}")
+    raise FileExistsError(f"{recording} and all similar names are taken")
 
 
 def claims(folder: Path) -> list[tuple[int, Path]]:
-    """All that were claimed, oldest first: process, recording."""
+    """Return the process id and the recording of every claim, the oldest first."""
     found = sorted(folder.glob("*.claim"), key=lambda file: file.stat().st_mtime_ns)
     return [(int(pid), Path(path)) for pid, _, path in (file.read_text().partition("\n") for file in found)]
 
 
 TAIL_BYTES = 64 * 1024
+"""Bytes at the end of a recording in which its last line is searched for."""
 _decoder: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 
 def write_end_marker(path: Path, code: int) -> None:
-    """Correct the recording's end, or write the one that an `os._exit` left out; a killed script has none.
+    """Put the exit code of a script into the last line of its recording, which is added if `os._exit` left it out.
 
-    `code` is minus the signal's number if one killed it.
+    `code` is minus the signal's number if a signal ended the script. A killed script gets no end line, unless the
+    signal was Ctrl-C.
     """
-    if (code < 0 and code != -signal.SIGINT) or not path.is_file():  # a device or a pipe may never end
+    if (code < 0 and code != -signal.SIGINT) or not path.is_file():  # reading a device or a pipe might never end
         return
     with suppress(OSError), open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL_BYTES))
         tail = file.read(TAIL_BYTES)
-        start = tail.rstrip(b"\n").rfind(b"\n") + 1
-        last = _decode(tail[start:])
+        last_line_start = tail.rstrip(b"\n").rfind(b"\n") + 1
+        last_line = _decode(tail[last_line_start:])
         exit_code = 128 - code if code < 0 else code
-        if isinstance(last, EndLine):
-            file.seek(start - len(tail), os.SEEK_END)
+        if isinstance(last_line, EndLine):
+            file.seek(last_line_start - len(tail), os.SEEK_END)
             file.truncate()
-            end = msgspec.structs.replace(last, exit_code=exit_code)
+            end = msgspec.structs.replace(last_line, exit_code=exit_code)
         else:
             file.seek(0)
             how = "interrupted" if code < 0 else "raised" if code else "done"
-            end = EndLine(at_s=_since(_decode(file.readline(TAIL_BYTES))), exit_code=exit_code, how=how)
+            end = EndLine(at_s=_seconds_since_start(_decode(file.readline(TAIL_BYTES))), exit_code=exit_code, how=how)
             file.seek(0, os.SEEK_END)
             file.write(b"" if tail.endswith(b"\n") else b"\n")
         file.write(msgspec.json.encode(end) + b"\n")
@@ -97,5 +102,5 @@ def _decode(line: bytes) -> AnyLine | None:
     return None
 
 
-def _since(first: AnyLine | None) -> float:
-    return max(0.0, time.time() - first.began_unix_s) if isinstance(first, RunLine) else 0.0
+def _seconds_since_start(first_line: AnyLine | None) -> float:
+    return max(0.0, time.time() - first_line.began_unix_s) if isinstance(first_line, RunLine) else 0.0

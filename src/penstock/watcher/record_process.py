@@ -1,4 +1,4 @@
-"""This process, recorded from now on to its end, whatever the script does."""
+"""Records the process of a script from here to its end, for `penstock run`. autostart.py calls it."""
 
 from __future__ import annotations
 
@@ -19,109 +19,111 @@ from penstock.watcher.session import Sink
 from penstock.watcher.sinks.terminal import LiveLines, stderr_is_terminal
 from penstock.watcher.start import WatchedRun
 
-_OURS = str(Path(__file__).parent)
+_WATCHER_FOLDER = str(Path(__file__).parent)
 
 
 def record_this_process(job: Mapping[str, Any]) -> None:
-    """`job` is what `script.py` put into the environment."""
+    """Start the recording; `job` holds the settings of the run, which runner.py put into the environment."""
     rank, _ = rank_and_world()
     path = claim(Path(job["folder"]), Path(job["record"]), rank)
     sinks: list[Sink] = []
     if job["live"] and rank == 0 and stderr_is_terminal():
         sinks.append(LiveLines(slow_s=job["slow_s"]))
-    enough = Path(job["folder"]) / STOP_FILE
+    stop_file = Path(job["folder"]) / STOP_FILE
     if job.get("steps") and rank == 0:
-        sinks.append(_StepLimit(enough, job["steps"]))
+        sinks.append(_StepLimit(stop_file, job["steps"]))
     probe_s = job.get("probe_s")
-    watching = WatchedRun(path, sinks, probe=COMPUTE_PROBE if probe_s else "", within=job["folder"])
-    publish_session(watching)
-    ends = [_probe(watching, probe_s, enough if rank == 0 else None)] if probe_s else []  # beneath the hooks
-    _ScriptEnd(watching, [install(watching), *ends], enough)
+    run = WatchedRun(path, sinks, probe=COMPUTE_PROBE if probe_s else "", worker_files_parent=job["folder"])
+    publish_session(run)
+    # The patches of the probe must lie beneath the hooks: they are installed first and removed last.
+    remove_probe = [_start_probe(run, probe_s, stop_file if rank == 0 else None)] if probe_s else []
+    _ScriptEnd(run, [install(run), *remove_probe], stop_file)
 
 
-def _probe(watching: WatchedRun, seconds: float, enough: Path | None) -> Callable[[], None]:
+def _start_probe(run: WatchedRun, seconds: float, stop_file: Path | None) -> Callable[[], None]:
     from penstock.watcher.step_probe.probe import begin_probe
 
-    return begin_probe(watching.session, seconds, enough)
+    return begin_probe(run.session, seconds, stop_file)
 
 
 class _StepLimit:
-    """A sink that tells whoever started the script when a loader has had so many steps."""
+    """A sink that makes the stop file when a loader has had the requested number of steps."""
 
-    def __init__(self, file: Path, steps: int) -> None:
-        self._file = file
-        self._steps = steps
+    def __init__(self, stop_file: Path, limit: int) -> None:
+        self._stop_file = stop_file
+        self._limit = limit
         self._names: dict[int, str] = {}
-        self._had: Counter[str] = Counter()
+        self._steps: Counter[str] = Counter()
+        """Steps by the name of the loader: a loader that is made anew for every epoch keeps its name."""
 
     def put(self, line: AnyLine) -> None:
-        """Counts steps, of each loader on its own; one that is made anew for every epoch keeps its name."""
+        """Count a step."""
         if type(line) is LoaderLine:
             self._names[line.loader] = line.name or str(line.loader)
         elif type(line) is StepLine:
             name = self._names.get(line.loader, "")
-            self._had[name] += 1
-            if self._had[name] == self._steps:
-                self._file.touch()
+            self._steps[name] += 1
+            if self._steps[name] == self._limit:
+                self._stop_file.touch()
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 class _ScriptEnd:
-    """Learns how the script ends, and has the last word in the recording."""
+    """Records how the script ends, as the last line of the recording."""
 
-    def __init__(self, watching: WatchedRun, uninstall: Sequence[Callable[[], None]], enough: Path) -> None:
-        self._watching = watching
+    def __init__(self, run: WatchedRun, uninstall: Sequence[Callable[[], None]], stop_file: Path) -> None:
+        self._run = run
         self._uninstall = uninstall
-        self._enough = enough
+        self._stop_file = stop_file
         self._exit_code = 0
         self._how = "done"
-        self._hook = sys.excepthook
-        sys.excepthook = self._raised
-        atexit.register(self._end)
+        self._previous_excepthook = sys.excepthook
+        sys.excepthook = self._excepthook
+        atexit.register(self._close)
 
-    def _raised(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """The script's own last words are as they would have been without us."""
+    def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Record the error that ends the script. Its traceback is printed as it would be without Penstock."""
         interrupted = issubclass(kind, KeyboardInterrupt)
         self._exit_code, self._how = (130, "interrupted") if interrupted else (1, "raised")
-        session = self._watching.session
+        session = self._run.session
         with session.guard():
-            told = f"{kind.__name__}: {error}"[:500]
-            session.put(EventLine(what="raised", at_s=session.now(), detail={"error": told}))
-            trace = _hide_us(error)
-        if not (interrupted and self._enough.exists()):  # it was told to end, and there is nothing to trace
-            self._hook(kind, error, trace)
+            message = f"{kind.__name__}: {error}"[:500]
+            session.put(EventLine(what="raised", at_s=session.now(), detail={"error": message}))
+            trace = _remove_watcher_frames(error)
+        if not (interrupted and self._stop_file.exists()):  # no traceback if penstock itself stopped the script
+            self._previous_excepthook(kind, error, trace)
 
-    def _end(self) -> None:
-        """The exit code of `sys.exit` is not known here: whoever started the script corrects it."""
+    def _close(self) -> None:
+        """End the recording. The exit code of `sys.exit` is not known here; runner.py corrects it."""
         for uninstall in self._uninstall:
             uninstall()
-        self._watching.close(self._exit_code, self._how)
+        self._run.close(self._exit_code, self._how)
 
 
-def _hide_us(error: BaseException) -> TracebackType | None:
-    """The error and those it came from, without the frames of our wrappers."""
-    at: BaseException | None = error
-    seen: set[int] = set()
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
-        at.__traceback__ = _without_us(at.__traceback__)
-        at = at.__cause__ or at.__context__
+def _remove_watcher_frames(error: BaseException) -> TracebackType | None:
+    """Remove the watcher's frames from an error and the errors that led to it; return the error's traceback."""
+    current: BaseException | None = error
+    done: set[int] = set()
+    while current is not None and id(current) not in done:
+        done.add(id(current))
+        current.__traceback__ = _without_watcher_frames(current.__traceback__)
+        current = current.__cause__ or current.__context__
     return error.__traceback__
 
 
-def _without_us(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and _is_ours(trace):
+def _without_watcher_frames(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and _in_watcher(trace):
         trace = trace.tb_next
-    at = trace
-    while at is not None and at.tb_next is not None:
-        if _is_ours(at.tb_next):
-            at.tb_next = at.tb_next.tb_next
+    entry = trace
+    while entry is not None and entry.tb_next is not None:
+        if _in_watcher(entry.tb_next):
+            entry.tb_next = entry.tb_next.tb_next
         else:
-            at = at.tb_next
+            entry = entry.tb_next
     return trace
 
 
-def _is_ours(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_code.co_filename.startswith(_OURS)
+def _in_watcher(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(_WATCHER_FOLDER)

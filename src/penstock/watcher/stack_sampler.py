@@ -1,6 +1,6 @@
-"""Where a thread is, looked at some times a second: in which kind of system call, and in which function of Python.
+"""Samples a thread several times a second: the kind of system call it is in, and its innermost Python function.
 
-Standard library only: it also runs in torch's worker processes.
+This module imports the standard library only, because it also runs in torch's worker processes.
 """
 
 from __future__ import annotations
@@ -38,43 +38,44 @@ _AARCH64 = {
 
 _TABLE = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(platform.machine(), {})
 STATES: dict[int, str] = {number: state for state, numbers in _TABLE.items() for number in numbers}
-"""Call number → read (file input), open (metadata), lock, sleep, network, write. What is not here is "other"."""
+"""Number of a system call → read (file input), open (metadata), lock, sleep, network, write. All others: "other"."""
 FUTEX: int | None = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
 
 
-LOOKS_HZ = 20.0
+SAMPLES_HZ = 20.0
 WINDOW_S = 1.0
+"""Seconds between two deliveries of the counts."""
 IDLE_S = 2.0
-"""A sampler with nothing to look at for so long ends its thread; the next fetch starts another."""
-FUNCTIONS = 12
+"""Seconds without a sample after which a sampler ends its thread; `resume` starts another."""
+TOP_FUNCTIONS = 12
 _RUNTIME_BYTES = 1 << 17
-"""The part of the interpreter's own state in which its lock lies (96 KiB deep in Python 3.13)."""
+"""Size of the part of the interpreter's own state that holds the GIL's futex (96 KiB deep in Python 3.13)."""
 
 
 @dataclass(slots=True)
 class StackCounts:
-    """What a window's looks found: counts by state and by function."""
+    """The stack samples of a window, counted by state and by function."""
 
     samples: int = 0
     states: Counter[str] = field(default_factory=Counter)
     functions: Counter[str] = field(default_factory=Counter)
 
     def add(self, state: str, function: str) -> None:
-        """One look."""
+        """Count one sample."""
         self.samples += 1
         self.states[state] += 1
         self.functions[function] += 1
 
     def top_functions(self) -> dict[str, int]:
-        """The most frequent dozen."""
-        return dict(self.functions.most_common(FUNCTIONS))
+        """Return the most frequent functions with their counts."""
+        return dict(self.functions.most_common(TOP_FUNCTIONS))
 
 
-class ThreadStacks:
-    """One thread of this process, seen from another one.
+class SampledThread:
+    """One thread of this process, sampled from another one.
 
-    A thread that only waits for the interpreter's lock (GIL) counts as running: it has work, and often it is the look
-    itself that keeps it waiting. It sits in a futex like one that waits for a lock of the program's, but at an address
+    A thread that only waits for the GIL counts as running: it has work, and often the sampler itself keeps it waiting.
+    It is then in a futex call, like a thread that waits for a lock of the program. But the address of that futex is
     inside the interpreter's own state, while locks of the program lie on the heap.
     """
 
@@ -84,26 +85,29 @@ class ThreadStacks:
         self._syscall = ProcFile(f"{folder}/syscall")
         self._stat = ProcFile(f"{folder}/stat")
 
-    def look(self) -> tuple[str, str]:
-        """State and function ("module:name") of now; "other" where the system does not tell the state."""
+    def sample(self) -> tuple[str, str]:
+        """Return its current state and function ("module:name"); "other" and "?" if they are not known."""
         return self._state(), self._function()
 
     def _state(self) -> str:
-        call = self._syscall.read().split()
-        if not call or call[0] == b"-1":
-            return self._outside_calls(asleep="read" if call else "other")
-        if call[0] == b"running":
+        fields = self._syscall.read().split()
+        if not fields or fields[0] == b"-1":
+            return self._state_outside_calls(if_asleep="read" if fields else "other")
+        if fields[0] == b"running":
             return "running"
-        number = int(call[0])
-        if number == FUTEX and 0 <= int(call[1], 16) - _runtime_address() < _RUNTIME_BYTES:
+        number = int(fields[0])
+        if number == FUTEX and 0 <= int(fields[1], 16) - _runtime_address() < _RUNTIME_BYTES:
             return "running"
         state = STATES.get(number, "other")
-        return _by_file(int(call[1], 16)) or state if state in ("read", "write") else state
+        return _state_by_descriptor(int(fields[1], 16)) or state if state in ("read", "write") else state
 
-    def _outside_calls(self, asleep: str) -> str:
-        """By the scheduler's letter. What sleeps outside any call waits for a page of a mapped file to be read."""
+    def _state_outside_calls(self, if_asleep: str) -> str:
+        """Return the state by the letter in `stat`: the thread is in no system call, or the system does not show it.
+
+        A thread that sleeps outside of all system calls waits until a page of a mapped file has been read.
+        """
         fields = self._stat.read().rpartition(b")")[2].split()
-        return {b"R": "running", b"D": "read", b"S": asleep}.get(fields[0], "other") if fields else "other"
+        return {b"R": "running", b"D": "read", b"S": if_asleep}.get(fields[0], "other") if fields else "other"
 
     def _function(self) -> str:
         frame = frames_by_thread().get(self._ident)
@@ -116,9 +120,9 @@ class ThreadStacks:
 
 
 class StackSampler:
-    """Looks at one thread while told to, on a thread of its own that exists only while there is something to see.
+    """Samples one thread between `resume` and `pause`, on a thread of its own that ends after a pause of IDLE_S.
 
-    A forked child has the object but not the thread, and does not start one.
+    In a forked child the object exists but its thread does not, and is not started.
     """
 
     def __init__(
@@ -127,81 +131,91 @@ class StackSampler:
         ident: int,
         put: Callable[[StackCounts], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        elsewhere: Callable[[], bool] = lambda: False,
+        skip: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`put` gets a window's worth about once a second, on the sampler's thread; without it, ask `take`."""
+        """Make a sampler of the thread with these ids; it does not sample yet.
+
+        `put` gets the counts about once a second, on the sampler's thread. Without it, the caller collects them with
+        `take`. While `skip` returns True, no sample is taken.
+        """
         self.active = False
-        self.stack_samples: ThreadStacks | None = None
+        """Whether it samples."""
+        self._sampled_thread: SampledThread | None = None
         self._ids = native_id, ident
         self._put = put
         self._clock = clock
-        self._elsewhere = elsewhere
-        self._seen = StackCounts()
-        self._window_began = self._active_at = clock.now()
+        self._skip = skip
+        self._counts = StackCounts()
+        self._window_began_s = self._last_sample_s = clock.now()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
     def resume(self) -> None:
-        """From now on the thread's whereabouts matter. Called at every batch: next to nothing after the first time."""
+        """Sample from now on. This is called at every batch, and is cheap while the sampler's thread exists."""
         self.active = True
         if self._thread is None:
             self._start()
 
     def pause(self) -> None:
-        """They do not, until resumed."""
+        """Take no samples until `resume`."""
         self.active = False
 
     def take(self) -> StackCounts | None:
-        """What was seen since last asked; None if nothing was."""
+        """Return the counts since the last call; None if there were no samples."""
         with self._lock:
-            seen, self._seen = self._seen, StackCounts()
-            self._window_began = self._clock.now()
-        return seen if seen.samples else None
+            counts, self._counts = self._counts, StackCounts()
+            self._window_began_s = self._clock.now()
+        return counts if counts.samples else None
 
     def stop(self) -> None:
-        """For good. Does not wait for the thread: it ends at its next look."""
+        """Stop for good. This does not wait for the sampler's thread, which ends when its next sample would be due."""
         self.active = False
         self._stopped.set()
 
     def tick(self) -> bool:
-        """One look, if it is wanted; False when nothing was wanted for long."""
+        """Take one sample unless paused, and deliver the counts when due; return False after IDLE_S without samples."""
         now = self._clock.now()
-        if self.active and self.stack_samples is not None and not self._elsewhere():
-            self._active_at = now
-            state, function = self.stack_samples.look()
+        if self.active and self._sampled_thread is not None and not self._skip():
+            self._last_sample_s = now
+            state, function = self._sampled_thread.sample()
             with self._lock:
-                self._seen.add(state, function)
-        if self._put is not None and now - self._window_began >= WINDOW_S and (seen := self.take()) is not None:
-            self._put(seen)
-        return now - self._active_at < IDLE_S
+                self._counts.add(state, function)
+        window_over = now - self._window_began_s >= WINDOW_S
+        if self._put is not None and window_over and (counts := self.take()) is not None:
+            self._put(counts)
+        return now - self._last_sample_s < IDLE_S
 
     def _start(self) -> None:
         with self._lock:
             if self._thread is not None or self._stopped.is_set() or os.getpid() != self._pid:
                 return
-            self._active_at = self._clock.now()
-            if self.stack_samples is None:
-                self.stack_samples = ThreadStacks(*self._ids)
-            self._thread = threading.Thread(target=self._run, name="penstock-whereabouts", daemon=True)
+            self._last_sample_s = self._clock.now()
+            if self._sampled_thread is None:
+                self._sampled_thread = SampledThread(*self._ids)
+            self._thread = threading.Thread(target=self._run, name="penstock-stack-sampler", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        with suppress(Exception):  # the thread we look at has ended, or nobody takes what we saw: look no more
-            while not self._stopped.wait(1 / LOOKS_HZ):
-                if not self.tick() and self._ended():
+        with suppress(Exception):  # the sampled thread has ended, or `put` failed: sampling ends
+            while not self._stopped.wait(1 / SAMPLES_HZ):
+                if not self.tick() and self._end_unless_active():
                     return
 
-    def _ended(self) -> bool:
+    def _end_unless_active(self) -> bool:
+        """Let `resume` start a new thread, and return True, unless the sampler was resumed meanwhile."""
         with self._lock:
             if not self.active:
                 self._thread = None
             return self._thread is None
 
 
-def _by_file(fd: int) -> str | None:
-    """Reads and writes of sockets are network, those of pipes and terminals wait for another process."""
+def _state_by_descriptor(fd: int) -> str | None:
+    """Return the state of a thread that reads or writes this descriptor; None if it depends on the call.
+
+    Sockets are network. In pipes and terminals the thread waits for another process: "other".
+    """
     with suppress(OSError):
         target = os.readlink(f"/proc/self/fd/{fd}")
         if target.startswith("socket:"):
@@ -213,7 +227,7 @@ def _by_file(fd: int) -> str | None:
 
 @cache
 def _runtime_address() -> int:
-    """Where the interpreter keeps its state; an address that no futex has if it does not tell."""
+    """Return the address of the interpreter's own state; if it is not known, one beyond all futexes."""
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
     except (ValueError, AttributeError):

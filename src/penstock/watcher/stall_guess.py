@@ -1,4 +1,4 @@
-"""What a slow batch says by itself: which of the causes that look alike the ready batches speak for."""
+"""Guesses why a batch was slow, from the number of batches that were ready when it was requested."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from penstock.recording.format import StepLine
 Kind = Literal["lagging worker", "heavy batch", "all workers behind"]
 
 RECENT = 16
-"""Slow batches that have a say."""
+"""Number of latest slow batches that a guess is based on."""
 FULL = 0.75
+"""Share of the other workers' tasks that are ready at least, if those workers wait for the awaited one."""
 EMPTY = 0.1
-"""Of what the other workers can hold ready: above FULL they all wait for the awaited one, below EMPTY none has any."""
+"""Share of the other workers' tasks that are ready at most, if all workers are behind."""
 
 
 class StallGuess(NamedTuple):
-    """A kind of stall, and how far the stalls of late agree on it."""
+    """A guessed kind of stall, and how many of the latest stalls agree."""
 
     kind: Kind
     score: float
@@ -25,41 +26,44 @@ class StallGuess(NamedTuple):
 
 
 class StallHistory:
-    """Slow batches of one loader. In-order delivery makes the causes look alike but for the ready count.
+    """The latest slow batches of one loader.
 
-    All others full: the awaited worker alone is late. The same one each time: it lags; another each time: their batches
-    are heavy now and then. None ready: all are behind, be it for cores, storage or their own work. In between, or where
-    nothing is known of the workers: no guess.
+    Batches are delivered in order, so most symptoms of the three causes are the same. The ready batches differ:
+
+    - The other workers have nearly all of their batches ready: only the awaited worker is late. If it is mostly the
+      same worker, that worker lags; if the workers change, some batches are heavy.
+    - Almost none is ready: all workers are behind, for lack of cores, because of the storage or by their own work.
+    - In between, or if the state of the workers is not known, there is no guess.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._recent: deque[tuple[float | None, int | None]] = deque(maxlen=RECENT)
+        """Per slow batch: the ready share of the other workers' tasks, and the awaited worker."""
 
     def guess(self, step: StepLine) -> StallGuess | None:
-        """Of this slow batch, which is remembered for the next. The first of a pass says nothing: workers begin."""
+        """Remember a slow batch and guess its cause. The first batch of an epoch is ignored: workers start then."""
         if step.batch == 0:
             return None
-        fullness = self._fullness(step)
-        self._recent.append((fullness, step.worker))
-        if fullness is None or EMPTY < fullness < FULL:
+        ready_share = self._ready_share(step)
+        self._recent.append((ready_share, step.worker))
+        if ready_share is None or EMPTY < ready_share < FULL:
             return None
-        if fullness <= EMPTY:
-            return StallGuess(
-                "all workers behind", self._score(sum(f is not None and f <= EMPTY for f, _ in self._recent))
-            )
-        full = [worker for f, worker in self._recent if f is not None and f >= FULL]
-        same = full.count(step.worker)
-        if 2 * same > len(full):
-            return StallGuess("lagging worker", self._score(same))
-        return StallGuess("heavy batch", self._score(len(full)))
+        if ready_share <= EMPTY:
+            agreeing = sum(share is not None and share <= EMPTY for share, _ in self._recent)
+            return StallGuess("all workers behind", self._score(agreeing))
+        awaited_workers = [worker for share, worker in self._recent if share is not None and share >= FULL]
+        same_worker = awaited_workers.count(step.worker)
+        if 2 * same_worker > len(awaited_workers):
+            return StallGuess("lagging worker", self._score(same_worker))
+        return StallGuess("heavy batch", self._score(len(awaited_workers)))
 
     def _score(self, agreeing: int) -> float:
         return agreeing / (len(self._recent) + 1)
 
-    def _fullness(self, step: StepLine) -> float | None:
-        """Ready batches as a share of what the workers that are not awaited have been asked for."""
+    def _ready_share(self, step: StepLine) -> float | None:
+        """Return the ready batches as a share of the tasks of all workers but the awaited one; None if not known."""
         if self._workers < 2 or step.ready is None or step.outstanding is None or step.worker is None:
             return None
-        others = step.outstanding - -(-step.outstanding // self._workers)
-        return step.ready / others if others > 0 else None
+        others_tasks = step.outstanding - -(-step.outstanding // self._workers)
+        return step.ready / others_tasks if others_tasks > 0 else None

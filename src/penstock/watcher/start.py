@@ -1,4 +1,4 @@
-"""Begin to watch: the recorder, the looks at the machine, the housekeeping thread; and end all of it."""
+"""Starts everything that watches one run: the recorder, the samplers and the polling thread; and ends all of it."""
 
 from __future__ import annotations
 
@@ -25,72 +25,89 @@ from penstock.watcher.session import Session, Sink
 from penstock.watcher.stack_sampler import StackSampler
 
 POLL_S = 0.5
-"""Between looks at what workers have written and steps have noted: with the recorder's wait, what a crash loses."""
+"""Seconds between two polls of the workers' files and the finished steps.
 
-_alive: weakref.WeakSet[WatchedRun] = weakref.WeakSet()
+A crash loses at most the lines of this time and of the recorder's own delay."""
+JOIN_TIMEOUT_S = 2.0
+"""Seconds that `close` waits for the polling thread."""
+
+_runs: weakref.WeakSet[WatchedRun] = weakref.WeakSet()
+"""All runs of this process, for the hook that disables them in forked children."""
 
 
 class WatchedRun:
-    """A session with all that runs beside it. Closed by whoever opened it, or when the interpreter ends."""
+    """A session with everything that runs beside it. It is closed by its owner, or when the interpreter exits."""
 
     def __init__(
-        self, record: str | Path | None, sinks: Sequence[Sink] = (), *, probe: str = "", within: str | None = None
+        self,
+        record: str | Path | None,
+        sinks: Sequence[Sink] = (),
+        *,
+        probe: str = "",
+        worker_files_parent: str | None = None,
     ) -> None:
+        """Start a run, unless it has no sink at all.
+
+        `record` is the path of the recording, None for a run without one. `sinks` get the same lines. `probe` is the
+        value of `RunLine.probe`. `worker_files_parent` is the folder in which the workers' files are made; None is the
+        system's folder for temporary files.
+        """
         all_sinks = list(sinks)
         if record is not None:
             all_sinks.insert(0, Recorder(record, _run_line(probe)))
         self.record = record
         self.idle = not all_sinks
-        """Nobody is told anything: then nothing is watched."""
+        """Whether there is no sink. Then nothing is watched."""
         self.session = Session(all_sinks)
-        self.worker_files = WorkerFiles(within)
-        self.sides: list[LoaderView] = []
+        self.worker_files = WorkerFiles(worker_files_parent)
+        self.loader_views: list[LoaderView] = []
+        """The views of all watched loaders."""
         self.closed = False
         self._ended = threading.Event()
-        self._system = SystemSampler(self.session.now, self.session.put, self._workers)
-        self._main = StackSampler(
-            threading.get_native_id(), threading.get_ident(), elsewhere=lambda: self.session.waiting
+        self._system_sampler = SystemSampler(self.session.now, self.session.put, self._worker_processes)
+        self._stack_sampler = StackSampler(
+            threading.get_native_id(), threading.get_ident(), skip=lambda: self.session.waiting
         )
-        self._housekeeper = threading.Thread(target=self._keep_house, name="penstock-watch", daemon=True)
+        self._poll_thread = threading.Thread(target=self._poll_until_ended, name="penstock-watch", daemon=True)
         self.session.off = self.idle
-        self._stop_collector = _nothing
+        self._stop_watching_gc = _do_nothing
         if not self.idle:
-            self.session.looker = self._main
-            self._stop_collector = watch_collector(self.session)
-            self._system.start()
-            self._housekeeper.start()
-        atexit.register(self._at_exit)
-        _alive.add(self)
+            self.session.stack_sampler = self._stack_sampler
+            self._stop_watching_gc = watch_collector(self.session)
+            self._system_sampler.start()
+            self._poll_thread.start()
+        atexit.register(self._close_at_exit)
+        _runs.add(self)
 
     def close(self, exit_code: int = 0, how: str = "done") -> None:
-        """The last lines, then nothing more. A second call does nothing."""
+        """Write the last lines and stop everything. A second call does nothing."""
         if self.closed:
             return
         self.closed = True
-        atexit.unregister(self._at_exit)
+        atexit.unregister(self._close_at_exit)
         self._ended.set()
-        self._stop_collector()
-        self._system.stop()
-        self._main.stop()
-        if self._housekeeper.is_alive():
-            self._housekeeper.join(2.0)
+        self._stop_watching_gc()
+        self._system_sampler.stop()
+        self._stack_sampler.stop()
+        if self._poll_thread.is_alive():
+            self._poll_thread.join(JOIN_TIMEOUT_S)
         with self.session.guard():
-            self.session.end_lone()
+            self.session.end_lone_batch()
             self._poll(last=True)
         self.session.put_last(EndLine(at_s=self.session.now(), exit_code=exit_code, how=how))
         self.session.close()
         self.worker_files.close()
 
-    def forget(self) -> None:
-        """In a forked child, where there are no threads: the run is the parent's to record."""
+    def disable_in_child(self) -> None:
+        """Turn the run off in a forked child, which has none of its threads. The parent goes on recording."""
         if not self.closed:
-            self._stop_collector()
+            self._stop_watching_gc()
         self.closed = True
         self.session.off = True
-        atexit.unregister(self._at_exit)
+        atexit.unregister(self._close_at_exit)
 
-    def _at_exit(self) -> None:
-        """The code of a `sys.exit` is not known here; an error that ended the script is."""
+    def _close_at_exit(self) -> None:
+        """Close with the error that ended the script, if there was one. The code of a `sys.exit` is not known here."""
         error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
         if error is None:
             self.close()
@@ -99,11 +116,12 @@ class WatchedRun:
         else:
             self.close(1, "raised")
 
-    def _workers(self) -> dict[int, tuple[int, int]]:
-        sides = tuple(self.sides)
-        return {pid: (side.number, worker) for side in sides for pid, worker in side.processes().items()}
+    def _worker_processes(self) -> dict[int, tuple[int, int]]:
+        """Return (loader, worker) by process id."""
+        views = tuple(self.loader_views)
+        return {pid: (view.number, worker) for view in views for pid, worker in view.processes().items()}
 
-    def _keep_house(self) -> None:
+    def _poll_until_ended(self) -> None:
         while not self._ended.wait(POLL_S):
             try:
                 self._poll()
@@ -112,22 +130,27 @@ class WatchedRun:
                 return
 
     def _poll(self, *, last: bool = False) -> None:
-        self.session.settle()
-        for spooled in self.worker_files.drain(last=last):
-            self.session.put(spooled)
-        seen = self._main.take()
-        if seen is not None:
-            where = StackSamplesLine(
-                at_s=self.session.now(), samples=seen.samples, states=dict(seen.states), functions=seen.top_functions()
+        """Pass on what has accumulated: finished steps, lines of workers, stack samples, lines of loaders."""
+        self.session.flush()
+        for worker_line in self.worker_files.drain(last=last):
+            self.session.put(worker_line)
+        counts = self._stack_sampler.take()
+        if counts is not None:
+            self.session.put(
+                StackSamplesLine(
+                    at_s=self.session.now(),
+                    samples=counts.samples,
+                    states=dict(counts.states),
+                    functions=counts.top_functions(),
+                )
             )
-            self.session.put(where)
-        for side in tuple(self.sides):
-            for line in side.poll(self.session.now()):
+        for view in tuple(self.loader_views):
+            for line in view.poll(self.session.now()):
                 self.session.put(line)
 
 
-def _nothing() -> None:
-    """There is nothing to stop."""
+def _do_nothing() -> None:
+    pass
 
 
 def _run_line(probe: str) -> RunLine:
@@ -145,8 +168,8 @@ def _run_line(probe: str) -> RunLine:
 
 
 def _after_fork() -> None:
-    for watching in list(_alive):
-        watching.forget()
+    for run in list(_runs):
+        run.disable_in_child()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,62 +1,66 @@
-"""Which steps have their phases looked at.
+"""Decides which steps are profiled, that is which steps have their phases timed by the hooks.
 
-Looking at one costs the loop's thread some thirty calls whose code is never warm: a tenth of a millisecond. Beside a
-long step that is nothing. Of every thirty-two short ones, one is looked at, drawn by lot: what a script does every
-eighth or hundredth step is met neither each time nor never. All ranks draw the same lots, so they look at the same
-steps.
+To profile a step costs the training loop's thread about thirty calls whose code is not in the CPU's caches, a tenth of
+a millisecond. Beside a long step that is negligible. Of short steps only one in thirty-two is profiled, at a random
+place among them: work that a script does every eighth or every hundredth step is then met about as often as it occurs.
+All ranks draw the same places, so they profile the same steps.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-YOUNG = 64
-"""Steps of a loader of which each is looked at: a short run is seen whole."""
-OPENING = 3
-"""And so many of every pass."""
-BLOCK = 32
-"""Short steps of which one is looked at."""
+FIRST_OF_LOADER = 64
+"""The first steps of a loader are all profiled, so that a short run is measured completely."""
+FIRST_OF_EPOCH = 3
+"""The first steps of every epoch are all profiled."""
+INTERVAL = 32
+"""Number of consecutive short steps of which one is profiled."""
 LONG_S = 0.05
-"""From batch to batch: steps that take so long are all looked at."""
-PATIENCE_S = 1.6
-"""After this time the next step is looked at in any case: they may have become long."""
-_LOTS = tuple(Random(0).choices(range(BLOCK), k=509))
-"""Places in a block."""
+"""Steps that take this many seconds, from batch to batch, are all profiled."""
+MAX_UNPROFILED_S = 1.6
+"""Seconds after a profiled step after which the next step is profiled in any case: steps may have become long."""
+_PLACES = tuple(Random(0).choices(range(INTERVAL), k=509))
+"""The place of the profiled step in each interval; after the last one, they begin again."""
 
 
 class StepSampling:
-    """Of the steps of one loader."""
+    """The choice of profiled steps of one loader, over all its epochs."""
 
     def __init__(self) -> None:
-        self._before = 0
-        """Steps of the passes that are over."""
-        self._last = 0
-        """The last step that was looked at, of this pass."""
-        self._at = 0.0
+        self._steps_before = 0
+        """Steps of the earlier epochs."""
+        self._last_profiled = 0
+        """Index of the last profiled step in this epoch."""
+        self._last_profiled_s = 0.0
+        """When that step began."""
         self._cycle_s = 0.0
-        """From batch to batch, over the last block."""
+        """Seconds from batch to batch, averaged over about the last INTERVAL steps; 0 until it is known."""
 
-    def unlooked_after(self, number: int, now: float) -> int:
-        """A step of that number in its pass begins, and is looked at: how many after it are not."""
-        steps = max(1, number - self._last)
-        if number > 1:  # before that is the start of workers
-            share = min(1.0, steps / BLOCK) if self._cycle_s else 1.0
-            self._cycle_s += ((now - self._at) / steps - self._cycle_s) * share
-        self._last, self._at = number, now
-        at = self._before + number
-        if at + 1 < YOUNG or number + 1 < OPENING or self._cycle_s >= LONG_S:
+    def unprofiled_after(self, batch: int, now: float) -> int:
+        """Return how many steps after this profiled one are not profiled.
+
+        `batch` is the index of the step in its epoch, `now` its start in seconds on any clock.
+        """
+        steps = max(1, batch - self._last_profiled)
+        if batch > 1:  # an earlier cycle includes the start of the workers
+            weight = min(1.0, steps / INTERVAL) if self._cycle_s else 1.0
+            self._cycle_s += ((now - self._last_profiled_s) / steps - self._cycle_s) * weight
+        self._last_profiled, self._last_profiled_s = batch, now
+        step = self._steps_before + batch
+        if step + 1 < FIRST_OF_LOADER or batch + 1 < FIRST_OF_EPOCH or self._cycle_s >= LONG_S:
             return 0
-        return _next_lot(at) - at - 1
+        return _next_drawn(step) - step - 1
 
-    def ended(self, steps: int) -> None:
-        """A pass, after so many."""
-        self._before += steps
-        self._last = 0
+    def end_epoch(self, steps: int) -> None:
+        """Note that an epoch has ended after so many steps."""
+        self._steps_before += steps
+        self._last_profiled = 0
 
 
-def _next_lot(number: int) -> int:
-    """The next step that is drawn, after that one."""
-    block = number // BLOCK
-    while (lot := block * BLOCK + _LOTS[block % len(_LOTS)]) <= number:
-        block += 1
-    return lot
+def _next_drawn(step: int) -> int:
+    """Return the first drawn step after this one; both are counted over all epochs."""
+    interval = step // INTERVAL
+    while (drawn := interval * INTERVAL + _PLACES[interval % len(_PLACES)]) <= step:
+        interval += 1
+    return drawn

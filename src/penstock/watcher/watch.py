@@ -1,4 +1,4 @@
-"""`penstock.watch(loader)`: iterate over it instead of the loader, and see where the time went."""
+"""`penstock.watch(loader)`: an iterable that takes the place of a loader and records its waits and steps."""
 
 from __future__ import annotations
 
@@ -15,36 +15,39 @@ from weakref import WeakKeyDictionary
 
 from penstock.errors import SettingError, printable
 from penstock.watcher.active_session import active_session, publish_session
-from penstock.watcher.loader_views import NOTHING, LoaderView, count_samples, view_of
+from penstock.watcher.loader_views import UNKNOWN_STATE, LoaderView, count_samples, view_of
 from penstock.watcher.rank_files import own_recording
 from penstock.watcher.script import autostart
 from penstock.watcher.session import Sink, StepTracker
 from penstock.watcher.sinks.terminal import LiveLines, stderr_is_terminal
 from penstock.watcher.start import WatchedRun
 
+log = logging.getLogger("penstock")
+T = TypeVar("T")
 
-def passing(
-    track: StepTracker,
-    side: LoaderView,
-    make: Callable[[], Iterator[Any]],
-    asked: Callable[[], None],
-    ended: Callable[[str], None],
+
+def watched_batches(
+    tracker: StepTracker,
+    view: LoaderView,
+    make_iterator: Callable[[], Iterator[Any]],
+    on_request: Callable[[], None],
+    on_end: Callable[[str], None],
 ) -> Iterator[Any]:
-    """What goes wrong in the watching is not the training's business.
+    """Yield the batches of a loader and note each request and arrival; errors of the watcher do not reach the loop.
 
-    `make` gives the iterator, which belongs to the wait for the first batch. `asked` is told whenever the loop wants a
-    batch, `ended` how the pass did: done, left or raised.
+    `make_iterator` is called within the wait for the first batch. `on_request` is called whenever the training loop
+    requests a batch, `on_end` once with how the epoch ended: done, left or raised.
     """
-    session, look, how = track._session, NOTHING, "left"
+    session, loader_state, how = tracker._session, UNKNOWN_STATE, "left"
     try:
         if not session.off:
             with session.guard():
-                asked()
-        iterator = make()
+                on_request()
+        iterator = make_iterator()
         while True:
             if not session.off:
                 with session.guard():
-                    look = side.look(iterator)
+                    loader_state = view.state(iterator)
             session.waiting = True
             try:
                 batch = next(iterator)
@@ -55,11 +58,11 @@ def passing(
                 session.waiting = False
             if not session.off:
                 with session.guard():
-                    track.got(batch, look, side.parts(iterator))
+                    tracker.batch_received(batch, loader_state, view.wait_parts(iterator))
             yield batch
             if not session.off:
                 with session.guard():
-                    asked()
+                    on_request()
     except GeneratorExit:
         raise
     except BaseException:
@@ -68,14 +71,11 @@ def passing(
     finally:
         if not session.off:
             with session.guard():
-                ended(how)
+                on_end(how)
 
 
-log = logging.getLogger("penstock")
-T = TypeVar("T")
-
-_asked_for: WeakKeyDictionary[WatchedRun, _Options] = WeakKeyDictionary()
-"""Of those that a watch began: with what."""
+_options_of_runs: WeakKeyDictionary[WatchedRun, _Options] = WeakKeyDictionary()
+"""The options of the runs that a `Watch` began; runs of `penstock run` are not in here."""
 _lock = threading.Lock()
 
 
@@ -89,18 +89,23 @@ def watch(
     window: int | None = None,
     sinks: Sequence[Sink] = (),
 ) -> Watch[T]:
-    """Watch any iterable of batches; a torch DataLoader shows its workers too, a penstock.Loader its hops.
+    """Watch any iterable of batches. A torch DataLoader shows its workers too, a penstock.Loader its hops.
 
-    `record` writes all that is seen to a file for `penstock diagnose`. `live` prints a line per window and per slow
-    batch to stderr; by default when that is a terminal. A batch is slow beyond `slow_s`, or when it is far out of the
-    run's own range. Loaders watched while another watch is open are recorded together with it, as that one asked for.
-    With nobody to tell, neither file nor terminal nor sink, nothing is watched.
+    `record` is a file to write the recording to, for `penstock diagnose`. `live` prints one line per window and per
+    slow batch to stderr; the default is to print if stderr is a terminal. `slow_s` is the wait in seconds above which a
+    batch is slow; by default, a batch is slow if its wait is far out of the run's own range. `window` is the number of
+    batches in a window. `sinks` receive all lines of the recording.
+
+    Loaders that are watched while another watch is open are recorded together with it, with the options of the first.
+    Without a file, a terminal and a sink, nothing is watched.
     """
     return Watch(loader, name, _Options(record, live, slow_s, window, tuple(sinks)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
+    """The arguments of `watch` that belong to the whole run."""
+
     record: str | Path | None
     live: bool | None
     slow_s: float | None
@@ -108,44 +113,46 @@ class _Options:
     sinks: tuple[Sink, ...]
 
     def all_sinks(self) -> list[Sink]:
-        mine: list[Sink] = list(self.sinks)
+        all_sinks: list[Sink] = list(self.sinks)
         if stderr_is_terminal() if self.live is None else self.live:
-            mine.append(LiveLines(window=self.window, slow_s=self.slow_s))
-        return mine
+            all_sinks.append(LiveLines(window=self.window, slow_s=self.slow_s))
+        return all_sinks
 
-    def beyond(self, other: _Options) -> list[str]:
-        """What is asked for here and is not there."""
-        plain = ("live", "slow_s", "window")
-        more = [name for name in plain if (mine := getattr(self, name)) is not None and mine != getattr(other, name)]
+    def missing_in(self, other: _Options) -> list[str]:
+        """Return the names of the options that are set here and differ in `other`."""
+        names = [
+            name
+            for name in ("live", "slow_s", "window")
+            if (value := getattr(self, name)) is not None and value != getattr(other, name)
+        ]
         if self.record is not None and str(self.record) != str(other.record):
-            more.insert(0, "record")
-        return more if set(map(id, self.sinks)) <= set(map(id, other.sinks)) else [*more, "sinks"]
+            names.insert(0, "record")
+        return names if set(map(id, self.sinks)) <= set(map(id, other.sinks)) else [*names, "sinks"]
 
 
 _NO_OPTIONS = _Options(None, None, None, None, ())
 
 
 class Watch(Generic[T]):
-    """Stands where the loader stood; whatever is not ours is asked of the loader."""
+    """A watched loader. It is iterated over instead of the loader, and passes unknown attributes on to it."""
 
     def __init__(self, loader: Iterable[T], name: str, options: _Options) -> None:
         self._loader = loader
-        self._watching, self._owner = _join(options)
-        self.session = self._watching.session
-        number = self.session.number()
-        self._side: LoaderView = view_of(loader, number, name, self._watching.worker_files, self.session.began)
-        self._number = number
-        self._passes = 0
+        self._run, self._owns_run = _join_or_begin(options)
+        self.session = self._run.session
+        self._number = self.session.new_loader_number()
+        self._view = view_of(loader, self._number, name, self._run.worker_files, self.session.clock_start)
+        self._epochs = 0
         with self.session.guard():
-            self.session.put(self._side.describe())
-        self._watching.sides.append(self._side)
+            self.session.put(self._view.describe())
+        self._run.loader_views.append(self._view)
 
     def __iter__(self) -> Iterator[T]:
-        number = self._passes
-        self._passes += 1
+        epoch = self._epochs
+        self._epochs += 1
         if self.session.off:
             return iter(self._loader)
-        return _watched(self._watching, self._side, self._number, number)
+        return _watched_epoch(self._run, self._view, self._number, epoch)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -156,21 +163,21 @@ class Watch(Generic[T]):
         return getattr(self._loader, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process gets the loader itself: the recording is of this one."""
+        """Pickle as the loader itself, because only this process is recorded."""
         return _unwatched, (self._loader,)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """`with watch.phase("forward"):` counts a part of the step by name; phases may lie in one another."""
+        """`with watch.phase("forward"):` records the time of a part of the step. Phases may be nested."""
         return self.session.phase(name)
 
     def close(self) -> None:
-        """End the recording, if this watch began it. Also happens when the interpreter ends."""
+        """End the recording if this watch began it. This also happens when the interpreter exits."""
         self._close(0, "done")
 
     def _close(self, exit_code: int, how: str) -> None:
-        if self._owner:
-            self._owner = False
-            self._watching.close(exit_code, how)
+        if self._owns_run:
+            self._owns_run = False
+            self._run.close(exit_code, how)
 
     def __enter__(self) -> Self:
         return self
@@ -190,42 +197,47 @@ def _unwatched(loader: T) -> T:
     return loader
 
 
-def _join(options: _Options) -> tuple[WatchedRun, bool]:
-    """The open one, or a new one and whether it is the caller's to close."""
+def _join_or_begin(options: _Options) -> tuple[WatchedRun, bool]:
+    """Return the run that is open in this process, or begin one; and whether the caller owns it and must close it."""
     if "torch" in sys.modules and not autostart.in_dataloader_worker():
         autostart.start_recording()
     with _lock:
-        joined = active_session()
-        if joined is None:
-            watching = WatchedRun(own_recording(options.record), options.all_sinks())
-            if not watching.idle:
-                publish_session(watching)
-                _asked_for[watching] = options
-            return watching, True
-        _refuse(options, joined)
-        return joined, False
+        run = active_session()
+        if run is None:
+            run = WatchedRun(own_recording(options.record), options.all_sinks())
+            if not run.idle:
+                publish_session(run)
+                _options_of_runs[run] = options
+            return run, True
+        _check_options(options, run)
+        return run, False
 
 
-def _refuse(options: _Options, joined: WatchedRun) -> None:
-    """What a watch asks for and cannot have; where `penstock run` watches the script must go on all the same."""
-    theirs = _asked_for.get(joined)
-    more = options.beyond(theirs or _NO_OPTIONS)
-    if not more:
+def _check_options(options: _Options, run: WatchedRun) -> None:
+    """Raise SettingError if the open run does not have these options.
+
+    If `penstock run` began the run, only warn, because the script must go on.
+    """
+    run_options = _options_of_runs.get(run)
+    missing = options.missing_in(run_options or _NO_OPTIONS)
+    if not missing:
         return
-    where = "" if joined.record is None else f", recorded to {printable(str(joined.record))}"
-    told = f"this process is being watched already{where}: {', '.join(more)} cannot be set now"
-    if theirs is None:
-        log.warning("%s", told)
+    where = "" if run.record is None else f", recorded to {printable(str(run.record))}"
+    message = f"this process is being watched already{where}: {', '.join(missing)} cannot be set now"
+    if run_options is None:
+        log.warning("%s", message)
     else:
-        raise SettingError(told, advice="Close the other watch first, or leave that out: loaders are recorded together")
+        raise SettingError(
+            message, advice="Close the other watch first, or leave that out: loaders are recorded together"
+        )
 
 
-def _watched(watching: WatchedRun, side: LoaderView, loader: int, number: int) -> Iterator[Any]:
-    """A pass begins when its first batch is asked for."""
+def _watched_epoch(run: WatchedRun, view: LoaderView, loader: int, epoch: int) -> Iterator[Any]:
+    """Yield the batches of one epoch, which begins when the first of them is requested."""
     try:
-        track = watching.session.begin(loader, number, count_samples)
+        tracker = run.session.begin_epoch(loader, epoch, count_samples)
     except Exception as error:
-        watching.session.fail(error)
-        yield from side.iterator(number)
+        run.session.fail(error)
+        yield from view.iterator(epoch)
     else:
-        yield from passing(track, side, lambda: side.iterator(number), track.asked, track.ended)
+        yield from watched_batches(tracker, view, lambda: view.iterator(epoch), tracker.batch_requested, tracker.end)

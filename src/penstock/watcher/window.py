@@ -1,4 +1,8 @@
-"""Waits and steps of late, in windows of whole rounds of the workers; and what counts as slow in this run."""
+"""Summaries of a loader's latest batches: their waits, steps and phases, and which of the waits were slow.
+
+A window holds whole rounds of the workers. In a round each worker delivers one batch, and since workers may differ, the
+mean over a part of a round would mislead.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +16,29 @@ from penstock.errors import SettingError
 from penstock.recording.format import AnyLine, LoaderLine, StepLine, is_profiled_phase
 
 WINDOW = 50
-"""Batches of a window at least."""
+"""Default for the least number of batches in a window."""
 HISTORY = 256
-"""Waits that say what is usual."""
-ENOUGH = 10
-"""Waits to have seen before any is called slow."""
-EVERY = 16
-"""Batches between two looks at the history: what is usual does not change faster."""
+"""Number of latest waits that define which waits are usual."""
+MIN_HISTORY = 10
+"""Number of waits before any is called slow."""
+UPDATE_EVERY = 16
+"""Batches between two updates of the limit: what is usual does not change faster."""
 SPREADS = 6.0
-FLOOR_S = 1e-3
 STEP_SHARE = 0.1
+FLOOR_S = 1e-3
+"""How far above the median wait the limit lies at least: in spreads, in median steps, in seconds. See `limit_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSummary:
-    """One window of one loader."""
+    """The numbers of one window of one loader."""
 
     loader: int
     name: str
     total: int
     """Batches of this loader so far."""
     batches: int
-    """In the window: a whole number of rounds of the workers, for any other mean misleads."""
+    """Batches of the window."""
     wait_mean_s: float
     wait_p50_s: float
     wait_p99_s: float
@@ -42,14 +47,16 @@ class WindowSummary:
     slow: int
     """Batches of the window that were slow."""
     step_mean_s: float
-    """The loop's own time per batch."""
+    """Mean seconds that the training loop worked on a batch."""
     samples_per_s: float | None
-    """Over waits and steps; None where the batches do not say how many samples they have."""
+    """Samples per second of waits and steps together; None if the size of a batch is not known."""
     phases: dict[str, float] = field(default_factory=dict)
-    """Mean seconds per batch by name, a batch without the phase counted as 0, one that was not looked at not at all."""
+    """Mean seconds per batch by phase. A batch without the phase counts as 0.
+
+    For phases that only profiled steps have, the mean is over the profiled steps."""
 
     def numbers(self) -> dict[str, float]:
-        """All that can be plotted, by name."""
+        """Return all numbers that can be plotted, by name."""
         numbers = {
             "wait_mean_s": self.wait_mean_s,
             "wait_p50_s": self.wait_p50_s,
@@ -65,11 +72,16 @@ class WindowSummary:
 
 
 class BatchWindow:
-    """The batches of one loader since the last summary, and what is usual for it."""
+    """The batches of one loader since its last summary, and the limit above which its waits are slow."""
 
     def __init__(
         self, loader: int, name: str = "", workers: int = 0, size: int = WINDOW, slow_s: float | None = None
     ) -> None:
+        """Make an empty window.
+
+        `size` is the number of batches, which is rounded up to whole rounds of the workers. `slow_s` is the wait in
+        seconds above which a batch is slow; None derives a limit from the run itself.
+        """
         self.name = name
         self.workers = workers
         self._loader = loader
@@ -77,47 +89,51 @@ class BatchWindow:
         self._size = -(-size // self._round) * self._round
         self._slow_s = slow_s
         self._steps: list[tuple[StepLine, bool]] = []
-        self._looked: dict[str, float] = {}
-        self._waits = np.empty(HISTORY)
-        self._own = np.empty(HISTORY)
+        """The steps of the window, each with whether it was slow."""
+        self._profiled_means: dict[str, float] = {}
+        """Mean seconds of the profiled phases in the last window that had a profiled step."""
+        self._recent_waits = np.empty(HISTORY)
+        self._recent_steps = np.empty(HISTORY)
+        """Seconds of the waits and of the steps of the last HISTORY batches, as ring buffers."""
         self._total = 0
         self._limit_s = float("inf") if slow_s is None else slow_s
 
     @property
     def limit_s(self) -> float:
-        """A longer wait is slow: what the user said, or else what is far out of this run's own range.
+        """A longer wait is slow: the user's `slow_s`, or else a limit that waits of this run rarely exceed.
 
-        That is the median wait of the last 256 batches plus the largest of: six times the spread (1.4826 × the median
-        distance from the median, which is the standard deviation where waits are bell-shaped), a tenth of the median
-        step, and 1 ms. Looked at every 16 batches; infinite before the tenth.
+        That limit is the median wait of the last 256 batches plus the largest of: six times the spread (1.4826 × the
+        median distance from the median, which is the standard deviation if waits are normally distributed), a tenth of
+        the median step, and 1 ms. It is updated every 16 batches, and infinite before the tenth.
         """
         return self._limit_s
 
     def add(self, step: StepLine) -> tuple[bool, WindowSummary | None]:
-        """Whether the batch was slow, and a summary when it fills the window."""
+        """Add a step; return whether its wait was slow, and the summary if it completes the window."""
         slow = step.wait_s > self._limit_s
         self._steps.append((step, slow))
         self._total += 1
         if self._slow_s is None:
-            self._remember(step)
+            self._update_limit(step)
         return slow, self._summary(self._size) if len(self._steps) == self._size else None
 
     def rest(self) -> WindowSummary | None:
-        """What is left at the end, in whole rounds; None if it is less than one."""
-        whole = len(self._steps) // self._round * self._round
-        return self._summary(whole) if whole else None
+        """Return the summary of the latest whole rounds of an incomplete window; None if there is no whole round."""
+        count = len(self._steps) // self._round * self._round
+        return self._summary(count) if count else None
 
-    def _remember(self, step: StepLine) -> None:
+    def _update_limit(self, step: StepLine) -> None:
         at = (self._total - 1) % HISTORY
-        self._waits[at] = step.wait_s
-        self._own[at] = step.step_s
-        if self._total == ENOUGH or self._total % EVERY == 0:
-            waits, own = self._waits[: self._total], self._own[: self._total]
+        self._recent_waits[at] = step.wait_s
+        self._recent_steps[at] = step.step_s
+        if self._total == MIN_HISTORY or self._total % UPDATE_EVERY == 0:
+            waits, steps = self._recent_waits[: self._total], self._recent_steps[: self._total]
             median = _median(waits)
             spread = 1.4826 * _median(np.abs(waits - median))
-            self._limit_s = median + max(SPREADS * spread, STEP_SHARE * _median(own), FLOOR_S)
+            self._limit_s = median + max(SPREADS * spread, STEP_SHARE * _median(steps), FLOOR_S)
 
     def _summary(self, count: int) -> WindowSummary:
+        """Return the summary of the last `count` steps, and empty the window."""
         steps, self._steps = self._steps[-count:], []
         waits = np.array([step.wait_s for step, _ in steps])
         step_mean_s = sum(step.step_s for step, _ in steps) / count
@@ -138,26 +154,27 @@ class BatchWindow:
             slow=sum(slow for _, slow in steps),
             step_mean_s=step_mean_s,
             samples_per_s=sum(samples) / seconds if len(samples) == count and seconds > 0 else None,
-            phases=self._phases([step for step, _ in steps]),
+            phases=self._phase_means([step for step, _ in steps]),
         )
 
-    def _phases(self, steps: list[StepLine]) -> dict[str, float]:
-        """A window in which no step was looked at has what the one before had."""
+    def _phase_means(self, steps: list[StepLine]) -> dict[str, float]:
+        """Return the mean of each phase; without a profiled step, those of the window before for profiled phases."""
         profiled = [step.phases for step in steps if step.profiled]
         if profiled:
-            self._looked = {path: s for path, s in _means(profiled).items() if is_profiled_phase(path)}
-        every = _means([step.phases for step in steps])
-        return self._looked | {path: s for path, s in every.items() if not is_profiled_phase(path)}
+            self._profiled_means = {path: s for path, s in _means(profiled).items() if is_profiled_phase(path)}
+        all_means = _means([step.phases for step in steps])
+        return self._profiled_means | {path: s for path, s in all_means.items() if not is_profiled_phase(path)}
 
 
 class BatchWindows:
-    """A window for every loader of the run."""
+    """The windows of all loaders of a run."""
 
     def __init__(self, size: int | None = None, slow_s: float | None = None) -> None:
+        """Make the windows with a size and a limit as of `BatchWindow`; None takes the defaults."""
         if size is not None and size < 1:
-            raise SettingError(f"a window of {size} batches has nothing in it", advice="Give at least 1")
+            raise SettingError(f"window={size} is not a positive number of batches", advice="Give at least 1")
         if slow_s is not None and not slow_s > 0:
-            raise SettingError(f"slow_s={slow_s}: it takes a positive number of seconds to be slow")
+            raise SettingError(f"slow_s={slow_s} is not a positive number of seconds")
         self._size = WINDOW if size is None else size
         self._slow_s = slow_s
         self._windows: dict[int, BatchWindow] = {}
@@ -165,43 +182,43 @@ class BatchWindows:
     def __len__(self) -> int:
         return len(self._windows)
 
-    def meet(self, line: LoaderLine) -> None:
-        """A loader says its name and how many workers it has."""
+    def add_loader(self, line: LoaderLine) -> None:
+        """Make the window of a loader, with its name and number of workers."""
         setting = line.settings.get("num_workers")
         workers = setting.in_force if setting is not None and isinstance(setting.in_force, int) else 0
         self._windows[line.loader] = BatchWindow(line.loader, line.name, workers, self._size, self._slow_s)
 
     def of(self, loader: int) -> BatchWindow:
-        """Its window; one is made for a loader that never said anything."""
+        """Return the window of a loader. A loader without a LoaderLine gets one without a name and workers."""
         window = self._windows.get(loader)
         if window is None:
             window = self._windows[loader] = BatchWindow(loader, "", 0, self._size, self._slow_s)
         return window
 
     def put(self, line: AnyLine) -> WindowSummary | None:
-        """A summary when this line fills a window: for those who want no more than that."""
+        """Handle any line of a recording; return a summary if it completes a window."""
         if isinstance(line, StepLine):
             return self.of(line.loader).add(line)[1]
         if isinstance(line, LoaderLine):
-            self.meet(line)
+            self.add_loader(line)
         return None
 
     def rest(self) -> Iterator[WindowSummary]:
-        """What is left in each at the end."""
+        """Yield the summaries of the incomplete windows at the end of a run."""
         for window in self._windows.values():
             if (summary := window.rest()) is not None:
                 yield summary
 
 
 def _median(values: NDArray[np.float64]) -> float:
-    """The upper one of an even number: np.median takes nine times as long."""
+    """Return the median, for an even count the upper of the two middle values: np.median takes nine times as long."""
     middle = len(values) // 2
     return float(np.partition(values, middle)[middle])
 
 
 def _means(phases: list[dict[str, float]]) -> dict[str, float]:
     sums: dict[str, float] = {}
-    for each in phases:
-        for name, seconds in each.items():
+    for step_phases in phases:
+        for name, seconds in step_phases.items():
             sums[name] = sums.get(name, 0.0) + seconds
     return {name: seconds / len(phases) for name, seconds in sums.items()}

@@ -1,4 +1,4 @@
-"""Trainings of Lightning and of Hugging Face, watched by a callback."""
+"""The callbacks for Lightning and for the Trainer of Hugging Face, in small real trainings."""
 
 import logging
 import os
@@ -20,19 +20,22 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
 ]
 
-PLAIN = DataLoader.__iter__
-SAMPLES, BATCH, BATCHES = 20, 4, 5
+UNPATCHED_ITER = DataLoader.__iter__
+SAMPLES, BATCH_SIZE = 20, 4
+EPOCH = list(range(SAMPLES // BATCH_SIZE))
+"""The indices of the batches of a whole epoch."""
+STEP_PHASES = {"forward", "backward", "optimizer"}
 
 
-class Points(Dataset):
+class PointsDataset(Dataset):
     def __len__(self):
         return SAMPLES
 
-    def __getitem__(self, at):
-        return {"x": torch.full((3,), float(at)), "labels": torch.tensor(at % 2)}
+    def __getitem__(self, index):
+        return {"x": torch.full((3,), float(index)), "labels": torch.tensor(index % 2)}
 
 
-class Tiny(torch.nn.Module):
+class SmallModel(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(3, 2)
@@ -42,9 +45,9 @@ class Tiny(torch.nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def torch_is_as_it_was():
+def no_patch_is_left():
     yield
-    assert DataLoader.__iter__ is PLAIN
+    assert DataLoader.__iter__ is UNPATCHED_ITER
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def record(tmp_path):
     return tmp_path / "run.jsonl"
 
 
-class Kept(list):
+class ListSink(list):
     """A sink that keeps all lines."""
 
     put = list.append
@@ -60,24 +63,21 @@ class Kept(list):
     def close(self):
         self.closed = True
 
-    def of(self, kind):
-        return [line for line in self if isinstance(line, kind)]
+    def lines_of(self, line_class):
+        return [line for line in self if isinstance(line, line_class)]
 
     @property
-    def passes(self):
-        """Of each loader: the batches of each pass."""
+    def epochs(self):
+        """Loader → the batch indices of each of its epochs."""
         found = {}
-        for step in self.of(StepLine):
+        for step in self.lines_of(StepLine):
             found.setdefault(step.loader, {}).setdefault(step.epoch, []).append(step.batch)
-        return {loader: list(of_pass.values()) for loader, of_pass in found.items()}
+        return {loader: list(epochs.values()) for loader, epochs in found.items()}
 
 
 @pytest.fixture
-def kept():
-    return Kept()
-
-
-WHOLE = list(range(BATCHES))
+def sink():
+    return ListSink()
 
 
 class TestLightning:
@@ -88,12 +88,12 @@ class TestLightning:
         class Module(pl.LightningModule):
             def __init__(self):
                 super().__init__()
-                self.model = Tiny()
+                self.model = SmallModel()
                 self.fail_at = None
 
-            def training_step(self, batch, at):
-                if at == self.fail_at:
-                    raise RuntimeError("no more")
+            def training_step(self, batch, batch_index):
+                if batch_index == self.fail_at:
+                    raise RuntimeError("an error of the model")
                 return self.model(**batch)
 
             def validation_step(self, batch, _):
@@ -111,54 +111,59 @@ class TestLightning:
                 num_sanity_val_steps=0, enable_checkpointing=False, enable_progress_bar=False, logger=False,
                 enable_model_summary=False,
             )  # fmt: skip
-            trainer.fit(module, train or DataLoader(Points(), BATCH, shuffle=True, num_workers=workers), val)
+            trainer.fit(
+                module, train or DataLoader(PointsDataset(), BATCH_SIZE, shuffle=True, num_workers=workers), val
+            )
             return module.model.layer.weight.detach()
 
         return fit
 
     @pytest.fixture
-    def callback(self, record):
+    def recording_callback(self, record):
         from penstock.watcher.callbacks.lightning import Watch
 
         return Watch(record)
 
     @pytest.fixture
-    def watching(self, kept):
+    def sink_callback(self, sink):
         from penstock.watcher.callbacks.lightning import Watch
 
-        return Watch(sinks=[kept])
+        return Watch(sinks=[sink])
 
-    def test_every_batch_is_recorded_with_its_phases_and_workers(self, fit, callback, record):
-        fit([callback], workers=2)
-        seen = load(record)
-        assert [step.batch for step in seen.steps] == WHOLE * 2
-        assert {step.samples for step in seen.steps} == {BATCH}
-        assert {step.worker for step in seen.steps} == {0, 1}
-        assert all({"forward", "backward", "optimizer"} <= _last_names(step.phases) for step in seen.steps)
-        assert seen.loaders[0].settings["num_workers"].in_force == 2
-        assert (seen.end.how, seen.notes) == ("done", ())
+    def test_every_batch_is_recorded_with_its_phases_and_workers(self, fit, recording_callback, record):
+        fit([recording_callback], workers=2)
+        recording = load(record)
+        assert [step.batch for step in recording.steps] == EPOCH * 2
+        assert {step.samples for step in recording.steps} == {BATCH_SIZE}
+        assert {step.worker for step in recording.steps} == {0, 1}
+        assert all(_innermost_names(step.phases) >= STEP_PHASES for step in recording.steps)
+        assert recording.loaders[0].settings["num_workers"].in_force == 2
+        assert (recording.end.how, recording.notes) == ("done", ())
 
-    def test_the_training_is_the_same_with_and_without(self, fit, watching):
-        assert torch.allclose(fit([watching]), fit([]), rtol=1e-5)
+    def test_the_callback_does_not_change_the_training(self, fit, sink_callback):
+        assert torch.allclose(fit([sink_callback]), fit([]), rtol=1e-5)
 
-    def test_validation_is_a_loader_of_its_own(self, fit, watching, kept):
-        fit([watching], val=DataLoader(Points(), 10))
-        assert kept.passes == {0: [WHOLE, WHOLE], 1: [[0, 1], [0, 1]]}
+    def test_the_validation_loader_is_recorded_as_a_second_loader(self, fit, sink_callback, sink):
+        fit([sink_callback], val=DataLoader(PointsDataset(), 10))
+        assert sink.epochs == {0: [EPOCH, EPOCH], 1: [[0, 1], [0, 1]]}
 
-    def test_a_training_that_fails_is_recorded_as_far_as_it_came(self, fit, watching, kept):
-        with pytest.raises(RuntimeError, match="no more"):
-            fit([watching], fail_at=3)
-        assert kept.passes == {0: [[0, 1, 2, 3]]}
-        assert [line.how for line in kept.of(EndLine)] == ["raised"]
-        assert kept.closed
+    def test_a_training_that_raises_is_recorded_up_to_the_error(self, fit, sink_callback, sink):
+        with pytest.raises(RuntimeError, match="an error of the model"):
+            fit([sink_callback], fail_at=3)
+        assert sink.epochs == {0: [[0, 1, 2, 3]]}
+        assert [line.how for line in sink.lines_of(EndLine)] == ["raised"]
+        assert sink.closed
 
-    def test_a_loader_that_is_watched_already_is_seen_once_and_with_the_phases(self, fit, watching, kept, caplog):
-        other = Kept()
-        with watch(DataLoader(Points(), BATCH), sinks=[other]) as watched, caplog.at_level(logging.WARNING, "penstock"):
-            fit([watching], train=watched)
-        assert other.passes == {0: [WHOLE, WHOLE]}
-        assert all({"forward", "backward", "optimizer"} <= _last_names(step.phases) for step in other.of(StepLine))
-        assert kept == []
+    def test_a_loader_that_is_watched_already_is_recorded_once_with_its_phases(self, fit, sink_callback, sink, caplog):
+        other_sink = ListSink()
+        with (
+            watch(DataLoader(PointsDataset(), BATCH_SIZE), sinks=[other_sink]) as watched,
+            caplog.at_level(logging.WARNING, "penstock"),
+        ):
+            fit([sink_callback], train=watched)
+        assert other_sink.epochs == {0: [EPOCH, EPOCH]}
+        assert all(_innermost_names(step.phases) >= STEP_PHASES for step in other_sink.lines_of(StepLine))
+        assert sink == []
         assert caplog.messages == [
             "this process is watched already, recorded to None: the callback's record and sinks are not used"
         ]
@@ -171,15 +176,19 @@ class TestHuggingFace:
 
         def train(callbacks, model=None, workers=0, **settings):
             transformers.set_seed(3)
-            model = model or Tiny()
+            model = model or SmallModel()
             arguments = transformers.TrainingArguments(
-                output_dir=str(tmp_path), num_train_epochs=2, per_device_train_batch_size=BATCH, use_cpu=True,
+                output_dir=str(tmp_path), num_train_epochs=2, per_device_train_batch_size=BATCH_SIZE, use_cpu=True,
                 per_device_eval_batch_size=10, report_to="none", disable_tqdm=True, logging_strategy="no",
                 save_strategy="no", dataloader_pin_memory=False,
                 dataloader_num_workers=workers, **settings,
             )  # fmt: skip
             trainer = transformers.Trainer(
-                model=model, args=arguments, train_dataset=Points(), eval_dataset=Points(), callbacks=callbacks
+                model=model,
+                args=arguments,
+                train_dataset=PointsDataset(),
+                eval_dataset=PointsDataset(),
+                callbacks=callbacks,
             )
             trainer.train()
             return model.layer.weight.detach()
@@ -187,49 +196,50 @@ class TestHuggingFace:
         return train
 
     @pytest.fixture
-    def callback(self, record):
+    def recording_callback(self, record):
         pytest.importorskip("transformers", reason="transformers is not installed")
         from penstock.watcher.callbacks.hf import Watch
 
         return Watch(record)
 
     @pytest.fixture
-    def watching(self, kept):
+    def sink_callback(self, sink):
         from penstock.watcher.callbacks.hf import Watch
 
-        return Watch(sinks=[kept])
+        return Watch(sinks=[sink])
 
-    def test_every_batch_is_recorded_with_its_phases_and_workers(self, train, callback, record):
-        train([callback], workers=2)
-        seen = load(record)
-        assert [step.batch for step in seen.steps] == WHOLE * 2
-        assert {step.samples for step in seen.steps} == {BATCH}
-        assert {step.worker for step in seen.steps} == {0, 1}
-        names = set().union(*(_last_names(step.phases) for step in seen.steps))
-        assert {"forward", "backward", "optimizer"} <= names
-        assert (seen.end.how, seen.notes) == ("done", ())
+    def test_every_batch_is_recorded_with_its_phases_and_workers(self, train, recording_callback, record):
+        train([recording_callback], workers=2)
+        recording = load(record)
+        assert [step.batch for step in recording.steps] == EPOCH * 2
+        assert {step.samples for step in recording.steps} == {BATCH_SIZE}
+        assert {step.worker for step in recording.steps} == {0, 1}
+        names = set().union(*(_innermost_names(step.phases) for step in recording.steps))
+        assert names >= STEP_PHASES
+        assert (recording.end.how, recording.notes) == ("done", ())
 
-    def test_the_training_is_the_same_with_and_without(self, train, watching):
-        assert torch.allclose(train([watching]), train([]), rtol=1e-5)
+    def test_the_callback_does_not_change_the_training(self, train, sink_callback):
+        assert torch.allclose(train([sink_callback]), train([]), rtol=1e-5)
 
-    def test_each_evaluation_is_a_loader_of_its_own(self, train, watching, kept):
-        train([watching], eval_strategy="epoch")
-        assert kept.passes == {0: [WHOLE, WHOLE], 1: [[0, 1]], 2: [[0, 1]]}
+    def test_the_loader_of_each_evaluation_is_recorded_as_another_loader(self, train, sink_callback, sink):
+        train([sink_callback], eval_strategy="epoch")
+        assert sink.epochs == {0: [EPOCH, EPOCH], 1: [[0, 1]], 2: [[0, 1]]}
 
-    def test_a_training_that_failed_ends_when_the_next_begins(self, train, watching, kept):
-        class Fails(Tiny):
+    def test_a_training_that_raised_is_ended_when_the_next_one_begins(self, train, sink_callback, sink):
+        class RaisingModel(SmallModel):
             def forward(self, x, labels):
-                raise RuntimeError("no more")
+                raise RuntimeError("an error of the model")
 
-        with pytest.raises(RuntimeError, match="no more"):
-            train([watching], Fails())
-        assert not kept.of(EndLine)
-        train([watching])
-        assert [line.how for line in kept.of(EndLine)] == ["raised", "done"]
-        assert [step.batch for step in kept.of(StepLine)] == [0, 1, *WHOLE, *WHOLE]  # Accelerate fetches one ahead
+        with pytest.raises(RuntimeError, match="an error of the model"):
+            train([sink_callback], RaisingModel())
+        assert not sink.lines_of(EndLine)
+        train([sink_callback])
+        assert [line.how for line in sink.lines_of(EndLine)] == ["raised", "done"]
+        steps_of_first_training = [0, 1]  # Accelerate draws one batch ahead of the one that raised
+        assert [step.batch for step in sink.lines_of(StepLine)] == [*steps_of_first_training, *EPOCH, *EPOCH]
 
 
-def test_every_rank_has_a_recording_of_its_own(record):
+def test_every_rank_writes_its_own_recording(record):
     from penstock.watcher.callbacks.training import WatchedTraining
 
     training = WatchedTraining(record, live=False)
@@ -239,20 +249,20 @@ def test_every_rank_has_a_recording_of_its_own(record):
     assert not record.exists()
 
 
-def test_a_callback_that_is_to_tell_nobody_is_in_nobodys_way(record):
+def test_a_callback_without_any_output_installs_no_hooks(record):
     from penstock.watcher.callbacks.training import WatchedTraining
 
     training = WatchedTraining(live=False)
     training.begin(rank=0)
-    assert DataLoader.__iter__ is PLAIN
-    with watch(DataLoader(Points(), BATCH), record=record, live=False) as watched:
+    assert DataLoader.__iter__ is UNPATCHED_ITER
+    with watch(DataLoader(PointsDataset(), BATCH_SIZE), record=record, live=False) as watched:
         list(watched)
     training.end()
-    assert len(load(record).steps) == BATCHES
+    assert len(load(record).steps) == len(EPOCH)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
-def test_a_forked_child_has_a_training_of_its_own(record, tmp_path):
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_can_record_its_own_training(record, tmp_path):
     from penstock.watcher.callbacks.training import WatchedTraining
 
     with watch(range(3), record=record, live=False) as watched:
@@ -261,15 +271,15 @@ def test_a_forked_child_has_a_training_of_its_own(record, tmp_path):
         if not child:
             training = WatchedTraining(tmp_path / "child.jsonl", live=False)
             training.begin(rank=0)
-            list(DataLoader(Points(), BATCH))
+            list(DataLoader(PointsDataset(), BATCH_SIZE))
             training.end()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-    assert len(load(tmp_path / "child.jsonl").steps) == BATCHES
+    assert len(load(tmp_path / "child.jsonl").steps) == len(EPOCH)
     assert len(load(record).steps) == 3
 
 
-def test_neither_framework_is_imported_by_the_rest_of_the_house():
+def test_the_rest_of_the_package_imports_no_framework():
     code = (
         "import sys, penstock.watcher.callbacks, penstock.watcher.sinks, penstock.watcher.sinks.terminal;"
         "sys.exit(any(name in sys.modules for name in ('lightning', 'transformers', 'torch', 'tensorboard')))"
@@ -277,5 +287,6 @@ def test_neither_framework_is_imported_by_the_rest_of_the_house():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def _last_names(phases):
+def _innermost_names(phases):
+    """Return the names of phases without those of the phases around them."""
     return {path.rpartition("/")[2] for path in phases}

@@ -1,35 +1,35 @@
-"""What a worker's fetch and a process's look tell beside their times: collections, and cores."""
-
 import gc
 import time
 
 from torch.utils.data import DataLoader, Dataset
 
 from penstock.recording.format import FetchLine
-from penstock.watcher.dataloader import main_process as torchloader
+from penstock.watcher.dataloader.main_process import make_iterator
 from penstock.watcher.dataloader.worker_files import WorkerFiles
 
-COLLECTS = 5
+COLLECTING_SAMPLE = 5
 
 
-class Collecting(Dataset):
-    """A full collection in one sample, a young one in the others."""
+class CollectingDataset(Dataset):
+    """Runs a full garbage collection in one sample, and one of the youngest generation in the others."""
 
     def __len__(self):
         return 8
 
-    def __getitem__(self, at):
-        gc.collect(2 if at == COLLECTS else 0)
-        return at
+    def __getitem__(self, index):
+        gc.collect(2 if index == COLLECTING_SAMPLE else 0)
+        return index
 
 
-def test_full_collections_in_a_worker_are_timed_with_the_batch_that_they_hold_up():
-    spool = WorkerFiles()
+def test_a_full_collection_in_a_worker_counts_to_its_batch():
+    worker_files = WorkerFiles()
+    loader = DataLoader(CollectingDataset(), 2, num_workers=1)
     try:
-        list(torchloader.make_iterator(DataLoader(Collecting(), 2, num_workers=1), 0, 0, spool, time.perf_counter()))
-        fetches = [line for line in spool.drain(last=True) if isinstance(line, FetchLine)]
+        list(make_iterator(loader, 0, 0, worker_files, time.perf_counter()))
+        fetches = [line for line in worker_files.drain(last=True) if isinstance(line, FetchLine)]
     finally:
-        spool.close()
-    held = {fetch.batch: fetch for fetch in fetches}[COLLECTS // 2]
-    assert 0 < held.gc_s <= held.fetch_s
-    assert sum(fetch.gc_s for fetch in fetches) < 2 * held.gc_s  # a collection of Python's own may come in between
+        worker_files.close()
+    collecting = {fetch.batch: fetch for fetch in fetches}[COLLECTING_SAMPLE // 2]
+    assert 0 < collecting.gc_s <= collecting.fetch_s
+    # Python itself may collect as well, so the other batches need not be at 0.
+    assert sum(fetch.gc_s for fetch in fetches) < 2 * collecting.gc_s

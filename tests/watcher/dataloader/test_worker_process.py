@@ -1,4 +1,4 @@
-"""What runs in a worker, driven by hand: queues without processes."""
+"""The code of a worker process, called in this process with plain queues."""
 
 import gc
 import json
@@ -6,7 +6,7 @@ import pickle
 import queue
 
 import pytest
-from tests.support import watcher_helpers as observing
+from tests.support import watcher_helpers
 
 from penstock.watcher.dataloader.worker_process import WorkerRecorder, WorkerTelemetry, data_files
 
@@ -17,138 +17,141 @@ def make_telemetry(folder, **settings):
 
 
 class _ResumeIteration:
-    """Stands for torch's own mark that a pass begins anew."""
+    """Has the name of the message with which torch begins a new epoch of persistent workers."""
 
 
 class ExceptionWrapper:
-    """Stands for torch's, which is known by its name."""
+    """Has the name of the object that torch sends instead of a batch after an exception."""
 
 
-class Loop:
-    """A worker's loop between two queues."""
+class PatchableQueue(queue.Queue):
+    """A queue whose methods can be replaced, like torch's."""
+
+
+class FakeWorkerLoop:
+    """Moves tasks and batches through the two queues as torch's worker loop does."""
 
     def __init__(self, folder, **settings):
         self.folder = folder
-        self.tasks, self.batches = _Queue(), _Queue()
-        self.worker = WorkerRecorder(make_telemetry(folder, **settings), 2, observing.Numbers(), stateful=False)
-        self.worker.wrap_queues(self.tasks, self.batches)
+        self.tasks, self.batches = PatchableQueue(), PatchableQueue()
+        telemetry = make_telemetry(folder, **settings)
+        self.recorder = WorkerRecorder(telemetry, 2, watcher_helpers.Numbers(), stateful=False)
+        self.recorder.wrap_queues(self.tasks, self.batches)
 
-    def make(self, task, data="batch"):
-        """One round; data None: the loop passes over the task."""
+    def work_on(self, task, batch="batch"):
+        """Take a task and send its batch; nothing is sent if `batch` is None."""
         self.tasks.put(task)
-        got = self.tasks.get()
-        if data is not None:
-            self.batches.put((got[0], data))
-        return got
+        taken = self.tasks.get()
+        if batch is not None:
+            self.batches.put((taken[0], batch))
+        return taken
 
-    def notes(self):
+    def messages(self):
         (path,) = self.folder.iterdir()
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def fetches(self):
-        return [note for note in self.notes() if note.get("line", {}).get("kind") == "fetch"]
+        return [message for message in self.messages() if message.get("line", {}).get("kind") == "fetch"]
 
 
-class _Queue(queue.Queue):
-    """A queue whose methods can be replaced, like torch's."""
-
-
-def test_a_batch_that_leaves_has_a_line_with_its_number(tmp_path):
-    loop = Loop(tmp_path)
-    assert loop.make((0, [5, 6])) == (0, [5, 6])
-    loop.make((3, [7]))
+def test_each_batch_that_leaves_is_written_with_its_task_number(tmp_path):
+    loop = FakeWorkerLoop(tmp_path)
+    assert loop.work_on((0, [5, 6])) == (0, [5, 6])
+    loop.work_on((3, [7]))
     assert [loop.batches.get(), loop.batches.get()] == [(0, "batch"), (3, "batch")]
-    lines = [note["line"] for note in loop.fetches()]
+    lines = [message["line"] for message in loop.fetches()]
     assert [(line["batch"], line["worker"], line["samples"], line["pass"]) for line in lines] == [
         (0, 2, 2, 4),
         (3, 2, 1, 4),
     ]
 
 
-def test_an_error_that_leaves_has_none(tmp_path):
-    loop = Loop(tmp_path)
-    loop.make((0, [5]), ExceptionWrapper())
-    loop.make((1, [6]))
-    assert [note["line"]["batch"] for note in loop.fetches()] == [1]
+def test_a_task_that_raised_has_no_fetch_line(tmp_path):
+    loop = FakeWorkerLoop(tmp_path)
+    loop.work_on((0, [5]), ExceptionWrapper())
+    loop.work_on((1, [6]))
+    assert [message["line"]["batch"] for message in loop.fetches()] == [1]
 
 
-def test_tasks_of_an_iterable_dataset_that_come_to_nothing_are_told(tmp_path):
-    loop = Loop(tmp_path, iterable=True)
-    loop.make((0, [None]))
-    loop.make((1, [None]), ExceptionWrapper())
-    loop.make((2, [None]), None)
-    loop.make((3, [None]))
-    told = [(note["task"], "line" in note) for note in loop.notes() if "task" in note]
-    assert told == [(0, True), (1, False), (2, False), (3, True)]
+def test_tasks_of_an_iterable_dataset_that_give_no_batch_are_reported(tmp_path):
+    loop = FakeWorkerLoop(tmp_path, iterable=True)
+    loop.work_on((0, [None]))
+    loop.work_on((1, [None]), ExceptionWrapper())
+    loop.work_on((2, [None]), None)
+    loop.work_on((3, [None]))
+    reported = [(message["task"], "line" in message) for message in loop.messages() if "task" in message]
+    assert reported == [(0, True), (1, False), (2, False), (3, True)]
 
 
-def test_a_pass_that_begins_anew_is_marked(tmp_path):
-    loop = Loop(tmp_path)
-    loop.make((0, [5]))
+def test_messages_of_a_later_epoch_of_persistent_workers_carry_its_start(tmp_path):
+    loop = FakeWorkerLoop(tmp_path)
+    loop.work_on((0, [5]))
     loop.tasks.put(_ResumeIteration())
     loop.batches.put((loop.tasks.get(), None))
-    loop.make((0, [5]))
-    assert ["since_s" in note for note in loop.fetches()] == [False, True]
+    loop.work_on((0, [5]))
+    assert ["since_s" in message for message in loop.fetches()] == [False, True]
 
 
-def test_the_last_task_closes_the_file(tmp_path):
-    loop = Loop(tmp_path)
+def test_the_end_signal_closes_the_file(tmp_path):
+    loop = FakeWorkerLoop(tmp_path)
     loop.tasks.put(None)
     assert loop.tasks.get() is None
-    assert loop.notes()[-1] == {"closed": True}
+    assert loop.messages()[-1] == {"closed": True}
 
 
-def test_a_failure_is_said_once_and_the_worker_goes_on_untimed(tmp_path, monkeypatch):
-    loop = Loop(tmp_path)
-    monkeypatch.setattr(loop.worker.timer, "finish", lambda samples: 1 / 0)
-    loop.make((0, [5]))
-    loop.make((1, [6]))
+def test_an_error_of_the_timer_is_reported_once_and_batches_still_leave(tmp_path, monkeypatch):
+    loop = FakeWorkerLoop(tmp_path)
+    monkeypatch.setattr(loop.recorder.timer, "finish", lambda samples: 1 / 0)
+    loop.work_on((0, [5]))
+    loop.work_on((1, [6]))
     assert [loop.batches.get()[0], loop.batches.get()[0]] == [0, 1]
-    failed = [note["line"] for note in loop.notes() if note.get("line", {}).get("what") == "watcher_failed"]
-    assert [line["detail"] for line in failed] == [{"error": "ZeroDivisionError: division by zero"}]
-    assert loop.notes()[-1] == {"closed": True}
+    failures = [
+        message["line"] for message in loop.messages() if message.get("line", {}).get("what") == "watcher_failed"
+    ]
+    assert [line["detail"] for line in failures] == [{"error": "ZeroDivisionError: division by zero"}]
+    assert loop.messages()[-1] == {"closed": True}
 
 
-def test_a_spool_that_is_full_or_gone_stops_the_timing_not_the_worker(tmp_path):
-    loop = Loop(tmp_path)
-    loop.worker._writer.close()
-    loop.make((0, [5]))
-    loop.make((1, [6]))
+def test_batches_still_leave_if_the_file_cannot_be_written(tmp_path):
+    loop = FakeWorkerLoop(tmp_path)
+    loop.recorder._writer.close()
+    loop.work_on((0, [5]))
+    loop.work_on((1, [6]))
     assert [loop.batches.get()[0], loop.batches.get()[0]] == [0, 1]
 
 
-def test_called_outside_a_worker_it_is_the_users_function_and_nothing_else(tmp_path):
+def test_outside_a_worker_telemetry_only_calls_the_users_function(tmp_path):
     assert make_telemetry(tmp_path, init_fn=hex)(255) == "0xff"
     assert make_telemetry(tmp_path)(255) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_travels_to_processes_that_start_afresh(tmp_path):
-    telemetry = make_telemetry(tmp_path, init_fn=observing.seeded_init)
+def test_telemetry_can_be_pickled(tmp_path):
+    telemetry = make_telemetry(tmp_path, init_fn=watcher_helpers.seeded_init)
     assert pickle.loads(pickle.dumps(telemetry)) == telemetry
 
 
-def test_where_the_spool_is_gone_the_users_function_still_runs(tmp_path):
+def test_the_users_function_is_called_even_if_the_folder_is_gone(tmp_path):
     def _worker_loop(init_fn, worker_id, dataset, index_queue, data_queue):
         return init_fn(worker_id)
 
     telemetry = make_telemetry(tmp_path / "gone", init_fn=hex)
-    assert _worker_loop(telemetry, 10, observing.Numbers(), _Queue(), _Queue()) == "0xa"
+    assert _worker_loop(telemetry, 10, watcher_helpers.Numbers(), PatchableQueue(), PatchableQueue()) == "0xa"
 
 
-def test_the_users_error_shows_no_frame_of_ours(tmp_path):
+def test_the_traceback_of_the_users_error_shows_no_frame_of_penstock(tmp_path):
     def _worker_loop(init_fn, worker_id):
         init_fn(worker_id)
 
     with pytest.raises(ValueError) as caught:
-        _worker_loop(make_telemetry(tmp_path, init_fn=observing.bad_init), 0)
+        _worker_loop(make_telemetry(tmp_path, init_fn=watcher_helpers.bad_init), 0)
     names = [entry.name for entry in caught.traceback]
     del caught
     gc.collect()
     assert names[1:] == ["_worker_loop", "bad_init"]
 
 
-def test_the_files_that_a_worker_reads_from_are_told_and_no_others(tmp_path):
+def test_data_files_are_the_non_empty_files_that_are_read_and_are_not_code(tmp_path):
     shard, log, code = tmp_path / "a.tar", tmp_path / "log.txt", tmp_path / "m.py"
     for path in (shard, log, code):
         path.write_bytes(b"x" * 100)

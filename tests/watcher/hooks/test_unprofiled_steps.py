@@ -1,4 +1,4 @@
-"""Short steps that are not looked at: nothing of ours is in their way, and what is seen in every step still is."""
+"""Short steps that are not profiled: the hooks are taken out for them, and only some numbers are recorded."""
 
 import functools
 import logging
@@ -14,17 +14,17 @@ from penstock.recording.format import StepLine
 from penstock.testing import REID, FakeClock, make_shards
 from penstock.watcher.hooks import install
 from penstock.watcher.hooks.device import watch_device
-from penstock.watcher.hooks.patches import FunctionPatch, Patches
+from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.start import WatchedRun
-from penstock.watcher.step_sampling import BLOCK, YOUNG
+from penstock.watcher.step_sampling import FIRST_OF_LOADER, INTERVAL
 
-STEPS = YOUNG + 8 * BLOCK
-CALLS = {"forward", "backward", "optimizer"}
+STEPS = FIRST_OF_LOADER + 8 * INTERVAL
+PROFILED_STEP_PHASES = {"forward", "backward", "optimizer"}
 
 
-class Lines:
-    """A sink that keeps steps."""
+class StepSink:
+    """A sink that keeps steps only."""
 
     def __init__(self):
         self.steps = []
@@ -37,44 +37,50 @@ class Lines:
         pass
 
 
-class Watched:
+class HookedRun:
+    """A watched run with the hooks installed, on a fake clock: steps are short even on a busy machine."""
+
     def __init__(self):
-        self.lines = Lines()
-        self.watching = WatchedRun(None, [self.lines])
-        self.session = self.watching.session
-        self.session.clock = FakeClock(self.session.began)  # no step is long, however busy the machine
-        self.undo = install(self.watching)
+        self.sink = StepSink()
+        self.run = WatchedRun(None, [self.sink])
+        self.session = self.run.session
+        self.session.clock = FakeClock(self.session.clock_start)
+        self.undo = install(self.run)
 
     def steps(self, loader=0):
-        self.session.settle()
-        return [step for step in self.lines.steps if step.loader == loader]
+        self.session.flush()
+        return [step for step in self.sink.steps if step.loader == loader]
+
+    def close(self):
+        self.undo()
+        self.run.close()
 
 
 @pytest.fixture
-def watched():
-    it = Watched()
-    yield it
-    it.undo()
-    it.watching.close()
+def hooked():
+    hooked = HookedRun()
+    yield hooked
+    hooked.close()
 
 
 def loader_of(steps=STEPS, **settings):
+    """Return a loader with one sample per batch."""
     return DataLoader(TensorDataset(torch.randn(steps, 4)), **settings)
 
 
-def each_step(loader, model=None):
-    """Trains, and gives the caller a look at every step when it is done."""
+def training_steps(loader, model=None):
+    """Train for one epoch, and yield the number of each step at its end."""
     model = model or nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for number, (x,) in enumerate(loader):
+    for step, (x,) in enumerate(loader):
         optimizer.zero_grad()
         model(x).sum().backward()
         optimizer.step()
-        yield number
+        yield step
 
 
-def in_the_way():
-    """What of ours a step meets, but for the call of its model."""
+def modules_of_step_hooks():
+    """Return the Python modules of the functions that run in a step, besides the call of the model."""
     return [
         torch.autograd.backward.__module__,
         *(hook.__module__ for hook in torch_optimizer._global_optimizer_pre_hooks.values()),
@@ -83,188 +89,141 @@ def in_the_way():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_of_many_short_steps_few_have_phases_and_the_others_say_so(watched, workers):
-    for _ in each_step(loader_of(num_workers=workers)):
-        watched.session.clock.sleep(0.001)
-    steps = watched.steps()
+def test_a_few_of_many_short_steps_are_profiled_and_marked_so(hooked, workers):
+    for _ in training_steps(loader_of(num_workers=workers)):
+        hooked.session.clock.sleep(0.001)
+    steps = hooked.steps()
     assert [step.batch for step in steps] == list(range(STEPS))
     assert all(step.samples == 1 and step.step_s == pytest.approx(0.001) for step in steps)
-    assert [step.profiled for step in steps[:YOUNG]] == [True] * YOUNG
-    assert sum(step.profiled for step in steps) == YOUNG + 8
-    assert all((set(step.phases) >= CALLS) == step.profiled for step in steps)
+    assert [step.profiled for step in steps[:FIRST_OF_LOADER]] == [True] * FIRST_OF_LOADER
+    assert sum(step.profiled for step in steps) == FIRST_OF_LOADER + 8
+    assert all((set(step.phases) >= PROFILED_STEP_PHASES) == step.profiled for step in steps)
     assert all((step.idle_s is not None) == (step.profiled and workers > 0) for step in steps)
     if workers:
         assert all(step.ready is not None and step.outstanding and step.worker == 0 for step in steps)
 
 
-def test_long_steps_all_have_phases(watched):
-    for _ in each_step(loader_of()):
-        watched.session.clock.sleep(0.1)
-    assert all(step.profiled and set(step.phases) >= CALLS for step in watched.steps())
+def test_all_long_steps_are_profiled(hooked):
+    for _ in training_steps(loader_of()):
+        hooked.session.clock.sleep(0.1)
+    assert all(step.profiled and set(step.phases) >= PROFILED_STEP_PHASES for step in hooked.steps())
 
 
-def test_nothing_is_in_the_way_of_a_step_that_is_not_looked_at(watched):
-    met = [in_the_way() for _ in each_step(loader_of())]
-    ours = [any("penstock" in module for module in modules) for modules in met]
-    assert ours == [step.profiled for step in watched.steps()]
-    assert not ours[-1] or not ours[-2]
+def test_no_hook_is_installed_in_a_step_that_is_not_profiled(hooked):
+    modules_by_step = [modules_of_step_hooks() for _ in training_steps(loader_of())]
+    has_hooks = [any("penstock" in module for module in modules) for modules in modules_by_step]
+    assert has_hooks == [step.profiled for step in hooked.steps()]
+    assert not all(has_hooks[-2:])
 
 
-def test_logs_and_the_scripts_own_phases_are_seen_in_every_step(watched):
-    logger, handler = logging.getLogger("a quick script's"), logging.NullHandler()
+def test_logs_and_the_scripts_own_phases_are_recorded_in_every_step(hooked):
+    logger, handler = logging.getLogger("script with short steps"), logging.NullHandler()
     handler.handle = functools.partial(logging.Handler.handle, handler)
     logger.addHandler(handler)
-    for _ in each_step(loader_of()):
+    for _ in training_steps(loader_of()):
         logger.warning("loss is falling")
-        with watched.session.phase("mine"):
+        with hooked.session.phase("own phase"):
             pass
     logger.removeHandler(handler)
-    assert all({"log", "mine"} <= set(step.phases) for step in watched.steps())
+    assert all({"log", "own phase"} <= set(step.phases) for step in hooked.steps())
 
 
-def test_what_happens_while_the_loop_waits_is_no_phase_of_a_step(watched):
-    class Waiting(TensorDataset):
+def test_a_phase_during_the_wait_for_a_batch_does_not_count_to_a_step(hooked):
+    class DatasetWithPhase(TensorDataset):
         def __getitem__(self, index):
-            with watched.session.phase("in the wait"):
+            with hooked.session.phase("in the wait"):
                 return super().__getitem__(index)
 
-    for _ in DataLoader(Waiting(torch.zeros(STEPS))):
-        with watched.session.phase("mine"):
+    for _ in DataLoader(DatasetWithPhase(torch.zeros(STEPS))):
+        with hooked.session.phase("own phase"):
             pass
-    assert {frozenset(step.phases) - {"sampler"} for step in watched.steps()} == {frozenset({"mine"})}
+    assert {frozenset(step.phases) - {"sampler"} for step in hooked.steps()} == {frozenset({"own phase"})}
 
 
-def test_waits_for_the_device_are_seen_in_every_step_and_copies_to_it_in_some(watched):
+def test_waits_for_the_gpu_are_recorded_in_every_step_and_copies_in_profiled_ones(hooked):
     patches = Patches()
-    phases = PhaseHooks(watched.session)
-    watch_device(phases, patches, on_device=lambda tensor: tensor.dtype is torch.float64)
-    there = torch.zeros(1, dtype=torch.float64)
+    watch_device(PhaseHooks(hooked.session), patches, on_device=lambda tensor: tensor.dtype is torch.float64)
+    tensor_on_device = torch.zeros(1, dtype=torch.float64)
     for (x,) in loader_of():
-        there.item()
-        there.to("cpu")
+        tensor_on_device.item()
+        tensor_on_device.to("cpu")
         x.to("meta")
     patches.undo()
-    steps = watched.steps()
+    steps = hooked.steps()
     assert all("sync" in step.phases for step in steps)
     assert [("h2d" in step.phases) for step in steps] == [step.profiled for step in steps]
 
 
-def test_a_batch_whose_shape_raises_is_a_batch(watched):
-    class Ragged:
+def test_a_batch_whose_shape_raises_is_recorded_without_a_number_of_samples(hooked):
+    class RaggedBatch:
         @property
         def shape(self):
             raise RuntimeError("NestedTensorImpl doesn't support sizes")
 
-    for _ in loader_of(collate_fn=lambda samples: Ragged()):
+    for _ in loader_of(collate_fn=lambda samples: RaggedBatch()):
         pass
-    assert [step.samples for step in watched.steps()] == [None] * STEPS
+    assert [step.samples for step in hooked.steps()] == [None] * STEPS
 
 
-def test_after_an_evaluation_the_step_around_it_goes_on_as_it_was(watched):
-    inner = loader_of(5)
-    for number in each_step(outer := loader_of()):
-        if number >= YOUNG:
-            for (x,) in inner:
+def test_after_an_evaluation_within_a_step_that_step_is_profiled_or_not_as_before(hooked):
+    evaluation_loader = loader_of(5)
+    for step in training_steps(training_loader := loader_of()):
+        if step >= FIRST_OF_LOADER:
+            for (x,) in evaluation_loader:
                 nn.Linear(4, 1)(x)
-            assert watched.session.resting == (not watched.session._current.profiled)
-    assert len(outer) == len(watched.steps())
-    assert any(not step.profiled for step in watched.steps())
-    assert not watched.session.resting
+            assert hooked.session.unprofiled == (not hooked.session._current.profiled)
+    assert len(training_loader) == len(hooked.steps())
+    assert any(not step.profiled for step in hooked.steps())
+    assert not hooked.session.unprofiled
 
 
-def test_a_pass_begins_with_steps_that_are_looked_at(watched):
-    loader = loader_of(YOUNG + BLOCK, num_workers=1, persistent_workers=True)
+def test_the_first_steps_of_every_epoch_are_profiled(hooked):
+    loader = loader_of(FIRST_OF_LOADER + INTERVAL, num_workers=1, persistent_workers=True)
     for _ in range(2):
-        for _ in each_step(loader):
+        for _ in training_steps(loader):
             pass
-    second = [step.profiled for step in watched.steps() if step.epoch == 1]
-    assert second[:3] == [True] * 3
-    assert sum(second) <= 3 + YOUNG // BLOCK + 2
+    second_epoch = [step.profiled for step in hooked.steps() if step.epoch == 1]
+    assert second_epoch[:3] == [True] * 3
+    assert sum(second_epoch) <= 3 + FIRST_OF_LOADER // INTERVAL + 2
 
 
-def test_a_penstock_loader_too_is_looked_at_now_and_then(tmp_path):
+def test_some_steps_of_a_penstock_loader_are_profiled(tmp_path):
     shards = make_shards(tmp_path, REID, samples=40, shards=1, scale=0.1)
     loader = penstock.Loader(shards, {"meta": penstock.Json(".json")}, batch_size=1, num_workers=1)
-    it, model = Watched(), nn.Linear(4, 1)
+    hooked, model = HookedRun(), nn.Linear(4, 1)
     for _ in range(6):
         for _ in loader:
             model(torch.zeros(1, 4)).sum().backward()
     loader.close()
-    it.undo()
-    steps = it.steps()
-    it.watching.close()
+    hooked.undo()
+    steps = hooked.steps()
+    hooked.run.close()
     assert len(steps) == 240
-    assert YOUNG < sum(step.profiled for step in steps) < 120
+    assert FIRST_OF_LOADER < sum(step.profiled for step in steps) < 120
     assert all(("backward" in step.phases) == step.profiled for step in steps)
 
 
-def test_all_is_undone_after_a_step_that_was_not_looked_at():
-    before = torch.autograd.backward, in_the_way()
-    it = Watched()
-    for number in each_step(loader_of()):
-        if number > YOUNG and it.session.resting:
+def test_undo_in_a_step_that_is_not_profiled_leaves_no_hooks():
+    before = torch.autograd.backward, modules_of_step_hooks()
+    hooked = HookedRun()
+    for step in training_steps(loader_of()):
+        if step > FIRST_OF_LOADER and hooked.session.unprofiled:
             break
-    it.undo()
-    it.watching.close()
-    for _ in each_step(loader_of(3)):
-        assert (torch.autograd.backward, in_the_way()) == before
+    hooked.close()
+    for _ in training_steps(loader_of(3)):
+        assert (torch.autograd.backward, modules_of_step_hooks()) == before
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-def test_a_compiled_optimizer_is_not_compiled_again_for_every_look(watched):
+def test_a_compiled_optimizer_is_not_recompiled_for_profiled_steps(hooked):
     torch._dynamo.reset()
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    step = torch.compile(optimizer.step, backend="eager")
-    compiled = []
+    optimizer_step = torch.compile(optimizer.step, backend="eager")
+    compilations = []
     for (x,) in loader_of():
         model(x).sum().backward()
-        step()
-        compiled.append(torch._dynamo.utils.counters["frames"]["total"])
+        optimizer_step()
+        compilations.append(torch._dynamo.utils.counters["frames"]["total"])
     torch._dynamo.reset()
-    assert compiled[-1] == compiled[YOUNG - 1]
-
-
-# -- one switch ----------------------------------------------------------------------------------------------------
-
-
-class Module:
-    @staticmethod
-    def name():
-        return "theirs"
-
-
-def around(function):
-    return lambda: f"ours({function()})"
-
-
-def test_a_switch_puts_ours_in_and_out():
-    switch = FunctionPatch(Module, "name", around)
-    theirs = Module.name
-    for _ in range(2):
-        switch.enable()
-        switch.enable()
-        assert Module.name() == "ours(theirs)"
-        switch.disable()
-        switch.disable()
-        assert Module.name is theirs
-
-
-def test_a_switch_keeps_what_somebody_put_there_meanwhile(monkeypatch):
-    switch = FunctionPatch(Module, "name", around)
-    switch.enable()
-    switch.disable()
-    monkeypatch.setattr(Module, "name", lambda: "another's")
-    switch.enable()
-    assert Module.name() == "ours(another's)"
-    switch.disable()
-    assert Module.name() == "another's"
-
-
-def test_a_switch_does_not_take_out_what_somebody_put_around_it(monkeypatch):
-    switch = FunctionPatch(Module, "name", around)
-    switch.enable()
-    ours = Module.name
-    monkeypatch.setattr(Module, "name", lambda: f"another's({ours()})")
-    switch.disable()
-    assert Module.name() == "another's(ours(theirs))"
+    assert compilations[-1] == compilations[FIRST_OF_LOADER - 1]

@@ -173,7 +173,7 @@ def test_a_sample_is_made_even_if_no_file_of_proc_can_be_read(monkeypatch):
 
 def test_the_thread_puts_lines_until_it_is_stopped(monkeypatch):
     monkeypatch.setattr(sampler, "INTERVAL_S", 0.001)
-    clock, lines, enough = FakeClock(), [], threading.Event()
+    clock, lines, three_lines = FakeClock(), [], threading.Event()
 
     def now():
         clock.advance(1.0)
@@ -182,11 +182,11 @@ def test_the_thread_puts_lines_until_it_is_stopped(monkeypatch):
     def put(line):
         lines.append(line)
         if len(lines) == 3:
-            enough.set()
+            three_lines.set()
 
     system = SystemSampler(now, put, dict)
     system.start()
-    assert enough.wait(30)
+    assert three_lines.wait(30)
     system.stop()
     count = len(lines)
     assert not system._thread.is_alive()
@@ -199,22 +199,22 @@ def test_stopping_a_sampler_that_was_not_started_does_nothing():
 
 def test_stop_returns_though_a_driver_hangs(monkeypatch):
     monkeypatch.setattr(sampler, "STOP_TIMEOUT_S", 0.01)
-    asked, answered = threading.Event(), threading.Event()
+    called, release = threading.Event(), threading.Event()
 
     def stuck():
-        asked.set()
-        answered.wait(60)
+        called.set()
+        release.wait(60)
         return {}
 
     system = SystemSampler(lambda: 0.0, print, stuck)
     system.start()
-    assert asked.wait(30)
+    assert called.wait(30)
     stopping = threading.Thread(target=system.stop, daemon=True)
     stopping.start()
     stopping.join(30)
     assert not stopping.is_alive()
     assert system._thread.is_alive()
-    answered.set()
+    release.set()
     system._thread.join(30)
 
 

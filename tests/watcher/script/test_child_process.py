@@ -1,4 +1,4 @@
-"""Whether Ctrl-C was pressed while a child ran: its exit code does not always say so."""
+"""Tests that `run_child` reports a Ctrl-C that was pressed while the child ran."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from penstock.watcher.script.child_process import run_child
 pid, code, interrupted = run_child([sys.executable, "-c", sys.argv[1]], dict(os.environ))
 print(code, interrupted)
 """
-TELLS_ITS_PARENT = """
+SENDS_CTRL_C_TO_ITS_PARENT = """
 import os, signal
 signal.signal(signal.SIGINT, lambda number, frame: os._exit({code}))
 os.kill(os.getppid(), signal.SIGINT)
@@ -21,16 +21,16 @@ while True:
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals are passed on where there are process groups")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals are forwarded only where there are process groups")
 @pytest.mark.parametrize(
-    ("child", "end"),
+    ("program", "printed"),
     [
-        (TELLS_ITS_PARENT.format(code=1), "1 True"),
-        (TELLS_ITS_PARENT.format(code=0), "0 True"),
+        (SENDS_CTRL_C_TO_ITS_PARENT.format(code=1), "1 True"),
+        (SENDS_CTRL_C_TO_ITS_PARENT.format(code=0), "0 True"),
         ("raise SystemExit(1)", "1 False"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "-9 False"),
     ],
 )
-def test_an_interrupt_that_was_passed_on_is_remembered_whatever_the_child_makes_of_it(child, end):
-    run = subprocess.run([sys.executable, "-c", RUNNER, child], capture_output=True, text=True, timeout=60)
-    assert run.stdout.strip() == end, run.stderr
+def test_a_forwarded_interrupt_is_reported_whatever_the_childs_exit_code(program, printed):
+    run = subprocess.run([sys.executable, "-c", RUNNER, program], capture_output=True, text=True, timeout=60)
+    assert run.stdout.strip() == printed, run.stderr

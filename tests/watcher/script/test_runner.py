@@ -1,4 +1,4 @@
-"""Scripts are real, and run in an interpreter of their own; what plain python does with them is what we expect."""
+"""Scripts run under watch in a new interpreter; they must behave as they do under Python alone."""
 
 import os
 import signal
@@ -24,9 +24,9 @@ TRAIN = """
                 raise LookupError("nine")
             return super().__getitem__(index)
 
-    def steps(dataset=TensorDataset, descend=None, **settings):  # an optimizer imports torch's compiler: seconds
+    def train(dataset=TensorDataset, optimizer_class=None, **settings):  # an optimizer imports torch's compiler: slow
         model = torch.nn.Linear(4, 1)
-        optimizer = descend and descend(model.parameters(), 0.1)
+        optimizer = optimizer_class and optimizer_class(model.parameters(), 0.1)
         train_loader = DataLoader(dataset(torch.randn(12, 4)), **{"batch_size": 3, "num_workers": 1, **settings})
         for (x,) in train_loader:
             model(x).sum().backward()
@@ -35,7 +35,9 @@ TRAIN = """
 """
 
 
-class Ran:
+class Outcome:
+    """A script's exit code, what it printed, and its recordings."""
+
     def __init__(self, code, out, err, recordings=()):
         self.code, self.out, self.err, self.recordings = code, out, err, recordings
 
@@ -57,31 +59,31 @@ def write(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, capfd, monkeypatch, write):
-    """The script under watch, from the folder it lies in."""
+    """Return a function that runs a script under watch, in the folder of the script."""
 
     def run(text, *arguments, module=False, name="train.py"):
         write(text, name)
         monkeypatch.chdir(tmp_path)
         capfd.readouterr()
-        what = name.removesuffix(".py").replace("/", ".") if module else name
-        outcome = run_script(Script((what, *arguments), module), tmp_path / "run.jsonl")
+        target = name.removesuffix(".py").replace("/", ".") if module else name
+        result = run_script(Script((target, *arguments), module), tmp_path / "run.jsonl")
         out, err = capfd.readouterr()
-        return Ran(outcome.code, out, err, outcome.recordings)
+        return Outcome(result.code, out, err, result.recordings)
 
     return run
 
 
 @pytest.fixture
-def plain(tmp_path, write):
-    """The same without us."""
+def run_without_watch(tmp_path, write):
+    """Return a function that runs a script under Python alone."""
 
-    def plain(text, *arguments, module=False, name="train.py"):
+    def run_without_watch(text, *arguments, module=False, name="train.py"):
         write(text, name)
-        what = ["-m", name.removesuffix(".py").replace("/", ".")] if module else [name]
-        done = subprocess.run([sys.executable, *what, *arguments], cwd=tmp_path, capture_output=True, text=True)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        target = ["-m", name.removesuffix(".py").replace("/", ".")] if module else [name]
+        process = subprocess.run([sys.executable, *target, *arguments], cwd=tmp_path, capture_output=True, text=True)
+        return Outcome(process.returncode, process.stdout, process.stderr)
 
-    return plain
+    return run_without_watch
 
 
 ABOUT = """
@@ -92,20 +94,20 @@ ABOUT = """
 
 
 @pytest.mark.parametrize(("name", "module"), [("train.py", False), ("package/train.py", True)])
-def test_a_script_sees_itself_as_under_python(run, plain, name, module):
-    expected = plain(ABOUT, "--epochs", "1", "-o", "x", module=module, name=name)
-    ran = run(ABOUT, "--epochs", "1", "-o", "x", module=module, name=name)
-    assert (ran.code, ran.out, ran.err) == (0, expected.out, expected.err)
+def test_a_script_sees_itself_as_under_python(run, run_without_watch, name, module):
+    expected = run_without_watch(ABOUT, "--epochs", "1", "-o", "x", module=module, name=name)
+    outcome = run(ABOUT, "--epochs", "1", "-o", "x", module=module, name=name)
+    assert (outcome.code, outcome.out, outcome.err) == (0, expected.out, expected.err)
 
 
 def test_relative_imports_work_in_a_module(run, write):
     write("answer = 42", "package/numbers.py")
-    ran = run("from .numbers import answer; print(answer)", module=True, name="package/train.py")
-    assert ran.out == "42\n"
+    outcome = run("from .numbers import answer; print(answer)", module=True, name="package/train.py")
+    assert outcome.out == "42\n"
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "exit_code", "how"),
+    ("statement", "code", "exit_code", "how"),
     [
         ("sys.exit()", 0, 0, "done"),
         ("sys.exit(3)", 3, 3, "raised"),
@@ -116,22 +118,24 @@ def test_relative_imports_work_in_a_module(run, write):
         ("os.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(4)'])", 4, 4, "raised"),
     ],
 )
-def test_however_a_script_ends_it_ends_as_under_python_and_has_an_end_line(run, plain, end, code, exit_code, how):
-    text = f"import os, signal, sys, time\n{end}\ntime.sleep(60)"
-    expected, ran = plain(text), run(text)
-    assert (ran.code, ran.err) == (expected.code, expected.err) == (code, expected.err)
-    last = ran.recording.end
-    assert (last.exit_code, last.how) == (exit_code, how)
+def test_a_script_ends_as_under_python_and_its_recording_has_an_end_line(
+    run, run_without_watch, statement, code, exit_code, how
+):
+    text = f"import os, signal, sys, time\n{statement}\ntime.sleep(60)"
+    expected, outcome = run_without_watch(text), run(text)
+    assert (outcome.code, outcome.err) == (expected.code, expected.err) == (code, expected.err)
+    end = outcome.recording.end
+    assert (end.exit_code, end.how) == (exit_code, how)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGSEGV"])
 def test_a_killed_script_is_recorded_without_an_end(run, name):
-    ran = run(f"import os, resource, signal, time\nos.kill(os.getpid(), signal.{name})\ntime.sleep(60)")
-    assert ran.code == -getattr(signal, name)
-    assert ran.recording.end is None
+    outcome = run(f"import os, resource, signal, time\nos.kill(os.getpid(), signal.{name})\ntime.sleep(60)")
+    assert outcome.code == -getattr(signal, name)
+    assert outcome.recording.end is None
 
 
-def test_a_script_killed_in_mid_pass_leaves_nothing_of_ours_behind(run, tmp_path, monkeypatch):
+def test_a_script_killed_during_an_epoch_leaves_no_temporary_files_of_penstock(run, tmp_path, monkeypatch):
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -139,22 +143,22 @@ def test_a_script_killed_in_mid_pass_leaves_nothing_of_ours_behind(run, tmp_path
     text = """
         import os, signal
         from torch.utils.data import DataLoader
-        for _ in DataLoader(range(4), batch_size=None, num_workers=1):  # no tensors: their sockets lie in TMPDIR
+        for _ in DataLoader(range(4), batch_size=None, num_workers=1):  # tensors would need sockets in TMPDIR
             os.kill(os.getpid(), signal.SIGKILL)
     """
     assert run(text).code == -signal.SIGKILL
     assert [path.name for path in folder.glob("penstock-*")] == []
 
 
-def test_a_sitecustomize_that_was_there_still_works(run, write, monkeypatch, tmp_path):
-    write("import builtins; builtins.theirs = 'theirs'", "site/sitecustomize.py")
+def test_an_existing_sitecustomize_is_still_imported(run, write, monkeypatch, tmp_path):
+    write("import builtins; builtins.marker = 'existing'", "site/sitecustomize.py")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
-    assert run("import sitecustomize; print(theirs, sitecustomize.__file__)").out == (
-        f"theirs {tmp_path / 'site' / 'sitecustomize.py'}\n"
+    assert run("import sitecustomize; print(marker, sitecustomize.__file__)").out == (
+        f"existing {tmp_path / 'site' / 'sitecustomize.py'}\n"
     )
 
 
-def test_an_interpreter_that_does_not_know_us_runs_on(run):
+def test_an_interpreter_without_penstock_runs_the_script(run):
     text = """
         import subprocess, sys
         subprocess.run([sys.executable, "-S", "-c", "import site; site.main = None; print('runs')"], check=True)
@@ -162,25 +166,25 @@ def test_an_interpreter_that_does_not_know_us_runs_on(run):
     assert run(text).out == "runs\n"
 
 
-def test_nothing_is_imported_before_the_script_asks(run):
-    ran = run("import sys; print([name for name in sys.modules if name.startswith(('torch', 'msgspec', 'rich'))])")
-    assert ran.out == "[]\n"
+def test_heavy_packages_are_not_imported_before_the_script_imports_them(run):
+    outcome = run("import sys; print([name for name in sys.modules if name.startswith(('torch', 'msgspec', 'rich'))])")
+    assert outcome.out == "[]\n"
 
 
-def test_spawned_workers_import_the_script_again_and_the_exit_code_is_told(run):
+def test_spawned_workers_import_the_script_again_and_the_exit_code_is_recorded(run):
     text = (
         TRAIN
         + """
     print("imported as", __name__)
     if __name__ == "__main__":
-        steps(descend=torch.optim.SGD, multiprocessing_context="spawn")
+        train(optimizer_class=torch.optim.SGD, multiprocessing_context="spawn")
         sys.exit(3)
     """
     )
-    ran = run(text)
-    assert (ran.code, ran.err) == (3, "")
-    assert sorted(ran.out.split("\n")) == ["", "imported as __main__", "imported as __mp_main__"]
-    recording = ran.recording
+    outcome = run(text)
+    assert (outcome.code, outcome.err) == (3, "")
+    assert sorted(outcome.out.split("\n")) == ["", "imported as __main__", "imported as __mp_main__"]
+    recording = outcome.recording
     assert [loader.name for loader in recording.loaders.values()] == ["train_loader"]
     assert len(recording.steps) == 4
     assert {"forward", "backward", "optimizer"} <= set(recording.steps[-1].phases)
@@ -189,72 +193,72 @@ def test_spawned_workers_import_the_script_again_and_the_exit_code_is_told(run):
     assert recording.run.command == ("train.py",)
 
 
-def test_a_script_that_raises_in_mid_pass_says_what_python_says_and_is_recorded(run, plain):
-    text = TRAIN + "\n    steps(Broken, num_workers=0)\n"
-    expected, ran = plain(text), run(text)
-    assert (ran.code, ran.out, ran.err) == (1, "", expected.err)
-    recording = ran.recording
+def test_a_script_that_raises_during_an_epoch_prints_pythons_traceback_and_is_recorded(run, run_without_watch):
+    text = TRAIN + "\n    train(Broken, num_workers=0)\n"
+    expected, outcome = run_without_watch(text), run(text)
+    assert (outcome.code, outcome.out, outcome.err) == (1, "", expected.err)
+    recording = outcome.recording
     assert (recording.end.exit_code, recording.end.how) == (1, "raised")
     assert [end.how for end in recording.epoch_ends] == ["raised"]
     assert "LookupError: nine" in [event.detail.get("error") for event in recording.events]
 
 
-def test_a_forking_script_with_its_own_handlers_records_its_own_process_only(run, tmp_path):
+def test_a_forked_child_is_not_recorded_and_the_scripts_signal_handlers_work(run, tmp_path):
     text = (
         TRAIN
         + """
     import os, signal
-    said = []
-    signal.signal(signal.SIGUSR1, lambda number, frame: said.append(number))
-    steps()
+    received = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
+    train()
     pid = os.fork()
-    steps()
+    train()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
     os.kill(os.getpid(), signal.SIGUSR1)
-    print(said == [signal.SIGUSR1])
+    print(received == [signal.SIGUSR1])
     """
     )
-    ran = run(text)
-    assert (ran.code, ran.out) == (0, "True\n")
-    assert [path.name for path in ran.recordings] == ["run.jsonl"]
-    assert len(ran.recording.epochs) == 2
-    assert ran.recording.notes == ()
+    outcome = run(text)
+    assert (outcome.code, outcome.out) == (0, "True\n")
+    assert [path.name for path in outcome.recordings] == ["run.jsonl"]
+    assert len(outcome.recording.epochs) == 2
+    assert outcome.recording.notes == ()
 
 
-def test_every_rank_of_torchrun_has_its_recording(run, tmp_path, write):
-    write(TRAIN + "\n    steps()\n", "ranked.py")
+def test_every_rank_of_torchrun_has_its_own_recording(run, tmp_path, write):
+    write(TRAIN + "\n    train()\n", "ranked.py")
     arguments = ("--nproc-per-node", "2", "--master-port", "0", "ranked.py")
     launch = "import runpy; runpy.run_module('torch.distributed.run', run_name='__main__', alter_sys=True)"
-    ran = run(launch, *arguments)
-    assert ran.code == 0, ran.err
-    assert sorted(path.name for path in ran.recordings) == ["run.jsonl", "run.rank1.jsonl"]
-    assert [(load(path).run.rank, len(load(path).steps)) for path in ran.recordings] == [(0, 4), (1, 4)]
+    outcome = run(launch, *arguments)
+    assert outcome.code == 0, outcome.err
+    assert sorted(path.name for path in outcome.recordings) == ["run.jsonl", "run.rank1.jsonl"]
+    assert [(load(path).run.rank, len(load(path).steps)) for path in outcome.recordings] == [(0, 4), (1, 4)]
 
 
-def test_a_second_training_of_the_same_rank_gets_a_file_of_its_own(run):
+def test_a_second_process_of_the_same_rank_gets_its_own_recording(run):
     text = (
         TRAIN
         + """
     import os
-    steps()
+    train()
     if "AGAIN" not in os.environ:
         os.environ["AGAIN"] = "1"
         os.execv(sys.executable, [sys.executable, *sys.argv])
     sys.exit(5)
     """
     )
-    ran = run(text)
-    assert ran.code == 5
-    first, second = ran.recordings
+    outcome = run(text)
+    assert outcome.code == 5
+    first, second = outcome.recordings
     assert (first.name, second.name.startswith("run.pid")) == ("run.jsonl", True)
     assert load(second).end.exit_code == 5
     assert load(first).end is None
     assert os.path.getsize(first) > 0
 
 
-def test_a_script_with_our_own_loader_is_recorded_too(run, tmp_path):
+def test_a_script_with_a_penstock_loader_is_recorded(run, tmp_path):
     make_shards(tmp_path / "shards", REID, samples=12, shards=1, scale=0.1)
     text = """
         import penstock
@@ -262,28 +266,28 @@ def test_a_script_with_our_own_loader_is_recorded_too(run, tmp_path):
             train = penstock.Loader("shards/*.tar", {"meta": penstock.Json(".json")}, batch_size=4, num_workers=1)
             print([len(batch["__key__"]) for batch in train])
     """
-    ran = run(text)
-    assert (ran.out, ran.err, ran.code) == ("[4, 4, 4]\n", "", 0)
-    assert [(loader.type, loader.name) for loader in ran.recording.loaders.values()] == [("penstock", "train")]
-    assert len(ran.recording.steps) == 3
+    outcome = run(text)
+    assert (outcome.out, outcome.err, outcome.code) == ("[4, 4, 4]\n", "", 0)
+    assert [(loader.type, loader.name) for loader in outcome.recording.loaders.values()] == [("penstock", "train")]
+    assert len(outcome.recording.steps) == 3
 
 
-def test_a_script_that_watches_itself_is_recorded_by_the_run_and_told_so(run, tmp_path):
+def test_a_script_that_calls_watch_is_recorded_by_the_run_and_warned(run, tmp_path):
     text = """
         import penstock
         from torch.utils.data import DataLoader
         with penstock.watch(DataLoader(range(12), batch_size=4), record="mine.jsonl") as batches:
             print([len(batch) for batch in batches])
     """
-    ran = run(text)
-    assert (ran.out, ran.code) == ("[4, 4, 4]\n", 0)
-    assert "record cannot be set now" in ran.err
-    assert [step.samples for step in ran.recording.steps] == [4, 4, 4]
+    outcome = run(text)
+    assert (outcome.out, outcome.code) == ("[4, 4, 4]\n", 0)
+    assert "record cannot be set now" in outcome.err
+    assert [step.samples for step in outcome.recording.steps] == [4, 4, 4]
     assert not (tmp_path / "mine.jsonl").exists()
 
 
-def test_a_loader_that_is_first_imported_when_the_watching_has_begun_is_watched_too(run):
-    ran = run(
+def test_a_loader_class_imported_after_recording_began_is_watched(run):
+    outcome = run(
         TRAIN
         + """
     class Numbers:
@@ -294,16 +298,16 @@ def test_a_loader_that_is_first_imported_when_the_watching_has_begun_is_watched_
             return index
 
     if __name__ == "__main__":
-        steps()
+        train()
         assert "penstock.loader" not in sys.modules
         import penstock
         print(sum(1 for _ in penstock.Loader(Numbers(), batch_size=2, num_workers=0)))
     """
     )
-    assert (ran.code, ran.out.split()) == (0, ["5"]), ran.err
-    steps = [step.loader for step in ran.recording.steps]
+    assert (outcome.code, outcome.out.split()) == (0, ["5"]), outcome.err
+    steps = [step.loader for step in outcome.recording.steps]
     assert (steps.count(0), steps.count(1)) == (4, 5)
-    assert ran.recording.loaders[1].type == "penstock"
+    assert outcome.recording.loaders[1].type == "penstock"
 
 
 STATEFUL = """
@@ -317,31 +321,35 @@ STATEFUL = """
         def __iter__(self):
             yield from torch.arange(12.0)[:, None]
 
-    def made(dataset, **settings):
+    def stateful_loader(dataset, **settings):
         from torchdata.stateful_dataloader import StatefulDataLoader
         return StatefulDataLoader(dataset, batch_size=3, **settings)
 """
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("first", ["", "for _ in torch.utils.data.DataLoader(range(2)): pass"], ids=["first", "late"])
-def test_torchdata_s_loader_is_watched_with_its_workers(run, first):
+@pytest.mark.parametrize(
+    "earlier_epoch",
+    ["", "for _ in torch.utils.data.DataLoader(range(2)): pass"],
+    ids=["before any epoch", "after an epoch"],
+)
+def test_a_stateful_dataloader_is_watched_with_its_workers(run, earlier_epoch):
     pytest.importorskip("torchdata")
-    ran = run(
+    outcome = run(
         STATEFUL
         + f"""
-    {first}
-    loader = made(torch.arange(12.0)[:, None], num_workers=2, persistent_workers=True)
-    got = [[batch.flatten().tolist() for batch in loader] for epoch in range(2)]
-    assert got[0] == got[1] and sum(map(sum, got[0])) == 66, got
+    {earlier_epoch}
+    loader = stateful_loader(torch.arange(12.0)[:, None], num_workers=2, persistent_workers=True)
+    epochs = [[batch.flatten().tolist() for batch in loader] for epoch in range(2)]
+    assert epochs[0] == epochs[1] and sum(map(sum, epochs[0])) == 66, epochs
     loader.state_dict()
     """
     )
-    assert ran.code == 0, ran.err
-    recording = ran.recording
+    assert outcome.code == 0, outcome.err
+    recording = outcome.recording
     number = max(recording.loaders)
-    passes = [step.epoch for step in recording.steps if step.loader == number]
-    assert (passes.count(0), passes.count(1)) == (4, 4)
+    step_epochs = [step.epoch for step in recording.steps if step.loader == number]
+    assert (step_epochs.count(0), step_epochs.count(1)) == (4, 4)
     fetches = [fetch for fetch in recording.fetches if fetch.loader == number]
     assert sorted((fetch.epoch, fetch.batch, fetch.samples) for fetch in fetches) == [
         (epoch, batch, 3) for epoch in range(2) for batch in range(4)
@@ -351,18 +359,18 @@ def test_torchdata_s_loader_is_watched_with_its_workers(run, first):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_stream_of_torchdata_s_is_counted_and_its_state_is_the_same_as_without_us(run, plain, workers):
+def test_watching_an_iterable_stateful_dataloader_does_not_change_its_state(run, run_without_watch, workers):
     pytest.importorskip("torchdata")
     script = (
         STATEFUL
         + f"""
-    loader = made(Stream(), num_workers={workers})
-    for at, batch in enumerate(loader):
-        if at == 1:
+    loader = stateful_loader(Stream(), num_workers={workers})
+    for index, batch in enumerate(loader):
+        if index == 1:
             print(sorted(str(item) for item in loader.state_dict().items()))
     """
     )
-    ran = run(script)
-    assert ran.code == 0, ran.err
-    assert ran.out == plain(script).out
-    assert [fetch.samples for fetch in ran.recording.fetches] == [3, 3, 3, 3]
+    outcome = run(script)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out == run_without_watch(script).out
+    assert [fetch.samples for fetch in outcome.recording.fetches] == [3, 3, 3, 3]

@@ -2,32 +2,32 @@ import psutil
 import pytest
 
 from penstock.errors import WorkerCrash
-from penstock.watcher.step_probe import cpu_load as burners
+from penstock.watcher.step_probe import cpu_load as cpu_load_module
 from penstock.watcher.step_probe.cpu_load import cpu_load
 
 
-def children():
+def child_pids():
     return [child.pid for child in psutil.Process().children()]
 
 
-def test_burners_are_there_while_the_block_lasts_and_gone_after_it():
-    before = children()
+def test_the_load_processes_run_inside_the_block_and_are_gone_after_it():
+    before = child_pids()
     with cpu_load(2):
-        ours = set(children()) - set(before)
-        assert len(ours) == 2
-    assert not ours & set(children())
+        started = set(child_pids()) - set(before)
+        assert len(started) == 2
+    assert not started & set(child_pids())
 
 
-def test_burners_go_though_the_block_fails():
-    before = children()
+def test_the_load_processes_are_stopped_when_the_block_raises():
+    before = child_pids()
     with pytest.raises(KeyError), cpu_load(1):
         raise KeyError
-    assert children() == before
+    assert child_pids() == before
 
 
-def test_a_burner_that_does_not_start_is_an_error(monkeypatch):
-    before = children()
-    monkeypatch.setattr(burners, "_LOAD_PROGRAM", "raise SystemExit(1)")
+def test_a_load_process_that_does_not_start_is_an_error(monkeypatch):
+    before = child_pids()
+    monkeypatch.setattr(cpu_load_module, "_LOAD_PROGRAM", "raise SystemExit(1)")
     with pytest.raises(WorkerCrash, match="did not start"), cpu_load(1):
         pass
-    assert children() == before
+    assert child_pids() == before

@@ -1,10 +1,10 @@
-"""What one fetch took, measured on the thread that makes it, without standing between torch and the user's code.
+"""Times one fetch of torch's DataLoader, on the thread that makes the batch, without wrapping the user's code.
 
-torch's fetchers read their attributes in a telling order: `dataset` (or `dataset_iter`) before every sample,
-`collate_fn` before collating. So attributes that note the time when they are read (`Stamp`) tell where a sample begins
-and ends; nothing of the user's is wrapped, and tracebacks of his errors show his frames and torch's only.
+torch's fetchers read their attributes in a fixed order: `dataset` (or `dataset_iter`) before every sample, and
+`collate_fn` before collating. `TimedAttribute` replaces these attributes and notes the time of each read, which is the
+time at which a sample or the collating starts. Tracebacks of the user's errors therefore show no frame of Penstock.
 
-Standard library only: it also runs in torch's worker processes.
+This module imports the standard library only, because it also runs in torch's worker processes.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from typing import Any
 from penstock.watcher.machine.procfs import ProcFile
 from penstock.watcher.stack_sampler import StackSampler
 
-Numbers = dict[str, float]
-
 RECENT_PATHS = 64
+"""Number of opened files whose paths are kept."""
 
 
 class FetchTimer:
-    """Times fetch after fetch. `begin`, stamps while it goes on, `end`."""
+    """Times the fetches of one thread: `start`, then `mark_sample` and `mark_collate` while it runs, then `finish`."""
 
-    def __init__(self, dataset: object, sampler: StackSampler) -> None:
-        """For the calling thread. Reads and CPU of threads that the dataset starts itself are not counted.
+    def __init__(self, dataset: object, stack_sampler: StackSampler) -> None:
+        """Make a timer for the calling thread.
 
-        The process's own counters would have them, but also torch's: handing a batch over takes reads of its own.
+        Reads and CPU time of threads that the dataset starts are not counted. The counters of the whole process
+        include them, but they also include the reads with which torch sends a batch.
         """
         self.dataset = dataset
         self.files_opened = 0
-        """Files opened so far: an audit hook counts them, where there is one."""
+        """Files opened so far. An audit hook counts them in workers; it stays 0 in the main process."""
         self.recent_paths: deque[str] = deque(maxlen=RECENT_PATHS)
-        """The last of them."""
+        """Paths of the files opened last."""
         self.gc_s = 0.0
-        """In full collections so far: `collecting` hears of them, where it is told."""
-        self.sampler = sampler
+        """Seconds in full garbage collections so far, if `on_gc` is in `gc.callbacks`."""
+        self.stack_sampler = stack_sampler
         self._fetches_whole_batches = inspect.getattr_static(dataset, "__getitems__", None) is not None
         thread = f"/proc/self/task/{threading.get_native_id()}"
         self._io = ProcFile(f"{thread}/io")
         self._schedstat = ProcFile(f"{thread}/schedstat")
         self._own_bytes = self._own_reads = 0
+        """Bytes and calls of this timer's own reads from /proc, which the kernel counts as well."""
         self._collate_started_at: float | None = None
         self._gc_started_at: float | None = None
         self._sample_started_at: float | None = None
@@ -51,21 +52,21 @@ class FetchTimer:
         self._slowest_s = 0.0
 
     def start(self) -> None:
-        """The fetch begins now."""
+        """Start to time a fetch."""
         self._collate_started_at = self._sample_started_at = None
         self._samples_started = 0
         self._slowest_s = 0.0
-        self.sampler.resume()
+        self.stack_sampler.resume()
         self._files_opened_before = self.files_opened
         self._gc_before_s = self.gc_s
-        self._reads_before = self._reads()
+        self._reads_before = self._read_counters()
         self._runqueue_before_ns = self._runqueue_ns()
         self._cpu_before_s = time.thread_time()
         self.started_at = time.perf_counter()
 
     def mark_sample(self) -> None:
-        """The next sample begins, the last one is over."""
-        if self._collate_started_at is not None:  # torchdata reads the same attributes once more, for its state
+        """Note that the previous sample is complete and the next one starts."""
+        if self._collate_started_at is not None:  # torchdata reads the attribute once more, for its state
             return
         now = time.perf_counter()
         if self._sample_started_at is not None and now - self._sample_started_at > self._slowest_s:
@@ -74,30 +75,33 @@ class FetchTimer:
         self._samples_started += 1
 
     def mark_collate(self, *, exhausted: bool) -> None:
-        """The last sample is over; `ended`: it was the end of an iterable dataset that came in its place."""
+        """Note that the last sample is complete; `exhausted`: an iterable dataset ended instead of giving it."""
         self.mark_sample()
         self._collate_started_at = self._sample_started_at
         self._samples_started -= 1 + exhausted
 
-    def on_gc(self, when: str, facts: dict[str, int]) -> None:
-        """For `gc.callbacks`. The young generations are left out: they are short, and many."""
-        if facts["generation"] == 2:
+    def on_gc(self, phase: str, info: dict[str, int]) -> None:
+        """Time the full collections, as one of `gc.callbacks`. Collections of young generations are short."""
+        if info["generation"] == 2:
             now = time.perf_counter()
-            if when == "start":
+            if phase == "start":
                 self._gc_started_at = now
             elif self._gc_started_at is not None:
                 self.gc_s += now - self._gc_started_at
                 self._gc_started_at = None
 
-    def finish(self, samples: int | None) -> Numbers:
-        """The fetch is over: the numbers of its line. `samples` is None where only counting tells (iterable)."""
+    def finish(self, samples: int | None) -> dict[str, float]:
+        """End the fetch and return the measured fields of its `FetchLine`.
+
+        `samples` is the number of samples requested; None for an iterable dataset, whose samples are counted.
+        """
         ended_at = time.perf_counter()
         cpu_s = time.thread_time() - self._cpu_before_s
         queue_ns = self._runqueue_ns() - self._runqueue_before_ns
-        self.sampler.pause()
+        self.stack_sampler.pause()
         one_by_one = not self._fetches_whole_batches and (samples is None or self._samples_started >= samples)
         before = self._reads_before
-        read_bytes, reads, device_bytes = (now - then for now, then in zip(self._reads(), before, strict=True))
+        read_bytes, reads, device_bytes = (new - old for new, old in zip(self._read_counters(), before, strict=True))
         return {
             "fetch_s": round(ended_at - self.started_at, 7),
             "collate_s": 0.0 if self._collate_started_at is None else round(ended_at - self._collate_started_at, 7),
@@ -113,12 +117,12 @@ class FetchTimer:
         }
 
     def _runqueue_ns(self) -> int:
-        """Time this thread was runnable without a core, since its start."""
+        """Return the nanoseconds in which this thread was runnable but waited for a core, since its start."""
         fields = self._read_proc(self._schedstat).split()
         return int(fields[1]) if len(fields) > 1 else 0
 
-    def _reads(self) -> tuple[int, int, int]:
-        """Bytes by read calls, read calls, bytes from a device; without our own."""
+    def _read_counters(self) -> tuple[int, int, int]:
+        """Return the bytes of read calls, their number, and the bytes from a device, without this timer's own reads."""
         own_bytes, own_reads = self._own_bytes, self._own_reads
         fields = dict(line.split(b": ") for line in self._read_proc(self._io).splitlines())
         if b"syscr" not in fields:
@@ -133,7 +137,7 @@ class FetchTimer:
 
 
 class TimedAttribute:
-    """An attribute of a fetcher that notes the time when it is read, and is otherwise what it was."""
+    """A descriptor in the place of a fetcher's attribute: it marks each read on the timer and returns the value."""
 
     def __init__(self, name: str, timer: FetchTimer) -> None:
         self._name = name
@@ -142,17 +146,17 @@ class TimedAttribute:
     def __get__(self, fetcher: Any, owner: type | None = None) -> Any:
         if fetcher is None:
             return self
-        values = fetcher.__dict__
+        attributes = fetcher.__dict__
         try:
-            value = values[self._name]
+            value = attributes[self._name]
         except KeyError:
             raise AttributeError(self._name) from None
-        meter = self._timer
-        if values.get("dataset") is meter.dataset:  # not the fetcher of a loader inside the dataset
+        timer = self._timer
+        if attributes.get("dataset") is timer.dataset:  # not the fetcher of a loader inside the dataset
             if self._name == "collate_fn":
-                meter.mark_collate(exhausted=values.get("ended", False))
+                timer.mark_collate(exhausted=attributes.get("ended", False))
             else:
-                meter.mark_sample()
+                timer.mark_sample()
         return value
 
     def __set__(self, fetcher: Any, value: Any) -> None:
@@ -160,13 +164,13 @@ class TimedAttribute:
 
 
 def timed_attributes(fetcher_class: type, timer: FetchTimer) -> dict[str, TimedAttribute]:
-    """The attributes to put on a class of torch's fetchers, or on a subclass."""
+    """Return the attributes to set on one of torch's fetcher classes, or on a subclass of it."""
     samples = "dataset_iter" if "Iterable" in fetcher_class.__name__ else "dataset"
     return {name: TimedAttribute(name, timer) for name in (samples, "collate_fn")}
 
 
 def requested_samples(index: object, *, iterable: bool) -> int | None:
-    """Samples that a task asks for; None for an iterable dataset, which may end before."""
+    """Return the number of samples that a task requests; None for an iterable dataset, which may end earlier."""
     if iterable:
         return None
     return len(index) if isinstance(index, list | tuple) else 1

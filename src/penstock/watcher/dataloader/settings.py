@@ -1,4 +1,4 @@
-"""How a torch DataLoader is set, and how large it says it is."""
+"""The settings of a torch DataLoader for its line in the recording, each as requested and as in force, and its size."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ COPIED_SETTINGS = (
     "drop_last",
     "timeout",
 )
+"""Attributes of a DataLoader that are recorded as they are."""
 
 
 def loader_settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, LoaderSetting]:
-    """By name. Requested is None where nobody told us, so only a pair of values can show a change on the way.
+    """Return the settings of a DataLoader by name. `requested` holds those that the command line or a caller requested.
 
-    Where a plan was applied, the script's own values are those that were requested.
+    If a plan replaced a setting, the script's own value is the requested one. Where no request is known, `requested` of
+    the returned setting is None, so a setting was changed after the request only if both values are known and differ.
     """
     in_force: dict[str, Any] = {name: getattr(loader, name) for name in COPIED_SETTINGS if hasattr(loader, name)}
     in_force["pin_memory"] = _pins_memory(loader)
@@ -33,23 +35,27 @@ def loader_settings(loader: Any, requested: Mapping[str, Any]) -> dict[str, Load
     in_force["shuffle"] = _shuffles(_sampler(loader))
     in_force["collate_fn"] = qualified_name(getattr(loader, "collate_fn", None))
     in_force["worker_init_fn"] = getattr(loader, "worker_init_fn", None) is not None
-    changed = replaced_settings(loader)
-    in_force = {name: now for name, (_, now) in changed.items()} | in_force
-    own = {name: was for name, (was, _) in changed.items()}
-    asked = {"pin_memory": bool(getattr(loader, "pin_memory", False)), **requested, **own}
+    replaced = replaced_settings(loader)
+    in_force = {name: plan_value for name, (_, plan_value) in replaced.items()} | in_force
+    script_values = {name: script_value for name, (script_value, _) in replaced.items()}
+    requested = {"pin_memory": bool(getattr(loader, "pin_memory", False)), **requested, **script_values}
     return {
-        name: LoaderSetting(requested=_recordable(asked.get(name)), in_force=_recordable(value))
+        name: LoaderSetting(requested=_recordable(requested.get(name)), in_force=_recordable(value))
         for name, value in in_force.items()
     }
 
 
 def dataset_size(loader: Any) -> int | None:
-    """None where it does not tell."""
+    """Return the number of samples of the loader's dataset; None if the dataset has no length."""
     return length_of(loader.dataset)
 
 
 def batches_per_epoch(loader: Any) -> int | None:
-    """Per pass. An iterable dataset's loader is not asked itself: torch would warn later if the answer was wrong."""
+    """Return the number of batches of an epoch; None if it is not known.
+
+    For an iterable dataset it is computed without calling `len(loader)`: after such a call, torch warns if the dataset
+    yields more samples than its length.
+    """
     from torch.utils.data import IterableDataset
 
     if not isinstance(loader.dataset, IterableDataset):
@@ -61,19 +67,19 @@ def batches_per_epoch(loader: Any) -> int | None:
     return samples // size if loader.drop_last else -(-samples // size)
 
 
-def qualified_name(thing: Any) -> str:
-    """module.Name of a class or function, or of the class of anything else that is called like one."""
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
+def qualified_name(value: Any) -> str:
+    """Return module.Name of a class or function, or of the class of any other object."""
+    named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 
 
 def _recordable(value: Any) -> Any:
-    """Fit for a recording."""
+    """Return a number, a string, a bool or None as it is, and the qualified name of anything else."""
     return value if value is None or isinstance(value, bool | int | float | str) else qualified_name(value)
 
 
 def _pins_memory(loader: Any) -> bool | None:
-    """Without an accelerator torch warns and does not pin."""
+    """Return whether batches are pinned. If there is no accelerator, torch warns and does not pin."""
     import torch
 
     if not getattr(loader, "pin_memory", False):
@@ -86,7 +92,10 @@ def _pins_memory(loader: Any) -> bool | None:
 
 
 def _start_method(loader: Any) -> str | None:
-    """How workers are started. The default is looked up without making it final: the script may still set it."""
+    """Return how worker processes are started; None without workers.
+
+    The default method is read without fixing it, so that the script can still set another one.
+    """
     import torch.multiprocessing as multiprocessing
 
     if getattr(loader, "num_workers", 0) == 0:
@@ -98,7 +107,7 @@ def _start_method(loader: Any) -> str | None:
 
 
 def _sampler(loader: Any) -> Any:
-    """What decides the order: the sampler inside the batch sampler, or a batch sampler of the user's own."""
+    """Return the sampler inside torch's BatchSampler, or the user's own batch sampler."""
     from torch.utils.data import BatchSampler
 
     batch_sampler = getattr(loader, "batch_sampler", None)
@@ -108,13 +117,13 @@ def _sampler(loader: Any) -> Any:
 
 
 def _shuffles(sampler: Any) -> bool | None:
-    """None where the sampler is the user's own and does not tell."""
+    """Return whether a sampler shuffles; None if it is not torch's and has no boolean attribute `shuffle`."""
     from torch.utils.data import RandomSampler, SequentialSampler
 
     if isinstance(sampler, RandomSampler | SequentialSampler):
         return isinstance(sampler, RandomSampler)
-    told = getattr(sampler, "shuffle", None)
-    return told if isinstance(told, bool) else None
+    shuffle = getattr(sampler, "shuffle", None)
+    return shuffle if isinstance(shuffle, bool) else None
 
 
 ARGUMENT_NAMES = {
@@ -122,23 +131,23 @@ ARGUMENT_NAMES = {
     "prefetch_factor": ("prefetch_factor", "prefetch", "dataloader_prefetch_factor"),
 }
 """The names under which scripts take a setting, as --num-workers 32, --num_workers=32 or data.num_workers=32."""
-_SETTINGS = {name: setting for setting, names in ARGUMENT_NAMES.items() for name in names}
-_PAIR = re.compile(r"(?:--?)?(?:[\w-]+\.)*([\w-]{1,64})=(\d{1,6})")
+_SETTING_OF_ARGUMENT = {name: setting for setting, names in ARGUMENT_NAMES.items() for name in names}
+_NAME_EQUALS_VALUE = re.compile(r"(?:--?)?(?:[\w-]+\.)*([\w-]{1,64})=(\d{1,6})")
 
 
 def command_line_settings(arguments: Sequence[str]) -> dict[str, int]:
-    """Settings by their torch names; the last one given counts, as with argparse."""
+    """Return the settings that a command line gives, by their torch names. The last value counts, as in argparse."""
     found: dict[str, int] = {}
-    for place, argument in enumerate(arguments):
-        pair = _PAIR.fullmatch(argument)
-        following = arguments[place + 1] if place + 1 < len(arguments) else ""
-        if pair is not None:
-            name, value = pair[1], pair[2]
-        elif argument.startswith("-") and following.isdecimal() and len(following) <= 6:
-            name, value = argument.lstrip("-").rpartition(".")[2], following
+    for position, argument in enumerate(arguments):
+        name_and_value = _NAME_EQUALS_VALUE.fullmatch(argument)
+        next_argument = arguments[position + 1] if position + 1 < len(arguments) else ""
+        if name_and_value is not None:
+            name, value = name_and_value[1], name_and_value[2]
+        elif argument.startswith("-") and next_argument.isdecimal() and len(next_argument) <= 6:
+            name, value = argument.lstrip("-").rpartition(".")[2], next_argument
         else:
             continue
-        setting = _SETTINGS.get(name.replace("-", "_").lower())
+        setting = _SETTING_OF_ARGUMENT.get(name.replace("-", "_").lower())
         if setting is not None:
             found[setting] = int(value)
     return found

@@ -1,10 +1,10 @@
-"""What runs inside torch's worker processes: every batch timed, and written to a file that the main process reads.
+"""Runs inside torch's worker processes: times every batch and writes its numbers to a file for the main process.
 
-The worker's loop is left as it is. Its two queues tell when a task came and when its batch left, stamps on the
-fetcher's attributes tell the samples apart (see `meter`), and an audit hook counts files opened. When any of this
-fails, the worker goes on untimed and says so once.
+The code of torch's worker loop is not changed. Its two queues are wrapped, which shows when a task comes and when its
+batch leaves. Attributes of the fetcher show where a sample ends (see fetch_timer.py), and an audit hook counts opened
+files. If any of this fails, the worker reports that once and goes on untimed.
 
-Standard library only: whoever unpickles this in a fresh process pays for no more.
+This module imports the standard library only, because a spawned worker imports it when it unpickles a WorkerTelemetry.
 """
 
 from __future__ import annotations
@@ -26,40 +26,43 @@ from penstock.watcher.dataloader.fetch_timer import FetchTimer, requested_sample
 from penstock.watcher.stack_sampler import StackCounts, StackSampler
 
 FILE_BYTES = 1 << 20
-"""A file that has grown to this is closed and another begun, so that what was read can be removed."""
+"""Size at which a file is closed and the next one started, so that the main process can remove what it has read."""
 
 
 class WorkerWriter:
-    """Appends notes, each with one write. The worker's thread and its sampler's share it."""
+    """Writes messages to a series of files, each message as one line and with one system call.
+
+    The worker's main thread and its stack sampler's thread share it.
+    """
 
     def __init__(self, folder: str, name: str) -> None:
-        self._stem = os.path.join(folder, name)
-        self._part = 0
+        self._path_prefix = os.path.join(folder, name)
+        self._file_number = 0
         self._lock = threading.Lock()
         self._fd = self._open()
         self._written_bytes = 0
 
     def write(self, message: dict[str, Any]) -> None:
-        """One line."""
+        """Append one line."""
         text = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         with self._lock:
             if self._written_bytes > FILE_BYTES:
                 self._close()
-                self._part += 1
+                self._file_number += 1
                 self._fd = self._open()
                 self._written_bytes = 0
             self._written_bytes += os.write(self._fd, text)
 
     def close(self) -> None:
-        """Nothing can be written after it."""
+        """Close the file; a later `write` raises OSError."""
         with self._lock:
             self._close()
 
     def _open(self) -> int:
-        return os.open(f"{self._stem}-{self._part}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return os.open(f"{self._path_prefix}-{self._file_number}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def _close(self) -> None:
-        """The last line lets the reader remove the file."""
+        """Close the file with a last line that lets the reader remove it."""
         os.write(self._fd, b'{"closed":true}\n')
         os.close(self._fd)
         self._fd = -1
@@ -68,60 +71,66 @@ class WorkerWriter:
 WorkerInitFn = Callable[[int], object]
 
 REPORT_FILES_AFTER = (4, 64)
-"""After so many fetches a worker tells which files it reads from: for a look at the storage after the run."""
+"""Numbers of fetches after which a worker reports which files it reads. The storage under them is measured later."""
 MAX_REPORTED_FILES = 8
 _CODE_SUFFIXES = (".py", ".pyc", ".so", ".pth", ".egg-link")
 
 
 class _AttachThenInit:
-    """`Telemetry.__call__`: sets up the telemetry, then is the user's own init function.
+    """The `__call__` of WorkerTelemetry: starts the timing, and returns the user's own init function to be called.
 
-    Being an attribute that is looked up, not a function around the user's, it leaves no frame in his tracebacks.
+    It is a descriptor, not a function that calls the user's, so that tracebacks of the user's errors show no frame of
+    Penstock.
     """
 
     def __get__(self, telemetry: WorkerTelemetry | None, owner: type | None = None) -> WorkerInitFn:
         if telemetry is None:
             return _no_init
-        loop = _worker_loop_frame(sys._getframe())
-        if loop is not None:
-            _attach(telemetry, loop)
+        worker_loop = _worker_loop_frame(sys._getframe())
+        if worker_loop is not None:
+            _attach(telemetry, worker_loop)
         return telemetry.init_fn or _no_init
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTelemetry:
-    """A worker_init_fn that has its worker timed. Picklable if the user's own is."""
+    """A `worker_init_fn` that starts the timing of its worker. It can be pickled if the user's own function can."""
 
     folder: str
     loader: int
     epoch: int
     clock_start: float
-    """When the run began, on the clock that all processes of the machine share."""
+    """When the run started, as time.perf_counter, which all processes of the machine share."""
     workers_started_s: float
-    """When the loader began to start its workers."""
+    """When the loader began to start its workers, in seconds since the run started."""
     in_order: bool
     iterable: bool
     init_fn: WorkerInitFn | None
-    """The user's own."""
+    """The user's own `worker_init_fn`."""
     __call__ = _AttachThenInit()
 
 
 class WorkerRecorder:
-    """One worker process: turns what passes through its queues into lines."""
+    """Times the fetches of one worker process and writes them as lines of the recording."""
 
     def __init__(self, telemetry: WorkerTelemetry, worker: int, dataset: object, *, stateful: bool) -> None:
-        """`stateful`: of torchdata's StatefulDataLoader, whose tasks and batches have something beside them."""
+        """Start the file of this worker.
+
+        `stateful` is True for torchdata's StatefulDataLoader, whose tasks and batches are tuples with a state.
+        """
         self._telemetry = telemetry
         self._worker = worker
         self._stateful = stateful
         self._writer = WorkerWriter(telemetry.folder, f"{telemetry.loader}-{telemetry.epoch}-{worker}-{os.getpid()}")
-        sampler = StackSampler(threading.get_native_id(), threading.get_ident(), self._write_stack_samples)
-        self.timer = FetchTimer(dataset, sampler)
+        stack_sampler = StackSampler(threading.get_native_id(), threading.get_ident(), self._write_stack_samples)
+        self.timer = FetchTimer(dataset, stack_sampler)
         self._task: int | None = None
+        """The number of the task that is being worked on."""
         self._index: object = None
+        """The sample indices that this task requests."""
         self._fetches = 0
         self._epoch_started_s: float | None = None
-        """When the pass began that these fetches belong to, if the worker has lived through others before."""
+        """When the current epoch began, in seconds since the run started; None in the worker's first epoch."""
         self._disabled = False
         now = self._now()
         self._write(
@@ -129,7 +138,7 @@ class WorkerRecorder:
         )
 
     def wrap_queues(self, index_queue: Any, data_queue: Any) -> None:
-        """Hear of tasks that come and batches that leave."""
+        """Replace `get` and `put` of the worker's queues, to note tasks that come and batches that leave."""
         get, put = index_queue.get, data_queue.put
 
         def get_and_note(*args: Any, **kwargs: Any) -> Any:
@@ -148,38 +157,39 @@ class WorkerRecorder:
         data_queue.put = note_and_put
 
     def fail(self, error: Exception) -> None:
-        """The last thing that this worker tells."""
+        """Stop the timing of this worker, and report the error."""
         self._disabled = True
-        self.timer.sampler.stop()
+        self.timer.stack_sampler.stop()
         detail = {"error": f"{type(error).__name__}: {error}"}
-        with suppress(OSError):  # the spool itself may be what failed: then there is nowhere to say it
+        with suppress(OSError):  # the file itself may be what failed: then the error cannot be reported
             self._write({"kind": "event", "what": "watcher_failed", "at_s": self._now(), "detail": detail})
             self._writer.close()
 
-    def _guarded(self, note: Callable[..., Any], *what: Any) -> Any:
+    def _guarded(self, action: Callable[..., Any], *args: Any) -> Any:
+        """Call the action; if it raises, stop the timing and return None."""
         if self._disabled:
             return None
         try:
-            return note(*what)
+            return action(*args)
         except Exception as error:
             self.fail(error)
             return None
 
     def _on_task(self, task: Any) -> None:
-        if task is None:  # the last one
-            self.timer.sampler.stop()
-            if (seen := self.timer.sampler.take()) is not None:
-                self._write_stack_samples(seen)
+        if task is None:  # torch's signal to end
+            self.timer.stack_sampler.stop()
+            if (stack_counts := self.timer.stack_sampler.take()) is not None:
+                self._write_stack_samples(stack_counts)
             self._writer.close()
         elif isinstance(task, tuple):
             self._task, index = task
             self._index = index[0] if self._stateful else index
             self.timer.start()
-        elif type(task).__name__ == "_ResumeIteration":  # a pass begins anew with the same workers
+        elif type(task).__name__ == "_ResumeIteration":  # persistent workers begin a new epoch
             self._epoch_started_s = self._now()
 
     def _finish_fetch(self, item: Any) -> dict[str, float] | None:
-        """Numbers of the batch that is about to leave; None for anything else (an error, an end, an answer)."""
+        """Return the numbers of the batch that is about to leave; None if the item is an error, an end or a reply."""
         if item[0] != self._task:
             return None
         batch = item[1][0] if self._stateful else item[1]
@@ -190,9 +200,9 @@ class WorkerRecorder:
     def _write_fetch(self, numbers: dict[str, float]) -> None:
         telemetry, task = self._telemetry, self._task
         self._task = None
-        known = telemetry.in_order and not telemetry.iterable
+        index_known = telemetry.in_order and not telemetry.iterable
         at_s = round(self.timer.started_at - telemetry.clock_start, 7)
-        line = {"kind": "fetch", "batch": task if known else -1, "at_s": at_s, **numbers}
+        line = {"kind": "fetch", "batch": task if index_known else -1, "at_s": at_s, **numbers}
         self._write(line, task if telemetry.in_order and telemetry.iterable else None)
         self._fetches += 1
         if self._fetches in REPORT_FILES_AFTER:
@@ -200,68 +210,68 @@ class WorkerRecorder:
             self._write({"kind": "event", "what": "files", "at_s": self._now(), "detail": detail})
 
     def _drop_unfinished_task(self) -> None:
-        """A task that no batch came of: the number after it is the next batch's."""
+        """Report that the last task gave no batch, if it gave none, so that later batches can be counted."""
         if self._task is not None:
-            self.timer.sampler.pause()
+            self.timer.stack_sampler.pause()
             if self._telemetry.in_order and self._telemetry.iterable:
                 self._write(None, self._task)
             self._task = None
 
-    def _write_stack_samples(self, seen: StackCounts) -> None:
-        functions = seen.top_functions()
-        self._write(
-            {"kind": "where", "at_s": self._now(), "looks": seen.samples, "states": seen.states, "functions": functions}
-        )
+    def _write_stack_samples(self, counts: StackCounts) -> None:
+        line: dict[str, Any] = {"kind": "where", "at_s": self._now(), "looks": counts.samples}  # glossary: allow
+        self._write(line | {"states": counts.states, "functions": counts.top_functions()})
 
     def _write(self, line: dict[str, Any] | None, task: int | None = None) -> None:
+        """Write a `worker_files.WorkerMessage`."""
         telemetry = self._telemetry
-        note: dict[str, Any] = {"loader": telemetry.loader, "pass": telemetry.epoch}
+        message: dict[str, Any] = {"loader": telemetry.loader, "pass": telemetry.epoch}
         if line is not None:
-            note["line"] = {"loader": telemetry.loader, "worker": self._worker, **line}
+            message["line"] = {"loader": telemetry.loader, "worker": self._worker, **line}
             if line["kind"] == "fetch":
-                note["line"]["pass"] = telemetry.epoch
+                message["line"]["pass"] = telemetry.epoch
         if task is not None:
-            note["task"] = task
+            message["task"] = task
         if self._epoch_started_s is not None:
-            note["since_s"] = self._epoch_started_s
-        self._writer.write(note)
+            message["since_s"] = self._epoch_started_s
+        self._writer.write(message)
 
     def _now(self) -> float:
+        """Return the seconds since the run started."""
         return round(time.perf_counter() - self._telemetry.clock_start, 7)
 
 
 def _attach(telemetry: WorkerTelemetry, frame: FrameType) -> None:
-    """Have this worker's loop timed, whose frame this is."""
-    loop, stateful = frame.f_locals, str(frame.f_globals.get("__name__")).startswith("torchdata.")
+    """Start to time the worker loop that runs in this frame."""
+    loop_variables, stateful = frame.f_locals, str(frame.f_globals.get("__name__")).startswith("torchdata.")
     try:
-        worker = WorkerRecorder(telemetry, loop["worker_id"], loop["dataset"], stateful=stateful)
-    except (OSError, KeyError):  # no spool any more, or another torch: untimed
+        recorder = WorkerRecorder(telemetry, loop_variables["worker_id"], loop_variables["dataset"], stateful=stateful)
+    except (OSError, KeyError):  # the folder is gone, or this version of torch names its variables otherwise
         return
     try:
         fetchers = sys.modules["torch.utils.data._utils.fetch"]
         for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-            fetcher = getattr(fetchers, name)
-            for attribute, stamp in timed_attributes(fetcher, worker.timer).items():
-                setattr(fetcher, attribute, stamp)
-        _count_opened_files(worker.timer)
-        gc.callbacks.append(worker.timer.on_gc)
-        worker.wrap_queues(loop["index_queue"], loop["data_queue"])
+            fetcher_class = getattr(fetchers, name)
+            for attribute_name, timed_attribute in timed_attributes(fetcher_class, recorder.timer).items():
+                setattr(fetcher_class, attribute_name, timed_attribute)
+        _count_opened_files(recorder.timer)
+        gc.callbacks.append(recorder.timer.on_gc)
+        recorder.wrap_queues(loop_variables["index_queue"], loop_variables["data_queue"])
     except Exception as error:
-        worker.fail(error)
+        recorder.fail(error)
 
 
-def _count_opened_files(meter: FetchTimer) -> None:
+def _count_opened_files(timer: FetchTimer) -> None:
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
-            meter.files_opened += 1
+            timer.files_opened += 1
             if isinstance(args[0], str):
-                meter.recent_paths.append(args[0])
+                timer.recent_paths.append(args[0])
 
     sys.addaudithook(hook)
 
 
 def data_files(opened: Iterable[str]) -> list[str]:
-    """Regular files that are open, then those opened last; neither code nor memory."""
+    """Return data files that this process reads: those open now, then those of `opened`, the latest first."""
     latest = (os.path.abspath(path) for path in reversed(list(opened)))
     return [path for path in dict.fromkeys([*_paths_open_for_reading(), *latest]) if _is_data(path)][
         :MAX_REPORTED_FILES
@@ -269,7 +279,7 @@ def data_files(opened: Iterable[str]) -> list[str]:
 
 
 def _paths_open_for_reading() -> Iterator[str]:
-    """Paths of descriptors that are for reading only: what is written to is no data."""
+    """Yield the paths of descriptors that are open for reading only; a file that is written to is not input data."""
     with suppress(OSError):
         for fd in os.listdir("/proc/self/fd"):
             with suppress(OSError), open(f"/proc/self/fdinfo/{fd}") as info:
@@ -279,6 +289,7 @@ def _paths_open_for_reading() -> Iterator[str]:
 
 
 def _is_data(path: str) -> bool:
+    """Return whether a path is a regular file with content, outside the system's folders, and is not code."""
     if not path.startswith("/") or path.startswith(("/proc/", "/dev/", "/sys/")) or path.endswith(_CODE_SUFFIXES):
         return False
     try:
@@ -289,11 +300,11 @@ def _is_data(path: str) -> bool:
 
 
 def _worker_loop_frame(frame: FrameType | None) -> FrameType | None:
-    """Of torch's worker loop, if that is who called; None in the main process."""
+    """Return the frame of torch's worker loop among this frame and its callers; None in the main process."""
     while frame is not None and frame.f_code.co_name != "_worker_loop":
         frame = frame.f_back
     return frame
 
 
 def _no_init(worker: int) -> None:
-    """Stands for an init function where the user gave none."""
+    """Do nothing, in the place of the user's init function."""

@@ -53,7 +53,7 @@ def install(run: WatchedRun) -> Callable[[], None]:
     phases = PhaseHooks(session, timer)
     patches.on_undo(phases.remove_all)
     try:
-        session.begins = ForwardHook(phases, patches).begin_step
+        session.on_profiled_step = ForwardHook(phases, patches).begin_step
         torch_loaders = TorchLoaderHooks(run, phases)
         torch_loaders.install(patches)
         _patch_loader_classes((torch_loaders, PenstockLoaderHooks(run, phases)), patches)

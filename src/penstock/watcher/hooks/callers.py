@@ -13,7 +13,9 @@ _WATCH_MODULES = ("penstock.watcher.dataloader.main_process", "penstock.watcher.
 _SKIPPED_PACKAGES = ("penstock.", "torch.", "tqdm.")
 """Frames of these packages may lie between the script and the loader."""
 _MAKES_ITERATOR = frozenset({"GET_ITER", "GET_YIELD_FROM_ITER"})
+"""Bytecode instructions that call `iter`."""
 _LOOPS = frozenset({"FOR_ITER", "SEND"})
+"""Bytecode instructions that call `next`."""
 _ITERATE_SEVERAL = frozenset({"zip", "zip_longest", "chain", "product", "map", "filter"})
 """Calls that iterate over any of their arguments, or not over the first."""
 
@@ -40,20 +42,22 @@ def _expression(frame: FrameType) -> str:
         instruction for instruction in dis.get_instructions(frame.f_code) if instruction.offset <= frame.f_lasti
     ]
     if executed[-1].opname in _LOOPS:  # the first iteration: the iterator was made just before
-        executed = executed[: max(at for at, each in enumerate(executed) if each.opname in _MAKES_ITERATOR) + 1]
+        last = max(index for index, each in enumerate(executed) if each.opname in _MAKES_ITERATOR)
+        executed = executed[: last + 1]
     if executed[-1].opname in _MAKES_ITERATOR:
         executed.pop()
-    place = executed[-1].positions
-    if place is None or place.lineno is None or place.end_lineno is None:
+    source = executed[-1].positions
+    if source is None or source.lineno is None or source.end_lineno is None:
         return ""
-    numbers = range(place.lineno, place.end_lineno + 1)
-    lines = [linecache.getline(frame.f_code.co_filename, n, frame.f_globals).encode() for n in numbers]
-    lines[-1] = lines[-1][: place.end_col_offset]
-    lines[0] = lines[0][place.col_offset :]
+    line_numbers = range(source.lineno, source.end_lineno + 1)
+    lines = [linecache.getline(frame.f_code.co_filename, n, frame.f_globals).encode() for n in line_numbers]
+    lines[-1] = lines[-1][: source.end_col_offset]
+    lines[0] = lines[0][source.col_offset :]
     return b"".join(lines).decode()
 
 
 def _name(node: ast.expr) -> str:
+    """Return the name of the variable, attribute or key that an expression reads the loader from; "" if it has none."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

@@ -1,7 +1,7 @@
 """Hooks that time copies to the GPU and waits for it, where Python code asks for them.
 
 Only `Tensor.to` and `Tensor.cuda` count as copies; `copy_` into a tensor on the GPU does not. Waits inside torch's own
-code, such as those of `nonzero`, are not seen either.
+code, such as those of `nonzero`, are not timed either.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _time_copy(phases: PhaseHooks, method: Callable[..., Any], on_device: OnDevi
     @functools.wraps(method)
     def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         source_on_device = on_device(tensor)
-        if session.resting and not source_on_device:
+        if session.unprofiled and not source_on_device:
             return method(tensor, *args, **kwargs)
         kind = _target_device_type(kwargs.get("device", args[0] if args else None))
         if kind is None:

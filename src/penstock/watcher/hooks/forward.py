@@ -18,9 +18,9 @@ from torch.compiler import is_dynamo_compiling
 from penstock.watcher.hooks.patches import Patches
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.session import Session
-from penstock.watcher.step_sampling import OPENING
+from penstock.watcher.step_sampling import FIRST_OF_EPOCH
 
-SEARCH_STEPS = OPENING
+SEARCH_STEPS = FIRST_OF_EPOCH
 """Steps at the start of every epoch in which new modules are searched for.
 
 A teacher, a loss or an evaluation's model may be called only after the first step."""
@@ -121,7 +121,7 @@ def _timed_call(forward: ForwardHook, session: Session, kind: type[torch.nn.Modu
 
     def timed(module: Any, *args: Any, **kwargs: Any) -> Any:
         call = functools.partial(own, module) if own else super(kind, module).__call__
-        if is_dynamo_compiling() or session.resting or forward._depth or not forward._phases.enter("forward"):
+        if is_dynamo_compiling() or session.unprofiled or forward._depth or not forward._phases.enter("forward"):
             return call(*args, **kwargs)
         forward._forward_seen = True
         forward._depth = 1

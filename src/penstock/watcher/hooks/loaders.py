@@ -23,7 +23,7 @@ from penstock.watcher.hooks.watched_epoch import EPOCH_ATTRIBUTE, WatchedEpoch
 from penstock.watcher.loader_views import LoaderView, PenstockLoaderView
 from penstock.watcher.start import WatchedRun
 from penstock.watcher.step_sampling import StepSampling
-from penstock.watcher.watch import passing
+from penstock.watcher.watch import watched_batches
 
 View = TypeVar("View", bound=LoaderView)
 
@@ -40,8 +40,8 @@ class LoaderViews(Generic[View]):
         view = self._views.get(loader)
         if view is None:
             session = self._run.session
-            view = self._views[loader] = make(session.number())
-            self._run.sides.append(view)
+            view = self._views[loader] = make(session.new_loader_number())
+            self._run.loader_views.append(view)
             session.put(view.describe())
         return view
 
@@ -54,7 +54,7 @@ class _WeakTorchLoaderView(TorchLoaderView):
     """The view of a torch DataLoader of the script, which does not keep the loader alive."""
 
     def __init__(self, loader: Any, number: int, run: WatchedRun) -> None:
-        super().__init__(weakref.proxy(loader), number, iterated_name(), run.worker_files, run.session.began)
+        super().__init__(weakref.proxy(loader), number, iterated_name(), run.worker_files, run.session.clock_start)
         self.epochs = 0
         """The number of epochs that were begun."""
 
@@ -101,10 +101,10 @@ class TorchLoaderHooks:
         patches.set(loader_class, "__iter__", __iter__)
 
     def _begin_epoch(self, loader: Any, make: MakeIterator) -> Iterator[Any]:
-        begun = self._new_epoch(loader)
-        if begun is None:
+        view_and_epoch = self._new_epoch(loader)
+        if view_and_epoch is None:
             return make(loader)
-        view, epoch = begun
+        view, epoch = view_and_epoch
         began = self._session.clock.now()
         self._session.waiting = True
         try:
@@ -137,14 +137,14 @@ class TorchLoaderHooks:
         self._open.discard(epoch)
         if not self._session.off:
             with self._session.guard():
-                epoch.ended(how)
+                epoch.end(how)
                 self._phases.resume(self._session._current)
 
     def _end_all(self) -> None:
         for epoch in tuple(self._open):
             self._epoch_ended(epoch, "left")
         with self._session.guard():
-            self._session.end_lone()
+            self._session.end_lone_batch()
 
 
 class _WeakPenstockLoaderView(PenstockLoaderView):
@@ -163,7 +163,10 @@ class _WeakPenstockLoaderView(PenstockLoaderView):
 
 
 class PenstockLoaderHooks:
-    """The hook at `iter` of penstock.Loader, whose iterators are generators with the watcher or without it."""
+    """The hook at `iter` of penstock.Loader.
+
+    The iterators of this loader are generators, so it changes nothing for the script to wrap them in another generator.
+    """
 
     def __init__(self, run: WatchedRun, phases: PhaseHooks) -> None:
         self._session = run.session
@@ -182,12 +185,12 @@ class PenstockLoaderHooks:
             batches: Iterator[Any] = make(loader)
             if self._session.off or called_by_watch():
                 return batches
-            begun = self._new_epoch(loader)
-            if begun is None:
+            view_and_epoch = self._new_epoch(loader)
+            if view_and_epoch is None:
                 return batches
-            view, epoch = begun
-            requested, ended = partial(self._batch_requested, epoch), partial(self._epoch_ended, epoch)
-            return passing(epoch, view, lambda: batches, requested, ended)
+            view, epoch = view_and_epoch
+            on_request, on_end = partial(self._batch_requested, epoch), partial(self._epoch_ended, epoch)
+            return watched_batches(epoch, view, lambda: batches, on_request, on_end)
 
         patches.set(loader_class, "__iter__", __iter__)
 
@@ -203,14 +206,14 @@ class PenstockLoaderHooks:
     def _batch_requested(self, epoch: WatchedEpoch) -> None:
         """Begin a step, profiled or not."""
         profiled = not epoch.unprofiled_left
-        if profiled == self._session.resting:
+        if profiled == self._session.unprofiled:
             (self._phases.start_profiling if profiled else self._phases.stop_profiling)()
-        epoch.asked()
+        epoch.batch_requested()
         if profiled:
             epoch.step_profiled()
         else:
             epoch.step_unprofiled()
 
     def _epoch_ended(self, epoch: WatchedEpoch, how: str) -> None:
-        epoch.ended(how)
+        epoch.end(how)
         self._phases.resume(self._session._current)

@@ -14,7 +14,7 @@ from penstock.watcher.dataloader.main_process import (
 )
 from penstock.watcher.hooks.phases import PhaseHooks
 from penstock.watcher.hooks.watched_epoch import WatchedEpoch
-from penstock.watcher.loader_views import UNKNOWN, count_samples
+from penstock.watcher.loader_views import UNKNOWN_WAIT, count_samples
 from penstock.watcher.session import Counts
 
 OnEpochEnd = Callable[[WatchedEpoch, str], None]
@@ -36,12 +36,12 @@ class NextBatchHook:
         """Return the `__next__` that replaces torch's.
 
         The part for steps that are not profiled is one function, because each call costs microseconds while the code
-        is not in the CPU's caches. It repeats the code of `queue_state`, `StepTracker.over` and `got`,
+        is not in the CPU's caches. It repeats the code of `queue_state`, `StepTracker.end_step` and `batch_received`,
         `WatchedEpoch.step_unprofiled` and `count_samples`.
         """
         session, on_epoch_end, advance = self._session, self._on_epoch_end, self._advance
         next_profiled = self._next_profiled
-        now, note = session.clock.now, session._noted.append
+        now, add_finished_step = session.clock.now, session._finished_steps.append
 
         def __next__(iterator: Any) -> Any:
             epoch: WatchedEpoch | None = iterator._penstock_epoch
@@ -50,39 +50,39 @@ class NextBatchHook:
             if not epoch.unprofiled_left:
                 return next_profiled(iterator, epoch)
             try:
-                if epoch.counts_directly and all(epoch.workers):
+                if epoch.counts_directly and all(epoch.workers_active):
                     tasks = epoch.tasks
                     task = tasks.get(iterator._rcvd_idx)
                     ready = epoch.queue_base + epoch.queue_sign * epoch.queue_read()
                     ready += len(tasks) - iterator._tasks_outstanding
-                    counts: Counts = ready, len(tasks), None if task is None else task[0]
+                    state: Counts = ready, len(tasks), None if task is None else task[0]
                 else:
-                    counts = queue_state(iterator)
-                asked = now()
+                    state = queue_state(iterator)
+                requested_s = now()
                 if epoch.open:
-                    epoch.over(asked)
+                    epoch.end_step(requested_s)
                 else:
                     phases = epoch.phases or None
-                    note(
+                    add_finished_step(
                         (
                             epoch,
                             epoch.batch,
-                            epoch._asked,
-                            epoch._got,
-                            asked,
+                            epoch._requested_s,
+                            epoch._received_s,
+                            requested_s,
                             epoch._samples,
                             phases,
                             epoch.profiled,
-                            epoch._look,
-                            epoch._parts,
+                            epoch._loader_state,
+                            epoch._wait_parts,
                         )
                     )
                     epoch.batch += 1
-                    epoch._got = None
+                    epoch._received_s = None
                     if phases is not None:
                         epoch.phases = {}
-                    epoch._asked = asked
-                epoch.unprofiled_left = epoch.unprofiled_left - 1 if asked < epoch.unprofiled_until else 0
+                    epoch._requested_s = requested_s
+                epoch.unprofiled_left = epoch.unprofiled_left - 1 if requested_s < epoch.unprofiled_until else 0
                 if epoch.profiled:
                     self._stop_profiling(iterator, epoch)
             except Exception as error:
@@ -97,8 +97,8 @@ class NextBatchHook:
             finally:
                 session.waiting = False
             try:
-                epoch._got = now()
-                epoch._look = counts
+                epoch._received_s = now()
+                epoch._loader_state = state
                 if epoch.phases:  # phases during the wait do not belong to the step
                     epoch.phases = {}
                 if epoch.open:
@@ -122,7 +122,7 @@ class NextBatchHook:
         if session.off:
             return self._advance(iterator)
         try:
-            counts = queue_state(iterator)
+            state = queue_state(iterator)
             self._begin_profiled(iterator, epoch)
         except Exception as error:
             self._failed(epoch, error)
@@ -136,20 +136,20 @@ class NextBatchHook:
         finally:
             session.waiting = False
         try:
-            epoch.got(batch, counts, take_wait_parts(iterator))
+            epoch.batch_received(batch, state, take_wait_parts(iterator))
         except Exception as error:
             self._failed(epoch, error)
         return batch
 
     def _begin_profiled(self, iterator: Any, epoch: WatchedEpoch) -> None:
-        """Put the hooks in and begin a profiled step. The time that this takes counts to the step before."""
-        if self._session.resting:
+        """Put the hooks in and begin a profiled step. The time that this takes counts to the previous step."""
+        if self._session.unprofiled:
             self._phases.start_profiling()
         if not epoch.profiled:
             install_wait_timers(iterator)
-        epoch.asked()
+        epoch.batch_requested()
         epoch.step_profiled()
-        epoch._asked -= epoch.startup_s
+        epoch._requested_s -= epoch.startup_s
         epoch.startup_s = 0.0
 
     def _stop_profiling(self, iterator: Any, epoch: WatchedEpoch) -> None:
@@ -157,14 +157,14 @@ class NextBatchHook:
         self._phases.stop_profiling()
         remove_wait_timers(iterator)
         epoch.profiled = False
-        epoch._parts = UNKNOWN
+        epoch._wait_parts = UNKNOWN_WAIT
         epoch.phases = {}
 
     def _make_current(self, epoch: WatchedEpoch) -> None:
-        """Make this epoch the session's current one, after a step of another."""
+        """Make this epoch the session's current one, after a step of another epoch."""
         self._session._current = epoch
-        self._session._loop = get_ident()
-        if not self._session.resting:
+        self._session._loop_thread = get_ident()
+        if not self._session.unprofiled:
             self._phases.stop_profiling()
 
     def _failed(self, epoch: WatchedEpoch, error: Exception) -> None:

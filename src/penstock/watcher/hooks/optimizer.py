@@ -69,7 +69,7 @@ class _OptimizerHooks:
         if is_dynamo_compiling():
             return
         self._called = True
-        if self._phases.session.resting:
+        if self._phases.session.unprofiled:
             return
         if self._phases.enter("optimizer"):
             self._outermost[:] = [True]

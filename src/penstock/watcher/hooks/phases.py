@@ -38,32 +38,34 @@ class PhaseHooks:
 
     def start_profiling(self) -> None:
         """Profile the next step."""
-        self.session.resting = False
+        self.session.unprofiled = False
         for hook in self.hooks:
             hook.enable()
 
     def stop_profiling(self) -> None:
         """Do not profile the next step. Phases that are timed in every step are still timed."""
-        self.session.resting = True
+        self.session.unprofiled = True
         for hook in self.hooks:
             hook.disable()
 
-    def resume(self, track: StepTracker | None) -> None:
+    def resume(self, tracker: StepTracker | None) -> None:
         """Profile, or not, as the step did that was interrupted by an epoch of another loader."""
-        profiled = track is None or track.profiled
-        if profiled == self.session.resting:
+        profiled = tracker is None or tracker.profiled
+        if profiled == self.session.unprofiled:
             (self.start_profiling if profiled else self.stop_profiling)()
 
     def remove_all(self) -> None:
         """Take all hooks out for good."""
         self.stop_profiling()
         self.hooks.clear()
-        self.session.resting, self.session.begins = False, None
+        self.session.unprofiled, self.session.on_profiled_step = False, None
 
     def in_step(self) -> bool:
         """Return whether this thread is the training loop and works on a batch."""
         session = self.session
-        return not (session.waiting or session.off or session._current is None) and (get_ident() == session._loop)
+        return not (session.waiting or session.off or session._current is None) and (
+            get_ident() == session._loop_thread
+        )
 
     def enter(self, name: str) -> bool:
         """Begin a phase and return True, unless this thread is not in a step or is in a phase of that name already.
@@ -72,12 +74,12 @@ class PhaseHooks:
         because it runs several times per step.
         """
         session = self.session
-        track = session._current
-        if track is None or session.waiting or session.off or get_ident() != session._loop:
+        tracker = session._current
+        if tracker is None or session.waiting or session.off or get_ident() != session._loop_thread:
             return False
-        if track.open and self.is_open(name):
+        if tracker.open and self.is_open(name):
             return False
-        track.open.append((name, session.clock.now()))
+        tracker.open.append((name, session.clock.now()))
         if self._timer is not None:
             with session.guard():
                 self._timer.enter(name)
@@ -86,20 +88,20 @@ class PhaseHooks:
     def leave(self) -> None:
         """End the innermost phase."""
         session = self.session
-        track = session._current
-        if track is None or session.off or not track.open:
+        tracker = session._current
+        if tracker is None or session.off or not tracker.open:
             return
         if self._timer is not None:
             with session.guard():
                 self._timer.leave()
-        name, since = track.open.pop()  # the same as StepTracker.leave, without the call
-        path = "/".join([*(outer for outer, _ in track.open), name]) if track.open else name
-        track.phases[path] = track.phases.get(path, 0.0) + session.clock.now() - since
+        name, since = tracker.open.pop()  # the same as StepTracker.leave, without the call
+        path = "/".join([*(outer for outer, _ in tracker.open), name]) if tracker.open else name
+        tracker.phases[path] = tracker.phases.get(path, 0.0) + session.clock.now() - since
 
     def is_open(self, name: str) -> bool:
         """Return whether a phase of that name is open: a log that syncs its file must count once."""
-        track = self.session._current
-        return track is not None and bool(track.open) and any(name == open_name for open_name, _ in track.open)
+        tracker = self.session._current
+        return tracker is not None and bool(tracker.open) and any(name == open_name for open_name, _ in tracker.open)
 
     def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with a timer around it, which counts its calls within a step as a phase.
@@ -112,19 +114,19 @@ class PhaseHooks:
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if only_profiled and session.resting:
+            if only_profiled and session.unprofiled:
                 return function(*args, **kwargs)
-            track = session._current
-            if track is None or session.waiting or session.off or get_ident() != session._loop:
+            tracker = session._current
+            if tracker is None or session.waiting or session.off or get_ident() != session._loop_thread:
                 return function(*args, **kwargs)
-            if track.open and self.is_open(name):
+            if tracker.open and self.is_open(name):
                 return function(*args, **kwargs)
-            track.open.append((name, now()))
+            tracker.open.append((name, now()))
             try:
                 return function(*args, **kwargs)
             finally:
-                if track.open:
-                    track.leave(now())
+                if tracker.open:
+                    tracker.leave(now())
 
         return timed
 
@@ -133,7 +135,7 @@ class PhaseHooks:
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if (only_profiled and session.resting) or not self.enter(name):
+            if (only_profiled and session.unprofiled) or not self.enter(name):
                 return function(*args, **kwargs)
             try:
                 return function(*args, **kwargs)

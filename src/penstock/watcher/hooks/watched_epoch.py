@@ -7,7 +7,7 @@ from typing import Any
 from penstock.watcher.dataloader.main_process import queue_counter
 from penstock.watcher.loader_views import count_samples
 from penstock.watcher.session import Session, StepTracker
-from penstock.watcher.step_sampling import PATIENCE_S, StepSampling
+from penstock.watcher.step_sampling import MAX_UNPROFILED_S, StepSampling
 
 EPOCH_ATTRIBUTE = "_penstock_epoch"
 """The attribute of torch's iterators that holds their WatchedEpoch; None on the class, for those that have none."""
@@ -27,15 +27,15 @@ class WatchedEpoch(StepTracker):
         self.unprofiled_until = 0.0
         """Seconds on the session's clock; at most one step that is not profiled begins after it."""
         self.tasks: dict[int, Any] = {}
-        """torch's `_task_info`."""
-        self.workers: list[bool] = []
-        """torch's `_workers_status`: whether each worker is active."""
+        """torch's `_task_info`: task number → its worker, and its batch if that arrived before its turn."""
+        self.workers_active: list[bool] = []
+        """torch's `_workers_status`, by worker."""
         self.queue_base, self.queue_sign, self.queue_read = 0, 0, _zero
-        """A `QueueCounter`: batches in the queue are base + sign x read()."""
+        """A `QueueCounter`: batches in the queue are base + sign * read()."""
         self.counts_directly = False
-        """Whether `tasks`, `workers` and the counter are set and give the same as `main_process.queue_state`."""
+        """Whether `tasks`, `workers_active` and the counter are set and give the same as `main_process.queue_state`."""
         self.startup_s = 0.0
-        """Seconds that making the iterator took. They count to the wait for the first batch: it starts the workers."""
+        """Seconds that making the iterator took, which starts workers. They count to the wait for the first batch."""
         self._sampling = sampling
 
     def attach(self, iterator: Any, startup_s: float) -> None:
@@ -44,25 +44,25 @@ class WatchedEpoch(StepTracker):
         setattr(iterator, EPOCH_ATTRIBUTE, self)
         if (counter := queue_counter(iterator)) is not None:
             self.queue_base, self.queue_sign, self.queue_read = counter
-            self.tasks, self.workers = iterator._task_info, iterator._workers_status
+            self.tasks, self.workers_active = iterator._task_info, iterator._workers_status
             self.counts_directly = True
 
     def step_profiled(self) -> None:
         """Note that the step that begins is profiled, and decide how many after it are not."""
-        self.unprofiled_left = self._sampling.unlooked_after(self.batch, self._asked)
-        self.unprofiled_until = self._asked + PATIENCE_S
+        self.unprofiled_left = self._sampling.unprofiled_after(self.batch, self._requested_s)
+        self.unprofiled_until = self._requested_s + MAX_UNPROFILED_S
 
     def step_unprofiled(self) -> None:
         """Note that the step that begins is not profiled."""
-        self.unprofiled_left = self.unprofiled_left - 1 if self._asked < self.unprofiled_until else 0
+        self.unprofiled_left = self.unprofiled_left - 1 if self._requested_s < self.unprofiled_until else 0
 
-    def ended(self, how: str = "done") -> None:
+    def end(self, how: str = "done") -> None:
         """End the epoch. The next one begins with profiled steps."""
-        again, steps = self._ended, self.batch + (self._got is not None)
-        super().ended(how)
+        ended_before, steps = self._ended, self.batch + (self._received_s is not None)
+        super().end(how)
         self.unprofiled_left = 0
-        if not again:
-            self._sampling.ended(steps)
+        if not ended_before:
+            self._sampling.end_epoch(steps)
 
 
 def _zero() -> int:

@@ -64,7 +64,7 @@ class Prometheus(AsyncSink):
         """Update the sums and gauges."""
         with self._lock:
             if isinstance(line, LoaderLine):
-                self._windows.meet(line)
+                self._windows.add_loader(line)
                 self._set("workers", line.loader, self._windows.of(line.loader).workers)
             elif isinstance(line, HopsLine):
                 self._set("workers", line.loader, line.workers)

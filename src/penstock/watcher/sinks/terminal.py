@@ -73,7 +73,7 @@ class LiveLines(AsyncSink):
     def handle(self, line: AnyLine) -> None:
         """Print the batch if it was slow, and the window if it is full."""
         if isinstance(line, LoaderLine):
-            self._windows.meet(line)
+            self._windows.add_loader(line)
         elif isinstance(line, StepLine):
             self._loader = line.loader
             window = self._windows.of(line.loader)

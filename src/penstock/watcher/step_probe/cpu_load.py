@@ -1,4 +1,4 @@
-"""Processes that keep cores busy as decoding does, for as long as something is measured beside them."""
+"""Processes that keep cores busy, as decoding would, while a step is measured."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ def follow_parent():
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 threading.Thread(target=follow_parent, daemon=True).start()
 packed = zlib.compress(os.urandom(1 << 16) * 16)
-print("burning", flush=True)
+print("started", flush=True)
 while True:
     zlib.decompress(packed)
 """
-"""Inflating takes a core and moves memory, which a bare loop would not. A Ctrl-C is for whoever started it."""
+"""Decompresses without end, because that uses a core and memory bandwidth; an empty loop would use only a core.
+
+It ends when its parent ends. It ignores Ctrl-C, which the terminal sends to it as well: the parent handles that."""
 
 
 @contextmanager
 def cpu_load(processes: int) -> Iterator[None]:
-    """So many busy processes until the block ends; they are busy when it begins."""
-    burners: list[subprocess.Popen[bytes]] = []
+    """Run this number of busy processes from the start of the block to its end."""
+    started: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(processes):
             command = [sys.executable, "-I", "-S", "-c", _LOAD_PROGRAM]
-            burners.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        for burner in burners:
-            assert burner.stdout is not None
-            if burner.stdout.readline().strip() != b"burning":
+            started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        for process in started:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != b"started":
                 raise WorkerCrash("a process that should keep a core busy did not start", stage="probe")
         yield
     finally:
-        for burner in burners:
-            burner.kill()
-        for burner in burners:
-            burner.communicate()
+        for process in started:
+            process.kill()
+        for process in started:
+            process.communicate()

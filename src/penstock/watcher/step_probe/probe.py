@@ -1,4 +1,8 @@
-"""Stands between a script and its loaders: after some steps, the loaders that it trains on give one batch for ever."""
+"""Patches the loaders of a script so that its training step can be measured alone, on one batch delivered repeatedly.
+
+ScriptStepProbe times the steps of the script and passes them to ProbeStages, which decides what is measured when. Its
+results are recorded as events named "probe".
+"""
 
 from __future__ import annotations
 
@@ -27,185 +31,205 @@ from penstock.watcher.step_probe.probed_loaders import (
 from penstock.watcher.step_probe.stages import ProbedStep, ProbeEnvironment, ProbeStages, Stage, StageTime
 
 MAX_PROBE_S = 300.0
-"""Since the first batch: whatever is not measured by then is not waited for."""
-LOADER_ATTRIBUTE = "_penstock_feed"
-"""The attribute by which an iterator of torch's knows its loader's feed."""
+"""Seconds after the request for the first batch at which the probe ends, even if some stages were not measured."""
+LOADER_ATTRIBUTE = "_penstock_probed_loader"
+"""The attribute of torch's iterators that holds the ProbedLoader of their loader."""
 
 DrawBatch = Callable[[], Any]
+"""Returns the next batch of the loader itself."""
 
 
 class ProbeReporter(Protocol):
-    """To whoever started the script."""
+    """Receives the results of a probe."""
 
     def stage(self, name: Stage, timed: StageTime, *, burners: int, samples: int | None, device: str) -> None:
-        """One measurement is complete."""
+        """Report a measured stage: `burners` load processes ran beside it, and a batch had `samples` samples."""
         ...
 
     def end(self, why: str) -> None:
-        """The script may be ended: all is measured, or why it is not."""
+        """Report that the script may be ended. `why` says what was not measured; it is empty if all was."""
         ...
 
 
 class ScriptStepProbe:
-    """Its patches lie beneath those of the watcher, which sees the batches that are given again as any other."""
+    """Measures the training step of the script that runs in this process.
 
-    def __init__(self, seconds: float, tell: ProbeReporter, clock: Clock = SYSTEM_CLOCK) -> None:
+    Its patches lie beneath those of the watcher, to which a repeated batch is like any other batch.
+    """
+
+    def __init__(self, seconds: float, reporter: ProbeReporter, clock: Clock = SYSTEM_CLOCK) -> None:
         self._seconds = seconds
-        self._tell = tell
+        """Seconds that each stage is measured."""
+        self._reporter = reporter
         self._clock = clock
         self._pid = os.getpid()
-        self._feeds: weakref.WeakKeyDictionary[Any, ProbedLoader] = weakref.WeakKeyDictionary()
+        self._loaders: weakref.WeakKeyDictionary[Any, ProbedLoader] = weakref.WeakKeyDictionary()
         self._gradients = 0
-        """Times that they were computed, or used."""
-        self._leader: ProbedLoader | None = None
-        """The loader by whose batches steps are counted."""
-        self._others = 0
-        """Batches of other loaders that feed the training, since the leader was last asked."""
-        self._course: ProbeStages | None = None
+        """The number of backward passes and optimizer steps so far."""
+        self._step_loader: ProbedLoader | None = None
+        """The loader whose batches define the steps."""
+        self._batches_of_others = 0
+        """Batches of other training loaders that were requested since the last batch of the step loader."""
+        self._stages: ProbeStages | None = None
+        """None until a loader is used for training."""
         self._ended = False
-        self._first_s: float | None = None
-        self._asked_s = self._got_s = 0.0
-        """Of the leader's last batch."""
+        self._first_request_s: float | None = None
+        self._requested_s = self._received_s = 0.0
+        """When the last batch of the step loader was requested and received."""
         self._disturbed = False
-        """Whether the step under way has something else in it: an evaluation, the start or the end of a pass."""
+        """Whether the current step contains something else: an evaluation, or the start or the end of an epoch."""
 
     def install(self, patches: Patches) -> None:
-        """Before the watcher's own."""
-        make, advance = torch_loader.DataLoader.__iter__, torch_loader._BaseDataLoaderIter.__next__
+        """Patch the loaders and the backward pass. This must come before the watcher installs its own patches."""
+        make_iterator = torch_loader.DataLoader.__iter__
+        advance = torch_loader._BaseDataLoaderIter.__next__
 
         def __iter__(loader: Any) -> Any:
-            if os.getpid() != self._pid:  # a worker's own
-                return make(loader)
-            return self._begin(self._feed_of(loader, lambda: ProbedTorchLoader(loader)), lambda: make(loader))
+            if os.getpid() != self._pid:  # in a forked worker, for a loader inside the dataset
+                return make_iterator(loader)
+            probed = self._get_or_add(loader, lambda: ProbedTorchLoader(loader))
+            return self._begin_epoch(probed, lambda: make_iterator(loader))
 
         def __next__(iterator: Any) -> Any:
-            feed = iterator.__dict__.get(LOADER_ATTRIBUTE)
-            return advance(iterator) if feed is None else self._next(feed, lambda: advance(iterator))
+            probed = iterator.__dict__.get(LOADER_ATTRIBUTE)
+            return advance(iterator) if probed is None else self._next(probed, lambda: advance(iterator))
 
         patches.set(torch_loader.DataLoader, "__iter__", __iter__)
         patches.set(torch_loader._BaseDataLoaderIter, "__next__", __next__)
-        self._install_ours(patches)
+        self._patch_penstock_loader(patches)
         self._count_gradients(patches)
         patches.on_undo(self._close)
 
-    def _install_ours(self, patches: Patches) -> None:
+    def _patch_penstock_loader(self, patches: Patches) -> None:
         module: Any = sys.modules.get("penstock.loader")
         if module is None:
             return
-        make = module.Loader.__iter__
+        make_iterator = module.Loader.__iter__
 
         def __iter__(loader: Any) -> Any:
             if os.getpid() != self._pid:
-                return make(loader)
-            feed = self._feed_of(loader, lambda: ProbedPenstockLoader(loader, self._clock))
-            return self._begin(feed, lambda: _ProbedEpoch(make(loader), lambda draw: self._next(feed, draw)))
+                return make_iterator(loader)
+            probed = self._get_or_add(loader, lambda: ProbedPenstockLoader(loader, self._clock))
+            return self._begin_epoch(
+                probed, lambda: _ProbedEpoch(make_iterator(loader), lambda draw: self._next(probed, draw))
+            )
 
         patches.set(module.Loader, "__iter__", __iter__)
 
     def _count_gradients(self, patches: Patches) -> None:
-        compute = torch.autograd.backward
+        run_backward = torch.autograd.backward
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             self._gradients += 1
-            return compute(*args, **kwargs)
+            return run_backward(*args, **kwargs)
 
-        def used(*_: Any) -> None:
+        def after_optimizer_step(*_: Any) -> None:
             self._gradients += 1
 
         patches.set(torch.autograd, "backward", backward)
-        patches.on_undo(register_optimizer_step_post_hook(used).remove)
+        patches.on_undo(register_optimizer_step_post_hook(after_optimizer_step).remove)
 
-    # -- passes ----------------------------------------------------------------------------------------------------
+    # -- epochs ----------------------------------------------------------------------------------------------------
 
-    def _feed_of(self, loader: Any, meet: Callable[[], ProbedLoader]) -> ProbedLoader:
-        if loader not in self._feeds:
-            self._feeds[loader] = meet()
-        return self._feeds[loader]
+    def _get_or_add(self, loader: Any, make: Callable[[], ProbedLoader]) -> ProbedLoader:
+        if loader not in self._loaders:
+            self._loaders[loader] = make()
+        return self._loaders[loader]
 
-    def _begin(self, feed: ProbedLoader, make: Callable[[], Any]) -> Any:
-        self._disturbed = True  # what lies between two passes is no step
-        if self._keeping and feed.has_kept_batch:  # it has no end, and its workers are not even started
-            iterator: Any = _ProbedEpoch(iter(()), lambda draw: self._next(feed, draw))
+    def _begin_epoch(self, probed: ProbedLoader, make_iterator: Callable[[], Any]) -> Any:
+        """Return the iterator for an epoch of this loader."""
+        self._disturbed = True  # the time between two epochs is not a step
+        if self._repeats_batches and probed.has_repeated_batch:  # an endless epoch, which starts no workers
+            iterator: Any = _ProbedEpoch(iter(()), lambda draw: self._next(probed, draw))
         else:
-            iterator = make()
-            setattr(iterator, LOADER_ATTRIBUTE, feed)
-        feed.epoch_started(iterator)
+            iterator = make_iterator()
+            setattr(iterator, LOADER_ATTRIBUTE, probed)
+        probed.epoch_started(iterator)
         return iterator
 
     @property
-    def _keeping(self) -> bool:
-        return self._course is not None and self._course.repeats_batches
+    def _repeats_batches(self) -> bool:
+        return self._stages is not None and self._stages.repeats_batches
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
-    def _next(self, feed: ProbedLoader, draw: DrawBatch) -> Any:
-        asked_s = self._clock.now()
+    def _next(self, probed: ProbedLoader, draw: DrawBatch) -> Any:
+        """Return the next batch of a loader, or its repeated one."""
+        requested_s = self._clock.now()
         try:
-            self._asked(feed, asked_s)
+            self._batch_requested(probed, requested_s)
         except Exception as error:
             self._fail(error)
-        batch = feed.repeated_batch(draw) if self._keeping and feed.trained_on else feed.next_batch(draw)
-        if feed is self._leader:
-            self._asked_s, self._got_s, self._disturbed = asked_s, self._clock.now(), feed.first_of_epoch
+        repeated = self._repeats_batches and probed.trained_on
+        batch = probed.repeated_batch(draw) if repeated else probed.next_batch(draw)
+        if probed is self._step_loader:
+            self._requested_s, self._received_s = requested_s, self._clock.now()
+            self._disturbed = probed.first_of_epoch
         return batch
 
-    def _asked(self, feed: ProbedLoader, now: float) -> None:
-        feed.batch_requested(self._gradients)
+    def _batch_requested(self, probed: ProbedLoader, now: float) -> None:
+        """End a step if the step loader's batch is requested, and end the probe if it is complete or takes too long."""
+        probed.batch_requested(self._gradients)
         if self._ended:
             return
-        self._first_s = now if self._first_s is None else self._first_s
-        if feed is self._leader and self._course is not None:
-            self._others = 0
-            took = ProbedStep(self._got_s - self._asked_s, now - self._got_s)
-            self._course.step(None if self._disturbed else took)
-            if self._course.finished:
+        self._first_request_s = now if self._first_request_s is None else self._first_request_s
+        if probed is self._step_loader and self._stages is not None:
+            self._batches_of_others = 0
+            step = ProbedStep(self._received_s - self._requested_s, now - self._received_s)
+            self._stages.step(None if self._disturbed else step)
+            if self._stages.finished:
                 self._end("")
         else:
-            self._meet(feed)
-        if now - self._first_s > MAX_PROBE_S:
-            unseen = "no training step was seen" if self._leader is None else "not all was measured"
-            self._end(f"{unseen} in {MAX_PROBE_S:.0f} s")
+            self._other_batch_requested(probed)
+        if now - self._first_request_s > MAX_PROBE_S:
+            missing = "no training step was seen" if self._step_loader is None else "not all was measured"
+            self._end(f"{missing} in {MAX_PROBE_S:.0f} s")
 
-    def _meet(self, feed: ProbedLoader) -> None:
-        """Another than the leader. It takes its place if that is not used any more: made anew for every epoch."""
-        self._disturbed |= not feed.trained_on
-        self._others += feed.trained_on
-        if not feed.trained_on:
+    def _other_batch_requested(self, probed: ProbedLoader) -> None:
+        """Handle a batch of a loader that is not the step loader.
+
+        1. A loader that is not used for training, such as one for evaluation, disturbs the current step.
+        2. The first loader that is used for training becomes the step loader.
+        3. A later one replaces it when the step loader is not used any more: some scripts make a new loader per epoch.
+        """
+        if not probed.trained_on:
+            self._disturbed = True
             return
-        if self._course is None:
-            self._leader = feed
-            around = ProbeEnvironment(self._clock, _wait_for_device, cpu_load, self._report)
-            self._course = ProbeStages(feed, self._feeding, self._seconds, around)
-        elif self._others > TRAINING_STEPS:
-            self._leader = self._course.step_loader = feed
+        self._batches_of_others += 1
+        if self._stages is None:
+            self._step_loader = probed
+            environment = ProbeEnvironment(self._clock, _wait_for_device, cpu_load, self._report)
+            self._stages = ProbeStages(probed, self._training_loaders, self._seconds, environment)
+        elif self._batches_of_others > TRAINING_STEPS:
+            self._step_loader = self._stages.step_loader = probed
 
-    def _feeding(self) -> list[ProbedLoader]:
-        return [feed for feed in self._feeds.values() if feed.trained_on]
+    def _training_loaders(self) -> list[ProbedLoader]:
+        return [probed for probed in self._loaders.values() if probed.trained_on]
 
-    # -- what comes of it ------------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------------
 
     def _report(self, stage: Stage, timed: StageTime, burners: int) -> None:
-        samples = None if self._leader is None else self._leader.samples
-        device = "cpu" if _cuda() is None else "cuda"
-        self._tell.stage(stage, timed, burners=burners, samples=samples, device=device)
+        samples = None if self._step_loader is None else self._step_loader.samples
+        device = "cpu" if _initialized_cuda() is None else "cuda"
+        self._reporter.stage(stage, timed, burners=burners, samples=samples, device=device)
 
     def _fail(self, error: Exception) -> None:
-        """The script is to be ended, and the user told: there is nothing else to run it for."""
+        """End the probe with the error, because the script runs for the probe only."""
         self._end(f"the probe failed: {type(error).__name__}: {error}")
 
     def _end(self, why: str) -> None:
         if not self._ended:
             self._ended = True
             self._close()
-            self._tell.end(why)
+            self._reporter.end(why)
 
     def _close(self) -> None:
-        if self._course is not None and os.getpid() == self._pid:
-            self._course.close()
+        if self._stages is not None and os.getpid() == self._pid:
+            self._stages.close()
 
 
 class _ProbedEpoch:
-    """A pass over what is not torch's: its batches are drawn through the probe."""
+    """An iterator that is not torch's, whose batches the probe draws or repeats."""
 
     def __init__(self, batches: Iterator[Any], take: Callable[[DrawBatch], Any]) -> None:
         self._batches = batches
@@ -218,38 +242,41 @@ class _ProbedEpoch:
         return self._take(lambda: next(self._batches))
 
 
-def _cuda() -> Any:
-    """None where the script has not used it: asking for more would be its first use."""
+def _initialized_cuda() -> Any:
+    """Return torch.cuda; None if the script has not used the GPU, because other calls would then initialize it."""
     cuda: Any = torch.cuda
     return cuda if cuda.is_initialized() else None
 
 
 def _wait_for_device() -> None:
-    if (cuda := _cuda()) is not None:
+    if (cuda := _initialized_cuda()) is not None:
         cuda.synchronize()
 
 
-def begin_probe(session: Session, seconds: float, enough: Path | None) -> Callable[[], None]:
-    """Before the watcher's hooks are installed; returns what ends it. `enough` is made when the script may be ended."""
+def begin_probe(session: Session, seconds: float, stop_file: Path | None) -> Callable[[], None]:
+    """Start the probe, before the watcher's hooks are installed, and return a function that removes it.
+
+    Each stage is measured for this number of seconds. `stop_file` is made when the script may be ended.
+    """
     patches = Patches()
-    ScriptStepProbe(seconds, _ProbeLines(session, enough)).install(patches)
+    ScriptStepProbe(seconds, _EventReporter(session, stop_file)).install(patches)
     return patches.undo
 
 
-class _ProbeLines:
-    """Events named "probe": `penstock.probe.step.read_script_probe` reads them."""
+class _EventReporter:
+    """Records the results as events named "probe", which `penstock.probe.step.read_script_probe` reads."""
 
-    def __init__(self, session: Session, enough: Path | None) -> None:
+    def __init__(self, session: Session, stop_file: Path | None) -> None:
         self._session = session
-        self._enough = enough
+        self._stop_file = stop_file
 
     def stage(self, name: Stage, timed: StageTime, *, burners: int, samples: int | None, device: str) -> None:
         self._put(timed.seconds, stage=name, steps=timed.steps, burners=burners, samples=samples, device=device)
 
     def end(self, why: str) -> None:
         self._put(stage="end", why=why)
-        if self._enough is not None:
-            self._enough.touch()
+        if self._stop_file is not None:
+            self._stop_file.touch()
 
     def _put(self, seconds: float = 0.0, **detail: object) -> None:
         self._session.put(EventLine(what="probe", at_s=self._session.now(), seconds=seconds, detail=detail))

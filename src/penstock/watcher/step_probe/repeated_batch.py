@@ -1,7 +1,7 @@
-"""A batch that is given over and over, each time as it was the first time.
+"""A batch that is delivered over and over, each time with its original content.
 
-Steps take batches apart (`batch.pop("label")`) and change them in place (`pictures.div_(255)`). Done again and again
-that would end in an error or in other numbers: so containers are made anew, and what was changed is put back.
+A step may take its batch apart (`batch.pop("label")`) or change it in place (`images.div_(255)`). So each delivery has
+new containers, and tensors that were changed are restored.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ import torch
 
 
 class RepeatedBatch:
-    """Keeps one batch, and a copy of its tensors."""
+    """One batch, with a copy of its tensors from which they are restored."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
-        self._kept: dict[int, _KeptTensor] = {}
-        _map_leaves(batch, self._keep)
+        self._tensors: dict[int, _RestorableTensor] = {}
+        """The tensors of the batch, by `id`."""
+        _map_leaves(batch, self._add_tensor)
 
     def batch(self) -> Any:
-        """Of the same kind and with the same numbers, whatever was done to the last one."""
+        """Return the batch with its original structure, types and values."""
         return _map_leaves(self._batch, self._restored)
 
-    def _keep(self, leaf: Any) -> Any:
+    def _add_tensor(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            self._kept[id(leaf)] = _KeptTensor(leaf)
+            self._tensors[id(leaf)] = _RestorableTensor(leaf)
         return leaf
 
     def _restored(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return self._kept[id(leaf)].restored()
+            return self._tensors[id(leaf)].restored()
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-class _KeptTensor:
-    """One tensor. It stays where it lies: pinned memory stays pinned."""
+class _RestorableTensor:
+    """One tensor and a copy of its values. It is restored in place, so pinned memory stays pinned."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -46,7 +47,11 @@ class _KeptTensor:
         self._version = tensor._version
 
     def restored(self) -> torch.Tensor:
-        """Torch counts changes in place, also those made to the detached tensors that are given away."""
+        """Return a detached tensor over the same memory.
+
+        The values are copied only if they were changed in place: torch counts such changes in `_version`, also those
+        made through a detached tensor.
+        """
         if self._tensor._version != self._version:
             with torch.no_grad():
                 self._tensor.copy_(self._copy)
@@ -54,15 +59,15 @@ class _KeptTensor:
         return self._tensor.detach()
 
 
-def _map_leaves(thing: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The same structure, of the same kinds, with other leaves. Objects of other kinds are leaves."""
+def _map_leaves(thing: Any, replace: Callable[[Any], Any]) -> Any:
+    """Return new containers of the same types, with replaced leaves. An object of another type is a leaf."""
     if isinstance(thing, tuple):
-        values = [_map_leaves(value, leaf) for value in thing]
+        values = [_map_leaves(value, replace) for value in thing]
         return type(thing)(*values) if hasattr(thing, "_fields") else type(thing)(values)
     if type(thing) is list:
-        return [_map_leaves(value, leaf) for value in thing]
+        return [_map_leaves(value, replace) for value in thing]
     if isinstance(thing, MutableMapping):
         clone = copy.copy(thing)
-        clone.update({name: _map_leaves(thing[name], leaf) for name in thing})
+        clone.update({name: _map_leaves(thing[name], replace) for name in thing})
         return clone
-    return leaf(thing)
+    return replace(thing)

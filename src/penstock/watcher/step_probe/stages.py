@@ -1,7 +1,7 @@
-"""What is measured, in order: the script with its own data, its step alone, its step beside a load.
+"""The stages of a step probe: the script with its own data, its step alone, and its step beside a CPU load.
 
-The course is a generator that is resumed whenever the training asks for a batch, with the step that has just ended. So
-it reads from top to bottom, though it runs in pieces between the script's own lines.
+The sequence of stages is a generator, which is resumed whenever the training requests a batch, with the step that has
+just ended. Its code therefore stands in one piece, although it runs in pieces between the script's own code.
 """
 
 from __future__ import annotations
@@ -15,46 +15,51 @@ from penstock.core.cores import loader_cores, usable_cores
 from penstock.watcher.step_probe.probed_loaders import ProbedLoader
 
 SETTLE_STEPS = 3
-"""Steps that are not counted, after whatever has changed."""
+"""Steps that do not count after a change of the conditions."""
 MAX_WAIT_FACTOR = 3
-"""Times its seconds, that a measurement waits for steps that count."""
+"""A stage without any step that counts ends after this multiple of its time."""
 
 Stage = Literal["data", "alone", "beside"]
+"""The script with its own data, its step on a repeated batch alone, and the same beside a CPU load."""
 
 
 class ProbedStep(NamedTuple):
-    """One step."""
+    """The times of one step."""
 
     wait_s: float
-    """For its batch."""
+    """Seconds of the wait for its batch."""
     step_s: float
+    """Seconds from the batch to the request for the next one."""
 
 
 class StageTime(NamedTuple):
-    """Some steps, one after the other."""
+    """The steps of one stage and their time in seconds."""
 
     steps: int
     seconds: float
 
 
 class ProbeEnvironment(NamedTuple):
-    """What the course needs of the process it runs in."""
+    """Access of the stages to the process that they run in."""
 
     clock: Clock
     wait_for_device: Callable[[], None]
-    """Until the device is done."""
+    """Waits until the GPU has done its work."""
     cpu_load: Callable[[int], AbstractContextManager[None]]
-    """So many busy processes."""
+    """Keeps this number of processes busy inside a `with` block."""
     report: Callable[[Stage, StageTime, int], None]
-    """What came of a stage, and the busy processes beside it."""
+    """Takes the result of a stage, and the number of busy processes beside it."""
 
 
 Steps = Generator[None, ProbedStep | None, None]
-"""Takes steps as they end; None is one that had something else in it."""
+"""Receives each step when it ends; None for a step that contained something else, such as an evaluation."""
 
 
 class ProbeStages:
-    """Goes by the steps of one loader at a time, the leader; `feeds` are all that feed the training."""
+    """Measures the stages one after the other, by the steps of `step_loader`, which may be replaced meanwhile.
+
+    `training_loaders` returns all loaders that are used for training; `seconds` is the time of each stage.
+    """
 
     def __init__(
         self,
@@ -64,7 +69,7 @@ class ProbeStages:
         environment: ProbeEnvironment,
     ) -> None:
         self.repeats_batches = False
-        """Whether batches are kept and given again."""
+        """Whether each training loader delivers one batch repeatedly."""
         self.finished = False
         self.step_loader = step_loader
         self._training_loaders = training_loaders
@@ -75,14 +80,14 @@ class ProbeStages:
         next(self._run)
 
     def step(self, step: ProbedStep | None) -> None:
-        """The training asks for its next batch."""
+        """Take a step that has ended; None if it contained something else."""
         try:
             self._run.send(step)
         except StopIteration:
             self.finished = True
 
     def close(self) -> None:
-        """Ends whatever runs beside the script."""
+        """Stop the CPU load, if one runs."""
         self._run.close()
 
     def _stages(self) -> Steps:
@@ -97,7 +102,10 @@ class ProbeStages:
             self._report("beside", _stage_time((yield from self._time_steps())), burners)
 
     def _use_prefetched_batches(self) -> Steps:
-        """Batches that lay ready while nobody was asking for them say nothing about the rate; but not for ever."""
+        """Skip the batches that were prefetched before the probe, for at most the time of a stage.
+
+        They are ready at once, so they would hide how fast the workers are.
+        """
         until_s = self._now() + self._seconds
         for _ in range(self.step_loader.workers * self.step_loader.prefetch):
             if self._now() >= until_s:
@@ -105,10 +113,13 @@ class ProbeStages:
             yield
 
     def _wait_for_idle_workers(self) -> Steps:
-        """Workers still make what they were asked for before: nobody waits for it, but it takes cores."""
+        """Skip steps until the workers are idle, for at most the time of a stage.
+
+        They still make the batches that were requested before, which uses cores that the step should have.
+        """
         until_s = self._now() + self._seconds
         yield from self._skip_steps()
-        while any(feed.busy() for feed in self._training_loaders()) and self._now() < until_s:
+        while any(loader.busy() for loader in self._training_loaders()) and self._now() < until_s:
             yield
 
     def _skip_steps(self) -> Steps:
@@ -116,31 +127,38 @@ class ProbeStages:
             yield
 
     def _time_steps(self, *, with_wait: bool = False) -> Generator[None, ProbedStep | None, list[float]]:
-        """Of steps, until the time is up. What the device still does then belongs to the last one."""
+        """Return the seconds of each step until the time of the stage is over.
+
+        The work that the GPU still has at the end counts to the last step.
+        """
         times: list[float] = []
         self._environment.wait_for_device()
         began = self._now()
         while (passed_s := self._now() - began) < self._seconds or (
             not times and passed_s < MAX_WAIT_FACTOR * self._seconds
         ):
-            took = yield
-            if took is not None:
-                times.append(took.step_s + (took.wait_s if with_wait else 0.0))
-        asked = self._now()
+            step = yield
+            if step is not None:
+                times.append(step.step_s + (step.wait_s if with_wait else 0.0))
+        steps_ended = self._now()
         self._environment.wait_for_device()
         if times:
-            times[-1] += self._now() - asked
+            times[-1] += self._now() - steps_ended
         return times
 
     def _whole_rounds(self, times: list[float]) -> StageTime | None:
-        """Delivery in order repeats itself after every round of the workers: the mean of anything else misleads."""
-        window = max(1, self.step_loader.workers)
-        return _stage_time(times[len(times) % window :])
+        """Return the time of the last steps, as many as are a multiple of the number of workers.
 
-    def _report(self, stage: Stage, timed: StageTime | None, load_processes: int = 0) -> None:
+        Workers deliver in turn, so step times repeat after each round, and the mean of a part of a round is biased.
+        """
+        round_steps = max(1, self.step_loader.workers)
+        return _stage_time(times[len(times) % round_steps :])
+
+    def _report(self, stage: Stage, timed: StageTime | None, burners: int = 0) -> None:
         if timed is not None:
-            self._environment.report(stage, timed, load_processes)
+            self._environment.report(stage, timed, burners)
 
 
 def _stage_time(times: list[float]) -> StageTime | None:
+    """Return the sum of these step times; None if there are none."""
     return StageTime(len(times), sum(times)) if times else None
