@@ -83,7 +83,7 @@ def test_every_kind_of_line_is_loaded_as_it_was_written(tmp_path):
     loaded = load(record(tmp_path / "run.jsonl"))
     assert loaded.run == RunLine(command=("train.py",), machine=Machine(cores=16))
     assert loaded.loaders == {0: LINES[0]}
-    everything = (
+    loaded_lines = (
         *loaded.epochs,
         *loaded.steps,
         *loaded.fetches,
@@ -95,11 +95,11 @@ def test_every_kind_of_line_is_loaded_as_it_was_written(tmp_path):
         *loaded.epoch_ends,
         loaded.end,
     )
-    assert set(map(repr, everything)) == set(map(repr, LINES[1:]))
+    assert set(map(repr, loaded_lines)) == set(map(repr, LINES[1:]))
     assert loaded.notes == ()
 
 
-def test_reader_and_bounds_know_every_kind_of_line():
+def test_reader_and_bounds_handle_every_kind_of_line():
     kinds = {RunLine, *map(type, LINES)}
     assert set(bounds.CHECKED_NUMBERS) == kinds
     assert len(reader._KINDS) == len(kinds)
@@ -115,10 +115,10 @@ def test_a_line_cut_short_at_the_end_is_skipped_and_the_rest_loads(tmp_path):
 
 def test_a_file_cut_at_any_byte_still_loads(tmp_path):
     path = record(tmp_path / "run.jsonl")
-    whole = path.read_bytes()
-    first = whole.index(b"\n")
-    for length in range(first, len(whole), 7):
-        path.write_bytes(whole[:length])
+    data = path.read_bytes()
+    end_of_first_line = data.index(b"\n")
+    for length in range(end_of_first_line, len(data), 7):
+        path.write_bytes(data[:length])
         assert load(path).run.machine.cores == 16
 
 
@@ -127,7 +127,7 @@ def test_blank_lines_are_ignored_without_a_note(write):
     assert (len(loaded.steps), loaded.notes) == (1, ())
 
 
-def test_garbage_lines_are_counted_and_the_first_places_are_named(write):
+def test_garbage_lines_are_counted_and_the_first_line_numbers_are_noted(write):
     loaded = load(write(HEAD + "garbage\n" * 5 + STEP + "\x00\xff\n"))
     assert len(loaded.steps) == 1
     assert loaded.notes == ("6 lines skipped: not JSON (line 3; line 4; line 5; …)",)
@@ -195,13 +195,13 @@ def test_a_newer_recording_is_refused_with_advice(write, line):
 
 
 def test_a_clock_that_went_back_is_noted_and_no_line_is_dropped(write):
-    steps = "".join(STEP.replace('"at_s":1', f'"at_s":{at}') for at in (10, 11, 4, 5))
+    steps = "".join(STEP.replace('"at_s":1', f'"at_s":{at_s}') for at_s in (10, 11, 4, 5))
     loaded = load(write(HEAD + steps + '{"kind":"system","at_s":9}\n{"kind":"system","at_s":8.5}\n'))
     assert (len(loaded.steps), len(loaded.system)) == (4, 2)
     assert loaded.notes == ("the clock went back 2×, by up to 7 s",)
 
 
-def test_steps_of_two_overlapping_epochs_are_not_taken_for_a_clock_that_went_back(write):
+def test_steps_of_two_overlapping_epochs_are_not_reported_as_a_clock_that_went_back(write):
     other = STEP.replace('"loader":0', '"loader":0,"pass":1').replace('"at_s":1', '"at_s":0.5')
     assert load(write(HEAD + STEP + other)).notes == ()
 
@@ -241,11 +241,11 @@ def test_a_file_that_is_not_a_recording_is_refused(write, content, message):
 
 def test_a_long_file_of_another_format_is_refused_early(write, monkeypatch):
     decoded = []
-    original = reader._LineCollector._decode_leniently
+    real_method = reader._LineCollector._decode_leniently
     monkeypatch.setattr(
         reader._LineCollector,
         "_decode_leniently",
-        lambda self, number, *rest: decoded.append(number) or original(self, number, *rest),
+        lambda self, number, *rest: decoded.append(number) or real_method(self, number, *rest),
     )
     with pytest.raises(RecordingError, match="none of its lines"):
         load(write("loss 0.3\n" * 5000))
@@ -269,7 +269,7 @@ def test_a_compressed_recording_loads_under_any_name(tmp_path):
 
 
 def test_a_compressed_recording_cut_short_loads_up_to_the_cut(tmp_path):
-    steps = [StepLine(loader=0, batch=at, at_s=at / 7, wait_s=0.01, step_s=0.09) for at in range(5000)]
+    steps = [StepLine(loader=0, batch=batch, at_s=batch / 7, wait_s=0.01, step_s=0.09) for batch in range(5000)]
     plain = record(tmp_path / "run.jsonl", lines=(LINES[0], *steps))
     packed = gzip.compress(plain.read_bytes())
     plain.write_bytes(packed[: len(packed) // 2])
@@ -301,11 +301,11 @@ def test_too_large_files_are_refused_before_reading_and_while_inflating(tmp_path
 
 def test_a_line_that_is_too_long_is_skipped_and_the_next_one_is_read(write, monkeypatch):
     monkeypatch.setattr(reader, "LINE_BYTES_MAX", 1000)
-    long = '{"kind":"event","what":"' + "a" * 4321 + '","at_s":1}\n'
-    fits = STEP[:-2] + " " * (999 - len(STEP)) + "}\n"
-    assert len(fits) == 999
+    too_long = '{"kind":"event","what":"' + "a" * 4321 + '","at_s":1}\n'
+    shorter = STEP[:-2] + " " * (999 - len(STEP)) + "}\n"
+    assert len(shorter) == 999
     exact = STEP[:-2] + " " * (1000 - len(STEP)) + "}\n"
-    loaded = load(write(HEAD + long + fits + exact + long + STEP + "x" * 3000))
+    loaded = load(write(HEAD + too_long + shorter + exact + too_long + STEP + "x" * 3000))
     assert len(loaded.steps) == 3
     assert loaded.notes == ("3 lines skipped: longer than 0 MiB (line 3; line 6; line 8)",)
 
@@ -331,7 +331,8 @@ def test_garbage_collection_is_enabled_again_after_success_and_after_an_error(tm
     assert gc.isenabled()
 
 
-def ranks(folder, count, name="run{}.jsonl", **fields):
+def record_ranks(folder, count, name="run{}.jsonl", **fields):
+    """Record a run of several ranks, a file for each; return the path of rank 0."""
     for rank in range(count):
         path = folder / name.format(f".rank{rank}" if rank else "")
         record(path, RunLine(rank=rank, world_size=count, began_unix_s=1e9 + rank, **fields))
@@ -340,20 +341,20 @@ def ranks(folder, count, name="run{}.jsonl", **fields):
 
 @pytest.mark.parametrize("name", ["run{}.jsonl", "a.b[1]{}.jsonl", "bare{}"])
 def test_recordings_of_other_ranks_in_the_folder_are_loaded_in_order(tmp_path, name):
-    found = load_ranks(ranks(tmp_path, 12, name))
+    found = load_ranks(record_ranks(tmp_path, 12, name))
     assert [recording.run.rank for recording in found] == list(range(12))
     assert found[0].notes == ()
 
 
 def test_compressed_recordings_of_other_ranks_are_found(tmp_path):
-    for path in sorted(ranks(tmp_path, 3).parent.iterdir()):
+    for path in sorted(record_ranks(tmp_path, 3).parent.iterdir()):
         (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     assert [recording.run.rank for recording in load_ranks(tmp_path / "run.jsonl.gz")] == [0, 1, 2]
 
 
-def test_files_of_other_names_are_not_taken_for_ranks(tmp_path):
-    path = ranks(tmp_path, 1)
+def test_files_with_other_names_are_not_loaded_as_ranks(tmp_path):
+    path = record_ranks(tmp_path, 1)
     for name in ("run.rankA.jsonl", "run2.rank1.jsonl", "run.rank1.html"):
         (tmp_path / name).write_text("x")
     (found,) = load_ranks(path)
@@ -361,7 +362,7 @@ def test_files_of_other_names_are_not_taken_for_ranks(tmp_path):
 
 
 def test_missing_and_broken_ranks_are_noted(tmp_path):
-    path = ranks(tmp_path, 4)
+    path = record_ranks(tmp_path, 4)
     (tmp_path / "run.rank1.jsonl").unlink()
     (tmp_path / "run.rank3.jsonl").write_bytes(b"")
     found = load_ranks(path)
@@ -371,7 +372,7 @@ def test_missing_and_broken_ranks_are_noted(tmp_path):
 
 
 def test_a_rank_of_an_earlier_run_is_left_out_and_noted(tmp_path):
-    path = ranks(tmp_path, 2)
+    path = record_ranks(tmp_path, 2)
     record(tmp_path / "run.rank2.jsonl", RunLine(rank=2, world_size=4, began_unix_s=1e9))
     record(tmp_path / "run.rank1.jsonl", RunLine(rank=1, world_size=2, began_unix_s=1e9 - 86400))
     (found,) = load_ranks(path)

@@ -1,8 +1,8 @@
-"""Recordings made before attributes and classes were renamed: the format in the file is still version 1.
+"""Recordings of format version 1 that were made by an earlier Penstock, with other names of classes and attributes.
 
-version1_torch_two_workers: two epochs of 80 batches of a torch DataLoader that is made anew for every epoch, with two
-workers of which worker 0 is slower. version1_penstock_loader: two epochs of 100 batches of one `penstock.Loader`.
-version1_all_fields: one line of every kind with a value in every field.
+version1_torch_two_workers: two epochs of 80 batches of a torch DataLoader that is constructed anew for every epoch,
+with two workers of which worker 0 is slower. version1_penstock_loader: two epochs of 100 batches of one
+`penstock.Loader`. version1_all_fields: one line of every kind with a value in every field.
 """
 
 import gzip
@@ -28,7 +28,7 @@ def raw_lines(path):
 
 
 def loaded_counts(recording):
-    """Number of lines by the kind they have in the file."""
+    """Return the number of lines of each kind, named as in the file."""
     counts = {
         "run": 1,
         "loader": len(recording.loaders),
@@ -47,7 +47,7 @@ def loaded_counts(recording):
 
 
 @pytest.mark.parametrize("path", [TORCH, LOADER, ALL_FIELDS], ids=lambda path: path.name)
-def test_every_line_is_written_again_as_it_was_read(path):
+def test_every_line_is_encoded_as_it_was_decoded(path):
     for raw in raw_lines(path):
         line = msgspec.json.decode(raw, type=AnyLine)
         assert json.loads(msgspec.json.encode(line)) == json.loads(raw)
@@ -65,7 +65,7 @@ def test_all_fields_has_a_line_of_every_kind():
     assert sorted(kinds) == sorted(kind.__struct_config__.tag for kind in AnyLine.__args__)
 
 
-def test_a_torch_loader_is_found_as_it_was_recorded():
+def test_the_recording_of_a_torch_loader_is_loaded_completely():
     recording = load(TORCH)
     assert loaded_counts(recording) == {
         "run": 1, "loader": 2, "pass": 2, "pass_end": 2, "step": 160, "fetch": 160, "where": 21, "system": 7,
@@ -79,17 +79,15 @@ def test_a_torch_loader_is_found_as_it_was_recorded():
     assert {event.what for event in recording.events} == {"worker_started", "files", "checkpoint", "gc"}
 
 
-def test_a_penstock_loader_is_found_as_it_was_recorded():
+def test_the_recording_of_a_penstock_loader_is_loaded_completely():
     recording = load(LOADER)
     assert loaded_counts(recording) == {
         "run": 1, "loader": 1, "pass": 2, "pass_end": 2, "step": 200, "where": 10, "hops": 9, "system": 4, "end": 1,
     }  # fmt: skip
     assert (recording.loaders[0].type, recording.loaders[0].name) == ("penstock", "train_loader")
     assert sum(step.samples for step in recording.steps) == 1600
-    assert [(first.epoch, last.how) for first, last in zip(recording.epochs, recording.epoch_ends, strict=True)] == [
-        (0, "done"),
-        (1, "done"),
-    ]
+    epochs = zip(recording.epochs, recording.epoch_ends, strict=True)
+    assert [(start.epoch, end.how) for start, end in epochs] == [(0, "done"), (1, "done")]
     assert {"read", "decode"} <= recording.hops[-1].hops.keys()
 
 

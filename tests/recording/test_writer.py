@@ -27,7 +27,7 @@ def step(batch, **fields):
 
 @pytest.fixture
 def slow_writer(monkeypatch):
-    """Let the thread write at close only, so that the test knows what is in the queue."""
+    """Let the thread write only at `close`, so that all lines are still in the queue before."""
     monkeypatch.setattr(writer, "WRITE_EVERY_S", 3600.0)
 
 
@@ -58,10 +58,10 @@ def test_the_run_line_is_written_immediately(tmp_path, slow_writer):
 
 def test_lines_are_written_without_a_close(tmp_path, monkeypatch):
     written = threading.Event()
-    original = writer._write_all
+    real_write_all = writer._write_all
 
     def write_all(fd, data):
-        original(fd, data)
+        real_write_all(fd, data)
         if b'"step"' in data:
             written.set()
 
@@ -73,7 +73,7 @@ def test_lines_are_written_without_a_close(tmp_path, monkeypatch):
     recorder.close()
 
 
-KILLED = """
+WRITER_WITHOUT_END = """
 import sys, time
 from penstock.recording.format import RunLine, StepLine
 from penstock.recording.writer import Recorder
@@ -89,7 +89,7 @@ while True:
 @pytest.mark.skipif(sys.platform == "win32", reason="no kill -9")
 def test_a_killed_run_leaves_a_file_that_loads(tmp_path):
     path = tmp_path / "run.jsonl"
-    child = subprocess.Popen([sys.executable, "-c", KILLED, str(path)])
+    child = subprocess.Popen([sys.executable, "-c", WRITER_WITHOUT_END, str(path)])
     try:
         wait_until(lambda: path.exists() and path.stat().st_size >= 2000, "2000 bytes of the recording")
         assert child.poll() is None
@@ -109,10 +109,10 @@ def test_an_existing_file_is_replaced(tmp_path):
     assert path.read_text() == '{"kind":"run","pid":3}\n'
 
 
-@pytest.mark.parametrize("make", [lambda folder: folder, lambda folder: folder / "no" / "run.jsonl"])
-def test_a_path_that_cannot_be_written_is_refused_at_construction_with_advice(tmp_path, make):
+@pytest.mark.parametrize("path", ["", "no/run.jsonl"], ids=["a folder", "in a folder that does not exist"])
+def test_a_path_that_cannot_be_written_is_refused_at_construction_with_advice(tmp_path, path):
     with pytest.raises(RecordingError, match="cannot record to") as caught:
-        Recorder(make(tmp_path), RunLine())
+        Recorder(tmp_path / path, RunLine())
     assert "folder that exists" in caught.value.advice
 
 
@@ -130,10 +130,10 @@ def test_a_disk_that_is_full_at_construction_is_refused():
 def test_a_disk_that_fills_up_ends_the_recording_with_one_warning(tmp_path, monkeypatch, caplog, slow_writer):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
 
-    def full(fd, data):
+    def fail(fd, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writer, "_write_all", full)
+    monkeypatch.setattr(writer, "_write_all", fail)
     for batch in range(1500):
         recorder.put(step(batch))
     with caplog.at_level(logging.WARNING, "penstock"):
@@ -146,7 +146,7 @@ def test_a_disk_that_fills_up_ends_the_recording_with_one_warning(tmp_path, monk
     assert load(tmp_path / "run.jsonl").steps == ()
 
 
-LIMITED = """
+WRITER_WITH_SIZE_LIMIT = """
 import resource, sys
 from penstock.recording.format import RunLine, StepLine
 from penstock.recording.writer import Recorder
@@ -162,9 +162,10 @@ print(recorder.dropped)
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on a file's size")
 def test_a_file_size_limit_ends_the_recording_and_not_the_script(tmp_path):
     path = tmp_path / "run.jsonl"
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, check=True)
-    assert "stopped: [Errno 27] File too large" in done.stderr
-    assert int(done.stdout) == 1000  # a write of several lines fails or succeeds as a whole
+    command = [sys.executable, "-c", WRITER_WITH_SIZE_LIMIT, str(path)]
+    child = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "stopped: [Errno 27] File too large" in child.stderr
+    assert int(child.stdout) == 1000  # all lines of a write are counted as dropped if a part of it fails
     loaded = load(path)
     assert [step.batch for step in loaded.steps] == list(range(len(loaded.steps)))
     assert 0 < len(loaded.steps) < 100
@@ -268,8 +269,8 @@ def test_a_device_file_can_be_recorded_to():
 def test_lines_of_concurrent_threads_are_all_written(tmp_path):
     recorder = Recorder(tmp_path / "run.jsonl", RunLine())
     threads = [
-        threading.Thread(target=lambda at=at: [recorder.put(step(at * 1000 + i)) for i in range(1000)])
-        for at in range(4)
+        threading.Thread(target=lambda first=first: [recorder.put(step(first + i)) for i in range(1000)])
+        for first in range(0, 4000, 1000)
     ]
     for thread in threads:
         thread.start()

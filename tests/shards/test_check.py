@@ -33,11 +33,11 @@ def run(shards, **options):
     events = list(check_shards([str(shard) for shard in shards], **options))
     structures = [event for event in events if isinstance(event, ShardStructure)]
     results = [event for event in events if not isinstance(event, ShardStructure)]
-    flaws = list(chain(*(structure.flaws for structure in structures), *(found for _, found in results)))
+    flaws = list(chain(*(structure.flaws for structure in structures), *(task_flaws for _, task_flaws in results)))
     return structures, flaws, [task for task, _ in results]
 
 
-def brief(flaws):
+def kinds_and_places(flaws):
     return sorted((flaw.kind, flaw.member, flaw.offset) for flaw in flaws)
 
 
@@ -67,9 +67,9 @@ def packed(tmp_path):
 
 def rewrite(path, data):
     """Replace the bytes of a file without changing its size and modification time."""
-    facts = path.stat()
+    status = path.stat()
     path.write_bytes(data)
-    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 # -- sound shards --------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_a_packed_shard_is_read_and_its_crcs_compared(packed):
     assert sum(len(task.samples) for task in tasks) == 4
 
 
-# -- structure -----------------------------------------------------------------------------------------------------
+# -- the structure of a shard --------------------------------------------------------------------------------------
 
 
 def test_a_tar_cut_short_is_a_flaw_and_the_next_shard_is_checked(shard, tmp_path):
@@ -161,7 +161,7 @@ def test_a_flipped_bit_in_gzip_is_a_flaw(tmp_path):
     assert {flaw.shard for flaw in flaws} == {str(path)}
 
 
-# -- pairs ---------------------------------------------------------------------------------------------------------
+# -- samples and their parts ---------------------------------------------------------------------------------------
 
 
 def test_incomplete_and_duplicate_samples_are_reported_with_their_offset(shard):
@@ -186,7 +186,7 @@ def test_incomplete_and_duplicate_samples_are_reported_with_their_offset(shard):
         for sample in range(len(index))
         for part in index.sample(sample).parts
     }
-    assert brief(flaws) == [
+    assert kinds_and_places(flaws) == [
         ("duplicate", "1.txt", offset["1", ".txt"]),
         ("empty", "5.txt", offset["5", ".txt"]),
         ("incomplete", "6.seg", offset["6", ".seg"]),
@@ -204,10 +204,10 @@ def test_missing_required_parts_are_reported_by_name(shard):
 
 def test_members_that_are_not_files_are_reported(tmp_path):
     path = tmp_path / "a.tar"
-    header = hostile.tar_header("1.txt", 1) + b"x".ljust(512, b"\0")
-    path.write_bytes(header + hostile.tar_header("evil.txt", typeflag=b"2") + bytes(1024))
+    file = hostile.tar_header("1.txt", 1) + b"x".ljust(512, b"\0")
+    path.write_bytes(file + hostile.tar_header("link.txt", typeflag=b"2") + bytes(1024))
     _, (flaw,), _ = run([path])
-    assert (flaw.kind, flaw.member, flaw.offset, flaw.reason) == ("stray", "evil.txt", 1024, "symbolic link")
+    assert (flaw.kind, flaw.member, flaw.offset, flaw.reason) == ("stray", "link.txt", 1024, "symbolic link")
 
 
 # -- CRCs and the stored index -------------------------------------------------------------------------------------
@@ -241,17 +241,15 @@ def test_a_corrupt_index_is_a_flaw(packed):
     assert "checksum" in flaw.reason
 
 
-def falsify(index, what):
-    if what == "keys":
-        return dataclasses.replace(index, keys=index.keys[::-1])
-    if what == "suffixes":
-        return dataclasses.replace(index, suffixes=index.suffixes[::-1])
-    return dataclasses.replace(index, **{what: getattr(index, what) - 1})
+def falsify(index, column):
+    if column in ("keys", "suffixes"):
+        return dataclasses.replace(index, **{column: getattr(index, column)[::-1]})
+    return dataclasses.replace(index, **{column: getattr(index, column) - 1})
 
 
-@pytest.mark.parametrize("what", ["keys", "suffixes", "offsets", "lengths"])
-def test_an_index_that_disagrees_with_the_headers_is_a_flaw(packed, what):
-    save_index(falsify(index_shard(packed), what), packed)
+@pytest.mark.parametrize("column", ["keys", "suffixes", "offsets", "lengths"])
+def test_an_index_that_disagrees_with_the_headers_is_a_flaw(packed, column):
+    save_index(falsify(index_shard(packed), column), packed)
     _, (flaw,), tasks = run([packed])
     assert (flaw.kind, flaw.reason) == ("index", "the stored index disagrees with the shard's headers")
     assert tasks == []
@@ -279,19 +277,19 @@ BAD_PARTS = {
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_part_that_does_not_decode_is_reported(shard, workers):
-    bad = [(suffix, data) for suffix, datas in BAD_PARTS.items() for data in datas]
-    members = [(f"{number:03d}{suffix}", data) for number, (suffix, data) in enumerate(bad)]
+    bad_parts = [(suffix, data) for suffix, variants in BAD_PARTS.items() for data in variants]
+    members = [(f"{number:03d}{suffix}", data) for number, (suffix, data) in enumerate(bad_parts)]
     members[5:5] = [("good.jpg", JPEG), ("good.txt", b"fine"), ("good.json", json.dumps([1]).encode())]
     path = shard(*members)
     index = scan_shard(path)
-    wanted = sorted(
-        (index.member_name(at), int(index.offsets[at]))
-        for at in range(index.part_count)
-        if not index.member_name(at).startswith("good")
+    expected = sorted(
+        (index.member_name(part), int(index.offsets[part]))
+        for part in range(index.part_count)
+        if not index.member_name(part).startswith("good")
     )
     _, flaws, _ = run([path], decode=True, workers=workers)
     decode_flaws = [flaw for flaw in flaws if flaw.kind in ("GuardError", "DecodeError")]
-    assert sorted((flaw.member, flaw.offset) for flaw in decode_flaws) == wanted
+    assert sorted((flaw.member, flaw.offset) for flaw in decode_flaws) == expected
     assert all(flaw.reason and flaw.shard == str(path) for flaw in decode_flaws)
     assert any("pickle" in flaw.reason for flaw in decode_flaws)
 
@@ -340,19 +338,19 @@ def test_a_replaced_shard_is_reported_as_changed(shard):
 
 # -- a decoder that kills its process ------------------------------------------------------------------------------
 
-KILLER = """
+CHECKER_THAT_KILLS_ITSELF = """
 import os, signal
-from penstock.shards.check import run_check_task as real
+from penstock.shards.check import run_check_task as real_run_check_task
 
 def run_check_task(task):
     if any(sample.key in ("003", "006") for sample in task.samples):
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(task)
+    return real_run_check_task(task)
 """
 
 
 def test_samples_that_kill_their_decoder_are_reported_and_the_others_checked(shard, tmp_path, monkeypatch):
-    (tmp_path / "killing_checker.py").write_text(KILLER)
+    (tmp_path / "killing_checker.py").write_text(CHECKER_THAT_KILLS_ITSELF)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(check, "run_check_task", importlib.import_module("killing_checker").run_check_task)
     bad = ("002", "007")
@@ -360,7 +358,7 @@ def test_samples_that_kill_their_decoder_are_reported_and_the_others_checked(sha
     _, flaws, tasks = run([path], decode=True, workers=2)
     offsets = {sample.key: sample.parts[0].offset for task in tasks for sample in task.samples}
     assert sorted(sample.key for task in tasks for sample in task.samples) == [f"{number:03d}" for number in range(8)]
-    assert brief(flaws) == sorted(
+    assert kinds_and_places(flaws) == sorted(
         [("crash", key, offsets[key]) for key in ("003", "006")]
         + [("GuardError", f"{key}.jpg", offsets[key]) for key in bad]
     )
@@ -378,24 +376,29 @@ def test_without_decode_and_crcs_no_data_is_read(tmp_path, monkeypatch):
             file.write(hostile.tar_header(f"{number}.bin", size))
             file.seek(size, os.SEEK_CUR)
         file.write(bytes(1024))
-    read = []
-    real = local.pread
-    monkeypatch.setattr(local, "pread", lambda fd, length, offset: (read.append(length), real(fd, length, offset))[1])
-    monkeypatch.setattr("penstock.shards.task_pool._PoolWorker", None)  # and no process is started for it
+    lengths = []
+    real_pread = local.pread
+
+    def pread(fd, length, offset):
+        lengths.append(length)
+        return real_pread(fd, length, offset)
+
+    monkeypatch.setattr(local, "pread", pread)
+    monkeypatch.setattr("penstock.shards.task_pool._PoolWorker", None)  # starting a process would fail
     (structure,), flaws, tasks = run([path])
     assert (structure.samples, structure.size_bytes, flaws, tasks) == (4, 4 * size, [], [])
-    assert sum(read) < 1 << 20
+    assert sum(lengths) < 1 << 20
 
 
 def test_shards_are_taken_from_the_iterable_as_needed(packed):
     taken = []
 
-    def many():
+    def paths():
         for number in range(200):
             taken.append(number)
             yield str(packed)
 
-    events = check_shards(many(), decode=False, workers=1)
+    events = check_shards(paths(), decode=False, workers=1)
     assert isinstance(next(events), ShardStructure)
     assert len(taken) < 100
     events.close()
@@ -403,10 +406,10 @@ def test_shards_are_taken_from_the_iterable_as_needed(packed):
 
 def test_structures_come_before_their_tasks(packed, tmp_path):
     (other,) = make_shards(tmp_path, SA1B, samples=2, scale=0.1)
-    known = set()
+    with_structure = set()
     for event in check_shards([str(packed), str(other)], decode=True, workers=2):
         if isinstance(event, ShardStructure):
-            known.add(event.shard)
+            with_structure.add(event.shard)
         else:
-            assert event[0].shard in known
-    assert known == {str(packed), str(other)}
+            assert event[0].shard in with_structure
+    assert with_structure == {str(packed), str(other)}

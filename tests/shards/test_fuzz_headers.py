@@ -31,8 +31,8 @@ from penstock.testing.images import make_image
 GUARD_CASES = 100_000
 """Cases for each of the three formats."""
 DECODE_CASES = 8_000
-RARE = 0.01
-"""Smallest fraction of accepted and of refused cases; a smaller one means that the seeds are badly chosen."""
+MIN_SHARE = 0.01
+"""Least share of accepted and of refused cases; a smaller share means that the seeds are badly chosen."""
 
 
 def jpeg_seeds() -> list[bytes]:
@@ -124,7 +124,7 @@ def test_mutated_headers_are_accepted_or_refused_by_penstock_errors(kind):
             reasons.add(re.sub(r"\d+|'.*'", "", error.reason))
     assert outcomes.keys() == {type(None), GuardError}
     assert len(reasons) >= 10  # the cases reach beyond the first checks of the guard
-    assert min(outcomes.values()) > GUARD_CASES * RARE
+    assert min(outcomes.values()) > GUARD_CASES * MIN_SHARE
 
 
 @pytest.mark.parametrize("kind", GUARDS)
@@ -165,7 +165,7 @@ def test_mutated_parts_decode_or_are_refused_and_never_crash_the_process(kind):
     assert child.returncode == 0, child.stderr[-2000:]
     decoded, refused = map(int, child.stdout.split()[-2:])
     assert decoded + refused == DECODE_CASES
-    assert min(decoded, refused) > DECODE_CASES * RARE
+    assert min(decoded, refused) > DECODE_CASES * MIN_SHARE
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The walk over mutated tars ends, raises nothing but TarError, and returns only ranges within the data."""
+"""Walking mutated tars ends, raises nothing but TarError, and returns only ranges within the data."""
 
 import gzip
 import io
@@ -21,7 +21,7 @@ MUTANTS_PER_SEED = 10_000
 
 
 class InMemory:
-    """A source over bytes that fails on a walk that reads more often than the tar has blocks."""
+    """A source of bytes. It fails if it is read more often than a tar of that size has blocks."""
 
     def __init__(self, data):
         self.data = data
@@ -46,20 +46,20 @@ class InMemory:
 def refused_or_sound(source):
     """Return whether the tar is refused; otherwise check that its members follow one another within the data."""
     try:
-        found = walk_tar(source, "fuzz.tar")
+        members = walk_tar(source, "fuzz.tar")
     except TarError:
         return True
-    last = 0
-    for name, offset, length in zip(found.names, found.offsets, found.lengths, strict=True):
-        assert last + TAR_BLOCK <= offset <= offset + length <= source.end
+    end_of_last = 0
+    for name, offset, length in zip(members.names, members.offsets, members.lengths, strict=True):
+        assert end_of_last + TAR_BLOCK <= offset <= offset + length <= source.end
         name.encode()
-        last = offset + length
+        end_of_last = offset + length
     return False
 
 
-def by_tarfile(form, *members):
+def written_by_tarfile(tar_format, *members):
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+    with tarfile.open(fileobj=buffer, mode="w", format=tar_format) as tar:
         for name, size in members:
             info = tarfile.TarInfo(name)
             info.size = size
@@ -69,46 +69,51 @@ def by_tarfile(form, *members):
 
 
 SEEDS = {
-    "one plain": by_tarfile(tarfile.USTAR_FORMAT, ("0001.jpg", 600)),
-    "three plain": by_tarfile(tarfile.USTAR_FORMAT, ("0001.jpg", 3), ("0001.npz", 512), ("0002.jpg", 0)),
-    "prefix": by_tarfile(tarfile.USTAR_FORMAT, ("f" * 90 + "/" + "n" * 90, 10), ("0001.npz", 7)),
-    "gnu long name": by_tarfile(tarfile.GNU_FORMAT, ("0001.jpg", 5), ("n" * 130 + ".jpg", 5), ("0002.jpg", 5)),
-    "pax long name": by_tarfile(tarfile.PAX_FORMAT, ("0001.jpg", 5), ("n" * 130 + ".jpg", 5), ("0002.jpg", 5)),
-    "pax of another alphabet": by_tarfile(tarfile.PAX_FORMAT, ("图片.jpg", 700), ("0002.jpg", 5)),
+    "one plain": written_by_tarfile(tarfile.USTAR_FORMAT, ("0001.jpg", 600)),
+    "three plain": written_by_tarfile(tarfile.USTAR_FORMAT, ("0001.jpg", 3), ("0001.npz", 512), ("0002.jpg", 0)),
+    "prefix": written_by_tarfile(tarfile.USTAR_FORMAT, ("f" * 90 + "/" + "n" * 90, 10), ("0001.npz", 7)),
+    "gnu long name": written_by_tarfile(tarfile.GNU_FORMAT, ("0001.jpg", 5), ("n" * 130 + ".jpg", 5), ("0002.jpg", 5)),
+    "pax long name": written_by_tarfile(tarfile.PAX_FORMAT, ("0001.jpg", 5), ("n" * 130 + ".jpg", 5), ("0002.jpg", 5)),
+    "pax of another alphabet": written_by_tarfile(tarfile.PAX_FORMAT, ("图片.jpg", 700), ("0002.jpg", 5)),
     "base-256 size": tar_header("a.jpg", raw_size=base256(5)) + b"12345".ljust(TAR_BLOCK, b"\0") + bytes(2 * TAR_BLOCK),
     "looping": looping_tar() + bytes(2 * TAR_BLOCK),
 }
 
 
-def headers_of(data):
-    return [at for at in range(0, len(data), TAR_BLOCK) if data[at + 257 : at + 262] == b"ustar"]
+def header_offsets(data):
+    return [start for start in range(0, len(data), TAR_BLOCK) if data[start + 257 : start + 262] == b"ustar"]
 
 
 def with_valid_checksums(data, headers):
-    """Correct the checksums of the headers, so that the walk gets past them."""
-    for at in headers:
-        if at + TAR_BLOCK <= len(data):
-            blank = data[at : at + 148] + b" " * 8 + data[at + 156 : at + TAR_BLOCK]
-            data = data[: at + 148] + b"%06o\0 " % sum(blank) + data[at + 156 :]
+    """Correct the checksums of the headers at these offsets, so that they are parsed."""
+    for start in headers:
+        if start + TAR_BLOCK <= len(data):
+            blank = data[start : start + 148] + b" " * 8 + data[start + 156 : start + TAR_BLOCK]
+            data = data[: start + 148] + b"%06o\0 " % sum(blank) + data[start + 156 :]
     return data
 
 
 def mutant(seed, headers, rng):
-    """Mutate a third anywhere, a third anywhere with valid checksums, and a third in the fields that steer the walk."""
+    """Return a mutated tar.
+
+    A third of the mutants are changed anywhere, a third anywhere but with valid checksums, and a third near the size,
+    the checksum and the type of a header or at the start of its data, also with valid checksums.
+    """
     kind = rng.randrange(3)
     if kind == 0:
         return corrupt.mutate(seed, rng)
     if kind == 1:
         return with_valid_checksums(corrupt.mutate(seed, rng), headers)
-    at = rng.choice(headers) + rng.choice((124, 124, 150, TAR_BLOCK))
-    return with_valid_checksums(seed[:at] + corrupt.mutate(seed[at : at + 32], rng) + seed[at + 32 :], headers)
+    start = rng.choice(headers) + rng.choice((124, 124, 150, TAR_BLOCK))
+    mutated = seed[:start] + corrupt.mutate(seed[start : start + 32], rng) + seed[start + 32 :]
+    return with_valid_checksums(mutated, headers)
 
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_mutated_tar_raises_nothing_but_tar_errors(name):
     seed = SEEDS[name]
     assert refused_or_sound(InMemory(seed)) == (name == "looping")
-    headers, rng = headers_of(seed), random.Random(name)
+    headers, rng = header_offsets(seed), random.Random(name)
     refused = sum(refused_or_sound(InMemory(mutant(seed, headers, rng))) for _ in range(MUTANTS_PER_SEED))
     assert refused > 0.2 * MUTANTS_PER_SEED
     assert refused < MUTANTS_PER_SEED or name == "looping"

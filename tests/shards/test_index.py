@@ -1,5 +1,3 @@
-"""Members are paired into samples, in columns."""
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,9 @@ OPENED = OpenedShard(IndexBinding(100_000, 7), None, 100_000)
 
 
 def members(*names):
-    return TarMembers(list(names), [512 + 1024 * at for at in range(len(names))], [10 + at for at in range(len(names))])
+    """Return members with these names, at the offsets 512, 1536, ... and of the lengths 10, 11, ..."""
+    count = len(names)
+    return TarMembers(list(names), [512 + 1024 * number for number in range(count)], [*range(10, 10 + count)])
 
 
 def test_parts_are_grouped_by_sample_in_shard_order():
@@ -25,18 +25,18 @@ def test_parts_are_grouped_by_sample_in_shard_order():
     ]
     assert index.starts.tolist() == [0, 2, 4]
     assert index.sample_ids.tolist() == [0, 0, 1, 1]
-    assert [index.member_name(at) for at in range(index.part_count)] == ["b.jpg", "b.txt", "a.jpg", "a.txt"]
+    assert [index.member_name(part) for part in range(index.part_count)] == ["b.jpg", "b.txt", "a.jpg", "a.txt"]
 
 
-def test_an_index_holds_the_facts_of_its_shard():
-    found = members("a.jpg")
-    found.other_members.append(("link", 9, "symbolic link"))
-    index = build_index(found, OpenedShard(IndexBinding(50, 7), "gz", 100_000))
+def test_an_index_has_the_binding_compression_length_and_other_members_of_its_shard():
+    tar_members = members("a.jpg")
+    tar_members.other_members.append(("link", 9, "symbolic link"))
+    index = build_index(tar_members, OpenedShard(IndexBinding(50, 7), "gz", 100_000))
     assert (index.binding, index.compression, index.data_length) == (IndexBinding(50, 7), "gz", 100_000)
     assert index.other_members == [("link", 9, "symbolic link")]
 
 
-def test_checksums_follow_their_parts():
+def test_checksums_are_reordered_with_their_parts():
     index = build_index(members("b.jpg", "a.jpg", "b.txt"), OPENED, crcs=np.array([1, 2, 3], np.uint32))
     assert [part.crc32 for part in index.sample(0).parts] == [1, 3]
     assert [part.crc32 for part in index.sample(1).parts] == [2]
@@ -64,8 +64,7 @@ def test_duplicates_stay_in_the_index():
 
 @pytest.mark.parametrize("preset", [SA1B, MULTICAMERA, IMAGENET], ids=lambda preset: preset.name)
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_member_order_gives_the_same_samples(tmp_path, preset, order):
-    """Every byte range also holds the bytes that were written."""
+def test_every_member_order_gives_the_same_samples_with_the_right_bytes(tmp_path, preset, order):
     [path] = make_shards(tmp_path, preset, samples=7, order=order, scale=0.05)
     index = scan_shard(path)
     data = path.read_bytes()
@@ -80,7 +79,7 @@ def test_every_member_order_gives_the_same_samples(tmp_path, preset, order):
 def test_a_compressed_shard_has_the_index_of_the_plain_one(tmp_path, compression):
     [plain] = make_shards(tmp_path, SA1B, samples=3, scale=0.05)
     [packed] = make_shards(tmp_path, SA1B, samples=3, scale=0.05, compression=compression)
-    one, other = scan_shard(plain), scan_shard(packed)
-    assert [one.sample(number) for number in range(3)] == [other.sample(number) for number in range(3)]
-    assert (other.compression, other.binding.size) == (compression, packed.stat().st_size)
-    assert other.data_length <= one.data_length == plain.stat().st_size
+    plain_index, packed_index = scan_shard(plain), scan_shard(packed)
+    assert [plain_index.sample(number) for number in range(3)] == [packed_index.sample(number) for number in range(3)]
+    assert (packed_index.compression, packed_index.binding.size) == (compression, packed.stat().st_size)
+    assert packed_index.data_length <= plain_index.data_length == plain.stat().st_size

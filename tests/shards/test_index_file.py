@@ -42,11 +42,12 @@ SIZE = 16 << 20
 FIELDS = _IndexBody.__struct_fields__
 
 
-def make(count=3, compression=None, crcs=True):
+def make_index(count=3, compression=None, crcs=True):
     names = [f"{number:04d}{suffix}" for number in range(count) for suffix in (".jpg", "_features.npz")]
-    members = TarMembers(names, [512 + 1024 * at for at in range(2 * count)], [7] * (2 * count), [("link", 3, "link")])
-    sums = np.arange(2 * count, dtype=np.uint32) if crcs else None
-    return build_index(members, OpenedShard(IndexBinding(SIZE, 123), compression, SIZE), crcs=sums)
+    offsets = [512 + 1024 * number for number in range(2 * count)]
+    members = TarMembers(names, offsets, [7] * (2 * count), [("link", 3, "link")])
+    checksums = np.arange(2 * count, dtype=np.uint32) if crcs else None
+    return build_index(members, OpenedShard(IndexBinding(SIZE, 123), compression, SIZE), crcs=checksums)
 
 
 def comparable(index: ShardIndex):
@@ -86,7 +87,7 @@ def numbers(dtype, *values):
 @pytest.mark.parametrize("compression", [None, "gz", "zst"])
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_an_index_is_decoded_as_it_was_encoded(count, compression, crcs):
-    index = make(count, compression, crcs)
+    index = make_index(count, compression, crcs)
     assert comparable(decode_index(encode_index(index))) == comparable(index)
 
 
@@ -108,24 +109,24 @@ def test_any_index_is_decoded_as_it_was_encoded(names, size, mtime_ns, compressi
 
 
 def test_an_index_is_small():
-    assert len(encode_index(make(10_000))) < 10 * 20_000
+    assert len(encode_index(make_index(10_000))) < 10 * 20_000
 
 
 def test_a_saved_index_is_loaded_from_beside_its_shard(tmp_path):
     shard = tmp_path / "a.tar"
-    assert save_index(make(), shard) == index_path_beside(shard) == tmp_path / "a.tar.pidx"
-    assert comparable(load_index(shard)) == comparable(make())
+    assert save_index(make_index(), shard) == index_path_beside(shard) == tmp_path / "a.tar.pidx"
+    assert comparable(load_index(shard)) == comparable(make_index())
     assert not index_path_in_cache(shard).exists()
 
 
 def test_saving_leaves_no_other_files(tmp_path):
     for count in (3, 4, 5):
-        save_index(make(count), tmp_path / "a.tar")
+        save_index(make_index(count), tmp_path / "a.tar")
     assert os.listdir(tmp_path) == ["a.tar.pidx"]
 
 
 def test_other_users_can_read_the_index(tmp_path):
-    assert save_index(make(), tmp_path / "a.tar").stat().st_mode & 0o444 == 0o444
+    assert save_index(make_index(), tmp_path / "a.tar").stat().st_mode & 0o444 == 0o444
 
 
 def test_without_a_stored_index_load_returns_none(tmp_path):
@@ -155,12 +156,12 @@ def readonly(tmp_path):
 
 def test_the_index_of_a_read_only_folder_is_stored_in_the_cache(readonly, private_cache):
     shard = readonly / "a.tar"
-    where = save_index(make(), shard)
-    assert where == index_path_in_cache(shard)
-    assert private_cache in where.parents
-    assert comparable(load_index(shard)) == comparable(make())
+    saved = save_index(make_index(), shard)
+    assert saved == index_path_in_cache(shard)
+    assert private_cache in saved.parents
+    assert comparable(load_index(shard)) == comparable(make_index())
     assert os.listdir(readonly) == []
-    assert os.listdir(where.parent) == [where.name]
+    assert os.listdir(saved.parent) == [saved.name]
 
 
 def test_shards_with_the_same_name_have_different_cache_files(tmp_path):
@@ -188,57 +189,57 @@ save_index(index, sys.argv[1])
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL on this platform")
 def test_a_killed_writer_leaves_the_old_index(tmp_path):
     shard = tmp_path / "a.tar"
-    old = save_index(make(), shard).read_bytes()
+    old = save_index(make_index(), shard).read_bytes()
     killed = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(shard)])
     assert killed.returncode == -9
     assert index_path_beside(shard).read_bytes() == old
-    assert comparable(load_index(shard)) == comparable(make())
+    assert comparable(load_index(shard)) == comparable(make_index())
 
 
 def test_a_writer_that_fails_cleans_up_and_leaves_the_old_index(tmp_path, monkeypatch):
     shard = tmp_path / "a.tar"
-    old = save_index(make(), shard).read_bytes()
+    old = save_index(make_index(), shard).read_bytes()
 
     def fail(*_paths):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(KeyboardInterrupt):
-        save_index(make(5), shard)
+        save_index(make_index(5), shard)
     assert os.listdir(tmp_path) == ["a.tar.pidx"]
     assert index_path_beside(shard).read_bytes() == old
 
 
 def test_a_reader_sees_the_old_index_or_the_new_one_but_never_a_partial_one(tmp_path):
     shard = tmp_path / "a.tar"
-    save_index(make(2), shard)
+    save_index(make_index(2), shard)
 
     def write():
-        for round_ in range(100):
-            save_index(make(2 + round_ % 3), shard)
+        for number in range(100):
+            save_index(make_index(2 + number % 3), shard)
 
     writer = threading.Thread(target=write)
     writer.start()
-    seen = set()
+    lengths = set()
     while writer.is_alive():
-        seen.add(len(load_index(shard)))
+        lengths.add(len(load_index(shard)))
     writer.join()
-    assert seen <= {2, 3, 4}
-    assert seen
+    assert lengths <= {2, 3, 4}
+    assert lengths
 
 
-# -- corrupt -------------------------------------------------------------------------------------------------------
+# -- corrupt files -------------------------------------------------------------------------------------------------
 
 
 def test_a_flipped_bit_anywhere_is_detected():
-    data = encode_index(make(20))
+    data = encode_index(make_index(20))
     for offset in range(len(data)):
         with pytest.raises(IndexFileError):
             decode_index(corrupt.flip_bit(data, offset, offset % 8))
 
 
 def test_an_index_truncated_anywhere_is_refused():
-    data = encode_index(make(20))
+    data = encode_index(make_index(20))
     for length in range(len(data)):
         with pytest.raises(IndexFileError):
             decode_index(corrupt.truncate(data, length))
@@ -246,7 +247,7 @@ def test_an_index_truncated_anywhere_is_refused():
 
 def test_an_index_of_another_version_is_reported_as_such():
     with pytest.raises(IndexFileError, match="index version b'2'"):
-        decode_index(corrupt.overwrite(encode_index(make()), 7, b"2"))
+        decode_index(corrupt.overwrite(encode_index(make_index()), 7, b"2"))
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"<html>404</html>", bytes(1000)])
@@ -262,14 +263,14 @@ def test_the_error_of_a_bad_index_has_its_path(tmp_path):
     assert caught.value.where() == {"shard": str(tmp_path / "a.tar.pidx"), "stage": "index"}
 
 
-# -- hostile: the checksum is valid, the content is false ----------------------------------------------------------
+# -- hostile files: the checksum is valid, the content is false ----------------------------------------------------
 
 
 def test_forging_without_changes_gives_the_same_index():
-    assert comparable(decode_index(forged(make()))) == comparable(make())
+    assert comparable(decode_index(forged(make_index()))) == comparable(make_index())
 
 
-ONE = make(1)
+SMALL_INDEX = make_index(1)
 FALSE_FIELDS = {
     "an offset beyond the shard": {"offsets": numbers("<i8", 512, SIZE + 1)},
     "a range that ends beyond the shard": {"lengths": numbers("<i8", 7, SIZE)},
@@ -310,7 +311,7 @@ FALSE_FIELDS = {
 @pytest.mark.parametrize("change", FALSE_FIELDS)
 def test_false_content_with_a_valid_checksum_is_refused(change):
     with pytest.raises(IndexFileError):
-        decode_index(forged(ONE, **FALSE_FIELDS[change]))
+        decode_index(forged(SMALL_INDEX, **FALSE_FIELDS[change]))
 
 
 @pytest.mark.parametrize(
@@ -320,10 +321,10 @@ def test_false_content_with_a_valid_checksum_is_refused(change):
         b"\xc1",
         b"\x90",
         msgspec.msgpack.encode(dict.fromkeys(FIELDS)),
-        msgspec.msgpack.encode(fields_of(ONE)[:-2]),
-        msgspec.msgpack.encode([*fields_of(ONE), 1]),
-        msgspec.msgpack.encode(fields_of(ONE)) + b"\0",
-        b"\x9e" + msgspec.msgpack.encode(fields_of(ONE))[1:] + b"\x91" * 5000 + b"\x90",
+        msgspec.msgpack.encode(fields_of(SMALL_INDEX)[:-2]),
+        msgspec.msgpack.encode([*fields_of(SMALL_INDEX), 1]),
+        msgspec.msgpack.encode(fields_of(SMALL_INDEX)) + b"\0",
+        b"\x9e" + msgspec.msgpack.encode(fields_of(SMALL_INDEX))[1:] + b"\x91" * 5000 + b"\x90",
         b"\x91" * 100_000,
         b"\xdd\xff\xff\xff\xff",
         b"\x9c\x01\x01\xc0\x01\xdd\xff\xff\xff\xff",
@@ -331,14 +332,14 @@ def test_false_content_with_a_valid_checksum_is_refused(change):
     ],
     ids=[
         "nothing",
-        "no msgpack",
+        "not msgpack",
         "an empty list",
         "a mapping",
-        "a field too few, besides the ETag",
+        "a field missing, besides the ETag",
         "a field too many",
         "a byte too many",
         "a nested field too many",
-        "a deep nest",
+        "deeply nested lists",
         "a list of four billion",
         "four billion keys",
         "a key that is not UTF-8",
@@ -351,7 +352,7 @@ def test_a_body_that_is_not_an_index_is_refused(body):
 
 @pytest.mark.parametrize("claim", [0, 1, MAX_INDEX_BYTES + 1, 2**64 - 1])
 def test_a_false_claim_about_the_length_of_the_body_is_refused(claim):
-    body = msgspec.msgpack.encode(fields_of(ONE))
+    body = msgspec.msgpack.encode(fields_of(SMALL_INDEX))
     with pytest.raises(IndexFileError):
         decode_index(with_checksum(body, claim))
 
@@ -381,7 +382,7 @@ def test_a_false_content_length_does_not_allocate_memory(claim):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("length", [1 << 20, 1 << 28], ids=["a body", "a file"])
+@pytest.mark.parametrize("length", [1 << 20, 1 << 28], ids=["body", "file"])
 def test_an_index_too_large_for_its_shard_is_not_inflated(tmp_path, length):
     """Zeros compress well: a few kilobytes beside a small shard could take gigabytes, in each of 32 threads."""
     data = with_checksum(bytes(1 << 20))
@@ -411,7 +412,7 @@ def test_the_longest_names_fit_into_an_index(tmp_path):
 
 def test_an_index_file_larger_than_any_index_is_not_read(tmp_path):
     with index_path_beside(tmp_path / "a.tar").open("wb") as file:
-        file.write(encode_index(ONE))
+        file.write(encode_index(SMALL_INDEX))
         file.truncate(1 << 40)
     with pytest.raises(IndexFileError, match="bytes"):
         load_index(tmp_path / "a.tar")
@@ -441,10 +442,10 @@ class FileCreatingPickle:
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_pickle_is_never_loaded(tmp_path, wrapped):
-    poison = pickle.dumps(FileCreatingPickle(str(tmp_path / "sprung")), protocol=0)
+    pickled = pickle.dumps(FileCreatingPickle(str(tmp_path / "created")), protocol=0)
     with pytest.raises(IndexFileError):
-        decode_index(with_checksum(poison) if wrapped else poison)
-    assert not (tmp_path / "sprung").exists()
+        decode_index(with_checksum(pickled) if wrapped else pickled)
+    assert not (tmp_path / "created").exists()
 
 
 # -- mutations -----------------------------------------------------------------------------------------------------
@@ -464,14 +465,14 @@ def refused_or_sound(data):
 
 def test_twenty_thousand_mutations_of_the_body_raise_nothing_but_index_errors():
     rng = random.Random(2)
-    seeds = [msgspec.msgpack.encode(fields_of(make(count, crcs=count > 1))) for count in (1, 2, 5)]
-    verdicts = [refused_or_sound(with_checksum(corrupt.mutate(rng.choice(seeds), rng))) for _ in range(20_000)]
-    assert 0.1 < sum(verdicts) / len(verdicts) < 1
+    seeds = [msgspec.msgpack.encode(fields_of(make_index(count, crcs=count > 1))) for count in (1, 2, 5)]
+    refused = [refused_or_sound(with_checksum(corrupt.mutate(rng.choice(seeds), rng))) for _ in range(20_000)]
+    assert 0.1 < sum(refused) / len(refused) < 1
 
 
 def test_mutations_of_the_file_are_all_refused():
     rng = random.Random(3)
-    data = encode_index(make(5))
+    data = encode_index(make_index(5))
     mutants = [mutant for mutant in (corrupt.mutate(data, rng) for _ in range(10_000)) if mutant != data]
     assert len(mutants) > 9_000
     assert all(refused_or_sound(mutant) for mutant in mutants)

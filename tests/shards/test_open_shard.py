@@ -1,5 +1,3 @@
-"""Plain shards are read at any offset, and compressed ones as a stream that goes forward only."""
-
 import errno
 import gzip
 import random
@@ -8,7 +6,7 @@ import pytest
 from tests.support.hostile import tar_header
 
 from penstock.errors import StorageError, TarError
-from penstock.shards import open_shard as source
+from penstock.shards import open_shard as open_shard_module
 from penstock.shards.codecs import zstd
 from penstock.shards.open_shard import CompressedShard, PlainShard, compression_from_name, open_shard
 from penstock.shards.tar import walk_tar
@@ -16,15 +14,17 @@ from penstock.storage import local
 from penstock.testing import corrupt, tar_bytes
 
 DATA = random.Random(0).randbytes(3_000_000)
-PACKERS = {".tar.gz": lambda data: gzip.compress(data, 1), ".tar.zst": zstd.compress}
-COMPRESSED = pytest.mark.parametrize("ending", list(PACKERS))
+COMPRESSORS = {".tar.gz": lambda data: gzip.compress(data, 1), ".tar.zst": zstd.compress}
+COMPRESSED = pytest.mark.parametrize("ending", list(COMPRESSORS))
 
 
 @pytest.fixture
 def packed(tmp_path):
+    """A function that writes compressed data to a file with an ending and returns the path."""
+
     def pack(ending, data=DATA):
         path = tmp_path / f"a{ending}"
-        path.write_bytes(PACKERS[ending](data))
+        path.write_bytes(COMPRESSORS[ending](data))
         return path
 
     return pack
@@ -124,14 +124,18 @@ def test_a_file_that_is_not_compressed_is_a_tar_error(tmp_path, ending, content)
 
 
 def test_a_decompression_bomb_is_refused_after_its_first_part(tmp_path):
-    """400 MB of zeros in some KB: no honest shard shrinks that much."""
+    """400 MB of zeros compress to some KB, which no ordinary shard does."""
     path = tmp_path / "bomb.tar.zst"
     path.write_bytes(zstd.compress(tar_header("zeros.bin", 400 << 20)) + 100 * zstd.compress(bytes(4 << 20)))
     assert path.stat().st_size < 100_000
     with open_shard(path) as shard:
         with pytest.raises(TarError, match="decompression bomb") as caught:
             walk_tar(shard, str(path))
-        assert source.UNCHECKED_EXPANSION_BYTES < shard.end <= source.UNCHECKED_EXPANSION_BYTES + (2 << 20)
+        assert (
+            open_shard_module.UNCHECKED_EXPANSION_BYTES
+            < shard.end
+            <= open_shard_module.UNCHECKED_EXPANSION_BYTES + (2 << 20)
+        )
     assert caught.value.shard == str(path)
     assert caught.value.advice
 
@@ -139,22 +143,22 @@ def test_a_decompression_bomb_is_refused_after_its_first_part(tmp_path):
 def test_a_small_tar_of_zeros_is_accepted(packed):
     data = tar_header("zeros.bin", 4 << 20) + bytes((4 << 20) + 1024)
     path = packed(".tar.zst", data)
-    assert len(data) > source.MAX_EXPANSION * path.stat().st_size
+    assert len(data) > open_shard_module.MAX_EXPANSION * path.stat().st_size
     with open_shard(path) as shard:
         assert list(walk_tar(shard, str(path)).lengths) == [4 << 20]
 
 
-@pytest.mark.parametrize("ending", [".tar", *PACKERS])
+@pytest.mark.parametrize("ending", [".tar", *COMPRESSORS])
 def test_closing_twice_is_harmless(tmp_path, ending):
     path = tmp_path / f"a{ending}"
-    path.write_bytes(PACKERS.get(ending, bytes)(DATA))
+    path.write_bytes(COMPRESSORS.get(ending, bytes)(DATA))
     shard = open_shard(path)
     shard.read_at(0, 10)
     shard.close()
     shard.close()
 
 
-@pytest.mark.parametrize("ending", [".tar", *PACKERS])
+@pytest.mark.parametrize("ending", [".tar", *COMPRESSORS])
 def test_a_missing_shard_is_an_error_with_its_path(tmp_path, ending):
     with pytest.raises(StorageError, match="cannot open") as caught:
         open_shard(tmp_path / f"none{ending}")
@@ -165,12 +169,12 @@ def test_a_missing_shard_is_an_error_with_its_path(tmp_path, ending):
 def test_a_stale_handle_of_a_compressed_shard_is_recovered(packed, ending, monkeypatch):
     path, reads, pread = packed(ending), iter(range(1000)), local.pread
 
-    def stale_once(*arguments):
+    def read_with_one_stale_handle(*arguments):
         if next(reads) == 1:
             raise OSError(errno.ESTALE, "Stale file handle")
         return pread(*arguments)
 
-    monkeypatch.setattr(local, "pread", stale_once)
+    monkeypatch.setattr(local, "pread", read_with_one_stale_handle)
     with open_shard(path) as shard:
         assert shard.read_at(0, len(DATA)) == DATA
     assert next(reads) > 2

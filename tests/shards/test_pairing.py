@@ -1,5 +1,3 @@
-"""Names are split into key and suffix, and keys with a joining word belong to their partner."""
-
 import itertools
 
 import pytest
@@ -10,6 +8,7 @@ from penstock.shards.pairing import canonical_suffix, split_at_dot, split_names
 
 
 def pairs(names, suffixes=None):
+    """Return (key, suffix) of each name."""
     split = split_names(names, suffixes)
     return [
         (split.keys[key], split.suffixes[suffix]) for key, suffix in zip(split.key_ids, split.suffix_ids, strict=True)
@@ -85,7 +84,7 @@ def test_several_words_join_one_key():
     assert {key for key, _ in pairs(names)} == {"0", "1", "2", "3"}
 
 
-def test_words_may_follow_words():
+def test_a_suffix_may_have_several_words():
     suffixes = (".npz", "_front.jpg", "_front_left.jpg", "_front_left_mask.png")
     names = [f"{number}{suffix}" for number in range(3) for suffix in suffixes]
     assert pairs(names) == [(str(number), suffix) for number in range(3) for suffix in suffixes]
@@ -169,8 +168,8 @@ PIECES = st.sampled_from(["a", "b", "1", "_", ".", "/", "_mask", "_features", ".
 
 @given(st.lists(st.lists(PIECES, max_size=6).map("".join), max_size=30), st.booleans())
 def test_key_and_suffix_always_join_to_the_name(names, stated):
-    found = pairs(names, ["_mask.npz", ".jpg"] if stated else None)
-    assert [key + suffix for key, suffix in found] == names
+    split = pairs(names, ["_mask.npz", ".jpg"] if stated else None)
+    assert [key + suffix for key, suffix in split] == names
 
 
 @given(st.lists(st.lists(PIECES, max_size=6).map("".join), max_size=30))

@@ -5,6 +5,7 @@ import logging
 import os
 import pickle
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -15,15 +16,15 @@ from penstock.shards.scan import index_shard, index_shards
 from penstock.storage import local
 from penstock.testing import SA1B, corrupt, make_shards, tar_bytes
 
-OLD = tar_bytes([("0.jpg", b"old")])
-SAME_SIZE = tar_bytes([("1.jpg", b"new")])
-LONGER = tar_bytes([("2.jpg", bytes(20_000))])
+OLD_TAR = tar_bytes([("0.jpg", b"old")])
+TAR_OF_SAME_SIZE = tar_bytes([("1.jpg", b"new")])
+LONGER_TAR = tar_bytes([("2.jpg", bytes(20_000))])
 
 
 @pytest.fixture
 def shard(tmp_path):
     path = tmp_path / "a.tar"
-    path.write_bytes(OLD)
+    path.write_bytes(OLD_TAR)
     os.utime(path, ns=(1_000, 1_000))
     return path
 
@@ -38,10 +39,10 @@ def warnings(caplog):
 @pytest.fixture
 def scanned_paths(monkeypatch):
     """The shards whose headers were scanned, in order."""
-    seen = []
-    true_walk = scan.walk_tar
-    monkeypatch.setattr(scan, "walk_tar", lambda source, path: seen.append(path) or true_walk(source, path))
-    return seen
+    paths = []
+    real_walk_tar = scan.walk_tar
+    monkeypatch.setattr(scan, "walk_tar", lambda source, path: paths.append(path) or real_walk_tar(source, path))
+    return paths
 
 
 # -- a stored index that is current --------------------------------------------------------------------------------
@@ -73,11 +74,11 @@ def test_scan_pairs_by_stated_suffixes(tmp_path):
     assert scan.scan_shard(path).keys == ["0", "1_x"]
 
 
-# -- outdated ------------------------------------------------------------------------------------------------------
+# -- outdated indexes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("content", "mtime_ns", "key"), [(LONGER, 1_000, "2"), (SAME_SIZE, 1_001, "1"), (OLD, 2_000, "0")]
+    ("content", "mtime_ns", "key"), [(LONGER_TAR, 1_000, "2"), (TAR_OF_SAME_SIZE, 1_001, "1"), (OLD_TAR, 2_000, "0")]
 )
 def test_an_outdated_index_is_rebuilt_with_a_warning_and_never_used(
     shard, scanned_paths, warnings, content, mtime_ns, key
@@ -94,34 +95,31 @@ def test_an_outdated_index_is_rebuilt_with_a_warning_and_never_used(
 
 def test_an_index_that_describes_a_plain_shard_as_compressed_is_not_used(shard, warnings):
     """Such an index could place parts beyond the end of the file."""
-    true = scan.scan_shard(shard)
-    lying = type(true)(**vars(true) | {"compression": "gz", "data_length": 1 << 40, "keys": ["lie"]})
-    save_index(lying, shard)
+    scanned = scan.scan_shard(shard)
+    save_index(replace(scanned, compression="gz", data_length=1 << 40, keys=["false"]), shard)
     assert index_shard(shard).keys == ["0"]
     assert len(warnings()) == 1
 
 
-# -- corrupt -------------------------------------------------------------------------------------------------------
+# -- corrupt indexes -----------------------------------------------------------------------------------------------
+
+DAMAGES = {
+    "a flipped bit": lambda data: corrupt.flip_bit(data, 30),
+    "truncated": lambda data: corrupt.truncate(data, 30),
+    "empty": lambda data: b"",
+    "another version": lambda data: corrupt.overwrite(data, 7, b"9"),
+    "a pickle": lambda data: pickle.dumps(print),
+}
 
 
-def damaged(kind, data):
-    return {
-        "flipped": lambda: corrupt.flip_bit(data, 30),
-        "truncated": lambda: corrupt.truncate(data, 30),
-        "empty": lambda: b"",
-        "other version": lambda: corrupt.overwrite(data, 7, b"9"),
-        "pickle": lambda: pickle.dumps(print),
-    }[kind]()
-
-
-@pytest.mark.parametrize("kind", ["flipped", "truncated", "empty", "other version", "pickle"])
-def test_a_bad_index_is_rebuilt_with_a_warning_that_names_it(shard, warnings, kind):
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_bad_index_is_rebuilt_with_a_warning_that_names_it(shard, warnings, damage):
     index_shard(shard)
-    index_path_beside(shard).write_bytes(damaged(kind, index_path_beside(shard).read_bytes()))
+    index_path_beside(shard).write_bytes(damage(index_path_beside(shard).read_bytes()))
     assert index_shard(shard).keys == ["0"]
-    [notice] = warnings()
-    assert str(index_path_beside(shard)) in notice
-    assert notice.endswith("; rebuilding it")
+    [warning] = warnings()
+    assert str(index_path_beside(shard)) in warning
+    assert warning.endswith("; rebuilding it")
     assert load_index(shard).keys == ["0"]
 
 
@@ -132,14 +130,14 @@ def test_a_bad_index_is_rebuilt_with_a_warning_that_names_it(shard, warnings, ki
 def unwritable(monkeypatch):
     """Folders into which no index can be written."""
     folders = []
-    true_replace = _write_atomically
+    real_function = _write_atomically
 
-    def replace(path, data):
+    def write_unless_unwritable(path, data):
         if path.parent in folders:
-            raise StorageError("no index can be put there", shard=str(path))
-        return true_replace(path, data)
+            raise StorageError("no index can be written here", shard=str(path))
+        return real_function(path, data)
 
-    monkeypatch.setattr("penstock.shards.index._write_atomically", replace)
+    monkeypatch.setattr("penstock.shards.index._write_atomically", write_unless_unwritable)
     return folders
 
 
@@ -151,15 +149,15 @@ def test_an_index_in_the_cache_is_used_like_one_beside_the_shard(shard, unwritab
     assert len(scanned_paths) == 1
 
 
-@pytest.mark.parametrize("left", [b"nonsense", None], ids=["bad", "stale"])
+@pytest.mark.parametrize("state", ["corrupt", "outdated"])
 def test_an_unusable_index_in_a_read_only_folder_does_not_hide_the_one_in_the_cache(
-    shard, unwritable, scanned_paths, warnings, left
+    shard, unwritable, scanned_paths, warnings, state
 ):
     index_shard(shard)
-    if left is None:
+    if state == "outdated":
         os.utime(shard, ns=(5_000, 5_000))
     else:
-        index_path_beside(shard).write_bytes(left)
+        index_path_beside(shard).write_bytes(b"nonsense")
     unwritable.append(shard.parent)
     for _ in range(3):
         assert index_shard(shard).keys == ["0"]
@@ -170,23 +168,24 @@ def test_an_unusable_index_in_a_read_only_folder_does_not_hide_the_one_in_the_ca
 def test_an_index_that_cannot_be_stored_is_still_returned(shard, unwritable, warnings):
     unwritable += [shard.parent, index_path_in_cache(shard).parent]
     assert index_shard(shard).keys == ["0"]
-    [notice] = warnings()
-    assert notice.startswith(f"{shard}: index not stored: ")
-    assert "no index can be put there" in notice
+    [warning] = warnings()
+    assert warning.startswith(f"{shard}: index not stored: ")
+    assert "no index can be written here" in warning
 
 
 # -- shards that change or are bad ---------------------------------------------------------------------------------
 
 
-def during_the_scan(monkeypatch, action):
-    true_walk = scan.walk_tar
+def act_during_scan(monkeypatch, action):
+    """Call `action` when the headers have been read, before the scan ends."""
+    real_walk_tar = scan.walk_tar
 
-    def walk(source, path):
-        found = true_walk(source, path)
+    def walk_tar(source, path):
+        members = real_walk_tar(source, path)
         action()
-        return found
+        return members
 
-    monkeypatch.setattr(scan, "walk_tar", walk)
+    monkeypatch.setattr(scan, "walk_tar", walk_tar)
 
 
 def grow(path):
@@ -198,7 +197,7 @@ def grow(path):
     "action", [grow, lambda path: os.utime(path, ns=(9, 9)), os.remove], ids=["grown", "touched", "removed"]
 )
 def test_a_shard_that_changes_during_its_scan_is_an_error_and_leaves_no_index(shard, monkeypatch, action):
-    during_the_scan(monkeypatch, lambda: action(shard))
+    act_during_scan(monkeypatch, lambda: action(shard))
     with pytest.raises(ShardError, match="changed while it was being indexed") as caught:
         index_shard(shard)
     assert caught.value.shard == str(shard)
@@ -207,7 +206,7 @@ def test_a_shard_that_changes_during_its_scan_is_an_error_and_leaves_no_index(sh
 
 
 def test_a_bad_shard_leaves_no_index(shard):
-    shard.write_bytes(OLD[:514])
+    shard.write_bytes(OLD_TAR[:514])
     with pytest.raises(TarError):
         index_shard(shard)
     assert not index_path_beside(shard).exists()
@@ -226,10 +225,10 @@ def test_a_missing_shard_is_an_error_even_if_its_index_exists(shard):
 
 def test_all_shards_are_indexed_concurrently(tmp_path):
     paths = make_shards(tmp_path, SA1B, samples=12, shards=6, scale=0.02)
-    found = {scanned.shard: scanned for scanned in index_shards(paths, threads=3)}
-    assert sorted(found) == [str(path) for path in paths]
-    assert sorted(key for scanned in found.values() for key in scanned.index.keys) == [SA1B.key(n) for n in range(12)]
-    assert all(scanned.rebuilt and scanned.error is None for scanned in found.values())
+    results = {scanned.shard: scanned for scanned in index_shards(paths, threads=3)}
+    assert sorted(results) == [str(path) for path in paths]
+    assert sorted(key for scanned in results.values() for key in scanned.index.keys) == [SA1B.key(n) for n in range(12)]
+    assert all(scanned.rebuilt and scanned.error is None for scanned in results.values())
     assert not any(scanned.rebuilt for scanned in index_shards(paths))
     assert all(scanned.rebuilt for scanned in index_shards(paths, rebuild=True))
 
@@ -238,16 +237,16 @@ def test_errors_are_results_and_the_other_shards_are_indexed(tmp_path, shard):
     (tmp_path / "bad.tar").write_bytes(b"<html>404</html>")
     (tmp_path / "folder.tar").mkdir()
     paths = [shard, tmp_path / "bad.tar", tmp_path / "missing.tar", tmp_path / "folder.tar"]
-    found = {scanned.shard: scanned for scanned in index_shards(paths)}
-    assert found[str(shard)].index.keys == ["0"]
-    for path, kind in ((paths[1], TarError), (paths[2], StorageError), (paths[3], StorageError)):
-        assert found[str(path)].index is None
-        assert type(found[str(path)].error) is kind
-        assert found[str(path)].error.shard == str(path)
+    results = {scanned.shard: scanned for scanned in index_shards(paths)}
+    assert results[str(shard)].index.keys == ["0"]
+    for path, error_type in ((paths[1], TarError), (paths[2], StorageError), (paths[3], StorageError)):
+        assert results[str(path)].index is None
+        assert type(results[str(path)].error) is error_type
+        assert results[str(path)].error.shard == str(path)
 
 
 def test_a_shard_removed_during_its_scan_is_a_result(shard, monkeypatch):
-    during_the_scan(monkeypatch, lambda: os.remove(shard))
+    act_during_scan(monkeypatch, lambda: os.remove(shard))
     [scanned] = index_shards([shard])
     assert type(scanned.error) is ShardError
 
@@ -256,37 +255,37 @@ def test_no_shards_give_no_results():
     assert list(index_shards([])) == []
 
 
-def test_closing_early_starts_no_further_shard(tmp_path, scanned_paths):
+def test_no_thread_runs_and_no_index_is_partly_written_after_closing_early(tmp_path, scanned_paths):
     paths = [tmp_path / f"{number:03d}.tar" for number in range(100)]
     for path in paths:
-        path.write_bytes(OLD)
+        path.write_bytes(OLD_TAR)
     before = threading.active_count()
     results = index_shards(paths, threads=1)
     next(results)
     results.close()
     assert threading.active_count() == before
-    after = len(scanned_paths)
-    assert 1 <= after <= 100
-    assert len(list(tmp_path.glob("*.pidx"))) == after
+    count = len(scanned_paths)
+    assert 1 <= count <= 100
+    assert len(list(tmp_path.glob("*.pidx"))) == count
 
 
-@pytest.mark.skipif(not hasattr(os, "preadv"), reason="this platform reads otherwise")
-@pytest.mark.parametrize("after", [0, 1, 7])
-def test_a_stale_handle_during_a_scan_is_recovered(tmp_path, monkeypatch, after):
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="without preadv, this platform uses other calls to read")
+@pytest.mark.parametrize("stale_read", [0, 1, 7])
+def test_a_stale_handle_during_a_scan_is_recovered(tmp_path, monkeypatch, stale_read):
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes((f"{number:03d}.bin", bytes(700)) for number in range(20)))
-    there = scan.scan_shard(path)
-    reads, preadv = iter(range(1000)), os.preadv
+    expected = scan.scan_shard(path)
+    reads, real_preadv = iter(range(1000)), os.preadv
 
-    def stale_once(*arguments):
-        if next(reads) == after:
+    def preadv(*arguments):
+        if next(reads) == stale_read:
             raise OSError(errno.ESTALE, "Stale file handle")
-        return preadv(*arguments)
+        return real_preadv(*arguments)
 
-    monkeypatch.setattr(os, "preadv", stale_once)
-    again = scan.scan_shard(path)
-    assert next(reads) > after
-    assert (again.keys, again.offsets.tolist()) == (there.keys, there.offsets.tolist())
+    monkeypatch.setattr(os, "preadv", preadv)
+    recovered = scan.scan_shard(path)
+    assert next(reads) > stale_read
+    assert (recovered.keys, recovered.offsets.tolist()) == (expected.keys, expected.offsets.tolist())
 
 
 def test_a_disk_failure_during_a_scan_is_an_error_with_shard_and_offset(tmp_path, monkeypatch):

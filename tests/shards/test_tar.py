@@ -1,4 +1,4 @@
-"""The tar walk agrees with the standard library's tarfile on every kind of tar that both can read."""
+"""`walk_tar` agrees with the standard library's tarfile on every kind of tar that both can read."""
 
 import gzip
 import io
@@ -20,13 +20,13 @@ from penstock.shards.tar_header import HEADER_BATCH, TAR_BLOCK
 from penstock.storage.local import copying_reader
 
 USTAR, GNU, PAX = tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT
-FORMATS = pytest.mark.parametrize("form", [USTAR, GNU, PAX], ids=["ustar", "gnu", "pax"])
+FORMATS = pytest.mark.parametrize("tar_format", [USTAR, GNU, PAX], ids=["ustar", "gnu", "pax"])
 END = bytes(2 * TAR_BLOCK)
 
 
-def write(path, members, form=GNU):
-    """Write a plain tar with tarfile; data are given as bytes or as a size."""
-    with tarfile.open(path, "w", format=form, encoding="utf-8") as tar:
+def write(path, members, tar_format=GNU):
+    """Write a plain tar with tarfile and return its path; each member is (name, data or size)."""
+    with tarfile.open(path, "w", format=tar_format, encoding="utf-8") as tar:
         for name, data in members:
             data = bytes(data) if isinstance(data, int) else data
             info = tarfile.TarInfo(name)
@@ -40,18 +40,20 @@ def padded(data):
 
 
 def by_tarfile(path):
+    """Return (name, offset, size) of the files in a tar, as tarfile reads them."""
     with tarfile.open(path, encoding="utf-8") as tar:
         return [(member.name, member.offset_data, member.size) for member in tar if member.isreg()]
 
 
-def walked(path):
+def walk(path):
     with open_shard(path) as source:
         return walk_tar(source, str(path))
 
 
 def by_penstock(path):
-    found = walked(path)
-    return list(zip(found.names, found.offsets, found.lengths, strict=True))
+    """Return (name, offset, size) of the files in a tar, as `walk_tar` reads them."""
+    members = walk(path)
+    return list(zip(members.names, members.offsets, members.lengths, strict=True))
 
 
 def assert_both_agree(path, count):
@@ -64,19 +66,19 @@ def assert_both_agree(path, count):
 
 
 @FORMATS
-def test_sizes_around_a_block_have_the_same_offsets_as_in_tarfile(tmp_path, form):
+def test_sizes_around_a_block_have_the_same_offsets_as_in_tarfile(tmp_path, tar_format):
     sizes = [0, 1, 511, 512, 513, 1023, 1024, 1025, 100_000, 0]
-    path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", size) for number, size in enumerate(sizes)], form)
+    path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", size) for number, size in enumerate(sizes)], tar_format)
     assert_both_agree(path, len(sizes))
 
 
-@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
+@pytest.mark.parametrize("tar_format", [GNU, PAX], ids=["gnu", "pax"])
 @pytest.mark.parametrize("length", [99, 100, 101, 255, 256, 300, 5000])
-def test_long_names_are_complete(tmp_path, form, length):
+def test_long_names_are_complete(tmp_path, tar_format, length):
     names = ["short.jpg", "n" * (length - 4) + ".jpg", "d/" * ((length - 5) // 2) + "x.jpg", "last.jpg"]
-    path = write(tmp_path / "a.tar", [(name, 700) for name in names], form)
+    path = write(tmp_path / "a.tar", [(name, 700) for name in names], tar_format)
     assert_both_agree(path, 4)
-    assert walked(path).names == names
+    assert walk(path).names == names
 
 
 @pytest.mark.parametrize("folder", [100, 120, 155])
@@ -84,47 +86,47 @@ def test_a_name_split_into_prefix_and_name_is_joined_again(tmp_path, folder):
     names = ["f" * folder + "/" + "n" * 96 + ".jpg", "plain.jpg", "f" * folder + "/x.jpg"]
     path = write(tmp_path / "a.tar", [(name, 10) for name in names], USTAR)
     assert_both_agree(path, 3)
-    assert walked(path).names == names
+    assert walk(path).names == names
 
 
-def test_a_prefix_counts_whatever_version_follows_the_magic(tmp_path):
+def test_the_prefix_is_used_for_every_version_of_the_ustar_format(tmp_path):
     header = tar_header("x.jpg", 0, prefix="folder", magic=b"ustar\0\0\0")
     (tmp_path / "a.tar").write_bytes(header + END)
     assert_both_agree(tmp_path / "a.tar", 1)
-    assert walked(tmp_path / "a.tar").names == ["folder/x.jpg"]
+    assert walk(tmp_path / "a.tar").names == ["folder/x.jpg"]
 
 
 def test_times_that_gnu_tar_stores_in_the_prefix_field_are_not_a_prefix(tmp_path):
     times = "14372157612\0" + "14372157612"
     (tmp_path / "a.tar").write_bytes(tar_header("x.jpg", 0, prefix=times, magic=GNU_MAGIC) + END)
-    assert walked(tmp_path / "a.tar").names == ["x.jpg"]
+    assert walk(tmp_path / "a.tar").names == ["x.jpg"]
 
 
 @FORMATS
-def test_names_in_other_alphabets_are_decoded(tmp_path, form):
+def test_names_in_other_alphabets_are_decoded(tmp_path, tar_format):
     names = ["bild-ä.jpg", "图片/0001.jpg", "картина.npz", "plain.jpg", "naïve.json"]
-    path = write(tmp_path / "a.tar", [(name, 10) for name in names], form)
+    path = write(tmp_path / "a.tar", [(name, 10) for name in names], tar_format)
     assert_both_agree(path, 5)
-    assert walked(path).names == names
+    assert walk(path).names == names
 
 
 def test_bytes_that_are_not_utf8_become_visible_escapes(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w", format=GNU, encoding="latin-1") as tar:
         tar.addfile(tarfile.TarInfo("fa\u00e7ade.jpg"))
         tar.addfile(tarfile.TarInfo("fa\u00e7ade" + "n" * 200 + ".jpg"))
-    assert walked(tmp_path / "a.tar").names == ["fa\\xe7ade.jpg", "fa\\xe7ade" + "n" * 200 + ".jpg"]
+    assert walk(tmp_path / "a.tar").names == ["fa\\xe7ade.jpg", "fa\\xe7ade" + "n" * 200 + ".jpg"]
 
 
 def test_a_name_ends_at_its_first_zero_byte(tmp_path):
     header = bytearray(tar_header("abc\0def.jpg"))
     (tmp_path / "a.tar").write_bytes(bytes(header) + tar_header("n" * 100) + END)
     assert_both_agree(tmp_path / "a.tar", 2)
-    assert walked(tmp_path / "a.tar").names == ["abc", "n" * 100]
+    assert walk(tmp_path / "a.tar").names == ["abc", "n" * 100]
 
 
 def test_names_with_line_breaks_stay_separate(tmp_path):
     path = write(tmp_path / "a.tar", [("a\nb.jpg", 1), ("c.jpg", 1)])
-    assert walked(path).names == ["a\nb.jpg", "c.jpg"]
+    assert walk(path).names == ["a\nb.jpg", "c.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +144,8 @@ def test_names_with_line_breaks_stay_separate(tmp_path):
     ids=repr,
 )
 def test_every_notation_of_a_size_is_parsed(tmp_path, raw_size):
-    one = tar_header("a.jpg", raw_size=raw_size) + padded(bytes(700))
-    (tmp_path / "a.tar").write_bytes(one + tar_header("b.jpg", 3) + padded(b"abc") + END)
+    first = tar_header("a.jpg", raw_size=raw_size) + padded(bytes(700))
+    (tmp_path / "a.tar").write_bytes(first + tar_header("b.jpg", 3) + padded(b"abc") + END)
     assert_both_agree(tmp_path / "a.tar", 2)
     assert by_penstock(tmp_path / "a.tar") == [("a.jpg", 512, 700), ("b.jpg", 2048, 3)]
 
@@ -153,37 +155,37 @@ def test_a_blank_size_is_zero(tmp_path):
     assert_both_agree(tmp_path / "a.tar", 2)
 
 
-@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
-def test_a_member_of_more_than_8_gib_is_stepped_over(tmp_path, form):
+@pytest.mark.parametrize("tar_format", [GNU, PAX], ids=["gnu", "pax"])
+def test_the_member_after_one_of_more_than_8_gib_is_found(tmp_path, tar_format):
     path = tmp_path / "a.tar"
     with path.open("wb") as file:
         for name, size in (("huge.bin", (9 << 30) + 5), ("small.bin", 3)):
             info = tarfile.TarInfo(name)
             info.size = size
-            file.write(info.tobuf(form))
+            file.write(info.tobuf(tar_format))
             file.seek(size + -size % TAR_BLOCK, io.SEEK_CUR)
         file.write(END)
     assert_both_agree(path, 2)
 
 
 def test_headers_from_before_ustar_are_read(tmp_path):
-    old = {"typeflag": b"\0", "magic": bytes(8)}
-    folder = tar_header("images/", 0, **old)
-    one = tar_header("images/a.jpg", 5, **old) + padded(b"12345")
-    (tmp_path / "a.tar").write_bytes(folder + one + tar_header("images/empty.txt", 0, **old) + END)
+    v7 = {"typeflag": b"\0", "magic": bytes(8)}
+    folder = tar_header("images/", 0, **v7)
+    file = tar_header("images/a.jpg", 5, **v7) + padded(b"12345")
+    (tmp_path / "a.tar").write_bytes(folder + file + tar_header("images/empty.txt", 0, **v7) + END)
     assert_both_agree(tmp_path / "a.tar", 2)
 
 
 @FORMATS
-def test_directories_are_skipped_and_not_listed(tmp_path, form):
-    with tarfile.open(tmp_path / "a.tar", "w", format=form) as tar:
+def test_directories_are_skipped_and_not_listed(tmp_path, tar_format):
+    with tarfile.open(tmp_path / "a.tar", "w", format=tar_format) as tar:
         for name in ("images", "images/deep"):
             folder = tarfile.TarInfo(name)
             folder.type = tarfile.DIRTYPE
             tar.addfile(folder)
         tar.addfile(tarfile.TarInfo("images/a.jpg"))
     assert_both_agree(tmp_path / "a.tar", 1)
-    assert walked(tmp_path / "a.tar").other_members == []
+    assert walk(tmp_path / "a.tar").other_members == []
 
 
 def test_a_global_pax_header_does_not_become_a_member(tmp_path):
@@ -219,10 +221,10 @@ def test_a_contiguous_file_is_a_file(tmp_path):
 
 
 def test_a_checksum_over_signed_bytes_is_accepted(tmp_path):
-    honest = tar_header("bild-ä.jpg", 2)
-    signed = sum(byte - 256 if byte > 127 else byte for byte in honest[:148] + b" " * 8 + honest[156:])
-    header = tar_header("bild-ä.jpg", 2, checksum=b"%06o\0 " % signed)
-    assert header != honest
+    unsigned = tar_header("bild-ä.jpg", 2)
+    total = sum(byte - 256 if byte > 127 else byte for byte in unsigned[:148] + b" " * 8 + unsigned[156:])
+    header = tar_header("bild-ä.jpg", 2, checksum=b"%06o\0 " % total)
+    assert header != unsigned
     (tmp_path / "a.tar").write_bytes(tar_header("first.jpg") + header + padded(b"ab") + END)
     assert_both_agree(tmp_path / "a.tar", 2)
 
@@ -247,18 +249,18 @@ def test_any_number_of_members_is_read_across_the_batches(tmp_path, count):
     assert_both_agree(path, count)
 
 
-@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
-def test_extended_headers_within_a_batch_do_not_affect_other_members(tmp_path, form):
+@pytest.mark.parametrize("tar_format", [GNU, PAX], ids=["gnu", "pax"])
+def test_extended_headers_within_a_batch_do_not_affect_other_members(tmp_path, tar_format):
     long = {0, 5, 6, HEADER_BATCH - 1, HEADER_BATCH, HEADER_BATCH + 1, 2 * HEADER_BATCH, 1299}
     names = [f"{number:06d}" + ("x" * 200 if number in long else "") + ".txt" for number in range(1300)]
-    path = write(tmp_path / "a.tar", [(name, 1) for name in names], form)
+    path = write(tmp_path / "a.tar", [(name, 1) for name in names], tar_format)
     assert_both_agree(path, 1300)
-    assert walked(path).names == names
+    assert walk(path).names == names
 
 
 @pytest.mark.parametrize("sizes", [(80, 9000), (9000, 80), (1, 512), (80, 0), (80, 513), (512, 80, 0, 513, 9000)])
 def test_members_among_tiny_ones_have_the_same_offsets_as_in_tarfile(tmp_path, sizes):
-    """After a batch of tiny members two headers are read at once, whatever the next sizes are."""
+    """After a batch of tiny members, two headers are read at once, whether or not the next members are tiny."""
     all_sizes = [80] * HEADER_BATCH + list(itertools.islice(itertools.cycle(sizes), 2 * HEADER_BATCH + 1))
     path = write(tmp_path / "a.tar", [(f"{number:06d}.txt", size) for number, size in enumerate(all_sizes)])
     assert_both_agree(path, len(all_sizes))
@@ -268,33 +270,33 @@ def test_members_among_tiny_ones_have_the_same_offsets_as_in_tarfile(tmp_path, s
 def test_a_tar_of_tiny_members_without_end_blocks_is_read_to_its_end(tmp_path, count):
     path = write(tmp_path / "a.tar", [(f"{number}.txt", 1) for number in range(count)])
     path.write_bytes(path.read_bytes()[: count * 2 * TAR_BLOCK])
-    assert len(walked(path)) == count
+    assert len(walk(path)) == count
 
 
 @pytest.mark.parametrize("count", [HEADER_BATCH - 1, HEADER_BATCH, HEADER_BATCH + 1])
 def test_a_tar_without_end_blocks_may_end_with_its_batch(tmp_path, count):
     path = write(tmp_path / "a.tar", [(f"{number}.txt", 0) for number in range(count)])
     path.write_bytes(path.read_bytes()[: count * TAR_BLOCK])
-    assert len(walked(path)) == count
+    assert len(walk(path)) == count
 
 
-# -- the end -------------------------------------------------------------------------------------------------------
+# -- the end of the archive ----------------------------------------------------------------------------------------
 
 
 def test_a_tar_of_zeros_only_is_empty_and_sound(tmp_path):
     write(tmp_path / "a.tar", [])
-    found = walked(tmp_path / "a.tar")
-    assert (len(found), found.other_members) == (0, [])
+    members = walk(tmp_path / "a.tar")
+    assert (len(members), members.other_members) == (0, [])
 
 
 @pytest.mark.parametrize("zeros", [0, 100, 212, 512, 1024, 10_000])
-def test_missing_end_blocks_are_accepted_when_the_last_member_is_whole(tmp_path, zeros):
+def test_missing_end_blocks_are_accepted_if_the_last_member_is_complete(tmp_path, zeros):
     """300 bytes need 212 of padding: 0 is the bare data, 212 the padded member, 512 half a block more."""
     (tmp_path / "a.tar").write_bytes(tar_header("a.jpg", 300) + b"x" * 300 + bytes(zeros))
     assert by_penstock(tmp_path / "a.tar") == [("a.jpg", 512, 300)]
 
 
-# -- compressed ----------------------------------------------------------------------------------------------------
+# -- compressed shards ---------------------------------------------------------------------------------------------
 
 
 @FORMATS
@@ -302,10 +304,12 @@ def test_missing_end_blocks_are_accepted_when_the_last_member_is_whole(tmp_path,
     ("ending", "pack"),
     [(".tar.gz", gzip.compress), (".tgz", gzip.compress), (".tar.zst", zstd.compress), (".tar.zstd", zstd.compress)],
 )
-def test_a_compressed_shard_reads_as_the_plain_one_does(tmp_path, form, ending, pack):
+def test_a_compressed_shard_reads_as_the_plain_one_does(tmp_path, tar_format, ending, pack):
     members = [(f"{number:04d}" + "x" * (number % 7 * 40) + ".bin", number * 37) for number in range(600)]
     plain = write(
-        tmp_path / "a.tar", [(name, size) for name, size in members if form != USTAR or len(name) < 100], form
+        tmp_path / "a.tar",
+        [(name, size) for name, size in members if tar_format != USTAR or len(name) < 100],
+        tar_format,
     )
     packed = tmp_path / f"a{ending}"
     packed.write_bytes(pack(plain.read_bytes()))
@@ -316,8 +320,8 @@ def test_a_compressed_shard_reads_as_the_plain_one_does(tmp_path, form, ending, 
 def test_a_file_of_several_compressed_pieces_is_one_stream(tmp_path, ending, pack):
     plain = write(tmp_path / "a.tar", [(f"{number}.bin", 1000) for number in range(50)])
     data = plain.read_bytes()
-    cuts = [0, 1, 700, 20_000, len(data)]
-    pieces = [pack(data[start:stop]) for start, stop in itertools.pairwise(cuts)]
+    bounds = [0, 1, 700, 20_000, len(data)]
+    pieces = [pack(data[start:stop]) for start, stop in itertools.pairwise(bounds)]
     (tmp_path / f"a{ending}").write_bytes(b"".join(pieces))
     assert by_penstock(tmp_path / f"a{ending}") == by_tarfile(plain)
 
@@ -343,26 +347,26 @@ class RecordedReads(PlainShard):
 def test_one_header_is_read_per_member_and_no_data(tmp_path):
     path = write(tmp_path / "a.tar", [(f"{number:04d}.bin", 5000 + number) for number in range(HEADER_BATCH + 100)])
     with RecordedReads(path) as source:
-        found = walk_tar(source, str(path))
-    headers = [(offset - TAR_BLOCK, TAR_BLOCK) for offset in found.offsets]
-    last = found.offsets[-1] + found.lengths[-1]
-    end = last + -last % TAR_BLOCK
+        members = walk_tar(source, str(path))
+    headers = [(offset - TAR_BLOCK, TAR_BLOCK) for offset in members.offsets]
+    end_of_data = members.offsets[-1] + members.lengths[-1]
+    end = end_of_data + -end_of_data % TAR_BLOCK
     assert source.reads == [*headers, (end, TAR_BLOCK), (end + TAR_BLOCK, 10240)]
 
 
 class CountedReads(PlainShard):
     """A shard that counts the reads of headers."""
 
-    fills = 0
+    reads = 0
 
     def raw_reader(self):
-        fill = super().raw_reader()
+        real_reader = super().raw_reader()
 
-        def counted(rows, offset):
-            self.fills += 1
-            return fill(rows, offset)
+        def counting_reader(rows, offset):
+            self.reads += 1
+            return real_reader(rows, offset)
 
-        return counted
+        return counting_reader
 
 
 @pytest.mark.skipif(not hasattr(os, "preadv"), reason="the system cannot scatter a read")
@@ -374,22 +378,22 @@ def test_two_headers_are_read_at_once_among_tiny_members(tmp_path):
     with CountedReads(path) as source:
         walk_tar(source, str(path))
     second_and_third, end = 2 * (HEADER_BATCH // 2 + 1), 1
-    assert source.fills == HEADER_BATCH + second_and_third + end
+    assert source.reads == HEADER_BATCH + second_and_third + end
 
 
-@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
-def test_no_data_of_members_with_extended_headers_is_read(tmp_path, form):
-    path = write(tmp_path / "a.tar", [("n" * 150 + f"{number:04d}.bin", 5000) for number in range(20)], form)
+@pytest.mark.parametrize("tar_format", [GNU, PAX], ids=["gnu", "pax"])
+def test_no_data_of_members_with_extended_headers_is_read(tmp_path, tar_format):
+    path = write(tmp_path / "a.tar", [("n" * 150 + f"{number:04d}.bin", 5000) for number in range(20)], tar_format)
     with RecordedReads(path) as source:
-        found = walk_tar(source, str(path))
-    data = set()
-    for start, length in zip(found.offsets, found.lengths, strict=True):
-        data.update(range(start, start + length))
-    assert len(data) == 20 * 5000
-    assert not any(data.intersection(range(start, start + length)) for start, length in source.reads)
+        members = walk_tar(source, str(path))
+    data_positions = set()
+    for start, length in zip(members.offsets, members.lengths, strict=True):
+        data_positions.update(range(start, start + length))
+    assert len(data_positions) == 20 * 5000
+    assert not any(data_positions.intersection(range(start, start + length)) for start, length in source.reads)
 
 
-# -- anything a writer may write -----------------------------------------------------------------------------------
+# -- any list of members -------------------------------------------------------------------------------------------
 
 TEXT = st.text(
     st.characters(codec="utf-8", exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=60
@@ -399,17 +403,17 @@ MEMBERS = st.lists(st.tuples(NAMES, st.integers(0, 1600)), max_size=12)
 
 
 @pytest.fixture(scope="module")
-def scratch(tmp_path_factory):
+def scratch_path(tmp_path_factory):
     return tmp_path_factory.mktemp("tar") / "a.tar"
 
 
-@pytest.mark.parametrize("form", [GNU, PAX], ids=["gnu", "pax"])
+@pytest.mark.parametrize("tar_format", [GNU, PAX], ids=["gnu", "pax"])
 @settings(deadline=None, max_examples=150)
 @given(members=MEMBERS)
-def test_any_list_of_members_is_read_back(scratch, form, members):
-    write(scratch, members, form)
-    assert by_penstock(scratch) == by_tarfile(scratch)
-    assert [(name, size) for name, _, size in by_penstock(scratch)] == members
+def test_any_list_of_members_is_read_back(scratch_path, tar_format, members):
+    write(scratch_path, members, tar_format)
+    assert by_penstock(scratch_path) == by_tarfile(scratch_path)
+    assert [(name, size) for name, _, size in by_penstock(scratch_path)] == members
 
 
 SHORT = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/"), min_size=1, max_size=70)
@@ -418,10 +422,10 @@ SPLITTABLE = st.lists(SHORT, min_size=1, max_size=3).map("/".join).filter(lambda
 
 @settings(deadline=None, max_examples=150)
 @given(members=st.lists(st.tuples(SPLITTABLE, st.integers(0, 1600)), max_size=12))
-def test_any_list_of_members_is_read_back_from_ustar(scratch, members):
-    write(scratch, members, USTAR)
-    assert by_penstock(scratch) == by_tarfile(scratch)
-    assert [(name, size) for name, _, size in by_penstock(scratch)] == members
+def test_any_list_of_members_is_read_back_from_ustar(scratch_path, members):
+    write(scratch_path, members, USTAR)
+    assert by_penstock(scratch_path) == by_tarfile(scratch_path)
+    assert [(name, size) for name, _, size in by_penstock(scratch_path)] == members
 
 
 def gnu_tar():
@@ -431,17 +435,17 @@ def gnu_tar():
     return program
 
 
-@pytest.mark.parametrize("form", ["v7", "oldgnu", "gnu", "ustar", "posix"])
-def test_what_gnu_tar_writes_is_read(tmp_path, form):
+@pytest.mark.parametrize("tar_format", ["v7", "oldgnu", "gnu", "ustar", "posix"])
+def test_every_format_of_gnu_tar_is_read(tmp_path, tar_format):
     folder = tmp_path / "src" / ("deep" * 20)
     folder.mkdir(parents=True)
     for number in range(20):
-        name = f"{number:04d}" + ("_long" * 14 if form != "v7" and number % 3 == 0 else "") + ".bin"
+        name = f"{number:04d}" + ("_long" * 14 if tar_format != "v7" and number % 3 == 0 else "") + ".bin"
         (folder / name).write_bytes(bytes(number * 101))
-    command = [gnu_tar(), f"--format={form}", "-cf", str(tmp_path / "a.tar"), "-C", str(folder.parent), "."]
+    command = [gnu_tar(), f"--format={tar_format}", "-cf", str(tmp_path / "a.tar"), "-C", str(folder.parent), "."]
     subprocess.run(command, check=True)
-    found = by_penstock(tmp_path / "a.tar")
-    by_name = {name.removeprefix("./"): (offset, size) for name, offset, size in found}
+    members = by_penstock(tmp_path / "a.tar")
+    by_name = {name.removeprefix("./"): (offset, size) for name, offset, size in members}
     expected = {name.removeprefix("./"): (offset, size) for name, offset, size in by_tarfile(tmp_path / "a.tar")}
     assert by_name == expected
-    assert len(found) == 20
+    assert len(members) == 20

@@ -1,4 +1,4 @@
-"""Files that are damaged, hostile or not tars raise a TarError that says where."""
+"""Files that are damaged, hostile or not tars raise a TarError with the shard, the member and the offset."""
 
 import gzip
 import io
@@ -18,12 +18,14 @@ from penstock.testing import corrupt
 END = bytes(2 * TAR_BLOCK)
 
 
-def member(name, data=b"data", **lies):
-    return tar_header(name, len(data), **lies) + data + bytes(-len(data) % TAR_BLOCK)
+def member(name, data=b"data", **header_fields):
+    return tar_header(name, len(data), **header_fields) + data + bytes(-len(data) % TAR_BLOCK)
 
 
-def pax(records, follower=b""):
-    return tar_header("PaxHeader", len(records), typeflag=b"x") + records + bytes(-len(records) % TAR_BLOCK) + follower
+def pax(records, next_member=b""):
+    """Return a PAX header with these records, followed by the member it belongs to."""
+    header = tar_header("PaxHeader", len(records), typeflag=b"x")
+    return header + records + bytes(-len(records) % TAR_BLOCK) + next_member
 
 
 def record(keyword, value):
@@ -36,10 +38,10 @@ def record(keyword, value):
 
 
 @pytest.fixture
-def refused(tmp_path):
+def error_of(tmp_path):
     """A function that reads bytes as a tar and returns the TarError, which must name the shard."""
 
-    def refuse(data, name="a.tar"):
+    def read(data, name="a.tar"):
         path = tmp_path / name
         path.write_bytes(data)
         with open_shard(path) as source, pytest.raises(TarError) as caught:
@@ -49,53 +51,55 @@ def refused(tmp_path):
         assert caught.value.advice
         return caught.value
 
-    return refuse
+    return read
 
 
 @pytest.fixture
-def accepted(tmp_path):
-    def accept(data, name="a.tar"):
+def members_of(tmp_path):
+    """A function that reads bytes as a tar and returns its members."""
+
+    def read(data, name="a.tar"):
         path = tmp_path / name
         path.write_bytes(data)
         with open_shard(path) as source:
             return walk_tar(source, str(path))
 
-    return accept
+    return read
 
 
-# -- cut short -----------------------------------------------------------------------------------------------------
+# -- truncated tars ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [513, 700, 1023])
-def test_a_tar_cut_in_the_data_of_its_last_member_is_an_error_with_that_member(refused, kept):
-    error = refused(member("first.jpg") + corrupt.truncate(member("last.jpg", bytes(512)), kept))
+def test_a_tar_cut_in_the_data_of_its_last_member_is_an_error_with_that_member(error_of, kept):
+    error = error_of(member("first.jpg") + corrupt.truncate(member("last.jpg", bytes(512)), kept))
     assert "cut short" in error.reason
     assert (error.member, error.offset) == ("last.jpg", 1024 + 1024)
 
 
-def test_a_tar_cut_in_data_only_is_an_error(refused):
-    assert "cut short" in refused(member("a.jpg", bytes(100_000))[:600]).reason
+def test_a_tar_cut_in_data_only_is_an_error(error_of):
+    assert "cut short" in error_of(member("a.jpg", bytes(100_000))[:600]).reason
 
 
 @pytest.mark.parametrize("kept", [1, 100, 511])
-def test_a_tar_cut_in_a_header_is_reported_as_such(refused, kept):
-    error = refused(member("first.jpg") + member("last.jpg")[:kept])
+def test_a_tar_cut_in_a_header_is_reported_as_such(error_of, kept):
+    error = error_of(member("first.jpg") + member("last.jpg")[:kept])
     assert "inside a header" in error.reason
     assert error.offset == 1024
 
 
 @pytest.mark.parametrize("before", [HEADER_BATCH, HEADER_BATCH + 1, HEADER_BATCH + 2])
 @pytest.mark.parametrize("kept", [1, 511])
-def test_a_tar_of_tiny_members_cut_in_a_header_is_reported_as_such(refused, before, kept):
+def test_a_tar_of_tiny_members_cut_in_a_header_is_reported_as_such(error_of, before, kept):
     """After a batch of tiny members the cut header may be the second one of a read."""
-    error = refused(member("tiny.cls") * before + member("last.jpg")[:kept])
+    error = error_of(member("tiny.cls") * before + member("last.jpg")[:kept])
     assert "inside a header" in error.reason
     assert error.offset == before * 1024
 
 
-def test_a_tar_cut_in_a_pax_payload_is_reported_as_such(refused):
+def test_a_tar_cut_in_a_pax_payload_is_reported_as_such(error_of):
     data = member("first.jpg") + pax(record(b"path", b"n" * 600))
-    error = refused(data[: 1024 + 512 + 100])
+    error = error_of(data[: 1024 + 512 + 100])
     assert "inside an extended header" in error.reason
     assert error.offset == 1024
 
@@ -110,8 +114,8 @@ def test_a_tar_cut_in_a_pax_payload_is_reported_as_such(refused):
     ],
     ids=["pax path", "pax mtime", "gnu long name"],
 )
-def test_an_extended_header_without_its_member_is_an_error(refused, extension, end):
-    error = refused(member("first.jpg") + extension + end)
+def test_an_extended_header_without_its_member_is_an_error(error_of, extension, end):
+    error = error_of(member("first.jpg") + extension + end)
     assert "extended header" in error.reason
     assert error.offset == 1024 + 1024
 
@@ -119,16 +123,16 @@ def test_an_extended_header_without_its_member_is_an_error(refused, extension, e
 # -- bad headers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_bad_checksum_in_the_first_header_is_reported_as_not_a_tar(refused):
-    error = refused(corrupt.flip_bit(member("a.jpg"), 100) + END)
+def test_a_bad_checksum_in_the_first_header_is_reported_as_not_a_tar(error_of):
+    error = error_of(corrupt.flip_bit(member("a.jpg"), 100) + END)
     assert error.reason.startswith("is not a tar: it starts with b'a.jpg")
     assert error.offset == 0
 
 
 @pytest.mark.parametrize("before", [1, HEADER_BATCH - 1, HEADER_BATCH, HEADER_BATCH + 3])
-def test_a_bad_checksum_in_a_later_header_is_an_error_with_member_and_offset(refused, before):
+def test_a_bad_checksum_in_a_later_header_is_an_error_with_member_and_offset(error_of, before):
     start = b"".join(member(f"{number}.jpg") for number in range(before))
-    error = refused(start + corrupt.flip_bit(member("bad.jpg"), 136) + member("good.jpg") + END)
+    error = error_of(start + corrupt.flip_bit(member("bad.jpg"), 136) + member("good.jpg") + END)
     assert error.reason == "header checksum does not match"
     assert (error.member, error.offset) == ("bad.jpg", before * 1024)
     assert "copy it again" in error.advice
@@ -137,8 +141,8 @@ def test_a_bad_checksum_in_a_later_header_is_an_error_with_member_and_offset(ref
 @pytest.mark.parametrize(
     "field", [b"\0" * 8, b" " * 8, b"9999999\0", b"-000001\0", b"+012345\0", b"0o1234\0\0", b"xyz\0\0\0\0\0"]
 )
-def test_a_checksum_field_that_is_not_a_number_is_refused(refused, field):
-    error = refused(member("first.jpg") + member("bad.jpg", checksum=field) + END)
+def test_a_checksum_field_that_is_not_a_number_is_refused(error_of, field):
+    error = error_of(member("first.jpg") + member("bad.jpg", checksum=field) + END)
     assert error.offset == 1024
 
 
@@ -146,61 +150,61 @@ def test_a_checksum_field_that_is_not_a_number_is_refused(refused, field):
     "raw_size",
     [b"+0000000001\0", b"-0000000001\0", b"1_0\0", b"0o7\0", b"0x7\0", b"00000000008\0", b"7 7\0"],
 )
-def test_a_size_that_is_not_plain_octal_is_refused(refused, raw_size):
-    error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=raw_size) + bytes(TAR_BLOCK) + END)
+def test_a_size_that_is_not_plain_octal_is_refused(error_of, raw_size):
+    error = error_of(member("first.jpg") + tar_header("bad.jpg", raw_size=raw_size) + bytes(TAR_BLOCK) + END)
     assert "is not an octal number" in error.reason
     assert (error.member, error.offset) == ("bad.jpg", 1024)
 
 
 @pytest.mark.parametrize("size", [-1, -512, -(1 << 62)])
-def test_a_negative_size_is_refused(refused, size):
-    error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=base256(size)) + END)
+def test_a_negative_size_is_refused(error_of, size):
+    error = error_of(member("first.jpg") + tar_header("bad.jpg", raw_size=base256(size)) + END)
     assert "negative size" in error.reason
     assert (error.member, error.offset) == ("bad.jpg", 1024)
 
 
-def test_a_tar_on_which_tarfile_loops_forever_is_refused(refused):
-    assert "negative size" in refused(looping_tar()).reason
+def test_a_tar_on_which_tarfile_loops_forever_is_refused(error_of):
+    assert "negative size" in error_of(looping_tar()).reason
 
 
 @pytest.mark.parametrize("size", [1 << 40, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 64, (1 << 94) - 1])
-def test_a_huge_base256_size_is_refused_however_huge(refused, size):
-    error = refused(member("first.jpg") + tar_header("bad.jpg", raw_size=base256(size)) + END)
+def test_a_huge_base256_size_is_refused_however_huge(error_of, size):
+    error = error_of(member("first.jpg") + tar_header("bad.jpg", raw_size=base256(size)) + END)
     assert error.member == "bad.jpg"
     assert str(1024 + TAR_BLOCK + size) in error.reason or str(size) in error.reason
 
 
 @pytest.mark.parametrize("size", [1 << 40, (1 << 63) - 1, 1 << 63, 1 << 64, 10**20 - 1])
-def test_a_huge_pax_size_is_refused_however_huge(refused, size):
+def test_a_huge_pax_size_is_refused_however_huge(error_of, size):
     data = member("first.jpg") + pax(record(b"size", b"%d" % size), tar_header("bad.jpg"))
-    error = refused(data + END)
+    error = error_of(data + END)
     assert error.member == "bad.jpg"
     assert str(size) in error.reason or "cut short" in error.reason
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
-def test_a_huge_size_in_a_compressed_shard_is_refused(refused, ending):
+def test_a_huge_size_in_a_compressed_shard_is_refused(error_of, ending):
     data = member("first.jpg") + tar_header("bad.jpg", raw_size=base256(1 << 93)) + END
     packed = gzip.compress(data) if ending == ".tar.gz" else zstd.compress(data)
-    assert refused(packed, "a" + ending).member == "bad.jpg"
+    assert error_of(packed, "a" + ending).member == "bad.jpg"
 
 
-def test_an_octal_size_beyond_the_file_is_reported_as_a_cut_tar(refused):
-    error = refused(member("first.jpg") + tar_header("bad.jpg", 8**11 - 1) + END)
+def test_an_octal_size_beyond_the_file_is_reported_as_a_cut_tar(error_of):
+    error = error_of(member("first.jpg") + tar_header("bad.jpg", 8**11 - 1) + END)
     assert "cut short" in error.reason
     assert error.member == "bad.jpg"
 
 
 @pytest.mark.parametrize("typeflag", [b"S", b"M"])
-def test_sparse_and_multi_volume_members_are_refused_with_their_name(refused, typeflag):
-    error = refused(member("first.jpg") + member("odd.bin", typeflag=typeflag) + END)
-    assert (error.member, error.offset) == ("odd.bin", 1024)
+def test_sparse_and_multi_volume_members_are_refused_with_their_name(error_of, typeflag):
+    error = error_of(member("first.jpg") + member("other.bin", typeflag=typeflag) + END)
+    assert (error.member, error.offset) == ("other.bin", 1024)
     assert "tar --format=ustar" in error.advice
 
 
-def test_a_sparse_file_with_pax_headers_is_refused(refused):
-    records = record(b"GNU.sparse.major", b"1") + record(b"GNU.sparse.name", b"odd.bin")
-    error = refused(member("first.jpg") + pax(records, member("GNUSparseFile.0/odd.bin")) + END)
+def test_a_sparse_file_with_pax_headers_is_refused(error_of):
+    records = record(b"GNU.sparse.major", b"1") + record(b"GNU.sparse.name", b"other.bin")
+    error = error_of(member("first.jpg") + pax(records, member("GNUSparseFile.0/other.bin")) + END)
     assert "sparse" in error.reason
     assert error.offset == 1024
 
@@ -228,21 +232,21 @@ def test_a_sparse_file_with_pax_headers_is_refused(refused):
     ],
     ids=repr,
 )
-def test_a_malformed_pax_record_is_refused(refused, records):
-    error = refused(member("first.jpg") + pax(records, member("next.jpg")) + END)
+def test_a_malformed_pax_record_is_refused(error_of, records):
+    error = error_of(member("first.jpg") + pax(records, member("next.jpg")) + END)
     assert error.reason == "malformed PAX record"
     assert error.offset == 1024
 
 
 @pytest.mark.parametrize("value", [b"-1", b"+1", b"1_0", b" 1", b"0x10", b"1.5", b"", b"9" * 21, b"\xb2"])
-def test_a_pax_size_that_is_not_a_number_is_refused(refused, value):
-    error = refused(member("first.jpg") + pax(record(b"size", value), member("next.jpg")) + END)
+def test_a_pax_size_that_is_not_a_number_is_refused(error_of, value):
+    error = error_of(member("first.jpg") + pax(record(b"size", value), member("next.jpg")) + END)
     assert "PAX size" in error.reason
     assert error.offset == 1024
 
 
 class RecordedReads(PlainShard):
-    """A shard that records how much was read at a time."""
+    """A shard that records the length of each read."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -269,22 +273,22 @@ def test_an_extended_header_of_gigabytes_is_refused_before_it_is_read(tmp_path, 
     assert max(source.lengths) == TAR_BLOCK
 
 
-def test_the_longest_name_that_is_allowed_is_read(accepted):
+def test_the_longest_name_that_is_allowed_is_read(members_of):
     name = b"n" * (MAX_EXTENSION_BYTES - 20)
     records = record(b"path", name)
-    assert accepted(pax(records, member("short")) + END).names == [name.decode()]
+    assert members_of(pax(records, member("short")) + END).names == [name.decode()]
 
 
-def test_the_last_of_several_extended_headers_counts(accepted):
+def test_the_last_of_several_extended_headers_counts(members_of):
     data = pax(record(b"path", b"one.jpg"), pax(record(b"path", b"two.jpg"), member("short.jpg"))) + END
-    assert accepted(data).names == ["two.jpg"]
+    assert members_of(data).names == ["two.jpg"]
 
 
 # -- members that are not files ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("typeflag", "what"),
+    ("typeflag", "description"),
     [
         (b"1", "hard link"),
         (b"2", "symbolic link"),
@@ -294,47 +298,47 @@ def test_the_last_of_several_extended_headers_counts(accepted):
         (b"V", "member of unknown type 'V'"),
     ],
 )
-def test_links_and_devices_are_listed_and_not_followed(accepted, typeflag, what):
-    odd = tar_header("odd", 0, typeflag=typeflag)
-    found = accepted(member("a.jpg") + odd + member("b.jpg") + END)
-    assert found.names == ["a.jpg", "b.jpg"]
-    assert found.other_members == [("odd", 1024, what)]
+def test_links_and_devices_are_listed_and_not_followed(members_of, typeflag, description):
+    other = tar_header("other", 0, typeflag=typeflag)
+    members = members_of(member("a.jpg") + other + member("b.jpg") + END)
+    assert members.names == ["a.jpg", "b.jpg"]
+    assert members.other_members == [("other", 1024, description)]
 
 
-def test_a_hard_link_has_no_data_despite_its_size(accepted):
-    found = accepted(member("a.jpg") + tar_header("link", 4, typeflag=b"1") + member("b.jpg") + END)
-    assert (found.names, list(found.offsets)) == (["a.jpg", "b.jpg"], [512, 2048])
+def test_a_hard_link_has_no_data_despite_its_size(members_of):
+    members = members_of(member("a.jpg") + tar_header("link", 4, typeflag=b"1") + member("b.jpg") + END)
+    assert (members.names, list(members.offsets)) == (["a.jpg", "b.jpg"], [512, 2048])
 
 
-def test_the_data_of_a_member_of_unknown_type_is_stepped_over(accepted):
-    found = accepted(member("odd", bytes(700), typeflag=b"V") + member("b.jpg") + END)
-    assert (found.names, list(found.offsets)) == (["b.jpg"], [512 + 1024 + 512])
+def test_the_member_after_one_of_unknown_type_is_found(members_of):
+    members = members_of(member("other", bytes(700), typeflag=b"V") + member("b.jpg") + END)
+    assert (members.names, list(members.offsets)) == (["b.jpg"], [512 + 1024 + 512])
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "C:\\windows", "a/../b.jpg", "..", "~root", "-rf"])
-def test_a_member_name_is_only_used_as_a_key(accepted, tmp_path, name):
-    found = accepted(member(name) + END)
-    assert found.names == [name]
+def test_a_member_name_is_only_used_as_a_key(members_of, tmp_path, name):
+    members = members_of(member(name) + END)
+    assert members.names == [name]
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
 
 
 # -- files that are not tars ---------------------------------------------------------------------------------------
 
 
-def test_an_empty_file_is_reported_as_empty(refused):
-    assert "is empty (0 bytes)" in refused(b"").reason
+def test_an_empty_file_is_reported_as_empty(error_of):
+    assert "is empty (0 bytes)" in error_of(b"").reason
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".tar.zst"])
-def test_a_compressed_empty_file_is_reported_as_empty(refused, ending):
+def test_a_compressed_empty_file_is_reported_as_empty(error_of, ending):
     packed = gzip.compress(b"") if ending == ".tar.gz" else zstd.compress(b"")
-    assert "is empty (0 bytes)" in refused(packed, "a" + ending).reason
+    assert "is empty (0 bytes)" in error_of(packed, "a" + ending).reason
 
 
 @pytest.mark.parametrize("length", [54, 511, 512, 5000])
 @pytest.mark.parametrize("start", [b"<!DOCTYPE html>", b"<html>", b"<?xml version='1.0'?>", b"\n  <HTML>"])
-def test_a_web_page_named_tar_is_reported_as_a_web_page(refused, start, length):
-    error = refused(start.ljust(length, b"x"))
+def test_a_web_page_named_tar_is_reported_as_a_web_page(error_of, start, length):
+    error = error_of(start.ljust(length, b"x"))
     assert "is not a tar" in error.reason
     assert "a web page" in error.reason
     assert error.offset == 0
@@ -342,38 +346,38 @@ def test_a_web_page_named_tar_is_reported_as_a_web_page(refused, start, length):
 
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize(
-    ("pack", "what"), [(gzip.compress, "gzip (name it .tar.gz)"), (zstd.compress, "zstd (name it .tar.zst)")]
+    ("pack", "format_name"), [(gzip.compress, "gzip (name it .tar.gz)"), (zstd.compress, "zstd (name it .tar.zst)")]
 )
-def test_compressed_data_named_tar_is_reported_with_its_format(refused, pack, what, size):
+def test_compressed_data_named_tar_is_reported_with_its_format(error_of, pack, format_name, size):
     noise = bytes(number * number % 251 for number in range(size))
-    error = refused(pack(noise))
+    error = error_of(pack(noise))
     assert "is not a tar" in error.reason
-    assert what in error.reason
+    assert format_name in error.reason
 
 
 @pytest.mark.parametrize("data", [b"x", b"x" * 100, b"x" * 5000, b"PK\3\4" + bytes(600)])
-def test_any_other_file_is_reported_with_its_first_bytes(refused, data):
-    error = refused(data)
+def test_any_other_file_is_reported_with_its_first_bytes(error_of, data):
+    error = error_of(data)
     assert f"is not a tar: it starts with {data[:16]!r}" in error.reason
     assert error.offset == 0
 
 
-def test_data_after_the_end_mark_is_listed(accepted):
-    found = accepted(member("a.jpg") + END + member("b.jpg") + END)
-    assert found.names == ["a.jpg"]
-    assert found.other_members == [("", 1024, "data after the end-of-archive mark")]
+def test_data_after_the_end_mark_is_listed(members_of):
+    members = members_of(member("a.jpg") + END + member("b.jpg") + END)
+    assert members.names == ["a.jpg"]
+    assert members.other_members == [("", 1024, "data after the end-of-archive mark")]
 
 
-def test_padding_after_the_end_mark_is_not_listed(accepted):
-    assert accepted(member("a.jpg") + END + bytes(8192)).other_members == []
+def test_padding_after_the_end_mark_is_not_listed(members_of):
+    assert members_of(member("a.jpg") + END + bytes(8192)).other_members == []
 
 
-def test_a_shard_without_files_is_sound(accepted):
+def test_a_shard_without_files_is_sound(members_of):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, kind in (("folder", tarfile.DIRTYPE), ("link", tarfile.SYMTYPE)):
             info = tarfile.TarInfo(name)
             info.type = kind
             tar.addfile(info)
-    found = accepted(buffer.getvalue())
-    assert (len(found), len(found.other_members)) == (0, 1)
+    members = members_of(buffer.getvalue())
+    assert (len(members), len(members.other_members)) == (0, 1)

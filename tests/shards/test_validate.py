@@ -1,5 +1,3 @@
-"""Which samples of a shard are complete, and which problems the others have."""
-
 import pytest
 
 from penstock.errors import PairingError, SettingError
@@ -13,7 +11,7 @@ from penstock.testing import tar_bytes
 
 def index_of(*names, empty=(), others=()):
     """Return an index of these members; the data of member i starts at 1024 * i + 512."""
-    offsets = [512 + 1024 * at for at in range(len(names))]
+    offsets = [512 + 1024 * number for number in range(len(names))]
     lengths = [0 if name in empty else 100 for name in names]
     size = 1024 * len(names) + 1024
     return build_index(
@@ -24,7 +22,7 @@ def index_of(*names, empty=(), others=()):
 def complete_keys(index, **settings):
     health = check_samples(index, **settings)
     assert health.bad == len(index) - int(health.complete.sum())
-    return [key for key, whole in zip(index.keys, health.complete, strict=True) if whole]
+    return [key for key, complete in zip(index.keys, health.complete, strict=True) if complete]
 
 
 PAIRS = [f"{number}{suffix}" for number in range(5) for suffix in (".jpg", ".npz")]
@@ -87,11 +85,11 @@ def test_a_duplicate_is_listed_at_its_second_occurrence():
     assert complete_keys(index) == ["0", "1", "2", "4"]
 
 
-@pytest.mark.parametrize("twin", ["3.jpeg", "3.JPG", "3.JPEG"])
-def test_two_spellings_of_one_suffix_are_duplicates(twin):
-    index = index_of(*PAIRS, twin)
+@pytest.mark.parametrize("duplicate", ["3.jpeg", "3.JPG", "3.JPEG"])
+def test_two_spellings_of_one_suffix_are_duplicates(duplicate):
+    index = index_of(*PAIRS, duplicate)
     [problem] = check_samples(index).problems
-    assert (problem.kind, problem.member) == ("duplicate", twin)
+    assert (problem.kind, problem.member) == ("duplicate", duplicate)
     assert complete_keys(index) == ["0", "1", "2", "4"]
 
 

@@ -1,1 +1,1 @@
-"""Contracts that every other room shares: stdlib and numpy only, no threads, no torch."""
+"""Types and functions that other packages share; nothing here imports torch or starts a thread."""

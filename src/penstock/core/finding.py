@@ -1,4 +1,7 @@
-"""What a diagnosis says: findings, worst first, and what speaks for and against them."""
+"""The types of a diagnosis: the findings, the causes that were ruled out, and the cost of waiting for data.
+
+`diagnose` makes them from a recording, and `report` prints them.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,31 @@ Verdict = Literal["healthy", "findings", "undetermined"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One cause that costs time, with what removing it would give."""
+    """One cause that costs time, with the gain that removing it would give."""
 
     rule: str
-    """The name of the rule, which is the name of its file."""
+    """Name of the rule that found the cause, which is the name of its file."""
     gain: float
-    """More samples per second if the cause were gone: 0.5 is half as many again; from the model, not a guess."""
+    """Relative increase of samples per second if the cause were removed, as the model predicts it: 0.5 is 50% more."""
     gain_low: float
     gain_high: float
-    """95% of the block bootstrap's gains lie between these."""
+    """95% of the gains of the block bootstrap lie between `gain_low` and `gain_high`."""
     confidence: float
-    """That this is the cause, 0 to 1: how well the evidence tells it from its look-alikes, times how much of the
-    bootstrap's interval is worth a change."""
+    """0 to 1: how well the evidence distinguishes the cause from its look-alikes, times the share of the bootstrap's
+    interval that is worth a change."""
     summary: str
     """One sentence with the numbers that matter."""
     evidence: tuple[str, ...] = ()
-    """What was seen, one fact with its numbers each."""
+    """The observations behind the finding: one fact each, with its numbers."""
     advice: str = ""
-    """What to change."""
+    """The change to make."""
     experiment: str = ""
-    """What would decide, where confidence is low."""
+    """An experiment that would decide whether this is the cause, for use where the confidence is low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedCause:
-    """A cause that looks alike and is not the one."""
+    """A cause that a rule has ruled out, with the reason."""
 
     rule: str
     why: str
@@ -42,59 +45,65 @@ class RejectedCause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impact:
-    """What waiting for data costs."""
+    """The cost of waiting for data."""
 
     run_s: float
+    """Seconds of the whole run."""
     waited_s: float
-    """In the loader, beyond what handing over a ready batch takes."""
+    """Seconds of waiting for the loader, beyond the cost of receiving a ready batch."""
     share: float
-    """Of the run's time."""
+    """`waited_s` as a share of `run_s`."""
     per_epoch_s: float | None = None
+    """Seconds of waiting per epoch; None if the number of batches per epoch is unknown."""
     gpu_hours: float = 0.0
-    """Waited, times the devices (or ranks) that waited."""
+    """Hours of waiting, times the number of GPUs (or ranks) that waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWait:
-    """One rank of a run, and what its waiting cost the others."""
+    """How long one rank of a run waited for data, and how long the other ranks waited for it."""
 
     rank: int
     waited_s: float
-    """Of its own, beyond what handing over a ready batch takes."""
+    """Seconds that the rank itself waited, beyond the cost of receiving a ready batch."""
     last: float
-    """Share of the steps in which it was the last to have its batch."""
+    """Share of the steps in which the rank was the last to have its batch."""
     alone_s: float
-    """What it held the others back: its wait beyond the next longest, in those steps."""
+    """Seconds by which the rank held the others back: its wait beyond the next longest, summed over those steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """How the ranks of a run held each other up: a step goes on when the last of them has its batch."""
+    """How the ranks of a run held each other back: a step continues when the last rank has its batch."""
 
     sentence: str
+    """The result in one sentence, for reports."""
     steps: int
-    """That all of them had, the first of each pass left out."""
+    """Number of steps that all ranks have in common, without the first of each epoch."""
     exposed_s: float
-    """Over those steps, the longest wait of any rank: what the run as a whole waited for data."""
+    """Seconds of the longest wait of any rank, summed over those steps: the wait of the run as a whole."""
     share: float
-    """Of the time of those steps."""
+    """`exposed_s` as a share of the time of those steps."""
     holder: int | None = None
-    """The rank that holds the others back; None: they wait alike, or in turns."""
+    """The rank that holds the others back; None if all wait equally long, or hold each other back in turns."""
     each: tuple[RankWait, ...] = ()
+    """The figures of each rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All that is said about one run."""
+    """The result of diagnosing one run."""
 
     verdict: Verdict
     sentence: str
+    """The verdict as a sentence."""
     findings: tuple[Finding, ...] = ()
+    """The causes that cost time, the most valuable to remove first."""
     rejected: tuple[RejectedCause, ...] = ()
     experiment: str = ""
-    """When undetermined: the one that would decide."""
+    """If the verdict is "undetermined": the experiment that would decide."""
     impact: Impact | None = None
     ranks: RankSummary | None = None
-    """Where the run had several and their recordings were found."""
+    """How the ranks waited for each other, if the recordings of several ranks were found."""
     notes: tuple[str, ...] = field(default=())
-    """What else the reader should know: a truncated file, settings that were changed on the way."""
+    """Remarks for the reader, for example that the file is truncated or that a library changed a setting."""

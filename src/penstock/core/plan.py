@@ -27,7 +27,7 @@ class Change:
     reason: str
     """One sentence with its numbers."""
     gain: float | None = None
-    """Relative increase in samples per second by this change alone: 0.5 means 1.5 times the rate; None without a model."""
+    """Relative increase of the rate by this change alone: 0.5 means 1.5 times the rate; None without a model."""
     cost: str = ""
     """The price of the change: bytes, hours, memory."""
 
@@ -57,7 +57,7 @@ class Plan:
     most_gain: float | None = None
     """The gain at which the training step alone limits the rate: no change to loading can give more."""
     wait_share: float | None = None
-    """Share of the steady time in which the loop waits for a batch that is not ready; None where it was not recorded."""
+    """Share of the steady time in which the loop waits for a batch that is not ready; None if not recorded."""
     memory_bytes: int | None = None
     """Host memory that the planned loader needs."""
     changes: tuple[Change, ...] = ()

@@ -1,1 +1,1 @@
-"""The data's way, one verb a file: order → read → decode → batch → device."""
+"""The path of the data, a package per stage: sources → order → read → decode → batch → device."""

@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this machine: the head only hands out, the others work, one core each."""
+"""A real Ray cluster of several nodes on this machine. The head node runs no tasks; the others have one core each."""
 
 import os
 import shutil
@@ -10,28 +10,29 @@ import pytest
 from penstock.shards.cluster.join import join_cluster
 from penstock.shards.cluster.ray_runner import RayRunner
 
-QUICK_TO_MISS_A_NODE = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
-STORE_BYTES = 80 << 20
+FAST_HEALTH_CHECKS = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
+OBJECT_STORE_BYTES = 80 << 20
 
 
 class Nodes:
-    """The cluster, with what tests do to it."""
+    """The cluster, with methods to add, find and kill its nodes."""
 
-    def __init__(self, cluster, working):
+    def __init__(self, cluster, node_count):
         self.cluster = cluster
         self.address = cluster.address
-        self.working = working
+        self.node_count = node_count
+        """Number of nodes without the head node."""
 
-    def fill_up(self):
-        """As many working nodes as there should be."""
-        while len(self.cluster.worker_nodes) < self.working:
-            self.cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+    def replace_killed(self):
+        """Add nodes until the cluster is complete again."""
+        while len(self.cluster.worker_nodes) < self.node_count:
+            self.cluster.add_node(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)
 
     def kill(self, node):
         self.cluster.remove_node(node, allow_graceful=False)
 
     def of(self, pid):
-        """The node on which that process works."""
+        """Return the node on which the process runs."""
         parents = {parent.pid for parent in psutil.Process(pid).parents()}
         return next(node for node in self.cluster.worker_nodes if parents & _pids(node, "raylet"))
 
@@ -42,36 +43,36 @@ def _pids(node, kind):
 
 @pytest.fixture(scope="module")
 def nodes():
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the paths of its sockets must be short
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the paths of Ray's sockets must be short
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("RAY_ADDRESS", raising=False)
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args={**head, "_system_config": QUICK_TO_MISS_A_NODE})
+        head = {"num_cpus": 0, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args={**head, "_system_config": FAST_HEALTH_CHECKS})
         try:
-            yield Nodes(cluster, working=2)
+            yield Nodes(cluster, node_count=2)
         finally:
             cluster.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def member(nodes):
-    """This process in the cluster."""
-    nodes.fill_up()
+def joined_cluster(nodes):
+    """The `Cluster` of this process, which joins it for all tests of a file."""
+    nodes.replace_killed()
     with join_cluster(nodes.address) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def ray_runner(nodes, member):
-    nodes.fill_up()
+def ray_runner(nodes, joined_cluster):
+    nodes.replace_killed()
 
     def make(**settings):
-        return RayRunner(member, **settings)
+        return RayRunner(joined_cluster, **settings)
 
     return make
 

@@ -1,4 +1,4 @@
-"""The head node dies in the middle of a pack: a cluster of its own for this test, since nothing is left of it."""
+"""The head node dies in the middle of a pack. The test has a cluster of its own, because it destroys it."""
 
 import os
 import pickle
@@ -24,8 +24,8 @@ pytestmark = [
 ]
 
 DEADLINE_S = 90
-STORE_BYTES = 80 << 20
-PACKING = """
+OBJECT_STORE_BYTES = 80 << 20
+CHILD = """
 import pickle, sys
 from pathlib import Path
 from penstock.errors import PenstockError
@@ -47,30 +47,30 @@ except PenstockError as error:
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A head that only hands out, and a node that works."""
-    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the paths of its sockets must be short
+    """A cluster of a head node, which runs no tasks, and one other node."""
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # the paths of Ray's sockets must be short
     monkeypatch.setenv("RAY_TMPDIR", folder)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    head = {"num_cpus": 0, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+    cluster.add_node(num_cpus=2, object_store_memory=OBJECT_STORE_BYTES)
     yield cluster
     cluster.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
-def packing(tmp_path):
-    """Starts a process that packs on the cluster of that address."""
+def start_packing(tmp_path):
+    """A function that starts a process that packs on the cluster at an address."""
     started = []
 
     def start(plan, folder, address):
-        (tmp_path / "packing.py").write_text(PACKING)
+        (tmp_path / "child.py").write_text(CHILD)
         (tmp_path / "plan").write_bytes(pickle.dumps(plan))
-        command = [sys.executable, tmp_path / "packing.py", address, tmp_path / "plan", folder]
+        command = [sys.executable, tmp_path / "child.py", address, tmp_path / "plan", folder]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -81,44 +81,49 @@ def packing(tmp_path):
 
 
 def shards_of(folder):
-    """What each is, and what is in it."""
-    found = {}
+    """Return inode, modification time and content of every shard, by name."""
+    shards = {}
     for path in sorted(folder.glob("*.tar")):
-        facts = path.stat()
-        found[path.name] = (facts.st_ino, facts.st_mtime_ns, path.read_bytes())
-    return found
+        status = path.stat()
+        shards[path.name] = (status.st_ino, status.st_mtime_ns, path.read_bytes())
+    return shards
 
 
-def test_the_run_says_so_and_the_next_one_does_only_what_is_missing(cluster, packing, loose, tmp_path):
+def test_the_run_fails_with_advice_and_the_next_run_writes_only_the_missing_shard(
+    cluster, start_packing, loose, tmp_path
+):
     options = PackOptions(shard_bytes=1 << 20)
     plan = make_plan(list(find_pack_sources(str(loose), options)), options)
-    folder, held, aside = tmp_path / "packed", loose / "00025.bin", tmp_path / "aside"
-    held.rename(aside)
-    os.mkfifo(held)  # the worker that comes to it stands still, in the middle of its shard
-    running = packing(plan, folder, cluster.address)
+    folder, source_file, original = tmp_path / "packed", loose / "00025.bin", tmp_path / "original"
+    source_file.rename(original)
+    os.mkfifo(source_file)  # the worker that reads it blocks in the middle of its shard
+    running = start_packing(plan, folder, cluster.address)
     wait_until(lambda: len(shards_of(folder)) == 3, "all shards but one")
-    [scratch] = wait_until(lambda: list(folder.glob(".*.tmp")), "the worker that stands still")
-    worker = int(re.search(r"(\d+)\.tmp$", scratch.name)[1])
-    assert psutil.pid_exists(worker)
+    [temporary] = wait_until(lambda: list(folder.glob(".*.tmp")), "the blocked worker")
+    worker_pid = int(re.search(r"(\d+)\.tmp$", temporary.name)[1])
+    assert psutil.pid_exists(worker_pid)
 
     cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
     out, err = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 2, err
     assert out.startswith(f"the head node of the Ray cluster, {cluster.address}, is gone. Run the same command again")
-    wait_until(lambda: not psutil.pid_exists(worker), "the worker to end with the run")
+    wait_until(lambda: not psutil.pid_exists(worker_pid), "the worker to end with the run")
 
-    held.unlink()
-    aside.rename(held)
+    source_file.unlink()
+    original.rename(source_file)
     kept = shards_of(folder)
     assert len(kept) == 3
-    again = packing(plan, folder, "local")
-    out, err = again.communicate(timeout=DEADLINE_S)
-    assert (again.returncode, out) == (0, "4\n"), err
-    found = shards_of(folder)
-    assert {name: found[name] for name in kept} == kept
-    list(pack(plan, tmp_path / "here", workers=1))
-    here = shards_of(tmp_path / "here")
-    assert {name: data for name, (*_, data) in found.items()} == {name: data for name, (*_, data) in here.items()}
-    assert len(found) == 4
-    assert (folder / "manifest.json").read_bytes() == (tmp_path / "here" / "manifest.json").read_bytes()
+    second_run = start_packing(plan, folder, "local")
+    out, err = second_run.communicate(timeout=DEADLINE_S)
+    assert (second_run.returncode, out) == (0, "4\n"), err
+    shards = shards_of(folder)
+    assert {name: shards[name] for name in kept} == kept
+    local_folder = tmp_path / "local"
+    list(pack(plan, local_folder, workers=1))
+    local_shards = shards_of(local_folder)
+    assert {name: data for name, (*_, data) in shards.items()} == {
+        name: data for name, (*_, data) in local_shards.items()
+    }
+    assert len(shards) == 4
+    assert (folder / "manifest.json").read_bytes() == (local_folder / "manifest.json").read_bytes()
     assert [path.name for path in Path(folder).glob(".*.tmp")] == []

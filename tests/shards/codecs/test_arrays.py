@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock.errors import DecodeError, GuardError, SampleError
-from penstock.shards.codecs import arrays as codec
+from penstock.shards.codecs import arrays as arrays_module
 from penstock.shards.codecs import (
     compress,
     decode_npy,
@@ -47,26 +47,26 @@ plain_dtypes = st.one_of(
 @given(hnp.arrays(plain_dtypes, hnp.array_shapes(min_dims=0, min_side=0, max_side=4)))
 def test_arrays_are_decoded_from_npy_as_they_were_encoded(array):
     data = encode_npy(array)
-    back = decode_npy(data)
-    assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
+    decoded = decode_npy(data)
+    assert (decoded.dtype, decoded.shape, decoded.tobytes()) == (array.dtype, array.shape, array.tobytes())
     assert (len(data) - array.nbytes) % 64 == 0
-    assert np.array_equal(np.load(io.BytesIO(data)).view(np.void), back.view(np.void))
+    assert np.array_equal(np.load(io.BytesIO(data)).view(np.void), decoded.view(np.void))
     assert decode_npy_zst(compress(data)).tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize("array", [FEATURES.T, FEATURES[::2, ::-3], np.broadcast_to(FEATURES[0], (4, 30))])
 def test_any_memory_order_is_written_in_c_order(array):
-    back = decode_npy(encode_npy(array))
-    assert np.array_equal(back, array)
-    assert back.flags.c_contiguous
+    decoded = decode_npy(encode_npy(array))
+    assert np.array_equal(decoded, array)
+    assert decoded.flags.c_contiguous
 
 
 def test_fortran_order_is_read_without_a_copy():
     out = io.BytesIO()
     np.save(out, np.asfortranarray(FEATURES))
-    back = decode_npy(out.getvalue())
-    assert np.array_equal(back, FEATURES)
-    assert back.flags.f_contiguous
+    decoded = decode_npy(out.getvalue())
+    assert np.array_equal(decoded, FEATURES)
+    assert decoded.flags.f_contiguous
 
 
 def test_decoding_npy_is_a_read_only_view_of_the_data():
@@ -112,7 +112,7 @@ def test_only_the_named_arrays_are_inflated(monkeypatch):
         inflated.append(name)
         return deflate.deflate_decompress(content, length)
 
-    monkeypatch.setattr(codec, "_inflate", inflate)
+    monkeypatch.setattr(arrays_module, "_inflate", inflate)
     assert list(decode_npz(npz(), ["edge"])) == ["edge"]
     assert inflated == ["edge"]
 
@@ -169,7 +169,7 @@ def test_a_false_inflated_size_is_an_error(change):
         decode_npz(bytes(data))
 
 
-def test_an_announced_inflated_size_of_zero_is_an_error():
+def test_a_declared_inflated_size_of_zero_is_an_error():
     data = bytearray(npz(features=FEATURES))
     struct.pack_into("<L", data, data.rindex(b"PK\1\2") + 24, 0)
     with pytest.raises((DecodeError, GuardError)):
@@ -205,11 +205,11 @@ def test_a_zstd_frame_without_its_size_is_refused():
         decompress(data, 10**9)
 
 
-def test_zstd_data_that_is_cut_continued_flipped_or_of_another_format_is_an_error():
+def test_zstd_data_that_is_truncated_extended_flipped_or_of_another_format_is_an_error():
     data = compress(encode_npy(FEATURES))
     for length in range(len(data)):
         with pytest.raises(DecodeError):
             decode_npy_zst(data[:length])
-    for bad in (data + b"x", data + data, b"hello there", data[:-1] + bytes((data[-1] ^ 1,))):
+    for damaged in (data + b"x", data + data, b"hello there", data[:-1] + bytes((data[-1] ^ 1,))):
         with pytest.raises(DecodeError):
-            decode_npy_zst(bad)
+            decode_npy_zst(damaged)

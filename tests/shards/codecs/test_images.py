@@ -18,7 +18,7 @@ from penstock.shards.guards import inspect_jpeg
 from penstock.testing.images import make_image
 
 
-def saved(mode: str = "RGB", height: int = 96, width: int = 160, **options) -> bytes:
+def jpeg(mode: str = "RGB", height: int = 96, width: int = 160, **options) -> bytes:
     out = io.BytesIO()
     Image.fromarray(make_image(height, width, seed=5)).convert(mode).save(out, "JPEG", **options)
     return out.getvalue()
@@ -40,15 +40,15 @@ PROFILE = segment(0xE2, b"ICC_PROFILE\0\x01\x01" + bytes(100))
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("progressive", [False, True])
 def test_every_colour_space_is_decoded_to_the_same_rgb_as_by_pillow(mode, progressive):
-    data = saved(mode, progressive=progressive)
+    data = jpeg(mode, progressive=progressive)
     pixels = decode_jpeg(data)
     assert pixels.dtype == np.uint8
     assert pixels.shape == (96, 160, 3)
     assert np.abs(pixels - by_pillow(data)).max() <= 2
 
 
-def test_any_buffer_is_decoded_even_a_slice_of_a_larger_one():
-    data = saved()
+def test_every_kind_of_buffer_is_decoded_and_slices_of_larger_ones_too():
+    data = jpeg()
     whole = memoryview(b"before" + data + b"after")
     expected = decode_jpeg(data)
     for buffer in (bytearray(data), whole[6:-5], memoryview(bytearray(data))):
@@ -69,40 +69,40 @@ def test_any_buffer_is_decoded_even_a_slice_of_a_larger_one():
 )
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_a_minimum_size_halves_the_image_as_often_as_possible(minimum, shape, mode):
-    pixels = decode_jpeg(saved(mode), min_height=minimum[0], min_width=minimum[1])
+    pixels = decode_jpeg(jpeg(mode), min_height=minimum[0], min_width=minimum[1])
     assert pixels.shape == (*shape, 3)
 
 
 def test_odd_sizes_round_up_when_halved():
-    assert decode_jpeg(saved(height=97, width=161), min_height=1).shape == (13, 21, 3)
+    assert decode_jpeg(jpeg(height=97, width=161), min_height=1).shape == (13, 21, 3)
 
 
 def test_sampling_factors_unknown_to_turbojpeg_are_decoded_by_pillow():
-    data = bytearray(saved(subsampling=0, height=64, width=64))
-    at = data.index(b"\xff\xc0")
-    data[at + 17] = 0x21  # the third component finer than the first two
+    data = bytearray(jpeg(subsampling=0, height=64, width=64))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 17] = 0x21  # the third component has more samples than the first two
     pixels = decode_jpeg(bytes(data))
     assert pixels.shape == (64, 64, 3)
     assert np.array_equal(pixels, by_pillow(bytes(data)))
 
 
 def test_padding_before_the_end_marker_is_accepted():
-    data = saved()
+    data = jpeg()
     assert np.array_equal(decode_jpeg(data[:-2] + bytes(40) + data[-2:]), decode_jpeg(data))
 
 
 def test_bytes_after_the_end_marker_are_accepted():
-    assert np.array_equal(decode_jpeg(saved() + b"trailer"), decode_jpeg(saved()))
+    assert np.array_equal(decode_jpeg(jpeg() + b"trailer"), decode_jpeg(jpeg()))
 
 
 def test_a_newer_jfif_revision_is_accepted():
-    data = saved()
+    data = jpeg()
     newer = data[:11] + b"\x02" + data[12:]
     assert np.array_equal(decode_jpeg(newer), decode_jpeg(data))
 
 
 def test_a_broken_colour_profile_is_accepted():
-    data = saved()
+    data = jpeg()
     broken = segment(0xE2, b"ICC_PROFILE\0\x01\x03" + bytes(30))
     assert np.array_equal(decode_jpeg(data[:20] + broken + data[20:]), decode_jpeg(data))
 
@@ -117,31 +117,31 @@ def damaged(data: bytes) -> bytes:
 @pytest.mark.parametrize("progressive", [False, True])
 def test_an_image_with_a_gap_is_an_error_in_every_colour_space(mode, progressive):
     with pytest.raises(DecodeError, match="premature end") as caught:
-        decode_jpeg(damaged(saved(mode, progressive=progressive)))
+        decode_jpeg(damaged(jpeg(mode, progressive=progressive)))
     assert caught.value.stage == "decode"
     assert caught.value.advice
 
 
-def test_a_harmless_warning_does_not_hide_a_serious_one():
-    data = damaged(saved())
+def test_a_serious_warning_is_an_error_even_if_a_harmless_one_comes_first():
+    data = damaged(jpeg())
     with pytest.raises(DecodeError, match="premature end"):
         decode_jpeg(data[:11] + b"\x02" + data[12:])
-    restarts = saved(restart_marker_rows=1)
-    at = restarts.index(b"\xff\xd1")
-    gap_then_padding = restarts[: at - 30] + restarts[at:-2] + bytes(9) + restarts[-2:]
+    restarts = jpeg(restart_marker_rows=1)
+    marker = restarts.index(b"\xff\xd1")
+    gap_then_padding = restarts[: marker - 30] + restarts[marker:-2] + bytes(9) + restarts[-2:]
     with pytest.raises(DecodeError, match="premature end"):
         decode_jpeg(gap_then_padding)
 
 
 def test_a_truncated_image_is_refused():
-    data = saved()
+    data = jpeg()
     with pytest.raises(GuardError, match="cut short"):
         decode_jpeg(data[: len(data) // 2])
 
 
 def test_an_image_above_pillow_s_own_limit_is_decoded(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    assert decode_jpeg(saved("CMYK")).shape == (96, 160, 3)
+    assert decode_jpeg(jpeg("CMYK")).shape == (96, 160, 3)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -153,7 +153,7 @@ def test_encoding_keeps_the_image_and_its_channels(channels):
     assert np.abs(by_pillow(data, "RGB" if channels == 3 else "L") - pixels.squeeze().astype(int)).mean() < 6
 
 
-def test_a_view_with_gaps_is_encoded_like_its_copy():
+def test_a_view_that_is_not_contiguous_is_encoded_like_its_copy():
     pixels = make_image(64, 80, seed=2)
     assert encode_jpeg(pixels[::2, ::-1], 90) == encode_jpeg(pixels[::2, ::-1].copy(), 90)
 
@@ -179,8 +179,8 @@ def test_an_image_longer_than_jpeg_allows_is_not_encoded():
 
 
 @pytest.mark.parametrize(("size", "side"), [(160, "long"), (1000, "long"), (96, "short"), (1000, "short")])
-def test_a_small_enough_image_keeps_its_bytes(size, side):
-    data = saved()
+def test_an_image_that_is_small_enough_keeps_its_bytes(size, side):
+    data = jpeg()
     assert shrink_jpeg(data, size, side, 80) is data
     assert shrink_jpeg(memoryview(data), size, side, 80) == data
 
@@ -197,26 +197,26 @@ def test_a_small_enough_image_keeps_its_bytes(size, side):
         (300, 2, 30, "long", (30, 1)),
     ],
 )
-def test_shrinking_gives_the_exact_side_and_rounds_the_other_half_up(height, width, size, side, expected):
-    info = inspect_jpeg(shrink_jpeg(saved(height=height, width=width), size, side, 80))
+def test_shrinking_gives_the_exact_side_and_rounds_the_other_one(height, width, size, side, expected):
+    info = inspect_jpeg(shrink_jpeg(jpeg(height=height, width=width), size, side, 80))
     assert (info.height, info.width) == expected
 
 
 @pytest.mark.parametrize(("mode", "components"), [("L", 1), ("RGB", 3), ("CMYK", 3)])
 def test_shrinking_keeps_greyscale_and_turns_cmyk_to_rgb(mode, components):
-    assert inspect_jpeg(shrink_jpeg(saved(mode), 50, "long", 80)).components == components
+    assert inspect_jpeg(shrink_jpeg(jpeg(mode), 50, "long", 80)).components == components
 
 
 def test_a_shrunk_image_is_close_to_the_original():
-    data = saved(height=600, width=900, quality=95)
+    data = jpeg(height=600, width=900, quality=95)
     small = by_pillow(shrink_jpeg(data, 256, "long", 95))
     with Image.open(io.BytesIO(data)) as image:
         reference = np.asarray(image.resize((256, 171), Image.Resampling.BOX)).astype(int)
     assert np.abs(small - reference).mean() < 3
 
 
-def test_orientation_and_colour_profile_survive_shrinking():
-    data = saved()
+def test_orientation_and_colour_profile_are_kept_when_shrinking():
+    data = jpeg()
     shrunk = shrink_jpeg(data[:2] + EXIF + PROFILE + segment(0xFE, b"a comment") + data[2:], 50, "long", 80)
     with Image.open(io.BytesIO(shrunk)) as image:
         assert image.size == (50, 30)
@@ -226,7 +226,7 @@ def test_orientation_and_colour_profile_survive_shrinking():
 
 
 def test_the_profile_of_a_cmyk_image_is_dropped_when_it_becomes_rgb():
-    data = saved("CMYK")
+    data = jpeg("CMYK")
     shrunk = shrink_jpeg(data[:2] + EXIF + PROFILE + data[2:], 50, "long", 80)
     with Image.open(io.BytesIO(shrunk)) as image:
         assert "icc_profile" not in image.info
@@ -235,15 +235,15 @@ def test_the_profile_of_a_cmyk_image_is_dropped_when_it_becomes_rgb():
 
 def test_a_side_of_zero_pixels_is_refused():
     with pytest.raises(SettingError, match="0 pixels"):
-        shrink_jpeg(saved(), 0, "long", 80)
+        shrink_jpeg(jpeg(), 0, "long", 80)
 
 
 def test_damage_is_detected_when_shrinking():
     with pytest.raises(DecodeError):
-        shrink_jpeg(damaged(saved()), 50, "long", 80)
+        shrink_jpeg(damaged(jpeg()), 50, "long", 80)
 
 
-def test_only_a_process_that_shrinks_loses_opencv_threads():
+def test_shrinking_sets_opencv_to_one_thread_and_importing_does_not():
     script = """
 import cv2
 cv2.setNumThreads(3)
@@ -253,8 +253,8 @@ before = cv2.getNumThreads()
 shrink_jpeg(encode_jpeg(make_image(64, 64, seed=1), 90), 10, "long", 90)
 print(before, cv2.getNumThreads())
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["3", "1"]
+    child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert child.stdout.split() == ["3", "1"]
 
 
 @pytest.mark.parametrize("shape", [(1,), (5000,), (3, 700, 1001), (MAX_REUSED_BYTES + 1,)])

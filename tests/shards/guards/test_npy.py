@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import GuardError
 from penstock.shards.guards import inspect_npy
-from penstock.shards.guards import npy as guard
+from penstock.shards.guards import npy as npy_guard
 
 
 def npy(header: str, content: bytes = b"", version: int = 1) -> bytes:
@@ -17,11 +17,12 @@ def npy(header: str, content: bytes = b"", version: int = 1) -> bytes:
     return b"\x93NUMPY" + bytes((version, 0)) + length + text + content
 
 
-def described(descr: str = "'<f4'", order: str = "False", shape: str = "(2, 3)", size: int = 24) -> bytes:
+def npy_with(descr: str = "'<f4'", order: str = "False", shape: str = "(2, 3)", size: int = 24) -> bytes:
     return npy(f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}", bytes(size))
 
 
 def reason(data: bytes, total_length: int | None = None) -> str:
+    """Return the reason with which the guard refuses the data."""
     with pytest.raises(GuardError) as caught:
         inspect_npy(data, total_length)
     assert caught.value.stage == "guard"
@@ -60,43 +61,43 @@ def test_keys_may_come_in_any_order_and_spacing():
 
 
 def test_the_beginning_is_enough_if_the_total_length_is_given():
-    data = described()
+    data = npy_with()
     assert inspect_npy(data[:-20], total_length=len(data)).data_length == 24
     assert "only 23" in reason(data[:-20], total_length=len(data) - 1)
 
 
 def test_equal_headers_are_parsed_once():
-    guard._parse.cache_clear()
-    first, second = inspect_npy(described()), inspect_npy(bytearray(described()))
+    npy_guard._parse.cache_clear()
+    first, second = inspect_npy(npy_with()), inspect_npy(bytearray(npy_with()))
     assert first is second
-    assert guard._parse.cache_info().hits == 1
+    assert npy_guard._parse.cache_info().hits == 1
 
 
 def test_a_shape_that_exceeds_the_data_is_refused():
-    assert "only 24" in reason(described(shape="(2000, 3000)"))
+    assert "only 24" in reason(npy_with(shape="(2000, 3000)"))
 
 
 def test_data_that_exceeds_the_shape_is_refused():
-    assert "as many as 24" in reason(described(shape="(1, 3)"))
+    assert "as many as 24" in reason(npy_with(shape="(1, 3)"))
 
 
 def test_a_shape_whose_product_overflows_64_bits_is_refused():
     sides = ", ".join(["4294967296"] * 2)
-    assert "larger than any memory" in reason(described(shape=f"({sides}, 4)", size=0))
-    assert "larger than any memory" in reason(described(shape=f"(0, {sides}, 4)", size=0))
+    assert "larger than any memory" in reason(npy_with(shape=f"({sides}, 4)", size=0))
+    assert "larger than any memory" in reason(npy_with(shape=f"(0, {sides}, 4)", size=0))
 
 
 def test_negative_sizes_are_refused():
-    assert "negative" in reason(described(shape="(-2, -3)"))
+    assert "negative" in reason(npy_with(shape="(-2, -3)"))
 
 
 def test_too_many_dimensions_are_refused():
-    assert "33 dimensions" in reason(described(shape="(" + "1, " * 33 + ")", size=4))
+    assert "33 dimensions" in reason(npy_with(shape="(" + "1, " * 33 + ")", size=4))
 
 
 @pytest.mark.parametrize("descr", ["'|O'", "'O'", "'<O8'"])
 def test_pickled_objects_are_refused_as_such(descr):
-    assert "pickle" in reason(described(descr))
+    assert "pickle" in reason(npy_with(descr))
 
 
 def test_numpys_own_object_array_is_refused():
@@ -113,14 +114,14 @@ def test_structured_arrays_are_refused_as_such():
 
 @pytest.mark.parametrize("descr", ["'<f3'", "'<i'", "''", "'<M8[ns]'", "'f4,f4'", "'|S0'", "'<U2147483647'", "True"])
 def test_other_dtypes_are_refused(descr):
-    assert "dtype" in reason(described(descr))
+    assert "dtype" in reason(npy_with(descr))
 
 
 @pytest.mark.parametrize(
     "shape", ["(2)", "(2 3)", "(02, 3)", "(2,, 3)", "(,)", "(9999999999999999999999, 3)", "'(2, 3)'", "False"]
 )
 def test_shapes_that_are_not_tuples_of_integers_are_refused(shape):
-    assert "shape" in reason(described(shape=shape))
+    assert "shape" in reason(npy_with(shape=shape))
 
 
 @pytest.mark.parametrize(
@@ -142,13 +143,13 @@ def test_headers_other_than_the_plain_dictionary_are_refused(header):
 
 
 def test_a_header_without_its_newline_is_refused():
-    data = bytearray(described())
+    data = bytearray(npy_with())
     data[data.index(b"\n")] = ord(" ")
     assert "header" in reason(bytes(data))
 
 
 def test_an_unknown_version_is_refused():
-    data = bytearray(described())
+    data = bytearray(npy_with())
     data[6] = 4
     assert "version 4.0" in reason(bytes(data))
 
@@ -163,6 +164,6 @@ def test_a_header_made_for_regex_backtracking_is_refused():
 
 
 def test_a_truncated_header_is_refused_wherever_it_is_cut():
-    data = described()
+    data = npy_with()
     for length in range(len(data)):
         reason(data[:length])

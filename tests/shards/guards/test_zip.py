@@ -1,4 +1,4 @@
-"""The ZIP guard, on archives by numpy, by zipfile, and by a small writer of false archives."""
+"""The ZIP guard, with archives by numpy, by zipfile, and by `archive`, which can write false fields."""
 
 import io
 import struct
@@ -13,12 +13,13 @@ from penstock.errors import GuardError
 from penstock.shards.guards import inspect_zip
 from penstock.shards.guards.zip import DEFLATED, MAX_ENTRY_BYTES, STORED
 
-FULL = 0xFFFFFFFF
+IN_ZIP64 = 0xFFFFFFFF
+"""A 32-bit size of which the true value is in the zip64 field."""
 
 
 @dataclass
 class Entry:
-    """A file of an archive; `changes` are the fields in which its directory entry differs from the truth."""
+    """A file of an archive; `changes` replaces fields of its directory entry, but not of its local header."""
 
     name: bytes = b"a.npy"
     content: bytes = b"content"
@@ -29,12 +30,13 @@ class Entry:
     changes: dict = field(default_factory=dict)
 
 
-def archive(*entries: Entry, comment: bytes = b"", **end) -> bytes:
+def archive(*entries: Entry, comment: bytes = b"", **end_fields) -> bytes:
+    """Return a ZIP file; `end_fields` replaces fields of its end record."""
     body, directory = b"", b""
     for entry in entries:
         crc32 = zlib.crc32(entry.content)
         length = len(entry.content) if entry.length is None else entry.length
-        true = {
+        true_fields = {
             "flags": entry.flags,
             "method": entry.method,
             "compressed": len(entry.content),
@@ -44,7 +46,7 @@ def archive(*entries: Entry, comment: bytes = b"", **end) -> bytes:
             "disk": 0,
             "start": len(body),
         }
-        entry_fields = true | entry.changes
+        entry_fields = true_fields | entry.changes
         body += struct.pack(
             "<4s5H3L2H",
             b"PK\3\4",
@@ -81,26 +83,27 @@ def archive(*entries: Entry, comment: bytes = b"", **end) -> bytes:
             entry_fields["start"],
         )
         directory += entry_fields["name"] + entry_fields["extra"]
-    count = end.get("count", len(entries))
+    count = end_fields.get("count", len(entries))
     return (
         body
         + directory
         + struct.pack(
             "<4s4H2LH",
             b"PK\5\6",
-            end.get("disk", 0),
+            end_fields.get("disk", 0),
             0,
             count,
             count,
-            end.get("size", len(directory)),
-            end.get("start", len(body)),
-            end.get("comment_length", len(comment)),
+            end_fields.get("size", len(directory)),
+            end_fields.get("start", len(body)),
+            end_fields.get("comment_length", len(comment)),
         )
         + comment
     )
 
 
 def reason(data: bytes) -> str:
+    """Return the reason with which the guard refuses the data."""
     with pytest.raises(GuardError) as caught:
         inspect_zip(data)
     assert caught.value.stage == "guard"
@@ -129,7 +132,7 @@ def test_an_empty_archive_has_no_entries():
     assert inspect_zip(archive()) == ()
 
 
-def test_comments_up_to_the_longest_are_accepted():
+def test_comments_of_every_length_are_accepted():
     assert len(inspect_zip(archive(Entry(), comment=b"by hand"))) == 1
     assert len(inspect_zip(archive(Entry(), comment=b"x" * 65535))) == 1
 
@@ -175,18 +178,18 @@ def test_zip64_entries_and_end_records_are_read(monkeypatch):
     ]
 
 
-def test_zip64_sizes_that_are_announced_but_missing_are_refused():
-    assert "zip64" in reason(archive(Entry(changes={"length": FULL})))
+def test_missing_zip64_sizes_are_refused():
+    assert "zip64" in reason(archive(Entry(changes={"length": IN_ZIP64})))
     short = struct.pack("<2HQ", 1, 8, 7)
-    assert "zip64" in reason(archive(Entry(changes={"length": FULL, "compressed": FULL, "extra": short})))
+    assert "zip64" in reason(archive(Entry(changes={"length": IN_ZIP64, "compressed": IN_ZIP64, "extra": short})))
 
 
 def test_a_huge_zip64_size_is_refused_by_the_cap():
     huge = struct.pack("<2HQ", 1, 8, 2**60)
-    assert str(2**60) in reason(archive(Entry(method=DEFLATED, changes={"length": FULL, "extra": huge})))
+    assert str(2**60) in reason(archive(Entry(method=DEFLATED, changes={"length": IN_ZIP64, "extra": huge})))
 
 
-def test_end_records_that_disagree_are_refused(monkeypatch):
+def test_a_32_bit_end_record_that_disagrees_with_the_zip64_record_is_refused(monkeypatch):
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 50)
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as file:
@@ -197,7 +200,7 @@ def test_end_records_that_disagree_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("flags", [0x0001, 0x0041, 0x2000])
-def test_encryption_is_refused(flags):
+def test_encrypted_entries_are_refused(flags):
     assert "encrypted" in reason(archive(Entry(flags=flags)))
 
 
@@ -262,12 +265,12 @@ def test_the_best_ratio_of_deflate_is_accepted():
     assert entry.length / entry.compressed_length > 1000
 
 
-def test_a_bomb_is_refused_by_the_size_of_one_entry():
+def test_a_decompression_bomb_is_refused_by_the_size_of_one_entry():
     bomb = Entry(content=bytes(1_100_000), method=DEFLATED, length=MAX_ENTRY_BYTES + 1)
     assert "inflates to" in reason(archive(bomb))
 
 
-def test_a_bomb_is_refused_by_the_size_of_all_entries():
+def test_a_decompression_bomb_is_refused_by_the_size_of_all_entries_together():
     bombs = [Entry(bytes((97 + i,)), bytes(1_100_000), DEFLATED, length=MAX_ENTRY_BYTES) for i in range(3)]
     assert "in all" in reason(archive(*bombs))
 

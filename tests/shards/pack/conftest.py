@@ -1,4 +1,4 @@
-"""What the tests of pack share: packing with and without processes, and looking into what came out."""
+"""Fixtures for the tests of packing: packing with and without worker processes, and reading the output."""
 
 import io
 import os
@@ -25,15 +25,15 @@ MIB = 1 << 20
 @pytest.fixture
 def plan_of():
     def make(src, **options):
-        chosen = PackOptions(**options)
-        return make_plan(list(find_pack_sources(str(src), chosen)), chosen)
+        pack_options = PackOptions(**options)
+        return make_plan(list(find_pack_sources(str(src), pack_options)), pack_options)
 
     return make
 
 
 @pytest.fixture
-def pack_here(plan_of):
-    """Every task by a plain call, in this process: no executor at all."""
+def pack_in_process(plan_of):
+    """A function that executes every task by a plain call in this process."""
 
     def run(src, folder, **options):
         plan = plan_of(src, **options)
@@ -44,8 +44,8 @@ def pack_here(plan_of):
 
 
 @pytest.fixture
-def pack_all(plan_of):
-    """As a user packs: worker processes, manifest and all."""
+def pack_with_workers(plan_of):
+    """A function that packs as the command does: with worker processes and a manifest."""
 
     def run(src, folder, *, workers=1, overwrite=False, **options):
         plan = plan_of(src, **options)
@@ -56,21 +56,21 @@ def pack_all(plan_of):
 
 @pytest.fixture
 def contents():
-    """Members of all shards of a folder, in order, as the standard library reads them."""
+    """A function that returns (name, data) of the members of all shards of a folder, as `tarfile` reads them."""
 
     def read(folder):
-        found = []
+        members = []
         for path in sorted(Path(folder).glob("*.tar")):
             with tarfile.open(path) as tar:
-                found += [(member.name, tar.extractfile(member).read()) for member in tar]
-        return found
+                members += [(member.name, tar.extractfile(member).read()) for member in tar]
+        return members
 
     return read
 
 
 @pytest.fixture
 def originals():
-    """The samples of a preset by key, as they are before they are packed."""
+    """A function that returns the parts of each sample of a preset before packing, by key and suffix."""
 
     def make(preset, count, scale=0.1):
         return {preset.key(number): sample_parts(preset, number, scale=scale) for number in range(count)}
@@ -90,7 +90,7 @@ def npz():
 
 @pytest.fixture
 def noise_shard():
-    """A plain shard of incompressible samples: `size_bytes` of noise and a class number each."""
+    """A function that writes a plain shard whose samples are `size_bytes` of noise and a class number each."""
 
     def make(path, samples, size_bytes=100_000, first=0):
         rng = np.random.default_rng(first)
@@ -106,7 +106,7 @@ def noise_shard():
 
 @pytest.fixture
 def temporaries():
-    """Files in a packed folder that a finished or failed run must not leave."""
+    """A function that lists the temporary files in a packed folder, which must not be left by any run."""
 
     def find(folder):
         folders = (Path(folder), Path(folder) / WORK_FOLDER)
@@ -122,22 +122,23 @@ def _is_temporary(name):
 
 
 @pytest.fixture
-def mounted(tmp_path):
-    """A tmpfs of a given size, to be filled or made read-only."""
-    places = []
+def mount_tmpfs(tmp_path):
+    """A context manager that mounts a tmpfs with mount options, such as a size, and yields its path."""
+    mount_points = []
 
     @contextmanager
     def mount(options):
         if not hasattr(os, "geteuid") or os.geteuid() != 0:
             pytest.skip("only root can mount a tmpfs")
-        place = tmp_path / f"tmpfs{len(places)}"
-        place.mkdir()
-        tried = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True, text=True)
-        if tried.returncode:
-            pytest.skip(f"cannot mount a tmpfs here: {tried.stderr.strip()}")
-        places.append(place)
-        yield place
+        mount_point = tmp_path / f"tmpfs{len(mount_points)}"
+        mount_point.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "none", mount_point]
+        finished = subprocess.run(command, capture_output=True, text=True)
+        if finished.returncode:
+            pytest.skip(f"cannot mount a tmpfs here: {finished.stderr.strip()}")
+        mount_points.append(mount_point)
+        yield mount_point
 
     yield mount
-    for place in places:
-        subprocess.run(["umount", place], check=True)
+    for mount_point in mount_points:
+        subprocess.run(["umount", mount_point], check=True)

@@ -1,5 +1,3 @@
-"""Which codec, and why: the slower of storage and cores decides."""
-
 from itertools import chain, repeat
 
 import pytest
@@ -20,29 +18,30 @@ ALL = (KEEP, ZSTD, RAW)
 @pytest.mark.parametrize(
     ("mb_per_s", "cores", "codec", "limit"),
     [
-        # keep min(6250, 200), zstd min(5000, 500), raw min(4000, 1000): nothing but decoding counts
+        # the comments give samples/s as min(storage, decoding)
+        # keep min(6250, 200), zstd min(5000, 500), raw min(4000, 1000): decoding limits every codec
         (10_000, 2, "raw", "decoding"),
-        # keep min(62, 200), zstd min(50, 500), raw min(40, 1000): nothing but bytes count
+        # keep min(62, 200), zstd min(50, 500), raw min(40, 1000): storage limits every codec
         (100, 2, "keep", "storage"),
-        # keep min(625, 200), zstd min(500, 500), raw min(400, 1000): the middle way
+        # keep min(625, 200), zstd min(500, 500), raw min(400, 1000): storage and decoding are balanced with zstd
         (1_000, 2, "zstd", "decoding"),
         # the same storage with many cores: keep min(625, 1600), zstd min(500, 4000), raw min(400, 8000)
         (1_000, 16, "keep", "storage"),
     ],
 )
-def test_the_slower_of_storage_and_cores_decides(mb_per_s, cores, codec, limit):
+def test_the_codec_with_the_highest_rate_is_chosen_and_its_limit_is_named(mb_per_s, cores, codec, limit):
     choice = decide_codec(ALL, mb_per_s * 1e6, cores)
     assert choice.codec == codec
     assert f"{limit} is the limit" in choice.reason
     assert choice.candidates == ALL
 
 
-def test_the_rate_is_that_of_the_slower_side():
+def test_the_rate_is_the_lower_of_storage_and_decoding():
     assert KEEP.rate(160e6, 2) == pytest.approx(100)
     assert KEEP.rate(1600e6, 2) == pytest.approx(200)
 
 
-def test_the_reason_shows_every_rate_and_what_it_was_computed_from():
+def test_the_reason_gives_the_rate_of_every_codec_with_its_size_and_decoding_time():
     reason = decide_codec(ALL, 1e9, 2).reason
     assert "1000 MB/s to 2 cores" in reason
     assert "keep 200/s (1.60 MB, 10.0 ms)" in reason
@@ -50,15 +49,15 @@ def test_the_reason_shows_every_rate_and_what_it_was_computed_from():
     assert "raw 400/s (2.50 MB, 2.0 ms)" in reason
 
 
-@pytest.mark.parametrize(("bytes_more", "codec"), [(1.02, "zstd"), (1.04, "raw")])
-def test_among_equals_the_smaller_wins(bytes_more, codec):
-    # decoding is the limit of both; raw is 2% or 4% quicker, for more bytes
-    zstd = CodecCandidate("zstd", 1e6, 0.001 * bytes_more)
+@pytest.mark.parametrize(("time_ratio", "codec"), [(1.02, "zstd"), (1.04, "raw")])
+def test_among_equally_fast_codecs_the_one_with_smaller_samples_is_chosen(time_ratio, codec):
+    # decoding limits both; raw is 2% or 4% faster, with more bytes
+    zstd = CodecCandidate("zstd", 1e6, 0.001 * time_ratio)
     raw = CodecCandidate("raw", 3e6, 0.001)
     assert decide_codec((zstd, raw), 1e12, 1).codec == codec
 
 
-def test_the_order_of_the_candidates_does_not_matter():
+def test_the_choice_does_not_depend_on_the_order_of_the_candidates():
     assert {decide_codec(order, 1e9, 2).codec for order in (ALL, ALL[::-1], (RAW, KEEP, ZSTD))} == {"zstd"}
 
 
@@ -68,11 +67,11 @@ def test_without_candidates_arrays_are_kept():
     assert "no sample" in choice.reason
 
 
-# -- with samples, and a timer the test owns ---------------------------------------------------------------------
+# -- with samples, and a fake timer ------------------------------------------------------------------------------
 
 
-class Timer:
-    """Each pair of looks sees the next of these durations pass."""
+class FakeTimer:
+    """A timer of which every second call returns a time that is later by the next of the given durations."""
 
     def __init__(self, durations_s):
         self._durations_s = iter(durations_s)
@@ -87,6 +86,7 @@ class Timer:
 
 
 def durations(samples, keep, zstd, raw):
+    """Return the durations for three repeats per sample and codec."""
     return chain(repeat(keep, 3 * samples), repeat(zstd, 3 * samples), repeat(raw, 3 * samples))
 
 
@@ -97,8 +97,8 @@ def sources(tmp_path):
 
 
 @pytest.mark.parametrize(("bytes_per_s", "codec"), [(1e12, "raw"), (1e4, "keep")])
-def test_samples_are_tried_and_timed(sources, bytes_per_s, codec):
-    timer = Timer(durations(TRIAL_SAMPLES, keep=0.008, zstd=0.004, raw=0.001))
+def test_trial_samples_are_converted_and_their_decoding_is_timed(sources, bytes_per_s, codec):
+    timer = FakeTimer(durations(TRIAL_SAMPLES, keep=0.008, zstd=0.004, raw=0.001))
     choice = choose_codec(sources, PackOptions(), bytes_per_s, 2, timer)
     assert choice.codec == codec
     assert [candidate.codec for candidate in choice.candidates] == ["keep", "zstd", "raw"]
@@ -107,8 +107,8 @@ def test_samples_are_tried_and_timed(sources, bytes_per_s, codec):
     assert sizes == sorted(sizes)
 
 
-def test_the_best_of_the_repeats_and_the_median_of_the_samples_count(sources):
-    timer = Timer(chain([9, 0.002, 9] * 7, [5, 5, 5], repeat(1)))
+def test_the_decoding_time_is_the_minimum_of_the_repeats_and_the_median_of_the_samples(sources):
+    timer = FakeTimer(chain([9, 0.002, 9] * 7, [5, 5, 5], repeat(1)))
     keep = choose_codec(sources, PackOptions(), 1e9, 2, timer).candidates[0]
     assert keep.decode_s == pytest.approx(0.002)
 
@@ -118,31 +118,32 @@ def test_sizes_are_those_of_the_converted_samples(tmp_path, originals):
     options = PackOptions(image_size=64)
     choice = choose_codec(list(find_pack_sources(str(src), options)), options, 1e9, 2)
     for candidate in choice.candidates:
-        wanted = PackOptions(image_size=64, arrays=candidate.codec)
+        candidate_options = PackOptions(image_size=64, arrays=candidate.codec)
         sizes = [
-            sum(len(data) for _, data in convert_parts(parts.items(), wanted)) for parts in originals(SA1B, 2).values()
+            sum(len(data) for _, data in convert_parts(parts.items(), candidate_options))
+            for parts in originals(SA1B, 2).values()
         ]
         assert candidate.sample_bytes == sum(sizes) / 2
 
 
-def test_a_cast_leaves_no_choice_to_keep(sources):
+def test_with_a_cast_keep_is_not_a_candidate(sources):
     options = PackOptions(arrays="raw", casts=(("features", "float32"),))
-    timer = Timer(chain(repeat(0.004, 3 * TRIAL_SAMPLES), repeat(0.001, 3 * TRIAL_SAMPLES)))
+    timer = FakeTimer(chain(repeat(0.004, 3 * TRIAL_SAMPLES), repeat(0.001, 3 * TRIAL_SAMPLES)))
     choice = choose_codec(sources, options, 1e3, 2, timer)
     assert [candidate.codec for candidate in choice.candidates] == ["zstd", "raw"]
     assert choice.codec == "zstd"
 
 
-def test_without_arrays_there_is_nothing_to_choose(tmp_path):
+def test_without_arrays_the_codec_is_keep(tmp_path):
     src = make_folder(tmp_path / "src", IMAGENET, samples=2, scale=0.1)
-    choice = choose_codec(list(find_pack_sources(str(src), PackOptions())), PackOptions(), 1e9, 2, Timer([]))
+    choice = choose_codec(list(find_pack_sources(str(src), PackOptions())), PackOptions(), 1e9, 2, FakeTimer([]))
     assert (choice.codec, choice.candidates) == ("keep", ())
     assert "no arrays" in choice.reason
 
 
-def test_a_pack_of_compressed_arrays_has_arrays_too(tmp_path, pack_here):
+def test_zstd_compressed_arrays_of_a_pack_are_recognised_as_arrays(tmp_path, pack_in_process):
     make_shards(tmp_path / "src", SA1B, samples=2, scale=0.1)
-    packed = pack_here(tmp_path / "src", tmp_path / "packed", arrays="zstd").folder
+    packed = pack_in_process(tmp_path / "src", tmp_path / "packed", arrays="zstd").folder
     choice = choose_codec(list(find_pack_sources(str(packed), PackOptions())), PackOptions(), 1e12, 2)
     assert choice.candidates
 

@@ -1,5 +1,3 @@
-"""One sample, bytes in and bytes out: nothing is lost, and nothing is changed unasked."""
-
 import io
 
 import numpy as np
@@ -32,12 +30,11 @@ def arrays_of(data):
         return {name: loaded[name] for name in loaded.files}
 
 
-def same(one, other):
-    return one.dtype == other.dtype and np.array_equal(one, other)
+def same(first, second):
+    return first.dtype == second.dtype and np.array_equal(first, second)
 
 
-def one(parts, **options):
-    """The only part that comes out."""
+def convert_to_one_part(parts, **options):
     (stored,) = convert_parts(parts, PackOptions(**options))
     return stored
 
@@ -46,7 +43,7 @@ def one(parts, **options):
 
 
 @pytest.mark.parametrize("preset", [SA1B, MULTICAMERA], ids=lambda preset: preset.name)
-def test_without_wishes_every_byte_stays(preset):
+def test_with_the_default_options_every_byte_is_kept(preset):
     parts = sample_parts(preset, 0, scale=0.1)
     assert [data for _, data in convert_parts(parts.items(), PackOptions())] == list(parts.values())
 
@@ -66,25 +63,25 @@ def test_an_npz_becomes_one_part_per_array(codec, decode):
     ("suffix", "data"), [("_edge.npy", encode_npy(FEATURES)), ("_edge.npy.zst", compress(encode_npy(FEATURES)))]
 )
 @pytest.mark.parametrize(("codec", "packed"), [("raw", ".edge.npy"), ("zstd", ".edge.npy.zst")])
-def test_arrays_that_already_stand_alone_get_the_wanted_codec(suffix, data, codec, packed):
-    name, stored = one([(suffix, data)], arrays=codec)
+def test_a_part_that_is_a_single_array_is_stored_with_the_requested_codec(suffix, data, codec, packed):
+    name, stored = convert_to_one_part([(suffix, data)], arrays=codec)
     assert name == packed
     plain = decompress(stored, 1 << 20) if codec == "zstd" else stored
     assert same(decode_npy(plain), FEATURES)
 
 
 @pytest.mark.parametrize("suffix", ["_edge.npy", "_edge.npy.zst"])
-def test_arrays_that_already_stand_alone_are_cast(suffix):
+def test_a_part_that_is_a_single_array_is_cast(suffix):
     data = encode_npy(FEATURES)
-    _, stored = one(
+    _, stored = convert_to_one_part(
         [(suffix, compress(data) if suffix.endswith("zst") else data)], arrays="raw", casts=(("edge", "float64"),)
     )
     assert same(decode_npy(stored), FEATURES.astype(np.float64))
 
 
-def test_fortran_order_and_foreign_bytes_keep_their_values(npz):
+def test_arrays_in_fortran_order_and_big_endian_keep_their_values(npz):
     source = np.asfortranarray(np.arange(12, dtype=">i4").reshape(3, 4))
-    _, stored = one([(".npz", npz(x=source))], arrays="raw")
+    _, stored = convert_to_one_part([(".npz", npz(x=source))], arrays="raw")
     assert np.array_equal(decode_npy(stored), source)
 
 
@@ -105,8 +102,8 @@ def test_fortran_order_and_foreign_bytes_keep_their_values(npz):
         (np.zeros((0, 4)), "float16"),
     ],
 )
-def test_a_cast_that_fits_is_made(npz, array, dtype):
-    _, stored = one([(".npz", npz(x=array))], arrays="raw", casts=(("x", dtype),))
+def test_a_cast_into_a_dtype_that_holds_all_values_succeeds(npz, array, dtype):
+    _, stored = convert_to_one_part([(".npz", npz(x=array))], arrays="raw", casts=(("x", dtype),))
     cast = decode_npy(stored)
     assert cast.dtype == np.dtype(dtype)
     assert np.allclose(cast.astype(np.float64), array.astype(np.float64), rtol=1e-3, equal_nan=True)
@@ -131,7 +128,7 @@ def test_a_cast_that_fits_is_made(npz, array, dtype):
         (np.array(["1"]), "float32"),
     ],
 )
-def test_a_cast_that_would_damage_values_is_refused(npz, array, dtype):
+def test_a_cast_that_would_change_values_is_refused(npz, array, dtype):
     with pytest.raises((DecodeError, GuardError), match="'x'"):
         convert_parts([(".npz", npz(x=array))], PackOptions(arrays="raw", casts=(("x", dtype),)))
 
@@ -141,9 +138,9 @@ numbers = st.sampled_from(["<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1
 
 @settings(deadline=None, max_examples=300)
 @given(numbers.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(max_dims=2, max_side=4))), numbers)
-def test_a_cast_is_exact_between_kinds_and_keeps_finite_numbers_finite(array, dtype):
+def test_a_cast_is_refused_or_exact_or_between_floats_with_finite_numbers_kept_finite(array, dtype):
     try:
-        _, stored = one([(".x.npy", encode_npy(array))], arrays="raw", casts=(("x", dtype),))
+        _, stored = convert_to_one_part([(".x.npy", encode_npy(array))], arrays="raw", casts=(("x", dtype),))
     except SampleError:
         return
     cast = decode_npy(stored)
@@ -161,45 +158,45 @@ def test_only_the_named_array_is_cast(npz):
     assert decode_npy(stored[".b.npy"]).dtype == np.float32
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------
+# -- images ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("height", "width"), [(150, 225), (225, 150), (200, 200), (100, 301)])
 @pytest.mark.parametrize("side", ["long", "short"])
-def test_a_large_picture_gets_exactly_the_asked_side(height, width, side):
+def test_the_selected_side_of_a_large_image_is_shrunk_to_exactly_image_size(height, width, side):
     source = encode_jpeg(make_image(height, width, seed=3), 95)
-    _, stored = one([(".jpg", source)], image_size=64, side=side, quality=95)
+    _, stored = convert_to_one_part([(".jpg", source)], image_size=64, side=side, quality=95)
     shrunk = decode_jpeg(stored)
     assert (max if side == "long" else min)(shrunk.shape[:2]) == 64
     assert shrunk.shape[0] / shrunk.shape[1] == pytest.approx(height / width, rel=0.02)
     size = (shrunk.shape[1], shrunk.shape[0])
     reference = np.asarray(Image.fromarray(decode_jpeg(source)).resize(size, Image.Resampling.BOX), np.float32)
-    assert np.abs(shrunk - reference).mean() < 8  # of 255 grey levels: two encodings with halved colour
+    assert np.abs(shrunk - reference).mean() < 8  # of 255 levels: both encodings halve the resolution of the colour
 
 
 @pytest.mark.parametrize("size", [225, 226, 1024])
-def test_a_picture_that_is_small_enough_keeps_its_bytes(size):
+def test_an_image_that_is_not_larger_than_image_size_keeps_its_bytes(size):
     source = encode_jpeg(make_image(150, 225, seed=3), 90)
-    assert one([(".jpg", source)], image_size=size) == (".jpg", source)
+    assert convert_to_one_part([(".jpg", source)], image_size=size) == (".jpg", source)
 
 
-def test_quality_decides_the_bytes():
+def test_a_lower_quality_gives_fewer_bytes():
     source = encode_jpeg(make_image(150, 225, seed=3), 95)
-    sizes = [len(one([(".jpg", source)], image_size=128, quality=quality)[1]) for quality in (50, 90)]
+    sizes = [len(convert_to_one_part([(".jpg", source)], image_size=128, quality=quality)[1]) for quality in (50, 90)]
     assert sizes[0] < sizes[1]
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------
+# -- bad samples -------------------------------------------------------------------------------------------------
 
-GOOD = encode_jpeg(make_image(150, 225, seed=3), 90)
+GOOD_JPEG = encode_jpeg(make_image(150, 225, seed=3), 90)
 
 
-@pytest.mark.parametrize("wishes", [{}, {"image_size": 64, "arrays": "raw"}, {"image_size": 64, "arrays": "zstd"}])
+@pytest.mark.parametrize("options", [{}, {"image_size": 64, "arrays": "raw"}, {"image_size": 64, "arrays": "zstd"}])
 @pytest.mark.parametrize(
     ("suffix", "data"),
     [
         (".jpg", b"<html>not found</html>"),
-        (".jpg", GOOD[: len(GOOD) // 2]),
+        (".jpg", GOOD_JPEG[: len(GOOD_JPEG) // 2]),
         (".jpg", hostile.lossless_jpeg(64, 64)),
         (".jpg", hostile.twelve_bit_jpeg(64, 64)),
         (".jpg", hostile.jpeg_of_size(65500, 65500)),
@@ -212,37 +209,37 @@ GOOD = encode_jpeg(make_image(150, 225, seed=3), 90)
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_bad_part_is_refused_even_where_it_is_only_copied(suffix, data, wishes):
+def test_a_bad_part_is_refused_even_if_it_is_only_copied(suffix, data, options):
     with pytest.raises(SampleError) as caught:
-        convert_parts([(".txt", b"fine"), (suffix, data)], PackOptions(**wishes))
+        convert_parts([(".txt", b"fine"), (suffix, data)], PackOptions(**options))
     assert caught.value.member == suffix
     assert caught.value.advice
 
 
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
-def test_pickles_are_never_opened(codec):
+def test_an_npz_with_a_pickle_is_refused_without_loading_it(codec):
     with pytest.raises(GuardError, match="pickle"):
         convert_parts([("_features.npz", hostile.pickle_npz())], PackOptions(arrays=codec))
 
 
-def test_a_damaged_picture_is_refused_when_it_is_shrunk():
-    damaged = bytearray(GOOD)
-    damaged[len(GOOD) // 2 : len(GOOD) // 2 + 64] = b"\xff\x01" * 32
+def test_a_damaged_image_is_refused_when_it_is_shrunk():
+    damaged = bytearray(GOOD_JPEG)
+    damaged[len(GOOD_JPEG) // 2 : len(GOOD_JPEG) // 2 + 64] = b"\xff\x01" * 32
     with pytest.raises(PenstockError):
         convert_parts([(".jpg", bytes(damaged))], PackOptions(image_size=64))
 
 
-def test_two_parts_that_would_get_one_name_are_refused():
+def test_two_parts_that_would_get_the_same_suffix_are_refused():
     with pytest.raises(SampleError, match=r"\.features\.npz"):
         convert_parts([(".features.npz", hostile.pickle_npz()), ("_features.npz", hostile.pickle_npz())], PackOptions())
 
 
-def test_arrays_whose_names_differ_by_case_only_are_refused(npz):
-    # webdataset lowers suffixes, and so do our roles: every reader would call them duplicates.
+def test_arrays_whose_names_differ_only_in_case_are_refused(npz):
+    # webdataset lowers suffixes, and so does `canonical_suffix`: every reader would report duplicates
     with pytest.raises(SampleError, match="would both be stored"):
         convert_parts([(".npz", npz(K=FEATURES, k=FEATURES))], PackOptions(arrays="raw"))
 
 
-def test_an_npz_without_arrays_does_not_vanish(npz):
+def test_an_npz_without_arrays_is_refused_instead_of_dropped(npz):
     with pytest.raises(SampleError, match="no array"):
-        convert_parts([(".jpg", GOOD), ("_features.npz", npz())], PackOptions(arrays="raw"))
+        convert_parts([(".jpg", GOOD_JPEG), ("_features.npz", npz())], PackOptions(arrays="raw"))

@@ -1,5 +1,3 @@
-"""Options are checked at birth: used or refused, never bent."""
-
 import dataclasses
 
 import pytest
@@ -13,7 +11,7 @@ def test_the_defaults_change_no_data():
     assert (options.arrays, options.image_size, options.casts, options.on_bad) == ("keep", None, (), "raise")
 
 
-def test_options_cannot_be_changed_later():
+def test_options_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         PackOptions().quality = 50
 
@@ -32,7 +30,7 @@ def test_options_cannot_be_changed_later():
         {"side": "short", "on_bad": "skip"},
     ],
 )
-def test_what_can_be_used_is_kept_as_given(given):
+def test_valid_values_are_kept_as_given(given):
     options = PackOptions(**given)
     assert {name: getattr(options, name) for name in given} == given
 
@@ -55,14 +53,14 @@ def test_what_can_be_used_is_kept_as_given(given):
         {"on_bad": "ignore"},
     ],
 )
-def test_what_cannot_be_used_is_refused(given):
+def test_an_invalid_value_is_refused_with_the_name_of_the_option(given):
     (name,) = given
     with pytest.raises(SettingError, match=name.removesuffix("_bytes").replace("_", "[ _]")):
         PackOptions(**given)
 
 
 @pytest.mark.parametrize("dtype", ["", "floaty", "O", "f4,f4", "(2,f4", "S8", "datetime64[s]", "c8", "V4", "a\0b"])
-def test_a_cast_to_what_is_no_number_is_refused(dtype):
+def test_a_cast_to_a_dtype_that_is_not_numeric_is_refused(dtype):
     with pytest.raises(SettingError, match="features") as caught:
         PackOptions(arrays="raw", casts=(("features", dtype),))
     assert "float16" in caught.value.advice

@@ -1,4 +1,4 @@
-"""The same tasks on a Ray cluster: join it, see that all nodes see the same files, run.
+"""Runs the tasks of pack, check and index on a Ray cluster instead of on worker processes of this machine.
 
-join → run (head, witness) → index
+join (connects to the cluster) → ray_runner (runs tasks on nodes that see the same files); index_tasks (indexes shards)
 """

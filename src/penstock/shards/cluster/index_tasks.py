@@ -1,4 +1,4 @@
-"""Indexes shards by tasks, a handful each, where the shards are near. The indexes stay there: only counts come back."""
+"""Indexes shards in tasks, so that other processes or nodes do the work; only counts are returned, not the indexes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ log = logging.getLogger("penstock")
 
 @dataclass(frozen=True, slots=True)
 class IndexedShard:
-    """What became of one shard."""
+    """The result of indexing one shard: its counts, or an error."""
 
     shard: str
     samples: int
     parts: int
     rebuilt: bool
-    """Whether the headers were walked now, rather than read from a stored index."""
+    """Whether the headers were scanned, rather than the index loaded from its file."""
     error: Exception | None
 
     @classmethod
     def of(cls, scanned: ScannedShard) -> IndexedShard:
-        """The counts of an index, without the index."""
+        """Return the counts of a shard's index."""
         if scanned.index is None:
             return cls(scanned.shard, 0, 0, False, scanned.error)
         return cls(scanned.shard, len(scanned.index), scanned.index.part_count, scanned.rebuilt, None)
@@ -38,23 +38,29 @@ class IndexedShard:
 def index_by_tasks(
     shards: Sequence[str], *, rebuild: bool = False, threads: int = SCAN_THREADS, workers: int | None = None
 ) -> Iterator[IndexedShard]:
-    """Each shard's outcome as it is known, errors as outcomes; a task walks `threads` shards side by side."""
-    handfuls = (tuple(shards[first : first + threads]) for first in range(0, len(shards), threads))
-    for done in run_tasks(partial(_index_group, rebuild=rebuild), handfuls, workers):
-        if done.result is not None:
-            yield from done.result
+    """Yield the result of each shard as it becomes known, errors included; a task indexes `threads` shards at once."""
+    groups = (tuple(shards[first : first + threads]) for first in range(0, len(shards), threads))
+    for outcome in run_tasks(partial(_index_group, rebuild=rebuild), groups, workers):
+        if outcome.result is not None:
+            yield from outcome.result
         else:
-            yield from (IndexedShard(shard, 0, 0, False, _error_for_shard(done.error, shard)) for shard in done.task)
+            for shard in outcome.task:
+                yield IndexedShard(shard, 0, 0, False, _error_for_shard(outcome.error, shard))
 
 
 def _index_group(shards: Sequence[str], rebuild: bool) -> list[IndexedShard]:
-    found = [IndexedShard.of(scanned) for scanned in index_shards(shards, rebuild=rebuild, threads=len(shards))]
-    for indexed in found:
+    """Index the shards of one task; log a warning for an index that other nodes cannot read."""
+    indexed_shards = [
+        IndexedShard.of(scanned) for scanned in index_shards(shards, rebuild=rebuild, threads=len(shards))
+    ]
+    for indexed in indexed_shards:
         if indexed.rebuilt and not is_remote(indexed.shard) and not index_path_beside(indexed.shard).exists():
-            log.warning("%s: cannot be written beside: its index lies in the cache of one node only", indexed.shard)
-    return found
+            log.warning(
+                "%s: its folder cannot be written, so its index is only in the cache of one node", indexed.shard
+            )
+    return indexed_shards
 
 
 def _error_for_shard(error: Exception | None, shard: str) -> Exception | None:
-    """The crash of a task speaks of each of its shards."""
+    """Return the error of a whole task as the error of one of its shards."""
     return type(error)(error.reason, shard=shard) if isinstance(error, PenstockError) else error

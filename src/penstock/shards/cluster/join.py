@@ -1,4 +1,4 @@
-"""Joins a Ray cluster for as long as the work selections, and leaves it again. Ray is imported when it is asked for."""
+"""Joins a Ray cluster while tasks run on it, and leaves it afterwards. Ray is imported only then."""
 
 from __future__ import annotations
 
@@ -18,61 +18,66 @@ from penstock.errors import PenstockError, SettingError
 AUTO = "auto"
 """The cluster that RAY_ADDRESS names, or else the one that this machine is part of."""
 LOCAL = "local"
-"""A cluster of this machine alone, made for the occasion."""
+"""A new cluster of this machine alone, which ends when the work is done."""
 ADDRESS_TIMEOUT_S = 5.0
+"""Seconds within which a cluster must accept a connection and answer."""
 OBJECT_STORE_BYTES = 128 << 20
-"""Of shared memory in a cluster of our own: tasks and their answers are small, and containers have little of it."""
+"""Shared memory of a local cluster's object store: tasks and their results are small, and containers have little
+shared memory."""
 _RAY_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to anybody
-    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what it has to say about dead workers, on stdout, comes to us as exceptions
+    "RAY_USAGE_STATS_ENABLED": "0",  # no usage statistics are sent
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # no messages about dead workers on stdout: they are raised as exceptions
     "RAY_SCHEDULER_EVENTS": "0",
-    "RAY_NUM_REDIS_GET_RETRIES": "1",  # a server that does not answer is asked for 40 s; Ray would ask 20 times
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no tip about GPUs that nobody asked for
+    "RAY_NUM_REDIS_GET_RETRIES": "1",  # each attempt on a server that does not answer takes 40 s; Ray's default is 20
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning about GPUs, since no task uses one
 }
+"""Settings that Ray reads from the environment when it is imported; those of the user take precedence."""
 _ADVICE = "Give HOST:PORT as `ray start --head` printed it, on a machine that has joined that cluster."
 _FRAME_BYTES = 9
 _SETTINGS = b"\x04"
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
-"""How an HTTP/2 connection, and so gRPC, begins: a preface and a frame of settings, answered by one of theirs."""
+"""The first bytes of an HTTP/2 connection, which gRPC uses: a preface and an empty SETTINGS frame. The server answers
+with a SETTINGS frame of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster that we are part of, and Ray itself, which nobody else needs to import."""
+    """A cluster that this process has joined, with the `ray` module, so that other modules need not import it."""
 
     ray: Any
     address: str
+    """HOST:PORT of the head node."""
 
     @property
     def nodes(self) -> int:
-        """How many are alive now."""
+        """Number of nodes that are alive now."""
         return sum(node["Alive"] for node in self.ray.nodes())
 
     @property
     def cpus(self) -> int:
-        """How many tasks it can run at a time now."""
+        """Number of cores of the cluster now, and so of tasks that can run at a time."""
         return int(self.ray.cluster_resources().get("CPU", 0))
 
 
 @contextmanager
 def join_cluster(address: str = AUTO, workers: int | None = None) -> Iterator[Cluster]:
-    """Be part of the cluster within. A process that is in it already stays in it."""
+    """Join the cluster within the context; a process that has joined it before is not disconnected at the end."""
     ray = _import_ray()
-    already = ray.is_initialized()
-    if not already:
+    joined_before = ray.is_initialized()
+    if not joined_before:
         _start_ray(ray, address, workers)
     try:
         cluster = Cluster(ray, ray.get_runtime_context().gcs_address)
-        if already and address not in (AUTO, cluster.address):
+        if joined_before and address not in (AUTO, cluster.address):
             raise SettingError(f"this process is in the Ray cluster at {cluster.address} and cannot join {address}")
         yield cluster
     finally:
-        if not already:
+        if not joined_before:
             ray.shutdown()
 
 
 def _import_ray() -> Any:
-    for name, value in _RAY_ENVIRONMENT.items():  # read when it is imported
+    for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         return importlib.import_module("ray")
@@ -90,15 +95,15 @@ def _start_ray(ray: Any, address: str, workers: int | None) -> None:
         _check_reachable(address)
     try:
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False, **settings)
-    except Exception as error:  # Ray has a kind for every reason
+    except Exception as error:  # Ray raises many types, with no base class in common
         raise SettingError(_join_failure(address, error), advice=_ADVICE) from error
 
 
 def _check_reachable(address: str) -> None:
-    """Somebody must answer there, and speak Ray's language: Ray itself would try for a long time."""
+    """Raise unless a gRPC server answers at the address; Ray itself would retry for a long time before it fails."""
     if "://" in address:
         raise SettingError(
-            f"{address!r} is not the address of a cluster but of a way into it",
+            f"{address!r} is the address of a Ray Client or dashboard, not of a cluster",
             advice="Run the command on a node of the cluster, with --ray auto, or have `ray job submit` run it there.",
         )
     host, _, port = address.rpartition(":")
@@ -111,7 +116,7 @@ def _check_reachable(address: str) -> None:
     except (OSError, OverflowError) as error:
         raise SettingError(f"nothing answers at {address}: {error}", advice=_ADVICE) from error
     if greeting[3:4] != _SETTINGS and os.environ.get("RAY_USE_TLS") != "1":
-        raise SettingError(f"what answers at {address} is no Ray cluster", advice=_ADVICE)
+        raise SettingError(f"the server at {address} is not a Ray cluster", advice=_ADVICE)
 
 
 def _join_failure(address: str, error: Exception) -> str:
@@ -121,40 +126,41 @@ def _join_failure(address: str, error: Exception) -> str:
 
 
 HEAD_CONNECT_TIMEOUT_S = 2.0
-"""Within which a head that lives opens its door."""
+"""Seconds within which a running head node accepts a connection."""
 HEAD_ABSENCE_LIMIT_S = 20.0
-"""How long it may be away: where somebody watches over it, a head comes back."""
+"""Seconds that the head node may be unreachable: a supervisor may restart it in that time."""
 HEAD_POLL_INTERVAL_S = 0.5
 
 
 class HeadNode:
-    """The door of the head node, and since when nobody has opened it."""
+    """The address of the head node, and the time since which it has been unreachable."""
 
     def __init__(self, address: str, clock: Clock = SYSTEM_CLOCK) -> None:
         host, _, port = address.rpartition(":")
-        self._door = host.strip("[]"), int(port)
+        self._host_and_port = host.strip("[]"), int(port)
         self._address = address
         self._clock = clock
-        self._away_s: float | None = None
+        self._unreachable_since_s: float | None = None
 
     def is_reachable(self) -> bool:
-        """Whether it can be asked something now; an error if it has been away for too long."""
+        """Return whether the head node accepts connections; raise if it has not for HEAD_ABSENCE_LIMIT_S."""
         try:
-            socket.create_connection(self._door, HEAD_CONNECT_TIMEOUT_S).close()
+            socket.create_connection(self._host_and_port, HEAD_CONNECT_TIMEOUT_S).close()
         except OSError as error:
             now_s = self._clock.now()
-            self._away_s = now_s if self._away_s is None else self._away_s
-            if now_s - self._away_s >= HEAD_ABSENCE_LIMIT_S:
+            if self._unreachable_since_s is None:
+                self._unreachable_since_s = now_s
+            if now_s - self._unreachable_since_s >= HEAD_ABSENCE_LIMIT_S:
                 raise PenstockError(
                     f"the head node of the Ray cluster, {self._address}, is gone",
                     stage="work",
-                    advice="Run the same command again on a cluster that lives: what is finished is kept.",
+                    advice="Run the same command again on a running cluster: what is finished is kept.",
                 ) from error
             return False
-        self._away_s = None
+        self._unreachable_since_s = None
         return True
 
     def wait_until_reachable(self) -> None:
-        """Until it answers; an error if it does not."""
+        """Wait until the head node accepts connections; raise as `is_reachable` does."""
         while not self.is_reachable():
             self._clock.sleep(HEAD_POLL_INTERVAL_S)

@@ -1,7 +1,8 @@
-"""Runs tasks on the nodes of a Ray cluster: `run_tasks`, with the cluster in the place of worker processes.
+"""Runs tasks on the nodes of a Ray cluster: a task runner for `use_task_runner`, in place of worker processes.
 
-A worker or a node that dies costs its tasks only: Ray gives them to others, a few times. Each node must have this
-version of Penstock and see the same files; one that does not is refused by name before it has done anything.
+If a worker or a node dies, only its tasks are lost, and Ray retries them on other workers. Each node must have this
+version of Penstock and see the same files. A node that does not makes the run fail with its name, before it has read or
+written anything.
 """
 
 from __future__ import annotations
@@ -27,107 +28,116 @@ from penstock.storage.object_store.url import is_remote
 log = logging.getLogger("penstock")
 
 RETRIES = 3
-"""How often a task is given to another worker after the one that had it died."""
+"""How often a task is given to another worker after its worker has died."""
 TASKS_PER_CORE = 2
-"""Tasks handed out per core: the next one lies ready on its node while the answer to the last travels."""
+"""Tasks in flight per core: while the result of one is returned, the next one is on its node already."""
 POLL_INTERVAL_S = 5.0
-"""How often we look whether there is still anybody to wait for."""
+"""Seconds between two checks whether the head node and other nodes are still there, while no task finishes."""
 CANCEL_TIMEOUT_S = 10.0
+"""Seconds to wait for cancelled tasks to end."""
 
 
 @dataclass
 class RayRunner:
-    """A `Runner`. Paths in tasks must be absolute; nodes know nothing of our working directory."""
+    """A task runner (see `TaskRunnerFunction`) that sends tasks to a Ray cluster.
+
+    Paths in tasks must be absolute, since the nodes have working directories of their own.
+    """
 
     cluster: Cluster
     shared_files: list[str] = field(default_factory=list)
-    """Files in folders that every node must see as we do; may be added to until the first task runs."""
+    """Files that every node must see under the same path, one or more per folder. The list may be extended until the
+    first task runs."""
     retries: int = RETRIES
+    """How often a task whose worker died is retried."""
     node_wait_s: float = 60.0
-    """How long we wait for a node when the cluster has none that can work: one may be on its way."""
+    """Seconds to wait for a node if the cluster has none that can work: one may be about to join."""
 
     def __call__(
         self, work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
     ) -> Iterator[TaskOutcome[Task, Result]]:
-        """Results as they come, of no more than `workers` tasks at a time."""
+        """Yield the outcomes as they come; at most `workers` tasks are in flight."""
         ray = self.cluster.ray
-        order = _RayTaskContext(work, __version__, make_witness_files(self.shared_files))
-        perform = ray.remote(num_cpus=1, max_retries=self.retries)(_run_on_node)
+        context = _RayTaskContext(work, __version__, make_witness_files(self.shared_files))
+        remote_function = ray.remote(num_cpus=1, max_retries=self.retries)(_run_on_node)
         head = HeadNode(self.cluster.address)
         waiting = iter(tasks)
-        busy: dict[Any, Task] = {}
-        most = 1
+        in_flight: dict[Any, Task] = {}
+        max_in_flight = 1
         try:
             while True:
                 if head.is_reachable():
-                    most = workers or TASKS_PER_CORE * max(1, self.cluster.cpus)
-                for task in islice(waiting, max(0, most - len(busy))):
-                    busy[perform.remote(order, task)] = task
-                if not busy:
+                    max_in_flight = workers or TASKS_PER_CORE * max(1, self.cluster.cpus)
+                for task in islice(waiting, max(0, max_in_flight - len(in_flight))):
+                    in_flight[remote_function.remote(context, task)] = task
+                if not in_flight:
                     return
-                for answered in self._answered(list(busy), head):
-                    yield self._done(answered, busy.pop(answered), head)
+                for reference in self._wait_for_finished(list(in_flight), head):
+                    yield self._outcome(reference, in_flight.pop(reference), head)
         finally:
-            self._cancel(list(busy))
+            self._cancel(list(in_flight))
 
-    def _answered(self, busy: list[Any], head: HeadNode) -> list[Any]:
-        """At least one of them; an error if there is nobody left to answer."""
+    def _wait_for_finished(self, references: list[Any], head: HeadNode) -> list[Any]:
+        """Return the references of finished tasks, at least one; raise if no node is left to finish any."""
         without_nodes_s = 0.0
         while True:
-            ready: list[Any] = self.cluster.ray.wait(busy, timeout=POLL_INTERVAL_S)[0]
+            ready: list[Any] = self.cluster.ray.wait(references, timeout=POLL_INTERVAL_S)[0]
             if ready:
                 return ready
-            if not head.is_reachable():  # nobody else can say how many nodes there are
+            if not head.is_reachable():  # only the head node knows how many nodes there are
                 continue
             without_nodes_s = 0.0 if self.cluster.cpus else without_nodes_s + POLL_INTERVAL_S
             if without_nodes_s >= self.node_wait_s:
                 raise PenstockError(
                     "the cluster has no node left that can work",
                     stage="work",
-                    advice="Run the same command again when it has: what is finished is kept.",
+                    advice="Run the same command again when it has one: what is finished is kept.",
                 )
 
-    def _done(self, answered: Any, task: Task, head: HeadNode) -> TaskOutcome[Task, Any]:
+    def _outcome(self, reference: Any, task: Task, head: HeadNode) -> TaskOutcome[Task, Any]:
+        """Return the outcome of a finished task; raise if its node cannot run any task."""
         ray = self.cluster.ray
         try:
-            reply: _RayReply = ray.get(answered)
-        except ray.exceptions.RayTaskError as error:  # our own errors are answers: this one comes from before
+            reply: _RayReply = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:  # errors of the work are in the reply: `_run_on_node` never began
             raise SettingError(
-                f"a node could not begin: {_last_line(error)}",
+                f"a node cannot run tasks: {_last_line(error)}",
                 stage="work",
                 advice=f"Install penstock {__version__} on every node of the cluster.",
             ) from None
         except ray.exceptions.RayError as error:
-            head.wait_until_reachable()  # a task that went down with the head has killed nobody
+            head.wait_until_reachable()  # if the task ended because the head node died, it did not kill its worker
             times = f"{self.retries + 1} times" if self.retries else "once"
-            reason = f"its worker died, {times} over: {_first_line(error)}"
+            reason = f"its worker died {times}: {_first_line(error)}"
             return TaskOutcome(task, None, WorkerCrash(reason, stage="work"))
         if reply.refusal is not None:
             raise StorageError(reply.refusal, stage="work", advice=_NODE_ADVICE)
-        for notice in reply.notices:
-            log.warning("%s", notice)
+        for warning in reply.warnings:
+            log.warning("%s", warning)
         return unpickle_outcome(task, reply.pickled_outcome)
 
-    def _cancel(self, busy: list[Any]) -> None:
-        """Whoever goes on with the work must find nobody at it."""
+    def _cancel(self, references: list[Any]) -> None:
+        """Cancel the tasks in flight and wait for their end, so that they cannot interfere with a later run."""
         ray = self.cluster.ray
         with suppress(ray.exceptions.RayError):
-            for answered in busy:
-                ray.cancel(answered, force=True)
-            if busy:
-                ray.wait(busy, num_returns=len(busy), timeout=CANCEL_TIMEOUT_S)
+            for reference in references:
+                ray.cancel(reference, force=True)
+            if references:
+                ray.wait(references, num_returns=len(references), timeout=CANCEL_TIMEOUT_S)
 
 
 @dataclass(frozen=True, slots=True)
 class _RayTaskContext:
-    """What is the same for all tasks, and what a node must fulfil to take them."""
+    """The function that all tasks call, and the requirements that a node must meet to run them."""
 
     work: Callable[[Any], Any]
     version: str
+    """The required version of Penstock."""
     witnesses: tuple[WitnessFile, ...]
+    """Files that the node must see."""
 
     def refusal(self) -> str | None:
-        """Why this node cannot take part; None if it can."""
+        """Return why this node cannot run the tasks; None if it can."""
         node = platform.node()
         if self.version != __version__:
             return f"node {node} has penstock {__version__}, and this machine {self.version}"
@@ -137,9 +147,13 @@ class _RayTaskContext:
 
 @dataclass(frozen=True, slots=True)
 class _RayReply:
+    """The result of one task, as a node returns it."""
+
     refusal: str | None
     pickled_outcome: bytes
-    notices: list[str]
+    """The result of `run_and_pickle`; empty if the node refused the task."""
+    warnings: list[str]
+    """Messages that were logged while the task ran."""
 
 
 _NODE_ADVICE = (
@@ -147,25 +161,25 @@ _NODE_ADVICE = (
 )
 
 
-def _run_on_node(order: _RayTaskContext, task: Any) -> _RayReply:
-    """Runs on the node."""
-    refusal = order.refusal()
+def _run_on_node(context: _RayTaskContext, task: Any) -> _RayReply:
+    """Run one task; Ray calls this function on the node."""
+    refusal = context.refusal()
     if refusal is not None:
         return _RayReply(refusal, b"", [])
-    with _captured_warnings() as notices:
-        answered = run_and_pickle(order.work, task)
-    return _RayReply(None, answered, notices)
+    with _captured_warnings() as warnings:
+        pickled_outcome = run_and_pickle(context.work, task)
+    return _RayReply(None, pickled_outcome, warnings)
 
 
 @contextmanager
 def _captured_warnings() -> Iterator[list[str]]:
-    """What is logged meanwhile, which nobody would read on the node."""
-    notices: list[str] = []
+    """Collect the warnings logged within the context, to log them again where the command runs."""
+    warnings: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: notices.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
     try:
-        yield notices
+        yield warnings
     finally:
         log.removeHandler(handler)
 
@@ -179,26 +193,29 @@ def _last_line(error: Exception) -> str:
 
 
 COMPARED_BYTES = 4096
+"""Bytes of a witness file that nodes compare."""
 MAX_WITNESSES = 16
-"""Folders looked into by every task: those of one dataset are few, and a look costs microseconds."""
+"""Number of witness files that every task checks: a dataset has few folders, and a check takes microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class WitnessFile:
-    """A file as we see it."""
+    """A file by which a node verifies that it sees the same folder as the machine that runs the command."""
 
     path: str
     size: int
+    """Bytes."""
     head_crc32: int
+    """CRC32 of the first COMPARED_BYTES."""
 
     @classmethod
     def of(cls, path: str) -> WitnessFile:
-        """What that file looks like from here."""
+        """Return the file as this machine sees it."""
         with LocalFile(path) as file:
             return cls(path, file.size, deflate.crc32(file.read_at(0, COMPARED_BYTES)))
 
     def is_same_here(self) -> bool:
-        """Whether it looks the same from where this runs."""
+        """Return whether this machine sees the same file."""
         try:
             return WitnessFile.of(self.path) == self
         except StorageError:
@@ -206,11 +223,11 @@ class WitnessFile:
 
 
 def make_witness_files(paths: Iterable[str]) -> tuple[WitnessFile, ...]:
-    """One file of each folder, of those that can be read here; what is not a local path needs none."""
-    found: dict[str, WitnessFile] = {}
+    """Return one readable file of each local folder; remote paths need no check."""
+    by_folder: dict[str, WitnessFile] = {}
     for path in paths:
         folder = os.path.dirname(path)
-        if folder not in found and not is_remote(path) and len(found) < MAX_WITNESSES:
-            with suppress(StorageError):  # its task will say what is wrong with it
-                found[folder] = WitnessFile.of(path)
-    return tuple(found.values())
+        if folder not in by_folder and not is_remote(path) and len(by_folder) < MAX_WITNESSES:
+            with suppress(StorageError):  # the task that reads the file will report the error
+                by_folder[folder] = WitnessFile.of(path)
+    return tuple(by_folder.values())

@@ -1,4 +1,4 @@
-"""From loose files or other shards to shards that are quick to read.
+"""Packs loose files or other shards into shards that are quick to read.
 
-options → sources → plan → task (one output shard each) → manifest
+options → sources → plan → write (one task per output shard) → manifest; run executes the tasks of a plan
 """

@@ -1,7 +1,7 @@
-"""Chooses how arrays are stored, from what the storage and the cores can do. Says why.
+"""Chooses how arrays are stored, from the bandwidth of the storage and the number of cores, and gives the reason.
 
-A sample is ready as fast as the slower of two things: its bytes leaving the storage, its codecs running on the cores.
-Raw arrays cost bytes and no decoding, deflate the other way round, zstd lies between.
+Samples become ready at the lower of two rates: that of reading their bytes and that of decoding them. Raw arrays take
+the most bytes and no decoding, deflated ones (NPZ) fewer bytes and much decoding; zstd lies between.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from penstock.shards.pack.plan import trial_samples
 from penstock.shards.pack.sources import PackSource, read_samples
 
 EQUAL_RATE_SHARE = 0.97
-"""Codecs within 3% of the fastest are equal; then the smallest wins."""
+"""Codecs within 3% of the fastest count as equally fast; of these, the one with the smallest samples is chosen."""
 _REPEATS = 3
+"""How often the decoding of a sample is timed; the fastest time counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodecCandidate:
-    """One way to store the arrays, and what a sample would cost."""
+    """A codec for the arrays, with the size and the decoding time of a sample that is stored with it."""
 
     codec: ArrayCodec
     sample_bytes: float
+    """Mean bytes of a stored sample, all parts."""
     decode_s: float
-    """Core-seconds to decode one sample, image included."""
+    """Core-seconds to decode one sample, its image included."""
 
     def rate(self, bytes_per_s: float, cores: int) -> float:
-        """Samples per second when reading and decoding overlap."""
+        """Return the samples per second if reading and decoding overlap."""
         return min(bytes_per_s / self.sample_bytes, cores / self.decode_s)
 
 
@@ -53,8 +55,10 @@ def choose_codec(
     cores: int,
     timer: Callable[[], float] = time.perf_counter,
 ) -> CodecChoice:
-    """Try each codec on a few samples; the fastest wins, and among equals the smallest."""
-    samples = [parts for take in trial_samples(sources) for _, parts in read_samples(take) if isinstance(parts, list)]
+    """Measure each codec on a few samples; choose the fastest, and among equally fast ones the smallest."""
+    samples = [
+        parts for selection in trial_samples(sources) for _, parts in read_samples(selection) if isinstance(parts, list)
+    ]
     if not any(codec_of(suffix) in ("npz", "npy", "npy.zst") for parts in samples for suffix, _ in parts):
         return CodecChoice("keep", "there are no arrays to store", ())
     codecs: tuple[ArrayCodec, ...] = ("zstd", "raw") if options.casts else ("keep", "zstd", "raw")
@@ -65,31 +69,35 @@ def choose_codec(
 
 
 def decide_codec(candidates: tuple[CodecCandidate, ...], bytes_per_s: float, cores: int) -> CodecChoice:
-    """The arithmetic alone."""
+    """Choose from candidates that have been measured."""
     if not candidates:
         return CodecChoice("keep", "no sample could be converted, so arrays stay as they are", ())
     best = max(candidate.rate(bytes_per_s, cores) for candidate in candidates)
-    good = [candidate for candidate in candidates if candidate.rate(bytes_per_s, cores) >= EQUAL_RATE_SHARE * best]
-    chosen = min(good, key=lambda candidate: candidate.sample_bytes)
+    fast = [candidate for candidate in candidates if candidate.rate(bytes_per_s, cores) >= EQUAL_RATE_SHARE * best]
+    chosen = min(fast, key=lambda candidate: candidate.sample_bytes)
     rates = ", ".join(
         f"{candidate.codec} {candidate.rate(bytes_per_s, cores):.0f}/s "
         f"({candidate.sample_bytes / 1e6:.2f} MB, {candidate.decode_s * 1e3:.1f} ms)"
         for candidate in candidates
     )
     limit = "storage" if bytes_per_s / chosen.sample_bytes < cores / chosen.decode_s else "decoding"
-    reason = f"storage gives {bytes_per_s / 1e6:.0f} MB/s to {cores} cores: {rates}; {limit} is the limit then"
+    reason = (
+        f"storage gives {bytes_per_s / 1e6:.0f} MB/s to {cores} cores: {rates}; "
+        f"with {chosen.codec}, {limit} is the limit"
+    )
     return CodecChoice(chosen.codec, reason, candidates)
 
 
 def _measure_codec(
     codec: ArrayCodec, samples: list[list[StoredPart]], options: PackOptions, timer: Callable[[], float]
 ) -> CodecCandidate | None:
-    wanted = replace(options, arrays=codec)
+    """Convert and decode the samples with one codec; None if none of them can be converted."""
+    candidate_options = replace(options, arrays=codec)
     sizes: list[int] = []
     seconds: list[float] = []
     for parts in samples:
         try:
-            stored = convert_parts(parts, wanted)
+            stored = convert_parts(parts, candidate_options)
             seconds.append(min(_time_decode(stored, timer) for _ in range(_REPEATS)))
         except PenstockError:
             continue

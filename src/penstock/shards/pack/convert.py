@@ -1,4 +1,4 @@
-"""One sample's parts, as they will be stored. Pure: bytes in, bytes out."""
+"""Converts the parts of one sample to the form in which they are stored: a function of the bytes and the options."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from penstock.shards.pack.options import ArrayCodec, PackOptions
 from penstock.shards.pairing import canonical_suffix
 
 StoredPart = tuple[str, bytes]
+"""(suffix, bytes)"""
 _GUARDS: dict[str, Callable[[bytes], object]] = {
     "jpeg": inspect_jpeg,
     "npz": inspect_zip,
     "npy": inspect_npy,
     "npy.zst": inspect_npy_zst,
 }
+"""The check for a part that is copied as it is, by its codec."""
 
 
 def convert_parts(parts: Iterable[StoredPart], options: PackOptions) -> list[StoredPart]:
-    """(suffix, bytes) of every part to write; two that readers would take for one are an error.
+    """Return the suffix and the bytes of every part to write; two parts with the same canonical suffix are an error.
 
-    An error has the suffix of the part it is about in `member`.
+    A SampleError that is about a single part has the suffix of that part in `member`.
     """
     stored: list[StoredPart] = []
     for suffix, data in parts:
@@ -40,10 +42,10 @@ def convert_parts(parts: Iterable[StoredPart], options: PackOptions) -> list[Sto
             stored += _convert_part(suffix, data, options)
         except SampleError as error:
             raise error.at(member=suffix) from None
-    roles = [canonical_suffix(suffix) for suffix, _ in stored]
-    if len(set(roles)) < len(roles):
-        twice = next(role for role in roles if roles.count(role) > 1)
-        raise SampleError(f"two parts would both be stored as {twice!r}", stage="pack", advice="Rename one of them.")
+    suffixes = [canonical_suffix(suffix) for suffix, _ in stored]
+    if len(set(suffixes)) < len(suffixes):
+        repeated = next(suffix for suffix in suffixes if suffixes.count(suffix) > 1)
+        raise SampleError(f"two parts would both be stored as {repeated!r}", stage="pack", advice="Rename one of them.")
     return stored
 
 
@@ -63,14 +65,14 @@ def _convert_part(suffix: str, data: bytes, options: PackOptions) -> Iterator[St
         stored = _encode_array(stem.rpartition(".")[2], array, options)
         yield stem + (".npy.zst" if options.arrays == "zstd" else ".npy"), stored
     else:
-        look = _GUARDS.get(codec)
-        if look is not None:
-            look(data)  # what is copied as it is must at least be what it says
+        inspect = _GUARDS.get(codec)
+        if inspect is not None:
+            inspect(data)  # parts that are copied must at least be of the format that their suffix states
         yield packed_suffix(suffix), data
 
 
 def array_names(suffix: str, data: bytes) -> list[str]:
-    """What casts can be asked of a part; nothing of one that is no array, or is bad."""
+    """Return the names of the arrays in a part, which `PackOptions.casts` may refer to; none if the part is bad."""
     codec = codec_of(suffix)
     if codec == "npz":
         try:
@@ -91,7 +93,11 @@ def _encode_array(name: str, array: NDArray[Any], options: PackOptions) -> bytes
 
 
 def _cast(name: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The array in another dtype. Floats may lose precision, not become infinite; all else must stay exact."""
+    """Return the array in another dtype.
+
+    A cast between float types may lose precision, but finite numbers must not become infinite. All other casts must be
+    exact.
+    """
     if array.dtype.kind not in "fiub":
         raise GuardError(f"array {name!r} of dtype {array.dtype} cannot be cast to {dtype}", stage="pack")
     with np.errstate(over="ignore", invalid="ignore"):
@@ -99,7 +105,9 @@ def _cast(name: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         back = cast.astype(array.dtype)
     if dtype.kind == "f" and array.dtype.kind == "f":
         damaged = np.isfinite(array).sum() != np.isfinite(cast).sum()
-    else:  # -1 comes back whole from 255, and 2**53 + 1 equals its float: only both together say that nothing changed
+    else:
+        # Both comparisons are needed: -1 becomes 255 in uint8, and casting that back gives -1 again; int64 2**53 + 1
+        # compares equal to the rounded float64, because numpy converts it for the comparison.
         damaged = not (np.array_equal(back, array) and np.array_equal(cast, array))
     if damaged:
         raise DecodeError(f"array {name!r} does not fit into {dtype}", stage="pack", advice="Choose a wider dtype.")
@@ -107,17 +115,17 @@ def _cast(name: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def packed_key(key: str) -> str:
-    """A key with no dot in its last component: the first dot must be where the suffix starts."""
+    """Return the key with every dot of its last component escaped: readers take the first dot as the suffix's start."""
     folder, slash, base = key.rpartition("/")
     return folder + slash + base.replace(".", "%2E")
 
 
 def packed_suffix(suffix: str) -> str:
-    """The suffix a part gets when its bytes are kept."""
+    """Return the suffix of a part whose bytes are kept: `_features.npz` becomes `.features.npz`."""
     return "." + suffix[1:] if suffix.startswith("_") else suffix
 
 
 def array_suffix(suffix: str, array: str, codec: ArrayCodec) -> str:
-    """The suffix of one array of an NPZ part stored on its own."""
+    """Return the suffix of one array of an NPZ part, which is stored as a part of its own."""
     stem = packed_suffix(suffix)[: -len(".npz")]
     return f"{stem}.{quote(array, safe='')}.npy" + (".zst" if codec == "zstd" else "")

@@ -1,4 +1,7 @@
-"""What a packed dataset says about itself: counts, fields, fingerprint. Plain JSON."""
+"""The manifest of a packed dataset: a JSON file with the counts, the fields, the shards and a fingerprint.
+
+Each task reports the facts of its shard; the manifest is their sum. Field names of the structs are keys of the JSON.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,25 @@ from penstock.shards.guards.npy import inspect_npy
 from penstock.shards.index import ShardIndex
 
 VERSION = 1
+"""Version of the manifest's format."""
 
 
 class FieldFact(msgspec.Struct):
-    """What is known of one kind of part over all samples."""
+    """The facts about the parts with one suffix, over all samples: how they are stored, how many, how large."""
 
     codec: str
     parts: int
     size_bytes: int
     dtype: str | None = None
     shape: tuple[int, ...] | None = None
-    """None where it is not an array, or where samples differ."""
+    """None if the part is not an array or image, or if the samples differ; the same holds for `dtype`."""
 
     def add(self, suffix: str, data: bytes) -> None:
-        """Count one more part; what varies is no longer stated."""
-        other = field_fact(suffix, data)
-        self.merge(other)
+        """Count one more part."""
+        self.merge(field_fact(suffix, data))
 
     def merge(self, other: FieldFact) -> None:
-        """Join the facts of two sets of parts."""
+        """Add the facts of another set of parts; a dtype or shape that differs becomes None."""
         self.parts += other.parts
         self.size_bytes += other.size_bytes
         self.dtype = self.dtype if self.dtype == other.dtype else None
@@ -44,17 +47,20 @@ class FieldFact(msgspec.Struct):
 
 
 class PackedShard(msgspec.Struct, frozen=True):
-    """The report of one finished task."""
+    """The report of one finished task, stored as JSON beside the shards so that a later run can skip the task."""
 
     name: str
     fingerprint: str
+    """Fingerprint of the task: a digest of the options and the samples."""
     samples: int
     parts: int
     size_bytes: int
     content: str
     """Digest of the keys and the CRC32 of every part."""
     fields: dict[str, FieldFact]
+    """The facts about the parts, by suffix."""
     skipped: list[dict[str, str | int]]
+    """The bad samples that were left out: shard, member, offset, stage and reason of each."""
 
     @classmethod
     def of(
@@ -65,7 +71,7 @@ class PackedShard(msgspec.Struct, frozen=True):
         fields: dict[str, FieldFact],
         skipped: list[dict[str, str | int]],
     ) -> PackedShard:
-        """The report of a shard whose index has just been made."""
+        """Return the report of a shard, from its index."""
         digest = hashlib.sha256("\n".join(index.keys).encode())
         digest.update(b"" if index.crcs is None else index.crcs.astype("<u4").tobytes())
         content = digest.hexdigest()[:32]
@@ -73,20 +79,22 @@ class PackedShard(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """All shards of a pack, and what a reader needs to know before opening any."""
+    """All shards of a pack, with the facts that a reader needs before it opens one of them."""
 
     version: int
     fingerprint: str
+    """Digest of the content of all shards."""
     samples: int
     size_bytes: int
     skipped: int
+    """Number of samples that were left out because they are bad or incomplete."""
     fields: dict[str, FieldFact]
     shards: list[dict[str, str | int]]
     options: dict[str, object]
 
 
 def field_fact(suffix: str, data: bytes) -> FieldFact:
-    """The facts of a single part."""
+    """Return the facts of a single part."""
     codec = codec_of(suffix)
     if codec in ("npy", "npy.zst"):
         header = inspect_npy(data) if codec == "npy" else inspect_npy_zst(data)
@@ -98,7 +106,7 @@ def field_fact(suffix: str, data: bytes) -> FieldFact:
 
 
 def make_manifest(shards: Sequence[PackedShard], left_out: int, options: dict[str, object]) -> Manifest:
-    """Sum up the reports; `left_out` samples were not whole and so never came to a task."""
+    """Sum up the reports of all shards; `left_out` is the number of incomplete samples, which were in no task."""
     fields: dict[str, FieldFact] = {}
     for shard in shards:
         for suffix, fact in shard.fields.items():
@@ -119,14 +127,14 @@ def make_manifest(shards: Sequence[PackedShard], left_out: int, options: dict[st
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> Path:
-    """Write `manifest.json`, atomically."""
+    """Write `manifest.json` atomically and return its path."""
     path = folder / "manifest.json"
     replace_file(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     return path
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write under another name, then rename; what could not be written leaves nothing behind."""
+    """Write a file atomically: under a temporary name, which is then renamed, or removed if writing fails."""
     temporary = path.with_name(f".{path.name}.{platform.node()}-{os.getpid()}.tmp")
     try:
         temporary.write_bytes(data)

@@ -1,4 +1,4 @@
-"""What the user may ask of a pack."""
+"""The options of `penstock shards pack`."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ OnBad = Literal["raise", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class PackOptions:
-    """Checked at birth; nothing here is changed later."""
+    """How samples are converted and divided between shards. The values are checked when the object is made."""
 
     arrays: ArrayCodec = "keep"
-    """NPZ parts: left as they are, or split into one NPY per array, raw or zstd-compressed."""
+    """How NPZ and NPY parts are stored: "keep" leaves them as they are, "raw" and "zstd" store one NPY file per array,
+    the latter compressed."""
     image_size: int | None = None
-    """Shrink JPEGs so that `side` has this many pixels; smaller ones are copied as they are."""
+    """JPEGs are shrunk until `side` has this many pixels; smaller ones are copied as they are. None: no shrinking."""
     side: Side = "long"
+    """The side of an image that `image_size` applies to."""
     quality: int = 90
-    """Of re-encoded JPEGs. 90 keeps the loss of a second encoding below what training notices."""
+    """Quality of re-encoded JPEGs, 1 to 100. With 90, the second encoding loses too little to affect training."""
     casts: tuple[tuple[str, str], ...] = ()
-    """(array name, dtype) pairs: those arrays are stored in that dtype."""
+    """(array name, dtype) pairs: each of these arrays is stored in that dtype."""
     shard_bytes: int = 256 << 20
-    """Shards are closed near this size: large enough for long reads, small enough for many lanes."""
+    """Size at which a shard is closed: large enough for long reads, small enough for many lanes."""
     prefix: str = "shard"
+    """Beginning of the shards' file names."""
     on_bad: OnBad = "raise"
-    """A bad sample ends the run, or is left out and listed."""
+    """"raise": a bad sample ends the run; "skip": it is left out and listed."""
     require: tuple[str, ...] = ()
-    """Suffixes that every sample must have, which also say how names split; inferred where none are given."""
+    """Suffixes that every sample must have; names are split by them too. If empty, both are inferred."""
 
     def output_settings(self) -> dict[str, object]:
-        """What decides the bytes of the output. `on_bad` does not: it decides whether there is one."""
+        """Return the options that affect the bytes of the output: all but `on_bad`."""
         return {name: value for name, value in asdict(self).items() if name != "on_bad"}
 
     def __post_init__(self) -> None:

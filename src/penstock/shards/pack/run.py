@@ -1,4 +1,7 @@
-"""Runs a pack: selections the folder, has done what is missing, writes the manifest."""
+"""Runs a pack: claims the folder, executes the tasks that are not yet finished, and writes the manifest.
+
+The folder holds, beside the shards, a work folder with a lock, the plan file and the report of every finished task.
+"""
 
 from __future__ import annotations
 
@@ -22,44 +25,48 @@ from penstock.shards.task_pool import run_tasks
 
 
 class _PlanFile(msgspec.Struct, frozen=True):
-    """Which pack a folder holds."""
+    """The content of the plan file, which identifies the pack that a folder holds. Field names are keys of the JSON."""
 
     fingerprint: str
+    """Fingerprint of the `PackPlan`."""
     arrays: ArrayCodec
     shards: list[str]
+    """File names of all shards of the plan, finished or not."""
 
 
 def pack(plan: PackPlan, folder: Path, *, workers: int | None = None, overwrite: bool = False) -> Iterator[PackedShard]:
-    """Each shard's report as it is done, those of an earlier run first; the manifest is written at the end."""
+    """Yield the report of each shard as it is finished, after those of an earlier run; then write the manifest."""
     with _exclusive_folder(folder):
         with storage_errors(folder):
             _claim_folder(plan, folder, overwrite)
         reports: dict[str, PackedShard] = {}
-        missing = []
+        missing: set[int] = set()
         for number, task in enumerate(plan.tasks()):
             report = finished_report(task, folder)
             if report is None:
-                missing.append(number)
+                missing.add(number)
             else:
                 reports[report.name] = report
                 yield report
-        wanted = set(missing)
-        tasks = (task for number, task in enumerate(plan.tasks()) if number in wanted)
-        for done in run_tasks(partial(pack_shard, folder=folder), tasks, workers):
-            if isinstance(done.error, PenstockError):
-                raise done.error.at(shard=str(folder / done.task.name))
-            if done.error is not None or done.result is None:
-                raise done.error or StorageError("task gave no result", shard=done.task.name, stage="pack")
-            reports[done.result.name] = done.result
-            yield done.result
+        tasks = (task for number, task in enumerate(plan.tasks()) if number in missing)
+        for outcome in run_tasks(partial(pack_shard, folder=folder), tasks, workers):
+            if isinstance(outcome.error, PenstockError):
+                raise outcome.error.at(shard=str(folder / outcome.task.name))
+            if outcome.error is not None or outcome.result is None:
+                raise outcome.error or StorageError("task gave no result", shard=outcome.task.name, stage="pack")
+            reports[outcome.result.name] = outcome.result
+            yield outcome.result
         with storage_errors(folder):
             write_manifest(_manifest(plan, reports), folder)
 
 
 def started_array_codec(folder: Path) -> ArrayCodec | None:
-    """The codec that a pack begun in this folder has settled on: measured again, it might come out otherwise."""
-    begun = _read_plan(plan_path(folder))
-    return None if begun is None else begun.arrays
+    """Return the codec of the pack that was begun in this folder; None if there is none.
+
+    A pack that is continued must keep its codec, and a new measurement might select another one.
+    """
+    started = _read_plan(plan_path(folder))
+    return None if started is None else started.arrays
 
 
 def _manifest(plan: PackPlan, reports: dict[str, PackedShard]) -> Manifest:
@@ -70,7 +77,7 @@ def _manifest(plan: PackPlan, reports: dict[str, PackedShard]) -> Manifest:
 
 @contextmanager
 def _exclusive_folder(folder: Path) -> Iterator[None]:
-    """One pack at a time in a folder; leftovers of a killed one are swept away."""
+    """Hold the lock of a folder, so that only one pack writes to it; remove the temporary files of killed ones."""
     work = folder / WORK_FOLDER
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -94,24 +101,25 @@ def _exclusive_folder(folder: Path) -> Iterator[None]:
         _remove_temporaries(folder)
         yield
     finally:
-        _remove_temporaries(folder)  # of workers that died or were stopped
+        _remove_temporaries(folder)  # those of workers that died or were stopped
         lock.release()
 
 
 def _remove_temporaries(folder: Path) -> None:
-    """Remove temporary files: nobody else writes here while we hold the lock."""
+    """Remove temporary files. No other process writes to the folder while this one holds the lock."""
     patterns = (".*.tmp", f".*{INDEX_SUFFIX}.*", f"{WORK_FOLDER}/.*.tmp")
-    for leftover in [path for pattern in patterns for path in folder.glob(pattern)]:
+    for temporary in [path for pattern in patterns for path in folder.glob(pattern)]:
         with suppress(OSError):
-            leftover.unlink()
+            temporary.unlink()
 
 
 def _claim_folder(plan: PackPlan, folder: Path, overwrite: bool) -> None:
-    """Note which pack this folder holds; another one's shards are refused, or removed when told so."""
+    """Write the plan file; if the folder holds another pack, raise, or remove its shards if `overwrite` is set."""
     path = plan_path(folder)
-    ours = _PlanFile(plan.fingerprint(), plan.options.arrays, [plan.name(number) for number in range(len(plan.shards))])
-    theirs = _read_plan(path)
-    if theirs is not None and theirs.fingerprint != ours.fingerprint:
+    names = [plan.name(number) for number in range(len(plan.shards))]
+    plan_file = _PlanFile(plan.fingerprint(), plan.options.arrays, names)
+    existing = _read_plan(path)
+    if existing is not None and existing.fingerprint != plan_file.fingerprint:
         if not overwrite:
             raise SettingError(
                 "this folder holds a pack made from other sources or with other options",
@@ -119,20 +127,20 @@ def _claim_folder(plan: PackPlan, folder: Path, overwrite: bool) -> None:
                 stage="pack",
                 advice="Choose an empty folder, or give --overwrite to replace it.",
             )
-        for name in theirs.shards:
+        for name in existing.shards:
             _remove_shard(folder, name)
-    elif theirs is None and any(folder.glob("*.tar")):
+    elif existing is None and any(folder.glob("*.tar")):
         raise SettingError(
             "this folder holds shards that are not from a pack",
             shard=str(folder),
             stage="pack",
             advice="Choose an empty folder.",
         )
-    replace_file(path, msgspec.json.encode(ours))
+    replace_file(path, msgspec.json.encode(plan_file))
 
 
 def plan_path(folder: Path) -> Path:
-    """Where it is noted which pack a folder holds; there as soon as tasks run."""
+    """Return the path of the file that identifies the pack in a folder; it is written before the first task runs."""
     return folder / WORK_FOLDER / "plan.json"
 
 
@@ -142,12 +150,12 @@ def _read_plan(path: Path) -> _PlanFile | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise PenstockError(f"cannot read the note of an earlier pack: {error}", shard=str(path)) from error
+        raise PenstockError(f"cannot read the plan file of an earlier pack: {error}", shard=str(path)) from error
 
 
 def _remove_shard(folder: Path, name: str) -> None:
-    """Take away an old shard with all that belongs to it; the name comes from a file, so only its last part counts."""
-    name = os.path.basename(name)
+    """Remove a shard of an earlier pack with its report and its index, and the manifest."""
+    name = os.path.basename(name)  # the name comes from a file: a path in it must not lead out of the folder
     for path in (
         report_path(folder, name),
         index_path_beside(folder / name),

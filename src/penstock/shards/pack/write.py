@@ -1,6 +1,7 @@
-"""Writes one shard: an ordinary tar, the same bytes for the same samples, its CRCs and index as it goes.
+"""Executes one task of a pack: writes a shard with its index and its report, each atomically.
 
-Also the small files beside it, whole or not at all, and what to say when the storage gives out.
+A shard is an ordinary tar. The same samples give the same bytes, and the CRC32 of each part is computed while it is
+written.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from penstock.shards.tar_header import TAR_BLOCK
 
 _END = bytes(2 * TAR_BLOCK)
 SYNC_BYTES = 16 << 20
-"""Sent to the disk while we go on: left to the end, the sync of a whole shard would keep a core waiting."""
+"""Bytes after which a thread syncs the file to the disk while the next bytes are written. A single sync at the end of
+the shard would leave the core idle for its whole duration."""
 
 
 class ShardWriter:
-    """Appends samples to an open file. Header fields that vary between runs (time, owner) are fixed."""
+    """Appends samples to an open file. The header fields that vary between runs (time, owner) are fixed."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -47,7 +49,7 @@ class ShardWriter:
         self.samples = 0
 
     def add(self, key: str, parts: Iterable[tuple[str, bytes]]) -> None:
-        """Write one sample, its parts side by side."""
+        """Write the parts of one sample, one after another."""
         for suffix, data in parts:
             name = key + suffix
             header = tarfile.TarInfo(name)
@@ -62,7 +64,7 @@ class ShardWriter:
         self.samples += 1
 
     def finish(self) -> None:
-        """End the archive and see it onto the disk."""
+        """Write the end of the archive and sync the file to the disk."""
         self._write(_END)
         self._file.flush()
         if self._syncing is not None:
@@ -70,23 +72,27 @@ class ShardWriter:
         os.fsync(self._file.fileno())
 
     def index(self, path: str) -> ShardIndex:
-        """The index of what was written, bound to the file as it lies at `path` now; renaming it changes nothing."""
-        facts = os.stat(path)
-        opened = OpenedShard(IndexBinding(facts.st_size, facts.st_mtime_ns), None, self.length)
+        """Return the index of the written samples, bound to the file at `path`; renaming the file keeps it valid."""
+        status = os.stat(path)
+        opened = OpenedShard(IndexBinding(status.st_size, status.st_mtime_ns), None, self.length)
         index = build_index(self._members, opened, crcs=np.array(self._crcs, np.uint32))
         if len(index) != self.samples:
-            self._refuse(index)
+            raise self._pairing_error(index)
         return index
 
-    def _refuse(self, index: ShardIndex) -> None:
-        """A `_word` that marked no part among all the samples of the source may look like one among these few."""
-        known = set(index.keys)
-        lost = next((name for name in self._members.names if split_at_dot(name)[0] not in known), None)
-        raise ShardError(
-            f"readers would take {len(self._crcs)} parts for {len(index)} samples, not for {self.samples}",
-            member=lost,
+    def _pairing_error(self, index: ShardIndex) -> ShardError:
+        """Return the error for parts that readers would pair into other samples than those written.
+
+        Which `_word` at the end of a name marks a part is inferred from all names of a shard. A word that marks no part
+        in the source may do so among the few samples of this shard.
+        """
+        keys = set(index.keys)
+        lost_part = next((name for name in self._members.names if split_at_dot(name)[0] not in keys), None)
+        return ShardError(
+            f"readers would pair the {len(self._crcs)} parts into {len(index)} samples instead of {self.samples}",
+            member=lost_part,
             stage="pack",
-            advice="Rename that sample: the end of its key reads as the name of a part.",
+            advice="Rename that sample: readers would take the end of its key for the name of a part.",
         )
 
     def _write(self, data: bytes) -> None:
@@ -95,57 +101,61 @@ class ShardWriter:
         self._unsynced += len(data)
         if self._unsynced >= SYNC_BYTES and (self._syncing is None or not self._syncing.is_alive()):
             self._unsynced = 0
-            self._syncing = threading.Thread(target=_sync_quietly, args=(self._file.fileno(),), daemon=True)
+            self._syncing = threading.Thread(target=_sync_ignoring_errors, args=(self._file.fileno(),), daemon=True)
             self._syncing.start()
 
 
-def _sync_quietly(fd: int) -> None:
-    """Whatever goes wrong here, the sync at the end meets it again and says so."""
+def _sync_ignoring_errors(fd: int) -> None:
+    """Sync the file. An error is ignored here, since the sync at the end fails for the same reason and raises it."""
     with suppress(OSError):
         getattr(os, "fdatasync", os.fsync)(fd)
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Says in our words what the system says when a write fails."""
+    """Turn an OSError of the block into a StorageError with advice."""
     try:
         yield
     except PenstockError:
         raise
     except OSError as error:
-        advice = "Run the same command again when it is mended: finished shards are kept."
+        advice = "Remove the cause and run the same command again: finished shards are kept."
         if error.errno == errno.ENOSPC:
             advice = "Free some space and run the same command again: finished shards are kept."
         raise StorageError(f"cannot write: {error.strerror}", shard=str(path), stage="pack", advice=advice) from error
 
 
 WORK_FOLDER = ".pack"
+"""Folder below the target for the lock, the plan file and the reports of finished tasks."""
 _BUFFER_BYTES = 1 << 20
 
 
 def report_path(folder: Path, shard: str) -> Path:
-    """Where a finished task leaves its report."""
+    """Return the path of the report that a finished task writes."""
     return folder / WORK_FOLDER / (shard + ".json")
 
 
 def finished_report(task: PackTask, folder: Path) -> PackedShard | None:
-    """The report of an earlier run, if its shard is still there, whole and made from the same things."""
+    """Return the report of an earlier run of the task; None if its shard or index is missing, changed or outdated."""
     try:
         report = msgspec.json.decode(report_path(folder, task.name).read_bytes(), type=PackedShard)
-        facts = os.stat(folder / task.name)
+        status = os.stat(folder / task.name)
         index = load_index(folder / task.name)
     except (OSError, msgspec.MsgspecError, PenstockError):
         return None
-    same = report.fingerprint == task.fingerprint and index is not None and index.crcs is not None
-    if not same or index is None or (index.binding.size, index.binding.mtime_ns) != (facts.st_size, facts.st_mtime_ns):
+    if report.fingerprint != task.fingerprint or index is None or index.crcs is None:
         return None
-    return report
+    unchanged = (index.binding.size, index.binding.mtime_ns) == (status.st_size, status.st_mtime_ns)
+    return report if unchanged else None
 
 
 def pack_shard(task: PackTask, folder: Path) -> PackedShard:
-    """Write the shard under a temporary name, then its index and report; the report is the sign that all is done."""
+    """Write the shard under a temporary name, rename it, then write its index and its report.
+
+    The report is written last: it states that the task is finished.
+    """
     final = folder / task.name
-    temporary = folder / f".{task.name}.{platform.node()}-{os.getpid()}.tmp"  # nodes of a cluster share the folder
+    temporary = folder / f".{task.name}.{platform.node()}-{os.getpid()}.tmp"  # unique among the nodes of a cluster
     with storage_errors(final):
         try:
             with open(temporary, "wb", buffering=_BUFFER_BYTES) as file:
@@ -165,10 +175,11 @@ def pack_shard(task: PackTask, folder: Path) -> PackedShard:
 
 
 def _write_samples(task: PackTask, writer: ShardWriter) -> tuple[dict[str, FieldFact], list[dict[str, str | int]]]:
+    """Convert and write all samples; return the facts about their parts, by suffix, and the samples left out."""
     fields: dict[str, FieldFact] = {}
     skipped: list[dict[str, str | int]] = []
-    for take in task.selections:
-        for key, parts, error in _convert_samples(task, take):
+    for selection in task.selections:
+        for key, parts, error in _convert_samples(task, selection):
             if error is not None:
                 if task.options.on_bad == "raise":
                     raise error
@@ -185,10 +196,11 @@ def _write_samples(task: PackTask, writer: ShardWriter) -> tuple[dict[str, Field
 
 
 def _convert_samples(
-    task: PackTask, take: SampleSelection
+    task: PackTask, selection: SampleSelection
 ) -> Iterator[tuple[str, list[tuple[str, bytes]], PenstockError | None]]:
-    for sample, parts in read_samples(take):
-        key = packed_key(take.prefix + sample.key)
+    """Yield the packed key and the converted parts of each sample, or no parts and the error that makes it bad."""
+    for sample, parts in read_samples(selection):
+        key = packed_key(selection.prefix + sample.key)
         if isinstance(parts, PenstockError):
             yield key, [], parts
             continue
@@ -197,11 +209,11 @@ def _convert_samples(
         except SampleError as error:
             part = sample.part(error.member or "") or sample.parts[0]
             error.member, error.offset = sample.key + part.suffix, part.offset
-            yield key, [], error.at(shard=take.path, stage="pack")
+            yield key, [], error.at(shard=selection.path, stage="pack")
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename is on the disk only when its folder is; platforms that cannot open a folder do it by themselves."""
+    """Sync a folder, which writes a rename in it to the disk; platforms that cannot open folders do so themselves."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Names in packed shards: webdataset and we must see the same keys in them."""
+"""The names of members in packed shards, which webdataset and Penstock must split into the same keys and suffixes."""
 
 import pytest
 from webdataset.tariterators import base_plus_ext
@@ -19,7 +19,7 @@ from penstock.shards.pairing import split_at_dot
         ("", ""),
     ],
 )
-def test_an_underscore_suffix_becomes_a_dotted_one(suffix, packed):
+def test_a_suffix_that_begins_with_an_underscore_gets_a_dot_instead(suffix, packed):
     assert packed_suffix(suffix) == packed
 
 
@@ -35,7 +35,7 @@ def test_an_underscore_suffix_becomes_a_dotted_one(suffix, packed):
         ("_f.npz", "a b", "zstd", ".f.a%20b.npy.zst"),
     ],
 )
-def test_an_array_is_named_after_its_part_and_itself(suffix, array, codec, packed):
+def test_the_suffix_of_an_array_has_the_names_of_its_part_and_of_the_array(suffix, array, codec, packed):
     assert array_suffix(suffix, array, codec) == packed
 
 
@@ -43,13 +43,13 @@ def test_an_array_is_named_after_its_part_and_itself(suffix, array, codec, packe
     ("key", "packed"),
     [("0001", "0001"), ("a.b", "a%2Eb"), ("v1.0/0001", "v1.0/0001"), ("v1.0/a.b.c", "v1.0/a%2Eb%2Ec")],
 )
-def test_dots_stay_in_folders_only(key, packed):
+def test_dots_in_the_last_component_of_a_key_are_escaped(key, packed):
     assert packed_key(key) == packed
 
 
 @pytest.mark.parametrize("key", ["0001", "a.b", "v1.0/0001", "v1.0/a.b", "./0001", "日本/猫.2", "a_b"])
 @pytest.mark.parametrize("suffix", [".jpg", "_features.npz", ".seg.png"])
-def test_webdataset_and_we_split_a_packed_name_alike(key, suffix):
+def test_webdataset_and_penstock_split_a_packed_name_alike(key, suffix):
     name = packed_key(key) + packed_suffix(suffix)
     assert split_at_dot(name) == (packed_key(key), packed_suffix(suffix))
     assert base_plus_ext(name) == (packed_key(key), packed_suffix(suffix)[1:])
