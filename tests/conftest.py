@@ -1,4 +1,4 @@
-"""What every test gets."""
+"""Settings and fixtures of all tests."""
 
 import gc
 import os
@@ -15,25 +15,29 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # tests and their worker pro
 
 from tests.support.loader_helpers import loader_settings
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts its background jobs
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs with Ctrl-C ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # beside others, threads of torch mostly wait for each other, busily
+# When tests run in parallel, torch's threads mostly wait for each other, and they use CPU time while they wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-hypothesis.settings.register_profile("penstock", deadline=None)  # time is not what our tests are about
+hypothesis.settings.register_profile("penstock", deadline=None)  # how long an example takes depends on the machine
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("steady" if "PENSTOCK_STEADY" in os.environ else "penstock")
 
 
 def pytest_collection_finish():
-    """What is there now stays to the end: collections need not walk it, nor forked workers copy it."""
+    """Exclude all present objects from garbage collection: most of them stay until the end.
+
+    Collections then need not walk them, and forked workers need not copy the pages that they are in.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def private_cache(tmp_path_factory, monkeypatch):
-    """Index files and probe results go to a folder of the test's own, never to the user's."""
+    """Use a new folder for the cached index files and probe results of each test, instead of the user's."""
     folder = tmp_path_factory.mktemp("penstock-cache")
     monkeypatch.setenv("PENSTOCK_CACHE", str(folder))
     return folder
@@ -41,17 +45,17 @@ def private_cache(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def make_loader():
-    """Makes loaders that start quickly, and closes them."""
-    made = []
+    """Return a function that makes loaders that start quickly; they are closed after the test, or by its `close`."""
+    loaders = []
 
     def make(shards, fields, batch_size=8, **settings):
         settings = {"executor": "thread", "num_workers": 2, "block_bytes": 4096, **settings}
-        made.append(penstock.Loader(shards, fields, batch_size, **loader_settings(**settings)))
-        return made[-1]
+        loaders.append(penstock.Loader(shards, fields, batch_size, **loader_settings(**settings)))
+        return loaders[-1]
 
     def close():
-        for each in made:
-            each.close()
+        for loader in loaders:
+            loader.close()
 
     make.close = close
     yield make

@@ -1,4 +1,4 @@
-"""README and docs/ speak of commands, options, names, settings, targets and pages that there are."""
+"""The commands, options, Python names, settings, make targets and links in README.md and docs/ exist."""
 
 import ast
 import importlib
@@ -24,51 +24,52 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAME = re.compile(r"\bpenstock(?:\.[A-Za-z_]\w*)+")
-APART = "penstock.watcher.callbacks"  # needs frameworks that take seconds to import
+NOT_IMPORTED = "penstock.watcher.callbacks"  # imports frameworks, which takes seconds
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
-def blocks(page, *languages):
+def code_blocks(page, *languages):
+    """Return the fenced code blocks in these languages; "" stands for blocks without one."""
     return [text for language, text in FENCED.findall(page.read_text()) if language in languages]
 
 
-def inline(page):
+def inline_code(page):
     return INLINE.findall(FENCED.sub("", page.read_text()))
 
 
 def written_commands(page):
-    """Lines of shell, with what continues them, and commands in running text."""
-    lines = "\n".join(blocks(page, "", "sh", "bash")).replace("\\\n", " ").splitlines()
-    said = [line.removeprefix("$ ") for line in lines] + inline(page)
-    return [text.replace("…", "") for text in said if re.match(r"penstock [a-z]", text)]
+    """Return the commands of penstock in code blocks, with continued lines joined, and in the text."""
+    lines = "\n".join(code_blocks(page, "", "sh", "bash")).replace("\\\n", " ").splitlines()
+    candidates = [line.removeprefix("$ ") for line in lines] + inline_code(page)
+    return [text.replace("…", "") for text in candidates if re.match(r"penstock [a-z]", text)]
 
 
 @pages
-def test_commands_and_their_options_are_those_of_the_program(page):
+def test_commands_and_their_options_exist(page):
     for text in written_commands(page):
         for words in alternatives(shlex.split(text, comments=True)[1:]):
-            refused = unknown(words)
-            assert refused is None, f"{text}: {refused}"
+            problem = problem_with(words)
+            assert problem is None, f"{text}: {problem}"
 
 
 def alternatives(words):
-    """`shards ls|index` is two commands."""
-    several = next((word for word in words if "|" in word and word.replace("|", "").isalpha()), None)
-    if several is None:
+    """Return the commands that a command with alternatives stands for: `shards ls|index` is two commands."""
+    joined = next((word for word in words if "|" in word and word.replace("|", "").isalpha()), None)
+    if joined is None:
         return [words]
-    return [[one if word == several else word for word in words] for one in several.split("|")]
+    return [[choice if word == joined else word for word in words] for choice in joined.split("|")]
 
 
-def unknown(words):
-    """What the program's own parser says; that arguments are missing is nothing in a text."""
+def problem_with(words):
+    """Return what the command's own parser refuses, or None. Missing arguments are allowed, since texts omit them."""
     command, words = get_command(make_app()), list(words)
     while hasattr(command, "commands") and words:
         if words[0] not in command.commands:
             return f"there is no command {words[0]}"
         command = command.commands[words.pop(0)]
     context = command.context_class(command, **command.context_settings)
-    words = [word for at, word in enumerate(words) if word != "--ray" or at + 1 < len(words)]  # may stand alone
+    words = [word for at, word in enumerate(words) if word != "--ray" or at + 1 < len(words)]  # its value is optional
     try:
         command.make_parser(context).parse_args(words)
     except Exception as error:
@@ -76,23 +77,23 @@ def unknown(words):
     return None
 
 
-def test_what_is_no_command_is_noticed():
-    assert unknown(["shards", "polish"]) == "there is no command polish"
-    assert "--colour" in unknown(["shards", "ls", "x/", "--colour"])
-    assert unknown(["run", "-o", "run.jsonl", "train.py", "--colour"]) is None
+def test_the_check_finds_commands_and_options_that_do_not_exist():
+    assert problem_with(["shards", "polish"]) == "there is no command polish"
+    assert "--colour" in problem_with(["shards", "ls", "x/", "--colour"])
+    assert problem_with(["run", "-o", "run.jsonl", "train.py", "--colour"]) is None
 
 
 @pages
-def test_names_of_the_package_are_there(page):
-    for text in [*blocks(page, "python"), *inline(page)]:
+def test_python_names_of_the_package_exist(page):
+    for text in [*code_blocks(page, "python"), *inline_code(page)]:
         for name in NAME.findall(text):
-            assert there(name), name
+            assert exists(name), name
 
 
 @cache
-def there(name):
-    """Whether a module, or what a module has, is called that."""
-    if name.startswith(APART):
+def exists(name):
+    """Return whether this is the name of a module or of an attribute of a module."""
+    if name.startswith(NOT_IMPORTED):
         return importlib.util.find_spec(name) is not None
     module, _, rest = name.partition(".")
     found = importlib.import_module(module)
@@ -104,42 +105,42 @@ def there(name):
     return True
 
 
-def test_what_is_no_name_is_noticed():
-    assert there("penstock.Loader.from_config")
-    assert not there("penstock.Lodaer")
+def test_the_check_finds_names_that_do_not_exist():
+    assert exists("penstock.Loader.from_config")
+    assert not exists("penstock.Lodaer")
 
 
 @pages
-def test_examples_in_python_can_be_read_and_call_what_there_is(page):
-    for text in blocks(page, "python"):
+def test_python_examples_are_valid_and_call_existing_functions_with_existing_parameters(page):
+    for text in code_blocks(page, "python"):
         tree = ast.parse(text.replace("…", "..."))
-        known = {"penstock": penstock}
+        objects = {"penstock": penstock}
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock"):
                 for alias in node.names:
-                    if not node.module.startswith(APART):
-                        known[alias.name] = getattr(importlib.import_module(node.module), alias.name)
+                    if not node.module.startswith(NOT_IMPORTED):
+                        objects[alias.name] = getattr(importlib.import_module(node.module), alias.name)
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
-                check_call(node, known)
+                check_call(node, objects)
 
 
-def check_call(node, known):
-    """That each argument which is given by name has that name."""
-    called = ast.unparse(node.func).split(".")
-    if called[0] not in known:
+def check_call(node, objects):
+    """Check that the keyword arguments of a call are parameters of the function, if that is one of `objects`."""
+    name, *attributes = ast.unparse(node.func).split(".")
+    if name not in objects:
         return
-    function = known[called[0]]
-    for part in called[1:]:
+    function = objects[name]
+    for part in attributes:
         function = getattr(function, part)
     parameters = inspect.signature(function).parameters
     if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         unknown = {each.arg for each in node.keywords if each.arg} - set(parameters)
-        assert not unknown, f"{'.'.join(called)}: {unknown}"
+        assert not unknown, f"{ast.unparse(node.func)}: {unknown}"
 
 
 @pages
-def test_links_lead_somewhere(page):
+def test_links_have_existing_targets(page):
     for link in LINK.findall(FENCED.sub("", page.read_text())):
         path, _, anchor = link.partition("#")
         if path.startswith(("https://", "http://")):
@@ -151,21 +152,21 @@ def test_links_lead_somewhere(page):
 
 @cache
 def anchors(page):
-    """As GitHub makes them of headings."""
-    heads = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    """Return the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pages
-def test_make_has_the_targets_that_are_named(page):
+def test_make_targets_exist(page):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    lines = "\n".join(blocks(page, "", "sh", "bash")).splitlines()
-    for text in [*lines, *inline(page)]:
+    lines = "\n".join(code_blocks(page, "", "sh", "bash")).splitlines()
+    for text in [*lines, *inline_code(page)]:
         if re.fullmatch(r"make [a-z-]+( ARGS=.*)?( +#.*)?", text):
             assert text.split()[1] in targets, text
 
 
-def test_the_page_on_the_loader_has_every_setting_with_its_default():
+def test_the_page_on_the_loader_lists_every_setting_with_its_default():
     section = (ROOT / "docs" / "loader.md").read_text().partition("## Every setting")[2].partition("\n## ")[0]
     written = {}
     for names, default in re.findall(r"^\| (`[^|]+`) \| (?:`([^|]+)`)? *\|", section, re.MULTILINE):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class BeforeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings that their script used, whatever its command line said."""
+    """The settings that the report's script used, whatever its command line requested."""
 
     workers: int
     prefetch: int
@@ -86,7 +86,7 @@ class StreamingTarDataset(IterableDataset[Sample]):
 def tar_loader(
     shards: Path, input_size: int, batch_size: int, *, shuffle: bool, before: BeforeSettings
 ) -> DataLoader[Sample]:
-    """Return their DataLoader with the arguments of their script."""
+    """Return the report's DataLoader with the arguments of its script."""
     files = sorted(shards.glob("*.tar"))
     return DataLoader(
         StreamingTarDataset(files, input_size, before.shuffle_buffer if shuffle else 1),

@@ -1,1 +1,1 @@
-"""Person re-identification across lights and cameras: field report 003."""
+"""Person re-identification across modalities and cameras: field report 003."""

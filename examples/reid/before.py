@@ -17,7 +17,7 @@ from examples.common.settings import SEED
 
 
 class BeforeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of their DataLoader."""
+    """The settings of the report's DataLoader."""
 
     workers: int
     prefetch: int
@@ -29,12 +29,12 @@ def crops_in(shards: Path) -> LooseFiles:
 
 
 def uncached_sampler(crops: LooseFiles, identities: int, instances: int) -> UncachedModalAwarePKSampler:
-    """Return their sampler, which runs in the training process like every batch sampler of a DataLoader."""
+    """Return the report's sampler, which runs in the training process like every batch sampler of a DataLoader."""
     return UncachedModalAwarePKSampler(crops, identities, instances, SEED)
 
 
 def crop_loader(crops: LooseFiles, sampler: Iterable[list[int]], before: BeforeSettings) -> DataLoader[Any]:
-    """Return their DataLoader."""
+    """Return the report's DataLoader."""
     return DataLoader(
         crops,
         batch_sampler=sampler,
@@ -46,7 +46,7 @@ def crop_loader(crops: LooseFiles, sampler: Iterable[list[int]], before: BeforeS
 
 
 def compatible_collate_fn(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """Collate crops of any modality."""
+    """Collate crops of any modality, each of which is the only image of its sample."""
     return {
         "image": torch.stack([next(iter(sample["images"].values())) for sample in samples]),
         "identity": torch.tensor([sample["identity"] for sample in samples]),

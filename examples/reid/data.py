@@ -1,4 +1,4 @@
-"""Synthetic people: crops, each with a note of its identity, its light and its camera."""
+"""Synthetic crops of people, each with a JSON file that gives its identity, modality and camera."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from penstock.testing import REID, Preset
 from penstock.testing.presets import NoteSpec
 
-LIGHTS = ("rgb", "ir", "sketch")
+MODALITIES = ("rgb", "ir", "sketch")
 CAMERAS = 6
 RGB_ONLY_EVERY = 9
 """One person in nine has RGB images only: of the report's 320 people, 285 can be paired."""
@@ -21,7 +21,7 @@ def crops(people: int) -> Preset:
 
     def note(index: int, rng: np.random.Generator) -> str:
         person = index % people
-        light = "rgb" if person % RGB_ONLY_EVERY == 0 else LIGHTS[rng.integers(len(LIGHTS))]
-        return json.dumps({"identity": person, "camera": int(rng.integers(CAMERAS)), "modality": light})
+        modality = "rgb" if person % RGB_ONLY_EVERY == 0 else MODALITIES[rng.integers(len(MODALITIES))]
+        return json.dumps({"identity": person, "camera": int(rng.integers(CAMERAS)), "modality": modality})
 
     return replace(REID, notes=(NoteSpec(".json", note),))

@@ -1,4 +1,4 @@
-"""Person re-identification across lights and cameras: batches of P people × K crops, triplet and ID loss.
+"""Person re-identification across modalities and cameras: batches of P people × K crops, triplet and ID loss.
 
     python -m examples.reid.train --data data/reid                     # add --toy on a machine without a GPU
     python -m examples.reid.train --data data/reid --before            # with the habits of field report 003

@@ -19,7 +19,7 @@ Sample = dict[str, Tensor]
 
 
 class BeforeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings of their config."""
+    """The settings of the report's config."""
 
     batch_size: int
     accumulate: int
@@ -56,7 +56,7 @@ class CameraDataset(Dataset[Sample]):
 def file_loader(
     shards: Path, size: Sequence[int], *, shuffle: bool, batch_size: int, workers: int
 ) -> DataLoader[Sample]:
-    """Return their DataLoader as it was before they set pin_memory and prefetch_factor."""
+    """Return the report's DataLoader as it was before pin_memory and prefetch_factor were set."""
     return DataLoader(
         CameraDataset(shards, size),
         batch_size=batch_size,

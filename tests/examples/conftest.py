@@ -1,4 +1,4 @@
-"""Puts the root of the tree, where the examples are, on the path of these tests and their child processes."""
+"""Puts the repository root, where the examples are, on the path of these tests and of their child processes."""
 
 import gc
 import sys
@@ -22,4 +22,4 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-    gc.collect()  # loaders end their workers when they are collected
+    gc.collect()  # collected loaders end their workers

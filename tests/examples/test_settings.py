@@ -21,7 +21,7 @@ def reid():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("toy", [False, True])
-def test_configs_have_all_keys_of_their_script(name, toy):
+def test_configs_have_all_keys_that_their_script_needs(name, toy):
     example = importlib.import_module(f"examples.{name}.train")
     settings = read_settings(example.Config, example.CONFIG, toy=toy)
     assert (settings.samples < 500) == toy
@@ -39,7 +39,7 @@ def test_a_value_of_another_type_is_refused_with_its_key(reid):
         read_settings(reid.Config, reid.CONFIG, toy=False, changed={"before": {"workers": "two", "prefetch": 1}})
 
 
-def test_unfinished_data_is_made_again(reid, tmp_path):
+def test_data_that_was_not_finished_is_made_again(reid, tmp_path):
     settings = read_settings(reid.Config, reid.CONFIG, toy=True, changed={"samples": 8})
     (tmp_path / "shards.unfinished").mkdir()
     (tmp_path / "shards.unfinished" / "reid-000000.tar").write_bytes(b"half")
@@ -56,7 +56,7 @@ def test_data_is_made_once(reid, tmp_path):
     assert len(list(shards.iterdir())) == 1
 
 
-def test_images_repeat_with_notes_of_their_own(reid, tmp_path):
+def test_images_repeat_while_each_sample_has_its_own_identity(reid, tmp_path):
     settings = read_settings(reid.Config, reid.CONFIG, toy=True, changed={"samples": 12, "distinct": 4})
     files = {path.name: path.read_bytes() for path in loose_files(make_shards_once(tmp_path, crops(6), settings))}
     images = [data for name, data in files.items() if name.endswith(".jpg")]

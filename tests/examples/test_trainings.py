@@ -27,34 +27,35 @@ MEAN_DIFFERENCE = 4.0
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """Return a function that returns the shards of an example, made at its first call."""
-    made = {}
+    """Return a function that returns the shards of an example, which it makes at its first call."""
+    folders = {}
 
-    def of(name):
-        if name not in made:
-            example, settings = loaded(name)
-            made[name] = example.prepare(settings, tmp_path_factory.mktemp(name))
-        return made[name]
+    def shards_of(name):
+        if name not in folders:
+            example, settings = load_example(name)
+            folders[name] = example.prepare(settings, tmp_path_factory.mktemp(name))
+        return folders[name]
 
-    return of
+    return shards_of
 
 
-def loaded(name, **others):
+def load_example(name, **more_settings):
+    """Return the script of an example, and its tiny settings with these changes."""
     example = importlib.import_module(f"examples.{name}.train")
-    changed = {**TINY[name], "log_every": 1, **others}
+    changed = {**TINY[name], "log_every": 1, **more_settings}
     return example, read_settings(example.Config, example.CONFIG, toy=True, changed=changed)
 
 
 def comparable(example):
-    """Return all habits but another sampler, which draws other samples."""
+    """Return all habits except that of another sampler, which draws other samples."""
     return tuple(habit for habit in example.HABITS if habit != "sampler")
 
 
-def losses(name, shards, habits, **others):
-    """Return the losses as printed, step by step; a training that several tests need runs once."""
-    key = (name, tuple(habits), *others.items())
+def losses(name, shards, habits, **more_settings):
+    """Return the printed loss of every step; a training that several tests need runs once."""
+    key = (name, tuple(habits), *more_settings.items())
     if key not in TRAINED:
-        example, settings = loaded(name, **others)
+        example, settings = load_example(name, **more_settings)
         printed = example.train(example.make_loader(settings, shards(name), habits), settings, habits)
         TRAINED[key] = [each["loss"] for each in printed]
     return TRAINED[key]
@@ -62,7 +63,7 @@ def losses(name, shards, habits, **others):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_losses_are_the_same_with_the_habits_of_the_report(name, shards):
-    example, _ = loaded(name)
+    example, _ = load_example(name)
     default, before = losses(name, shards, ()), losses(name, shards, comparable(example))
     assert len(default) == len(before) > 3
     assert default == pytest.approx(before, rel=WITHIN[name])
@@ -71,7 +72,7 @@ def test_losses_are_the_same_with_the_habits_of_the_report(name, shards):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_habits_of_the_loop_do_not_change_the_losses(name, shards):
-    example, _ = loaded(name)
+    example, _ = load_example(name)
     habits = [habit for habit in example.HABITS if habit in ("copies", "batch", "clip", "log")]
     assert losses(name, shards, habits) == pytest.approx(losses(name, shards, ()), rel=1e-4)
 
@@ -94,7 +95,7 @@ def test_both_loaders_deliver_the_same_samples_in_the_same_order(name, shards):
 
 
 def batches(name, shards, habits):
-    example, settings = loaded(name)
+    example, settings = load_example(name)
     loader = example.make_loader(settings, shards(name), habits)
     return [{part: each.clone() for part, each in batch.items() if part != "__key__"} for batch in loader]
 

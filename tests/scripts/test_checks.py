@@ -1,4 +1,4 @@
-"""The two scripts that check words and commit subjects."""
+"""scripts/check_words.py and scripts/check_commit_subject.py."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-BANNED = {"dice": "RNG", "hand-over": "transfer"}
+BANNED = {"widget": "part", "bolt-on": "extension"}
+"""Words that are refused in these tests, with the words to use instead."""
 
 
 def load(name):
@@ -23,25 +24,25 @@ check_commit_subject = load("check_commit_subject")
 @pytest.mark.parametrize(
     "source",
     [
-        "roll_dice = 1\n",
-        "rollDice = 1\n",
-        "x = 1  # the dice\n",
-        'x = "dice"\n',
-        'x = f"dice {1}"\n',
-        "'''A.\n\ndice'''\n",
+        "turn_widget = 1\n",
+        "turnWidget = 1\n",
+        "x = 1  # the widget\n",
+        'x = "widget"\n',
+        'x = f"widget {1}"\n',
+        "'''A.\n\nwidget'''\n",
     ],
 )
-def test_a_word_is_found_in_names_comments_and_strings(source):
+def test_a_banned_word_is_found_in_names_comments_and_strings(source):
     problems = check_words.check_python(source, BANNED)
-    assert [problem for _, problem in problems] == ["'dice': use RNG"]
+    assert [problem for _, problem in problems] == ["'widget': use part"]
 
 
-def test_hyphenated_words_are_found_whole():
-    assert check_words.check_python("# a hand-over\n", BANNED) == [(1, "'hand-over': use transfer")]
+def test_a_banned_word_with_a_hyphen_is_found():
+    assert check_words.check_python("# a bolt-on\n", BANNED) == [(1, "'bolt-on': use extension")]
 
 
-def test_other_words_and_exempt_lines_pass():
-    assert check_words.check_python("dicey = 1\ndice = 2  # glossary: allow\n", BANNED) == []
+def test_longer_words_and_exempt_lines_are_accepted():
+    assert check_words.check_python("widgety = 1\nwidget = 2  # glossary: allow\n", BANNED) == []
 
 
 def test_a_docstring_that_begins_as_a_fragment_is_found():
@@ -50,23 +51,24 @@ def test_a_docstring_that_begins_as_a_fragment_is_found():
     assert check_words.check_python('def f():\n    """Return a loader."""\n', BANNED) == []
 
 
-def test_markdown_is_checked_outside_code():
-    page = "The dice.\n```\ndice\n```\n`dice` and [a link](dice.md)\n"
-    assert check_words.check_markdown(page, BANNED) == [(1, "'dice': use RNG")]
+def test_markdown_is_checked_outside_of_code_and_links():
+    page = "The widget.\n```\nwidget\n```\n`widget` and [a link](widget.md)\n"
+    assert check_words.check_markdown(page, BANNED) == [(1, "'widget': use part")]
 
 
 def test_the_glossary_lists_words_with_replacements():
     banned = check_words.banned_words(check_words.GLOSSARY.read_text(encoding="utf-8"))
-    assert banned["dice"] == "RNG, random generator"
+    assert banned["dice"] == "RNG, random generator"  # glossary: allow
     assert len(banned) > 40
 
 
-def test_the_command_prints_problems_and_fails(tmp_path, capsys):
-    bad = tmp_path / "bad.py"
-    bad.write_text("dice = 1\n")
+def test_the_command_prints_problems_and_returns_1(tmp_path, capsys):
+    source = tmp_path / "source.py"
+    source.write_text("dice = 1\n")  # glossary: allow
     assert check_words.main([str(tmp_path)]) == 1
-    assert capsys.readouterr().out == f"{bad}:1: 'dice': use RNG, random generator\n1 problems found\n"
-    bad.write_text("rng = 1\n")
+    expected = f"{source}:1: 'dice': use RNG, random generator\n1 problems found\n"  # glossary: allow
+    assert capsys.readouterr().out == expected
+    source.write_text("rng = 1\n")
     assert check_words.main([str(tmp_path)]) == 0
 
 
@@ -81,6 +83,6 @@ def test_the_command_prints_problems_and_fails(tmp_path, capsys):
         ("\n", "the subject is empty"),
     ],
 )
-def test_commit_messages(message, problem):
+def test_the_subject_and_the_second_line_of_a_commit_message_are_checked(message, problem):
     found = check_commit_subject.problem_of(message)
     assert found is None if problem is None else problem in found

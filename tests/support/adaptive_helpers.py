@@ -10,6 +10,8 @@ from penstock.tuner.adaptive.controller import Decision
 
 
 class Numbers(Dataset):
+    """Sample i is the number i; the sample `bad` raises, and the sample `deadly` ends the process that makes it."""
+
     def __init__(self, count=120, bad=None, deadly=None):
         self.count, self.bad, self.deadly = count, bad, deadly
 
@@ -37,7 +39,7 @@ class Stream(IterableDataset):
 
 
 class WaitingClock(FakeClock):
-    """A clock that advances by `waits_s` at every reading: inside next() that is waiting."""
+    """A clock that advances by `waits_s` at every reading; the loader reads it before and after waiting for a batch."""
 
     waits_s = 0.0
 
@@ -56,6 +58,7 @@ class ScheduledPolicy:
         self.refusals = []
 
     def decide(self, stats):
+        """Overlap the old and the new workers in every second change."""
         if not self.others:
             return None
         self.before, self.setting = self.setting, self.others.pop(0)
@@ -68,8 +71,10 @@ class ScheduledPolicy:
 
 
 def numbers(batches):
+    """Return a list of numbers per batch."""
     return [batch.tolist() for batch in batches]
 
 
 def flat(batches):
+    """Return the numbers of all batches in one list."""
     return [number for batch in batches for number in batch.tolist()]

@@ -1,4 +1,4 @@
-"""One rank of a real process group (gloo), which accumulates gradients under DDP."""
+"""One rank of a real process group (gloo) that accumulates gradients under DistributedDataParallel."""
 
 import json
 from pathlib import Path
@@ -31,21 +31,24 @@ def gradients_of(model):
 
 
 def run_rank(rank, world_size, folder, batches, n):
-    """Write the gradients of each step, and the steps of each exchange, into a file of this rank."""
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
-    exchanged, found = [], []
+    """Train `batches` batches with `n` per optimizer step, and write a file for this rank.
 
-    def counted(group, bucket):
-        exchanged.append(len(found))
+    The file has the gradients of each optimizer step, and for each all-reduce the number of the step it belongs to.
+    """
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
+    all_reduces, gradients = [], []
+
+    def counting_hook(group, bucket):
+        all_reduces.append(len(gradients))
         return allreduce_hook(group, bucket)
 
     model = DistributedDataParallel(net())
-    model.register_comm_hook(None, counted)
+    model.register_comm_hook(None, counting_hook)
     for batch, micro in accumulate((batch_of(rank, number) for number in range(batches)), n, model):
         with micro:
             loss_of(model, batch).backward()
         if micro.last:
-            found.append(gradients_of(model))
+            gradients.append(gradients_of(model))
             model.zero_grad()
-    Path(folder, f"rank{rank}.json").write_text(json.dumps({"exchanged": exchanged, "gradients": found}))
+    Path(folder, f"rank{rank}.json").write_text(json.dumps({"all_reduces": all_reduces, "gradients": gradients}))
     distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A block source of numbers and a worker program that copies them: enough for an engine, which knows no other content.
+"""A block source of numbers, a worker program that copies them, and functions that run an engine with both.
 
 Worker processes import this module, so it must not import torch or pytest.
 """
@@ -19,7 +19,8 @@ import numpy as np
 from penstock.core.contracts import NO_BLOCK, BatchRequest, EpochRequest
 from penstock.engine.engine import EnginePlan
 
-VALUE = 8  # bytes of a sample in the arena, and of a slot in the slab
+VALUE = 8
+"""Bytes of a sample in the arena, and of a slot in the slab."""
 
 
 class Numbers:
@@ -61,8 +62,8 @@ class Numbers:
     def epoch(self, batches, first=0, number=0):
         """Return an epoch of these lists of samples, whose first batch has the number `first`."""
         batches = [np.asarray(samples, np.int64) for samples in batches]
-        everything = np.concatenate([*batches, np.zeros(0, np.int64)])
-        uses = np.bincount(everything // self.per_block, minlength=self.blocks).astype(np.int64)
+        all_samples = np.concatenate([*batches, np.zeros(0, np.int64)])
+        uses = np.bincount(all_samples // self.per_block, minlength=self.blocks).astype(np.int64)
         requests = (BatchRequest(number, samples, 0, number=first + at) for at, samples in enumerate(batches))
         return EpochRequest(requests, uses.item)
 
@@ -72,9 +73,11 @@ class Copy:
     """A program that copies each sample's number from the arena to its slot, except for the samples in `trouble`."""
 
     trouble: dict = field(default_factory=dict)
-    """The name of a function in TROUBLES for each sample that misbehaves."""
+    """Sample → name of a function in TROUBLES that runs before the sample is copied; "start": starting fails."""
     folder: str = ""
+    """Folder for the files by which a trouble occurs only once."""
     from_arena: bool = True
+    """False: compute the numbers, for a source without blocks."""
 
     def start(self, arena, slabs):
         if "start" in self.trouble:
@@ -102,6 +105,8 @@ class Copy:
 
 
 class Unpicklable(Exception):
+    """An exception that cannot be unpickled, because its constructor takes two arguments and stores another one."""
+
     def __init__(self, one, two):
         super().__init__("boom")
 
@@ -153,7 +158,7 @@ def _pid(program, slot, sample, extras):
 
 
 def _half_message(program, slot, sample, extras):
-    """Write half of a message to the pipe, and no more."""
+    """Write half of a message to the pipe and then stop."""
     links = ((int(fd), f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
     (pipe,) = [fd for fd, link in links if os.path.lexists(link) and os.readlink(link).startswith("socket:")]
     os.write(pipe, (100).to_bytes(8, "little") + b"half")
@@ -165,7 +170,7 @@ def _start_program(program, slot, sample, extras):
 
 
 def _die_behind_a_child(program, slot, sample, extras):
-    """Die the first time, and leave a child that has all open files."""
+    """Die the first time, and leave a child process that keeps all files open."""
     if program.first_time(sample):
         child = os.fork()
         if child == 0:
@@ -175,6 +180,7 @@ def _die_behind_a_child(program, slot, sample, extras):
 
 
 THREADS_MAY_CONTINUE = threading.Event()
+"""Ends the trouble "stuck thread"; a thread, unlike a process, cannot be killed."""
 
 
 def _stuck_thread(program, slot, sample, extras):

@@ -1,4 +1,4 @@
-"""What a rank asks for, in round numbers."""
+"""The needs of a rank, a cluster to run it on, and results of probes, in round numbers."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ BATCH, BATCH_BYTES, STEP_S = 10, 10_000_000.0, 0.1
 
 
 def need(**changes):
-    given = {
+    fields = {
         "source": "recording",
         "samples_per_batch": float(BATCH),
         "cpu_s": np.full(20, 0.2),
@@ -24,15 +24,15 @@ def need(**changes):
         "cores": 64.0,
         "samples": 1e6,
     }
-    return RankNeed(**{**given, **changes})
+    return RankNeed(**{**fields, **changes})
 
 
 def site(nodes=4, gpus=8, **limits):
     return Cluster(nodes=nodes, gpus_per_node=gpus, **limits)
 
 
-def probed(**found):
-    """Probes of samples of 100 kB that take 10 ms to decode, in batches of 8."""
+def probed(**changes):
+    """Return probe results for samples of 100 kB that take 10 ms to decode, in batches of 8."""
     decode = DecodeRates(
         points=(DecodePoint(1, 100.0, 0.01),),
         sample_bytes=100_000.0,
@@ -46,4 +46,4 @@ def probed(**found):
         batch_size=8, batch_bytes=1_200_000, arrays=1, batches=100, batch_s=0.0005, main_cpu_s=0.0, seconds=1.0
     )
     machine = {"machine": {"usable_cores": 8, "gpus": [], "platform": "Linux x86_64"}}
-    return ProbedValues(**{"decode": decode, "ipc": ipc, "fingerprint": machine, **found})
+    return ProbedValues(**{"decode": decode, "ipc": ipc, "fingerprint": machine, **changes})

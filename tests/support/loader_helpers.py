@@ -1,4 +1,4 @@
-"""What tests of the loader share, besides the fixtures of conftest.py."""
+"""Functions that tests of the loader share, besides the fixtures of conftest.py."""
 
 import dataclasses
 
@@ -6,12 +6,12 @@ from penstock.options import EngineOptions, ErrorOptions, ReadOptions
 
 
 def keys_of(batches):
-    """The samples' keys, in the order of delivery."""
+    """Return the keys of the samples in the order of delivery."""
     return [key for batch in batches for key in batch["__key__"]]
 
 
 def wait_for_copies(tier):
-    """Wait until the cache's staging threads have dealt with every shard that was requested."""
+    """Wait until the threads of the cache have copied every shard that was requested (or failed to)."""
     threads, tier._threads = tier._threads, None
     if threads is None:
         return
@@ -24,10 +24,10 @@ def wait_for_copies(tier):
 
 
 def loader_settings(**settings):
-    """Keyword arguments of a Loader for settings that are given by their names alone, without their option groups."""
+    """Return the keyword arguments of a Loader for options given without their group, as in `num_readers=2`."""
     arguments = dict(settings)
-    for name, kind in {"reading": ReadOptions, "errors": ErrorOptions, "engine": EngineOptions}.items():
-        options = {each.name: arguments.pop(each.name) for each in dataclasses.fields(kind) if each.name in arguments}
-        if options:
-            arguments[name] = kind(**options)
+    for group, options_class in {"reading": ReadOptions, "errors": ErrorOptions, "engine": EngineOptions}.items():
+        names = [option.name for option in dataclasses.fields(options_class) if option.name in arguments]
+        if names:
+            arguments[group] = options_class(**{name: arguments.pop(name) for name in names})
     return arguments

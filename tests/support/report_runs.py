@@ -31,19 +31,20 @@ RUN = RunLine(
 
 
 def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, samples=24, run=RUN, name="train"):
-    """Return a run with in-order delivery: if the workers are too slow, there is a stall every `workers` batches.
+    """Return the recording of a run of torch's DataLoader with these seconds per batch and per step.
 
-    A worker gets its next task when one of its batches is consumed, as in torch.
+    Delivery is in order, so that there is a stall every `workers` batches if the workers are too slow. As in torch, a
+    worker gets its next task when one of its batches is received.
     """
     task_s = [0.0] * (workers * prefetch)  # when task i was sent to its worker
     idle_s = [0.0] * workers  # when the worker finished its last task
-    made, fetches, steps = [], [], []
+    finished_s, fetches, steps = [], [], []
 
-    def make(batch):
+    def fetch(batch):
         worker = batch % workers
         start_s = max(task_s[batch], idle_s[worker])
         idle_s[worker] = start_s + fetch_s
-        made.append(idle_s[worker])
+        finished_s.append(idle_s[worker])
         fetches.append(
             FetchLine(loader=0, batch=batch, worker=worker, at_s=start_s, fetch_s=fetch_s, collate_s=fetch_s / 10,
                   cpu_s=fetch_s * 0.8, samples=samples)
@@ -51,20 +52,20 @@ def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, s
 
     now_s = 0.0
     for batch in range(workers * prefetch):
-        make(batch)
+        fetch(batch)
     for batch in range(batches):
-        got_s = max(now_s, made[batch])
-        ready = sum(done_s <= now_s for done_s in made[batch:])
+        received_s = max(now_s, finished_s[batch])
+        ready = sum(each <= now_s for each in finished_s[batch:])
         steps.append(
-            StepLine(loader=0, batch=batch, at_s=now_s, wait_s=got_s - now_s, step_s=step_s, samples=samples,
-                 ready=ready, outstanding=len(made) - batch, worker=batch % workers,
+            StepLine(loader=0, batch=batch, at_s=now_s, wait_s=received_s - now_s, step_s=step_s, samples=samples,
+                 ready=ready, outstanding=len(finished_s) - batch, worker=batch % workers,
                  phases={"forward": step_s * 0.3, "backward": step_s * 0.5, "backward/sync": step_s * 0.1,
                          "optimizer": step_s * 0.1},
                  device_phases={"forward": step_s * 0.28})
         )  # fmt: skip
-        task_s.append(got_s)
-        make(len(task_s) - 1)
-        now_s = got_s + step_s
+        task_s.append(received_s)
+        fetch(len(task_s) - 1)
+        now_s = received_s + step_s
     settings = {
         "num_workers": LoaderSetting(requested=32, in_force=workers),
         "prefetch_factor": LoaderSetting(in_force=prefetch),
@@ -78,14 +79,14 @@ def torch_run(*, batches=200, workers=8, prefetch=2, fetch_s=1.0, step_s=0.05, s
         },
         epochs=(EpochStartLine(loader=0, epoch=0, at_s=0.0),),
         steps=tuple(steps),
-        fetches=tuple(fetch for fetch in fetches if fetch.at_s < now_s),
+        fetches=tuple(line for line in fetches if line.at_s < now_s),
         system=system_lines(now_s, busy),
         end=EndLine(at_s=now_s),
     )
 
 
 def system_lines(seconds, busy):
-    """Return one line per second, with small variations."""
+    """Return a system line per second with small variations; `busy` is the utilisation of the GPU."""
     return tuple(
         SystemLine(
             at_s=float(second),

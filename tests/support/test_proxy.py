@@ -1,4 +1,4 @@
-"""Each fault of the proxy, as a plain HTTP client meets it; a small server of ranges stands behind."""
+"""The faults of the proxy as a plain HTTP client sees them, in front of a small server that supports ranges."""
 
 import re
 import socket
@@ -15,22 +15,22 @@ import pytest
 from penstock.errors import SettingError
 from penstock.testing import FakeClock
 from tests.support.proxy import Cut, Drip, FaultProxy, Flip, Hang, Late, Status, WholeObject, WrongRange
-from tests.support.proxy.book import Throttle
+from tests.support.proxy.throttle import Throttle
 
 DATA = bytes(range(256)) * 1024
 
 
 class Objects(BaseHTTPRequestHandler):
-    """Every path is the same object; PUT echoes."""
+    """A server on which every path is the same object; PUT returns the body of the request."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        body = DATA[int(asked[1]) : int(asked[2] or len(DATA)) + 1] if asked else DATA
-        self.send_response(206 if asked else 200)
-        if asked:
-            self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(body) - 1}/{len(DATA)}")
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        body = DATA[int(span[1]) : int(span[2] or len(DATA)) + 1] if span else DATA
+        self.send_response(206 if span else 200)
+        if span:
+            self.send_header("Content-Range", f"bytes {span[1]}-{int(span[1]) + len(body) - 1}/{len(DATA)}")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command == "GET":
@@ -73,31 +73,31 @@ def connect(proxy, timeout=20):
     return closing(HTTPConnection(urlsplit(proxy.url).netloc, timeout=timeout))
 
 
-def get(proxy, path="/a", asked=None, method="GET", body=None):
-    """Status, headers and body of one request on a connection of its own."""
+def get(proxy, path="/a", byte_range=None, method="GET", body=None):
+    """Send one request on a new connection and return the status, the headers and the body of the response."""
     with connect(proxy) as connection:
-        connection.request(method, path, body=body, headers={"Range": asked} if asked else {})
+        connection.request(method, path, body=body, headers={"Range": byte_range} if byte_range else {})
         response = connection.getresponse()
         return response.status, response.headers, response.read()
 
 
-# -- nothing wrong -------------------------------------------------------------------------------------------------
+# -- without faults -----------------------------------------------------------------------------------------------
 
 
-def test_without_faults_it_is_not_there(proxy):
+def test_without_faults_responses_are_those_of_the_server(proxy):
     assert get(proxy)[::2] == (200, DATA)
-    status, headers, body = get(proxy, asked="bytes=1000-1999")
+    status, headers, body = get(proxy, byte_range="bytes=1000-1999")
     assert (status, headers["Content-Range"], body) == (206, f"bytes 1000-1999/{len(DATA)}", DATA[1000:2000])
     assert get(proxy, method="PUT", body=b"something new")[::2] == (200, b"something new")
 
 
-def test_an_object_is_told_of_without_a_body(proxy):
+def test_head_returns_the_size_without_a_body(proxy):
     status, headers, body = get(proxy, method="HEAD")
     assert (status, int(headers["Content-Length"]), body) == (200, len(DATA), b"")
     assert proxy.counts.bytes == 0
 
 
-def test_a_connection_serves_request_after_request(proxy):
+def test_a_connection_can_be_used_for_several_requests(proxy):
     with connect(proxy) as connection:
         for start in (0, 5, 9):
             connection.request("GET", "/a", headers={"Range": f"bytes={start}-{start}"})
@@ -105,15 +105,15 @@ def test_a_connection_serves_request_after_request(proxy):
     assert proxy.counts.most_in_flight == 1
 
 
-def test_a_server_that_is_gone_is_a_bad_gateway():
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
+def test_a_server_that_does_not_listen_is_a_bad_gateway():
+    with closing(socket.create_server(("127.0.0.1", 0))) as closed_soon:
+        port = closed_soon.getsockname()[1]
     with FaultProxy(f"http://127.0.0.1:{port}") as proxy:
         assert get(proxy)[0] == 502
 
 
 @pytest.mark.parametrize("upstream", ["https://127.0.0.1:1", "127.0.0.1:1", "http://127.0.0.1:1/folder"])
-def test_what_it_cannot_stand_before_is_refused(upstream):
+def test_other_addresses_than_that_of_a_plain_http_server_are_refused(upstream):
     with pytest.raises(SettingError, match="http://host:port"):
         FaultProxy(upstream)
 
@@ -129,20 +129,20 @@ def test_a_chunked_body_is_refused(proxy):
 # -- each fault ----------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_comes_after_so_many_bytes(proxy):
+def test_a_cut_comes_after_the_given_number_of_bytes(proxy):
     proxy.inject(Cut(after_bytes=100))
     with pytest.raises(IncompleteRead) as cut:
         get(proxy)
     assert cut.value.partial == DATA[:100]
 
 
-def test_a_cut_can_come_before_any_answer(proxy):
+def test_a_cut_can_come_before_the_status(proxy):
     proxy.inject(Cut(after_bytes=None))
     with pytest.raises(RemoteDisconnected):
         get(proxy)
 
 
-def test_a_hanging_answer_stays_in_flight_until_the_client_gives_up(proxy):
+def test_a_hanging_request_is_in_flight_until_the_client_gives_up(proxy):
     proxy.inject(Hang(after_bytes=10))
     with connect(proxy) as connection:
         connection.request("GET", "/a")
@@ -153,23 +153,23 @@ def test_a_hanging_answer_stays_in_flight_until_the_client_gives_up(proxy):
     assert proxy.wait_until(lambda counts: counts.in_flight == 0).requests == 1
 
 
-def test_closing_frees_those_who_hang(server):
+def test_closing_the_proxy_ends_hanging_requests(server):
     with FaultProxy(server) as proxy, ThreadPoolExecutor(3) as clients:
         proxy.inject(Hang())
-        waiting = [clients.submit(get, proxy) for _ in range(3)]
+        hanging = [clients.submit(get, proxy) for _ in range(3)]
         proxy.wait_until(lambda counts: counts.in_flight == 3)
         proxy.close()
-        assert all(isinstance(each.exception(), ConnectionError) for each in waiting)
+        assert all(isinstance(each.exception(), ConnectionError) for each in hanging)
     assert not [thread for thread in threading.enumerate() if thread.name == "penstock-proxy"]
 
 
-def test_a_flipped_bit_is_at_its_place_in_the_object_whatever_the_range(proxy):
+def test_a_flipped_bit_is_at_the_same_offset_of_the_object_for_every_range(proxy):
     proxy.inject(Flip(at=1000))
     wrong = bytes([DATA[1000] ^ 1])
     assert get(proxy)[2] == DATA[:1000] + wrong + DATA[1001:]
-    assert get(proxy, asked="bytes=1000-1001")[2] == wrong + DATA[1001:1002]
-    assert get(proxy, asked="bytes=999-")[2][:2] == DATA[999:1000] + wrong
-    assert get(proxy, asked="bytes=0-999")[2] == DATA[:1000]
+    assert get(proxy, byte_range="bytes=1000-1001")[2] == wrong + DATA[1001:1002]
+    assert get(proxy, byte_range="bytes=999-")[2][:2] == DATA[999:1000] + wrong
+    assert get(proxy, byte_range="bytes=0-999")[2] == DATA[:1000]
     assert proxy.counts.faults == 3
 
 
@@ -183,33 +183,33 @@ def test_a_flipped_bit_is_at_its_place_in_the_object_whatever_the_range(proxy):
         (Status(400, "ExpiredToken"), b"ExpiredToken"),
     ],
 )
-def test_errors_are_worded_as_a_store_words_them(proxy, fault, code):
+def test_errors_have_the_status_and_the_code_of_an_s3_store(proxy, fault, code):
     proxy.inject(fault)
     status, _, body = get(proxy)
     assert status == fault.status
     assert b"<Code>" + code + b"</Code>" in body
 
 
-def test_a_wrong_range_says_which_it_is(proxy):
+def test_the_headers_of_a_wrong_range_are_those_of_the_bytes_sent(proxy):
     proxy.inject(WrongRange())
-    status, headers, body = get(proxy, asked="bytes=1000-1999")
+    status, headers, body = get(proxy, byte_range="bytes=1000-1999")
     assert (status, headers["Content-Range"], body) == (206, f"bytes 999-1998/{len(DATA)}", DATA[999:1999])
-    assert get(proxy, asked="bytes=0-9")[2] == DATA[1:11]
+    assert get(proxy, byte_range="bytes=0-9")[2] == DATA[1:11]
 
 
-def test_the_whole_object_for_a_range(proxy):
+def test_a_request_for_a_range_can_get_the_whole_object(proxy):
     proxy.inject(WholeObject(), times=1)
-    get(proxy)  # has no range, so it does not count
-    status, headers, body = get(proxy, asked="bytes=5-9")
+    get(proxy)  # has no range, so the fault does not apply
+    status, headers, body = get(proxy, byte_range="bytes=5-9")
     assert (status, headers["Content-Range"], body) == (200, None, DATA)
 
 
-def test_a_drip_gives_all_of_it_in_small_pieces(proxy):
+def test_a_drip_delivers_the_whole_body(proxy):
     proxy.inject(Drip(piece_bytes=10, pause_s=0.0))
-    assert get(proxy, asked="bytes=0-34")[2] == DATA[:35]
+    assert get(proxy, byte_range="bytes=0-34")[2] == DATA[:35]
 
 
-def test_a_drip_outlasts_a_client_that_gives_up(proxy):
+def test_a_drip_ends_when_the_client_gives_up(proxy):
     proxy.inject(Drip(piece_bytes=1, pause_s=0.001))
     with connect(proxy) as connection:
         connection.request("GET", "/a")
@@ -219,20 +219,20 @@ def test_a_drip_outlasts_a_client_that_gives_up(proxy):
     assert proxy.wait_until(lambda counts: counts.in_flight == 0).bytes < len(DATA)
 
 
-def test_latency_ends_with_the_proxy(server):
+def test_closing_the_proxy_ends_delayed_requests(server):
     with FaultProxy(server) as proxy, ThreadPoolExecutor(2) as clients:
         proxy.inject(Late(3600.0), times=1)
-        late = clients.submit(get, proxy)
+        late_by_fault = clients.submit(get, proxy)
         proxy.wait_until(lambda counts: counts.in_flight == 1)
         proxy.slow_down(latency_s=3600.0)
-        later = clients.submit(get, proxy)
+        late_by_latency = clients.submit(get, proxy)
         proxy.wait_until(lambda counts: counts.in_flight == 2)
         proxy.close()
-        assert isinstance(late.exception(), ConnectionError)
-        assert isinstance(later.exception(), ConnectionError)
+        assert isinstance(late_by_fault.exception(), ConnectionError)
+        assert isinstance(late_by_latency.exception(), ConnectionError)
 
 
-def test_a_late_answer_is_whole(proxy):
+def test_a_late_response_is_complete(proxy):
     proxy.slow_down(latency_s=0.001, bytes_per_s=1e9)
     proxy.inject(Late(0.001))
     assert get(proxy)[2] == DATA
@@ -245,13 +245,13 @@ def test_all_connections_share_the_bandwidth():
     clock.advance(1.0)
     assert throttle.delay_s(500) == pytest.approx(1.0)
     clock.advance(60.0)
-    assert throttle.delay_s(500) == pytest.approx(0.5)  # what nobody used is not saved up
+    assert throttle.delay_s(500) == pytest.approx(0.5)  # bandwidth that was not used is lost
 
 
 # -- rules and counts ----------------------------------------------------------------------------------------------
 
 
-def test_a_fault_strikes_whom_its_rule_names_and_as_often(proxy):
+def test_a_fault_applies_to_the_requests_of_its_predicate_and_so_many_times(proxy):
     proxy.inject(Status(503), when=lambda request: request.path == "/b", times=2)
     assert [get(proxy, path)[0] for path in ("/a", "/b", "/b", "/b")] == [200, 503, 503, 200]
     assert proxy.counts.faults == 2
@@ -259,27 +259,27 @@ def test_a_fault_strikes_whom_its_rule_names_and_as_often(proxy):
 
 def test_every_first_attempt_at_a_range_can_fail(proxy):
     proxy.inject(Status(500), when=lambda request: request.attempt == 1)
-    asked = ["bytes=0-9", "bytes=10-19", "bytes=0-9", "bytes=10-19"]
-    assert [get(proxy, asked=each)[0] for each in asked] == [500, 500, 206, 206]
+    ranges = ["bytes=0-9", "bytes=10-19", "bytes=0-9", "bytes=10-19"]
+    assert [get(proxy, byte_range=each)[0] for each in ranges] == [500, 500, 206, 206]
 
 
-def test_the_first_rule_that_is_not_used_up_decides(proxy):
+def test_the_first_fault_that_applies_and_is_not_used_up_is_taken(proxy):
     proxy.inject(Status(500), times=1)
     proxy.inject(Status(503), when=lambda request: request.number != 3)
     assert [get(proxy)[0] for _ in range(4)] == [500, 503, 200, 503]
-    proxy.heal()
+    proxy.remove_faults()
     assert get(proxy)[0] == 200
 
 
-def test_a_fault_that_would_never_strike_is_refused(proxy):
+def test_a_fault_that_is_injected_zero_times_is_refused(proxy):
     with pytest.raises(SettingError, match="0 times"):
         proxy.inject(Status(500), times=0)
 
 
-@pytest.mark.parametrize("slow", [{"latency_s": -1.0}, {"bytes_per_s": 0.0}])
-def test_impossible_speeds_are_refused(proxy, slow):
+@pytest.mark.parametrize("speed", [{"latency_s": -1.0}, {"bytes_per_s": 0.0}])
+def test_impossible_speeds_are_refused(proxy, speed):
     with pytest.raises(SettingError):
-        proxy.slow_down(**slow)
+        proxy.slow_down(**speed)
 
 
 def test_requests_bytes_and_the_most_in_flight_are_counted(proxy):
@@ -293,13 +293,13 @@ def test_requests_bytes_and_the_most_in_flight_are_counted(proxy):
     assert (counts.requests, counts.bytes, counts.most_in_flight, counts.in_flight) == (4, 0, 4, 0)
 
 
-def test_a_client_that_asks_one_after_another_has_one_in_flight(proxy):
+def test_a_client_with_sequential_requests_has_one_in_flight(proxy):
     for _ in range(20):
-        get(proxy, asked="bytes=0-99")
+        get(proxy, byte_range="bytes=0-99")
     assert (proxy.counts.requests, proxy.counts.bytes, proxy.counts.most_in_flight) == (20, 2000, 1)
     assert {(each.method, each.path, each.range) for each in proxy.requests} == {("GET", "/a", "bytes=0-99")}
 
 
-def test_waiting_for_what_does_not_come_ends(proxy):
+def test_waiting_for_a_condition_ends_with_a_timeout(proxy):
     with pytest.raises(TimeoutError, match="requests=0"):
         proxy.wait_until(lambda counts: counts.requests > 0, timeout_s=0.01)

@@ -1,4 +1,4 @@
-"""Runs Triton kernels in the interpreter, in a process of its own, because Triton reads the setting when imported."""
+"""Runs Triton kernels in Triton's interpreter, in a new process, because Triton reads that setting when imported."""
 
 import importlib.util
 import os
@@ -13,10 +13,10 @@ import torch
 
 
 def interpreted(file, tmp_path_factory):
-    """Run the file as a script with a path, and return the arrays that it saves there."""
+    """Run the script `file`, which is given a path on its command line, and return the arrays that it saves there."""
     folder = os.environ.get("PENSTOCK_TRITON")
     if folder is None and importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed, and no PENSTOCK_TRITON says where to find it")
+        pytest.skip("Triton is not installed, and PENSTOCK_TRITON does not name its folder")
     path = tmp_path_factory.mktemp("interpreted") / "found.npz"
     root = str(Path(__file__).parents[2])  # so that the script can import `tests.support`
     search = os.pathsep.join(filter(None, (folder, root, os.environ.get("PYTHONPATH"))))
@@ -27,14 +27,14 @@ def interpreted(file, tmp_path_factory):
 
 
 def count_launches(module, name):
-    """Return a list of the grids with which this kernel will be launched on the CPU."""
+    """Record the launches of a kernel on the CPU: return a list to which each launch appends its grid."""
     torch.cuda.device = lambda device: nullcontext()
-    launches, launched = [], getattr(module, name)
+    grids, kernel = [], getattr(module, name)
 
-    class Counted:
+    class RecordingKernel:
         def __getitem__(self, grid):
-            launches.append(grid)
-            return launched[grid]
+            grids.append(grid)
+            return kernel[grid]
 
-    setattr(module, name, Counted())
-    return launches
+    setattr(module, name, RecordingKernel())
+    return grids

@@ -1,4 +1,4 @@
-"""For what other processes and threads do: what tests that wait share."""
+"""Waiting for other processes and threads, for tests."""
 
 import time
 
@@ -6,9 +6,9 @@ DEADLINE_S = 60
 
 
 def wait_until(happened, what):
-    """Look again and again; a test that waits in vain fails, and says for what."""
+    """Return the first true result of `happened()`; fail after DEADLINE_S seconds with `what` in the message."""
     end = time.monotonic() + DEADLINE_S
-    while not (found := happened()):
+    while not (result := happened()):
         assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
         time.sleep(0.005)
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""Datasets for tests of the watcher, where worker processes that start afresh can import them."""
+"""Datasets for tests of the watcher, in a module that spawned worker processes can import."""
 
 import itertools
 
@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 
 class Numbers(Dataset):
-    """Sample i is (i, a random number of the worker's)."""
+    """Sample i is (i, a random number from the worker's generator)."""
 
     def __init__(self, size=24):
         self.size = size
@@ -20,7 +20,7 @@ class Numbers(Dataset):
 
 
 class Files(Dataset):
-    """Opens its one file for every sample and reads it."""
+    """Opens the same file for every sample and reads 100 bytes of it."""
 
     def __init__(self, path, size=8):
         self.path = path
@@ -34,8 +34,8 @@ class Files(Dataset):
             return len(file.read(100))
 
 
-class InOneGo(Numbers):
-    """Makes whole batches, and must get its indices as a plain list."""
+class WholeBatches(Numbers):
+    """Makes whole batches by `__getitems__`, and fails unless the indices are a plain list."""
 
     def __getitems__(self, indices):
         assert type(indices) is list
@@ -43,7 +43,7 @@ class InOneGo(Numbers):
 
 
 class Waiting(Numbers):
-    """Workers in `slow` wait for the gate before every sample."""
+    """The workers in `slow` wait for the event `gate` before every sample."""
 
     def __init__(self, gate, slow, size=24):
         super().__init__(size)
@@ -57,7 +57,7 @@ class Waiting(Numbers):
 
 
 class Bad(Numbers):
-    """Cannot make sample 5."""
+    """Raises for sample 5."""
 
     def __getitem__(self, at):
         if at == 5:
@@ -66,36 +66,33 @@ class Bad(Numbers):
 
 
 class Shards(IterableDataset):
-    """Worker w yields `sizes[w]` times w: some have nothing at all."""
+    """Worker w yields its number w, `sizes[w]` times; a size may be 0."""
 
     def __init__(self, sizes):
         self.sizes = sizes
 
     def __iter__(self):
         info = get_worker_info()
-        number = 0 if info is None else info.id
-        return itertools.repeat(number, self.sizes[number])
+        worker = 0 if info is None else info.id
+        return itertools.repeat(worker, self.sizes[worker])
 
 
 class BadShards(IterableDataset):
-    """Cannot be iterated over."""
+    """Raises when it is iterated over."""
 
     def __iter__(self):
         raise ValueError("no shards")
 
 
-class Lengthy(Shards):
-    """Tells a length, and counts how often it is asked."""
-
-    asked = 0
+class SizedShards(Shards):
+    """Shards with a length."""
 
     def __len__(self):
-        self.asked += 1
         return sum(self.sizes)
 
 
 class Nested(Numbers):
-    """Has a loader of its own inside."""
+    """Iterates over a DataLoader of its own for every sample."""
 
     def __getitem__(self, at):
         return sum(int(batch.sum()) for batch in DataLoader([at] * 6, batch_size=2))
@@ -110,5 +107,5 @@ def bad_init(worker):
 
 
 def seeded_init(worker):
-    """Shifts the worker's random numbers: seen in the batches if it is called once, after torch's own seeding."""
+    """Draw worker + 1 random numbers, so that batches show whether this ran once, after torch seeded the worker."""
     torch.randint(1 << 30, (worker + 1,))

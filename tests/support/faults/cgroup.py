@@ -1,4 +1,4 @@
-"""This process and its children under a limit of the kernel's, for a while (cgroup v1: root, or a delegated group)."""
+"""Kernel limits on the CPU and the disk of this process and its children (cgroup v1: root, or a delegated group)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ _ROOT = Path("/sys/fs/cgroup")
 
 @contextmanager
 def limited(controller: str, limits: dict[str, str]) -> Iterator[Path]:
-    """Inside the block we are in a group of our own with these limits; its folder is given, to read its counters."""
-    home = _home(controller)
-    group = home / f"penstock-fault-{os.getpid()}"
+    """Move this process into a new group with these limits (file → value) for the block; yield the group's folder.
+
+    The folder also has the group's counters.
+    """
+    parent = _current_group(controller)
+    group = parent / f"penstock-fault-{os.getpid()}"
     group.mkdir()
     try:
         for file, value in limits.items():
@@ -26,25 +29,25 @@ def limited(controller: str, limits: dict[str, str]) -> Iterator[Path]:
     finally:
         for pid in (group / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):  # a worker that has just ended
-                (home / "cgroup.procs").write_text(pid)
+                (parent / "cgroup.procs").write_text(pid)
         group.rmdir()
 
 
 def missing(controller: str, file: str) -> str | None:
-    """Why such a limit cannot be set here."""
+    """Return why this limit cannot be set on this machine, or None if it can."""
     try:
-        home = _home(controller)
+        parent = _current_group(controller)
     except OSError:
         return f"there is no cgroup v1 controller {controller} here"
-    if not (home / "cgroup.procs").exists():
-        return f"the cgroup of this process under {home} is not visible"
-    if not os.access(home, os.W_OK):
-        return f"no permission to make a cgroup under {home}"
+    if not (parent / "cgroup.procs").exists():
+        return f"the cgroup of this process under {parent} is not visible"
+    if not os.access(parent, os.W_OK):
+        return f"no permission to make a cgroup under {parent}"
     return None if (_ROOT / controller / file).exists() or file.startswith("cpu.") else f"the kernel has no {file}"
 
 
 def disk_number(folder: Path) -> str:
-    """MAJOR:MINOR of the whole disk under a folder: limits are set on disks, not on partitions."""
+    """Return MAJOR:MINOR of the whole disk under a folder, because limits are set on disks, not on partitions."""
     device = folder.stat().st_dev
     entry = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     if not entry.exists():
@@ -53,8 +56,8 @@ def disk_number(folder: Path) -> str:
     return ((disk.parent if (disk / "partition").exists() else disk) / "dev").read_text().strip()
 
 
-def _home(controller: str) -> Path:
-    """The group we are in now."""
+def _current_group(controller: str) -> Path:
+    """Return the folder of the group that this process is in."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
         if controller in names.split(","):

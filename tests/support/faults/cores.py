@@ -1,5 +1,7 @@
-"""The cores are the limit: by honest work, by threads in each other's way, by a quota or an affinity, by somebody else,
-by the garbage collector."""
+"""Faults in which the CPU cores are the limit.
+
+The causes are heavy decoding, too many threads, affinities, a CPU quota, other programs, and the garbage collector.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +16,43 @@ import torch
 
 from penstock.core.cores import usable_cores
 from tests.support.faults import cgroup
-from tests.support.faults.apart import apart
+from tests.support.faults.detached_process import detached_process
 from tests.support.faults.fault import Case, Training, fault
-from tests.support.faults.material import BATCH, SIDE, Decode, Pictures, jpeg, loader, picture_files, pictures
+from tests.support.faults.image_dataset import (
+    BATCH,
+    SIDE,
+    Decode,
+    ImageDataset,
+    image_dataset,
+    image_files,
+    jpeg,
+    loader,
+)
 
 QUOTA_PERIOD_US = 100_000
-LARGE_PICTURES = 16
+LARGE_IMAGES = 16
+"""Number of different images in `large_images`."""
 
 
 @fault(expect="decode_bound")
-def large_pictures(case: Case) -> Iterator[Training]:
-    """Pictures far larger than what the training needs: all cores decode."""
+def large_images(case: Case) -> Iterator[Training]:
+    """The images are far larger than the training needs, so that all cores decode."""
     side = case.pick(mild=640, severe=960, removed=SIDE)
-    yield Training(loader=loader(Pictures(picture_files(case.folder, LARGE_PICTURES, side), case.steps * BATCH)))
+    dataset = ImageDataset(image_files(case.folder, LARGE_IMAGES, side), case.steps * BATCH)
+    yield Training(loader=loader(dataset))
 
 
 @fault(expect="cpu_oversubscribed")
 def threads_in_workers(case: Case) -> Iterator[Training]:
-    """More workers than cores, and in each the library runs a thread per core, as if the machine were its own."""
+    """There are more workers than cores, and in each of them torch runs as many threads as the machine has cores."""
     cores = usable_cores()
     workers = case.pick(mild=cores + 1, severe=2 * cores, removed=cores)
-    threads = Threads(1 if case.removed else cores)
-    yield Training(loader=loader(pictures(case, transform), num_workers=workers, worker_init_fn=threads))
+    init = SetThreads(1 if case.removed else cores)
+    yield Training(loader=loader(image_dataset(case, multiply_matrices), num_workers=workers, worker_init_fn=init))
 
 
 def no_affinity(folder: Path) -> str | None:
-    """Whether workers can be held on fewer cores than there are."""
+    """Return why workers cannot be kept on fewer cores than there are, or None if they can."""
     if not hasattr(os, "sched_setaffinity"):
         return "the system has no affinities"
     return None if usable_cores() >= 2 else "there is one core only"
@@ -47,27 +60,27 @@ def no_affinity(folder: Path) -> str | None:
 
 @fault(expect="cpu_oversubscribed", missing=no_affinity)
 def held_cores(case: Case) -> Iterator[Training]:
-    """Workers inherit an affinity that holds all of them on one core, while the others have nothing to do."""
-    work = pictures(case, Decode(jpeg(SIDE, case.seed), case.level(mild=0.0012, severe=0.0020)))
-    init = None if case.removed else on_one_core
-    yield Training(loader=loader(work, num_workers=case.level(mild=2, severe=4), worker_init_fn=init))
+    """The affinity of the workers keeps all of them on one core, while the other cores are idle."""
+    dataset = image_dataset(case, Decode(jpeg(SIDE, case.seed), case.level(mild=0.0012, severe=0.0020)))
+    init = None if case.removed else stay_on_one_core
+    yield Training(loader=loader(dataset, num_workers=case.level(mild=2, severe=4), worker_init_fn=init))
 
 
 @fault(expect="gc_pauses")
 def worker_garbage(case: Case) -> Iterator[Training]:
-    """Workers collect their garbage every few samples, and each time walk all that they have inherited."""
-    collect = Collect(case.pick(mild=96, severe=32, removed=0))
-    yield Training(loader=loader(pictures(case, collect)))
+    """Workers run the garbage collector every few samples, which walks all objects that they have inherited."""
+    collect = CollectGarbage(case.pick(mild=96, severe=32, removed=0))
+    yield Training(loader=loader(image_dataset(case, collect)))
 
 
 def no_quota(folder: Path) -> str | None:
-    """Whether the kernel lets us."""
+    """Return why the CPU time of this process cannot be limited, or None if it can."""
     return cgroup.missing("cpu", "cpu.cfs_quota_us")
 
 
 @fault(expect="cpu_quota", missing=no_quota)
 def quota(case: Case) -> Iterator[Training]:
-    """The container may use less of the cores than the machine has."""
+    """The container may use less CPU time than the machine has."""
     cores = case.pick(mild=0.8, severe=0.5, removed=0.0)
     with ExitStack() as stack:
         if cores:
@@ -78,50 +91,48 @@ def quota(case: Case) -> Iterator[Training]:
 
 @fault(expect="noisy_neighbour")
 def neighbours(case: Case) -> Iterator[Training]:
-    """Processes of somebody else's keep the cores busy."""
+    """Processes that do not belong to the training keep the cores busy."""
     cores = usable_cores()
-    burners = case.pick(mild=cores, severe=3 * cores, removed=0)
+    processes = case.pick(mild=cores, severe=3 * cores, removed=0)
     with ExitStack() as stack:
-        if burners:
-            stack.enter_context(apart("burn", str(burners)))
+        if processes:
+            stack.enter_context(detached_process("burn", str(processes)))
         yield _busy_training(case)
 
 
 def _busy_training(case: Case) -> Training:
-    """Needs about one and a half cores, and has them when nobody is in the way."""
-    return Training(loader=loader(pictures(case, Decode(jpeg(SIDE, case.seed), 0.0010))))
+    """Return a training that needs about one and a half cores."""
+    return Training(loader=loader(image_dataset(case, Decode(jpeg(SIDE, case.seed), 0.0010))))
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
-    """What a careless library does in a worker; torch itself sets one thread there."""
+class SetThreads:
+    """A worker_init_fn that sets the number of torch's threads, as some libraries do; torch sets it to one."""
 
     count: int
 
     def __call__(self, worker: int) -> None:
-        """As a worker_init_fn."""
         torch.set_num_threads(self.count)
 
 
-def transform(index: int) -> None:
-    """Some linear algebra per sample: too little for the library's threads to do but wait for each other."""
-    plane = torch.ones(192, 192)
-    torch.mm(plane, plane)
+def multiply_matrices(index: int) -> None:
+    """Do extra work that is too small for several threads: they mostly wait for each other."""
+    matrix = torch.ones(192, 192)
+    torch.mm(matrix, matrix)
 
 
-def on_one_core(worker: int) -> None:
-    """As a worker_init_fn."""
+def stay_on_one_core(worker: int) -> None:
+    """Move the worker to the first core, as a worker_init_fn."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 @dataclass(frozen=True, slots=True)
-class Collect:
-    """What somebody wrote who once ran out of memory."""
+class CollectGarbage:
+    """Extra work that runs the garbage collector, as some scripts do against a lack of memory."""
 
     every: int
-    """Samples; 0: never."""
+    """Samples from one collection to the next; 0: none."""
 
     def __call__(self, index: int) -> None:
-        """For a sample."""
         if self.every and index % self.every == 0:
             gc.collect()

@@ -1,23 +1,31 @@
-"""A proxy in front of an HTTP server on this machine that lets go wrong what goes wrong on a network."""
+"""An HTTP proxy that injects the failures of a network or a server between a client and a local HTTP server.
+
+server.py      FaultProxy: accepts connections and forwards requests
+state.py       ProxyState: the injected faults and the counts, shared by the threads of the proxy
+faults.py      the faults: one class for each kind of failure
+messages.py    Request and Response
+upstream.py    the connection to the server behind the proxy
+throttle.py    a bandwidth limit that all connections share
+"""
 
 from __future__ import annotations
 
-from tests.support.proxy.book import Counts
-from tests.support.proxy.faults import Cut, Drip, Fault, Flip, Hang, Late, Status, WholeObject, WrongRange
-from tests.support.proxy.messages import Answer, Request
+from tests.support.proxy.faults import Cut, Drip, Flip, Hang, Late, ResponseFault, Status, WholeObject, WrongRange
+from tests.support.proxy.messages import Request, Response
 from tests.support.proxy.server import FaultProxy
+from tests.support.proxy.state import Counts
 
 __all__ = [
-    "Answer",
     "Counts",
     "Cut",
     "Drip",
-    "Fault",
     "FaultProxy",
     "Flip",
     "Hang",
     "Late",
     "Request",
+    "Response",
+    "ResponseFault",
     "Status",
     "WholeObject",
     "WrongRange",

@@ -1,4 +1,4 @@
-"""What can go wrong with one request, one kind a class."""
+"""The failures that the proxy can inject into the response to one request, one class for each kind."""
 
 from __future__ import annotations
 
@@ -7,169 +7,171 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from penstock.testing.corrupt import flip_bit
-from tests.support.proxy.messages import Answer, Headers, Request, error_answer, with_range
+from tests.support.proxy.messages import Headers, Request, Response, error_response, with_range
 
-Forward = Callable[[Headers], Answer]
-"""Asks the server, with these headers."""
+Forward = Callable[[Headers], Response]
+"""Forwards the request to the server with these headers and returns its response."""
 
-CODES = {400: "ExpiredToken", 403: "AccessDenied", 404: "NoSuchKey", 500: "InternalError", 503: "SlowDown"}
+S3_CODES = {400: "ExpiredToken", 403: "AccessDenied", 404: "NoSuchKey", 500: "InternalError", 503: "SlowDown"}
+"""The usual error code of S3 by status."""
 
 
-class Line(Protocol):
-    """The way back to the client."""
+class ResponseWriter(Protocol):
+    """Sends the response to the client."""
 
-    def head(self, answer: Answer) -> None:
-        """Status and headers."""
+    def write_head(self, response: Response) -> None:
+        """Send status and headers."""
         ...
 
-    def body(self, data: bytes) -> None:
-        """The next bytes of the body, at the proxy's bandwidth."""
+    def write_body(self, data: bytes) -> None:
+        """Send the next bytes of the body, at the proxy's bandwidth."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Nothing is sent for a while."""
+        """Send nothing for so many seconds."""
         ...
 
     def cut(self) -> None:
-        """The connection is closed; does not return."""
+        """Close the connection; does not return."""
         ...
 
     def hang(self) -> None:
-        """Nothing is sent until the client gives up; does not return."""
+        """Send nothing until the client closes the connection; does not return."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """By itself none at all: each kind changes a part of this."""
+class ResponseFault:
+    """The base class, which forwards the request and delivers the response; each fault changes a part of that."""
 
-    def suits(self, request: Request) -> bool:
-        """Whether such a request can have this fault."""
+    def applies_to(self, request: Request) -> bool:
+        """Return whether such a request can have this fault."""
         return True
 
-    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Answer:
-        """What will be answered."""
+    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Response:
+        """Return the response, from the server or made by the proxy."""
         return forward(headers)
 
-    def deliver(self, answer: Answer, line: Line) -> None:
-        """How it gets to the client."""
-        line.head(answer)
-        line.body(answer.body)
+    def deliver(self, response: Response, writer: ResponseWriter) -> None:
+        """Send the response to the client."""
+        writer.write_head(response)
+        writer.write_body(response.body)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut(Fault):
+class Cut(ResponseFault):
     """The connection is closed in the middle of the body."""
 
     after_bytes: int | None = 0
-    """Of the body; None: not even the status is sent."""
+    """Bytes of the body that are sent; None: not even the status is sent."""
 
-    def deliver(self, answer: Answer, line: Line) -> None:
-        """The first bytes."""
-        _begin(answer, line, self.after_bytes)
-        line.cut()
+    def deliver(self, response: Response, writer: ResponseWriter) -> None:
+        """Send the first bytes and close the connection."""
+        _write_beginning(response, writer, self.after_bytes)
+        writer.cut()
 
 
 @dataclass(frozen=True, slots=True)
-class Hang(Fault):
-    """Nothing more comes, and the connection stays open."""
+class Hang(ResponseFault):
+    """The response stops, and the connection stays open."""
 
     after_bytes: int | None = None
-    """Of the body; None: not even the status is sent."""
+    """Bytes of the body that are sent; None: not even the status is sent."""
 
-    def deliver(self, answer: Answer, line: Line) -> None:
-        """The first bytes."""
-        _begin(answer, line, self.after_bytes)
-        line.hang()
+    def deliver(self, response: Response, writer: ResponseWriter) -> None:
+        """Send the first bytes and wait for the client to give up."""
+        _write_beginning(response, writer, self.after_bytes)
+        writer.hang()
 
 
 @dataclass(frozen=True, slots=True)
-class Late(Fault):
-    """The answer comes whole, but later."""
+class Late(ResponseFault):
+    """The response is complete, but comes later."""
 
     seconds: float
 
-    def deliver(self, answer: Answer, line: Line) -> None:
-        """After a while."""
-        line.wait(self.seconds)
-        Fault.deliver(self, answer, line)
+    def deliver(self, response: Response, writer: ResponseWriter) -> None:
+        """Send the response after the delay."""
+        writer.wait(self.seconds)
+        ResponseFault.deliver(self, response, writer)
 
 
 @dataclass(frozen=True, slots=True)
-class Drip(Fault):
-    """The body comes in small pieces with pauses: never silent for long, never done."""
+class Drip(ResponseFault):
+    """The body comes in small pieces with pauses, so that it takes very long without a long silence."""
 
     piece_bytes: int
     pause_s: float
 
-    def deliver(self, answer: Answer, line: Line) -> None:
-        """Piece by piece."""
-        line.head(answer)
-        for start in range(0, len(answer.body), self.piece_bytes):
-            line.wait(self.pause_s)
-            line.body(answer.body[start : start + self.piece_bytes])
+    def deliver(self, response: Response, writer: ResponseWriter) -> None:
+        """Send the body piece by piece."""
+        writer.write_head(response)
+        for start in range(0, len(response.body), self.piece_bytes):
+            writer.wait(self.pause_s)
+            writer.write_body(response.body[start : start + self.piece_bytes])
 
 
 @dataclass(frozen=True, slots=True)
-class Flip(Fault):
-    """One bit of the object is wrong, in every answer that contains it."""
+class Flip(ResponseFault):
+    """One bit of the object is wrong, in every response that contains it."""
 
     at: int
-    """Which byte of the object."""
+    """Offset of the byte in the object."""
 
-    def suits(self, request: Request) -> bool:
-        """Those that ask for the byte."""
+    def applies_to(self, request: Request) -> bool:
+        """Return whether the request is for a range with that byte."""
         span = request.span
         if request.method != "GET" or span is None:
             return False
         first, last = span
         return first <= self.at and (last is None or self.at <= last)
 
-    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Answer:
-        """The server's answer, but for that bit; errors stay as they are."""
-        answer = forward(headers)
-        if answer.status not in (200, 206) or request.span is None:
-            return answer
-        start = request.span[0] if answer.status == 206 else 0
-        return replace(answer, body=flip_bit(answer.body, self.at - start))
+    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Response:
+        """Return the server's response with that bit flipped; errors stay as they are."""
+        response = forward(headers)
+        if response.status not in (200, 206) or request.span is None:
+            return response
+        start = request.span[0] if response.status == 206 else 0
+        return replace(response, body=flip_bit(response.body, self.at - start))
 
 
 @dataclass(frozen=True, slots=True)
-class Status(Fault):
-    """An error instead of an answer; the server is not asked."""
+class Status(ResponseFault):
+    """The proxy responds with an error and does not forward the request."""
 
     status: int
     code: str | None = None
-    """S3's word for it; the usual one if not given."""
+    """Error code of S3; None: the usual one for this status."""
 
-    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Answer:
-        """Made by the proxy."""
-        return error_answer(self.status, self.code or CODES.get(self.status, "Error"), "injected by the fault proxy")
+    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Response:
+        """Return the error."""
+        code = self.code or S3_CODES.get(self.status, "Error")
+        return error_response(self.status, code, "injected by the fault proxy")
 
 
 @dataclass(frozen=True, slots=True)
-class WholeObject(Fault):
-    """A range is asked for, and the whole object is given, with status 200."""
+class WholeObject(ResponseFault):
+    """The response to a request for a range is the whole object, with status 200."""
 
-    def suits(self, request: Request) -> bool:
-        """Requests for a range."""
+    def applies_to(self, request: Request) -> bool:
+        """Return whether the request has a range."""
         return request.range is not None
 
-    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Answer:
-        """As if nobody had said which range."""
+    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Response:
+        """Forward the request without its range."""
         return forward(with_range(headers, None))
 
 
 @dataclass(frozen=True, slots=True)
-class WrongRange(Fault):
-    """Another range is given than was asked for, one byte off; status and headers say so."""
+class WrongRange(ResponseFault):
+    """The response has a range that is one byte off, with the status and the headers of that range."""
 
-    def suits(self, request: Request) -> bool:
-        """Requests for a range from here to there."""
+    def applies_to(self, request: Request) -> bool:
+        """Return whether the request has a range with a first byte."""
         return request.range is not None and request.span is not None
 
-    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Answer:
-        """One byte earlier, or later where there is none before it."""
+    def fetch(self, request: Request, headers: Headers, forward: Forward) -> Response:
+        """Forward the request with a range one byte earlier, or one byte later if it begins at 0."""
         assert request.span is not None
         first, last = request.span
         step = -1 if first else 1
@@ -177,7 +179,7 @@ class WrongRange(Fault):
         return forward(with_range(headers, f"bytes={first + step}-{end}"))
 
 
-def _begin(answer: Answer, line: Line, count: int | None) -> None:
-    if count is not None:
-        line.head(answer)
-        line.body(answer.body[:count])
+def _write_beginning(response: Response, writer: ResponseWriter, body_bytes: int | None) -> None:
+    if body_bytes is not None:
+        writer.write_head(response)
+        writer.write_body(response.body[:body_bytes])

@@ -1,4 +1,4 @@
-"""A request and its answer, as they pass through the proxy."""
+"""The requests and responses that pass through the proxy."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a rule's predicate is asked about."""
+    """One request of a client, as it is given to the predicate of a rule."""
 
     method: str
     path: str
-    """With its query."""
+    """Path with its query."""
     range: str | None
-    """As it was asked for: `bytes=0-511`."""
+    """Value of the Range header, such as `bytes=0-511`."""
     number: int
-    """Among all requests to this proxy, from 1."""
+    """Number among all requests to this proxy, from 1."""
     attempt: int
-    """How often exactly this (method, path and range) was asked for, this time included."""
+    """Number among the requests with the same method, path and range, from 1."""
 
     @property
     def span(self) -> tuple[int, int | None] | None:
-        """The first byte of the object that is asked for and the last, None for its end; None for a suffix."""
+        """First and last byte of the requested range, with None for the last byte of the object.
+
+        It is the whole object if there is no range, and None for a suffix range (`bytes=-512`).
+        """
         if self.range is None:
             return 0, None
-        found = _RANGE.fullmatch(self.range)
-        return (int(found[1]), int(found[2]) if found[2] else None) if found else None
+        match = _RANGE.fullmatch(self.range)
+        return (int(match[1]), int(match[2]) if match[2] else None) if match else None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What comes back, the whole of it."""
+class Response:
+    """A complete response."""
 
     status: int
     reason: str
@@ -43,14 +46,14 @@ class Answer:
     body: bytes
 
 
-def error_answer(status: int, code: str, message: str) -> Answer:
-    """As an S3 server words its errors."""
+def error_response(status: int, code: str, message: str) -> Response:
+    """Return an error in the format of an S3 server."""
     body = f"<?xml version='1.0'?>\n<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
     headers = (("Content-Type", "application/xml"), ("Content-Length", str(len(body))))
-    return Answer(status, code, headers, body)
+    return Response(status, code, headers, body)
 
 
-def with_range(headers: Headers, value: str | None) -> Headers:
-    """The same with another range asked for, or with none."""
-    others = tuple((name, was) for name, was in headers if name.lower() != "range")
-    return others if value is None else (*others, ("Range", value))
+def with_range(headers: Headers, byte_range: str | None) -> Headers:
+    """Return the headers with another Range header, or without any for None."""
+    others = tuple((name, value) for name, value in headers if name.lower() != "range")
+    return others if byte_range is None else (*others, ("Range", byte_range))

@@ -1,1 +1,1 @@
-"""Run as files of their own, beside the training: see tests.support.faults.apart."""
+"""Programs that run as separate processes beside a training; see tests.support.faults.detached_process."""

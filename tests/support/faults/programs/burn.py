@@ -1,4 +1,4 @@
-"""Keeps cores busy: `burn.py COUNT`, until its input ends."""
+"""Keep cores busy with COUNT processes until the standard input ends: `burn.py COUNT`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def burn() -> None:
-    """Forever, in a session of its own: a kernel that shares cores out by session would count all burners as one."""
+    """Compute forever, in a new session: a kernel that divides cores by session would count all processes as one."""
     os.setsid()
     number = 1
     while True:
@@ -16,14 +16,14 @@ def burn() -> None:
 
 
 def main() -> None:
-    """Burners are daemons: they go when we do."""
-    burners = [multiprocessing.Process(target=burn, daemon=True) for _ in range(int(sys.argv[1]))]
-    for burner in burners:
-        burner.start()
+    """Start the processes, as daemons so that they end with this one, and print a line when they run."""
+    processes = [multiprocessing.Process(target=burn, daemon=True) for _ in range(int(sys.argv[1]))]
+    for process in processes:
+        process.start()
     print("burning", flush=True)
     sys.stdin.read(1)
-    for burner in burners:
-        burner.terminate()
+    for process in processes:
+        process.terminate()
 
 
 if __name__ == "__main__":

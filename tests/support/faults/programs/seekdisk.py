@@ -1,7 +1,8 @@
-"""A disk with one head: `seekdisk.py SOURCE MOUNTPOINT SEEK_S OPEN_S BYTES_PER_S`, until its input ends.
+"""Mount a simulated disk with one head: `seekdisk.py SOURCE MOUNTPOINT SEEK_S OPEN_S BYTES_PER_S`.
 
-Shows the files of a folder, read-only. A read that does not begin where the last read of any file ended costs a seek;
-opening a file costs OPEN_S; bytes take their time. One request at a time, nothing is cached.
+The mounted filesystem has the files of the folder SOURCE, read-only. A read that does not begin where the last read of
+any file ended takes SEEK_S longer, and opening a file takes OPEN_S. It serves one request at a time and caches nothing.
+It is unmounted when the standard input ends.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import mfusepy
 
 
 class SeekDisk(mfusepy.Operations):  # type: ignore[misc]
-    """Served by one thread, so one request waits for another as at a real head."""
+    """The filesystem. One thread serves it, so that a request waits for the one before it, as at a real disk head."""
 
     use_ns = True
-    """Of times, which we do not tell; mfusepy wants it said."""
+    """Unit of times in `getattr`, which mfusepy requires to be set, although we return no times."""
 
     def __init__(self, source: str, seek_s: float, open_s: float, bytes_per_s: float) -> None:
         self._source = source
@@ -30,25 +31,24 @@ class SeekDisk(mfusepy.Operations):  # type: ignore[misc]
         self._head = ("", 0)
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
-        """Metadata is free until the file is opened."""
+        """Return metadata without a delay."""
         try:
-            found = os.lstat(self._source + path)
+            status = os.lstat(self._source + path)
         except OSError as error:
             raise mfusepy.FuseOSError(error.errno) from None
-        return {name: getattr(found, name) for name in ("st_mode", "st_nlink", "st_size", "st_uid", "st_gid")}
+        return {name: getattr(status, name) for name in ("st_mode", "st_nlink", "st_size", "st_uid", "st_gid")}
 
     def readdir(self, path: str, fh: int) -> list[str]:
-        """Names only."""
         return [".", "..", *os.listdir(self._source + path)]
 
     def open(self, path: str, flags: int) -> int:
-        """Where many small files spend their time."""
+        """Open a file after the delay for opening."""
         if self._open_s > 0:
             time.sleep(self._open_s)
         return os.open(self._source + path, os.O_RDONLY)
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
-        """The head moves, then the bytes pass under it."""
+        """Read after the time of a seek, if the head has to move, and the time of the bytes."""
         seek_s = 0.0 if self._head == (path, offset) else self._seek_s
         data = os.pread(fh, size, offset)
         time.sleep(seek_s + len(data) / self._bytes_per_s)
@@ -56,22 +56,22 @@ class SeekDisk(mfusepy.Operations):  # type: ignore[misc]
         return data
 
     def release(self, path: str, fh: int) -> int:
-        """Closed."""
         os.close(fh)
         return 0
 
 
 def _unmount_at_the_end(mountpoint: str) -> None:
+    """Print a line when the disk is mounted; when the standard input ends, unmount it and end the process."""
     while not os.path.ismount(mountpoint):
         time.sleep(0.01)
     print("mounted", flush=True)
     sys.stdin.read(1)
     subprocess.run(["umount", "-l", mountpoint], check=False)
-    os._exit(0)  # whatever still waits for us gets an error from the kernel
+    os._exit(0)  # requests that are not answered yet get an error from the kernel
 
 
 def main() -> None:
-    """Until the watching thread ends the process."""
+    """Serve the disk until the other thread ends the process."""
     source, mountpoint, *costs = sys.argv[1:]
     threading.Thread(target=_unmount_at_the_end, args=(mountpoint,), daemon=True).start()
     disk = SeekDisk(source, *map(float, costs))

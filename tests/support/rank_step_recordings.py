@@ -1,4 +1,4 @@
-"""Recordings of ranks that sum their gradients in `backward`, as a real training would leave them."""
+"""Recordings of ranks that sum their gradients in `backward`, with the time of every phase of every step."""
 
 from dataclasses import dataclass, field, replace
 
@@ -10,29 +10,39 @@ STEPS = 60
 
 @dataclass
 class Rank:
-    """The times of one rank's steps in seconds; a test changes those that matter."""
+    """The times of one rank's steps in seconds; a test changes those that matter.
+
+    `forward_s` and `outside_s` may also be functions of the number of the step.
+    """
 
     wait_s: float = 0.0
     forward_s: object = 0.010
     backward_s: float = 0.020
-    """Seconds of its own work; waiting for the other ranks is added."""
+    """The rank's own work; waiting for the other ranks is added."""
     optimizer_s: float = 0.002
     outside_s: object = 0.001
-    """Seconds outside all phases."""
+    """Time outside all phases."""
     samples: int = 16
     system: dict = field(default_factory=dict)
+    """Further fields of every system line."""
     main: dict = field(default_factory=dict)
-    """Load of its process in the system lines; empty: there are no system lines."""
+    """Load of the rank's process in the system lines; empty: there are no system lines."""
     states: dict = field(default_factory=dict)
+    """State → how many of 100 stack samples found the process in it; empty: there are no stack samples."""
 
 
 def value_at(value, number):
-    """Return the value for a step, where it may be a function of the number of the step."""
+    """Return the value for the step with this number; `value` is a number or a function of the step's number."""
     return value(number) if callable(value) else value
 
 
 def trained(*ranks, on_device=False, together=True, profiled=lambda number: True):
-    """Return a recording for each rank. A rank begins a step when it has finished the one before."""
+    """Return a recording for each rank. A rank begins a step when it has finished the one before.
+
+    on_device: the phases are timed by the device's clock, and the host only launches them.
+    together: `backward` ends for all ranks when the last of them is done, as with an all-reduce.
+    profiled: whether the step with a given number has phases.
+    """
     free_s = [0.0] * len(ranks)
     steps = [[] for _ in ranks]
     for number in range(STEPS):
@@ -49,21 +59,23 @@ def trained(*ranks, on_device=False, together=True, profiled=lambda number: True
                 "optimizer": rank.optimizer_s,
             }
             whole_s = sum(phases.values()) + outside_s
-            clocks = {"device_phases": phases, "phases": _launched(phases)} if on_device else {"phases": phases}
-            more = clocks if profiled(number) else {}
-            steps[row].append(step(number, rank.wait_s, whole_s, at_s=free_s[row], samples=rank.samples, **more))
+            timed = {"device_phases": phases, "phases": _on_host(phases)} if on_device else {"phases": phases}
+            timed = timed if profiled(number) else {}
+            steps[row].append(step(number, rank.wait_s, whole_s, at_s=free_s[row], samples=rank.samples, **timed))
             free_s[row] = end_s + rank.optimizer_s + outside_s
-    made = [
+    recordings = [
         recorded(steps[row], system=_system_lines(rank, free_s[row]), stack_samples=_stack_samples(rank))
         for row, rank in enumerate(ranks)
     ]
-    return [replace(recording, run=RunLine(rank=rank, world_size=len(made))) for rank, recording in enumerate(made)]
+    return [
+        replace(recording, run=RunLine(rank=rank, world_size=len(ranks))) for rank, recording in enumerate(recordings)
+    ]
 
 
-def _launched(phases):
+def _on_host(phases):
     """Return the phases on the host, which launches all work quickly and waits for the device at the end."""
-    short = dict.fromkeys(phases, 0.001)
-    return {**short, "sync": sum(phases.values()) - sum(short.values())}
+    launches = dict.fromkeys(phases, 0.001)
+    return {**launches, "sync": sum(phases.values()) - sum(launches.values())}
 
 
 def _system_lines(rank, end_s):

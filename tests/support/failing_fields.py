@@ -1,4 +1,4 @@
-"""Fields that go wrong in the process that decodes with them."""
+"""Fields whose decoding ends the process or raises."""
 
 import os
 

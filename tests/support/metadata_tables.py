@@ -1,4 +1,4 @@
-"""Made-up metadata of identities in several modalities, for the tests of samplers."""
+"""Tables of invented metadata (identity, modality, camera) for the tests of samplers."""
 
 import random
 
@@ -8,7 +8,7 @@ MODALITIES = ("rgb", "ir", "sketch")
 
 
 def random_table(identities=20, samples=400, seed=0, modalities=MODALITIES):
-    """Return samples of random identities: some have many samples, some few."""
+    """Return a table of samples with random identities, so that some have many samples and some few."""
     rng = random.Random(seed)
     return MetadataTable.of(
         identity=[rng.randrange(identities) for _ in range(samples)],
@@ -18,7 +18,7 @@ def random_table(identities=20, samples=400, seed=0, modalities=MODALITIES):
 
 
 def table_of(*identities):
-    """Return a table of one string for each identity with a letter for each sample: `table_of("rri", "r")`."""
+    """Return a table from a string per identity with a letter per sample, its modality: `table_of("rri", "r")`."""
     names = {"r": "rgb", "i": "ir", "s": "sketch"}
     rows = [(identity, names[letter]) for identity, letters in enumerate(identities) for letter in letters]
     return MetadataTable.of(identity=[identity for identity, _ in rows], modality=[modality for _, modality in rows])
