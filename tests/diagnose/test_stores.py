@@ -1,8 +1,10 @@
-"""A penstock.Loader over an object store: latency, bandwidth, or neither, and only where the recording carries it."""
+"""The diagnosis of a penstock.Loader that reads from an object store: latency, bandwidth, or undetermined."""
+
+from dataclasses import replace
 
 import msgspec
 import pytest
-from tests.support.made_store import MadeStore
+from tests.support.store_recordings import StoreRun
 
 from penstock.core.hops import Hop
 from penstock.diagnose.evidence.evidence import gather
@@ -18,77 +20,75 @@ NO_HELP = (
 HELPED = NO_HELP[:1]
 
 
-def found(made):
-    return [finding.rule for finding in diagnose(made.recording()).findings]
+def found_rules(run):
+    return [finding.rule for finding in diagnose(run.recording()).findings]
 
 
-def test_answers_that_come_late_are_latency():
-    diagnosis = diagnose(MadeStore(answer_s=0.03, body_s=0.005).recording())
+def test_requests_with_late_answers_are_latency_bound():
+    diagnosis = diagnose(StoreRun(answer_s=0.03, body_s=0.005).recording())
     finding = diagnosis.findings[0]
     assert finding.rule == "latency_bound"
-    assert "num_readers=40" in finding.advice  # 16 of them, and the loop could go 2.5 times as fast
+    assert "num_readers=40" in finding.advice  # 16 readers, and the loop could be 2.5 times as fast
     assert finding.gain == pytest.approx(1.5, rel=0.01)
     assert any("30 ms until its answer begins" in fact for fact in finding.evidence)
-    assert {each.rule for each in diagnosis.rejected} >= {"storage_bandwidth"}
+    assert {cause.rule for cause in diagnosis.rejected} >= {"storage_bandwidth"}
 
 
-def test_bytes_that_are_long_in_coming_are_bandwidth():
-    diagnosis = diagnose(MadeStore(answer_s=0.01, body_s=0.6).recording())
+def test_requests_with_slow_bodies_are_bandwidth_bound():
+    diagnosis = diagnose(StoreRun(answer_s=0.01, body_s=0.6).recording())
     assert diagnosis.findings[0].rule == "storage_bandwidth"
     assert "cache" in diagnosis.findings[0].advice
-    assert {each.rule for each in diagnosis.rejected} >= {"latency_bound"}
+    assert {cause.rule for cause in diagnosis.rejected} >= {"latency_bound"}
 
 
-def test_what_the_loader_tried_decides_between_them():
+def test_the_effect_of_more_readers_decides_between_latency_and_bandwidth():
     even = {"answer_s": 0.03, "body_s": 0.04}
-    assert found(MadeStore(**even)) == []
-    assert found(MadeStore(**even, changes=HELPED)) == ["latency_bound"]
-    assert found(MadeStore(**even, changes=NO_HELP)) == ["storage_bandwidth"]
-    assert found(MadeStore(answer_s=0.09, body_s=0.01, changes=NO_HELP)) == []  # late, and yet more is no help
+    assert found_rules(StoreRun(**even)) == []
+    assert found_rules(StoreRun(**even, changes=HELPED)) == ["latency_bound"]
+    assert found_rules(StoreRun(**even, changes=NO_HELP)) == ["storage_bandwidth"]
+    assert (
+        found_rules(StoreRun(answer_s=0.09, body_s=0.01, changes=NO_HELP)) == []
+    )  # answers are late, yet more readers did not help
 
 
-def test_what_nothing_decides_is_undetermined_with_an_experiment():
-    diagnosis = diagnose(MadeStore(answer_s=0.03, body_s=0.04).recording())
+def test_an_undecided_cause_is_undetermined_with_an_experiment():
+    diagnosis = diagnose(StoreRun(answer_s=0.03, body_s=0.04).recording())
     assert diagnosis.verdict == "undetermined"
     assert "num_readers=32" in diagnosis.experiment
 
 
-def test_epochs_that_read_from_the_store_again_ask_for_a_cache():
-    assert "cache_miss" in found(MadeStore(passes=2))
-    assert "cache_miss" not in found(MadeStore(passes=1))
-    assert "cache_miss" not in found(MadeStore(passes=2, from_store_again=0.3))
+def test_reading_from_the_store_again_in_later_epochs_is_a_cache_miss():
+    assert "cache_miss" in found_rules(StoreRun(epochs=2))
+    assert "cache_miss" not in found_rules(StoreRun(epochs=1))
+    assert "cache_miss" not in found_rules(StoreRun(epochs=2, from_store_again=0.3))
 
 
 @pytest.mark.parametrize(
-    "otherwise",
+    "properties",
     [
         {"type": "torch"},
         {"wait_s": 0.002},  # the loop does not wait
-        {"read_busy": 0.5},  # readers do not
-        {"decode_starved": 0.02, "decode_busy": 0.95},  # workers do not
-        {"from_store": 0.2},  # most of it comes from somewhere else
-        {"from_store": 3.0},  # somebody else reads there
+        {"read_busy": 0.5},  # the readers are idle half of the time
+        {"decode_starved": 0.02, "decode_busy": 0.95},  # the workers do not wait for bytes
+        {"from_store": 0.2},  # most bytes come from a cache
+        {"from_store": 3.0},  # other loaders read from the store too
     ],
 )
-def test_nothing_is_said_of_a_store_that_is_not_the_matter(otherwise):
-    (evidence,) = gather(MadeStore(**otherwise).recording())
+def test_a_store_that_does_not_limit_the_loader_is_not_described(properties):
+    (evidence,) = gather(StoreRun(**properties).recording())
     assert store_reads(evidence) is None
 
 
-def test_sums_that_start_anew_do_not_count():
-    recording = MadeStore().recording()
-    first, *rest = recording.hops
-    again = [line for line in rest if line.at_s <= 5]
+def test_an_interval_in_which_the_sums_restart_is_left_out():
+    recording = StoreRun().recording()
+    zero, *lines = recording.hops
+    until_restart = [line for line in lines if line.at_s <= 5]
+    restart = msgspec.structs.replace(zero, at_s=5.5)
+    since_restart = [msgspec.structs.replace(line, at_s=line.at_s + 5) for line in until_restart]
     (whole,) = gather(recording)
-    later = [msgspec.structs.replace(line, at_s=line.at_s + 5) for line in again]
-    cut = msgspec.structs.replace(first, at_s=5.5)
-    (broken,) = gather(type(recording)(**{**_fields(recording), "hops": (first, *again, cut, *later)}))
-    assert store_reads(broken).answer_s == pytest.approx(store_reads(whole).answer_s)
-    assert store_reads(broken).bytes_s == pytest.approx(store_reads(whole).bytes_s, rel=0.3)
-
-
-def _fields(recording):
-    return {name: getattr(recording, name) for name in recording.__dataclass_fields__}
+    (restarted,) = gather(replace(recording, hops=(zero, *until_restart, restart, *since_restart)))
+    assert store_reads(restarted).answer_s == pytest.approx(store_reads(whole).answer_s)
+    assert store_reads(restarted).bytes_s == pytest.approx(store_reads(whole).bytes_s, rel=0.3)
 
 
 def window(mb_per_s):
@@ -97,8 +97,7 @@ def window(mb_per_s):
 
 
 @pytest.mark.parametrize(("rates", "helped"), [((50, 100, 100, 190), True), ((50, 50, 30, 50), False), ((), None)])
-def test_the_words_of_the_loader_are_understood(rates, helped):
-    """As its controller says them."""
+def test_the_changes_that_the_autotuner_records_can_be_read(rates, helped):
     policy, changes = AutotunePolicy(), []
     knobs = Knobs(Knob(8, 1, 32), Knob(4, 4, 4), Knob(4, 4, 4), 0.01)
     for rate in rates:

@@ -1,4 +1,4 @@
-"""Plans as files: what is written is read, what is edited is checked, what is broken is refused with the place."""
+"""Plans as YAML files: writing, reading, errors that name the key, and the settings that a script takes from them."""
 
 import random
 from dataclasses import replace
@@ -12,13 +12,18 @@ from penstock.errors import SettingError, StorageError
 from penstock.plan.document import (
     MAX_BYTES,
     DataLoaderSettings,
+    dataloader_kwargs,
     load_plan,
+    load_plan_for_this_machine,
+    loader_settings,
     plan_document,
     plan_from_yaml,
     plan_to_yaml,
     save_plan,
 )
-from penstock.watcher.script.apply_plan import PLAN_SETTINGS
+from penstock.plan.fingerprint import fingerprint
+from penstock.watcher.machine.facts import machine_facts
+from penstock.watcher.script.apply_plan import PLAN_SETTINGS, LimitThreads
 
 FULL = Plan(
     source="recording",
@@ -42,12 +47,13 @@ SMALLEST = "penstock_plan: 1\nsource: recording\n"
 
 
 def refusal(text):
+    """Return the error that reading this text raises."""
     with pytest.raises(SettingError) as caught:
         plan_from_yaml(text if isinstance(text, bytes) else text.encode())
     return str(caught.value)
 
 
-# -- there and back ------------------------------------------------------------------------------------------------
+# -- writing and reading -------------------------------------------------------------------------------------------
 
 WORDS = st.text(max_size=30)
 RATES = st.none() | st.floats(1e-6, 1e9)
@@ -62,7 +68,7 @@ CHANGES = st.builds(
     gain=st.none() | st.floats(-0.99, 99),
     cost=WORDS,
 )
-LOADERS = st.fixed_dictionaries(
+DATALOADER_SETTINGS = st.fixed_dictionaries(
     {},
     optional={
         "num_workers": st.integers(0, 99),
@@ -84,18 +90,18 @@ PLANS = st.builds(
     most_gain=st.none() | st.floats(0, 99),
     memory_bytes=st.none() | st.integers(0, 2**50),
     changes=st.lists(CHANGES, max_size=3).map(tuple),
-    dataloader=LOADERS,
+    dataloader=DATALOADER_SETTINGS,
     loader=st.dictionaries(WORDS, VALUES, max_size=3),
     notes=st.lists(WORDS, max_size=3).map(tuple),
 )
 
 
 @given(PLANS)
-def test_what_is_written_is_read(plan):
+def test_a_plan_that_is_written_and_read_is_equal(plan):
     assert plan_from_yaml(plan_to_yaml(plan).encode()) == plan
 
 
-def test_a_file_is_the_plan_and_says_what_to_do_with_it(tmp_path):
+def test_a_plan_file_holds_the_plan_and_the_command_that_verifies_it(tmp_path):
     path = tmp_path / "mine.yaml"
     save_plan(FULL, path)
     assert load_plan(path) == FULL
@@ -104,24 +110,24 @@ def test_a_file_is_the_plan_and_says_what_to_do_with_it(tmp_path):
     assert "图片" in text
 
 
-def test_a_document_has_the_sections_in_the_order_of_reading():
+def test_the_sections_of_a_document_are_in_order():
     sections = ["source", "profile", "fingerprint", "prediction", "changes", "dataloader", "loader", "notes"]
     assert list(plan_document(FULL)) == ["penstock_plan", *sections]
     assert plan_document(FULL)["prediction"]["limits"][0] == {"name": "cpu", "samples_s": 74.0}
     assert "gain" not in plan_document(FULL)["changes"][2]
 
 
-def test_the_smallest_plan_and_sections_that_were_emptied_by_hand():
+def test_missing_and_empty_sections_are_accepted():
     assert plan_from_yaml(SMALLEST.encode()) == Plan(source="recording", fingerprint={})
     emptied = SMALLEST + "dataloader:\nchanges:\nprediction:\nnotes:\n"
     assert plan_from_yaml(emptied.encode()) == Plan(source="recording", fingerprint={})
 
 
-def test_what_may_be_set_is_what_can_be_applied():
+def test_the_dataloader_section_has_the_settings_that_apply_plan_can_replace():
     assert set(DataLoaderSettings.__struct_fields__) == PLAN_SETTINGS
 
 
-# -- refused -------------------------------------------------------------------------------------------------------
+# -- files that are refused ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -163,9 +169,9 @@ def test_what_may_be_set_is_what_can_be_applied():
         (SMALLEST + "#" * MAX_BYTES, ["is not a plan"]),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text, words):
-    said = refusal(text)
-    assert [word for word in words if word not in said] == [], said
+def test_a_wrong_value_is_refused_with_its_place(text, words):
+    message = refusal(text)
+    assert [word for word in words if word not in message] == [], message
 
 
 def test_an_error_names_the_file(tmp_path):
@@ -176,13 +182,13 @@ def test_an_error_names_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["missing.yaml", ".", "nul\x00.yaml"])
-def test_a_file_that_cannot_be_read_is_a_setting_that_cannot_be_used(tmp_path, monkeypatch, path):
+def test_an_unreadable_file_is_refused(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingError, match="cannot be read"):
         load_plan(path)
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path):
+def test_a_plan_that_cannot_be_written_raises_a_storage_error(tmp_path):
     with pytest.raises(StorageError, match="cannot write"):
         save_plan(FULL, tmp_path / "no" / "plan.yaml")
 
@@ -197,16 +203,17 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
         replace(FULL, notes=(7,)),
     ],
 )
-def test_a_plan_that_could_not_be_read_is_not_written(tmp_path, broken):
+def test_a_plan_that_could_not_be_read_back_is_not_written(tmp_path, broken):
     with pytest.raises(SettingError):
         save_plan(broken, tmp_path / "plan.yaml")
     assert not (tmp_path / "plan.yaml").exists()
 
 
-# -- damage --------------------------------------------------------------------------------------------------------
+# -- damaged files -------------------------------------------------------------------------------------------------
 
 
-def read_or_refused(data):
+def yaml_or_error(data):
+    """Return the plan that was read, as YAML again, or the error."""
     try:
         plan = plan_from_yaml(data)
     except SettingError as error:
@@ -225,12 +232,67 @@ TOKENS = ["null", "-1", ".inf", ".nan", "!!binary x", "&a", "*a", "{", "}", "[",
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_plan_with_damage_is_read_or_refused(seed):
-    dice = random.Random(seed)
-    whole = plan_to_yaml(FULL)
+def test_a_damaged_plan_is_read_or_refused(seed):
+    rng = random.Random(seed)
+    undamaged = plan_to_yaml(FULL)
     for _ in range(40):
-        text = whole
-        for _ in range(dice.randint(1, 4)):
-            at, length = dice.randrange(len(text)), dice.choice([0, 1, 1, 5, 40])
-            text = text[:at] + dice.choice(TOKENS) + text[at + length :]
-        assert read_or_refused(text.encode())
+        text = undamaged
+        for _ in range(rng.randint(1, 4)):
+            start, length = rng.randrange(len(text)), rng.choice([0, 1, 1, 5, 40])
+            text = text[:start] + rng.choice(TOKENS) + text[start + length :]
+        assert yaml_or_error(text.encode())
+
+
+# -- settings for a script -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a plan for a machine, by default this one, and returns its path."""
+
+    def write(machine=None, **sections):
+        made_for = fingerprint(machine_facts()) if machine is None else {"machine": machine}
+        save_plan(Plan(source="recording", fingerprint=made_for, **sections), tmp_path / "plan.yaml")
+        return tmp_path / "plan.yaml"
+
+    return write
+
+
+def init_worker(worker):
+    return worker
+
+
+def test_torch_accepts_the_dataloader_settings_of_a_plan(write, caplog):
+    torch = pytest.importorskip("torch")
+    path = write(dataloader={"num_workers": 2, "prefetch_factor": 3, "persistent_workers": True, "pin_memory": False})
+    loader = torch.utils.data.DataLoader([1, 2, 3], batch_size=2, **dataloader_kwargs(path))
+    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 3, True)
+    assert caplog.messages == []
+
+
+def test_a_limit_of_threads_becomes_a_worker_init_fn_around_the_scripts_own(write):
+    path = write(dataloader={"num_workers": 1, "worker_threads": 1})
+    kwargs = dataloader_kwargs(path, worker_init_fn=init_worker)
+    assert kwargs.keys() == {"num_workers", "worker_init_fn"}
+    limit = kwargs["worker_init_fn"]
+    assert isinstance(limit, LimitThreads)
+    assert (limit.threads, limit.init_fn) == (1, init_worker)
+
+
+def test_without_a_limit_of_threads_the_scripts_worker_init_fn_stays(write):
+    path = write(dataloader={"num_workers": 1})
+    assert dataloader_kwargs(path, worker_init_fn=init_worker) == {"num_workers": 1, "worker_init_fn": init_worker}
+    assert dataloader_kwargs(path) == {"num_workers": 1}
+
+
+def test_a_plan_for_another_machine_is_used_with_a_warning(write, caplog):
+    path = write({"usable_cores": 10**6}, dataloader={"num_workers": 1}, loader={"reading": {"num_readers": 2}})
+    assert dataloader_kwargs(path) == {"num_workers": 1}
+    assert "counts on 1000000 usable cores" in caplog.text
+    assert loader_settings(path) == {"reading": {"num_readers": 2}}
+
+
+def test_a_plan_without_a_machine_is_used_with_a_warning(write, caplog):
+    settings = {"reading": {"num_readers": 2}}
+    assert load_plan_for_this_machine(write({}, loader=settings)).loader == settings
+    assert "does not say for which machine" in caplog.text

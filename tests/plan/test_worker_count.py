@@ -1,4 +1,4 @@
-"""Limits on the number of workers, the choice of the number, and that everything names the same limit."""
+"""Limits on the number of workers, the choice of a number, and that plan, tune and doctor name the same limit."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -30,15 +30,15 @@ from penstock.tuner.trials import SettingTrials
 from penstock.tuner.worker_cost import WorkerCost
 
 MB = 1_000_000
-ENDLESS = WorkerResources(cores=64.0, free_bytes=10**15, shared_free_bytes=10**15)
+UNLIMITED = WorkerResources(cores=64.0, free_bytes=10**15, shared_free_bytes=10**15)
 SMALL = WorkerDemand(batch_bytes=MB, worker_bytes=MB)
 
 
 # -- limits --------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_number_of_processes_is_limited_on_an_endless_machine():
-    assert worker_limit(ENDLESS, SMALL) == WorkerLimit(MAX_WORKERS)
+def test_a_machine_without_limits_limits_only_the_number_of_processes():
+    assert worker_limit(UNLIMITED, SMALL) == WorkerLimit(MAX_WORKERS)
     assert worker_limit(WorkerResources(), WorkerDemand()) == WorkerLimit(MAX_WORKERS)
 
 
@@ -46,7 +46,7 @@ def test_only_the_number_of_processes_is_limited_on_an_endless_machine():
     ("cores", "share", "limit"), [(2.0, 1.0, 7), (2.5, 1.0, 9), (2.0, 0.5, 15), (4.0, 0.1, MAX_WORKERS), (0.2, 1.0, 1)]
 )
 def test_cores_limit_the_workers_that_compute(cores, share, limit):
-    found = worker_limit(replace(ENDLESS, cores=cores), replace(SMALL, computing_share=share))
+    found = worker_limit(replace(UNLIMITED, cores=cores), replace(SMALL, computing_share=share))
     assert found.workers == limit
     assert found.runnable == MAX_WORKERS
     assert ("crowd" in found.reason) is (limit < MAX_WORKERS)
@@ -54,49 +54,49 @@ def test_cores_limit_the_workers_that_compute(cores, share, limit):
 
 
 def test_workers_of_unknown_computing_share_are_not_limited_by_cores():
-    assert worker_limit(replace(ENDLESS, cores=1.0), SMALL) == WorkerLimit(MAX_WORKERS)
+    assert worker_limit(replace(UNLIMITED, cores=1.0), SMALL) == WorkerLimit(MAX_WORKERS)
 
 
 def test_memory_limits_the_workers_with_the_calculation_as_reason():
-    # each worker: itself, 2 ready batches and 1 in progress; one more batch is in use
-    found = worker_limit(replace(ENDLESS, free_bytes=41 * MB), SMALL)
+    # each worker: its process, 2 ready batches and 1 in progress; one more batch is in use
+    found = worker_limit(replace(UNLIMITED, free_bytes=41 * MB), SMALL)
     assert (found.workers, found.runnable) == (10, 10)
     assert found.reason.startswith("11 workers would not fit: it needs 45 MB (11 workers × (prefetch 2 + 1")
     assert found.note == found.reason
-    assert worker_limit(replace(ENDLESS, free_bytes=41 * MB), SMALL, memory_share=0.5).workers == 4
-    assert worker_limit(replace(ENDLESS, free_bytes=1), SMALL).workers == 0
+    assert worker_limit(replace(UNLIMITED, free_bytes=41 * MB), SMALL, memory_share=0.5).workers == 4
+    assert worker_limit(replace(UNLIMITED, free_bytes=1), SMALL).workers == 0
 
 
 def test_shared_memory_limits_the_workers_separately():
-    found = worker_limit(replace(ENDLESS, shared_free_bytes=9 * MB), SMALL)
+    found = worker_limit(replace(UNLIMITED, shared_free_bytes=9 * MB), SMALL)
     assert found.workers == 4
     assert "shared memory" in found.reason
-    assert worker_limit(replace(ENDLESS, shared_free_bytes=9 * MB), replace(SMALL, pinned=True)).workers == 8
+    assert worker_limit(replace(UNLIMITED, shared_free_bytes=9 * MB), replace(SMALL, pinned=True)).workers == 8
 
 
 def test_unknown_memory_sets_no_limit():
-    assert worker_limit(replace(ENDLESS, free_bytes=None), SMALL).workers == MAX_WORKERS
-    assert worker_limit(replace(ENDLESS, free_bytes=1), replace(SMALL, batch_bytes=None)).workers == MAX_WORKERS
+    assert worker_limit(replace(UNLIMITED, free_bytes=None), SMALL).workers == MAX_WORKERS
+    assert worker_limit(replace(UNLIMITED, free_bytes=1), replace(SMALL, batch_bytes=None)).workers == MAX_WORKERS
 
 
 def test_batches_per_epoch_limit_the_useful_workers_only():
-    found = worker_limit(ENDLESS, replace(SMALL, epoch_batches=3))
+    found = worker_limit(UNLIMITED, replace(SMALL, epoch_batches=3))
     assert (found.workers, found.runnable) == (3, MAX_WORKERS)
     assert "3 batches" in found.reason
     assert found.note == ""
 
 
 def test_iterable_dataset_limits_the_workers_that_can_run():
-    found = worker_limit(ENDLESS, replace(SMALL, dataset_workers=1, dataset_reason="It repeats samples"))
+    found = worker_limit(UNLIMITED, replace(SMALL, dataset_workers=1, dataset_reason="It repeats samples"))
     assert found == WorkerLimit(1, "It repeats samples", runnable=1)
     assert found.note == "It repeats samples"
-    assert "between 5 workers" in worker_limit(ENDLESS, replace(SMALL, dataset_workers=5)).reason
+    assert "between 5 workers" in worker_limit(UNLIMITED, replace(SMALL, dataset_workers=5)).reason
 
 
 def test_lowest_limit_is_named():
     demand = replace(SMALL, dataset_workers=6, epoch_batches=5, computing_share=1.0)
-    assert worker_limit(replace(ENDLESS, cores=1.0), demand).workers == 3
-    assert worker_limit(replace(ENDLESS, cores=2.0), demand).reason.startswith("An epoch has 5 batches")
+    assert worker_limit(replace(UNLIMITED, cores=1.0), demand).workers == 3
+    assert worker_limit(replace(UNLIMITED, cores=2.0), demand).reason.startswith("An epoch has 5 batches")
 
 
 def test_cores_of_a_machine_are_cut_to_the_quota():
@@ -109,7 +109,7 @@ def test_cores_of_a_machine_are_cut_to_the_quota():
 
 
 def test_plan_tune_and_doctor_name_the_same_limit(tmp_path):
-    """Two cores, and a loader whose workers compute all the time, in batches that fit."""
+    """The machine has two cores; the workers compute all the time and their batches fit into memory."""
     resources = WorkerResources(cores=2.0, free_bytes=10_000 * MB, shared_free_bytes=10_000 * MB)
     scenario = Scenario(
         workload=Workload(

@@ -1,76 +1,78 @@
-"""A loader that is made anew for each epoch is judged as one."""
+"""Loaders that a script creates anew for each epoch are judged as one loader."""
 
 from dataclasses import replace
 
 import msgspec
-from tests.support.made_recordings import Made
+from tests.support.simulated_recordings import TorchRun
 
 from penstock.diagnose.evidence.evidence import gather
 from penstock.diagnose.evidence.recreated_loaders import find_recreated_loaders
 from penstock.diagnose.verdict import diagnose
 
-PASSES = 12
+EPOCHS = 12
 STEPS = 15
 
 
-def renewed(**change):
-    """What Made records as passes of one loader, as loaders of one pass each."""
-    made = Made(
-        workers=4, count=STEPS, passes=PASSES, startup_s=0.4, step_s=0.02, settings={"persistent_workers": False}
-    )
-    one = made.recording()
+def recordings_of_one_and_of_many_loaders(**changes):
+    """Return the recording of a loader with many epochs, and the same run as many loaders with one epoch each.
 
-    def apart(lines, **none):
+    `changes` are fields of the many loaders, as functions of the number of the loader.
+    """
+    run = TorchRun(
+        workers=4, count=STEPS, epochs=EPOCHS, startup_s=0.4, step_s=0.02, settings={"persistent_workers": False}
+    )
+    one = run.recording()
+
+    def loader_per_epoch(lines):
         return tuple(msgspec.structs.replace(line, loader=line.epoch, epoch=0) for line in lines)
+
+    def loader_line(number):
+        changed = {name: value_of(number) for name, value_of in changes.items()}
+        return msgspec.structs.replace(one.loaders[0], loader=number, **changed)
 
     return one, replace(
         one,
-        loaders={
-            number: msgspec.structs.replace(
-                one.loaders[0], loader=number, **{k: make(number) for k, make in change.items()}
-            )
-            for number in range(PASSES)
-        },
-        epochs=tuple(msgspec.structs.replace(line, loader=line.epoch, epoch=0) for line in one.epochs),
-        steps=apart(one.steps),
-        fetches=apart(one.fetches),
+        loaders={number: loader_line(number) for number in range(EPOCHS)},
+        epochs=loader_per_epoch(one.epochs),
+        steps=loader_per_epoch(one.steps),
+        fetches=loader_per_epoch(one.fetches),
     )
 
 
-def as_one(recording):
+def joined(recording):
     return find_recreated_loaders(recording).join(recording)
 
 
-def test_loaders_that_are_alike_and_follow_one_another_are_passes_of_one():
-    one, many = renewed()
-    found = as_one(many)
+def test_equal_loaders_used_one_after_the_other_are_joined():
+    one, many = recordings_of_one_and_of_many_loaders()
+    found = joined(many)
     assert found.epochs == one.epochs
     assert found.steps == one.steps
     assert found.fetches == one.fetches
     assert list(found.loaders) == [0]
-    assert gather(many)[0].settings.times_created == PASSES
+    assert gather(many)[0].settings.times_created == EPOCHS
 
 
-def test_the_start_of_each_is_found_and_the_advice_is_to_make_it_once():
-    finding = diagnose(renewed()[1]).findings[0]
+def test_the_advice_for_recreated_loaders_is_to_create_one():
+    finding = diagnose(recordings_of_one_and_of_many_loaders()[1]).findings[0]
     assert finding.rule == "worker_startup"
-    assert finding.advice == f"Make the DataLoader once, not {PASSES} times, with persistent_workers=True"
+    assert finding.advice == f"Make the DataLoader once, not {EPOCHS} times, with persistent_workers=True"
 
 
-def test_loaders_of_other_data_stay_apart():
-    many = renewed(dataset_size=lambda number: 1000 + number)[1]
-    assert as_one(many) is many
-    assert len(gather(many)) == PASSES
+def test_loaders_of_different_datasets_are_not_joined():
+    many = recordings_of_one_and_of_many_loaders(dataset_size=lambda number: 1000 + number)[1]
+    assert joined(many) is many
+    assert len(gather(many)) == EPOCHS
 
 
-def test_loaders_that_run_side_by_side_stay_apart():
-    many = renewed()[1]
-    beside = tuple(msgspec.structs.replace(step, at_s=step.at_s % 0.5) for step in many.steps)
-    passes = tuple(msgspec.structs.replace(each, at_s=0.0) for each in many.epochs)
-    assert as_one(replace(many, steps=beside, epochs=passes)).loaders.keys() == many.loaders.keys()
+def test_loaders_used_side_by_side_are_not_joined():
+    many = recordings_of_one_and_of_many_loaders()[1]
+    steps = tuple(msgspec.structs.replace(step, at_s=step.at_s % 0.5) for step in many.steps)
+    epochs = tuple(msgspec.structs.replace(start, at_s=0.0) for start in many.epochs)
+    assert joined(replace(many, steps=steps, epochs=epochs)).loaders.keys() == many.loaders.keys()
 
 
-def test_a_loader_that_is_made_once_is_left_as_it_is():
-    one = renewed()[0]
-    assert as_one(one) is one
+def test_a_loader_created_once_stays_as_it_is():
+    one = recordings_of_one_and_of_many_loaders()[0]
+    assert joined(one) is one
     assert gather(one)[0].settings.times_created == 1

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.support.made_collectives import STEPS, Rank, trained
+from tests.support.rank_step_recordings import STEPS, Rank, trained
 
 from penstock.diagnose.ranks.steps import OUTSIDE, WAITING, collective_waits
 from penstock.diagnose.ranks.verdict import diagnose_ranks

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from tests.support.made_ranks import STEPS, flat, of_ranks
-from tests.support.made_recordings import Made
+from tests.support.rank_wait_recordings import STEPS, flat, of_ranks
+from tests.support.simulated_recordings import TorchRun
 
 from penstock.diagnose.ranks.verdict import diagnose_ranks
 from penstock.diagnose.verdict import diagnose
@@ -13,15 +13,15 @@ from penstock.recording.format import HopsLine, LoaderLine
 
 
 def recordings_of_ranks(*runs):
-    made = [run.recording() for run in runs]
+    recordings = [run.recording() for run in runs]
     return [
-        replace(recording, run=msgspec.structs.replace(recording.run, rank=rank, world_size=len(made)))
-        for rank, recording in enumerate(made)
+        replace(recording, run=msgspec.structs.replace(recording.run, rank=rank, world_size=len(recordings)))
+        for rank, recording in enumerate(recordings)
     ]
 
 
 def test_the_rank_that_computes_longer_is_named_and_judged():
-    recording, found = diagnose_ranks(recordings_of_ranks(Made(), Made(), Made(cpu_s=0.2)))
+    recording, found = diagnose_ranks(recordings_of_ranks(TorchRun(), TorchRun(), TorchRun(cpu_s=0.2)))
     assert recording.run.rank == found.ranks.holder == 2
     assert found.ranks.sentence.startswith("Rank 2 holds the others back: it was the last to have its batch in ")
     assert "a batch takes 200 ms to make there and 10 ms elsewhere, and most of the difference is computing." in (
@@ -32,13 +32,15 @@ def test_the_rank_that_computes_longer_is_named_and_judged():
 
 
 def test_a_rank_that_waits_for_its_storage_is_distinguished_from_one_that_computes():
-    _, found = diagnose_ranks(recordings_of_ranks(Made(latency_s=0.15), Made()))
+    _, found = diagnose_ranks(recordings_of_ranks(TorchRun(latency_s=0.15), TorchRun()))
     assert found.ranks.holder == 0
     assert "most of the difference is waiting for storage, the network or a lock" in found.ranks.sentence
 
 
 def test_fewer_workers_are_named_as_the_reason():
-    _, found = diagnose_ranks(recordings_of_ranks(Made(cpu_s=0.06), Made(cpu_s=0.06, workers=1), Made(cpu_s=0.06)))
+    _, found = diagnose_ranks(
+        recordings_of_ranks(TorchRun(cpu_s=0.06), TorchRun(cpu_s=0.06, workers=1), TorchRun(cpu_s=0.06))
+    )
     assert found.ranks.holder == 1
     assert "it has 1 workers, the others 4" in found.ranks.sentence
 
@@ -89,11 +91,11 @@ def test_the_impact_is_the_maximum_wait_over_the_ranks():
 
 
 def test_a_single_rank_is_diagnosed_like_any_recording():
-    recording = Made().recording()
+    recording = TorchRun().recording()
     assert diagnose_ranks([recording]) == (recording, diagnose(recording))
 
 
-def test_of_ranks_without_common_steps_the_most_waiting_one_is_judged():
+def test_without_common_steps_the_rank_that_waited_most_is_judged():
     short = of_ranks(flat(0.06)[:5], flat(0.02)[:5])
     recording, found = diagnose_ranks(short)
     assert (recording.run.rank, found.ranks) == (0, None)

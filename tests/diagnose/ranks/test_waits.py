@@ -1,7 +1,7 @@
 """Tests of the waits of ranks: which rank is the last, and the cost of that."""
 
 import pytest
-from tests.support.made_ranks import STEPS, flat, of_ranks
+from tests.support.rank_wait_recordings import STEPS, flat, of_ranks
 
 from penstock.diagnose.ranks.waits import rank_waits
 from penstock.diagnose.verdict import STEPS_MIN

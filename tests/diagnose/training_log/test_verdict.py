@@ -252,7 +252,7 @@ NUMBERS = st.one_of(
 TEMPLATES = (
     "[SLOW BATCH #{}] {}s - why",
     "2025-11-15 19:26:{},537 [SLOW BATCH #{}] {}s - why",
-    "[DATA_FILES LOAD] Recent {} batches: avg={}ms, min=0ms, max={}ms, std=1ms",
+    "[DATA LOAD] Recent {} batches: avg={}ms, min=0ms, max={}ms, std=1ms",
     "9%|x| {}/{} [00:0{}<00:10, 1.0it/s, data={}, bwd={}]",
     "Train: {} [{}/{}] Time: {}s, {}/s ({}s, 1/s) Data: {} ({})",
     "Epoch(train) [{}][{}/{}] time: {} data_time: {}",

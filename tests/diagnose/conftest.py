@@ -1,1 +1,0 @@
-"""Tests of this room find made.py here."""
